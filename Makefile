@@ -1,0 +1,35 @@
+# make demo   simulate, features, stack, predict, verify, report: both tasks, minutes on 2 cores
+# make test   the test suite
+# make lint   ruff and mypy
+# make clean  remove the virtual environment, caches and what the demo wrote
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+# One numerical thread a process and several processes; LightGBM's OpenMP threads would otherwise spin while they wait.
+export OMP_WAIT_POLICY := passive
+
+.PHONY: demo test lint clean env
+demo: env
+	$(BIN)/python cli.py demo
+
+test: env
+	$(BIN)/python -m pytest
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+env: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "showerstack needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (choose another with: make PYTHON=python3.12 ...)")'
+	@echo "Setting up $(VENV) (once; about 750 MB of downloads, a minute or two) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,cluster]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis catboost_info demo
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""From grids and reconstructed scalars to named physical quantities."""

@@ -1,0 +1,1 @@
+"""Base learners behind one small interface."""

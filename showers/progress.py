@@ -1,0 +1,74 @@
+"""Progress of long work: one callable that rooms call and doors draw.
+
+Library functions take ``progress: Progress | None = None`` and call ``progress(done, total, note)``.
+Only doors create one, with :func:`bar`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+PATIENCE_S = 2.0
+"""Work shorter than this shows nothing."""
+LINE_EVERY_S = 20.0
+"""Without a terminal, a plain line at most this often."""
+
+
+class Progress(Protocol):
+    """What long work calls to say how far it is."""
+
+    def __call__(self, done: float, total: float, note: str = "") -> None:
+        """Report that ``done`` of ``total`` units are done; ``note`` is a short remark such as a validation loss."""
+
+
+@contextmanager
+def bar(title: str, unit: str = "events", *, console: Console | None = None) -> Iterator[Progress]:
+    """Draw a progress bar named ``title`` with rate and time left on standard error.
+
+    In a terminal the bar appears after :data:`PATIENCE_S`; elsewhere (a log file, continuous integration)
+    plain lines are printed, at most one per :data:`LINE_EVERY_S`.
+    """
+    console = console or Console(stderr=True)
+    started = time.monotonic()
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    ]
+    drawn = RichProgress(*columns, console=console, transient=True)
+    task = drawn.add_task(title, total=None, rate="", note="")
+    live = False
+    last_line = started
+
+    def report(done: float, total: float, note: str = "") -> None:
+        nonlocal live, last_line
+        now = time.monotonic()
+        elapsed = max(now - started, 1e-9)
+        rate = f"{done / elapsed:,.0f} {unit}/s" if done >= elapsed else f"{elapsed / max(done, 1e-9):,.0f} s/{unit}"
+        if console.is_terminal:
+            if not live and elapsed > PATIENCE_S:
+                drawn.start()
+                live = True
+            drawn.update(task, completed=done, total=total, rate=rate if done else "", note=note)
+        elif now - last_line >= LINE_EVERY_S and total:
+            last_line = now
+            left = (total - done) / done * elapsed if done else float("nan")
+            text = f"{title}: {100 * done / total:.0f} %, {rate}, {left:,.0f} s left" if done else f"{title}: working"
+            print(f"{text}{', ' + note if note else ''}", file=sys.stderr, flush=True)
+
+    try:
+        yield report
+    finally:
+        if live:
+            drawn.stop()

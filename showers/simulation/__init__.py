@@ -1,0 +1,1 @@
+"""The embedded simulation: spectrum, cascade, detector, reconstruction."""

@@ -1,0 +1,1 @@
+"""Folds, out-of-fold predictions, calibration, meta-learner, decision, saved bundle."""
