@@ -1,15 +1,16 @@
 """Progress of long work: one callable that rooms call and doors draw.
 
-Library functions take ``progress: Progress | None = None`` and call ``progress(done, total, note)``.
-Only doors create one, with :func:`bar`.
+Library functions with one long step take ``progress: Progress | None = None`` and call ``progress(done, total, note)``;
+those with several steps take ``bars: Bars = silent`` and open one bar a step: ``with bars("features", "events") as progress:``.
+Only doors pass :func:`bar`.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from rich.console import Console
@@ -27,6 +28,20 @@ class Progress(Protocol):
 
     def __call__(self, done: float, total: float, note: str = "") -> None:
         """Report that ``done`` of ``total`` units are done; ``note`` is a short remark such as a validation loss."""
+
+
+Bars = Callable[[str, str], AbstractContextManager[Progress]]
+"""Opens a progress bar from its title and the unit that is counted."""
+
+
+@contextmanager
+def silent(title: str, unit: str = "events") -> Iterator[Progress]:
+    """Open a progress bar that draws nothing."""
+
+    def report(done: float, total: float, note: str = "") -> None:
+        return
+
+    yield report
 
 
 @contextmanager
