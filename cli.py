@@ -1,0 +1,228 @@
+"""Command line of showerstack: ``python cli.py --help``.
+
+Each command parses its arguments, calls one function of a room and prints what it returns. Rooms are imported
+inside the commands, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from showers.progress import bar
+from showers.schema import InputError, task_named
+
+app = typer.Typer(
+    name="cli.py",
+    help="Composition and gamma scores of air showers from raw detector-array grids, honestly measured.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+
+class TaskName(StrEnum):
+    """The benchmark's two tasks."""
+
+    composition = "composition"
+    gamma = "gamma"
+
+
+class Device(StrEnum):
+    """Where numerical work runs."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Model(StrEnum):
+    """Hadronic interaction model of the simulation."""
+
+    qgs = "qgs"
+    epos = "epos"
+    sibyll = "sibyll"
+    mix = "mix"
+
+
+class TrainCuts(StrEnum):
+    """Selection of simulated training events."""
+
+    none = "none"
+    test = "test"
+
+
+class Preset(StrEnum):
+    """How much time a run may take."""
+
+    quick = "quick"
+    good = "good"
+    best = "best"
+
+
+SeedOption = Annotated[int, typer.Option(help="Same seed, same result.")]
+DeviceOption = Annotated[Device, typer.Option(help="auto uses the GPU if one answers.")]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes; all cores unless said.")]
+
+
+@app.command()
+def simulate(
+    task: Annotated[TaskName, typer.Option(help="Which sets to make.")],
+    out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")],
+    train: Annotated[int, typer.Option(min=1, help="Training events written.")],
+    test: Annotated[int, typer.Option(min=1, help="Test events written (always under the test's cuts).")],
+    seed: SeedOption = 1,
+    model: Annotated[Model, typer.Option(help="Hadronic model; mix as in the benchmark's v2 protocol.")] = Model.mix,
+    train_cuts: Annotated[TrainCuts, typer.Option(help="none as in v2, or the test's cuts.")] = TrainCuts.none,
+    world: Annotated[str, typer.Option(help="default, harder, easier, or a TOML file of settings.")] = "default",
+    workers: WorkersOption = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace existing sets.")] = False,
+) -> None:
+    """Simulate a training and a test set in the benchmark's file format.
+
+    Example: [bold]python cli.py simulate --task gamma --out data --train 20000 --test 5000 --train-cuts test[/bold]
+    """
+    from showers.simulation import simulate as run
+
+    folders = run(
+        task_named(task),
+        out,
+        n_train=train,
+        n_test=test,
+        seed=seed,
+        model=model.value,
+        train_cuts=train_cuts.value,
+        world=world,
+        workers=workers,
+        overwrite=overwrite,
+        bars=bar,
+    )
+    for folder in folders:
+        console.print(f"wrote {folder}", soft_wrap=True)
+
+
+@app.command()
+def features(
+    dataset: Annotated[Path | None, typer.Argument(help="Dataset folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Feature table; DATASET.features unless said.")] = None,
+    device: DeviceOption = Device.auto,
+    workers: WorkersOption = None,
+    list_features: Annotated[bool, typer.Option("--list", help="List the features instead.")] = False,
+    group: Annotated[str | None, typer.Option(help="With --list: only this group.")] = None,
+    format: Annotated[str, typer.Option(help="With --list: table or md.")] = "table",
+) -> None:
+    """Build the feature table of a dataset, or list what is in one.
+
+    Example: [bold]python cli.py features data/gamma_train[/bold]
+    """
+    from features.catalogue import listing
+    from features.extract import build_table
+
+    if list_features:
+        console.print(listing(group, format), soft_wrap=True)
+        return
+    if dataset is None:
+        raise InputError("say which dataset folder: python cli.py features DATASET (or --list)")
+    table = build_table(dataset, out, device=device.value, workers=workers, bars=bar)
+    console.print(f"{len(table):,} events, {len(table.columns)} columns in {table.folder}", soft_wrap=True)
+
+
+@app.command()
+def stack(
+    run: Annotated[Path, typer.Option(help="Run folder; a killed run is continued.")],
+    task: Annotated[TaskName, typer.Option(help="Which task to train for.")] = TaskName.composition,
+    data: Annotated[Path, typer.Option(help="Folder with {task}_train and {task}_test.")] = Path("data"),
+    preset: Annotated[Preset, typer.Option(help="quick: minutes; good: an hour; best: as long as it takes.")] = (
+        Preset.good
+    ),
+    learners: Annotated[str | None, typer.Option(help="Comma-separated names instead of the preset's.")] = None,
+    seed: SeedOption = 1,
+    device: DeviceOption = Device.auto,
+    workers: WorkersOption = None,
+) -> None:
+    """Train base learners and the stack on out-of-fold predictions, predict the test set, score, report.
+
+    Example: [bold]python cli.py stack --task gamma --data data --run runs/gamma --preset quick[/bold]
+    """
+    from report.outcome import show_outcome
+    from stacking.config import StackConfig
+    from stacking.pipeline import stack as train
+
+    settings = {"workers": workers} if workers else {}
+    config = StackConfig(
+        task=task.value,
+        data=data,
+        run=run,
+        preset=preset.value,
+        learners=tuple(name.strip() for name in learners.split(",")) if learners else None,
+        seed=seed,
+        device=device.value,
+        **settings,
+    )
+    train(config, bars=bar)
+    show_outcome(run, data, task_named(task), console=console, bars=bar)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Option(help="Finished run folder.")],
+    data: Annotated[Path, typer.Option(help="Dataset folder; labels are neither needed nor read.")],
+    out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz.")],
+    device: DeviceOption = Device.auto,
+) -> None:
+    """Predict new, unlabelled events with a finished run.
+
+    Example: [bold]python cli.py predict --run runs/gamma --data data/gamma_test --out new.npz[/bold]
+    """
+    from stacking.bundle import predict_to_file
+
+    predict_to_file(run, data, out, device=device.value, bars=bar)
+    console.print(f"wrote {out}", soft_wrap=True)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for data and runs.")] = Path("demo"),
+    train: Annotated[int, typer.Option(min=500, help="Training showers a task, under the test's cuts.")] = 30_000,
+    test: Annotated[int, typer.Option(min=200, help="Test showers a task.")] = 12_000,
+    seed: SeedOption = 1,
+    workers: WorkersOption = None,
+) -> None:
+    """Run everything on the embedded simulation: simulate, features, stack, predict, verify, report, for both tasks.
+
+    Example: [bold]python cli.py demo --train 5000 --test 2000[/bold]
+    """
+    from report.demo import run_demo
+
+    run_demo(out, n_train=train, n_test=test, seed=seed, workers=workers, console=console, bars=bar)
+
+
+@app.command()
+def learners() -> None:
+    """List the base learners: inputs, parameters, source.
+
+    Example: [bold]python cli.py learners[/bold]
+    """
+    from models.registry import listing
+
+    console.print(listing())
+
+
+def main() -> None:
+    """Run a command; what the user can mend is told in one line with exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

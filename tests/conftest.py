@@ -1,0 +1,30 @@
+"""Data sets shared by all tests: small simulated skies, made once a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from showers.schema import COMPOSITION, GAMMA, Task
+from showers.simulation import simulate
+
+N_TRAIN = 2_000
+N_TEST = 1_000
+
+
+def _simulated(task: Task, folder: Path) -> Path:
+    simulate(task, folder, n_train=N_TRAIN, n_test=N_TEST, seed=7, train_cuts="test", workers=1)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_composition(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with ``composition_train`` (2,000 showers under the test's cuts) and ``composition_test`` (1,000)."""
+    return _simulated(COMPOSITION, tmp_path_factory.mktemp("composition"))
+
+
+@pytest.fixture(scope="session")
+def tiny_gamma(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with ``gamma_train`` (2,000 showers under the test's cuts) and ``gamma_test`` (1,000)."""
+    return _simulated(GAMMA, tmp_path_factory.mktemp("gamma"))
