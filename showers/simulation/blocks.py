@@ -1,0 +1,182 @@
+"""One block of primaries, from the top of the atmosphere to accepted events.
+
+Blocks are seeded by (seed, task, split, block) and hold 4,096 primaries whatever is kept of them, so that a
+simulation has the same events for any number of workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from showers.schema import TASKS, Task
+from showers.simulation.cascade import Showers, develop
+from showers.simulation.detector import read_out
+from showers.simulation.reconstruction import Reconstructed, kept, reconstruct, triggered
+from showers.simulation.settings import Settings
+from showers.simulation.spectrum import PARTICLE_IDS, Primaries, throw_cores, throw_primaries
+
+PRIMARIES_PER_BLOCK = 4096
+SPLITS = ("train", "test")
+PRESELECTION_LG_NE = 4.0
+"""Showers with a smaller true lg Ne are not read out where the test's cuts (lg Ne > 4.8) are applied."""
+PRESELECTION_ZENITH_DEG = 32.0
+"""The same for larger zenith angles (cut: 30 deg, resolution about 0.35 deg)."""
+
+
+@dataclass(frozen=True)
+class BlockJob:
+    """What decides the content of all blocks of one split."""
+
+    task: Task
+    split: str
+    seed: int
+    model: str
+    cuts: str
+    """``none`` or ``test``."""
+    settings: Settings
+    reuse: int = 1
+    """How many times each shower is thrown, at different cores."""
+    preselect: bool = True
+    """With cuts, skip showers that have no chance to pass before they are read out."""
+
+
+@dataclass(frozen=True)
+class Events:
+    """Accepted events of a block, in order."""
+
+    showers: Showers
+    rows: np.ndarray
+    """Indices of the accepted events among the showers."""
+    grids: np.ndarray
+    """(n, 16, 16, 2) float32, MeV."""
+    event: Reconstructed
+    group: np.ndarray
+    """(n,) int64: number of the shower; equal where a shower was reused."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def head(self, n: int) -> Events:
+        """Return the first ``n`` events."""
+        first = slice(0, n)
+        return replace(
+            self,
+            rows=self.rows[first],
+            grids=self.grids[first],
+            event=self.event.take(np.arange(len(self))[first]),
+            group=self.group[first],
+        )
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(n,) int8 class numbers."""
+        return self.showers.primaries.label[self.rows]
+
+    @cached_property
+    def scalars(self) -> np.ndarray:
+        """(n, 5) float64: E, Ze, Az, Ne, Nmu."""
+        e = self.event
+        return np.column_stack([e.lg_energy, e.zenith_deg, e.azimuth_deg, e.lg_ne, e.lg_nmu])
+
+    @property
+    def truth(self) -> pl.DataFrame:
+        """What really happened: primary, direction, core, depth of maximum, sizes and shapes."""
+        s, p, rows = self.showers, self.showers.primaries, self.rows
+        values = {
+            "lg_energy": p.lg_energy,
+            "core_x_m": p.core_x_m,
+            "core_y_m": p.core_y_m,
+            "zenith_deg": p.zenith_deg,
+            "azimuth_deg": p.azimuth_deg,
+            "xmax": s.xmax,
+            "lg_ne": s.lg_ne,
+            "lg_nmu": s.lg_nmu,
+            "age": s.age,
+            "muon_age": s.muon_age,
+        }
+        identity = {
+            "particle_id": _ids(p.mass[rows]),
+            "mass": p.mass[rows].astype(np.int16),
+            "model": p.model[rows],
+            "shower": self.group,
+        }
+        reconstructed = {
+            "reconstructed_core_x_m": self.event.core_x_m.astype(np.float32),
+            "reconstructed_core_y_m": self.event.core_y_m.astype(np.float32),
+            "reconstructed_age": self.event.age.astype(np.float32),
+        }
+        return pl.DataFrame(identity | {k: v[rows].astype(np.float32) for k, v in values.items()} | reconstructed)
+
+
+def simulate_block(job: BlockJob, block: int) -> Events:
+    """Simulate one block.
+
+    Returns
+    -------
+    Events
+        What triggered, was reconstructed and passed the job's cuts.
+    """
+    entropy = (job.seed, list(TASKS).index(job.task.name), SPLITS.index(job.split), block)
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+    n_showers = -(-PRIMARIES_PER_BLOCK // job.reuse)
+    primaries = throw_primaries(job.task, n_showers, job.model, job.settings.spectrum, rng)
+    showers = develop(primaries, job.settings, rng)
+    group = block * PRIMARIES_PER_BLOCK + np.arange(n_showers)
+    if job.reuse > 1:
+        showers, group = _thrown_again(showers, group, job, rng)
+    n = len(group)
+    keys = rng.integers(0, 2**64, size=n, dtype=np.uint64)
+    errors, chance = rng.standard_normal((4, n)), rng.random((2, n))
+
+    rows = np.arange(n)
+    if job.cuts == "test" and job.preselect:
+        rows = np.flatnonzero(
+            (showers.lg_ne > PRESELECTION_LG_NE) & (showers.primaries.zenith_deg < PRESELECTION_ZENITH_DEG)
+        )
+    readings = read_out(showers, job.settings, keys, rows)
+    fired = triggered(readings.largest_cluster, job.settings.trigger)
+    rows = rows[fired]
+    readings = readings._replace(grids=readings.grids[fired], hits=readings.hits[fired])
+    event = reconstruct(showers, rows, readings, job.settings, errors[:, rows], chance[:, rows])
+    good = np.flatnonzero(kept(event, job.settings.trigger) & passes(event, job.cuts))
+    return Events(showers, rows[good], readings.grids[good], event.take(good), group[rows[good]])
+
+
+def passes(event: Reconstructed, cuts: str) -> np.ndarray:
+    """Return which events pass the cuts on the raw, unrounded quantities, (N,) bool.
+
+    ``test``: Ze < 30, Ne > 4.8, 0.2 < Age < 1.48, as the benchmark's test sets were made.
+    """
+    if cuts == "none":
+        return np.ones(len(event.lg_ne), dtype=bool)
+    return (event.zenith_deg < 30.0) & (event.lg_ne > 4.8) & (event.age > 0.2) & (event.age < 1.48)
+
+
+def _ids(mass: np.ndarray) -> np.ndarray:
+    masses = np.asarray(sorted(PARTICLE_IDS))
+    return np.asarray([PARTICLE_IDS[a] for a in masses], dtype=np.int16)[np.searchsorted(masses, mass)]
+
+
+def _thrown_again(
+    showers: Showers, group: np.ndarray, job: BlockJob, rng: np.random.Generator
+) -> tuple[Showers, np.ndarray]:
+    """Repeat every shower ``job.reuse`` times with cores of its own."""
+    again = np.repeat(np.arange(len(group)), job.reuse)[:PRIMARIES_PER_BLOCK]
+    p = showers.primaries
+    core_x_m, core_y_m = throw_cores(len(again), job.settings.spectrum.core_radius_m, rng)
+    primaries = Primaries(
+        mass=p.mass[again],
+        label=p.label[again],
+        model=p.model[again],
+        lg_energy=p.lg_energy[again],
+        zenith_deg=p.zenith_deg[again],
+        azimuth_deg=p.azimuth_deg[again],
+        core_x_m=core_x_m,
+        core_y_m=core_y_m,
+    )
+    columns = (showers.xmax, showers.lg_ne, showers.lg_nmu, showers.age, showers.muon_age)
+    return Showers(primaries, *(column[again] for column in columns)), group[again]

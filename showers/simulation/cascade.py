@@ -1,0 +1,225 @@
+"""How a primary's shower develops: depth of maximum, electron and muon numbers at the ground, lateral shapes.
+
+Fluctuations, tails, couplings and the differences between primaries come from a closed form fitted to a
+one-dimensional hadronic cascade Monte Carlo with Sibyll-2.3d; ``cascade_sibyll23d.json`` beside this module holds
+its coefficients and says how it was made. Absolute offsets and overall scales are free (:class:`Cascade`).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from importlib import resources
+
+import numpy as np
+
+from showers.simulation.settings import Cascade, Settings, Shape
+from showers.simulation.spectrum import MASSES, PHOTON, Primaries
+
+GROUND_DEPTH = 1023.0
+"""Vertical atmospheric depth of the array, g/cm2 [p]."""
+REFERENCE_LG_ENERGY = 15.5
+PIVOT_E = -0.3
+"""Fitted slopes in energy turn around lg E = 15.2, the typical triggered shower."""
+PIVOT_LG_A = 0.9
+EXPONENTIAL_CAP = 5.5
+"""Exponential deviates beyond this are redrawn uniformly below it (Xmax and size, not muons) [m]."""
+MEANS = frozenset({"mX", "mM", "n0", "s0"})
+"""Quantities that are extrapolated linearly beyond the Monte Carlo's energies; all others are held constant."""
+WIDTHS = {"tX": 0.0, "sX": 0.0, "tM": 0.0, "sM": 0.0, "tR": 0.0, "sR": 0.01, "ss": 0.0}
+"""Exponential and Gaussian widths with their lower limits [m]."""
+WIDE_RANGE = (-1.5, 2.0)
+"""Energies (lg E - 15.5) covered by the Monte Carlo for photons, protons and iron [m]."""
+NARROW_RANGE = (-1.2, 1.2)
+"""The same for helium, carbon and silicon, widened by 0.2 [m]."""
+MAX_INCLINATION = 0.45
+"""Widths and shapes are held constant beyond this sec(zenith) - 1; the Monte Carlo ends at 0.31 [g]."""
+MIN_XMAX = 150.0
+"""g/cm2 [g]."""
+
+
+@dataclass(frozen=True)
+class Showers:
+    """Showers at the ground; all arrays (N,) float64."""
+
+    primaries: Primaries
+    xmax: np.ndarray
+    """Depth of maximum, g/cm2."""
+    lg_ne: np.ndarray
+    lg_nmu: np.ndarray
+    age: np.ndarray
+    """Lateral age of the electrons."""
+    muon_age: np.ndarray
+    """Shape of the muon distribution."""
+
+
+@functools.cache
+def _coefficients() -> dict[str, dict[int, np.ndarray]]:
+    text = resources.files(__package__).joinpath("cascade_sibyll23d.json").read_text(encoding="utf-8")
+    tables = json.loads(text)["parameters"]
+    return {name: {int(a): np.asarray(row) for a, row in table.items()} for name, table in tables.items()}
+
+
+def coefficient(name: str, mass: int, e: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """Evaluate one coefficient of the closed form, P = a + b e + c e^2 + d S + f e S.
+
+    Parameters
+    ----------
+    name
+        Key of the table, such as ``mX``.
+    mass
+        Mass number, 0 for photons.
+    e
+        lg(E/eV) - 15.5.
+    s
+        sec(zenith) - 1.
+    """
+    a, b, c, d, f = _coefficients()[name][mass]
+    low, high = WIDE_RANGE if mass in (PHOTON, 1, 56) else NARROW_RANGE
+    inside = np.clip(e, low, high)
+    if name not in MEANS:
+        s = np.minimum(s, MAX_INCLINATION)
+    value = a + b * inside + c * inside**2 + (d + f * inside) * s
+    if name in MEANS:
+        value = value + (b + 2.0 * c * inside + f * s) * (e - inside)
+    return np.maximum(value, WIDTHS[name]) if name in WIDTHS else value
+
+
+@dataclass(frozen=True)
+class Deviates:
+    """Standard random numbers of a block of showers, drawn in fixed number whatever the settings say."""
+
+    normal: np.ndarray
+    """(8, N) standard normal."""
+    exponential: np.ndarray
+    """(3, N) exponential, mean 1."""
+    uniform: np.ndarray
+    """(3, N) uniform in 0..1."""
+
+    @classmethod
+    def draw(cls, n: int, rng: np.random.Generator) -> Deviates:
+        """Draw the numbers for ``n`` showers."""
+        return cls(rng.standard_normal((8, n)), rng.standard_exponential((3, n)), rng.random((3, n)))
+
+
+def capped_exponential(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """Return Exp(1) - 1 with exponentials beyond 5.5 redrawn uniformly in 0..5.5."""
+    return np.where(x > EXPONENTIAL_CAP, EXPONENTIAL_CAP * u, x) - 1.0
+
+
+def develop(primaries: Primaries, settings: Settings, rng: np.random.Generator) -> Showers:
+    """Let the primaries' showers develop to the ground.
+
+    Returns
+    -------
+    Showers
+        Depth of maximum, true electron and total muon numbers, lateral shapes.
+    """
+    n = len(primaries.mass)
+    deviates = Deviates.draw(n, rng)
+    e = primaries.lg_energy - REFERENCE_LG_ENERGY
+    s = 1.0 / np.cos(np.radians(primaries.zenith_deg)) - 1.0
+    xmax, lg_ne, lg_nmu, longitudinal = (np.empty(n) for _ in range(4))
+    for mass in (PHOTON, *MASSES):
+        rows = np.flatnonzero(primaries.mass == mass)
+        if not rows.size:
+            continue
+        part = Deviates(deviates.normal[:, rows], deviates.exponential[:, rows], deviates.uniform[:, rows])
+        shift = model_shift(primaries.model[rows], mass, settings.cascade)
+        result = develop_mass(mass, e[rows], s[rows], part, settings.cascade, *shift)
+        for target, values in zip((xmax, lg_ne, lg_nmu, longitudinal), result, strict=True):
+            target[rows] = values
+    shape = settings.shape
+    depth = GROUND_DEPTH * (1.0 + s)
+    age = lateral_age(longitudinal, depth - xmax, e, deviates.normal[5], shape)
+    muon_age = mean_muon_age(lg_nmu, 1.0 + s) + shape.muon_age_offset + shape.muon_age_spread * deviates.normal[6]
+    return Showers(primaries, xmax, lg_ne, lg_nmu, age, np.clip(muon_age, shape.muon_age_min, shape.muon_age_max))
+
+
+def develop_mass(
+    mass: int,
+    e: np.ndarray,
+    s: np.ndarray,
+    deviates: Deviates,
+    cascade: Cascade,
+    xmax_shift: np.ndarray | float = 0.0,
+    lg_nmu_shift: np.ndarray | float = 0.0,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return Xmax (g/cm2), lg Ne, lg Nmu and the longitudinal age of showers of one kind.
+
+    z = (tX E + sX N)/100; h = -tM (x - 1) - [proton] 0.05 max(0, x - 8) + sM N; lgNmu = mM + cX z + h;
+    r = tR E + sR N; lgNe = n0 + n1 z + n2 z^2 + nh h + r; age = s0 + sz z + sh h + sr r + ss N,
+    with E = Exp(1) - 1, x ~ Exp(1), N normal.
+    """
+
+    def at(name: str) -> np.ndarray:
+        return coefficient(name, mass, e, s)
+
+    normal, exponential, uniform = deviates.normal, deviates.exponential, deviates.uniform
+    z = (at("tX") * capped_exponential(exponential[0], uniform[0]) + at("sX") * normal[0]) / 100.0
+    z = cascade.xmax_scale * z + xmax_shift / 100.0
+    xmax = np.maximum(at("mX") + 100.0 * z, MIN_XMAX)
+    r = cascade.size_scale * (at("tR") * capped_exponential(exponential[1], uniform[1]) + at("sR") * normal[1])
+    lg_ne = at("n0") + at("n1") * z + at("n2") * z**2 + r
+    age = at("s0") + at("sz") * z + at("sr") * r + at("ss") * normal[2]
+    if mass == PHOTON:
+        lg_nmu, hard_share = photon_muons(e, s, deviates)
+        lg_nmu = lg_nmu + cascade.photon_lg_nmu_offset + cascade.photon_muon_spread * normal[7]
+        lg_ne = lg_ne + cascade.photon_lg_ne_offset - np.where(hard_share > 0.5, 0.15 * hard_share, 0.0)
+        return xmax, lg_ne, lg_nmu, age
+    x = exponential[2]
+    h = -at("tM") * (x - 1.0) + at("sM") * normal[3]
+    if mass == 1:
+        h = h - 0.05 * np.maximum(0.0, x - 8.0)
+    h = cascade.muon_scale * h
+    d_mass, d_e = np.log10(mass) - PIVOT_LG_A, e - PIVOT_E
+    lg_ne = lg_ne + at("nh") * h + cascade.lg_ne_offset + cascade.lg_ne_mass * d_mass + cascade.lg_ne_energy * d_e
+    lg_nmu = at("mM") + at("cX") * z + h + lg_nmu_shift
+    lg_nmu = lg_nmu + cascade.lg_nmu_offset + cascade.lg_nmu_mass * d_mass + cascade.lg_nmu_energy * d_e
+    return xmax, lg_ne, lg_nmu, age + at("sh") * h
+
+
+def photon_muons(e: np.ndarray, s: np.ndarray, deviates: Deviates) -> tuple[np.ndarray, np.ndarray]:
+    """Return lg Nmu of photon showers and the energy share of the hardest photonuclear interaction.
+
+    A soft part from many photonuclear interactions and muon pairs, and the cascade of the hardest one, whose
+    energy share f falls off as a power law; the closed form of the cascade Monte Carlo.
+    """
+    normal = deviates.normal
+    lg_soft = 3.044 + 1.172 * e - 0.037 * e**2 + (-0.73 + 0.13 * e) * s
+    lg_hard = 4.535 + 0.888 * e + (-0.45 + 0.13 * e) * s
+    spread = 0.055 * 10.0 ** (-0.19 * e) * (1.0 + 0.7 * s)
+    c, c1 = 0.0018 * 10.0 ** (0.10 * e), 0.0054 * 10.0 ** (0.081 * e)
+    depth = -np.log1p(-deviates.uniform[2])
+    share = np.where(depth < c1, 1.0, 1.0 / (1.0 + (depth - c1) / c))
+    h = -0.06 - 0.07 * (deviates.exponential[2] - 1.0) + 0.06 * normal[4]
+    number = 10.0 ** (lg_soft + spread * normal[3]) + 10.0 ** (lg_hard + h) * share**0.85
+    return np.log10(number), share
+
+
+def model_shift(model: np.ndarray, mass: int, cascade: Cascade) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shifts of Xmax (g/cm2) and lg Nmu against QGSJet, (N,); photons get none."""
+    xmax = np.asarray([0.0, cascade.epos_xmax, cascade.sibyll_xmax])
+    lg_nmu = np.asarray([0.0, cascade.epos_lg_nmu, cascade.sibyll_lg_nmu])
+    factor = 0.0 if mass == PHOTON else 1.0
+    return factor * xmax[model], factor * lg_nmu[model]
+
+
+def lateral_age(
+    longitudinal: np.ndarray, below_maximum: np.ndarray, e: np.ndarray, normal: np.ndarray, shape: Shape
+) -> np.ndarray:
+    """Return the lateral age from the longitudinal one and the matter below the maximum (g/cm2)."""
+    age = (
+        shape.age_offset
+        + shape.age_longitudinal * (longitudinal - 1.31)
+        + shape.age_depth * (below_maximum - 480.0) / 100.0
+        + shape.age_energy * (e - PIVOT_E)
+        + shape.age_spread * normal
+    )
+    return np.clip(age, shape.age_min, shape.age_max)
+
+
+def mean_muon_age(lg_nmu: np.ndarray, secant: np.ndarray) -> np.ndarray:
+    """Return the mean muon shape that the reconstruction assumes: 1.30 - 0.094 (lgNmu - 4.5) + 0.45 (sec - 1.035)."""
+    return np.clip(1.30 - 0.094 * (lg_nmu - 4.5) + 0.45 * (secant - 1.035), 0.8, 1.7)

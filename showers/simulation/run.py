@@ -1,0 +1,182 @@
+"""Simulating whole datasets: blocks in parallel, written in order."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+
+from showers.dataset import write_dataset
+from showers.progress import Bars, silent
+from showers.schema import InputError, Task
+from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, Events, simulate_block
+from showers.simulation.settings import Settings, load_settings
+from showers.simulation.spectrum import throw_primaries
+
+TRAIN_CUTS = ("none", "test")
+BARREN_BLOCKS = 200
+"""Give up after this many blocks (800,000 primaries) without a single accepted event."""
+
+
+def simulate(
+    task: Task,
+    out: Path,
+    *,
+    n_train: int,
+    n_test: int,
+    seed: int = 1,
+    model: str = "mix",
+    train_cuts: str = "none",
+    world: str | Path = "default",
+    workers: int | None = None,
+    overwrite: bool = False,
+    bars: Bars = silent,
+    settings: Settings | None = None,
+    reuse: int = 1,
+) -> tuple[Path, Path]:
+    """Simulate a training and a test set in the benchmark's format.
+
+    Parameters
+    ----------
+    task
+        Composition or gamma.
+    out
+        Folder that will hold ``{task}_train`` and ``{task}_test``.
+    n_train, n_test
+        Numbers of events written.
+    seed
+        Seed; the same seed gives the same bytes for any number of workers.
+    model
+        Hadronic model ``qgs``, ``epos``, ``sibyll``, or ``mix`` as in the benchmark's protocol.
+    train_cuts
+        ``none``, or ``test`` for the test's cuts; the test set always has them.
+    world
+        ``default``, ``harder``, ``easier``, or a TOML file (:func:`showers.simulation.settings.load_settings`).
+    workers
+        Threads; all processors if None.
+    overwrite
+        Replace existing folders.
+    bars
+        Progress.
+    settings
+        Settings to use instead of a named world.
+    reuse
+        Throw every shower this often, at different cores; writes ``groups.npy`` if above 1.
+
+    Returns
+    -------
+    (Path, Path)
+        The training and the test folder.
+
+    Raises
+    ------
+    InputError
+        For unknown names, numbers below 1, or folders that exist.
+    """
+    settings = settings or load_settings(world)
+    if train_cuts not in TRAIN_CUTS:
+        raise InputError(f"unknown train cuts {train_cuts!r}: choose one of {', '.join(TRAIN_CUTS)}")
+    folders = []
+    for split, n, cuts in (("train", n_train, train_cuts), ("test", n_test, "test")):
+        job = BlockJob(task, split, seed, model, cuts, settings, reuse)
+        check(job, n, workers)
+        folder = Path(out) / f"{task.name}_{split}"
+        if folder.exists() and not overwrite:
+            raise InputError(f"{folder} exists already: choose another folder or ask to overwrite it")
+        folders.append((folder, job, n))
+    for folder, job, n in folders:
+        source = _source(job, str(world))
+        extras = {"groups": np.int64} if reuse > 1 else None
+        with (
+            write_dataset(folder, n, task, source=source, extras=extras, overwrite=overwrite) as writer,
+            bars(f"simulate {folder.name}", "events") as progress,
+        ):
+            start = 0
+            for events in accepted(job, n, workers):
+                groups = {"groups": events.group} if reuse > 1 else {}
+                # Rounding to float16 is the format's; the detector's caps keep every cell below its limit.
+                writer.put(
+                    start,
+                    events.grids.astype(np.float16),
+                    events.scalars.astype(np.float16),
+                    events.labels,
+                    truth=events.truth,
+                    **groups,
+                )
+                start += len(events)
+                progress(start, n)
+    return folders[0][0], folders[1][0]
+
+
+def accepted(job: BlockJob, n: int, workers: int | None = None) -> Iterator[Events]:
+    """Yield the first ``n`` accepted events in block order, a block at a time.
+
+    Threads suffice: the kernels release the interpreter's lock. At most two blocks per thread are in memory.
+
+    Raises
+    ------
+    InputError
+        If the settings let no event pass.
+    """
+    threads = workers or joblib.cpu_count()
+    with ThreadPoolExecutor(threads) as pool:
+        waiting = deque(pool.submit(simulate_block, job, block) for block in range(2 * threads))
+        block, done = len(waiting), 0
+        try:
+            while done < n:
+                events = waiting.popleft().result().head(n - done)
+                done += len(events)
+                if not done and block > BARREN_BLOCKS:
+                    raise InputError(
+                        f"none of {BARREN_BLOCKS * PRIMARIES_PER_BLOCK:,} primaries passed: check the settings"
+                    )
+                if done < n:
+                    waiting.append(pool.submit(simulate_block, job, block))
+                    block += 1
+                yield events
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def check(job: BlockJob, n: int, workers: int | None) -> None:
+    """Refuse what cannot be simulated, before anything is written.
+
+    Raises
+    ------
+    InputError
+        Naming the option.
+    """
+    for name, value, low, high in (
+        ("number of events", n, 1, None),
+        ("seed", job.seed, 0, None),
+        ("reuse", job.reuse, 1, PRIMARIES_PER_BLOCK),
+        ("workers", 1 if workers is None else workers, 1, None),
+    ):
+        if value < low or (high is not None and value > high):
+            raise InputError(f"{name} must be at least {low}{f' and at most {high}' if high else ''}, got {value}")
+    throw_primaries(job.task, 1, job.model, job.settings.spectrum, np.random.default_rng(0))
+
+
+def _source(job: BlockJob, world: str) -> dict[str, Any]:
+    return {
+        "generator": "showers.simulation",
+        "version": importlib.metadata.version("showerstack"),
+        "task": job.task.name,
+        "split": job.split,
+        "seed": job.seed,
+        "model": job.model,
+        "world": world,
+        "settings_hash": job.settings.digest(),
+        "cuts": job.cuts,
+        "evaluation_cuts": "test",
+        "protocol": "v2",
+        "age": False,
+        "reuse": job.reuse,
+    }

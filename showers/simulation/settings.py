@@ -1,0 +1,254 @@
+"""Every constant of the simulated world, validated, with its origin; readable from TOML.
+
+Origins: [p] published, [m] cascade Monte Carlo (see :mod:`showers.simulation.cascade`), [f] fitted by
+``benchmarks/calibrate.py`` so that the simulation reproduces known facts of the real data, [g] guess.
+Where a field's value in ``world_default.toml`` differs from the default here, the file holds the fitted one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from showers.lateral import MAX_ELECTRON_AGE
+from showers.schema import InputError
+
+WORLDS = ("default", "harder", "easier")
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+NotNegative = Annotated[float, Field(ge=0.0)]
+
+
+class Section(BaseModel):
+    """Base of the sections: immutable, unknown names refused, no infinities."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Spectrum(Section):
+    """What is thrown, and where."""
+
+    index: Positive = Field(default=2.0, description="dN/dE ~ E^-index [p]")
+    lg_energy_min: float = Field(default=14.0, ge=13.0, le=18.5, description="lower end of lg(E/eV) [p]")
+    lg_energy_max: float = Field(default=18.0, ge=13.0, le=18.5, description="upper end of lg(E/eV) [p]")
+    low_share: Share = Field(
+        default=0.575, description="composition sets: share thrown only up to low_lg_energy_max [f]"
+    )
+    low_lg_energy_max: float = Field(default=16.0, ge=13.0, le=18.5, description="upper end of that share [f]")
+    hadron_zenith_max_deg: float = Field(
+        default=42.0, gt=0.0, lt=80.0, description="sin^2(zenith) uniform up to here [p]"
+    )
+    photon_zenith_max_deg: float = Field(default=60.0, gt=0.0, lt=80.0, description="the same for photons [p]")
+    core_radius_m: Positive = Field(default=91.0, description="cores uniform in a disc of this radius [p]")
+    protons_per_photon: Positive = Field(default=16.0, description="gamma sets, before the trigger [f]")
+    photon_hard_share: Share = Field(default=0.033, description="photons thrown with the hard spectrum [f]")
+    photon_hard_lg_energy_min: float = Field(default=15.9, ge=13.0, le=18.5, description="its lower end [f]")
+    photon_hard_slope: float = Field(default=-0.8, description="its dN/dlgE ~ E^slope [f]")
+    contamination: Share = Field(
+        default=0.0035, description="gamma sets: protons that carry the gamma label and id [f]"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Spectrum:
+        for name in ("low_lg_energy_max", "lg_energy_max"):
+            if getattr(self, name) <= self.lg_energy_min:
+                raise ValueError(f"{name} must be above lg_energy_min = {self.lg_energy_min}")
+        if self.photon_hard_lg_energy_min >= self.lg_energy_max:
+            raise ValueError("photon_hard_lg_energy_min must be below lg_energy_max")
+        return self
+
+
+class Cascade(Section):
+    """Scales and offsets that place the cascade Monte Carlo's closed form on the real data."""
+
+    xmax_scale: NotNegative = Field(default=0.67, description="times the fluctuation of Xmax, z [f]")
+    muon_scale: NotNegative = Field(default=0.93, description="times the fluctuation of lg Nmu, h [f]")
+    size_scale: NotNegative = Field(default=0.58, description="times the residual fluctuation of lg Ne, r [f]")
+    lg_ne_offset: float = Field(default=0.062, description="lg Ne of the Monte Carlo to that of the detector [f]")
+    lg_ne_mass: float = Field(default=0.054, description="its slope in lg A - 0.9 [f]")
+    lg_ne_energy: float = Field(default=-0.031, description="its slope in lg(E/eV) - 15.2 [f]")
+    lg_nmu_offset: float = Field(default=0.092, description="same for lg Nmu [f]")
+    lg_nmu_mass: float = Field(default=0.029, description="its slope in lg A - 0.9 [f]")
+    lg_nmu_energy: float = Field(default=-0.002, description="its slope in lg(E/eV) - 15.2 [f]")
+    photon_lg_ne_offset: float = Field(
+        default=0.051, description="photons: lg Ne of the Monte Carlo to the detector's [f]"
+    )
+    photon_lg_nmu_offset: float = Field(default=0.0, description="photons: same for lg Nmu [f]")
+    photon_muon_spread: NotNegative = Field(default=0.0, description="photons: further Gaussian spread of lg Nmu [f]")
+    epos_xmax: float = Field(default=8.0, description="EPOS-LHC: shift of Xmax, g/cm2 [g]")
+    epos_lg_nmu: float = Field(default=0.015, description="EPOS-LHC: shift of lg Nmu [g]")
+    sibyll_xmax: float = Field(default=12.0, description="SIBYLL 2.3c: shift of Xmax, g/cm2 [g]")
+    sibyll_lg_nmu: float = Field(default=0.03, description="SIBYLL 2.3c: shift of lg Nmu [g]")
+
+
+class Shape(Section):
+    """Lateral shapes of the shower."""
+
+    electron_r0_m: Positive = Field(default=38.7, description="scale radius of the electrons [f]")
+    age_offset: float = Field(default=0.970, description="lateral age of the mean shower [f]")
+    age_longitudinal: float = Field(default=0.925, description="slope in the longitudinal age - 1.31 [f]")
+    age_depth: float = Field(default=0.0467, description="slope in (X - Xmax - 480)/100 g/cm2 [f]")
+    age_energy: float = Field(default=-0.042, description="slope in lg(E/eV) - 15.2 [f]")
+    age_spread: NotNegative = Field(default=0.054, description="Gaussian spread [f]")
+    age_min: float = Field(default=0.3, gt=-0.5, description="lower limit of the lateral age [g]")
+    age_max: float = Field(default=1.5, description="upper limit; at 1.55 the density has no finite integral [p]")
+    muon_age_offset: float = Field(default=0.130, description="true muon shape above the reconstruction's mean [f]")
+    muon_age_spread: NotNegative = Field(default=0.042, description="its Gaussian spread [f]")
+    muon_age_min: Positive = Field(default=0.8, description="lower limit of the muon shape [g]")
+    muon_age_max: float = Field(default=1.7, lt=2.25, description="upper limit of the muon shape [g]")
+    clump_sigma: NotNegative = Field(
+        default=0.055, description="rms azimuthal density fluctuation, proton at lg E = 14.5 [m]"
+    )
+    clump_slope: float = Field(default=-0.72, description="its slope in lg E (10^slope a decade) [m]")
+    clump_iron_factor: NotNegative = Field(default=2.2, description="iron over proton at the same energy [m]")
+
+    @model_validator(mode="after")
+    def _finite_integral(self) -> Shape:
+        if self.age_max >= MAX_ELECTRON_AGE:
+            raise ValueError(f"age_max = {self.age_max} must be below {MAX_ELECTRON_AGE}, where the density diverges")
+        if self.age_min >= self.age_max or self.muon_age_min >= self.muon_age_max:
+            raise ValueError("lower limits of the shapes must be below the upper ones")
+        return self
+
+
+class Detector(Section):
+    """Response of a station. Energies in MeV."""
+
+    electron_mev: Positive = Field(
+        default=8.45, description="deposit per vertical particle in the e/gamma detector [f]"
+    )
+    electron_shape: Positive = Field(default=0.722, description="Gamma shape per electron [f]")
+    muon_in_electron_shape: Positive = Field(
+        default=5.0, description="Gamma shape per muon in the e/gamma detector [f]"
+    )
+    photon_share: NotNegative = Field(
+        default=0.269, description="deposit of accompanying photons per electron's, far away [f]"
+    )
+    photon_share_core: NotNegative = Field(default=1.302, description="the same, added on the axis [f]")
+    photon_core_m: Positive = Field(default=8.46, description="its exponential range [f]")
+    electron_threshold_mev: NotNegative = Field(default=2.36, description="smaller deposits read 0 [f]")
+    electron_stray: Share = Field(default=0.0176, description="probability of a stray particle per e/gamma station [f]")
+    electron_cap_mev: float = Field(
+        default=40_000.0, gt=0.0, le=65_504.0, description="saturation of the e/gamma detector [g]"
+    )
+    muon_mev: Positive = Field(default=8.36, description="deposit per vertical muon in the muon detector [f]")
+    muon_shape: Positive = Field(default=5.96, description="Gamma shape per muon [f]")
+    muon_threshold_mev: NotNegative = Field(default=3.86, description="smaller deposits read 0 [f]")
+    muon_stray: Share = Field(default=0.0060, description="probability of a stray muon per muon station [f]")
+    muon_cap_mev: float = Field(
+        default=20_000.0, gt=0.0, le=65_504.0, description="saturation of the muon detector [g]"
+    )
+    punch: NotNegative = Field(default=0.139, description="punch-through particles per electron on the axis [f]")
+    punch_range_m: Positive = Field(default=15.3, description="its exponential range [f]")
+    punch_mev: Positive = Field(default=12.0, description="mean of a punch-through particle's exponential deposit [f]")
+    punch_photon_factor: NotNegative = Field(default=0.051, description="times that for photon showers [f]")
+    dead: Share = Field(default=0.0, description="probability that a station is dead for an event [g]")
+
+
+class Trigger(Section):
+    """When an event is recorded."""
+
+    stations: int = Field(default=4, ge=1, le=16, description="hit e/gamma stations needed in one cluster of 4 x 4 [f]")
+    lg_ne_min: float = Field(default=2.0, description="reconstructed lg Ne at least [p]")
+    lg_nmu_min: float = Field(default=2.0, description="reconstructed lg Nmu at least [p]")
+    zenith_max_deg: Positive = Field(default=60.01, description="reconstructed zenith at most [p]")
+    core_max_m: Positive = Field(default=95.0, description="reconstructed core at most this far from the centre [p]")
+
+
+class Reconstruction(Section):
+    """Errors and conventions of the standard reconstruction."""
+
+    electron_r0_m: Positive = Field(default=40.0, description="scale radius it assumes [p]")
+    core_m: NotNegative = Field(default=2.19, description="core error at 60 hit stations, per axis [f]")
+    angle_deg: NotNegative = Field(default=0.35, description="angular error at 60 hit stations [g]")
+    electron_r_min_m: NotNegative = Field(default=8.0, description="nearer e/gamma stations are left out [p]")
+    muon_r_min_m: NotNegative = Field(default=40.0, description="nearer muon stations are left out [p]")
+    muon_round: float = Field(default=0.15, description="added before the number of muons is rounded [f]")
+    min_muons: Positive = Field(default=100.0, description="floor of the muon number [deduced]")
+    muon_failure: Share = Field(default=0.0079, description="proton: probability of a failed muon number [f]")
+    muon_failure_mass: float = Field(default=0.27, description="its exponent in A [f]")
+
+
+class Settings(Section):
+    """The whole simulated world."""
+
+    spectrum: Spectrum = Spectrum()
+    cascade: Cascade = Cascade()
+    shape: Shape = Shape()
+    detector: Detector = Detector()
+    trigger: Trigger = Trigger()
+    reconstruction: Reconstruction = Reconstruction()
+
+    def digest(self) -> str:
+        """Return a short hash of all values."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+    def changed(self, **values: Any) -> Settings:
+        """Return a copy with some values replaced, named ``section__field``; validated anew."""
+        content = self.model_dump()
+        for name, value in values.items():
+            section, _, field = name.partition("__")
+            content[section][field] = value
+        return validated(content, "changed settings")
+
+
+def validated(content: dict[str, Any], origin: str) -> Settings:
+    """Turn nested tables into settings.
+
+    Raises
+    ------
+    InputError
+        If a name is unknown or a value out of range; names the first one.
+    """
+    try:
+        return Settings.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{origin}: {place}: {first['msg']} (got {first['input']!r})") from None
+
+
+def load_settings(world: str | Path = "default") -> Settings:
+    """Return a named world, or the settings in a TOML file.
+
+    Parameters
+    ----------
+    world
+        ``default``, ``harder``, ``easier``, or the path of a TOML file whose tables are the sections of
+        :class:`Settings`; what it leaves out has the default world's value.
+
+    Raises
+    ------
+    InputError
+        If there is no such world or file, or its content is not valid.
+    """
+    base = _read(resources.files(__package__).joinpath("world_default.toml").read_bytes(), "world_default.toml")
+    if world == "default":
+        return validated(base, "world_default.toml")
+    if world in WORLDS:
+        name = f"world_{world}.toml"
+        extra = _read(resources.files(__package__).joinpath(name).read_bytes(), name)
+    else:
+        path, name = Path(world), str(world)
+        if not path.is_file():
+            raise InputError(f"unknown world {name!r}: choose one of {', '.join(WORLDS)} or give a TOML file")
+        extra = _read(path.read_bytes(), name)
+    merged = {key: dict(values) for key, values in base.items()}
+    for section, values in extra.items():
+        if not isinstance(values, dict):
+            raise InputError(f"{name}: {section} must be a table")
+        merged.setdefault(section, {}).update(values)
+    return validated(merged, name)
+
+
+def _read(content: bytes, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{name} is not valid TOML: {error}") from None
