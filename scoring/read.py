@@ -1,0 +1,148 @@
+"""Reading predictions and test labels, with refusals of everything that a scorer could silently misread."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from showers.files import open_npy
+from showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES, SCALARS_FILE, InputError, Task
+
+OUTPUT_KEYS = {COMPOSITION.name: "predictions", GAMMA.name: "gamma_scores"}
+"""Which array of ``predictions.npz`` each task scores."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Labels of a test set, and the reconstructed scalars by which it is binned."""
+
+    folder: Path
+    labels: np.ndarray
+    """(N,) int8."""
+    energy: np.ndarray
+    """(N,) float32, lg(E/eV)."""
+    zenith_deg: np.ndarray
+    """(N,) float32."""
+
+
+def read_truth(data: Path, task: Task) -> Truth:
+    """Read the test labels of ``data/{task}_test``; neither grids nor anything else there is needed.
+
+    Raises
+    ------
+    InputError
+        For a missing folder or file, wrong shapes or types, labels out of range, a class without events, or an
+        energy or zenith that is not finite; names the file, the count and the first offending row.
+    """
+    folder = Path(data) / f"{task.name}_test"
+    if not folder.is_dir():
+        raise InputError(f"{folder} does not exist: --data must be the folder that holds {task.name}_test")
+    label_file, scalar_file = folder / str(task.label_file), folder / SCALARS_FILE
+    labels = np.asarray(open_npy(label_file))
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise InputError(f"{label_file} has shape {labels.shape} and type {labels.dtype}, expected (N,) int8")
+    check_range(labels, task.n_classes, str(label_file))
+    missing = [name for k, name in enumerate(task.classes) if not (labels == k).any()]
+    if missing:
+        raise InputError(f"{label_file} holds no event of class {', '.join(missing)} among {len(labels)}: all needed")
+    scalars = open_npy(scalar_file)
+    if scalars.ndim != 2 or scalars.shape[1] != len(SCALAR_NAMES) or scalars.dtype.kind != "f":
+        raise InputError(f"{scalar_file} has shape {scalars.shape} and type {scalars.dtype}, expected (N, 5) float16")
+    if len(scalars) != len(labels):
+        raise InputError(f"{scalar_file} has {len(scalars)} rows, but {label_file.name} beside it has {len(labels)}")
+    columns = []
+    for name in ("E", "Ze"):
+        values = np.asarray(scalars[:, SCALAR_NAMES.index(name)], dtype=np.float32)
+        check_finite(values, f"{scalar_file}, column {name}")
+        columns.append(values)
+    return Truth(folder, labels.astype(np.int8), *columns)
+
+
+def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, str | None]:
+    """Read what a task scores from a ``predictions.npz``.
+
+    Parameters
+    ----------
+    file
+        The archive; other arrays in it are ignored.
+    n_events
+        Number of test events.
+
+    Returns
+    -------
+    (N,) int64 hard labels or (N,) float scores, and the configuration hash stored beside them (or None).
+
+    Raises
+    ------
+    InputError
+        For a missing or damaged file, a missing array, a wrong shape, type or length, labels out of range, scores
+        that are not finite; names the file, the count and the first offending index.
+    """
+    file = Path(file)
+    key = OUTPUT_KEYS[task.name]
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile) or key not in archive:
+                found = ", ".join(archive.files) or "nothing"
+                raise InputError(f"{file} holds no array {key!r} (it holds {found}): task {task.name} needs it")
+            output = archive[key]
+            config_hash = str(archive["config_hash"]) if "config_hash" in archive else None
+    except FileNotFoundError:
+        raise InputError(f"{file} does not exist") from None
+    except IsADirectoryError:
+        raise InputError(f"{file} is a folder: give the predictions.npz inside it") from None
+    except InputError:
+        raise
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        raise InputError(f"{file}, {key}: cannot be read ({_reason(error)})") from None
+    where = f"{file}, {key}"
+    if output.ndim != 1:
+        raise InputError(f"{where} has shape {output.shape}, expected ({n_events},): one value an event")
+    if len(output) != n_events:
+        raise InputError(f"{where} has {len(output)} events, but the test set has {n_events}")
+    return (_labels if task.name == COMPOSITION.name else _scores)(output, task, where), config_hash
+
+
+def _reason(error: Exception) -> str:
+    if "pickle" in str(error):
+        return "it holds Python objects; only plain number arrays are accepted"
+    if isinstance(error, AttributeError):
+        return "it is a single array; save it with numpy.savez under that name"
+    return f"not a complete .npz archive: {error}"
+
+
+def _labels(output: np.ndarray, task: Task, where: str) -> np.ndarray:
+    if output.dtype.kind not in "iu":
+        raise InputError(f"{where} has type {output.dtype}, expected integers 0..{task.n_classes - 1}, one an event")
+    check_range(output, task.n_classes, where)
+    return output.astype(np.int64)
+
+
+def _scores(output: np.ndarray, task: Task, where: str) -> np.ndarray:
+    if output.dtype.kind not in "fiu":
+        raise InputError(f"{where} has type {output.dtype}, expected real numbers, higher = more gamma-like")
+    check_finite(output, where)
+    return output.astype(np.float64)
+
+
+def check_range(labels: np.ndarray, n_classes: int, where: str) -> None:
+    """Refuse labels (N,) outside ``0..n_classes - 1``."""
+    bad = np.flatnonzero((labels < 0) | (labels >= n_classes))
+    if bad.size:
+        raise InputError(
+            f"{where}: {bad.size} of {len(labels)} labels are outside 0..{n_classes - 1}, "
+            f"the first at index {bad[0]} ({labels[bad[0]]})"
+        )
+
+
+def check_finite(values: np.ndarray, where: str) -> None:
+    """Refuse NaN and infinite values (N,)."""
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise InputError(
+            f"{where}: {bad.size} of {len(values)} values are NaN or infinite, "
+            f"the first at index {bad[0]} ({values[bad[0]]})"
+        )
