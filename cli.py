@@ -215,6 +215,40 @@ def learners() -> None:
     console.print(listing())
 
 
+@app.command()
+def download(
+    task: Annotated[TaskName, typer.Option(help="Which sets to fetch.")],
+    out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
+    base_url: Annotated[str | None, typer.Option(help="Another place with the same layout.")] = None,
+) -> None:
+    """Fetch the public benchmark's own files (several GB); an interrupted download is continued.
+
+    Example: [bold]python cli.py download --task gamma --out data[/bold]
+    """
+    from showers.download import BUCKET
+    from showers.download import download as fetch_sets
+
+    for folder in fetch_sets(task_named(task), out, base_url=base_url or BUCKET, bars=bar):
+        console.print(f"complete: {folder}", soft_wrap=True)
+
+
+@app.command()
+def convert(
+    raw: Annotated[Path, typer.Option(help="Folder with the raw NPZ files.")],
+    out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")],
+    task: Annotated[TaskName, typer.Option(help="Which sets to make.")] = TaskName.composition,
+    protocol: Annotated[str, typer.Option(help="v2, or matched (QGSJet only, with age).")] = "v2",
+) -> None:
+    """Turn raw simulation files into dataset folders of either protocol.
+
+    Example: [bold]python cli.py convert --raw raw --out data --protocol matched[/bold]
+    """
+    from showers.convert import convert as write_sets
+
+    for folder in write_sets(raw, out, task_named(task), protocol=protocol, bars=bar):
+        console.print(f"wrote {folder}", soft_wrap=True)
+
+
 def main() -> None:
     """Run a command; what the user can mend is told in one line with exit code 2."""
     try:

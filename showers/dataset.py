@@ -221,7 +221,7 @@ class DatasetWriter:
         labels: np.ndarray | None = None,
         *,
         truth: pl.DataFrame | None = None,
-        **extras: np.ndarray,
+        **extras: Any,
     ) -> None:
         """Store consecutive events from row ``start`` on; ``truth`` tables must come in row order."""
         stop = start + len(matrices)

@@ -70,7 +70,9 @@ def test_features_door_builds_and_lists(sets: Path, tmp_path: Path) -> None:
     assert "Nmu" in door("cli.py", "features", "--list").stdout
 
 
-@pytest.mark.parametrize("command", ["simulate", "features", "stack", "predict", "demo", "learners"])
+@pytest.mark.parametrize(
+    "command", ["simulate", "features", "stack", "predict", "demo", "learners", "download", "convert"]
+)
 def test_help_shows_an_example(command: str) -> None:
     assert f"python cli.py {command}" in door("cli.py", command, "--help").stdout.replace("\n", " ")
 
