@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -242,7 +243,7 @@ def _write(
                 check_cells(grids, path, start - mode_start)
                 first, last = np.searchsorted(split.rows, [start, start + len(block)])
                 rows = split.rows[first:last]
-                values: dict[str, np.ndarray] = {"groups": groups[rows]}
+                values: dict[str, Any] = {"groups": groups[rows]}
                 values |= {"age": features[rows, RAW_COLUMNS.index("Age")]} if with_age else {}
                 values |= {"part": split.part[first:last]} if split.part is not None else {}
                 writer.put(done, grids[rows - start], features[rows][:, SCALAR_COLUMNS], labels[rows], **values)
