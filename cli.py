@@ -155,7 +155,6 @@ def stack(
     from stacking.config import StackConfig
     from stacking.pipeline import stack as train
 
-    settings = {"workers": workers} if workers else {}
     config = StackConfig(
         task=task.value,
         data=data,
@@ -164,7 +163,7 @@ def stack(
         learners=tuple(name.strip() for name in learners.split(",")) if learners else None,
         seed=seed,
         device=device.value,
-        **settings,
+        workers=workers,
     )
     train(config, bars=bar)
     show_outcome(run, data, task_named(task), console=console, bars=bar)

@@ -60,8 +60,7 @@ def run_demo(
                 bars=bars,
             )
         run = out / "runs" / task.name
-        extra = {"workers": workers} if workers else {}
-        stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, **extra), bars=bars)
+        stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=workers), bars=bars)
         show_outcome(run, data, task, console=console, bars=bars)
     console.rule(f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     console.print(
