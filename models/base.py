@@ -82,6 +82,8 @@ class Learner(ABC):
         self.classes = tuple(classes)
         self.settings = dict(settings or {})
         self.threads = threads
+        self.checkpoint: Path | None = None
+        """Folder in which a long fit may keep its state and from which it continues; None for neither."""
 
     @abstractmethod
     def fit(

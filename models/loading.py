@@ -1,0 +1,141 @@
+"""Events as tensors: inputs and labels stay in memory, grids too where they fit, else a thread reads them ahead."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from showers.schema import GRID_SHAPE
+
+RESIDENT_BYTES = 1 << 30
+"""Grids of a fold up to this size are held in the host's memory: a million events."""
+RESIDENT_SHARE = 0.5
+"""Grids are held on a GPU if they take at most this share of its free memory."""
+READ_AHEAD = 4
+"""Batches a background reader prepares in advance."""
+
+
+class GridSource:
+    """The grids of some events, by position in the batch they belong to.
+
+    Parameters
+    ----------
+    grids
+        (N, 16, 16, 2) float16 memory map of the whole dataset.
+    index
+        (n,) int64 rows of these events.
+    device
+        Where batches shall end up.
+    resident
+        Whether to hold the n grids in (device) memory; None decides by size.
+    """
+
+    def __init__(
+        self, grids: np.ndarray, index: np.ndarray, device: torch.device, *, resident: bool | None = None
+    ) -> None:
+        self.grids, self.index, self.device = grids, np.asarray(index, dtype=np.int64), device
+        size = len(index) * int(np.prod(GRID_SHAPE)) * 2
+        if resident is None:
+            resident = size <= _room(device)
+        self.held: torch.Tensor | None = None
+        if resident:
+            self.held = torch.from_numpy(_read(grids, self.index)).to(device)
+
+    def fetch(self, positions: np.ndarray) -> torch.Tensor:
+        """Return (len(positions), 16, 16, 2) float16 on the device."""
+        if self.held is not None:
+            return self.held[torch.from_numpy(positions).to(self.device)]
+        grids = torch.from_numpy(_read(self.grids, self.index[positions]))
+        if self.device.type == "cuda":
+            return grids.pin_memory().to(self.device, non_blocking=True)
+        return grids
+
+    def stream(self, orders: Iterable[np.ndarray]) -> Iterator[torch.Tensor]:
+        """Yield the grids of each group of positions, read ahead by a background thread unless they are resident."""
+        if self.held is not None:
+            for positions in orders:
+                yield self.fetch(positions)
+        else:
+            yield from read_ahead(self.fetch(positions) for positions in orders)
+
+
+@dataclass
+class EventTensors:
+    """Events ready for a network."""
+
+    inputs: torch.Tensor
+    """(n, S) float32 on the device."""
+    grids: GridSource | None
+    labels: torch.Tensor | None = None
+    """(n,) int64 on the device."""
+    weights: torch.Tensor | None = None
+    """(n,) float32 on the device."""
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batches(self, orders: list[np.ndarray]) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        """Yield (positions, grids) of each group of positions."""
+        positions = (torch.from_numpy(order).to(self.inputs.device) for order in orders)
+        if self.grids is None:
+            for rows in positions:
+                yield rows, None
+        else:
+            yield from zip(positions, self.grids.stream(orders), strict=True)
+
+
+def read_ahead(items: Iterable[torch.Tensor], depth: int = READ_AHEAD) -> Iterator[torch.Tensor]:
+    """Yield the items in order, produced by a background thread at most ``depth`` ahead; its errors are raised here."""
+    ready: queue.Queue[tuple[torch.Tensor | None, BaseException | None]] = queue.Queue(maxsize=depth)
+    stop = threading.Event()
+
+    def offer(item: torch.Tensor | None, error: BaseException | None) -> bool:
+        while not stop.is_set():
+            try:
+                ready.put((item, error), timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def produce() -> None:
+        try:
+            for item in items:
+                if not offer(item, None):
+                    return
+            offer(None, None)
+        except BaseException as error:
+            offer(None, error)
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _read(grids: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    # In ascending order the memory map is read forwards; a copy, since torch wants writable memory.
+    order = np.argsort(rows, kind="stable")
+    out = np.empty((len(rows), *GRID_SHAPE), dtype=np.float16)
+    out[order] = grids[rows[order]]
+    return out
+
+
+def _room(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * RESIDENT_SHARE)
+    return RESIDENT_BYTES

@@ -1,0 +1,276 @@
+"""A network as a learner: prepares inputs, builds the architecture, trains, predicts, saves."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from models import augmentation
+from models.base import Batch, Learner
+from models.checks import check_grids, check_settings, check_training
+from models.inputs import InputTransform
+from models.loading import EventTensors, GridSource
+from models.networks.parts import GridFront, fit_front
+from models.posterior import class_weight_vector, event_log_loss, log_softmax, undo_training_prior
+from models.saving import read_header, write_header
+from models.training import History, TrainingSettings, predict_logits, train
+from showers.files import atomic_path
+from showers.progress import Progress
+from showers.schema import GRID_SHAPE, InputError
+
+WEIGHTS_FILE = "network.safetensors"
+ALL_SCALARS = ("E", "Ze", "Az", "Ne", "Nmu", "Age")
+SIZES = ("Ne", "Nmu")
+TRAINING_NAMES = tuple(field.name for field in dataclasses.fields(TrainingSettings))
+
+INPUT_DEFAULTS: dict[str, Any] = {
+    "scalars": ALL_SCALARS,
+    "grid": "log1p",
+    "augment": True,
+    "size_jitter": 0.0,
+    "channels_last": True,
+    "deterministic": True,
+    "class_weights": None,
+}
+
+
+class NetworkLearner(Learner):
+    """Base of all networks.
+
+    Settings common to all: the fields of :class:`models.training.TrainingSettings`; ``scalars`` (reconstructed scalars
+    that join the inputs, where the protocol has them and the table does not), ``grid`` (``log1p`` standardised, or
+    ``raw`` MeV), ``augment`` (the 8 symmetries), ``size_jitter`` (standard deviation, in lg, of a common random shift
+    of Ne and Nmu in training), ``channels_last``, ``deterministic``, ``class_weights``.
+    A subclass adds its own in ``defaults`` and gives :meth:`build`.
+    """
+
+    needs_table = False
+    defaults: ClassVar[dict[str, Any]] = {}
+    class_values: ClassVar[dict[str, float]] = {}
+    """Target of the regression head by class name; empty without such a head."""
+
+    def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
+        super().__init__(classes, settings, threads=threads)
+        known = {**dataclasses.asdict(TrainingSettings()), **INPUT_DEFAULTS, **self.defaults}
+        self.chosen = check_settings(type(self).__name__, self.settings, known)
+        self.training = TrainingSettings(**{name: self.chosen[name] for name in TRAINING_NAMES})
+        self.inputs_: InputTransform | None = None
+        self.class_weights_: np.ndarray | None = None
+        self.history_: History | None = None
+        self.device_ = "cpu"
+
+    network_: nn.Module
+
+    @abstractmethod
+    def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
+        """Return the network: called with (grid (n, 2, 16, 16) float32 or None, inputs (n, S) float32)."""
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        """Learn from ``train``; see :meth:`models.base.Learner.fit`."""
+        check_training(train, valid, self.classes, table=self.needs_table, grid=self.needs_grid)
+        if self.needs_grid:
+            check_grids(train, GRID_SHAPE)
+        assert train.labels is not None
+        self.device_ = device
+        self.inputs_ = InputTransform.fit(train, self._columns(train))
+        self.class_weights_ = class_weight_vector(self.chosen["class_weights"], train.labels, self.classes)
+        with self._environment(device):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                network = self._assemble(self.inputs_)
+            if network.front is not None:
+                fit_front(network.front, train)
+            network = self._place(network, device)
+            self.history_ = self._train(network, train, valid, seed, device, progress)
+            self.network_ = network.to("cpu")
+        return self
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        """Return (n, C) float64 log-posteriors with natural priors."""
+        self._check_fitted()
+        if not len(batch):
+            return np.empty((0, len(self.classes)))
+        with self._environment(self.device_):
+            network = self._place(self.network_, self.device_)
+            logits = predict_logits(network, self._tensors(batch, self.device_))
+            self.network_ = network.to("cpu")
+        return self._log_posterior(logits)
+
+    def _log_posterior(self, logits: torch.Tensor) -> np.ndarray:
+        log_q = log_softmax(logits.numpy())
+        return undo_training_prior(log_q, self.class_weights_, self.training.label_smoothing)
+
+    def _train(
+        self, network: nn.Module, events: Batch, valid: Batch, seed: int, device: str, progress: Progress | None
+    ) -> History:
+        assert valid.labels is not None
+        labels, weights = valid.labels, valid.weights
+        values = None
+        if self.class_values and set(self.classes) <= set(self.class_values):
+            values = torch.tensor([self.class_values[name] for name in self.classes], device=device)
+        return train(
+            network,
+            self._tensors(events, device),
+            self._tensors(valid, device),
+            lambda logits: event_log_loss(self._log_posterior(logits), labels, weights),
+            self.training,
+            seed=seed,
+            augment=self._augment if self._augments() else None,
+            class_weights=None
+            if self.class_weights_ is None
+            else torch.tensor(self.class_weights_, dtype=torch.float32),
+            class_values=values,
+            progress=progress,
+            checkpoint=None if self.checkpoint is None else self.checkpoint / "training.safetensors",
+        )
+
+    def _columns(self, batch: Batch) -> tuple[str, ...]:
+        table = tuple(batch.columns) if batch.table is not None else ()
+        scalars = tuple(name for name in self.chosen["scalars"] if name in batch.scalar_columns and name not in table)
+        if batch.scalars is None:
+            scalars = ()
+        if not table + scalars:
+            raise InputError(f"{type(self).__name__} needs scalars or feature columns, the events have neither")
+        return table + scalars
+
+    def _assemble(self, inputs: InputTransform) -> Assembled:
+        front = GridFront(self.chosen["grid"]) if self.needs_grid else None
+        return Assembled(front, self.build(inputs, len(self.classes)))
+
+    def _place(self, network: Any, device: str) -> Any:
+        network = network.to(device)
+        if self.needs_grid and self.chosen["channels_last"]:
+            network = network.to(memory_format=torch.channels_last)
+        return network
+
+    def _tensors(self, batch: Batch, device: str) -> EventTensors:
+        assert self.inputs_ is not None
+        place = torch.device(device)
+        grids = None
+        if self.needs_grid:
+            grids = GridSource(check_grids(batch, GRID_SHAPE), batch.index, place)
+        labels = weights = None
+        if batch.labels is not None:
+            labels = torch.as_tensor(np.asarray(batch.labels, dtype=np.int64), device=place)
+            weights = self._event_weights(batch)
+        return EventTensors(torch.from_numpy(self.inputs_.apply(batch)).to(place), grids, labels, weights)
+
+    def _event_weights(self, batch: Batch) -> torch.Tensor | None:
+        if batch.weights is None:
+            return None
+        return torch.as_tensor((batch.weights / batch.weights.mean()).astype(np.float32), device=self.device_)
+
+    def _augments(self) -> bool:
+        assert self.inputs_ is not None
+        moves = self.chosen["augment"] and (self.needs_grid or bool(self.inputs_.pairs))
+        return bool(moves or self.chosen["size_jitter"])
+
+    def _augment(
+        self, grids: torch.Tensor | None, inputs: torch.Tensor, generator: torch.Generator
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        assert self.inputs_ is not None
+        if self.chosen["augment"]:
+            n_symmetries = len(augmentation.SYMMETRIES)
+            symmetry = torch.randint(n_symmetries, (len(inputs),), generator=generator, device=inputs.device)
+            inputs = augmentation.move_vectors(inputs, self.inputs_.pairs, symmetry)
+            grids = None if grids is None else augmentation.move_grids(grids, symmetry)
+        if self.chosen["size_jitter"]:
+            found = [(k, name) for name in SIZES if (k := self.inputs_.position(name)) is not None]
+            scales = [self.chosen["size_jitter"] / self.inputs_.width[k] for k, _ in found]
+            inputs = augmentation.jitter_sizes(inputs, tuple(k for k, _ in found), tuple(scales), generator)
+        return grids, inputs
+
+    @contextlib.contextmanager
+    def _environment(self, device: str) -> Iterator[None]:
+        """Set torch's threads (and determinism) for this learner, and give them back afterwards."""
+        if device == "cuda" and not torch.cuda.is_available():
+            raise InputError("device cuda: torch finds no GPU; install a CUDA build of torch and the driver")
+        threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+        benchmark = torch.backends.cudnn.benchmark
+        torch.set_num_threads(self.threads)
+        torch.use_deterministic_algorithms(bool(self.chosen["deterministic"]), warn_only=True)
+        torch.backends.cudnn.benchmark = not self.chosen["deterministic"]
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.use_deterministic_algorithms(strict)
+            torch.backends.cudnn.benchmark = benchmark
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of trained weights."""
+        self._check_fitted()
+        return sum(parameter.numel() for parameter in self.network_.parameters())
+
+    def save(self, folder: Path) -> None:
+        """Write weights and header into ``folder``."""
+        self._check_fitted()
+        assert self.inputs_ is not None
+        assert self.history_ is not None
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_path(folder / WEIGHTS_FILE) as temporary:
+            save_file({name: value.contiguous() for name, value in self.network_.state_dict().items()}, temporary)
+        content = {
+            "classes": self.classes,
+            "settings": self.settings,
+            "threads": self.threads,
+            "columns": self.inputs_.columns,
+            "inputs": self.inputs_.state(),
+            "class_weights": self.class_weights_,
+            "device": self.device_,
+            "losses": self.history_.losses,
+            "best_epoch": self.history_.best_epoch,
+        }
+        write_header(folder, type(self).__name__, (WEIGHTS_FILE,), content)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what :meth:`save` wrote; it predicts on a GPU only if it was trained on one that still answers."""
+        header = read_header(Path(folder), cls.__name__)
+        learner = cls(tuple(header["classes"]), header["settings"], threads=header["threads"])
+        learner.inputs_ = InputTransform.from_state(header["inputs"])
+        weights = header["class_weights"]
+        learner.class_weights_ = None if weights is None else np.asarray(weights, dtype=np.float64)
+        learner.history_ = History(header["losses"], header["best_epoch"])
+        learner.device_ = header["device"] if torch.cuda.is_available() else "cpu"
+        network = learner._assemble(learner.inputs_)
+        try:
+            network.load_state_dict(load_file(Path(folder) / WEIGHTS_FILE))
+        except (SafetensorError, RuntimeError) as error:
+            raise InputError(f"{folder}/{WEIGHTS_FILE} does not fit this network: {error}") from None
+        learner.network_ = learner._place(network, "cpu").eval()
+        return learner
+
+    def _check_fitted(self) -> None:
+        if self.history_ is None:
+            raise InputError(f"this {type(self).__name__} has not been trained yet")
+
+
+class Assembled(nn.Module):
+    """A network behind the preparation of its grids."""
+
+    def __init__(self, front: GridFront | None, network: nn.Module) -> None:
+        super().__init__()
+        self.front = front
+        self.network = network
+
+    def forward(self, grids: torch.Tensor | None, inputs: torch.Tensor) -> Any:
+        """Return the network's :class:`models.training.Output` for raw grids (n, 16, 16, 2) and inputs (n, S)."""
+        if self.front is not None:
+            assert grids is not None
+            return self.network(self.front(grids), inputs)
+        return self.network(None, inputs)

@@ -1,0 +1,82 @@
+"""LeNet for KASCADE (JINST 19 (2024) P01025) and a wider one.
+
+Four convolutions of 16 channels (2x2, 3x3, 4x4, 2x2), ReLU, max-pooling 2/1, 2/1, 2/2 after the first three; the
+scalars join before the dense layers 120-84-C. An auxiliary linear head on the convolutions helps training.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from models.inputs import InputTransform
+from models.networks.learner import NetworkLearner
+from models.networks.parts import N_CHANNELS
+from models.training import Output
+
+POOLED_SIDE = 3
+"""Side of the last feature map: 16 -> 15 -> 14 -> 12 -> 11 -> 8 -> 4 -> 3."""
+
+
+class LeNet(nn.Module):
+    """See the module; ``norm`` puts batch norm after every convolution."""
+
+    def __init__(self, n_inputs: int, n_classes: int, channels: int, norm: bool, dropout: float) -> None:
+        super().__init__()
+
+        def convolution(n_in: int, kernel: int, pool: tuple[int, int] | None) -> list[nn.Module]:
+            layers: list[nn.Module] = [nn.Conv2d(n_in, channels, kernel)]
+            if norm:
+                layers.append(nn.BatchNorm2d(channels))
+            layers.append(nn.ReLU())
+            if pool:
+                layers.append(nn.MaxPool2d(*pool))
+            return layers
+
+        self.convolutions = nn.Sequential(
+            *convolution(N_CHANNELS, 2, (2, 1)),
+            *convolution(channels, 3, (2, 1)),
+            *convolution(channels, 4, (2, 2)),
+            *convolution(channels, 2, None),
+            nn.Flatten(),
+        )
+        n_features = channels * POOLED_SIDE**2
+        self.auxiliary = nn.Linear(n_features, n_classes)
+        self.dense = nn.Sequential(
+            nn.Linear(n_features + n_inputs, 120),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, n_classes),
+        )
+
+    def forward(self, grid: torch.Tensor, inputs: torch.Tensor) -> Output:
+        """Return class logits and the auxiliary head's."""
+        features = self.convolutions(grid)
+        return Output(self.dense(torch.cat([features, inputs.to(features.dtype)], dim=1)), self.auxiliary(features))
+
+
+class LeNetLearner(NetworkLearner):
+    """LeNet; settings ``channels``, ``norm``, ``dropout``."""
+
+    needs_grid = True
+    defaults: ClassVar[dict[str, Any]] = {
+        "channels": 16,
+        "norm": False,
+        "dropout": 0.0,
+        "epochs": 30,
+        "batch_size": 256,
+        "learning_rate": 2e-3,
+        "weight_decay": 1e-3,
+        "auxiliary_weight": 0.3,
+        "patience": 6,
+    }
+
+    def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
+        """Return the LeNet."""
+        return LeNet(
+            inputs.n_inputs, n_classes, self.chosen["channels"], self.chosen["norm"], float(self.chosen["dropout"])
+        )

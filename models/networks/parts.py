@@ -1,0 +1,72 @@
+"""Small pieces that several networks share."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import nn
+
+from models.base import Batch
+from showers.array import HAS_STATION, OUTER
+from showers.schema import GRID_SHAPE, InputError
+
+FRONT_EVENTS = 20_000
+"""Standardisation of the cells is taken from at most this many training events, evenly spaced."""
+
+
+class GridFront(nn.Module):
+    """Raw float16 deposits (n, 16, 16, 2) to float32 channels-first inputs (n, 2, 16, 16).
+
+    Parameters
+    ----------
+    mode
+        ``log1p``: ln(1 + MeV), standardised per channel over the cells that have a detector; ``raw``: MeV as they are.
+    """
+
+    mean: torch.Tensor
+    width: torch.Tensor
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        if mode not in ("log1p", "raw"):
+            raise InputError(f"grid {mode!r}: choose log1p or raw")
+        self.mode = mode
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("width", torch.ones(2))
+
+    def forward(self, grids: torch.Tensor) -> torch.Tensor:
+        """Return (n, 2, 16, 16) float32."""
+        with torch.autocast(grids.device.type, enabled=False):
+            cells = grids.float()
+            if self.mode == "log1p":
+                cells = (torch.log1p(cells) - self.mean) / self.width
+            return cells.permute(0, 3, 1, 2)
+
+
+def fit_front(front: GridFront, batch: Batch) -> None:
+    """Learn the cells' standardisation from training events."""
+    if front.mode == "raw":
+        return
+    assert batch.grids is not None
+    rows = np.sort(batch.index[:: max(1, len(batch) // FRONT_EVENTS)])
+    cells = np.log1p(batch.grids[rows].astype(np.float32))
+    for channel, live in enumerate((HAS_STATION, OUTER)):
+        values = cells[..., channel][:, live]
+        front.mean[channel] = float(values.mean(dtype=np.float64))
+        front.width[channel] = float(values.std(dtype=np.float64)) or 1.0
+
+
+def mlp(sizes: tuple[int, ...], *, dropout: float = 0.0, activation: type[nn.Module] = nn.GELU) -> nn.Sequential:
+    """Return linear layers with an activation (and dropout) between them, none after the last."""
+    layers: list[nn.Module] = []
+    for k, (n_in, n_out) in enumerate(pairwise(sizes)):
+        if k:
+            layers += [activation(), nn.Dropout(dropout)] if dropout else [activation()]
+        layers.append(nn.Linear(n_in, n_out))
+    return nn.Sequential(*layers)
+
+
+N_CELLS = GRID_SHAPE[0] * GRID_SHAPE[1]
+N_CHANNELS = GRID_SHAPE[2]

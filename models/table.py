@@ -1,0 +1,148 @@
+"""What all learners on a feature table share: checks, class weights and their undoing, saving."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from models.base import Batch, Learner
+from models.checks import check_settings, check_training, select_table
+from models.posterior import class_weight_vector, undo_training_prior
+from models.saving import read_header, write_header
+from showers.progress import Progress
+from showers.schema import InputError
+
+
+@dataclass(frozen=True)
+class TableEvents:
+    """Labelled rows as the libraries want them."""
+
+    table: np.ndarray
+    """(n, F) float32, Fortran-ordered, NaN where missing."""
+    labels: np.ndarray
+    """(n,) int64."""
+    weights: np.ndarray | None
+    """(n,) float64 event weight times class weight, or None for one each."""
+
+
+class TableLearner(Learner):
+    """Base of the learners that see only the feature table.
+
+    A subclass declares its ``defaults`` and gives ``_fit``, ``_log_proba``, ``_write`` and ``_read``.
+    """
+
+    defaults: ClassVar[dict[str, Any]] = {}
+    model_files: ClassVar[tuple[str, ...]] = ()
+    """Names of the files that ``_write`` makes."""
+
+    def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
+        super().__init__(classes, settings, threads=threads)
+        self.chosen = check_settings(type(self).__name__, self.settings, {"class_weights": None, **self.defaults})
+        self.columns_: tuple[str, ...] = ()
+        self.class_weights_: np.ndarray | None = None
+        self.device_ = "cpu"
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        """Learn from ``train``; see :meth:`models.base.Learner.fit`."""
+        check_training(train, valid, self.classes, table=True, grid=False)
+        assert train.labels is not None
+        self.columns_ = tuple(train.columns)
+        self.class_weights_ = class_weight_vector(self.chosen["class_weights"], train.labels, self.classes)
+        self._fit(self._events(train), self._events(valid), seed=seed, device=device, progress=progress)
+        return self
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        """Return (n, C) float64 log-posteriors with natural priors."""
+        self._check_fitted()
+        table = select_table(batch, self.columns_)
+        if not len(batch):
+            return np.empty((0, len(self.classes)))
+        return undo_training_prior(self._log_proba(table), self.class_weights_)
+
+    def save(self, folder: Path) -> None:
+        """Write model files and header into ``folder``."""
+        self._check_fitted()
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._write(folder)
+        content = {
+            "classes": self.classes,
+            "settings": self.settings,
+            "threads": self.threads,
+            "columns": self.columns_,
+            "class_weights": self.class_weights_,
+            "device": self.device_,
+            **self._state(),
+        }
+        write_header(folder, type(self).__name__, self.model_files, content)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what :meth:`save` wrote."""
+        header = read_header(Path(folder), cls.__name__)
+        learner = cls(tuple(header["classes"]), header["settings"], threads=header["threads"])
+        learner.columns_ = tuple(header["columns"])
+        weights = header["class_weights"]
+        learner.class_weights_ = None if weights is None else np.asarray(weights, dtype=np.float64)
+        learner.device_ = header["device"]
+        learner._read(Path(folder), header)
+        return learner
+
+    def _events(self, batch: Batch) -> TableEvents:
+        assert batch.table is not None
+        assert batch.labels is not None
+        weights = batch.weights
+        if self.class_weights_ is not None:
+            by_class = self.class_weights_[batch.labels]
+            weights = by_class if weights is None else weights * by_class
+        return TableEvents(batch.table, np.asarray(batch.labels, dtype=np.int64), weights)
+
+    def _check_fitted(self) -> None:
+        if not self.columns_:
+            raise InputError(f"this {type(self).__name__} has not been trained yet")
+
+    @abstractmethod
+    def _fit(
+        self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
+    ) -> None:
+        """Learn; everything has been checked."""
+
+    @abstractmethod
+    def _log_proba(self, table: np.ndarray) -> np.ndarray:
+        """Return (n, C) float64 log-probabilities with the priors of training."""
+
+    @abstractmethod
+    def _write(self, folder: Path) -> None:
+        """Write the model files, each atomically."""
+
+    @abstractmethod
+    def _read(self, folder: Path, header: dict[str, Any]) -> None:
+        """Read the model files."""
+
+    def _state(self) -> dict[str, Any]:
+        """Return small learned numbers for the header."""
+        return {}
+
+
+def native_names(columns: tuple[str, ...]) -> list[str]:
+    """Return column names that every booster's format accepts, unique, in the same order."""
+    names = [re.sub(r"[^0-9A-Za-z_.+-]", "_", name) for name in columns]
+    seen: dict[str, int] = {}
+    for k, name in enumerate(names):
+        if name in seen:
+            names[k] = f"{name}__{k}"
+        seen[names[k]] = k
+    return names
+
+
+def normalised(gain: np.ndarray, columns: tuple[str, ...]) -> dict[str, float]:
+    """Return importances by column, summing to one (all zero if nothing was ever split)."""
+    total = float(gain.sum())
+    return {name: float(g) / total if total > 0 else 0.0 for name, g in zip(columns, gain, strict=True)}
