@@ -69,7 +69,7 @@ class XGBoost(TableLearner):
         data = self._matrix(train, device)
         check = self._matrix(valid, device, reference=data)
         rounds = int(self.chosen["rounds"])
-        callbacks: list[Any] = [xgb.callback.EarlyStopping(int(self.chosen["patience"]), save_best=True)]
+        callbacks: list[Any] = [xgb.callback.EarlyStopping(rounds=int(self.chosen["patience"]), save_best=True)]
         if progress:
             callbacks.append(_Reporter(progress, rounds))
         booster = xgb.train(

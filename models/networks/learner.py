@@ -120,6 +120,9 @@ class NetworkLearner(Learner):
         values = None
         if self.class_values and set(self.classes) <= set(self.class_values):
             values = torch.tensor([self.class_values[name] for name in self.classes], device=device)
+        weighting = None
+        if self.class_weights_ is not None:
+            weighting = torch.tensor(self.class_weights_, dtype=torch.float32, device=device)
         return train(
             network,
             self._tensors(events, device),
@@ -128,9 +131,7 @@ class NetworkLearner(Learner):
             self.training,
             seed=seed,
             augment=self._augment if self._augments() else None,
-            class_weights=None
-            if self.class_weights_ is None
-            else torch.tensor(self.class_weights_, dtype=torch.float32),
+            class_weights=weighting,
             class_values=values,
             progress=progress,
             checkpoint=None if self.checkpoint is None else self.checkpoint / "training.safetensors",

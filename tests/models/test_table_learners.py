@@ -1,0 +1,211 @@
+"""Learners on tables: they find a known posterior, survive a round trip to disk bit by bit, and refuse bad input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.base import Batch, Learner
+from models.posterior import event_log_loss
+from models.registry import LEARNERS, create, load, spec
+from showers.schema import COMPOSITION, InputError
+
+CLASSES = COMPOSITION.classes
+COLUMNS = ("Ne", "Nmu", "Ze", "noise", "constant", "gap")
+
+FAST = {
+    "lightgbm": {"rounds": 150, "learning_rate": 0.1},
+    "lightgbm_linear": {"rounds": 80, "learning_rate": 0.1},
+    "xgboost": {"rounds": 150, "learning_rate": 0.1},
+    "catboost": {"rounds": 150, "learning_rate": 0.15},
+    "random_forest": {"trees": 60, "min_samples_leaf": 15},
+    "extra_trees": {"trees": 60, "min_samples_leaf": 15},
+    "mlp": {"epochs": 15, "width": 32, "blocks": 1},
+}
+TABLE_LEARNERS = [name for name in FAST if name in LEARNERS]
+Events = tuple[Any, Any, Any]
+"""Training, validation and test events with ``batch`` and the true ``log_posterior``."""
+EXCESS_NATS = 0.06
+"""A learner may lose this much log-loss against the true posterior on 3,000 training events."""
+
+
+def fitted(name: str, train: Any, valid: Any, classes: tuple[str, ...] = CLASSES, **settings: object) -> Learner:
+    learner = create(spec(name), classes, overrides={**FAST[name], **settings})
+    return learner.fit(train.batch, valid.batch, seed=3)
+
+
+@pytest.fixture(scope="module")
+def learners(gaussians: Events) -> dict[str, Learner]:
+    return {name: fitted(name, *gaussians[:2]) for name in TABLE_LEARNERS}
+
+
+@pytest.mark.parametrize("name", TABLE_LEARNERS)
+def test_finds_the_known_posterior(name: str, learners: dict[str, Learner], gaussians: Events) -> None:
+    test = gaussians[2]
+    log_proba = learners[name].predict_log_proba(test.batch)
+    assert log_proba.shape == (len(test.batch), 5)
+    assert log_proba.dtype == np.float64
+    np.testing.assert_allclose(np.exp(log_proba).sum(axis=1), 1.0, atol=1e-9)
+    best = event_log_loss(test.log_posterior, test.batch.labels)
+    assert best - 0.02 < event_log_loss(log_proba, test.batch.labels) < best + EXCESS_NATS
+
+
+@pytest.mark.parametrize("name", TABLE_LEARNERS)
+def test_saved_and_loaded_learner_predicts_the_same_bits(
+    name: str, learners: dict[str, Learner], gaussians: Events, tmp_path: Path
+) -> None:
+    batch = gaussians[2].batch
+    learners[name].save(tmp_path / "learner")
+    read = load(tmp_path / "learner", classes=CLASSES)
+    np.testing.assert_array_equal(read.predict_log_proba(batch), learners[name].predict_log_proba(batch))
+    assert read.n_parameters == learners[name].n_parameters
+
+
+@pytest.mark.parametrize("name", TABLE_LEARNERS)
+def test_same_seed_same_learner(name: str, learners: dict[str, Learner], gaussians: Events) -> None:
+    again = fitted(name, *gaussians[:2])
+    batch = gaussians[2].batch
+    np.testing.assert_array_equal(again.predict_log_proba(batch), learners[name].predict_log_proba(batch))
+
+
+@pytest.mark.parametrize("name", TABLE_LEARNERS)
+def test_columns_are_found_by_name_and_missing_ones_refused(
+    name: str, learners: dict[str, Learner], gaussians: Events
+) -> None:
+    batch = gaussians[2].batch
+    assert batch.table is not None
+    turned = replace(batch, table=np.asfortranarray(batch.table[:, ::-1]), columns=COLUMNS[::-1])
+    np.testing.assert_array_equal(learners[name].predict_log_proba(turned), learners[name].predict_log_proba(batch))
+    lacking = replace(batch, table=batch.table[:, 1:], columns=COLUMNS[1:])
+    with pytest.raises(InputError, match=r"lack 1 of the 6 .*Ne"):
+        learners[name].predict_log_proba(lacking)
+
+
+@pytest.mark.parametrize("name", TABLE_LEARNERS)
+def test_rare_class_scores_are_fine_grained(name: str, rare_gammas: Events) -> None:
+    train, valid, test = rare_gammas
+    log_proba = fitted(name, train, valid, ("gamma", "hadron")).predict_log_proba(test.batch)
+    assert np.all(np.isfinite(log_proba))
+    score = log_proba[:, 0] - log_proba[:, 1]
+    top = np.sort(score)[-300:]
+    assert len(np.unique(top)) > 0.9 * len(top)
+    best = event_log_loss(test.log_posterior, test.batch.labels)
+    assert event_log_loss(log_proba, test.batch.labels) < best + 0.04
+    assert abs(np.exp(log_proba[:, 0]).mean() - 0.06) < 0.015
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE_LEARNERS if name != "mlp"])
+def test_importances_find_the_informative_columns(name: str, learners: dict[str, Learner]) -> None:
+    importances = learners[name].importances()
+    assert importances is not None
+    assert tuple(importances) == COLUMNS
+    assert sum(importances.values()) == pytest.approx(1.0)
+    assert importances["constant"] == 0.0
+    assert max(importances, key=lambda column: importances[column]) == "Nmu"
+
+
+@pytest.mark.parametrize("name", ["lightgbm", "xgboost", "catboost"])
+def test_contributions_sum_to_the_margins(name: str, learners: dict[str, Learner], gaussians: Events) -> None:
+    batch = gaussians[2].batch.take(np.arange(50))
+    contributions = learners[name].contributions(batch)  # type: ignore[attr-defined]
+    assert contributions.shape == (50, 5, len(COLUMNS) + 1)
+    margins = contributions.sum(axis=2)
+    log_proba = margins - np.logaddexp.reduce(margins, axis=1, keepdims=True)
+    np.testing.assert_allclose(log_proba, learners[name].predict_log_proba(batch), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", TABLE_LEARNERS)
+def test_class_weights_are_undone(name: str, rare_gammas: Events) -> None:
+    train, valid, test = rare_gammas
+    learner = fitted(name, train, valid, ("gamma", "hadron"), class_weights="balanced")
+    log_proba = learner.predict_log_proba(test.batch)
+    best = event_log_loss(test.log_posterior, test.batch.labels)
+    assert event_log_loss(log_proba, test.batch.labels) < best + 0.05
+    assert abs(np.exp(log_proba[:, 0]).mean() - 0.06) < 0.03
+
+
+@pytest.mark.parametrize("name", TABLE_LEARNERS)
+def test_event_weights_act(name: str, gaussians: Events) -> None:
+    train, valid, _ = gaussians
+    heavy = np.where(train.batch.labels == 4, 20.0, 1.0)
+    weighted = fitted(name, replace(train, batch=replace(train.batch, weights=heavy)), valid)
+    plain = fitted(name, train, valid)
+    batch = valid.batch
+    gain = weighted.predict_log_proba(batch)[:, 4].mean() - plain.predict_log_proba(batch)[:, 4].mean()
+    assert gain > 0.3
+
+
+@pytest.mark.parametrize("name", TABLE_LEARNERS)
+class TestRefusals:
+    """What cannot be learned from is refused before anything is learned."""
+
+    def test_class_without_events(self, name: str, gaussians: Events) -> None:
+        train, valid, _ = gaussians
+        some = train.batch.take(train.batch.labels != 2)
+        with pytest.raises(InputError, match="carbon"):
+            create(spec(name), CLASSES).fit(some, valid.batch, seed=1)
+
+    def test_one_event(self, name: str, gaussians: Events) -> None:
+        train, valid, _ = gaussians
+        with pytest.raises(InputError, match="no training event"):
+            create(spec(name), CLASSES).fit(train.batch.take(np.array([0])), valid.batch, seed=1)
+
+    def test_zero_weights(self, name: str, gaussians: Events) -> None:
+        train, valid, _ = gaussians
+        with pytest.raises(InputError, match="all training weights are zero"):
+            create(spec(name), CLASSES).fit(
+                replace(train.batch, weights=np.zeros(len(train.batch))), valid.batch, seed=1
+            )
+
+    @pytest.mark.parametrize("value", [np.nan, 3.0])
+    def test_nothing_varies(self, name: str, value: float, gaussians: Events) -> None:
+        train, valid, _ = gaussians
+        assert train.batch.table is not None
+        flat = replace(train.batch, table=np.full_like(train.batch.table, value))
+        with pytest.raises(InputError, match="varies"):
+            create(spec(name), CLASSES).fit(flat, valid.batch, seed=1)
+
+    def test_infinite_feature(self, name: str, gaussians: Events) -> None:
+        train, valid, _ = gaussians
+        assert train.batch.table is not None
+        table = train.batch.table.copy(order="F")
+        table[17, 1] = np.inf
+        with pytest.raises(InputError, match="'Nmu': row 17"):
+            create(spec(name), CLASSES).fit(replace(train.batch, table=table), valid.batch, seed=1)
+
+    def test_unknown_setting(self, name: str) -> None:
+        with pytest.raises(InputError, match="no setting 'learing_rate'"):
+            create(spec(name), CLASSES, overrides={"learing_rate": 0.1})
+
+    def test_untrained(self, name: str, gaussians: Events, tmp_path: Path) -> None:
+        learner = create(spec(name), CLASSES)
+        with pytest.raises(InputError, match="not been trained"):
+            learner.predict_log_proba(gaussians[2].batch)
+        with pytest.raises(InputError, match="not been trained"):
+            learner.save(tmp_path / "learner")
+        assert not (tmp_path / "learner").exists()
+
+
+@pytest.mark.parametrize("name", TABLE_LEARNERS)
+def test_damaged_files_are_refused(name: str, learners: dict[str, Learner], tmp_path: Path) -> None:
+    folder = tmp_path / "learner"
+    learners[name].save(folder)
+    (model,) = [file for file in folder.iterdir() if file.name != "learner.json"]
+    content = model.read_bytes()
+    model.write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputError, match="not the file that was saved"):
+        load(folder)
+    model.unlink()
+    with pytest.raises(InputError, match="does not exist"):
+        load(folder)
+
+
+def test_one_event_is_predicted(learners: dict[str, Learner], gaussians: Events) -> None:
+    one: Batch = gaussians[2].batch.take(np.array([5]))
+    for learner in learners.values():
+        assert learner.predict_log_proba(one).shape == (1, 5)
+        assert learner.predict_log_proba(one.take(np.array([], dtype=int))).shape == (0, 5)
