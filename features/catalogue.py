@@ -1,0 +1,143 @@
+"""Every feature, declared once; the groups; and the named sets that learners ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from features import asymmetry, fit, grid, muons, profile, scalars, shape, size
+from features.feature import Feature
+from showers.schema import InputError
+
+CATALOGUE: dict[str, Feature] = {
+    feature.name: feature
+    for module in (scalars, size, shape, grid, fit, muons, profile, asymmetry)
+    for feature in module.FEATURES
+}
+"""All features by name, in table order."""
+
+GROUPS: dict[str, str] = {
+    scalars.GROUP: "the reconstructed scalars as given",
+    scalars.DERIVED_GROUP: "expressions of the reconstructed scalars",
+    size.GROUP: "how much signal there is",
+    shape.GROUP: "moments of the deposit pattern",
+    grid.GROUP: "array-centred statistics as others published",
+    fit.POSITION_GROUP: "fitted core, for displays; not invariant, in no learner's set",
+    fit.ELECTRON_GROUP: "lateral fit of the e/gamma channel",
+    fit.MUON_GROUP: "lateral fit of the muon channel",
+    muons.GROUP: "muons against electrons",
+    scalars.CONTRAST_GROUP: "fits against the reconstruction",
+    profile.GROUP: "radial profiles around the fitted core",
+    asymmetry.GROUP: "unevenness around the axis",
+}
+"""Groups that can be switched on and off, with what they hold."""
+
+FIT_GROUPS: frozenset[str] = frozenset(
+    {
+        fit.POSITION_GROUP,
+        fit.ELECTRON_GROUP,
+        fit.MUON_GROUP,
+        muons.GROUP,
+        scalars.CONTRAST_GROUP,
+        profile.GROUP,
+        asymmetry.GROUP,
+    }
+)
+"""Groups that need the lateral fits."""
+
+_SCALARS = (scalars.GROUP, scalars.DERIVED_GROUP)
+_FITS = (*_SCALARS, fit.ELECTRON_GROUP, fit.MUON_GROUP, muons.GROUP, scalars.CONTRAST_GROUP)
+SETS: dict[str, tuple[str, ...]] = {
+    "scalars": _SCALARS,
+    "published-grid": (*_SCALARS, grid.GROUP),
+    "fits": _FITS,
+    "fits+profile": (*_FITS, profile.GROUP),
+    "all": tuple(group for group in GROUPS if group != fit.POSITION_GROUP),
+}
+"""Named sets as groups; the azimuth and bookkeeping columns are left out (see :data:`NOT_LEARNED`)."""
+NOT_LEARNED: frozenset[str] = frozenset({"Az"})
+"""Columns that carry no physics by themselves: the array looks the same in all directions."""
+
+
+def feature_set(name: str, available: Iterable[str]) -> tuple[str, ...]:
+    """Return the columns of a named set (or of one group) that a table has, in catalogue order.
+
+    Parameters
+    ----------
+    name
+        One of :data:`SETS` or :data:`GROUPS`.
+    available
+        Columns of the table.
+
+    Raises
+    ------
+    InputError
+        If there is no such set, or the table has none of its columns.
+    """
+    groups = SETS.get(name) or ((name,) if name in GROUPS else None)
+    if groups is None:
+        raise InputError(f"unknown feature set {name!r}: choose one of {', '.join([*SETS, *GROUPS])}")
+    present = set(available)
+    columns = tuple(f.name for f in CATALOGUE.values() if f.group in groups and f.name in present - NOT_LEARNED)
+    if not columns:
+        raise InputError(f"the table has no column of feature set {name!r}: was it made without its groups?")
+    return columns
+
+
+def check_groups(groups: Iterable[str]) -> frozenset[str]:
+    """Return the groups as a set.
+
+    Raises
+    ------
+    InputError
+        If one does not exist.
+    """
+    chosen = frozenset(groups)
+    unknown = sorted(chosen - set(GROUPS))
+    if unknown:
+        raise InputError(f"unknown feature group {unknown[0]!r}: choose among {', '.join(GROUPS)}")
+    return chosen
+
+
+def listing(group: str | None = None, format: str = "table") -> str:
+    """Return the catalogue as text.
+
+    Parameters
+    ----------
+    group
+        Only this group.
+    format
+        ``"table"`` for a terminal, ``"md"`` for the documentation.
+
+    Raises
+    ------
+    InputError
+        For an unknown group or format.
+    """
+    if format not in ("table", "md"):
+        raise InputError(f"unknown format {format!r}: choose table or md")
+    groups = [group] if group else list(GROUPS)
+    check_groups(groups)
+    return "\n".join((_markdown if format == "md" else _plain)(name) for name in groups)
+
+
+def _plain(group: str) -> str:
+    chosen = [f for f in CATALOGUE.values() if f.group == group]
+    width = max(len(f.name) for f in chosen)
+    unit = max(len(f.unit) for f in chosen)
+    rows = [f"  {f.name:<{width}}  {f.unit:<{unit}}  {f.meaning}" for f in chosen]
+    return "\n".join([f"{group}: {GROUPS[group]} ({len(chosen)})", *rows, ""])
+
+
+def _markdown(group: str) -> str:
+    rows = [
+        f"| `{f.name}` | {f.unit} | {f.meaning} | {_escaped(f.formula)} | {f.low:g} .. {f.high:g} | {f.source} |"
+        for f in CATALOGUE.values()
+        if f.group == group
+    ]
+    head = ["| name | unit | meaning | formula | range | source |", "|---|---|---|---|---|---|"]
+    return "\n".join([f"## {group}", "", f"{GROUPS[group].capitalize()}.", "", *head, *rows, ""])
+
+
+def _escaped(text: str) -> str:
+    """Return text in which bars do not end a cell of a Markdown table."""
+    return text.replace("|", "\\|")

@@ -1,0 +1,56 @@
+"""All features of one chunk of events, on whatever device the namespace stands for."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from features import asymmetry, fit, grid, muons, profile, shape, size
+from features.catalogue import CATALOGUE, FIT_GROUPS
+from features.events import Events, make_events
+from features.frame import make_frame
+from features.lateral_fit import RawFit, fit_reference
+
+
+def fit_showers(events: Events) -> RawFit:
+    """Fit both lateral distributions."""
+    return fit_reference(events)
+
+
+def compute_chunk(xp: ModuleType, grids: np.ndarray, scalars: np.ndarray, groups: frozenset[str]) -> dict[str, Any]:
+    """Return the features of ``groups`` that need the grids, each (n,) float32 on the device of ``xp``.
+
+    Parameters
+    ----------
+    grids
+        (n, 16, 16, 2) float32, MeV per station.
+    scalars
+        (n, 5) float32: E, Ze, Az, Ne, Nmu.
+    """
+    events = make_events(xp, grids, scalars)
+    columns: dict[str, Any] = {}
+    for module in (size, shape, grid):
+        if module.GROUP in groups:
+            columns.update(module.compute(events))
+    if groups & FIT_GROUPS:
+        columns.update(_around_core(events, groups))
+    return {
+        name: values
+        for name, values in columns.items()
+        if CATALOGUE[name].group in groups | {fit.ELECTRON_GROUP, fit.MUON_GROUP}
+    }
+
+
+def _around_core(events: Events, groups: frozenset[str]) -> dict[str, Any]:
+    raw = fit_showers(events)
+    frame = make_frame(events, raw)
+    columns = fit.compute(events, raw, frame)
+    if muons.GROUP in groups:
+        columns.update(muons.compute(events, raw, frame, columns))
+    if profile.GROUP in groups:
+        columns.update(profile.compute(events, frame))
+    if asymmetry.GROUP in groups:
+        columns.update(asymmetry.compute(events, frame, (raw.electron[0], raw.electron[1])))
+    return columns

@@ -1,0 +1,132 @@
+"""A chunk of events on a device: flattened planes, scalars as columns, and the array's geometry beside them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from showers import array as station_array
+
+N_CELLS = 256
+
+
+@dataclass(frozen=True)
+class Stations:
+    """Geometry per cell, (256,) float32, on the device of a namespace."""
+
+    x_m: Any
+    y_m: Any
+    electron_area_m2: Any
+    muon_area_m2: Any
+    has_electron: Any
+    """1 where a station stands, else 0."""
+    has_muon: Any
+    """1 where a muon detector stands, else 0."""
+    inner: Any
+    """1 for the 60 inner stations, else 0."""
+
+
+@lru_cache
+def stations(xp: ModuleType) -> Stations:
+    """Return the array's geometry as arrays of ``xp``."""
+
+    def plane(values: np.ndarray) -> Any:
+        return xp.asarray(values.astype(np.float32).ravel())
+
+    return Stations(
+        x_m=plane(station_array.X_M),
+        y_m=plane(station_array.Y_M),
+        electron_area_m2=plane(station_array.ELECTRON_AREA_M2),
+        muon_area_m2=plane(station_array.MUON_DETECTOR_AREA_M2),
+        has_electron=plane(station_array.HAS_STATION),
+        has_muon=plane(station_array.OUTER),
+        inner=plane(station_array.INNER),
+    )
+
+
+@dataclass(frozen=True)
+class Events:
+    """``n`` events on a device; all arrays float32 of the namespace ``xp``."""
+
+    xp: ModuleType
+    electron_mev: Any
+    """(n, 256): deposit of each e/gamma station, 0 where there is none."""
+    muon_mev: Any
+    """(n, 256): deposit of each muon station, 0 where there is none."""
+    zenith_deg: Any
+    """(n,)"""
+    azimuth_deg: Any
+    """(n,)"""
+    lg_n_mu: Any
+    """(n,): reconstructed lg N_mu."""
+
+    def __len__(self) -> int:
+        return int(self.electron_mev.shape[0])
+
+    @property
+    def stations(self) -> Stations:
+        """The array's geometry on the same device."""
+        return stations(self.xp)
+
+    @cached_property
+    def cos_zenith(self) -> Any:
+        """(n,): cosine of the zenith angle, not below 0.1 (84 degrees) so that projected areas stay positive."""
+        cosine = self.xp.cos(self.zenith_deg * (math.pi / 180.0))
+        return self.xp.where(cosine > 0.1, cosine, cosine * 0.0 + 0.1)
+
+    @cached_property
+    def direction(self) -> tuple[Any, Any]:
+        """Horizontal part of the axis' unit vector: sin(zenith) times cosine and sine of the azimuth, (n,) each."""
+        sine = self.xp.sin(self.zenith_deg * (math.pi / 180.0))
+        azimuth = self.azimuth_deg * (math.pi / 180.0)
+        return sine * self.xp.cos(azimuth), sine * self.xp.sin(azimuth)
+
+    @cached_property
+    def electron_hit(self) -> Any:
+        """(n, 256) float32: 1 where an e/gamma station reports a deposit."""
+        return self.xp.astype(self.electron_mev > 0.0, self.xp.float32)
+
+    @cached_property
+    def muon_hit(self) -> Any:
+        """(n, 256) float32: 1 where a muon station reports a deposit."""
+        return self.xp.astype(self.muon_mev > 0.0, self.xp.float32)
+
+    @cached_property
+    def electron_sorted(self) -> Any:
+        """(n, 256): deposits of the e/gamma channel in ascending order."""
+        return self.xp.sort(self.electron_mev, axis=1)
+
+    @cached_property
+    def muon_sorted(self) -> Any:
+        """(n, 256): deposits of the muon channel in ascending order."""
+        return self.xp.sort(self.muon_mev, axis=1)
+
+
+def make_events(xp: ModuleType, matrices: np.ndarray, scalars: np.ndarray) -> Events:
+    """Return events on the device of ``xp``.
+
+    Deposits in cells without a station (the centre; inner cells of the muon channel) are set to 0.
+
+    Parameters
+    ----------
+    xp
+        Array namespace.
+    matrices
+        (n, 16, 16, 2) float32, MeV per station.
+    scalars
+        (n, 5) float32: E, Ze, Az, Ne, Nmu.
+    """
+    here = stations(xp)
+    flat = matrices.reshape(len(matrices), N_CELLS, 2)
+    columns = [xp.asarray(np.ascontiguousarray(scalars[:, k])) for k in (1, 2, 4)]
+    return Events(
+        xp,
+        xp.asarray(np.ascontiguousarray(flat[:, :, 0])) * here.has_electron,
+        xp.asarray(np.ascontiguousarray(flat[:, :, 1])) * here.has_muon,
+        *columns,
+    )

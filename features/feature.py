@@ -1,0 +1,38 @@
+"""What a feature is: one column of the table, declared once beside the code that computes it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One column of the feature table.
+
+    Parameters
+    ----------
+    name
+        Column name, with the unit where it is not obvious.
+    unit
+        ``1`` for pure numbers, ``lg`` for decimal logarithms.
+    meaning
+        One sentence for people.
+    formula
+        How it is computed.
+    source
+        Publication, or ``this project``.
+    group
+        Name of the group it is switched on and off with.
+    low, high
+        Range in which defined values lie; outside means a bug or a damaged file.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    formula: str
+    source: str
+    group: str
+    low: float = -math.inf
+    high: float = math.inf

@@ -1,0 +1,222 @@
+"""Lateral fits of both channels: the array-API reference, event-batched damped Gauss-Newton.
+
+Steps (the fused kernels follow them one by one):
+
+1. Start: core at the centroid of density^1.5, best of three ages by deviance, muon level from counts beyond 40 m.
+2. Freeze the electron channel at the start; minimise over (core, L, s) to a coarse tolerance.
+3. Freeze the muon channel there; minimise over (M, s_mu).
+4. Freeze the electron channel at both fits; minimise to the fine tolerance.
+5. Freeze the muon channel again; minimise to the fine tolerance.
+
+Levenberg-Marquardt per event: a step solves (H + damping diag H) d = -g; it is taken if F does not rise. An event has
+converged when the decrement g H^-1 g, twice the decrease still to be expected of F, is below the tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from features import detector, linear
+from features.events import Events
+from features.station_model import (
+    Signals,
+    Terms,
+    electron_density,
+    electron_terms,
+    energy_correction,
+    freeze_electron,
+    freeze_muon,
+    half_deviance,
+    muon_density,
+    muon_terms,
+    offsets,
+    signals,
+)
+
+MIN_HITS = 3
+"""Events with fewer hit e/gamma stations are not fitted."""
+START_AGES = (0.7, 1.0, 1.3)
+MUON_START_R_M = 40.0
+COARSE_TOLERANCE = 0.1
+FINE_TOLERANCE = 2e-4
+"""Decrement at convergence: the minimum is then 0.015 standard errors away."""
+MAX_STEPS = 60
+FIRST_DAMPING = 1e-2
+EASE = 0.2
+"""Factor of the damping after a step that was taken."""
+STIFFEN = 6.0
+"""Factor of the damping after a step that was refused."""
+MIN_DAMPING = 1e-6
+TRUSTED_DAMPING = 0.1
+"""Convergence is judged only with a damping below this."""
+MAX_DAMPING = 1e8
+ROUNDING = 2e-6
+"""Relative rise of F that float32 rounding explains."""
+ELECTRON_STEP = (25.0, 25.0, 1.5, 0.3)
+"""Longest step in core x, y (m), L, s."""
+MUON_STEP = (1.5, 0.3)
+ELECTRON_LIMIT = ((-150.0, 150.0), (-150.0, 150.0), (-20.0, 20.0), (-0.3, 2.2))
+MUON_LIMIT = ((-25.0, 20.0), (0.5, 2.1))
+
+
+@dataclass(frozen=True)
+class RawFit:
+    """Minima of both fits; arrays (n,) float32, NaN where an event was not fitted."""
+
+    electron: list[Any]
+    """core x, core y (m), L, s."""
+    electron_fisher: list[Any]
+    """Lower triangle of the 4 x 4 Fisher matrix at the minimum."""
+    electron_value: Any
+    """Half deviance at the minimum, priors included."""
+    electron_steps: Any
+    electron_converged: Any
+    """1 or 0."""
+    muon: list[Any]
+    """M, s_mu."""
+    muon_fisher: list[Any]
+    muon_value: Any
+    muon_steps: Any
+    muon_converged: Any
+
+
+@dataclass(frozen=True)
+class _Minimum:
+    parameters: list[Any]
+    terms: Terms
+    steps: Any
+    converged: Any
+
+
+def fit_reference(events: Events) -> RawFit:
+    """Fit both lateral distributions of every event; see the module's head."""
+    xp = events.xp
+    measured = signals(events)
+    fitted = xp.sum(events.electron_hit, axis=1) >= MIN_HITS
+    electron, muon = _start(events, measured)
+    steps_electron = steps_muon = 0.0
+    for tolerance in (COARSE_TOLERANCE, FINE_TOLERANCE):
+        r_m, _, _ = offsets(events, electron[0], electron[1])
+        densities = _densities(r_m, electron, muon, xp)
+        frozen = freeze_electron(measured, r_m, *densities, xp)
+        electron_of = partial(electron_terms, events, measured, frozen)
+        best = _minimise(electron_of, electron, ELECTRON_STEP, ELECTRON_LIMIT, tolerance, xp)
+        electron, steps_electron = best.parameters, steps_electron + best.steps
+        r_m, _, _ = offsets(events, electron[0], electron[1])
+        frozen = freeze_muon(measured, r_m, *_densities(r_m, electron, muon, xp), xp)
+        muon_of = partial(muon_terms, r_m, measured, frozen, xp=xp)
+        best_muon = _minimise(muon_of, muon, MUON_STEP, MUON_LIMIT, tolerance, xp)
+        muon, steps_muon = best_muon.parameters, steps_muon + best_muon.steps
+
+    def defined(array: Any) -> Any:
+        return xp.where(fitted, array, xp.ones_like(array) * float("nan"))
+
+    return RawFit(
+        electron=[defined(p) for p in electron],
+        electron_fisher=[defined(f) for f in best.terms.fisher],
+        electron_value=defined(best.terms.value),
+        electron_steps=defined(steps_electron),
+        electron_converged=defined(best.converged),
+        muon=[defined(p) for p in muon],
+        muon_fisher=[defined(f) for f in best_muon.terms.fisher],
+        muon_value=defined(best_muon.terms.value),
+        muon_steps=defined(steps_muon),
+        muon_converged=defined(best_muon.converged),
+    )
+
+
+def _densities(r_m: Any, electron: list[Any], muon: list[Any], xp: Any) -> tuple[Any, Any]:
+    electrons = electron_density(r_m, electron[2][:, None], electron[3][:, None], xp)
+    return electrons, muon_density(r_m, muon[0][:, None], muon[1][:, None], xp)
+
+
+def _start(events: Events, measured: Signals) -> tuple[list[Any], list[Any]]:
+    """Return starting parameters of both fits."""
+    xp, here = events.xp, events.stations
+    live = measured.electron_area_m2 > 0.0
+    density = measured.electron / xp.where(live, measured.electron_area_m2, xp.ones_like(measured.electron))
+    weight = density * xp.sqrt(density) + 1e-20
+    total = xp.sum(weight, axis=1)
+    core_x, core_y = xp.sum(weight * here.x_m, axis=1) / total, xp.sum(weight * here.y_m, axis=1) / total
+    r_m, _, _ = offsets(events, core_x, core_y)
+    one = xp.ones_like(core_x)
+    shape = one * detector.MUON_SHAPE_MEAN
+    far = xp.astype(r_m > MUON_START_R_M, xp.float32)
+    unit = muon_density(r_m, (one * 0.0)[:, None], shape[:, None], xp)
+    counted = xp.sum(measured.muon * far, axis=1) + 0.5
+    muon_level = xp.log(counted / (xp.sum(unit * measured.muon_area_m2 * far, axis=1) + 1e-6))
+    muons = muon_density(r_m, muon_level[:, None], shape[:, None], xp)
+    level, age = _best_age(measured, r_m, muons, xp)
+    return [core_x, core_y, level, age], [muon_level, shape]
+
+
+def _best_age(measured: Signals, r_m: Any, muons: Any, xp: Any) -> tuple[Any, Any]:
+    """Return level and age of the start: for each age the level by total signal, then the smallest deviance."""
+    area = measured.electron_area_m2
+    live = xp.astype(area > 0.0, xp.float32)
+    correction = energy_correction(r_m, xp)
+    weight = live / (detector.ELECTRON_DISPERSION * correction)
+    background = area * muons + detector.ELECTRON_STRAYS
+    total = xp.sum(measured.electron, axis=1) + 0.5
+    zero = xp.zeros_like(total)
+    best_value, best_level, best_age = zero + float("inf"), zero, zero
+    for age in START_AGES:
+        shown = area * correction * electron_density(r_m, zero[:, None], (zero + age)[:, None], xp)
+        level = xp.log(total / (xp.sum(shown, axis=1) + 1e-20))
+        mu = shown * xp.exp(level)[:, None] + background
+        value, _ = half_deviance(measured.electron, mu, measured.electron_saturated, weight, xp)
+        value = xp.sum(value, axis=1)
+        better = value < best_value
+        best_value = xp.where(better, value, best_value)
+        best_level = xp.where(better, level, best_level)
+        best_age = xp.where(better, zero + age, best_age)
+    return best_level, best_age
+
+
+def _minimise(
+    terms_of: Callable[[list[Any]], Terms],
+    start: list[Any],
+    longest: tuple[float, ...],
+    limits: tuple[tuple[float, float], ...],
+    tolerance: float,
+    xp: Any,
+) -> _Minimum:
+    """Levenberg-Marquardt on all events at once; converged events stand still while the others go on."""
+    size = len(start)
+    parameters, terms = start, terms_of(start)
+    damping = xp.zeros_like(terms.value) + FIRST_DAMPING
+    steps = xp.zeros_like(terms.value)
+    converged = active = None
+    for _ in range(MAX_STEPS):
+        factor = linear.cholesky(linear.damped(terms.fisher, size, damping), size, xp)
+        step = [-component for component in linear.solve(factor, terms.gradient)]
+        decrement = -sum(s * g for s, g in zip(step, terms.gradient, strict=True))
+        arrived = (decrement < tolerance) & (damping <= TRUSTED_DAMPING)
+        converged = arrived if converged is None else converged | arrived
+        active = ~converged & (damping < MAX_DAMPING)
+        if not bool(xp.any(active)):
+            break
+        trial = [
+            _clip(p + _clip(s, -most, most, xp), low, high, xp)
+            for p, s, most, (low, high) in zip(parameters, step, longest, limits, strict=True)
+        ]
+        tried = terms_of(trial)
+        taken = active & (tried.value <= terms.value + ROUNDING * xp.abs(terms.value))
+        parameters = [xp.where(taken, new, old) for new, old in zip(trial, parameters, strict=True)]
+        terms = Terms(
+            xp.where(taken, tried.value, terms.value),
+            [xp.where(taken, new, old) for new, old in zip(tried.gradient, terms.gradient, strict=True)],
+            [xp.where(taken, new, old) for new, old in zip(tried.fisher, terms.fisher, strict=True)],
+        )
+        eased = xp.where(damping * EASE > MIN_DAMPING, damping * EASE, xp.zeros_like(damping) + MIN_DAMPING)
+        damping = xp.where(active, xp.where(taken, eased, damping * STIFFEN), damping)
+        steps = steps + xp.astype(active, xp.float32)
+    return _Minimum(parameters, terms, steps, xp.astype(converged, xp.float32))
+
+
+def _clip(values: Any, low: float, high: float, xp: Any) -> Any:
+    one = xp.ones_like(values)
+    return xp.minimum(xp.maximum(values, one * low), one * high)

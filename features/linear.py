@@ -1,0 +1,63 @@
+"""Small symmetric positive-definite systems, one per event, as elementwise operations on lists of columns.
+
+A matrix is the list of its lower triangle row by row: a00, a10, a11, a20, ... each an array (n,).
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+
+def cholesky(matrix: list[Any], size: int, xp: ModuleType) -> list[Any]:
+    """Return the Cholesky factor (lower triangle); pivots that rounding makes non-positive become tiny."""
+    factor: list[Any] = []
+    for i in range(size):
+        for j in range(i + 1):
+            total = matrix[_at(i, j)]
+            for k in range(j):
+                total = total - factor[_at(i, k)] * factor[_at(j, k)]
+            if i == j:
+                floor = matrix[_at(i, i)] * 1e-6 + 1e-30
+                factor.append(xp.sqrt(xp.maximum(total, floor)))
+            else:
+                factor.append(total / factor[_at(j, j)])
+    return factor
+
+
+def solve(factor: list[Any], right: list[Any]) -> list[Any]:
+    """Return the solution of (L L^T) x = right."""
+    size = len(right)
+    half: list[Any] = []
+    for i in range(size):
+        total = right[i]
+        for k in range(i):
+            total = total - factor[_at(i, k)] * half[k]
+        half.append(total / factor[_at(i, i)])
+    solution: list[Any] = [None] * size
+    for i in reversed(range(size)):
+        total = half[i]
+        for k in range(i + 1, size):
+            total = total - factor[_at(k, i)] * solution[k]
+        solution[i] = total / factor[_at(i, i)]
+    return solution
+
+
+def inverse(matrix: list[Any], size: int, xp: ModuleType) -> list[Any]:
+    """Return the inverse (lower triangle)."""
+    factor = cholesky(matrix, size, xp)
+    one = xp.ones_like(matrix[0])
+    columns = [solve(factor, [one if i == j else one * 0.0 for i in range(size)]) for j in range(size)]
+    return [columns[j][i] for i in range(size) for j in range(i + 1)]
+
+
+def damped(matrix: list[Any], size: int, damping: Any) -> list[Any]:
+    """Return the matrix with its diagonal multiplied by 1 + damping."""
+    result = list(matrix)
+    for i in range(size):
+        result[_at(i, i)] = result[_at(i, i)] * (1.0 + damping)
+    return result
+
+
+def _at(i: int, j: int) -> int:
+    return i * (i + 1) // 2 + j

@@ -1,0 +1,181 @@
+"""Radial profiles around the fitted core, in the shower plane: densities, residuals, slopes and containment."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+from features.events import Events
+from features.feature import Feature
+from features.frame import Frame
+
+GROUP = "profile"
+HERE = "this project"
+EDGES_M = (10.0, 16.0, 25.0, 40.0, 63.0, 90.0, 130.0)
+"""Outer edges of the rings, logarithmic; the first ring begins on the axis."""
+N_RINGS = len(EDGES_M)
+BISECTIONS = 9
+CONTAINMENT_M = 130.0
+LG_E = 1.0 / math.log(10.0)
+
+
+def ring_name(k: int) -> str:
+    """Return the part of a column's name that tells the ring, such as ``25_40``."""
+    return f"{int(EDGES_M[k - 1]) if k else 0}_{int(EDGES_M[k])}"
+
+
+def _declare() -> tuple[Feature, ...]:
+    columns = []
+    for k in range(N_RINGS):
+        ring, words = ring_name(k), f"{ring_name(k).replace('_', ' to ')} m from the axis"
+        for channel, name in (("e", "e/gamma"), ("mu", "muon")):
+            columns += [
+                Feature(
+                    f"prof_{channel}_{ring}",
+                    "lg m^-2",
+                    f"{name} density {words}",
+                    "lg(particles / live area + 0.001)",
+                    HERE,
+                    GROUP,
+                    -3.1,
+                    6,
+                ),
+                Feature(
+                    f"res_{channel}_{ring}",
+                    "1",
+                    f"{name} residual of the fit {words}",
+                    "(seen - expected) / sqrt(variance)",
+                    HERE,
+                    GROUP,
+                    -1e3,
+                    1e4,
+                ),
+            ]
+    for channel, name in (("e", "e/gamma"), ("mu", "muon")):
+        columns += [
+            Feature(
+                f"prof_{channel}_r50_m",
+                "m",
+                f"radius with half of the {name} signal within 130 m",
+                "bisection of the cumulative signal",
+                HERE,
+                GROUP,
+                0,
+                130,
+            ),
+            Feature(
+                f"prof_{channel}_r90_m",
+                "m",
+                f"radius with 90 % of the {name} signal within 130 m",
+                "bisection of the cumulative signal",
+                HERE,
+                GROUP,
+                0,
+                130,
+            ),
+            Feature(
+                f"prof_{channel}_in25",
+                "1",
+                f"share of the {name} signal within 25 m",
+                "sum r < 25 m / sum r < 130 m",
+                HERE,
+                GROUP,
+                0,
+                1.0001,
+            ),
+        ]
+    columns += [
+        Feature(
+            f"slope_e_{ring_name(k)}",
+            "1",
+            f"local slope of the e/gamma density, rings {ring_name(k - 1)} and {ring_name(k)}",
+            "difference of lg density / difference of lg mean radius",
+            HERE,
+            GROUP,
+            -60,
+            60,
+        )
+        for k in range(2, N_RINGS)
+    ]
+    return tuple(columns)
+
+
+FEATURES: tuple[Feature, ...] = _declare()
+
+
+def ring_masks(frame: Frame, xp: Any) -> Any:
+    """Return which station lies inside each ring's outer edge, (n, rings, 256) float32 of 0 and 1 (cumulative)."""
+    edges = xp.asarray(EDGES_M, dtype=xp.float32)
+    return xp.astype(frame.r_m[:, None, :] < edges[None, :, None], xp.float32)
+
+
+def ring_sums(masks: Any, planes: list[Any], xp: Any) -> list[Any]:
+    """Return for each plane its sums per ring, (n, rings).
+
+    Differences of cumulative sums would lose the faint outer rings to rounding, so masks are differenced first.
+    """
+    inside = xp.concat([masks[:, :1, :], masks[:, 1:, :] - masks[:, :-1, :]], axis=1)
+    sums = xp.matmul(inside, xp.stack(planes, axis=2))
+    return [sums[:, :, k] for k in range(len(planes))]
+
+
+def compute(events: Events, frame: Frame) -> dict[str, Any]:
+    """Return the features of this group, each (n,) float32; NaN without a live station in the ring, or without hits."""
+    xp = events.xp
+    measured = frame.measured
+    planes = [
+        measured.electron,
+        measured.electron_area_m2,
+        frame.electron_expected,
+        frame.electron_variance,
+        measured.muon,
+        measured.muon_area_m2,
+        frame.muon_expected,
+        frame.muon_variance,
+    ]
+    sums = ring_sums(ring_masks(frame, xp), planes, xp)
+    columns: dict[str, Any] = {}
+    for channel, (seen, area, expected, variance) in (("e", sums[:4]), ("mu", sums[4:])):
+        live = (area > 0.0) & frame.fitted[:, None]
+        nan = xp.ones_like(area) * float("nan")
+        density = xp.where(live, seen / xp.where(live, area, xp.ones_like(area)), nan)
+        density = xp.log(density + 1e-3) * LG_E
+        residual = (seen - expected) / xp.sqrt(xp.where(live, variance, xp.ones_like(area)) + 1e-6)
+        residual = xp.where(live, residual, nan)
+        for k in range(N_RINGS):
+            columns[f"prof_{channel}_{ring_name(k)}"] = density[:, k]
+            columns[f"res_{channel}_{ring_name(k)}"] = residual[:, k]
+        if channel == "e":
+            columns.update(_slopes(density))
+    columns.update(_containment("e", measured.electron, frame, xp))
+    columns.update(_containment("mu", measured.muon, frame, xp))
+    return columns
+
+
+def _slopes(density: Any) -> dict[str, Any]:
+    middles = [0.5 * (math.log10(low) + math.log10(high)) for low, high in pairwise(EDGES_M)]
+    return {
+        f"slope_e_{ring_name(k)}": (density[:, k] - density[:, k - 1]) / (middles[k - 1] - middles[k - 2])
+        for k in range(2, N_RINGS)
+    }
+
+
+def _containment(channel: str, signal: Any, frame: Frame, xp: Any) -> dict[str, Any]:
+    """Return the radii that hold 50 and 90 % of the signal, and the share within 25 m."""
+    within = xp.where(frame.r_m < CONTAINMENT_M, signal, xp.zeros_like(signal))
+    total = xp.sum(within, axis=1)
+    some = (total > 0.0) & frame.fitted
+    nan = xp.ones_like(total) * float("nan")
+    columns = {}
+    for name, share in (("r50_m", 0.5), ("r90_m", 0.9)):
+        low, high = xp.zeros_like(total), xp.zeros_like(total) + CONTAINMENT_M
+        for _ in range(BISECTIONS):
+            middle = 0.5 * (low + high)
+            held = xp.sum(xp.where(frame.r_m < middle[:, None], within, xp.zeros_like(within)), axis=1)
+            enough = held >= share * total
+            low, high = xp.where(enough, low, middle), xp.where(enough, middle, high)
+        columns[f"prof_{channel}_{name}"] = xp.where(some, 0.5 * (low + high), nan)
+    core = xp.sum(xp.where(frame.r_m < EDGES_M[2], within, xp.zeros_like(within)), axis=1)
+    columns[f"prof_{channel}_in25"] = xp.where(some, core / xp.where(some, total, xp.ones_like(total)), nan)
+    return columns

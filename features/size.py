@@ -1,0 +1,113 @@
+"""How much signal there is, and how it is shared among stations: nothing here needs a core position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from features import detector
+from features.events import Events
+from features.feature import Feature
+
+GROUP = "size"
+QUANTILES = (0.5, 0.9)
+
+
+def _declare(channel: str, words: str) -> tuple[Feature, ...]:
+    def one(name: str, unit: str, meaning: str, formula: str, low: float, high: float) -> Feature:
+        return Feature(
+            f"{channel}_{name}", unit, f"{meaning}, {words} channel", formula, "this project", GROUP, low, high
+        )
+
+    return (
+        one("sum_lg", "lg MeV", "total deposit", "lg(sum of cells)", -8, 8),
+        one("max_lg", "lg MeV", "largest deposit", "lg(max of cells)", -8, 5),
+        one("hits", "1", "stations with a deposit", "count of cells > 0", 0, 252),
+        one("mean_hit_lg", "lg MeV", "mean deposit of hit stations", "lg(sum / hits)", -8, 5),
+        one(
+            "q50_lg", "lg MeV", "median deposit of hit stations", "lg of the sorted hit cells at 0.5 (hits - 1)", -8, 5
+        ),
+        one("q90_lg", "lg MeV", "upper decile of hit stations", "lg of the sorted hit cells at 0.9 (hits - 1)", -8, 5),
+        one("saturated", "1", "saturated stations", "count of cells at the upper limit", 0, 252),
+        one("top5_share", "1", "share of the five largest deposits", "sum of 5 largest / sum", 0, 1.0001),
+    )
+
+
+FEATURES: tuple[Feature, ...] = (
+    *_declare("e", "e/gamma"),
+    *_declare("mu", "muon"),
+    Feature("e_inner_lg", "lg MeV", "deposit of the 60 inner stations", "lg(sum inner)", "this project", GROUP, -8, 8),
+    Feature("e_outer_lg", "lg MeV", "deposit of the 192 outer stations", "lg(sum outer)", "this project", GROUP, -8, 8),
+    Feature("mu_e_sum_lg", "lg", "muon over e/gamma deposit", "mu_sum_lg - e_sum_lg", "this project", GROUP, -16, 16),
+    Feature(
+        "both_hits",
+        "1",
+        "stations with deposits in both channels",
+        "count of e > 0 and mu > 0",
+        "this project",
+        GROUP,
+        0,
+        192,
+    ),
+)
+
+
+def lg(values: Any, xp: Any) -> Any:
+    """Return the decimal logarithm, NaN where the value is not positive."""
+    positive = values > 0.0
+    safe = xp.where(positive, values, xp.ones_like(values))
+    return xp.where(positive, xp.log(safe) * 0.4342944819, xp.ones_like(values) * float("nan"))
+
+
+def compute(events: Events) -> dict[str, Any]:
+    """Return the features of this group, each (n,) float32."""
+    xp, here = events.xp, events.stations
+    columns = {
+        **_channel("e", events.electron_mev, events.electron_hit, events.electron_sorted, detector.SATURATION_MEV, xp),
+        **_channel("mu", events.muon_mev, events.muon_hit, events.muon_sorted, detector.MUON_SATURATION_MEV, xp),
+    }
+    inner = xp.sum(events.electron_mev * here.inner, axis=1)
+    outer = xp.sum(events.electron_mev * here.has_muon, axis=1)
+    columns["e_inner_lg"], columns["e_outer_lg"] = lg(inner, xp), lg(outer, xp)
+    columns["mu_e_sum_lg"] = columns["mu_sum_lg"] - columns["e_sum_lg"]
+    columns["both_hits"] = xp.sum(events.electron_hit * events.muon_hit, axis=1)
+    return columns
+
+
+def hit_quantile(ordered: Any, hits: Any, quantile: float, xp: Any) -> Any:
+    """Return a quantile of the hit stations by linear interpolation between order statistics.
+
+    Parameters
+    ----------
+    ordered
+        (n, 256) cells sorted ascending: the hit ones are the last ``hits``.
+    hits
+        (n,) float32.
+    """
+    size = ordered.shape[1]
+    place = (float(size) - hits) + quantile * (hits - 1.0)
+    place = xp.where(hits > 0.0, place, xp.zeros_like(place))
+    below = xp.floor(place)
+    share = place - below
+    first = xp.astype(below, xp.int64)
+    second = xp.where(first < size - 1, first + 1, first)
+    low = xp.take_along_axis(ordered, first[:, None], axis=1)[:, 0]
+    high = xp.take_along_axis(ordered, second[:, None], axis=1)[:, 0]
+    return xp.where(hits > 0.0, low + share * (high - low), xp.ones_like(low) * float("nan"))
+
+
+def _channel(prefix: str, cells: Any, hit: Any, ordered: Any, limit: float, xp: Any) -> dict[str, Any]:
+    total = xp.sum(cells, axis=1)
+    hits = xp.sum(hit, axis=1)
+    some = hits > 0.0
+    nan = xp.ones_like(total) * float("nan")
+    safe_total = xp.where(some, total, xp.ones_like(total))
+    return {
+        f"{prefix}_sum_lg": lg(total, xp),
+        f"{prefix}_max_lg": lg(ordered[:, -1], xp),
+        f"{prefix}_hits": hits,
+        f"{prefix}_mean_hit_lg": lg(xp.where(some, total / xp.where(some, hits, xp.ones_like(hits)), nan), xp),
+        f"{prefix}_q50_lg": lg(hit_quantile(ordered, hits, QUANTILES[0], xp), xp),
+        f"{prefix}_q90_lg": lg(hit_quantile(ordered, hits, QUANTILES[1], xp), xp),
+        f"{prefix}_saturated": xp.sum(xp.astype(cells >= limit, xp.float32), axis=1),
+        f"{prefix}_top5_share": xp.where(some, xp.sum(ordered[:, -5:], axis=1) / safe_total, nan),
+    }
