@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -20,9 +21,9 @@ def with_interval(value: float, interval: dict[str, Any] | None, form: str) -> s
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for k, column in enumerate(columns):
-        table.add_column(column, justify="right" if k else "left", no_wrap=k == 0)
+        table.add_column(column, justify="right" if k else "left", no_wrap=True)
     return table
 
 
@@ -44,13 +45,13 @@ def _composition(metrics: dict[str, Any]) -> Iterator[RenderableType]:
     yield Text.assemble(
         ("fraction error ", "bold"),
         (with_interval(metrics["mean_fraction_error"], intervals.get("mean_fraction_error"), ".4f"), "bold green"),
-        f" (lower is better), {metrics['n_events']:,} events{', 95 % intervals in brackets' if intervals else ''}",
+        f", {metrics['n_events']:,} events{', [95 % interval]' if intervals else ''}",
     )
     yield Text(
         f"accuracy {with_interval(metrics['accuracy'], intervals.get('accuracy'), '.4f')}, "
         f"macro F1 {metrics['macro_f1']:.4f}, weighted F1 {metrics['weighted_f1']:.4f}"
     )
-    table = _table("by class", "class", "events", "recall", "precision", "F1", "fraction error")
+    table = _table("by class", "", "events", "recall", "precision", "F1", "fraction error")
     errors = metrics["fraction_error_details"]["per_class_fraction_error"]
     spans = intervals.get("per_class_fraction_error", [None] * len(errors))
     for k, (name, row) in enumerate(metrics["per_class"].items()):
@@ -60,7 +61,7 @@ def _composition(metrics: dict[str, Any]) -> Iterator[RenderableType]:
             with_interval(row["recall"], intervals.get("recall", {}).get(name), ".3f"),
             f"{row['precision']:.3f}",
             f"{row['f1']:.3f}",
-            with_interval(errors[k], spans[k], ".4f"),
+            with_interval(errors[k], spans[k], ".3f"),
         )
     yield table
     names = list(metrics["per_class"])
@@ -85,9 +86,9 @@ def _gamma(metrics: dict[str, Any]) -> Iterator[RenderableType]:
     rates = metrics["survival_rates"]
     spans = "interval" in rates["75%"]
     yield Text.assemble(
-        ("hadron survival at 75 % gamma efficiency ", "bold"),
+        ("hadron survival ", "bold"),
         (with_interval(metrics["key_metric"], rates["75%"].get("interval"), ".2e"), "bold green"),
-        f" (lower is better), {metrics['n_gamma']:,} gammas, {metrics['n_hadron']:,} hadrons"
+        f" at 75 % gamma efficiency, {metrics['n_gamma']:,} gammas, {metrics['n_hadron']:,} hadrons"
         f"{', 95 % intervals in brackets' if spans else ''}",
     )
     table = _table("by gamma efficiency", "wanted", "reached", "threshold", "hadrons left", "hadron survival")

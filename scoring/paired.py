@@ -130,8 +130,8 @@ def paired_survival(
     return _from_replicas(difference, widened(replicas - replicas.mean(), 1 / n_hadron**2), level)
 
 
-def _paired_mean(values: np.ndarray, level: float) -> Paired:
-    """Compare by the mean of per-event differences, normal for large N."""
+def paired_mean(values: np.ndarray, *, level: float = LEVEL) -> Paired:
+    """Return the mean of per-event differences (N,), normal for large N."""
     difference = float(values.mean())
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("inf")
     half = float(ndtri(0.5 + level / 2)) * error
@@ -153,13 +153,13 @@ def paired_log_loss(labels: np.ndarray, log_a: np.ndarray, log_b: np.ndarray, *,
         (N, C) natural logarithms of posteriors.
     """
     row = np.arange(len(labels))
-    return _paired_mean(log_b[row, labels] - log_a[row, labels], level)
+    return paired_mean(log_b[row, labels] - log_a[row, labels], level=level)
 
 
 def paired_accuracy(labels: np.ndarray, a: np.ndarray, b: np.ndarray, *, level: float = LEVEL) -> Paired:
     """Compare two accuracies on the same events (N,); the p-value is McNemar's exact one."""
     right_a, right_b = labels == a, labels == b
-    found = _paired_mean(right_a.astype(np.float64) - right_b, level)
+    found = paired_mean(right_a.astype(np.float64) - right_b, level=level)
     return Paired(found.difference, found.interval, mcnemar(right_a, right_b).p_value, found.standard_error)
 
 

@@ -83,21 +83,7 @@ def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, str 
     """
     file = Path(file)
     key = OUTPUT_KEYS[task.name]
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile) or key not in archive:
-                found = ", ".join(archive.files) or "nothing"
-                raise InputError(f"{file} holds no array {key!r} (it holds {found}): task {task.name} needs it")
-            output = archive[key]
-            config_hash = str(archive["config_hash"]) if "config_hash" in archive else None
-    except FileNotFoundError:
-        raise InputError(f"{file} does not exist") from None
-    except IsADirectoryError:
-        raise InputError(f"{file} is a folder: give the predictions.npz inside it") from None
-    except InputError:
-        raise
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-        raise InputError(f"{file}, {key}: cannot be read ({_reason(error)})") from None
+    output, config_hash = _load(file, key, task)
     where = f"{file}, {key}"
     if output.ndim != 1:
         raise InputError(f"{where} has shape {output.shape}, expected ({n_events},): one value an event")
@@ -106,12 +92,24 @@ def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, str 
     return (_labels if task.name == COMPOSITION.name else _scores)(output, task, where), config_hash
 
 
-def _reason(error: Exception) -> str:
-    if "pickle" in str(error):
-        return "it holds Python objects; only plain number arrays are accepted"
-    if isinstance(error, AttributeError):
-        return "it is a single array; save it with numpy.savez under that name"
-    return f"not a complete .npz archive: {error}"
+def _load(file: Path, key: str, task: Task) -> tuple[np.ndarray, str | None]:
+    if not file.exists():
+        raise InputError(f"{file} does not exist")
+    if file.is_dir():
+        raise InputError(f"{file} is a folder: give the predictions.npz inside it")
+    if not zipfile.is_zipfile(file):
+        raise InputError(f"{file} is not a complete .npz archive: write it with numpy.savez(file, {key}=...)")
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            if key not in archive:
+                found = ", ".join(archive.files) or "nothing"
+                raise InputError(f"{file} holds no array {key!r} (it holds {found}): task {task.name} needs it")
+            return archive[key], str(archive["config_hash"]) if "config_hash" in archive else None
+    except InputError:
+        raise
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        why = "it holds Python objects; only plain arrays are accepted" if "pickle" in str(error) else f"{error}"
+        raise InputError(f"{file}, {key}: cannot be read: {why}") from None
 
 
 def _labels(output: np.ndarray, task: Task, where: str) -> np.ndarray:

@@ -1,0 +1,124 @@
+"""Reading a finished run folder: its manifest, and what every learner said of the test events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scoring.read import Truth, read_truth
+from showers.files import read_json
+from showers.schema import COMPOSITION, InputError, Task, task_named
+
+MANIFEST_FILE = "manifest.json"
+PREDICTIONS_FILE = "predictions.npz"
+COMBINED = ("average", "stack")
+"""Names under ``test/`` that are not base learners."""
+
+
+@dataclass(frozen=True)
+class System:
+    """One column of answers for the test events: a learner, the plain average, or the stack."""
+
+    name: str
+    log_proba: np.ndarray
+    """(N, C) float64 natural logarithms."""
+    output: np.ndarray
+    """What the metric judges: hard labels (N,) or gamma scores (N,)."""
+    rule: str
+    """How hard labels came about: ``argmax`` or ``decided``; ``score`` for gamma."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder opened for reading; see :meth:`open`."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    task: Task
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """Open a run folder of one of the benchmark's tasks.
+
+        Raises
+        ------
+        InputError
+            If it is no run folder, or was made for a table of another origin.
+        """
+        folder = Path(folder)
+        if not (folder / MANIFEST_FILE).exists():
+            raise InputError(f"{folder} is not a finished run folder: it has no {MANIFEST_FILE}")
+        manifest = read_json(folder / MANIFEST_FILE)
+        if not isinstance(manifest, dict) or "task" not in manifest:
+            raise InputError(f"{folder / MANIFEST_FILE} names no task: expected the manifest of a stacking run")
+        return cls(folder, manifest, task_named(str(manifest["task"])))
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.folder.resolve().name
+
+    @property
+    def predictions(self) -> Path:
+        """The scored file of this run."""
+        return self.folder / PREDICTIONS_FILE
+
+    @cached_property
+    def learner_names(self) -> list[str]:
+        """Base learners that finished, in the manifest's order."""
+        return [str(row["name"]) for row in self.manifest.get("learners", []) if row.get("status", "ok") == "ok"]
+
+    def array(self, name: str, key: str) -> np.ndarray | None:
+        """Return one array of ``test/<name>.npz``, or None if the file or the array is not there.
+
+        Raises
+        ------
+        InputError
+            If the file is damaged.
+        """
+        file = self.folder / "test" / f"{name}.npz"
+        if not file.exists():
+            return None
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                return archive.get(key)
+        except (ValueError, OSError, EOFError) as error:
+            raise InputError(f"{file} cannot be read: {error}") from None
+
+    def systems(self, n_events: int) -> Iterator[System]:
+        """Yield learners, average and stack; for composition argmax first, then decided labels where they differ.
+
+        Parameters
+        ----------
+        n_events
+            Number of test events that every answer must have.
+        """
+        for name in (*self.learner_names, *COMBINED):
+            log_proba = self.array(name, "log_proba")
+            if log_proba is None:
+                continue
+            if len(log_proba) != n_events:
+                file = self.folder / "test" / f"{name}.npz"
+                raise InputError(f"{file} has {len(log_proba)} events, but the test set has {n_events}")
+            yield from self._answers(name, log_proba)
+
+    def _answers(self, name: str, log_proba: np.ndarray) -> Iterator[System]:
+        if self.task.name != COMPOSITION.name:
+            scores = self.array(name, "scores")
+            yield System(name, log_proba, log_proba[:, 0] - log_proba[:, 1] if scores is None else scores, "score")
+            return
+        labels = self.array(name, "argmax")
+        labels = log_proba.argmax(axis=1) if labels is None else labels.astype(np.int64)
+        yield System(name, log_proba, labels, "argmax")
+        decided = self.array(name, "decided")
+        if decided is not None:
+            yield System(name, log_proba, decided.astype(np.int64), "decided")
+
+    def truth(self, data: Path) -> Truth:
+        """Read the test labels that this run is judged by."""
+        return read_truth(data, self.task)

@@ -1,0 +1,128 @@
+"""A synthetic run folder and test set, so that the report's tests need no training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from showers.dataset import write_dataset
+from showers.files import write_json, write_npz
+from showers.schema import COMPOSITION, GAMMA, Task
+
+CLASS_SHIFT = 0.9
+"""Distance of neighbouring classes on the hidden axis, in standard deviations: accuracy about one half."""
+
+
+def posteriors(labels: np.ndarray, n_classes: int, rng: np.random.Generator, noise: float) -> np.ndarray:
+    """Posteriors (N, C) of a hidden Gaussian variable whose mean is the label: calibrated when noise is 1."""
+    x = labels * CLASS_SHIFT + rng.normal(0, noise, len(labels))
+    log_density = -0.5 * ((x[:, None] - CLASS_SHIFT * np.arange(n_classes)) / noise) ** 2
+    return log_density - np.logaddexp.reduce(log_density, axis=1, keepdims=True)
+
+
+def make_dataset(folder: Path, task: Task, labels: np.ndarray, rng: np.random.Generator) -> Path:
+    """Write a dataset folder with plausible scalars and sparse grids."""
+    n = len(labels)
+    energy = 15 + rng.exponential(0.45, n).clip(0, 2.9)
+    n_e = energy - 10.2 + rng.normal(0, 0.15, n)
+    n_mu = energy - 11 + (0.06 * labels if task.name == COMPOSITION.name else 1.0 * labels) + rng.normal(0, 0.1, n)
+    scalars = np.stack([energy, rng.uniform(0, 29.9, n), rng.uniform(0, 360, n), n_e, n_mu], axis=1)
+    grids = rng.gamma(1.0, 30.0, (n, 16, 16, 2)) * (rng.random((n, 16, 16, 2)) < 0.4)
+    grids[:, 4:12, 4:12, 1] = 0
+    grids[:, 7:9, 7:9] = 0
+    source = {"generator": "test", "protocol": "v2", "evaluation_cuts": "test", "age": False, "model": "mix", "seed": 1}
+    with write_dataset(folder, n, task, source=source) as writer:
+        writer.put(0, grids.astype(np.float16), scalars.astype(np.float16), labels.astype(np.int8))
+    return folder
+
+
+def make_run(run: Path, task: Task, labels: np.ndarray, rng: np.random.Generator, *, train: Path, test: Path) -> Path:
+    """Write a run folder by the contract, with three learners of rising quality."""
+    n_classes = task.n_classes
+    found = {}
+    for name, noise in (("random_forest", 1.3), ("lightgbm", 1.1), ("mlp", 1.0)):
+        found[name] = posteriors(labels, n_classes, rng, noise)
+    found["average"] = np.mean(list(found.values()), axis=0)
+    found["average"] -= np.logaddexp.reduce(found["average"], axis=1, keepdims=True)
+    found["stack"] = found["mlp"]
+    for name, log_proba in found.items():
+        arrays = {"log_proba": log_proba}
+        if task.name == COMPOSITION.name:
+            arrays["argmax"] = log_proba.argmax(axis=1).astype(np.int8)
+            arrays["decided"] = (log_proba + 0.05 * np.arange(n_classes)).argmax(axis=1).astype(np.int8)
+        else:
+            arrays["scores"] = log_proba[:, 0] - log_proba[:, 1] + 0.5
+        write_npz(run / "test" / f"{name}.npz", **arrays)
+    stack = found["stack"]
+    key = "predictions" if task.name == COMPOSITION.name else "gamma_scores"
+    chosen = arrays["decided"] if task.name == COMPOSITION.name else arrays["scores"]
+    write_npz(run / "predictions.npz", log_proba=stack, config_hash=np.array("c0ffee"), **{key: chosen})
+    write_json(run / "manifest.json", _manifest(task, list(found)[:3], len(labels), train, test))
+    return run
+
+
+def _manifest(task: Task, learners: list[str], n_test: int, train: Path, test: Path) -> dict:
+    return {
+        "task": task.name,
+        "classes": list(task.classes),
+        "config": {"task": task.name, "preset": "quick", "folds": 3, "seed": 1},
+        "config_hash": "c0ffee",
+        "seed": 1,
+        "data": {
+            "train": str(train),
+            "test": str(test),
+            "train_fingerprint": "a" * 64,
+            "test_fingerprint": "b" * 64,
+            "n_train": 5 * n_test,
+            "n_test": n_test,
+        },
+        "versions": {"numpy": np.__version__},
+        "git_revision": "0" * 40,
+        "device": "cpu",
+        "learners": [
+            {"name": name, "status": "ok", "error": None, "log_loss": 1.1, "accuracy": 0.5, "n_parameters": 1000}
+            | {"features": ["E", "Ze", "Ne", "Nmu"]}
+            for name in learners
+        ]
+        + [{"name": "lenet", "status": "failed", "error": "out of memory", "log_loss": None, "accuracy": None}],
+        "gate": {
+            "shipped": "stack",
+            "reason": "beats the best learner by more than a standard error",
+            "gain": 0.004,
+            "standard_error": 0.001,
+            "best_learner": "mlp",
+        },
+        "decision": {"rule": "argmax", "fraction_error": 0.106},
+        "steps": [
+            {"step": "fit", "learner": name, "fold": fold, "wall_s": 12.0, "cpu_s": 11.0, "peak_mb": 400.0}
+            for name in learners
+            for fold in range(3)
+        ],
+    }
+
+
+def make_world(folder: Path, task: Task, n_test: int, seed: int = 5) -> tuple[Path, Path]:
+    """Write a test set and a run on it; return (run, data)."""
+    rng = np.random.default_rng(seed)
+    if task.name == COMPOSITION.name:
+        labels = rng.integers(0, task.n_classes, n_test)
+    else:
+        labels = (rng.random(n_test) > 0.1).astype(np.int64)
+    labels[: task.n_classes] = np.arange(task.n_classes)
+    test = make_dataset(folder / "data" / f"{task.name}_test", task, labels, rng)
+    run = make_run(folder / "runs" / task.name, task, labels, rng, train=folder / "data" / "none", test=test)
+    return run, folder / "data"
+
+
+@pytest.fixture(scope="session")
+def composition_world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(run, data) with 3,000 test showers."""
+    return make_world(tmp_path_factory.mktemp("composition"), COMPOSITION, 3000)
+
+
+@pytest.fixture(scope="session")
+def gamma_world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(run, data) with 3,000 test showers."""
+    return make_world(tmp_path_factory.mktemp("gamma"), GAMMA, 3000)

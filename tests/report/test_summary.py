@@ -1,0 +1,63 @@
+"""The table of learners beside the stack."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from report.run import Run
+from report.summary import learner_table, log_loss, short
+from scoring.composition import fraction_error
+from showers.files import write_npz
+from showers.schema import InputError
+
+
+def text(table: object, width: int = 80) -> str:
+    console = Console(width=width, record=True, quiet=True)
+    console.print(table)
+    return console.export_text()
+
+
+def test_composition_table_fits_a_terminal(composition_world: tuple[Path, Path]) -> None:
+    run, data = composition_world
+    shown = text(learner_table(run, data))
+    assert "…" not in shown
+    for name in ("random_forest", "lightgbm", "mlp", "average", "stack"):
+        assert name in shown
+    labels = Run.open(run).truth(data).labels
+    with np.load(run / "test" / "stack.npz") as archive:
+        raw, decided = (fraction_error(labels, archive[key].astype(int)) for key in ("argmax", "decided"))
+    row = next(line for line in shown.splitlines() if "stack" in line)
+    assert f"{raw:.4f} ±" in row
+    assert f"{decided:.4f} ±" in row
+    assert "shipped, as decided on held-out folds: stack" in shown
+
+
+def test_gamma_table_fits_a_terminal(gamma_world: tuple[Path, Path]) -> None:
+    shown = text(learner_table(*gamma_world))
+    assert "…" not in shown
+    assert "at 75 % gamma efficiency" in shown
+
+
+def test_lengths_that_disagree_are_refused(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = composition_world
+    other = shutil.copytree(run, tmp_path / "run")
+    write_npz(other / "test" / "mlp.npz", log_proba=np.zeros((7, 5)))
+    with pytest.raises(InputError, match=r"mlp.npz has 7 events, but the test set has 3000"):
+        learner_table(other, data)
+    with pytest.raises(InputError, match="is not a finished run folder"):
+        learner_table(tmp_path, data)
+
+
+def test_log_loss_of_known_posteriors() -> None:
+    value, interval = log_loss(np.array([0, 1, 1, 0]), np.log(np.array([[0.5, 0.5]] * 3 + [[0.25, 0.75]])))
+    assert value == pytest.approx((3 * np.log(2) + np.log(4)) / 4)
+    assert interval.low < value < interval.high
+
+
+def test_short_numbers() -> None:
+    assert [short(v) for v in (0.0, 3.2e-4, 0.5, 1e-10)] == ["0", "3.2e-4", "5.0e-1", "1.0e-10"]

@@ -1,0 +1,180 @@
+"""The door ``verify.py``: the public usage, refusals in one line with exit code 2, and never a half-written file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import verify
+
+N = 1000
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with both test sets; only the files that scoring needs."""
+    rng = np.random.default_rng(1)
+    scalars = np.stack(
+        [rng.uniform(14.5, 17.5, N), rng.uniform(0, 30, N), rng.uniform(0, 360, N), *rng.uniform(4.8, 7, (2, N))],
+        axis=1,
+    ).astype(np.float16)
+    for task, labels in (("composition", np.arange(N) % 5), ("gamma", (np.arange(N) % 10 > 0).astype(int))):
+        folder = tmp_path / "data" / f"{task}_test"
+        folder.mkdir(parents=True)
+        np.save(folder / "features.npy", scalars)
+        np.save(folder / f"labels_{task}.npy", labels.astype(np.int8))
+    return tmp_path / "data"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    monkeypatch.setattr(sys, "argv", ["verify.py", *map(str, arguments)])
+    return verify.main()
+
+
+GOOD = np.arange(N) % 5
+SCORES = np.linspace(1, 0, N)
+
+
+def test_composition_is_the_default_task(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "p.npz", predictions=GOOD.astype(np.uint8))
+    monkeypatch.chdir(tmp_path)  # so that the default --data finds ./data
+    assert run(monkeypatch, "p.npz") == 0
+    metrics = json.loads((tmp_path / "metrics_composition.json").read_text())
+    assert metrics["mean_fraction_error"] == 0.0
+    assert metrics["accuracy"] == 1.0
+    assert metrics["intervals"]["mean_fraction_error"]["high"] > 0
+    printed = capsys.readouterr().out
+    assert "fraction error 0.0000 [0.0000," in printed
+    assert "metrics_composition.json" in printed
+
+
+def test_gamma_with_json_and_without_intervals(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "g.npz", gamma_scores=SCORES, config_hash=np.array("abc"))
+    assert run(monkeypatch, "--task", "gamma", "--data", data, "--json", "--no-intervals", tmp_path / "g.npz") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "metrics_gamma.json").read_text())
+    assert printed["config_hash"] == "abc"
+    assert "interval" not in printed["survival_rates"]["75%"]
+    assert run(monkeypatch, "--task", "gamma", "--data", data, "--quiet", tmp_path / "g.npz") == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_ties_are_told_with_their_cost(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "g.npz", gamma_scores=np.round(SCORES, 1))
+    assert run(monkeypatch, "--task", "gamma", "--data", data, tmp_path / "g.npz") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "hadrons share the score at the threshold" in printed
+    assert "without the tied hadrons it would be" in printed
+
+
+def with_value(array: np.ndarray, index: int, value: float) -> np.ndarray:
+    changed = array.copy()
+    changed[index:] = value
+    return changed
+
+
+REFUSED = {
+    "NaN": ("gamma", {"gamma_scores": with_value(SCORES, 7, np.nan)}, "993 of 1000 values are NaN.* index 7 "),
+    "all NaN": ("gamma", {"gamma_scores": np.full(N, np.nan)}, "1000 of 1000 values.* index 0 "),
+    "infinite": ("gamma", {"gamma_scores": with_value(SCORES, 998, -np.inf)}, "2 of 1000.* index 998 "),
+    "float labels": ("composition", {"predictions": GOOD.astype(float)}, "type float64, expected integers 0..4"),
+    "boolean labels": ("composition", {"predictions": GOOD > 2}, "type bool, expected integers"),
+    "text scores": ("gamma", {"gamma_scores": SCORES.astype(str)}, "type <U"),
+    "complex scores": ("gamma", {"gamma_scores": SCORES.astype(complex)}, "type complex128"),
+    "objects": ("composition", {"predictions": GOOD.astype(object)}, "holds Python objects"),
+    "column": ("composition", {"predictions": GOOD[:, None]}, r"shape \(1000, 1\), expected \(1000,\)"),
+    "probabilities": ("composition", {"predictions": np.ones((N, 5))}, r"shape \(1000, 5\), expected \(1000,\)"),
+    "scalar": ("gamma", {"gamma_scores": np.float64(1)}, r"shape \(\), expected"),
+    "short": ("gamma", {"gamma_scores": SCORES[:-1]}, "999 events, but the test set has 1000"),
+    "too large": ("composition", {"predictions": with_value(GOOD, 990, 5)}, r"10 of 1000 labels .* index 990 \(5\)"),
+    "negative": ("composition", {"predictions": with_value(GOOD, 0, -1)}, r"outside 0..4, the first at index 0 \(-1\)"),
+    "other task": ("gamma", {"predictions": GOOD}, "no array 'gamma_scores' .it holds predictions"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_unusable_predictions_are_refused(
+    case: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task, arrays, message = REFUSED[case]
+    file = tmp_path / "bad.npz"
+    np.savez(file, **arrays)
+    kept = tmp_path / f"metrics_{task}.json"
+    kept.write_text("older result")
+    assert_refused(monkeypatch, capsys, f"{file}.*{message}", "--task", task, "--data", data, file)
+    assert kept.read_text() == "older result"
+
+
+def assert_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pattern: str, *arguments: str | Path
+) -> None:
+    import re
+
+    assert run(monkeypatch, *arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert re.search(pattern, printed.err), printed.err
+
+
+def test_files_that_are_no_predictions(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = tmp_path / "good.npz"
+    np.savez(good, predictions=GOOD)
+    whole = good.read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.npz").write_bytes(b"")
+    (tmp_path / "text.npz").write_text("0 1 2 3")
+    np.save(tmp_path / "single.npy", GOOD)
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 0xFF
+    (tmp_path / "flipped.npz").write_bytes(damaged)
+    for name, pattern in {
+        "missing.npz": "missing.npz does not exist",
+        "cut.npz": "not a complete .npz archive",
+        "empty.npz": "not a complete .npz archive",
+        "text.npz": "not a complete .npz archive",
+        "single.npy": "write it with numpy.savez",
+        "flipped.npz": "cannot be read",
+        "data": "is a folder",
+    }.items():
+        assert_refused(monkeypatch, capsys, pattern, "--data", data, tmp_path / name)
+    assert not list(tmp_path.glob("metrics_*"))
+
+
+def test_truth_that_cannot_be_used(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "p.npz"
+    np.savez(file, predictions=GOOD)
+    assert_refused(monkeypatch, capsys, "nowhere/composition_test does not exist", "--data", "nowhere", file)
+    labels = data / "composition_test" / "labels_composition.npy"
+    scalars = data / "composition_test" / "features.npy"
+    good = np.load(labels)
+    for changed, pattern in (
+        (np.where(good == 4, 3, good), "no event of class iron among 1000"),
+        (np.where(good == 4, 9, good), r"200 of 1000 labels are outside 0..4, the first at index 4 \(9\)"),
+        (good.astype(float), "type float64, expected"),
+        (good[:-1], "features.npy has 1000 rows, but labels_composition.npy beside it has 999"),
+    ):
+        np.save(labels, changed)
+        assert_refused(monkeypatch, capsys, pattern, "--data", data, file)
+    np.save(labels, good)
+    values = np.load(scalars)
+    values[17, 0] = np.nan
+    np.save(scalars, values)
+    assert_refused(monkeypatch, capsys, "features.npy, column E: 1 of 1000 .* index 17 ", "--data", data, file)
+    scalars.write_bytes(scalars.read_bytes()[:500])
+    assert_refused(monkeypatch, capsys, "features.npy cannot be read", "--data", data, file)
+    assert not list(tmp_path.glob("metrics_*"))
