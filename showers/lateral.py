@@ -137,9 +137,9 @@ def axis_distance(
     dx, dy = x_m - core_x_m, y_m - core_y_m
     along = (dx * xp.cos(azimuth) + dy * xp.sin(azimuth)) * sine
     square = dx * dx + dy * dy - along * along
-    return xp.sqrt(xp.where(square > 0.0, square, square * 0.0))
+    return xp.sqrt(xp.clip(square, 0.0, None))
 
 
 def _log_radius(r_m: Any, r0_m: float, xp: Any) -> tuple[Any, Any]:
-    x = xp.where(r_m > MIN_R_M, r_m, r_m * 0.0 + MIN_R_M) / r0_m
+    x = xp.clip(r_m, MIN_R_M, None) / r0_m
     return xp.log(x), xp.log1p(x)

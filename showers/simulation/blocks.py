@@ -14,7 +14,7 @@ import polars as pl
 
 from showers.schema import TASKS, Task
 from showers.simulation.cascade import Showers, develop
-from showers.simulation.detector import read_out
+from showers.simulation.detector import CLUMP_AMPLITUDE, read_out
 from showers.simulation.reconstruction import Reconstructed, kept, reconstruct, triggered
 from showers.simulation.settings import Settings
 from showers.simulation.spectrum import PARTICLE_IDS, Primaries, throw_cores, throw_primaries
@@ -130,6 +130,7 @@ def simulate_block(job: BlockJob, block: int) -> Events:
         showers, group = _thrown_again(showers, group, job, rng)
     n = len(group)
     keys = rng.integers(0, 2**64, size=n, dtype=np.uint64)
+    modes = rng.standard_normal((n, len(CLUMP_AMPLITUDE), 2))
     errors, chance = rng.standard_normal((4, n)), rng.random((2, n))
 
     rows = np.arange(n)
@@ -137,13 +138,12 @@ def simulate_block(job: BlockJob, block: int) -> Events:
         rows = np.flatnonzero(
             (showers.lg_ne > PRESELECTION_LG_NE) & (showers.primaries.zenith_deg < PRESELECTION_ZENITH_DEG)
         )
-    readings = read_out(showers, job.settings, keys, rows)
+    readings = read_out(showers, rows, job.settings, keys, modes)
     fired = triggered(readings.largest_cluster, job.settings.trigger)
-    rows = rows[fired]
-    readings = readings._replace(grids=readings.grids[fired], hits=readings.hits[fired])
+    rows, readings = rows[fired], readings.take(fired)
     event = reconstruct(showers, rows, readings, job.settings, errors[:, rows], chance[:, rows])
     good = np.flatnonzero(kept(event, job.settings.trigger) & passes(event, job.cuts))
-    return Events(showers, rows[good], readings.grids[good], event.take(good), group[rows[good]])
+    return Events(showers, rows[good], readings.take(good).grids(), event.take(good), group[rows[good]])
 
 
 def passes(event: Reconstructed, cuts: str) -> np.ndarray:

@@ -1,7 +1,8 @@
 """From densities to energy deposits: what the 252 stations read for a shower.
 
-One compiled kernel walks over the stations of an event; a station's mean comes from the lateral distributions, its
-count is Poisson, its deposit a compound of Gamma distributions. The stations draw from streams of their own.
+Expected particle numbers come from the lateral distributions, in float32 and in chunks that stay in the cache; a
+compiled kernel then draws counts (Poisson) and deposits (compounds of Gamma distributions). Every station draws from
+a random stream of its own.
 """
 
 from __future__ import annotations
@@ -13,41 +14,45 @@ import numba
 import numpy as np
 
 from showers import array
-from showers.lateral import MIN_R_M, MUON_R0_M, electron_normalisation, muon_normalisation
+from showers.lateral import axis_distance, rho_electron, rho_muon
 from showers.simulation import deviates
 from showers.simulation.cascade import Showers
 from showers.simulation.settings import Settings
 from showers.simulation.spectrum import PHOTON
 
-N_CELLS = array.SIDE * array.SIDE
-X_M = array.X_M.ravel().copy()
-Y_M = array.Y_M.ravel().copy()
-ELECTRON_AREA_M2 = array.ELECTRON_AREA_M2.ravel().copy()
-MUON_AREA_M2 = array.MUON_DETECTOR_AREA_M2.ravel().copy()
-CLUSTER = array.CLUSTER.ravel().copy()
+CHUNK = 256
+"""Showers at once: their density arrays (0.26 MB each) stay in the second-level cache."""
+CELLS = np.flatnonzero(array.HAS_STATION.ravel())
+"""(252,) cell number of each station."""
+X_M = array.X_M.ravel()[CELLS].astype(np.float32)
+Y_M = array.Y_M.ravel()[CELLS].astype(np.float32)
+ELECTRON_AREA_M2 = array.ELECTRON_AREA_M2.ravel()[CELLS].astype(np.float32)
+MUON_AREA_M2 = array.MUON_DETECTOR_AREA_M2.ravel()[CELLS].astype(np.float32)
+"""(252,) m2, 0 for the inner stations, which have no muon detector."""
+CLUSTER = array.CLUSTER.ravel()[CELLS]
 N_CLUSTERS = int(CLUSTER.max()) + 1
-NEGLIGIBLE = 1e-12
-"""Probability per station below which a component is not even drawn (exponentials beyond 27 ranges)."""
-CLUMP_MODES = 6
-CLUMP_VARIANCE = np.array([1 / 3, 0.15, 0.0625, 0.0625, 0.0625, 0.0625])
-"""Shares of the clumping variance in the azimuthal modes m = 1..6 [m]; the rest is finer and drawn per station."""
-CLUMP_FINE = 1.0 - float(CLUMP_VARIANCE.sum())
-CLUMP_NEGLIGIBLE = 0.004
+FEW = 1.0
+"""Below this expected number of particles, of all kinds together, one count is drawn and split by kind."""
+CLUMP_AMPLITUDE = np.sqrt([1 / 3, 0.15, 0.0625, 0.0625, 0.0625, 0.0625])
+"""Clumping: rms of the azimuthal modes m = 1..6 [m]; the rest of the variance is finer and drawn per station."""
+CLUMP_FINE = math.sqrt(1.0 - float((CLUMP_AMPLITUDE**2).sum()))
+CLUMP_NEGLIGIBLE = 0.02
 """Clumping below this rms is not simulated: Poisson fluctuations of any triggered shower are far larger [g]."""
-CLUMP_STREAM = N_CELLS
-"""Random stream of an event beside those of its stations."""
+CLUMP_ELECTRONS = 0.5
+"""Clumping is not simulated where fewer electrons than this are expected in a station."""
+CLUMP_FLAT_M = 15.0
+"""Inside this radius the fluctuation falls linearly towards the axis [m]."""
+N_STATIONS = array.N_STATIONS
+STREAMS = deviates.stream_offsets(3 * N_STATIONS)
+"""Random streams of an event: e/gamma detectors, muon detectors, dead stations."""
 
 
 class Response(NamedTuple):
     """The detector's constants as the kernel takes them; see :class:`showers.simulation.settings.Detector`."""
 
-    electron_r0_m: float
     electron_mev: float
     electron_shape: float
     muon_in_electron_shape: float
-    photon_share: float
-    photon_share_core: float
-    photon_core_m: float
     electron_threshold_mev: float
     electron_stray: float
     electron_cap_mev: float
@@ -56,7 +61,6 @@ class Response(NamedTuple):
     muon_threshold_mev: float
     muon_stray: float
     muon_cap_mev: float
-    punch_range_m: float
     punch_mev: float
     dead: float
 
@@ -64,18 +68,39 @@ class Response(NamedTuple):
 class Readings(NamedTuple):
     """What the array recorded."""
 
-    grids: np.ndarray
-    """(N, 16, 16, 2) float32, MeV."""
+    electron: np.ndarray
+    """(N, 252) float32, MeV in the e/gamma detectors."""
+    muon: np.ndarray
+    """(N, 252) float32, MeV in the muon detectors; not filled without a trigger."""
     hits: np.ndarray
     """(N,) int64: e/gamma stations above threshold."""
     largest_cluster: np.ndarray
     """(N,) int64: most of them in one cluster of 4 x 4."""
 
+    def take(self, rows: np.ndarray) -> Readings:
+        """Return the given events."""
+        return Readings(*(values[rows] for values in self))
 
-def response_of(settings: Settings) -> Response:
-    """Collect the kernel's constants from the settings."""
-    values = settings.detector.model_dump() | {"electron_r0_m": settings.shape.electron_r0_m}
-    return Response(**{name: float(values[name]) for name in Response._fields})
+    def grids(self) -> np.ndarray:
+        """Return (N, 16, 16, 2) float32, MeV per station."""
+        cells = np.zeros((len(self.hits), array.SIDE**2, 2), dtype=np.float32)
+        cells[:, CELLS, 0] = self.electron
+        cells[:, CELLS, 1] = self.muon
+        return cells.reshape(-1, array.SIDE, array.SIDE, 2)
+
+
+def energy_per_electron(r_m: np.ndarray, settings: Settings) -> np.ndarray:
+    """Return the deposit that comes with an electron, in units of a single particle's: photons add to it.
+
+    1 + photon_share + photon_share_core exp(-r / photon_core_m).
+    """
+    d = settings.detector
+    return 1.0 + d.photon_share + d.photon_share_core * np.exp(r_m * (-1.0 / d.photon_core_m))
+
+
+def punch_through(r_m: np.ndarray, settings: Settings) -> np.ndarray:
+    """Return the expected punch-through particles in a muon detector per electron above it."""
+    return settings.detector.punch * np.exp(r_m * (-1.0 / settings.detector.punch_range_m))
 
 
 def clump_sigma(showers: Showers, settings: Settings) -> np.ndarray:
@@ -91,142 +116,198 @@ def clump_sigma(showers: Showers, settings: Settings) -> np.ndarray:
     return np.where((mass == PHOTON) | (sigma < CLUMP_NEGLIGIBLE), 0.0, sigma)
 
 
-def read_out(showers: Showers, settings: Settings, keys: np.ndarray, rows: np.ndarray) -> Readings:
+def read_out(showers: Showers, rows: np.ndarray, settings: Settings, keys: np.ndarray, modes: np.ndarray) -> Readings:
     """Simulate the stations' deposits of the showers in ``rows``.
 
     Parameters
     ----------
     showers
         Showers at the ground.
+    rows
+        (n,) indices of the showers to simulate.
     settings
         The world.
     keys
         (N,) uint64: one random key per shower.
-    rows
-        Indices of the showers to simulate.
+    modes
+        (N, 6, 2) standard normal: azimuthal modes of the clumping.
     """
-    primaries = showers.primaries
-    zenith, azimuth = np.radians(primaries.zenith_deg[rows]), np.radians(primaries.azimuth_deg[rows])
-    age, muon_age = showers.age[rows], showers.muon_age[rows]
-    punch = settings.detector.punch * np.where(
-        primaries.mass[rows] == PHOTON, settings.detector.punch_photon_factor, 1.0
+    n = len(rows)
+    readings = Readings(
+        electron=np.zeros((n, len(CELLS)), dtype=np.float32),
+        muon=np.zeros((n, len(CELLS)), dtype=np.float32),
+        hits=np.zeros(n, dtype=np.int64),
+        largest_cluster=np.zeros(n, dtype=np.int64),
     )
-    density = 10.0 ** showers.lg_ne[rows] * electron_normalisation(age, settings.shape.electron_r0_m)
-    muon_density = 10.0 ** showers.lg_nmu[rows] * muon_normalisation(muon_age)
-    events = np.column_stack(
-        [
-            primaries.core_x_m[rows],
-            primaries.core_y_m[rows],
-            np.sin(zenith) * np.cos(azimuth),
-            np.sin(zenith) * np.sin(azimuth),
-            np.cos(zenith),
-            density,
-            age,
-            muon_density,
-            muon_age,
-            punch,
-            clump_sigma(showers, settings)[rows],
-        ]
-    )
-    grids = np.zeros((len(rows), N_CELLS, 2), dtype=np.float32)
-    hits = np.zeros(len(rows), dtype=np.int64)
-    largest = np.zeros(len(rows), dtype=np.int64)
-    _deposits(events, keys[rows], response_of(settings), grids, hits, largest)
-    return Readings(grids.reshape(-1, *array.X_M.shape, 2), hits, largest)
+    values = settings.detector.model_dump()
+    response = Response(**{name: float(values[name]) for name in Response._fields})
+    sigma = clump_sigma(showers, settings)
+    for begin in range(0, n, CHUNK):
+        part = slice(begin, begin + CHUNK)
+        chosen = rows[part]
+        primaries = showers.primaries
+        _draw(
+            *expected(showers, chosen, settings),
+            np.cos(np.radians(primaries.zenith_deg[chosen])),
+            np.column_stack([primaries.core_x_m[chosen], primaries.core_y_m[chosen], sigma[chosen]]),
+            modes[chosen],
+            keys[chosen],
+            response,
+            settings.trigger.stations,
+            *(values[part] for values in readings),
+        )
+    return readings
+
+
+def expected(
+    showers: Showers, rows: np.ndarray, settings: Settings
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return what the stations can expect of the showers in ``rows``, (n, 252) float32 each.
+
+    Returns
+    -------
+    electrons
+        Electrons through the e/gamma detectors.
+    muons
+        Muons per m2 of horizontal detector.
+    punch
+        Punch-through particles in the muon detectors.
+    per_electron
+        Deposit per electron in units of a single particle's.
+    """
+
+    def column(values: np.ndarray) -> np.ndarray:
+        return values[rows].astype(np.float32)[:, None]
+
+    p = showers.primaries
+    zenith = column(p.zenith_deg)
+    r_m = axis_distance(X_M, Y_M, column(p.core_x_m), column(p.core_y_m), zenith, column(p.azimuth_deg))
+    cosine = np.cos(np.radians(zenith))
+    n_e, n_mu = column(10.0**showers.lg_ne), column(10.0**showers.lg_nmu)
+    electrons = rho_electron(r_m, n_e, column(showers.age), settings.shape.electron_r0_m)
+    muons = rho_muon(r_m, n_mu * cosine, column(showers.muon_age))
+    factor = np.where(column(p.mass) == PHOTON, np.float32(settings.detector.punch_photon_factor), np.float32(1.0))
+    punch = electrons * punch_through(r_m, settings) * (MUON_AREA_M2 * factor)
+    return electrons * (ELECTRON_AREA_M2 * cosine), muons, punch, energy_per_electron(r_m, settings)
 
 
 @numba.njit(cache=True, nogil=True)
-def _deposits(
-    events: np.ndarray, keys: np.ndarray, c: Response, grids: np.ndarray, hits: np.ndarray, largest: np.ndarray
+def _draw(
+    mean_electrons: np.ndarray,
+    muon_density: np.ndarray,
+    mean_punch: np.ndarray,
+    per_electron: np.ndarray,
+    cosine: np.ndarray,
+    core_and_sigma: np.ndarray,
+    modes: np.ndarray,
+    keys: np.ndarray,
+    c: Response,
+    trigger_stations: int,
+    electron: np.ndarray,
+    muon: np.ndarray,
+    hits: np.ndarray,
+    largest: np.ndarray,
 ) -> None:
     state = np.empty(1, dtype=np.uint64)
     clusters = np.empty(N_CLUSTERS, dtype=np.int64)
-    modes = np.zeros((CLUMP_MODES, 2))
-    for k in range(len(events)):
-        core_x, core_y, u_x, u_y, cosine, density, age, muon_density, muon_age, punch, clump = events[k]
+    for k in range(len(keys)):
         clusters[:] = 0
-        if clump > 0.0:
-            _clump_modes(state, keys[k], modes)
-        for j in range(N_CELLS):
-            area = ELECTRON_AREA_M2[j]
-            if area == 0.0:
-                continue
-            dx, dy = X_M[j] - core_x, Y_M[j] - core_y
-            along = dx * u_x + dy * u_y
-            r = math.sqrt(max(dx * dx + dy * dy - along * along, MIN_R_M * MIN_R_M))
-            x, y = r / c.electron_r0_m, r / MUON_R0_M
-            rho_e = density * math.exp((age - 1.5) * math.log(x) + (age - 3.6) * math.log1p(x))
-            rho_mu = muon_density * math.exp((muon_age - 2.0) * math.log(y) + (muon_age - 4.5) * math.log1p(y))
-            deviates.start(state, keys[k], j)
-            if c.dead > 0.0 and deviates.uniform(state) < c.dead:
-                continue
-            if clump > 0.0:
-                rho_e *= max(0.0, 1.0 + clump * _clump(state, modes, dx, dy) * min(1.0, r / 15.0))
-            deposit = _electron_deposit(state, rho_e * area * cosine, rho_mu * area * cosine, r, cosine, c)
-            if deposit > 0.0:
+        core_x, core_y, sigma = core_and_sigma[k]
+        for j in range(N_STATIONS):
+            deviates.start(state, keys[k], STREAMS[j])
+            mean_e = mean_electrons[k, j]
+            if sigma > 0.0 and mean_e > CLUMP_ELECTRONS:
+                mean_e *= max(0.0, 1.0 + sigma * _clump(state, modes[k], X_M[j] - core_x, Y_M[j] - core_y))
+            mean_mu = muon_density[k, j] * ELECTRON_AREA_M2[j]
+            u = deviates.uniform(state)
+            if u < 1.0 - (mean_e + mean_mu + c.electron_stray):
+                continue  # u is below exp(-sum), the probability of no particle: the usual case, decided cheaply
+            deposit = _electron_deposit(state, u, mean_e, mean_mu, per_electron[k, j], cosine[k], c)
+            if deposit > 0.0 and not _is_dead(state, keys[k], j, c.dead):
+                electron[k, j] = deposit
                 hits[k] += 1
                 clusters[CLUSTER[j]] += 1
-                grids[k, j, 0] = deposit
-            area = MUON_AREA_M2[j]
-            if area > 0.0:
-                n_punch = rho_e * area * punch * math.exp(-r / c.punch_range_m)
-                grids[k, j, 1] = _muon_deposit(state, rho_mu * area * cosine, n_punch, cosine, c)
         largest[k] = clusters.max()
+        if largest[k] < trigger_stations:
+            continue
+        for j in range(N_STATIONS):
+            if MUON_AREA_M2[j] == 0.0:
+                continue
+            deviates.start(state, keys[k], STREAMS[N_STATIONS + j])
+            mean_mu = muon_density[k, j] * MUON_AREA_M2[j]
+            u = deviates.uniform(state)
+            if u < 1.0 - (mean_mu + mean_punch[k, j] + c.muon_stray):
+                continue
+            deposit = _muon_deposit(state, u, mean_mu, mean_punch[k, j], cosine[k], c)
+            if deposit > 0.0 and not _is_dead(state, keys[k], j, c.dead):
+                muon[k, j] = deposit
 
 
 @numba.njit(cache=True)
-def _electron_deposit(state: np.ndarray, mean_e: float, mean_mu: float, r: float, cosine: float, c: Response) -> float:
-    """Return the reading of an e/gamma detector, MeV: electrons with their photons, muons and strays."""
-    n_e = deviates.poisson(state, mean_e)
-    n_mu = deviates.poisson(state, mean_mu)
-    deposit = 0.0
+def _clump(state: np.ndarray, modes: np.ndarray, dx: float, dy: float) -> float:
+    """Return the relative density fluctuation at a station: azimuthal modes plus a finer, skewed part."""
+    d = math.sqrt(dx * dx + dy * dy) + 1e-6
+    cosine, sine = dx / d, dy / d
+    re, im = 1.0, 0.0
+    total = CLUMP_FINE * (deviates.exponential(state) - 1.0)
+    for m in range(len(CLUMP_AMPLITUDE)):
+        re, im = re * cosine - im * sine, re * sine + im * cosine
+        total += CLUMP_AMPLITUDE[m] * (modes[m, 0] * re + modes[m, 1] * im)
+    return total * min(1.0, d / CLUMP_FLAT_M)
+
+
+@numba.njit(cache=True)
+def _is_dead(state: np.ndarray, key: np.uint64, station: int, probability: float) -> bool:
+    """Return whether a station is dead for this event: in both its detectors, or in none."""
+    if probability == 0.0:
+        return False
+    deviates.start(state, key, STREAMS[2 * N_STATIONS + station])
+    return deviates.uniform(state) < probability
+
+
+@numba.njit(cache=True)
+def _counts(state: np.ndarray, u: float, mean_1: float, mean_2: float, mean_3: float) -> tuple[int, int, int]:
+    """Return three independent Poisson numbers; few particles from the uniform ``u`` by splitting their sum."""
+    total = mean_1 + mean_2 + mean_3
+    if total >= FEW:
+        return deviates.poisson(state, mean_1), deviates.poisson(state, mean_2), deviates.poisson(state, mean_3)
+    n_1, n_2, n_3 = 0, 0, 0
+    for _ in range(deviates.poisson_inverse(u, total)):
+        kind = deviates.uniform(state) * total
+        if kind < mean_1:
+            n_1 += 1
+        elif kind < mean_1 + mean_2:
+            n_2 += 1
+        else:
+            n_3 += 1
+    return n_1, n_2, n_3
+
+
+@numba.njit(cache=True)
+def _electron_deposit(
+    state: np.ndarray, u: float, mean_e: float, mean_mu: float, per_electron: float, cosine: float, c: Response
+) -> float:
+    """Return the reading of an e/gamma detector, MeV: electrons with their photons, muons, strays."""
+    n_e, n_mu, n_stray = _counts(state, u, mean_e, mean_mu, c.electron_stray)
+    deposit = c.electron_mev * n_stray
     if n_e + n_mu > 0:
         shape = c.electron_shape * n_e + c.muon_in_electron_shape * n_mu
-        per_electron = 1.0 + c.photon_share + c.photon_share_core * math.exp(-r / c.photon_core_m)
-        deposit = c.electron_mev / cosine * (per_electron * n_e + n_mu) * deviates.gamma(state, shape) / shape
-    if deviates.uniform(state) < c.electron_stray:
-        deposit += c.electron_mev
+        deposit += c.electron_mev / cosine * (per_electron * n_e + n_mu) * deviates.gamma(state, shape) / shape
     if deposit < c.electron_threshold_mev:
         return 0.0
     return min(deposit, c.electron_cap_mev)
 
 
 @numba.njit(cache=True)
-def _muon_deposit(state: np.ndarray, mean_mu: float, mean_punch: float, cosine: float, c: Response) -> float:
-    """Return the reading of a muon detector, MeV: muons, punch-through of the electromagnetic core and strays."""
-    n_mu = deviates.poisson(state, mean_mu)
-    deposit = 0.0
+def _muon_deposit(state: np.ndarray, u: float, mean_mu: float, mean_punch: float, cosine: float, c: Response) -> float:
+    """Return the reading of a muon detector, MeV: muons, punch-through of the electromagnetic core, strays."""
+    n_mu, n_punch, n_stray = _counts(state, u, mean_mu, mean_punch, c.muon_stray)
+    deposit = c.muon_mev * n_stray
     if n_mu > 0:
         shape = c.muon_shape * n_mu
-        deposit = c.muon_mev / cosine * n_mu * deviates.gamma(state, shape) / shape
-    if mean_punch > NEGLIGIBLE:
-        n_punch = deviates.poisson(state, mean_punch)
-        if n_punch > 0:
-            deposit += c.punch_mev * deviates.gamma(state, float(n_punch))
-    if deviates.uniform(state) < c.muon_stray:
-        deposit += c.muon_mev
+        deposit += c.muon_mev / cosine * n_mu * deviates.gamma(state, shape) / shape
+    if n_punch > 0:
+        deposit += c.punch_mev * deviates.gamma(state, float(n_punch))
     if deposit < c.muon_threshold_mev:
         return 0.0
     return min(deposit, c.muon_cap_mev)
-
-
-@numba.njit(cache=True)
-def _clump_modes(state: np.ndarray, key: np.uint64, modes: np.ndarray) -> None:
-    """Draw the amplitudes of cos(m phi) and sin(m phi)."""
-    deviates.start(state, key, CLUMP_STREAM)
-    for m in range(CLUMP_MODES):
-        modes[m, 0] = math.sqrt(CLUMP_VARIANCE[m]) * deviates.normal(state)
-        modes[m, 1] = math.sqrt(CLUMP_VARIANCE[m]) * deviates.normal(state)
-
-
-@numba.njit(cache=True)
-def _clump(state: np.ndarray, modes: np.ndarray, dx: float, dy: float) -> float:
-    """Return the relative density fluctuation at a station: azimuthal modes plus a finer, skewed part."""
-    d = math.sqrt(dx * dx + dy * dy) + 1e-9
-    cosine, sine = dx / d, dy / d
-    re, im = 1.0, 0.0
-    total = math.sqrt(CLUMP_FINE) * (deviates.exponential(state) - 1.0)
-    for m in range(CLUMP_MODES):
-        re, im = re * cosine - im * sine, re * sine + im * cosine
-        total += modes[m, 0] * re + modes[m, 1] * im
-    return total

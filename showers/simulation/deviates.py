@@ -30,9 +30,18 @@ def _mixed(z: np.uint64) -> np.uint64:
 
 
 @numba.njit(cache=True)
-def start(state: np.ndarray, key: np.uint64, stream: int) -> None:
-    """Begin stream number ``stream`` of ``key`` in ``state``, a (1,) uint64 array."""
-    state[0] = _mixed(key + _mixed(np.uint64(stream) * _GAMMA + _GAMMA))
+def stream_offsets(n: int) -> np.ndarray:
+    """Return (n,) uint64 offsets, far apart, of the streams that share an event's key."""
+    offsets = np.empty(n, dtype=np.uint64)
+    for k in range(n):
+        offsets[k] = _mixed(np.uint64(k + 1) * _GAMMA)
+    return offsets
+
+
+@numba.njit(cache=True)
+def start(state: np.ndarray, key: np.uint64, offset: np.uint64) -> None:
+    """Begin the stream with the given offset for the event ``key`` in ``state``, a (1,) uint64 array."""
+    state[0] = _mixed(key + offset)
 
 
 @numba.njit(cache=True)
@@ -70,7 +79,10 @@ def gamma(state: np.ndarray, shape: float) -> float:
         if v <= 0.0:
             continue
         v = v * v * v
-        if math.log(uniform(state)) < 0.5 * x * x + d - d * v + d * math.log(v):
+        u = uniform(state)
+        x_2 = x * x
+        # The first condition is the paper's squeeze: it spares the logarithms nearly always.
+        if u < 1.0 - 0.0331 * x_2 * x_2 or math.log(u) < 0.5 * x_2 + d - d * v + d * math.log(v):
             return boost * d * v
 
 
@@ -84,7 +96,7 @@ def poisson(state: np.ndarray, mean: float) -> int:
     if mean <= 0.0:
         return 0
     if mean < INVERSION_LIMIT:
-        return _poisson_inverse(uniform(state), mean)
+        return poisson_inverse(uniform(state), mean)
     b = 0.931 + 2.53 * math.sqrt(mean)
     a = -0.059 + 0.02483 * b
     inverse_alpha = 1.1239 + 1.1328 / (b - 3.4)
@@ -105,9 +117,8 @@ def poisson(state: np.ndarray, mean: float) -> int:
 
 
 @numba.njit(cache=True)
-def _poisson_inverse(u: float, mean: float) -> int:
-    if u < 1.0 - mean:  # below exp(-mean) for certain
-        return 0
+def poisson_inverse(u: float, mean: float) -> int:
+    """Return the Poisson number that belongs to the uniform number ``u``, for means below about 20."""
     term = math.exp(-mean)
     total = term
     k = 0

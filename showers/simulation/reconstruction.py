@@ -6,16 +6,22 @@ the lateral distributions that the reconstruction assumes (KASCADE's, see :mod:`
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Self
+from typing import Self
 
-import numba
 import numpy as np
 
-from showers.lateral import MIN_R_M, MUON_R0_M, electron_normalisation, muon_normalisation
+from showers.lateral import MIN_R_M, axis_distance, electron_normalisation, rho_muon
 from showers.simulation.cascade import Showers, mean_muon_age
-from showers.simulation.detector import ELECTRON_AREA_M2, MUON_AREA_M2, N_CELLS, X_M, Y_M, Readings
+from showers.simulation.detector import (
+    CHUNK,
+    ELECTRON_AREA_M2,
+    MUON_AREA_M2,
+    X_M,
+    Y_M,
+    Readings,
+    energy_per_electron,
+)
 from showers.simulation.settings import Settings, Trigger
 from showers.simulation.spectrum import PHOTON
 
@@ -25,6 +31,10 @@ AGE_RANGE = (0.15, 1.75)
 """Limits of the reconstructed age [g]."""
 FIRST_LG_NMU = 4.0
 """Size from which the mean muon shape of the first pass is taken."""
+NEWTON_STEPS = 5
+MAX_STEP = 0.4
+MIN_VARIANCE = 0.05
+"""Steps of the age and the floor under the variance of G that keeps them finite [g]."""
 MAX_ENERGY_ZENITH_RAD = 1.05
 """The energy formula is not extrapolated beyond this zenith [g]."""
 
@@ -45,23 +55,6 @@ class Reconstructed:
     def take(self, rows: np.ndarray) -> Self:
         """Return the given events."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-
-class Convention(NamedTuple):
-    """Constants of the size estimates as the kernel takes them."""
-
-    electron_r0_m: float
-    electron_mev: float
-    photon_share: float
-    photon_share_core: float
-    photon_core_m: float
-    electron_stray: float
-    electron_cap_mev: float
-    muon_mev: float
-    electron_r_min_m: float
-    muon_r_min_m: float
-    muon_round: float
-    min_muons: float
 
 
 def triggered(largest_cluster: np.ndarray, trigger: Trigger) -> np.ndarray:
@@ -86,14 +79,14 @@ def kept(event: Reconstructed, trigger: Trigger) -> np.ndarray:
 def reconstruct(
     showers: Showers, rows: np.ndarray, readings: Readings, settings: Settings, deviates: np.ndarray, chance: np.ndarray
 ) -> Reconstructed:
-    """Reconstruct the showers in ``rows``.
+    """Reconstruct showers.
 
     Parameters
     ----------
     showers, rows
-        True showers and the indices of those that were read out.
+        True showers and the indices of those to reconstruct.
     readings
-        Readings of the showers in ``rows``, in the same order.
+        Their readings, in the same order.
     settings
         The world.
     deviates
@@ -112,7 +105,7 @@ def reconstruct(
     azimuth_deg = np.mod(primaries.azimuth_deg[rows] + turn * deviates[3], 360.0)
     core_x_m = primaries.core_x_m[rows] + core_error * deviates[0]
     core_y_m = primaries.core_y_m[rows] + core_error * deviates[1]
-    lg_ne, lg_nmu, age = sizes(readings.grids, core_x_m, core_y_m, zenith_deg, azimuth_deg, settings)
+    lg_ne, lg_nmu, age = sizes(readings, core_x_m, core_y_m, zenith_deg, azimuth_deg, settings)
     mass = primaries.mass[rows]
     probability = np.minimum(own.muon_failure * np.maximum(mass, 1) ** own.muon_failure_mass, 1.0)
     failed = (mass != PHOTON) & (chance[0] < probability)
@@ -122,38 +115,109 @@ def reconstruct(
 
 
 def sizes(
-    grids: np.ndarray,
+    readings: Readings,
     core_x_m: np.ndarray,
     core_y_m: np.ndarray,
     zenith_deg: np.ndarray,
     azimuth_deg: np.ndarray,
     settings: Settings,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return lg Ne, lg Nmu and age, (n,) each, estimated from the readings at a given axis.
+    """Return lg Ne, lg Nmu and age, (n,) float64 each, estimated from the readings at a given axis.
 
     Estimated electron numbers below 1 (background subtracted from nothing) count as 1.
     """
-    n = len(grids)
-    zenith, azimuth = np.radians(zenith_deg), np.radians(azimuth_deg)
-    secant = 1.0 / np.cos(zenith)
-    axes = np.column_stack(
-        [core_x_m, core_y_m, np.sin(zenith) * np.cos(azimuth), np.sin(zenith) * np.sin(azimuth), np.cos(zenith)]
-    )
-    convention = _convention(settings)
-    cells = grids.reshape(n, N_CELLS, 2)
-    n_mu = np.empty(n)
-    lg_nmu = np.full(n, FIRST_LG_NMU)
+    axes = np.column_stack([core_x_m, core_y_m, zenith_deg, azimuth_deg]).astype(np.float32)
+    lg_ne, lg_nmu, age = (np.empty(len(axes)) for _ in range(3))
+    for begin in range(0, len(axes), CHUNK):
+        part = slice(begin, begin + CHUNK)
+        core_x, core_y, zenith, azimuth = (column[:, None] for column in axes[part].T)
+        r_m = axis_distance(X_M, Y_M, core_x, core_y, zenith, azimuth)
+        cosine = np.cos(np.radians(zenith))
+        lg_nmu[part], rho_mu = muon_number(readings.muon[part], r_m, cosine, settings)
+        lg_ne[part], age[part] = electron_number(readings.electron[part], r_m, cosine, rho_mu, settings)
+    return lg_ne, lg_nmu, age
+
+
+def muon_number(
+    deposit: np.ndarray, r_m: np.ndarray, cosine: np.ndarray, settings: Settings
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return lg Nmu and the density it implies: muons counted beyond 40 m over the sum of S cos(theta) f(r).
+
+    f has the mean muon shape at the estimated size, found in two passes.
+
+    Parameters
+    ----------
+    deposit
+        (n, 252) float32, MeV in the muon detectors.
+    r_m
+        (n, 252) float32, distances from the axis.
+    cosine
+        (n, 1) of the zenith angle.
+
+    Returns
+    -------
+    lg_nmu
+        (n,) float32.
+    rho_mu
+        (n, 252) float32, muons per m2 in the shower plane.
+    """
+    own = settings.reconstruction
+    area = (r_m > own.muon_r_min_m) * (MUON_AREA_M2 * cosine)
+    muons = np.rint(deposit * (cosine / settings.detector.muon_mev) + np.float32(own.muon_round))
+    counted = (muons * ((area > 0.0) & (deposit > 0.0))).sum(axis=1)
+    lg_nmu = np.full(len(deposit), FIRST_LG_NMU, dtype=np.float32)
     for _ in range(2):
-        muon_age = mean_muon_age(lg_nmu, secant)
-        _muon_number(cells, axes, muon_age, convention, n_mu)
-        n_mu = np.maximum(n_mu / muon_normalisation(muon_age), convention.min_muons)
+        per_muon = rho_muon(r_m, np.float32(1.0), mean_muon_age(lg_nmu[:, None], 1.0 / cosine))
+        n_mu = np.maximum(counted / np.einsum("ij,ij->i", area, per_muon), np.float32(own.min_muons))
         lg_nmu = np.log10(n_mu)
-    muon_age = mean_muon_age(lg_nmu, secant)
-    weight, age = np.empty(n), np.empty(n)
-    _electron_number(cells, axes, muon_age, n_mu * muon_normalisation(muon_age), convention, weight, age)
+    return lg_nmu, n_mu[:, None] * per_muon
+
+
+def electron_number(
+    deposit: np.ndarray, r_m: np.ndarray, cosine: np.ndarray, rho_mu: np.ndarray, settings: Settings
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return lg Ne and age, (n,) each, by moments of G = ln x + ln(1 + x), x = r/r0.
+
+    ln rho is linear in the age with slope G, so that <G> of the data equals <G> of the model at the likelihood's
+    maximum; five Newton steps from age 1. Ne is then the sum of electrons over the sum of the model's weights.
+    Stations near the axis and saturated ones are left out; negative electron numbers are allowed.
+
+    Parameters
+    ----------
+    deposit
+        (n, 252) float32, MeV in the e/gamma detectors.
+    r_m
+        (n, 252) float32, distances from the axis.
+    cosine
+        (n, 1) of the zenith angle.
+    rho_mu
+        (n, 252) muons per m2, to be subtracted.
+    """
+    own, detector = settings.reconstruction, settings.detector
+    area = ELECTRON_AREA_M2 * cosine
+    particles = deposit * (cosine / detector.electron_mev) - rho_mu * area - np.float32(detector.electron_stray)
+    used = (r_m > own.electron_r_min_m) & (deposit < detector.electron_cap_mev)
+    electrons = used * particles / energy_per_electron(r_m, settings)
+    x = np.maximum(r_m, MIN_R_M) / np.float32(own.electron_r0_m)
+    log_x, log_1x = np.log(x), np.log1p(x)
+    g = log_x + log_1x
+    at_one = used * area * np.exp(np.float32(-0.5) * log_x - np.float32(2.6) * log_1x)
+    total = electrons.sum(axis=1)
+    bright = total > 0.0
+    target = np.einsum("ij,ij->i", electrons, g) / np.where(bright, total, np.float32(1.0))
+    age = np.ones(len(total), dtype=np.float32)
+    for _ in range(NEWTON_STEPS):
+        weight = at_one * np.exp((age[:, None] - 1.0) * g)
+        norm = weight.sum(axis=1)
+        weight *= g
+        mean = weight.sum(axis=1) / norm
+        variance = np.einsum("ij,ij->i", weight, g) / norm - mean * mean
+        step = np.clip((target - mean) / np.maximum(variance, MIN_VARIANCE), -MAX_STEP, MAX_STEP)
+        age = np.clip(age + np.where(bright, step, np.float32(0.0)), *AGE_RANGE)
+    weight = at_one * np.exp((age[:, None] - 1.0) * g)
     # The normalisation is a density only below 1.55; older showers are quoted with that of the limit.
-    n_e = weight / electron_normalisation(np.minimum(age, 1.549), convention.electron_r0_m)
-    return np.log10(np.maximum(n_e, 1.0)), lg_nmu, age
+    c = electron_normalisation(np.minimum(age, np.float32(1.549)), own.electron_r0_m)
+    return np.log10(np.maximum(total / (weight.sum(axis=1) * c), 1.0)), age
 
 
 def energy(lg_ne: np.ndarray, lg_nmu: np.ndarray, zenith_deg: np.ndarray) -> np.ndarray:
@@ -166,92 +230,3 @@ def energy(lg_ne: np.ndarray, lg_nmu: np.ndarray, zenith_deg: np.ndarray) -> np.
     a = lg_ne + 3.0 * (secant - 1.0)
     b = lg_nmu + 0.5 * (secant - 1.0)
     return 10.905 + 0.25788 * a + 0.66704 * b + 0.07507 * a * a + 0.09277 * b * b - 0.16131 * a * b
-
-
-def _convention(settings: Settings) -> Convention:
-    values = settings.detector.model_dump() | settings.reconstruction.model_dump()
-    return Convention(**{name: float(values[name]) for name in Convention._fields})
-
-
-@numba.njit(cache=True, nogil=True)
-def _muon_number(cells: np.ndarray, axes: np.ndarray, muon_age: np.ndarray, c: Convention, number: np.ndarray) -> None:
-    """Fill ``number`` with counted muons over the sum of S cos(theta) f(r), f without its normalisation."""
-    for k in range(len(cells)):
-        core_x, core_y, u_x, u_y, cosine = axes[k]
-        counted, expected = 0.0, 0.0
-        for j in range(N_CELLS):
-            if MUON_AREA_M2[j] == 0.0:
-                continue
-            dx, dy = X_M[j] - core_x, Y_M[j] - core_y
-            along = dx * u_x + dy * u_y
-            r = math.sqrt(max(dx * dx + dy * dy - along * along, MIN_R_M * MIN_R_M))
-            if r <= c.muon_r_min_m:
-                continue
-            y = r / MUON_R0_M
-            expected += math.exp((muon_age[k] - 2.0) * math.log(y) + (muon_age[k] - 4.5) * math.log1p(y))
-            if cells[k, j, 1] > 0.0:
-                counted += np.rint(cells[k, j, 1] * cosine / c.muon_mev + c.muon_round)
-        number[k] = counted / (expected * MUON_AREA_M2.max() * cosine)
-
-
-@numba.njit(cache=True, nogil=True)
-def _electron_number(
-    cells: np.ndarray,
-    axes: np.ndarray,
-    muon_age: np.ndarray,
-    muon_density: np.ndarray,
-    c: Convention,
-    weight: np.ndarray,
-    age: np.ndarray,
-) -> None:
-    """Fill ``age`` by moments of G = ln x + ln(1 + x), x = r/r0, and ``weight`` with Ne times the normalisation.
-
-    ln rho is linear in the age with slope G, so that <G> of the data equals <G> of the model at the solution.
-    """
-    g, base, electrons = np.empty(N_CELLS), np.empty(N_CELLS), np.empty(N_CELLS)
-    for k in range(len(cells)):
-        core_x, core_y, u_x, u_y, cosine = axes[k]
-        n, total, moment = 0, 0.0, 0.0
-        for j in range(N_CELLS):
-            area = ELECTRON_AREA_M2[j]
-            if area == 0.0 or cells[k, j, 0] >= c.electron_cap_mev:
-                continue
-            dx, dy = X_M[j] - core_x, Y_M[j] - core_y
-            along = dx * u_x + dy * u_y
-            r = math.sqrt(max(dx * dx + dy * dy - along * along, MIN_R_M * MIN_R_M))
-            if r <= c.electron_r_min_m:
-                continue
-            x, y = r / c.electron_r0_m, r / MUON_R0_M
-            rho_mu = muon_density[k] * math.exp((muon_age[k] - 2.0) * math.log(y) + (muon_age[k] - 4.5) * math.log1p(y))
-            particles = cells[k, j, 0] * cosine / c.electron_mev - rho_mu * area * cosine - c.electron_stray
-            per_electron = 1.0 + c.photon_share + c.photon_share_core * math.exp(-r / c.photon_core_m)
-            log_x, log_1x = math.log(x), math.log1p(x)
-            g[n] = log_x + log_1x
-            # ln of S cos(theta) rho at age 1, in units of the normalisation
-            base[n] = math.log(area * cosine) - 0.5 * log_x - 2.6 * log_1x
-            electrons[n] = particles / per_electron
-            total += electrons[n]
-            moment += electrons[n] * g[n]
-            n += 1
-        age[k] = _solve_age(g, base, n, moment / total) if total > 0.0 else 1.0
-        model = 0.0
-        for i in range(n):
-            model += math.exp(base[i] + (age[k] - 1.0) * g[i])
-        weight[k] = total / model if model > 0.0 else 0.0
-
-
-@numba.njit(cache=True)
-def _solve_age(g: np.ndarray, base: np.ndarray, n: int, target: float) -> float:
-    """Return the age at which the model's <G> is ``target``: 5 Newton steps of at most 0.4 from 1."""
-    age = 1.0
-    for _ in range(5):
-        s0, s1, s2 = 0.0, 0.0, 0.0
-        for i in range(n):
-            w = math.exp(base[i] + (age - 1.0) * g[i])
-            s0 += w
-            s1 += w * g[i]
-            s2 += w * g[i] * g[i]
-        mean = s1 / s0
-        step = (target - mean) / max(s2 / s0 - mean * mean, 0.05)
-        age = min(max(age + min(max(step, -0.4), 0.4), AGE_RANGE[0]), AGE_RANGE[1])
-    return age
