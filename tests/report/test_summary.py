@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from showers.schema import InputError
 
 
 def text(table: object, width: int = 80) -> str:
-    console = Console(width=width, record=True, quiet=True)
-    console.print(table)
-    return console.export_text()
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(table)
+    return stream.getvalue()
 
 
 def test_composition_table_fits_a_terminal(composition_world: tuple[Path, Path]) -> None:
