@@ -1,0 +1,182 @@
+"""The saved bundle: a finished run folder that predicts new, unlabelled events.
+
+>>> import stacking                                         # doctest: +SKIP
+>>> predictions = stacking.load("runs/composition").predict("data/new_events")     # doctest: +SKIP
+>>> predictions.labels                                      # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from features.backend import resolve_device
+from features.extract import build_table
+from models.registry import load as load_learner
+from showers.dataset import Dataset
+from showers.files import read_json, write_json
+from showers.progress import Bars, silent
+from showers.schema import TASKS, InputError, Task
+from stacking.calibration import Calibrator
+from stacking.chain import Chain, Predictions
+from stacking.decision import Rule
+from stacking.events import Events, ShowerEvents
+from stacking.meta import meta_from_json, meta_to_json
+from stacking.oof import PREDICT_EVENTS, fold_folder, predict
+from stacking.runfolder import MANIFEST_FILE, write_predictions
+
+CALIBRATION_FILE = "calibration.json"
+META_FILE = "stack.json"
+DECISION_FILE = "decision.json"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A finished run, ready to predict; see :func:`load`."""
+
+    run: Path
+    chain: Chain
+    manifest: Mapping[str, Any]
+
+    @property
+    def task(self) -> Task:
+        """What is predicted."""
+        return self.chain.task
+
+    def predict(
+        self,
+        dataset: str | Path,
+        *,
+        device: str = "auto",
+        workers: int | None = None,
+        everything: bool = False,
+        bars: Bars = silent,
+    ) -> Predictions:
+        """Predict the events of a dataset folder; labels are neither needed nor looked at.
+
+        Parameters
+        ----------
+        dataset
+            Dataset folder; its feature table is built if missing.
+        device
+            Where features are computed.
+        workers
+            Processes for the features.
+        everything
+            Also return the learners that the shipped prediction does not need.
+
+        Raises
+        ------
+        InputError
+            If the folder cannot be used, or the run was trained on a table.
+        """
+        if self.task.name not in TASKS:
+            raise InputError(f"{self.run} was trained on a table: give it a table, not a dataset folder")
+        if not len(Dataset.open(dataset, labels=False)):
+            raise InputError(f"{dataset} holds no events")
+        device = resolve_device(device)
+        table = build_table(Path(dataset), device=device, workers=workers, bars=bars)
+        return self.predict_events(
+            ShowerEvents(Path(dataset), table.folder, self.task), everything=everything, bars=bars
+        )
+
+    def predict_events(self, events: Events, *, everything: bool = False, bars: Bars = silent) -> Predictions:
+        """Predict opened events, in pieces of bounded memory."""
+        rows = np.arange(len(events))
+        names = self.chain.meta.learners if everything else self.chain.needed
+        threads = int(self.manifest["config"]["threads"])
+        fits: dict[str, np.ndarray] = {}
+        n_fits = {name: len(self.chain.calibrators[name]) for name in names}
+        done, total = 0, sum(n_fits.values()) * len(rows)
+        with threadpool_limits(threads), bars("predicting", "events") as progress:
+            for name in names:
+                record = self._learner(name)
+                parts = []
+                for fold in range(n_fits[name]):
+                    learner = load_learner(fold_folder(self.run, name, fold))
+                    parts.append(
+                        predict(learner, events, rows, tuple(record["features"]), grids=bool(record["needs_grid"]))
+                    )
+                    done += len(rows)
+                    progress(done, total, f"{name} fold {fold}")
+                fits[name] = np.stack(parts)
+        return finish(self.chain, fits, events.context())
+
+    def _learner(self, name: str) -> Mapping[str, Any]:
+        return next(row for row in self.manifest["learners"] if row["name"] == name)
+
+    @classmethod
+    def load(cls, run: str | Path) -> Self:
+        """Open a finished run folder; nothing in it is executed.
+
+        Raises
+        ------
+        InputError
+            If it is not a run folder or not finished.
+        """
+        run = Path(run)
+        if not (run / MANIFEST_FILE).exists():
+            raise InputError(f"{run} is not a run folder: it has no {MANIFEST_FILE}")
+        manifest = read_json(run / MANIFEST_FILE)
+        if not manifest.get("complete"):
+            raise InputError(f"{run} is not finished: start the same command again to continue it")
+        return cls(run, load_chain(run, manifest), manifest)
+
+
+def finish(chain: Chain, fits: Mapping[str, np.ndarray], context: np.ndarray | None) -> Predictions:
+    """Take raw log-probabilities of all fits to the shipped prediction, piece by piece.
+
+    One numerical thread, so that training and bundle give the same last bits anywhere.
+    """
+    n_events = next(iter(fits.values())).shape[1]
+    pieces = []
+    with threadpool_limits(1):
+        for start in range(0, n_events, PREDICT_EVENTS):
+            piece = slice(start, start + PREDICT_EVENTS)
+            part = {name: z[:, piece] for name, z in fits.items()}
+            pieces.append(chain.posteriors(part, None if context is None else context[piece]))
+    joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]} if pieces else {}
+    return chain.predictions(joined)
+
+
+def save_chain(run: Path, chain: Chain) -> None:
+    """Write ``meta/*.json``."""
+    calibrators = {name: [c.as_json() for c in fits] for name, fits in chain.calibrators.items()}
+    write_json(run / "meta" / CALIBRATION_FILE, calibrators)
+    write_json(run / "meta" / META_FILE, {**meta_to_json(chain.meta), "shipped": chain.shipped})
+    write_json(run / "meta" / DECISION_FILE, {name: rule.as_json() for name, rule in chain.rules.items()})
+
+
+def load_chain(run: Path, manifest: Mapping[str, Any]) -> Chain:
+    """Read what :func:`save_chain` wrote."""
+    stack = read_json(run / "meta" / META_FILE)
+    calibrators = read_json(run / "meta" / CALIBRATION_FILE)
+    rules = read_json(run / "meta" / DECISION_FILE)
+    name = str(manifest["task"])
+    return Chain(
+        task=TASKS[name] if name in TASKS else Task(name, tuple(manifest["classes"])),
+        calibrators={name: [Calibrator.from_json(c) for c in fits] for name, fits in calibrators.items()},
+        meta=meta_from_json(stack),
+        rules={name: Rule.from_json(rule) for name, rule in rules.items()},
+        shipped=str(stack["shipped"]),
+        config_hash=str(manifest["config_hash"]),
+    )
+
+
+def load(run: str | Path) -> Bundle:
+    """Open a finished run folder for predictions; see :class:`Bundle`."""
+    return Bundle.load(run)
+
+
+def predict_to_file(
+    run: Path, data: Path, out: Path, *, device: str = "auto", workers: int | None = None, bars: Bars = silent
+) -> Predictions:
+    """Predict a dataset folder with a finished run and write the result like ``predictions.npz``."""
+    predictions = load(run).predict(data, device=device, workers=workers, bars=bars)
+    write_predictions(Path(out), predictions)
+    return predictions

@@ -1,0 +1,209 @@
+"""Where a run's events come from: small, picklable descriptions that carry paths and open them where the work is done.
+
+:class:`ShowerEvents` is a dataset folder with its feature table; :class:`TableEvents` is a Parquet file of any origin.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import polars as pl
+
+from features.catalogue import feature_set
+from features.table import FeatureTable
+from models.base import Batch
+from models.registry import LearnerSpec
+from showers.dataset import Dataset
+from showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, InputError, Task
+
+LABEL_COLUMN = "__label__"
+GROUP_COLUMN = "__group__"
+CONTEXT_SCALARS = ("E", "Ze", "Ne", "Nmu")
+"""Scalars that a meta-learner may look at beside the learners' log-probabilities."""
+
+
+class Events(ABC):
+    """Events that learners can be given. Holds paths only, so it travels to any process."""
+
+    has_grids: ClassVar[bool] = False
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of events."""
+
+    @abstractmethod
+    def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
+        """Return the table columns that a learner is to see."""
+
+    @abstractmethod
+    def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
+        """Return unlabelled events; ``rows`` are (n,) positions."""
+
+    @abstractmethod
+    def labels(self) -> np.ndarray:
+        """Return (N,) int64 class numbers of *training* events."""
+
+    def energy(self) -> np.ndarray | None:
+        """Return (N,) lg(E/eV) for stratified folds, where there is such a thing."""
+        return None
+
+    def groups(self) -> np.ndarray | None:
+        """Return (N,) int64 group numbers, where there are groups."""
+        return None
+
+    def context(self) -> np.ndarray | None:
+        """Return (N, K) float64 quantities that a meta-learner may look at, or None."""
+        return None
+
+    def passes_evaluation_cuts(self) -> np.ndarray:
+        """Return (N,) bool: events of the kind that predictions are judged on."""
+        return np.ones(len(self), dtype=bool)
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a hash of all inputs (labels excluded)."""
+
+
+@dataclass(frozen=True)
+class ShowerEvents(Events):
+    """A dataset folder and the feature table made from it."""
+
+    has_grids: ClassVar[bool] = True
+
+    dataset: Path
+    table: Path
+    task: Task
+    labelled: bool = False
+    """False for events to be predicted: their label file is neither needed nor looked at."""
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    @property
+    def _opened(self) -> Dataset:
+        return _open_dataset(self.dataset, _stamp(self.dataset / MATRICES_FILE))
+
+    @property
+    def _features(self) -> FeatureTable:
+        return _open_table(self.table, _stamp(self.table))
+
+    def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
+        """Return the columns of the learner's feature set that the table has."""
+        available = self._features.columns
+        if spec.features is None:
+            return ()
+        if isinstance(spec.features, str):
+            return feature_set(spec.features, available)
+        missing = [name for name in spec.features if name not in available]
+        if missing:
+            raise InputError(
+                f"{self.table}: learner {spec.name!r} needs columns {', '.join(missing)}, not in the table"
+            )
+        return tuple(spec.features)
+
+    def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
+        """Return unlabelled events."""
+        data = self._opened
+        scalars = np.asarray(data.scalars[rows], dtype=np.float32)
+        names = SCALAR_NAMES
+        if data.age is not None:
+            scalars = np.column_stack([scalars, data.age[rows]])
+            names = (*names, AGE.name)
+        return Batch(
+            index=np.asarray(rows, dtype=np.int64),
+            table=self._features.matrix(columns, rows) if columns else None,
+            columns=columns,
+            grids=data.matrices if grids else None,
+            scalars=scalars,
+            scalar_columns=names,
+        )
+
+    def labels(self) -> np.ndarray:
+        """Return the training labels; events to be predicted have none."""
+        if not self.labelled:
+            raise InputError(f"{self.dataset} holds events to be predicted: its labels are not read here")
+        found = Dataset.open(self.dataset, self.task, labels=True).labels
+        assert found is not None
+        return np.asarray(found, dtype=np.int64)
+
+    def energy(self) -> np.ndarray:
+        """Return the reconstructed lg(E/eV), (N,) float32."""
+        return np.asarray(self._opened.scalars[:, SCALAR_NAMES.index("E")], dtype=np.float32)
+
+    def groups(self) -> np.ndarray | None:
+        """Return ``groups.npy``, if the folder has it."""
+        groups = self._opened.groups
+        return None if groups is None else np.asarray(groups)
+
+    def context(self) -> np.ndarray:
+        """Return energy, zenith and the two sizes, (N, 4) float64."""
+        columns = [SCALAR_NAMES.index(name) for name in CONTEXT_SCALARS]
+        return np.asarray(self._opened.scalars[:, columns], dtype=np.float64)
+
+    def passes_evaluation_cuts(self) -> np.ndarray:
+        """Return which events pass the cuts under which predictions are judged."""
+        data = self._opened
+        return data.evaluation_cuts.mask(data.scalar_frame())
+
+    def fingerprint(self) -> str:
+        """Return the hash of the dataset and of its feature table."""
+        return f"{self._opened.fingerprint()}:{self._features.fingerprint}"
+
+
+@dataclass(frozen=True)
+class TableEvents(Events):
+    """A Parquet file as :mod:`stacking.table` writes it: float32 columns, label and group in reserved columns."""
+
+    file: Path
+    columns: tuple[str, ...]
+    content_hash: str
+    grouped: bool = False
+
+    def __len__(self) -> int:
+        return int(pl.scan_parquet(self.file).select(pl.len()).collect().item())
+
+    def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
+        """Return all columns: named feature sets mean nothing in a foreign table."""
+        return self.columns
+
+    def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
+        """Return unlabelled rows."""
+        if grids:
+            raise InputError(f"{self.file} is a table: learners that need grids cannot use it")
+        frame = pl.read_parquet(self.file, columns=list(columns))
+        table = np.asfortranarray(frame.to_numpy(order="fortran")[rows], dtype=np.float32)
+        return Batch(index=np.asarray(rows, dtype=np.int64), table=table, columns=columns)
+
+    def labels(self) -> np.ndarray:
+        """Return the class numbers of a training table."""
+        return pl.read_parquet(self.file, columns=[LABEL_COLUMN])[LABEL_COLUMN].to_numpy().astype(np.int64)
+
+    def groups(self) -> np.ndarray | None:
+        """Return the group numbers, if the run names a group column."""
+        if not self.grouped:
+            return None
+        return pl.read_parquet(self.file, columns=[GROUP_COLUMN])[GROUP_COLUMN].to_numpy().astype(np.int64)
+
+    def fingerprint(self) -> str:
+        """Return the hash of the file that the user gave."""
+        return self.content_hash
+
+
+@lru_cache(maxsize=8)
+def _open_dataset(path: Path, stamp: int) -> Dataset:
+    # Opening scans the scalars, and a worker does several tasks on the same folder; the stamp notices a new one.
+    return Dataset.open(path, labels=False)
+
+
+@lru_cache(maxsize=8)
+def _open_table(path: Path, stamp: int) -> FeatureTable:
+    return FeatureTable.open(path)
+
+
+def _stamp(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0

@@ -1,0 +1,109 @@
+"""Folds: who may learn from whom.
+
+Events are dealt like cards: sorted by class and energy bin, in random order inside, then round-robin. Every fold gets
+the same share of each class and of each class's energy bins to within one event. Events of one group (the same
+simulated shower) are dealt together, so no shower is ever in two folds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from showers.schema import InputError
+
+LG_ENERGY_EDGES = (15.0, 15.5, 16.0, 16.5, 17.0)
+"""Borders of the benchmark's energy bins, lg(E/eV)."""
+
+
+def assign_folds(
+    labels: np.ndarray,
+    n_folds: int,
+    *,
+    seed: int,
+    energy: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+    classes: tuple[str, ...] | None = None,
+) -> np.ndarray:
+    """Deal events to folds, stratified by class and energy bin, groups kept together.
+
+    Parameters
+    ----------
+    labels
+        (N,) integer class numbers.
+    n_folds
+        Number of folds, at least 2.
+    seed
+        Same seed, same events: same folds.
+    energy
+        (N,) lg(E/eV), or None for no stratification in energy.
+    groups
+        (N,) integers; equal values stay together. The first event of a group gives its class and energy bin.
+    classes
+        Class names, for messages.
+
+    Returns
+    -------
+    (N,) int8, 0..n_folds-1.
+
+    Raises
+    ------
+    InputError
+        If a class has fewer events (or groups) than folds.
+    """
+    n_events = len(labels)
+    if groups is None:
+        first, member = np.arange(n_events), np.arange(n_events)
+    else:
+        _, first, member = np.unique(groups, return_index=True, return_inverse=True)
+    label = np.asarray(labels)[first]
+    _refuse_small_classes(label, n_folds, classes, "events" if groups is None else "groups of events")
+    energy_bin = np.digitize(np.asarray(energy)[first], LG_ENERGY_EDGES) if energy is not None else np.zeros(len(first))
+    rng = np.random.default_rng(np.random.SeedSequence([seed, n_folds]))
+    order = np.lexsort((rng.permutation(len(first)), energy_bin, label))
+    fold_of_card = np.empty(len(first), dtype=np.int8)
+    # One round of dealing through the classes: what does not divide evenly starts where the last class stopped.
+    fold_of_card[order] = np.arange(len(first)) % n_folds
+    return fold_of_card[member]
+
+
+def early_stopping_rows(
+    rows: np.ndarray,
+    labels: np.ndarray,
+    fraction: float,
+    *,
+    seed: int,
+    energy: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return which of the training ``rows`` serve early stopping, (n,) bool, cut by the rules of :func:`assign_folds`.
+
+    Parameters
+    ----------
+    rows
+        (n,) positions in the full arrays.
+    labels, energy, groups
+        Full arrays, one value per event of the dataset.
+    fraction
+        Wanted share; rounded to one part in a whole number.
+    """
+    parts = max(2, round(1.0 / fraction))
+    label = np.asarray(labels)[rows]
+    smallest = np.bincount(label).astype(float)
+    parts = int(min(parts, max(2, smallest[smallest > 0].min())))
+    dealt = assign_folds(
+        label,
+        parts,
+        seed=seed,
+        energy=None if energy is None else energy[rows],
+        groups=None if groups is None else groups[rows],
+    )
+    return dealt == 0
+
+
+def _refuse_small_classes(labels: np.ndarray, n_folds: int, classes: tuple[str, ...] | None, counted: str) -> None:
+    counts = np.bincount(labels, minlength=len(classes) if classes else 0)
+    for number in np.flatnonzero(counts < n_folds):
+        if classes is None and counts[number] == 0:
+            continue
+        name = classes[number] if classes else str(number)
+        raise InputError(f"class {name!r} has {counts[number]} {counted}, fewer than the {n_folds} folds asked for")

@@ -1,0 +1,54 @@
+"""Stacking on the benchmark's dataset folders: feature tables where missing, then the engine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from features.backend import resolve_device
+from features.extract import build_table
+from showers.dataset import Dataset
+from showers.progress import Bars, silent
+from showers.schema import InputError, task_named
+from stacking.config import StackConfig
+from stacking.engine import Job, StackResult, run
+from stacking.events import ShowerEvents
+from stacking.resources import Cost, measured
+
+__all__ = ["StackResult", "stack"]
+
+
+def stack(config: StackConfig, *, bars: Bars = silent) -> StackResult:
+    """Train base learners and the stack on ``DATA/{task}_train``, predict ``DATA/{task}_test``.
+
+    Killed at any moment and started again, it continues and ends with the same bytes in ``predictions.npz``. The
+    test folder's labels are neither needed nor looked at.
+
+    Raises
+    ------
+    InputError
+        For data that cannot be used, too few events of a class, an unknown learner, a device that is not there, or a
+        run folder of another configuration.
+    """
+    task = task_named(config.task)
+    device = resolve_device(config.device)
+    # Before any work: both folders must be readable, and every fold must be able to hold every class.
+    opened = Dataset.open(config.train_folder, task)
+    if not len(Dataset.open(config.test_folder, labels=False)):
+        raise InputError(f"{config.test_folder} holds no events")
+    assert opened.labels is not None
+    counts = np.bincount(opened.labels, minlength=task.n_classes)
+    for name, count in zip(task.classes, counts, strict=True):
+        if count < config.n_folds:
+            raise InputError(
+                f"{config.train_folder}: class {name!r} has {count} events, fewer than the {config.n_folds} folds"
+            )
+    config.learner_specs(task)
+    costs: list[Cost] = []
+    tables = {}
+    for split, folder in (("train", config.train_folder), ("test", config.test_folder)):
+        with measured(f"features {split}") as cost:
+            tables[split] = build_table(folder, device=device, workers=config.workers, bars=bars).folder
+        costs.append(cost)
+    train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
+    test = ShowerEvents(config.test_folder, tables["test"], task)
+    return run(Job(config, task, train, test, device, costs), bars=bars)

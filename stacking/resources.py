@@ -1,0 +1,68 @@
+"""What a step costs: wall-clock, CPU time and peak memory, measured in the process that does the work."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+
+
+@dataclass
+class Cost:
+    """One step's use of the machine; filled when the step ends."""
+
+    step: str
+    learner: str | None = None
+    fold: int | None = None
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_mb: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row of the manifest."""
+        return asdict(self)
+
+
+@contextmanager
+def measured(step: str, learner: str | None = None, fold: int | None = None) -> Iterator[Cost]:
+    """Measure the block; child processes that end inside it count as well."""
+    cost = Cost(step, learner, fold)
+    _forget_peak()
+    wall, cpu = time.perf_counter(), _cpu_seconds()
+    try:
+        yield cost
+    finally:
+        cost.wall_s = time.perf_counter() - wall
+        cost.cpu_s = _cpu_seconds() - cpu
+        cost.peak_mb = _peak_mb()
+
+
+def _cpu_seconds() -> float:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def _forget_peak() -> None:
+    # Linux keeps the high-water mark of a process; 5 resets it, so that each task of a worker has its own.
+    if _CLEAR.exists():
+        try:
+            _CLEAR.write_text("5")
+        except PermissionError:
+            return
+
+
+def _peak_mb() -> float:
+    if _STATUS.exists():
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024
