@@ -176,7 +176,16 @@ def load(run: str | Path) -> Bundle:
 def predict_to_file(
     run: Path, data: Path, out: Path, *, device: str = "auto", workers: int | None = None, bars: Bars = silent
 ) -> Predictions:
-    """Predict a dataset folder with a finished run and write the result like ``predictions.npz``."""
-    predictions = load(run).predict(data, device=device, workers=workers, bars=bars)
+    """Predict new data with a finished run and write the result.
+
+    A dataset folder gives a file like ``predictions.npz``; a table, for a run on tables, class probabilities per row.
+    """
+    bundle = load(run)
+    if bundle.task.name not in TASKS:
+        # Imported here: tables need the whole engine, which needs this module.
+        from stacking.table import predict_table_to_file
+
+        return predict_table_to_file(bundle, Path(data), Path(out), bars=bars)
+    predictions = bundle.predict(data, device=device, workers=workers, bars=bars)
     write_predictions(Path(out), predictions)
     return predictions

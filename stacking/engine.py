@@ -7,8 +7,8 @@ here. Test labels do not exist in this module: test events come without them.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +75,12 @@ class Job:
     train: Events
     test: Events | None
     device: str
-    costs: list[Cost]
+    costs: list[Cost] = field(default_factory=list)
     """Steps done before the engine starts (feature tables)."""
+    prepare: Callable[[], None] | None = None
+    """What to write into the run folder first, once it is known to be this run's."""
+    remarks: tuple[str, ...] = ()
+    """What the user should know about the input."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -87,7 +91,7 @@ class Job:
             "classes": list(self.task.classes),
             "device": self.device,
             "train_fingerprint": self.train.fingerprint(),
-            "test_fingerprint": self.test.fingerprint() if self.test else None,
+            "test_fingerprint": self.test.fingerprint() if self.test is not None else None,
         }
 
     @property
@@ -125,6 +129,8 @@ def run(job: Job, *, bars: Bars = silent) -> StackResult:
         finished = _finished(folder)
         if finished:
             return StackResult(folder, finished, None)
+        if job.prepare:
+            job.prepare()
         folds = _deal(job)
         manifest = _opening(job, folds, identity, config_hash)
         write_manifest(folder, manifest)
@@ -185,15 +191,15 @@ def _opening(job: Job, folds: _Folds, identity: dict[str, Any], config_hash: str
         "seed": job.config.seed,
         "data": {
             "train": str(getattr(job.train, "dataset", getattr(job.train, "file", ""))),
-            "test": str(getattr(job.test, "dataset", getattr(job.test, "file", ""))) if job.test else None,
+            "test": str(getattr(job.test, "dataset", getattr(job.test, "file", ""))) if job.test is not None else None,
             "train_fingerprint": identity["train_fingerprint"],
             "test_fingerprint": identity["test_fingerprint"],
             "n_train": len(job.train),
             "n_judged": int(folds.judged.sum()),
-            "n_test": len(job.test) if job.test else 0,
+            "n_test": len(job.test) if job.test is not None else 0,
             "grouped": job.train.groups() is not None,
         },
-        "remarks": [folds.remark] if folds.remark else [],
+        "remarks": [*job.remarks, *([folds.remark] if folds.remark else [])],
         "versions": versions(),
         "git_revision": git_revision(),
         "device": job.device,

@@ -50,13 +50,26 @@ def assign_folds(
     InputError
         If a class has fewer events (or groups) than folds.
     """
-    n_events = len(labels)
+    first, _ = _cards(groups, len(labels))
+    _refuse_small_classes(
+        np.asarray(labels)[first], n_folds, classes, "events" if groups is None else "groups of events"
+    )
+    return _deal(labels, n_folds, seed, energy, groups)
+
+
+def _cards(groups: np.ndarray | None, n_events: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first event of each group and the group number of each event."""
     if groups is None:
-        first, member = np.arange(n_events), np.arange(n_events)
-    else:
-        _, first, member = np.unique(groups, return_index=True, return_inverse=True)
+        return np.arange(n_events), np.arange(n_events)
+    _, first, member = np.unique(groups, return_index=True, return_inverse=True)
+    return first, member
+
+
+def _deal(
+    labels: np.ndarray, n_folds: int, seed: int, energy: np.ndarray | None, groups: np.ndarray | None
+) -> np.ndarray:
+    first, member = _cards(groups, len(labels))
     label = np.asarray(labels)[first]
-    _refuse_small_classes(label, n_folds, classes, "events" if groups is None else "groups of events")
     energy_bin = np.digitize(np.asarray(energy)[first], LG_ENERGY_EDGES) if energy is not None else np.zeros(len(first))
     rng = np.random.default_rng(np.random.SeedSequence([seed, n_folds]))
     order = np.lexsort((rng.permutation(len(first)), energy_bin, label))
@@ -86,18 +99,19 @@ def early_stopping_rows(
     fraction
         Wanted share; rounded to one part in a whole number.
     """
-    parts = max(2, round(1.0 / fraction))
     label = np.asarray(labels)[rows]
-    smallest = np.bincount(label).astype(float)
-    parts = int(min(parts, max(2, smallest[smallest > 0].min())))
-    dealt = assign_folds(
+    dealt = _deal(
         label,
-        parts,
-        seed=seed,
-        energy=None if energy is None else energy[rows],
-        groups=None if groups is None else groups[rows],
+        max(2, round(1.0 / fraction)),
+        seed,
+        None if energy is None else energy[rows],
+        None if groups is None else groups[rows],
     )
-    return dealt == 0
+    stop = dealt == 0
+    # A class of one shower is for learning, not for stopping.
+    for k in np.setdiff1d(label, label[~stop]):
+        stop[label == k] = False
+    return stop
 
 
 def _refuse_small_classes(labels: np.ndarray, n_folds: int, classes: tuple[str, ...] | None, counted: str) -> None:

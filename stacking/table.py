@@ -1,0 +1,268 @@
+"""Stacking on a table of any origin: Parquet or CSV, numeric columns, a label column, two or more classes.
+
+The same engine as for showers, with the learners that need no grid. Results are judged on nested out-of-fold
+predictions of the training table; a label column in the test table is dropped while reading and never seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from features.backend import resolve_device
+from models.base import Batch
+from models.registry import LearnerSpec
+from showers.files import atomic_path, hash_file, write_json
+from showers.progress import Bars, silent
+from showers.schema import TASKS, InputError, Task
+from stacking.bundle import Bundle
+from stacking.chain import Predictions
+from stacking.config import TableConfig
+from stacking.engine import Job, StackResult, run
+from stacking.events import GROUP_COLUMN, LABEL_COLUMN, Events, TableEvents
+from stacking.table_metrics import table_metrics
+
+MAX_CLASSES = 100
+"""More different labels are taken for a quantity, not for classes."""
+TASK_NAME = "table"
+PREDICTIONS_TABLE = "predictions.parquet"
+METRICS_FILE = "metrics_table.json"
+
+__all__ = ["TableConfig", "predict_table", "predict_table_to_file", "stack_table"]
+
+
+@dataclass(frozen=True)
+class FrameEvents(Events):
+    """New rows in memory, to be predicted by a bundle."""
+
+    matrix: np.ndarray
+    """(N, F) float32, Fortran-ordered."""
+    columns: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
+        """Return all columns."""
+        return self.columns
+
+    def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
+        """Return unlabelled rows."""
+        position = [self.columns.index(name) for name in columns]
+        table = np.asfortranarray(self.matrix[rows][:, position])
+        return Batch(index=np.asarray(rows, dtype=np.int64), table=table, columns=columns)
+
+    def labels(self) -> np.ndarray:
+        """New rows have none."""
+        raise InputError("rows to be predicted have no labels")
+
+    def fingerprint(self) -> str:
+        """Rows in memory are never trained on."""
+        raise InputError("rows in memory cannot be trained on")
+
+
+def stack_table(config: TableConfig, *, bars: Bars = silent) -> StackResult:
+    """Train on a table, write ``predictions.parquet`` and ``metrics_table.json`` into the run folder.
+
+    ``predictions.parquet`` holds, per row of the test table (without one: of the training table, out-of-fold), the
+    probability of each class and the most probable one.
+
+    Raises
+    ------
+    InputError
+        For a file that cannot be read, a missing column, labels that are missing or not classes, infinite values, a
+        test table that lacks columns.
+    """
+    train = _read(config.table)
+    label, classes = _labels(train, config.table, config.label)
+    group = _groups(train, config.table, config.group)
+    reserved = {config.label, config.group}
+    columns, remarks = _numeric_columns(train, config.table, reserved)
+    frame = _checked(train, config.table, columns).with_columns(pl.Series(LABEL_COLUMN, label))
+    frame = frame if group is None else frame.with_columns(pl.Series(GROUP_COLUMN, group))
+    folder = config.run / "table"
+    hashes = {"train": hash_file(config.table)}
+    test_frame, test = None, None
+    if config.test_table:
+        test_frame, more = _test_rows(config.test_table, columns, reserved)
+        remarks += more
+        hashes["test"] = hash_file(config.test_table)
+        test = TableEvents(folder / "test.parquet", columns, hashes["test"])
+
+    def prepare() -> None:
+        _write(folder / "train.parquet", frame)
+        if test_frame is not None:
+            _write(folder / "test.parquet", test_frame)
+
+    result = run(
+        Job(
+            config=config,
+            task=Task(TASK_NAME, classes),
+            train=TableEvents(folder / "train.parquet", columns, hashes["train"], grouped=group is not None),
+            test=test,
+            device=resolve_device(config.device),
+            prepare=prepare,
+            remarks=tuple(remarks),
+        ),
+        bars=bars,
+    )
+    _write_results(result, classes, label)
+    return result
+
+
+def _write_results(result: StackResult, classes: tuple[str, ...], labels: np.ndarray) -> None:
+    systems = [row["name"] for row in result.manifest["learners"] if row["status"] == "ok"] + ["average", "stack"]
+    shipped = "stack" if result.manifest["gate"]["shipped"] else result.manifest["gate"]["best_learner"]
+    out_of_fold = {name: _out_of_fold(result.run, name, classes) for name in systems}
+    metrics: dict[str, Any] = {
+        "judged_on": "nested out-of-fold predictions of the training table",
+        "shipped": shipped,
+        "systems": {name: table_metrics(labels, log_proba, classes) for name, log_proba in out_of_fold.items()},
+    }
+    write_json(result.run / METRICS_FILE, metrics)
+    file = result.run / "test" / f"{shipped}.npz"
+    if result.manifest["data"]["n_test"]:
+        with np.load(file, allow_pickle=False) as stored:
+            log_proba = stored["log_proba"]
+    else:
+        log_proba = out_of_fold[shipped]
+    _write(result.run / PREDICTIONS_TABLE, probabilities(log_proba, classes))
+
+
+def _out_of_fold(folder: Path, name: str, classes: tuple[str, ...]) -> np.ndarray:
+    frame = pl.read_parquet(folder / "oof" / f"{name}.parquet", columns=[f"logp_{c}" for c in classes])
+    return frame.to_numpy()
+
+
+def probabilities(log_proba: np.ndarray, classes: tuple[str, ...]) -> pl.DataFrame:
+    """Return the table of class probabilities: row, ``p_<class>``, predicted class."""
+    best = np.argmax(log_proba, axis=1)
+    return pl.DataFrame(
+        {
+            "row": np.arange(len(log_proba), dtype=np.uint32),
+            **{f"p_{name}": np.exp(log_proba[:, k]) for k, name in enumerate(classes)},
+            "predicted": pl.Series([classes[k] for k in best], dtype=pl.String),
+        }
+    )
+
+
+def predict_table(bundle: Bundle, file: Path, *, bars: Bars = silent) -> tuple[Predictions, pl.DataFrame]:
+    """Predict the rows of a new table with a finished run on tables.
+
+    Raises
+    ------
+    InputError
+        If the run was trained on showers, or the table lacks columns.
+    """
+    if bundle.task.name in TASKS:
+        raise InputError(f"{bundle.run} was trained on showers: give it a dataset folder, not a table")
+    columns = tuple(bundle.manifest["learners"][0]["features"])
+    config = bundle.manifest["config"]
+    frame, _ = _test_rows(Path(file), columns, {config["label"], config["group"]})
+    events = FrameEvents(np.asfortranarray(frame.to_numpy(), dtype=np.float32), columns)
+    predictions = bundle.predict_events(events, bars=bars)
+    return predictions, probabilities(predictions.log_proba, bundle.task.classes)
+
+
+def predict_table_to_file(bundle: Bundle, file: Path, out: Path, *, bars: Bars = silent) -> Predictions:
+    """Predict a new table; write class probabilities (Parquet, or CSV by the name of ``out``) and the run's hash."""
+    predictions, frame = predict_table(bundle, file, bars=bars)
+    hashed = frame.with_columns(pl.lit(predictions.config_hash).alias("config_hash"))
+    if out.suffix.lower() == ".csv":
+        with atomic_path(out) as temporary:
+            hashed.write_csv(temporary)
+    else:
+        _write(out, hashed)
+    return predictions
+
+
+def _read(file: Path, columns: list[str] | None = None) -> pl.DataFrame:
+    kinds = {".parquet": pl.scan_parquet, ".pq": pl.scan_parquet, ".csv": pl.scan_csv}
+    if not file.is_file():
+        raise InputError(f"{file} does not exist" if not file.exists() else f"{file} is not a file")
+    if file.suffix.lower() not in kinds:
+        raise InputError(f"{file}: expected a table named .parquet, .pq or .csv")
+    scan: Any = kinds[file.suffix.lower()]
+    options = {"infer_schema_length": None} if scan is pl.scan_csv else {}
+    try:
+        frame = scan(file, **options)
+        frame = frame if columns is None else frame.select(columns)
+        found: pl.DataFrame = frame.collect()
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
+    if not found.height:
+        raise InputError(f"{file} has no rows")
+    return found
+
+
+def _labels(frame: pl.DataFrame, file: Path, column: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    values = _column(frame, file, column, "label")
+    found = values.unique().sort()
+    if len(found) < 2:
+        raise InputError(f"{file}: label column {column!r} holds one value only: expected 2 or more classes")
+    if len(found) > MAX_CLASSES:
+        raise InputError(f"{file}: label column {column!r} holds {len(found)} different values, at most {MAX_CLASSES}")
+    codes = values.replace_strict(found, pl.Series(range(len(found)), dtype=pl.Int64), return_dtype=pl.Int64)
+    return codes.to_numpy().astype(np.int64), tuple(str(value) for value in found)
+
+
+def _groups(frame: pl.DataFrame, file: Path, column: str | None) -> np.ndarray | None:
+    if column is None:
+        return None
+    return _column(frame, file, column, "group").rank("dense").to_numpy().astype(np.int64)
+
+
+def _column(frame: pl.DataFrame, file: Path, column: str, what: str) -> pl.Series:
+    if column not in frame.columns:
+        raise InputError(f"{file} has no column {column!r} ({what}): it has {', '.join(frame.columns[:20])}")
+    values = frame[column]
+    empty = values.is_null() | (values.is_nan() if values.dtype.is_float() else False)
+    if empty.any():
+        first = int(empty.arg_true()[0])
+        raise InputError(f"{file}: row {first}, column {column!r} is empty: every row needs a {what}")
+    return values
+
+
+def _numeric_columns(frame: pl.DataFrame, file: Path, reserved: set[str | None]) -> tuple[tuple[str, ...], list[str]]:
+    columns, skipped = [], []
+    for name, dtype in frame.schema.items():
+        if name not in reserved:
+            (columns if dtype.is_numeric() or dtype == pl.Boolean else skipped).append(name)
+    if not columns:
+        raise InputError(f"{file} has no numeric column beside {', '.join(sorted(filter(None, reserved)))}")
+    remarks = [f"{file}: columns that are not numeric are ignored: {', '.join(skipped)}"] if skipped else []
+    return tuple(columns), remarks
+
+
+def _test_rows(file: Path, columns: tuple[str, ...], reserved: set[str | None]) -> tuple[pl.DataFrame, list[str]]:
+    if not file.is_file():
+        raise InputError(f"{file} does not exist")
+    header = (pl.scan_csv(file) if file.suffix.lower() == ".csv" else pl.scan_parquet(file)).collect_schema().names()
+    missing = [name for name in columns if name not in header]
+    if missing:
+        raise InputError(f"{file} lacks columns of the training table: {', '.join(missing)}")
+    extra = [name for name in header if name not in columns and name not in reserved]
+    remarks = [f"{file}: columns that the training table lacks are ignored: {', '.join(extra)}"] if extra else []
+    return _checked(_read(file, list(columns)), file, columns), remarks
+
+
+def _checked(frame: pl.DataFrame, file: Path, columns: tuple[str, ...]) -> pl.DataFrame:
+    for name in columns:
+        if not (frame.schema[name].is_numeric() or frame.schema[name] == pl.Boolean):
+            raise InputError(f"{file}: column {name!r} holds {frame.schema[name]}, expected numbers")
+    found = frame.select(pl.col(name).cast(pl.Float32).fill_null(float("nan")) for name in columns)
+    for name in columns:
+        infinite = found[name].is_infinite()
+        if infinite.any():
+            row = int(infinite.arg_true()[0])
+            raise InputError(f"{file}: row {row}, column {name!r} is infinite in float32, expected a number or nothing")
+    return found
+
+
+def _write(file: Path, frame: pl.DataFrame) -> None:
+    with atomic_path(file) as temporary:
+        frame.write_parquet(temporary)

@@ -1,0 +1,72 @@
+"""What is reported for tables of any origin: accuracy, log-loss and area under the ROC curve, with intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import rankdata
+
+from scoring.intervals import LEVEL, accuracy_interval
+from stacking.softmax import log_loss_per_event
+
+
+def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...]) -> dict[str, Any]:
+    """Return accuracy, log-loss (nats) and AUC, each with its 95 % interval.
+
+    Parameters
+    ----------
+    labels
+        (N,) class numbers.
+    log_proba
+        (N, C) log-probabilities of rows that were held out.
+    classes
+        Names. With two, the AUC is that of the second against the first; with more, the mean of one against the rest.
+    """
+    loss = log_loss_per_event(log_proba, labels)
+    predicted = np.argmax(log_proba, axis=1)
+    right = accuracy_interval(labels, predicted)
+    columns = [1] if len(classes) == 2 else range(len(classes))
+    margins = [log_proba[:, k] - np.log(np.maximum(-np.expm1(log_proba[:, k]), 1e-300)) for k in columns]
+    areas = [area_under_curve(labels == k, margin) for k, margin in zip(columns, margins, strict=True)]
+    area = float(np.mean([value for value, _ in areas]))
+    # One-against-rest areas share their events; adding their errors as if fully correlated is the safe bound.
+    error = float(np.mean([e for _, e in areas]))
+    return {
+        "accuracy": _entry(float(np.mean(predicted == labels)), right.low, right.high),
+        "log_loss": _normal(float(loss.mean()), float(loss.std() / np.sqrt(len(loss)))),
+        "auc": _normal(area, error, 0.0, 1.0),
+    }
+
+
+def area_under_curve(positive: np.ndarray, score: np.ndarray) -> tuple[float, float]:
+    """Return the area under the ROC curve and its standard error.
+
+    The area is the Mann-Whitney statistic (ties count one half); its variance follows from the placements of each event
+    among those of the other kind (E. R. DeLong et al., Biometrics 44 (1988) 837), by ranks in N log N.
+
+    Parameters
+    ----------
+    positive
+        (N,) bool.
+    score
+        (N,) float, higher = more likely positive.
+    """
+    n_positive, n_negative = int(positive.sum()), int((~positive).sum())
+    ranks = rankdata(score)
+    placed_positive = (ranks[positive] - rankdata(score[positive])) / n_negative
+    placed_negative = 1.0 - (ranks[~positive] - rankdata(score[~positive])) / n_positive
+    variance = 0.0
+    for placed in (placed_positive, placed_negative):
+        variance += float(placed.var(ddof=1)) / len(placed) if len(placed) > 1 else 0.25
+    return float(placed_positive.mean()), float(np.sqrt(variance))
+
+
+def _normal(value: float, error: float, low: float = -np.inf, high: float = np.inf) -> dict[str, float]:
+    half = float(ndtri(0.5 + LEVEL / 2)) * error
+    return _entry(value, max(low, value - half), min(high, value + half))
+
+
+def _entry(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": value, "low": low, "high": high}

@@ -1,0 +1,114 @@
+"""Learners with known behaviour: an honest one, a useless one, one that memorises, one that leaks, one that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from models.base import Batch, Learner
+from models.posterior import log_softmax
+from models.registry import LearnerSpec
+from models.saving import read_header, write_header
+from showers.files import write_npz
+from showers.progress import Progress
+
+
+class Linear(Learner):
+    """Gaussian naive Bayes with a common variance: linear log-posteriors, exact for Gaussians of unit variance."""
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        x, y = self._inputs(train), train.labels
+        assert y is not None
+        self.fitted_ = self._learn(x, y, train)
+        return self
+
+    def _inputs(self, batch: Batch) -> np.ndarray:
+        assert batch.table is not None
+        return np.nan_to_num(np.asarray(batch.table, dtype=np.float64))
+
+    def _learn(self, x: np.ndarray, y: np.ndarray, train: Batch) -> dict[str, np.ndarray]:
+        means = np.stack([x[y == k].mean(axis=0) for k in range(len(self.classes))])
+        spread = np.sqrt(np.mean((x - means[y]) ** 2, axis=0)) + 1e-9
+        prior = np.bincount(y, minlength=len(self.classes)) / len(y)
+        return {"means": means, "spread": spread, "prior": prior}
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        away = (self._inputs(batch)[:, None, :] - self.fitted_["means"]) / self.fitted_["spread"]
+        return log_softmax(np.log(self.fitted_["prior"]) - 0.5 * (away**2).sum(axis=2))
+
+    def save(self, folder: Path) -> None:
+        write_npz(folder / "fitted.npz", **self.fitted_)
+        content: dict[str, Any] = {"classes": self.classes, "settings": self.settings, "threads": self.threads}
+        write_header(folder, type(self).__name__, ("fitted.npz",), content)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        header = read_header(folder, cls.__name__)
+        learner = cls(tuple(header["classes"]), header["settings"], threads=header["threads"])
+        with np.load(folder / "fitted.npz", allow_pickle=False) as stored:
+            learner.fitted_ = dict(stored)
+        return learner
+
+
+class Useless(Linear):
+    """Knows the class mix and nothing else."""
+
+    def _learn(self, x: np.ndarray, y: np.ndarray, train: Batch) -> dict[str, np.ndarray]:
+        fitted = super()._learn(x, y, train)
+        return {**fitted, "means": np.zeros_like(fitted["means"])}
+
+
+class Memorising(Linear):
+    """Right and sure about every event it was trained on, without a clue about all others."""
+
+    def _learn(self, x: np.ndarray, y: np.ndarray, train: Batch) -> dict[str, np.ndarray]:
+        return {"x": x, "y": y}
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        known = {tuple(row): label for row, label in zip(self.fitted_["x"], self.fitted_["y"], strict=True)}
+        logits = np.zeros((len(batch), len(self.classes)))
+        for number, row in enumerate(self._inputs(batch)):
+            if tuple(row) in known:
+                logits[number, int(known[tuple(row)])] = 8.0
+        return log_softmax(logits)
+
+
+class Leaking(Memorising):
+    """Remembers labels from one fold to the next: what was trained on there is held out here."""
+
+    seen: ClassVar[dict[tuple[float, ...], int]] = {}
+
+    def _learn(self, x: np.ndarray, y: np.ndarray, train: Batch) -> dict[str, np.ndarray]:
+        self.seen.update({tuple(row): int(label) for row, label in zip(x, y, strict=True)})
+        rows = np.array(list(self.seen))
+        return {"x": rows, "y": np.array([self.seen[tuple(row)] for row in rows])}
+
+
+class Failing(Linear):
+    """Cannot be trained."""
+
+    def _learn(self, x: np.ndarray, y: np.ndarray, train: Batch) -> dict[str, np.ndarray]:
+        raise RuntimeError("this learner always fails")
+
+
+class NotANumber(Linear):
+    """Returns NaN for some events."""
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        log_proba = super().predict_log_proba(batch)
+        log_proba[0] = np.nan
+        return log_proba
+
+
+def _spec(cls: type[Learner], **options: Any) -> LearnerSpec:
+    name = cls.__name__.lower()
+    return LearnerSpec(f"fake_{name}", f"tests.stacking.fakes:{cls.__name__}", cls.__doc__ or "", "scalars", **options)
+
+
+FAKES: dict[str, LearnerSpec] = {
+    spec.name: spec for spec in map(_spec, (Linear, Useless, Memorising, Leaking, Failing, NotANumber))
+}

@@ -1,0 +1,57 @@
+"""Scores never saturate; thresholds say what they keep."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from models.posterior import log_sigmoid_pair
+from scoring.gamma import hadron_survival
+from stacking.gamma_scores import gamma_scores, log_survivals, mean_log_survival, paired_log_survival, threshold_table
+
+
+def _events(n: int = 20_000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = (rng.random(n) > 0.1).astype(int)
+    return labels, rng.normal(size=n) - 2.0 * labels
+
+
+def test_score_is_strictly_monotone_where_probabilities_have_long_saturated() -> None:
+    logit_hadron = np.linspace(-300.0, 300.0, 601)
+    scores = gamma_scores(log_sigmoid_pair(logit_hadron))
+    assert (np.diff(scores) < 0).all()
+    assert scores[300] == 0.5, "p = 0.5 scores 0.5"
+    np.testing.assert_allclose(scores, 0.5 - logit_hadron, rtol=1e-12)
+
+
+def test_log_survivals_agree_with_the_benchmark_definition_and_stay_finite() -> None:
+    labels, scores = _events()
+    n = hadron_survival(labels, scores, 0.75)
+    assert log_survivals(labels, scores)[2] == pytest.approx(np.log((n.n_surviving + 0.5) / (n.n_hadron + 1)))
+    assert np.isfinite(mean_log_survival(labels, -1e6 * labels.astype(float)))
+
+
+def test_paired_error_covers_repeated_experiments() -> None:
+    differences, errors = [], []
+    for seed in range(30):
+        labels, a = _events(4000, seed)
+        b = a + 0.6 * np.random.default_rng(seed + 100).normal(size=len(a))
+        difference, error = paired_log_survival(labels, a, b)
+        differences.append(difference)
+        errors.append(error)
+    assert np.mean(differences) < -3 * np.std(differences) / np.sqrt(30), "noise makes it worse"
+    assert 0.7 < np.mean(errors) / np.std(differences) < 1.4
+
+
+def test_threshold_table_holds_on_new_events() -> None:
+    labels, scores = _events()
+    new_labels, new_scores = _events(seed=9)
+    for row in threshold_table(labels, scores):
+        low, high = row["hadron_survival_interval"]
+        assert low <= row["hadron_survival"] <= high
+        kept = np.mean(new_scores[new_labels == 0] >= row["threshold"])
+        assert kept == pytest.approx(row["efficiency"], abs=0.05)
+        purity = row["purity"]["0.0001"]
+        expected = 1e-4 * row["gamma_efficiency"] / (1e-4 * row["gamma_efficiency"] + row["hadron_survival"])
+        assert purity["purity"] == pytest.approx(expected)
+        assert purity["interval"][0] <= purity["purity"] <= purity["interval"][1]
