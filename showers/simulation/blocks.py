@@ -131,7 +131,7 @@ def simulate_block(job: BlockJob, block: int) -> Events:
     n = len(group)
     keys = rng.integers(0, 2**64, size=n, dtype=np.uint64)
     modes = rng.standard_normal((n, len(CLUMP_AMPLITUDE), 2))
-    errors, chance = rng.standard_normal((4, n)), rng.random((2, n))
+    errors, chance = rng.standard_normal((4, n)), rng.random((4, n))
 
     rows = np.arange(n)
     if job.cuts == "test" and job.preselect:

@@ -132,7 +132,7 @@ def develop(primaries: Primaries, settings: Settings, rng: np.random.Generator) 
             target[rows] = values
     shape = settings.shape
     depth = GROUND_DEPTH * (1.0 + s)
-    age = lateral_age(longitudinal, depth - xmax, e, deviates.normal[5], shape)
+    age = lateral_age(longitudinal, depth - xmax, e, s, deviates.normal[5], shape)
     muon_age = mean_muon_age(lg_nmu, 1.0 + s) + shape.muon_age_offset + shape.muon_age_spread * deviates.normal[6]
     return Showers(primaries, xmax, lg_ne, lg_nmu, age, np.clip(muon_age, shape.muon_age_min, shape.muon_age_max))
 
@@ -166,7 +166,8 @@ def develop_mass(
     if mass == PHOTON:
         lg_nmu, hard_share = photon_muons(e, s, deviates)
         lg_nmu = lg_nmu + cascade.photon_lg_nmu_offset + cascade.photon_muon_spread * normal[7]
-        lg_ne = lg_ne + cascade.photon_lg_ne_offset - np.where(hard_share > 0.5, 0.15 * hard_share, 0.0)
+        lg_ne = lg_ne + cascade.photon_lg_ne_offset + cascade.photon_lg_ne_inclination * s
+        lg_ne = lg_ne - np.where(hard_share > 0.5, 0.15 * hard_share, 0.0)
         return xmax, lg_ne, lg_nmu, age
     x = exponential[2]
     h = -at("tM") * (x - 1.0) + at("sM") * normal[3]
@@ -174,8 +175,10 @@ def develop_mass(
         h = h - 0.05 * np.maximum(0.0, x - 8.0)
     h = cascade.muon_scale * h
     d_mass, d_e = np.log10(mass) - PIVOT_LG_A, e - PIVOT_E
-    lg_ne = lg_ne + at("nh") * h + cascade.lg_ne_offset + cascade.lg_ne_mass * d_mass + cascade.lg_ne_energy * d_e
+    lg_ne = lg_ne + at("nh") * h + cascade.lg_ne_offset + cascade.lg_ne_inclination * s
+    lg_ne = lg_ne + cascade.lg_ne_mass * d_mass + cascade.lg_ne_energy * d_e
     lg_nmu = at("mM") + at("cX") * z + h + lg_nmu_shift
+    lg_nmu = lg_nmu + cascade.lg_nmu_inclination * s
     lg_nmu = lg_nmu + cascade.lg_nmu_offset + cascade.lg_nmu_mass * d_mass + cascade.lg_nmu_energy * d_e
     return xmax, lg_ne, lg_nmu, age + at("sh") * h
 
@@ -207,7 +210,12 @@ def model_shift(model: np.ndarray, mass: int, cascade: Cascade) -> tuple[np.ndar
 
 
 def lateral_age(
-    longitudinal: np.ndarray, below_maximum: np.ndarray, e: np.ndarray, normal: np.ndarray, shape: Shape
+    longitudinal: np.ndarray,
+    below_maximum: np.ndarray,
+    e: np.ndarray,
+    s: np.ndarray,
+    normal: np.ndarray,
+    shape: Shape,
 ) -> np.ndarray:
     """Return the lateral age from the longitudinal one and the matter below the maximum (g/cm2)."""
     age = (
@@ -215,6 +223,7 @@ def lateral_age(
         + shape.age_longitudinal * (longitudinal - 1.31)
         + shape.age_depth * (below_maximum - 480.0) / 100.0
         + shape.age_energy * (e - PIVOT_E)
+        + shape.age_inclination * s
         + shape.age_spread * normal
     )
     return np.clip(age, shape.age_min, shape.age_max)

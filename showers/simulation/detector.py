@@ -188,7 +188,8 @@ def expected(
     muons = rho_muon(r_m, n_mu * cosine, column(showers.muon_age))
     factor = np.where(column(p.mass) == PHOTON, np.float32(settings.detector.punch_photon_factor), np.float32(1.0))
     punch = electrons * punch_through(r_m, settings) * (MUON_AREA_M2 * factor)
-    return electrons * (ELECTRON_AREA_M2 * cosine), muons, punch, energy_per_electron(r_m, settings)
+    through = (electrons * cosine + settings.detector.electrons_per_muon * muons) * ELECTRON_AREA_M2
+    return through, muons, punch, energy_per_electron(r_m, settings)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -65,12 +65,12 @@ def triggered(largest_cluster: np.ndarray, trigger: Trigger) -> np.ndarray:
 def kept(event: Reconstructed, trigger: Trigger) -> np.ndarray:
     """Return which events the standard selection of reconstructed showers keeps, (N,) bool.
 
-    Sizes are compared in float32, as stored: the floor of 100 muons (lg = 2) passes "at least 2".
+    The floor of 100 muons (lg = 2 exactly) does not pass: events without a counted muon are lost.
     """
     radius = np.hypot(event.core_x_m, event.core_y_m)
     return (
         (event.lg_ne > trigger.lg_ne_min)
-        & (event.lg_nmu.astype(np.float32) >= np.float32(trigger.lg_nmu_min))
+        & (event.lg_nmu > trigger.lg_nmu_min)
         & (event.zenith_deg < trigger.zenith_max_deg)
         & (radius < trigger.core_max_m)
     )
@@ -92,7 +92,7 @@ def reconstruct(
     deviates
         (4, n) standard normal: errors of core x, core y, zenith, azimuth.
     chance
-        (2, n) uniform: whether the muon number fails, and how.
+        (4, n) uniform: whether the muon number fails, and how.
     """
     primaries = showers.primaries
     hits = np.maximum(readings.hits, 5)
@@ -106,12 +106,24 @@ def reconstruct(
     core_x_m = primaries.core_x_m[rows] + core_error * deviates[0]
     core_y_m = primaries.core_y_m[rows] + core_error * deviates[1]
     lg_ne, lg_nmu, age = sizes(readings, core_x_m, core_y_m, zenith_deg, azimuth_deg, settings)
-    mass = primaries.mass[rows]
-    probability = np.minimum(own.muon_failure * np.maximum(mass, 1) ** own.muon_failure_mass, 1.0)
-    failed = (mass != PHOTON) & (chance[0] < probability)
-    lg_nmu = np.where(failed, np.minimum(lg_nmu, 2.05 + 1.55 * chance[1]), lg_nmu)
-    lg_energy = energy(lg_ne, lg_nmu, zenith_deg)
+    lg_nmu = with_failures(lg_nmu, primaries.mass[rows], settings, chance)
+    lg_energy = energy(lg_ne, lg_nmu, zenith_deg, own.energy_constant)
     return Reconstructed(lg_energy, core_x_m, core_y_m, zenith_deg, azimuth_deg, lg_ne, lg_nmu, age)
+
+
+def with_failures(lg_nmu: np.ndarray, mass: np.ndarray, settings: Settings, chance: np.ndarray) -> np.ndarray:
+    """Return lg Nmu after failures of its reconstruction, which leave the readings alone; hadrons only.
+
+    A failed number lies uniformly in lg Nmu = 2.05..3.6 unless it was smaller; a partly lost one is lower by a
+    uniform share of lg Nmu. Both are deduced from the real data's tails, not from a mechanism.
+    """
+    own = settings.reconstruction
+    hadron = mass != PHOTON
+    a = np.maximum(mass, 1).astype(np.float64)
+    lost = hadron & (chance[2] < own.muon_loss * a**own.muon_loss_mass)
+    lg_nmu = lg_nmu - np.where(lost, own.muon_loss_min + (own.muon_loss_max - own.muon_loss_min) * chance[3], 0.0)
+    failed = hadron & (chance[0] < own.muon_failure * a**own.muon_failure_mass)
+    return np.where(failed, np.minimum(lg_nmu, 2.05 + 1.55 * chance[1]), lg_nmu)
 
 
 def sizes(
@@ -168,9 +180,10 @@ def muon_number(
     lg_nmu = np.full(len(deposit), FIRST_LG_NMU, dtype=np.float32)
     for _ in range(2):
         per_muon = rho_muon(r_m, np.float32(1.0), mean_muon_age(lg_nmu[:, None], 1.0 / cosine))
-        n_mu = np.maximum(counted / np.einsum("ij,ij->i", area, per_muon), np.float32(own.min_muons))
-        lg_nmu = np.log10(n_mu)
-    return lg_nmu, n_mu[:, None] * per_muon
+        n_mu = counted / np.einsum("ij,ij->i", area, per_muon)
+        # The floor is taken in lg: rounded, lg 100 could exceed 2 and slip through the selection.
+        lg_nmu = np.maximum(np.log10(np.maximum(n_mu, np.float32(1.0))), np.float32(np.log10(own.min_muons)))
+    return lg_nmu, np.float32(10.0) ** lg_nmu[:, None] * per_muon
 
 
 def electron_number(
@@ -215,18 +228,18 @@ def electron_number(
         step = np.clip((target - mean) / np.maximum(variance, MIN_VARIANCE), -MAX_STEP, MAX_STEP)
         age = np.clip(age + np.where(bright, step, np.float32(0.0)), *AGE_RANGE)
     weight = at_one * np.exp((age[:, None] - 1.0) * g)
-    # The normalisation is a density only below 1.55; older showers are quoted with that of the limit.
-    c = electron_normalisation(np.minimum(age, np.float32(1.549)), own.electron_r0_m)
+    # Towards age 1.55 the normalised density has ever more electrons far outside the array.
+    c = electron_normalisation(np.minimum(age, np.float32(own.age_normalised_max)), own.electron_r0_m)
     return np.log10(np.maximum(total / (weight.sum(axis=1) * c), 1.0)), age
 
 
-def energy(lg_ne: np.ndarray, lg_nmu: np.ndarray, zenith_deg: np.ndarray) -> np.ndarray:
-    """Return lg(E/eV) from sizes and zenith by KASCADE's formula (constant term fitted).
+def energy(lg_ne: np.ndarray, lg_nmu: np.ndarray, zenith_deg: np.ndarray, constant: float) -> np.ndarray:
+    """Return lg(E/eV) from sizes and zenith by KASCADE's formula; its constant is fitted.
 
     a = lgNe + 3.0 (sec-1), b = lgNmu + 0.5 (sec-1);
-    lgE = 9 + 1.905 + 0.25788 a + 0.66704 b + 0.07507 a^2 + 0.09277 b^2 - 0.16131 a b.
+    lgE = constant + 0.25788 a + 0.66704 b + 0.07507 a^2 + 0.09277 b^2 - 0.16131 a b.
     """
     secant = 1.0 / np.cos(np.minimum(np.radians(zenith_deg), MAX_ENERGY_ZENITH_RAD))
     a = lg_ne + 3.0 * (secant - 1.0)
     b = lg_nmu + 0.5 * (secant - 1.0)
-    return 10.905 + 0.25788 * a + 0.66704 * b + 0.07507 * a * a + 0.09277 * b * b - 0.16131 * a * b
+    return constant + 0.25788 * a + 0.66704 * b + 0.07507 * a * a + 0.09277 * b * b - 0.16131 * a * b

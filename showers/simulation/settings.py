@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from showers.files import atomic_path
 from showers.lateral import MAX_ELECTRON_AGE
 from showers.schema import InputError
 
@@ -47,6 +48,9 @@ class Spectrum(Section):
     photon_zenith_max_deg: float = Field(default=60.0, gt=0.0, lt=80.0, description="the same for photons [p]")
     core_radius_m: Positive = Field(default=91.0, description="cores uniform in a disc of this radius [p]")
     protons_per_photon: Positive = Field(default=16.0, description="gamma sets, before the trigger [f]")
+    photon_zenith_power: Positive = Field(
+        default=1.0, description="photons: sin^2(zenith) of a uniform number to this power [f]"
+    )
     photon_hard_share: Share = Field(default=0.033, description="photons thrown with the hard spectrum [f]")
     photon_hard_lg_energy_min: float = Field(default=15.9, ge=13.0, le=18.5, description="its lower end [f]")
     photon_hard_slope: float = Field(default=-0.8, description="its dN/dlgE ~ E^slope [f]")
@@ -73,12 +77,15 @@ class Cascade(Section):
     lg_ne_offset: float = Field(default=0.062, description="lg Ne of the Monte Carlo to that of the detector [f]")
     lg_ne_mass: float = Field(default=0.054, description="its slope in lg A - 0.9 [f]")
     lg_ne_energy: float = Field(default=-0.031, description="its slope in lg(E/eV) - 15.2 [f]")
+    lg_ne_inclination: float = Field(default=0.0, description="its slope in sec(zenith) - 1 [f]")
     lg_nmu_offset: float = Field(default=0.092, description="same for lg Nmu [f]")
     lg_nmu_mass: float = Field(default=0.029, description="its slope in lg A - 0.9 [f]")
     lg_nmu_energy: float = Field(default=-0.002, description="its slope in lg(E/eV) - 15.2 [f]")
+    lg_nmu_inclination: float = Field(default=0.0, description="its slope in sec(zenith) - 1 [f]")
     photon_lg_ne_offset: float = Field(
         default=0.051, description="photons: lg Ne of the Monte Carlo to the detector's [f]"
     )
+    photon_lg_ne_inclination: float = Field(default=0.0, description="photons: its slope in sec(zenith) - 1 [f]")
     photon_lg_nmu_offset: float = Field(default=0.0, description="photons: same for lg Nmu [f]")
     photon_muon_spread: NotNegative = Field(default=0.0, description="photons: further Gaussian spread of lg Nmu [f]")
     epos_xmax: float = Field(default=8.0, description="EPOS-LHC: shift of Xmax, g/cm2 [g]")
@@ -95,6 +102,7 @@ class Shape(Section):
     age_longitudinal: float = Field(default=0.925, description="slope in the longitudinal age - 1.31 [f]")
     age_depth: float = Field(default=0.0467, description="slope in (X - Xmax - 480)/100 g/cm2 [f]")
     age_energy: float = Field(default=-0.042, description="slope in lg(E/eV) - 15.2 [f]")
+    age_inclination: float = Field(default=0.0, description="slope in sec(zenith) - 1 [f]")
     age_spread: NotNegative = Field(default=0.054, description="Gaussian spread [f]")
     age_min: float = Field(default=0.3, gt=-0.5, description="lower limit of the lateral age [g]")
     age_max: float = Field(default=1.5, description="upper limit; at 1.55 the density has no finite integral [p]")
@@ -134,6 +142,9 @@ class Detector(Section):
     photon_core_m: Positive = Field(default=8.46, description="its exponential range [f]")
     electron_threshold_mev: NotNegative = Field(default=2.36, description="smaller deposits read 0 [f]")
     electron_stray: Share = Field(default=0.0176, description="probability of a stray particle per e/gamma station [f]")
+    electrons_per_muon: NotNegative = Field(
+        default=0.0, description="electrons that accompany a muon far from the core, per muon [f]"
+    )
     electron_cap_mev: float = Field(
         default=40_000.0, gt=0.0, le=65_504.0, description="saturation of the e/gamma detector [g]"
     )
@@ -155,8 +166,10 @@ class Trigger(Section):
     """When an event is recorded."""
 
     stations: int = Field(default=4, ge=1, le=16, description="hit e/gamma stations needed in one cluster of 4 x 4 [f]")
-    lg_ne_min: float = Field(default=2.0, description="reconstructed lg Ne at least [p]")
-    lg_nmu_min: float = Field(default=2.0, description="reconstructed lg Nmu at least [p]")
+    lg_ne_min: float = Field(default=2.0, description="reconstructed lg Ne above [p]")
+    lg_nmu_min: float = Field(
+        default=2.0, description="reconstructed lg Nmu above [p]: without any counted muon there is no event [deduced]"
+    )
     zenith_max_deg: Positive = Field(default=60.01, description="reconstructed zenith at most [p]")
     core_max_m: Positive = Field(default=95.0, description="reconstructed core at most this far from the centre [p]")
 
@@ -168,11 +181,19 @@ class Reconstruction(Section):
     core_m: NotNegative = Field(default=2.19, description="core error at 60 hit stations, per axis [f]")
     angle_deg: NotNegative = Field(default=0.35, description="angular error at 60 hit stations [g]")
     electron_r_min_m: NotNegative = Field(default=8.0, description="nearer e/gamma stations are left out [p]")
+    energy_constant: float = Field(default=10.905, description="constant of the energy formula, lg eV [f]")
     muon_r_min_m: NotNegative = Field(default=40.0, description="nearer muon stations are left out [p]")
     muon_round: float = Field(default=0.15, description="added before the number of muons is rounded [f]")
     min_muons: Positive = Field(default=100.0, description="floor of the muon number [deduced]")
     muon_failure: Share = Field(default=0.0079, description="proton: probability of a failed muon number [f]")
     muon_failure_mass: float = Field(default=0.27, description="its exponent in A [f]")
+    muon_loss: Share = Field(default=0.0, description="proton: probability that part of the muons is lost [f]")
+    muon_loss_mass: float = Field(default=0.4, description="its exponent in A [f]")
+    muon_loss_min: float = Field(default=0.3, description="least loss in lg Nmu [g]")
+    muon_loss_max: float = Field(default=0.8, description="largest loss in lg Nmu [g]")
+    age_normalised_max: float = Field(
+        default=1.45, lt=MAX_ELECTRON_AGE, description="older showers get the normalisation of this age [g]"
+    )
 
 
 class Settings(Section):
@@ -245,6 +266,24 @@ def load_settings(world: str | Path = "default") -> Settings:
             raise InputError(f"{name}: {section} must be a table")
         merged.setdefault(section, {}).update(values)
     return validated(merged, name)
+
+
+def write_settings(path: Path, settings: Settings, title: str) -> None:
+    """Write what differs from the fields' defaults as TOML, every value with its meaning and origin."""
+    lines = [f"# {title}"]
+    plain = Settings()
+    for name in Settings.model_fields:
+        section, default = getattr(settings, name), getattr(plain, name)
+        changed = [key for key in type(section).model_fields if getattr(section, key) != getattr(default, key)]
+        if changed:
+            lines += ["", f"[{name}]"]
+        for key in changed:
+            value = getattr(section, key)
+            number = f"{value:.6g}" if isinstance(value, float) else str(value)
+            number += ".0" if isinstance(value, float) and number.lstrip("-").isdigit() else ""
+            lines.append(f"{key} = {number}  # {type(section).model_fields[key].description}")
+    with atomic_path(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _read(content: bytes, name: str) -> dict[str, Any]:

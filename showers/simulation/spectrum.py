@@ -67,6 +67,7 @@ def throw_primaries(task: Task, n: int, model: str, spectrum: Spectrum, rng: np.
     is_hard = (mass == PHOTON) & (hard < spectrum.photon_hard_share)
     steep = power_law(u_energy, spectrum.photon_hard_lg_energy_min, top, -spectrum.photon_hard_slope)
     limit = np.where(mass == PHOTON, spectrum.photon_zenith_max_deg, spectrum.hadron_zenith_max_deg)
+    u_zenith = np.where(mass == PHOTON, u_zenith**spectrum.photon_zenith_power, u_zenith)
     core_x_m, core_y_m = throw_cores(n, spectrum.core_radius_m, rng)
     return Primaries(
         mass=mass,

@@ -1,0 +1,217 @@
+"""The simulated counterpart of every known fact: moments of small samples drawn from a world's settings."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from showers.progress import Bars, silent
+from showers.schema import COMPOSITION, GAMMA, Task
+from showers.simulation import facts
+from showers.simulation.blocks import BlockJob, Events, passes
+from showers.simulation.run import accepted
+from showers.simulation.settings import Settings
+
+MATCHED_NMU = 3.6
+"""The matched protocol's cut on lg Nmu beyond the test's cuts."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many events each sample holds."""
+
+    matched: int = 60_000
+    free: int = 60_000
+    gamma: int = 120_000
+    gamma_test: int = 30_000
+
+    def times(self, factor: float) -> Sizes:
+        """Return all sizes scaled."""
+        return Sizes(*(max(int(factor * n), 200) for n in (self.matched, self.free, self.gamma, self.gamma_test)))
+
+
+def sample_moments(
+    settings: Settings,
+    sizes: Sizes,
+    *,
+    seed: int = 1,
+    workers: int | None = None,
+    tasks: tuple[Task, ...] = (COMPOSITION, GAMMA),
+    bars: Bars = silent,
+) -> dict[tuple[str, str], float]:
+    """Simulate the samples that the facts describe and return each fact's simulated value, by the fact's key.
+
+    Parameters
+    ----------
+    settings
+        The world.
+    sizes
+        Numbers of events.
+    seed
+        Same seed: same primaries and random streams for any settings (common random numbers).
+    workers
+        Threads.
+    tasks
+        Simulate the sets of these tasks only.
+    bars
+        Progress.
+    """
+    values: dict[str, dict[str, float]] = {}
+    if COMPOSITION in tasks:
+        matched = _draw(BlockJob(COMPOSITION, "train", seed, "qgs", "test", settings), sizes.matched, workers, bars)
+        free = _draw(BlockJob(COMPOSITION, "train", seed, "mix", "none", settings), sizes.free, workers, bars)
+        values |= {facts.MATCHED: _matched(matched), facts.FREE: _free(free)}
+    if GAMMA in tasks:
+        values |= _gamma_sets(settings, sizes, seed, workers, bars)
+    return {(sample, name): float(v) for sample, found in values.items() for name, v in found.items()}
+
+
+def _gamma_sets(
+    settings: Settings, sizes: Sizes, seed: int, workers: int | None, bars: Bars
+) -> dict[str, dict[str, float]]:
+    even = settings.changed(spectrum__protons_per_photon=1.0)  # as many photons as protons: weighted back below
+    weight = settings.spectrum.protons_per_photon
+    gamma = _draw(BlockJob(GAMMA, "train", seed, "mix", "none", even), sizes.gamma, workers, bars)
+    tested = _draw(BlockJob(GAMMA, "test", seed, "mix", "test", even), sizes.gamma_test, workers, bars)
+    return {
+        facts.PROTONS: _protons(gamma),
+        facts.GAMMAS: _gammas(gamma, weight),
+        facts.GAMMA_TEST: _gamma_test(tested, weight),
+    }
+
+
+def _draw(job: BlockJob, n: int, workers: int | None, bars: Bars) -> dict[str, np.ndarray]:
+    """Return columns of ``n`` events and, under ``cells``, of their grids."""
+    parts: list[dict[str, np.ndarray]] = []
+    done = 0
+    with bars(f"{job.task.name}, {job.model}, {job.cuts} cuts", "events") as progress:
+        for events in accepted(job, n, workers):
+            parts.append(_columns(events, matched=job.task == COMPOSITION and job.cuts == "test"))
+            done += len(events)
+            progress(done, n)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _columns(events: Events, *, matched: bool) -> dict[str, np.ndarray]:
+    e = events.event
+    columns = {
+        "E": e.lg_energy,
+        "Ze": e.zenith_deg,
+        "Ne": e.lg_ne,
+        "Nmu": e.lg_nmu,
+        "Age": e.age,
+        "Ne-Nmu": e.lg_ne - e.lg_nmu,
+        "label": events.labels.astype(np.int64),
+        "mass": events.showers.primaries.mass[events.rows],
+        "passes": passes(e, "test"),
+    }
+    if matched:
+        good = e.lg_nmu > MATCHED_NMU
+        columns = {name: values[good] for name, values in columns.items()}
+        return columns | dict(_log_cells(events.grids[good]))
+    grids = events.grids
+    return columns | {
+        "sum e": grids[..., 0].sum(axis=(1, 2)),
+        "sum mu": grids[..., 1].sum(axis=(1, 2)),
+        "max": grids.max(axis=(1, 2, 3)),
+        "non-zero": (grids > 0.0).mean(axis=(1, 2, 3)),
+    }
+
+
+def _log_cells(grids: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield per-event means of log1p of the cells, of their products, and shares of zero cells, (n,) each."""
+    logs = np.log1p(grids)
+    channels = {"e": logs[..., 0], "mu": logs[..., 1]}
+    for name, cells in channels.items():
+        yield f"mean log1p {name}", cells.mean(axis=(1, 2))
+        yield f"mean log1p {name}, border rows", cells[:, [0, -1]].mean(axis=(1, 2))
+        yield f"zero cells {name}", (cells == 0.0).mean(axis=(1, 2))
+        yield f"product {name} {name}, lag 0", facts.CUT_OUT * (cells * cells).mean(axis=(1, 2))
+        for lag in (1, 2):
+            along = (cells[:, lag:] * cells[:, :-lag]).sum(axis=(1, 2))
+            across = (cells[:, :, lag:] * cells[:, :, :-lag]).sum(axis=(1, 2))
+            # The published products are sums over pairs divided by all 256 cells.
+            yield f"product {name} {name}, lag {lag}", facts.CUT_OUT * 0.5 * (along + across) / cells[0].size
+    yield "product e mu, lag 0", facts.CUT_OUT * (channels["e"] * channels["mu"]).mean(axis=(1, 2))
+
+
+def _spread(columns: dict[str, np.ndarray], names: tuple[str, ...], weights: np.ndarray) -> dict[str, float]:
+    found = {}
+    for name in names:
+        mean = np.average(columns[name], weights=weights)
+        found[f"mean {name}"] = mean
+        found[f"sd {name}"] = np.sqrt(np.average((columns[name] - mean) ** 2, weights=weights))
+    return found
+
+
+def _matched(c: dict[str, np.ndarray]) -> dict[str, float]:
+    n = len(c["E"])
+    found = _class_fractions(c)
+    found |= _spread(c, ("Ne", "Nmu", "Age", "Ze", "Ne-Nmu", "E"), np.ones(n))
+    for pair in ("Ne Nmu", "Ne Age", "Nmu Age", "Age Ze", "Ne E", "Nmu E", "Age E", "Ze E"):
+        a, b = pair.split()
+        found[f"corr {pair}"] = np.corrcoef(c[a], c[b])[0, 1]
+    found |= {name: c[name].mean() for name in c if name.startswith(("mean log1p", "product", "zero cells"))}
+    low = c["E"] < 15.0
+    found["below lg E = 15"] = low.mean()
+    found["below lg E = 15: fraction iron"] = (c["label"][low] == 4).mean() if low.any() else 0.0
+    return found
+
+
+def _class_fractions(c: dict[str, np.ndarray]) -> dict[str, float]:
+    counts = np.bincount(c["label"], minlength=COMPOSITION.n_classes) / len(c["label"])
+    return {f"fraction {name}": counts[k] for k, name in enumerate(COMPOSITION.classes)}
+
+
+def _free(c: dict[str, np.ndarray]) -> dict[str, float]:
+    return _class_fractions(c) | {
+        "pass Ze, Ne, Age cuts": c["passes"].mean(),
+        "below lg E = 15": (c["E"] < 15.0).mean(),
+    }
+
+
+def _protons(c: dict[str, np.ndarray]) -> dict[str, float]:
+    c = _chosen(c, c["label"] == 1)
+    return _spread(c, ("E", "Ne", "Nmu", "Ze"), np.ones(len(c["E"]))) | {
+        "median sum e": np.median(c["sum e"]),
+        "median sum mu": np.median(c["sum mu"]),
+        "median max": np.median(c["max"]),
+        "non-zero cells": c["non-zero"].mean(),
+        "pass Ze, Ne, Age cuts": c["passes"].mean(),
+    }
+
+
+def _gammas(c: dict[str, np.ndarray], protons_per_photon: float) -> dict[str, float]:
+    weights = np.where(c["mass"] == 0, 1.0, protons_per_photon)
+    labelled = c["label"] == 0
+    share = weights[labelled].sum() / weights.sum()
+    c, weights = _chosen(c, labelled), weights[labelled]
+    return _spread(c, ("E", "Ne", "Nmu", "Ze"), weights) | {
+        "pass Ze, Ne, Age cuts": np.average(c["passes"], weights=weights),
+        "share of all events": share,
+    }
+
+
+def _gamma_test(c: dict[str, np.ndarray], protons_per_photon: float) -> dict[str, float]:
+    labelled = c["label"] == 0
+    weights = np.where(c["mass"] == 0, 1.0, protons_per_photon)[labelled]
+    gammas, hadrons = _chosen(c, labelled), _chosen(c, ~labelled)
+    found = {f"gammas, median {name}": weighted_median(gammas[name], weights) for name in ("Nmu", "Ne-Nmu")}
+    for low, high in itertools.pairwise(facts.ENERGY_EDGES):
+        inside = (hadrons["E"] >= low) & (hadrons["E"] < high)
+        found[f"hadrons in lg E {low:g}-{high:g}"] = inside.mean()
+    return found
+
+
+def weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    """Return the value below which half of the weight lies."""
+    order = np.argsort(values)
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, 0.5 * total[-1])])
+
+
+def _chosen(columns: dict[str, np.ndarray], which: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: values[which] for name, values in columns.items()}
