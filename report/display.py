@@ -1,0 +1,214 @@
+"""Event displays: what the stations saw, the fitted core, and the lateral distributions with their fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from features.compute import compute_chunk
+from features.detector import PUBLISHED as STATION
+from features.fit import ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP
+from features.station_model import energy_correction
+from report.style import MAP, PALETTE, drawing, new_figure, save_figure
+from showers.array import ELECTRON_AREA_M2, HAS_STATION, MUON_DETECTOR_AREA_M2, X_M, Y_M
+from showers.dataset import Dataset, check_cells
+from showers.lateral import axis_distance, rho_electron, rho_muon
+from showers.schema import MATRICES_FILE, InputError
+
+FIT_COLUMNS = ("fit_core_x_m", "fit_core_y_m", "fit_lg_ne", "fit_age", "fit_lg_nmu", "fit_s_mu", "fit_core_err_m")
+GREY = "#8a8a8a"
+"""Legible on white and on black, for what is drawn as pixels."""
+RING_EDGES_M = np.geomspace(4.0, 220.0, 13)
+MAX_AGE = 1.5
+"""Above this age the integral of the electron distribution diverges; the curve is drawn with it."""
+
+
+@dataclass(frozen=True)
+class Shower:
+    """One event, ready to be drawn."""
+
+    grid: np.ndarray
+    """(16, 16, 2) float32, MeV per station."""
+    scalars: dict[str, float]
+    """E, Ze, Az, Ne, Nmu."""
+    fit: dict[str, float]
+    """Columns :data:`FIT_COLUMNS`; NaN where the fit is undefined."""
+
+
+def read_showers(dataset: Dataset, events: list[int]) -> list[Shower]:
+    """Read events of a dataset and fit their lateral distributions.
+
+    Raises
+    ------
+    InputError
+        If an event does not exist, or its grid holds NaN, infinite or negative cells.
+    """
+    n_events = len(dataset)
+    for event in events:
+        if not 0 <= event < n_events:
+            raise InputError(f"{dataset.path} has no event {event}: expected 0..{n_events - 1}")
+    if not events:
+        return []
+    grids = np.asarray(dataset.matrices[events])
+    for row, event in enumerate(events):
+        check_cells(grids[row : row + 1], dataset.path / MATRICES_FILE, event)
+    grids = grids.astype(np.float32)
+    scalars = np.asarray(dataset.scalars[events], dtype=np.float32)
+    groups = frozenset({ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP})
+    with np.errstate(all="ignore"):
+        columns = compute_chunk(np, grids, scalars, groups)
+    return [
+        Shower(
+            grid=grids[row],
+            scalars=dict(zip(("E", "Ze", "Az", "Ne", "Nmu"), map(float, scalars[row]), strict=True)),
+            fit={name: float(columns[name][row]) for name in FIT_COLUMNS},
+        )
+        for row in range(len(events))
+    ]
+
+
+def draw_event(dataset: Path, event: int, out: Path) -> Path:
+    """Draw one event of a dataset folder into a file (``.png``, ``.svg`` or ``.pdf``).
+
+    Parameters
+    ----------
+    dataset
+        Dataset folder; labels are neither needed nor looked at.
+    event
+        Row, counted from 0.
+    out
+        The picture.
+
+    Raises
+    ------
+    InputError
+        If the folder cannot be read, the event does not exist, or the suffix is of no known format.
+    """
+    out = Path(out)
+    if out.suffix not in (".png", ".svg", ".pdf"):
+        raise InputError(f"{out}: choose a name that ends in .png, .svg or .pdf")
+    opened = Dataset.open(dataset, labels=False)
+    (shower,) = read_showers(opened, [event])
+    save_figure(event_picture(shower, f"event {event} of {opened.path.name}"), out)
+    return out
+
+
+def event_picture(shower: Shower, title: str = "") -> Figure:
+    """Draw both channels' maps and the lateral distribution of a shower."""
+    with drawing():
+        figure = new_figure(4.9)
+        halves = figure.subfigures(2, 1, height_ratios=[1.25, 1.0])
+        top, bottom = np.ravel(halves)  # type: ignore[arg-type]
+        left, right = top.subplots(1, 2, sharey=True)
+        _map(left, shower, 0)
+        _map(right, shower, 1)
+        _lateral(bottom.add_subplot(), shower)
+        s, f = shower.scalars, shower.fit
+        facts = (
+            f"lg E {s['E']:.2f}, zenith {s['Ze']:.1f}°, azimuth {s['Az']:.0f}°; lg Ne {s['Ne']:.2f}, "
+            f"lg Nμ {s['Nmu']:.2f}\nfit: lg Ne {f['fit_lg_ne']:.2f}, age {f['fit_age']:.2f}, "
+            f"lg Nμ {f['fit_lg_nmu']:.2f}, core ({f['fit_core_x_m']:.0f}, {f['fit_core_y_m']:.0f}) "
+            f"± {f['fit_core_err_m']:.1f} m"
+        )
+        figure.suptitle(f"{title}\n{facts}" if title else facts, fontsize=7.5, x=0.02, ha="left")
+    return figure
+
+
+def _map(axes: Axes, shower: Shower, channel: int) -> None:
+    deposit = shower.grid[:, :, channel]
+    live = HAS_STATION if channel == 0 else MUON_DETECTOR_AREA_M2 > 0
+    hit, silent = live & (deposit > 0), live & (deposit <= 0)
+    axes.scatter(X_M[silent], Y_M[silent], s=3, facecolors="none", edgecolors=GREY, linewidths=0.4, rasterized=True)
+    if hit.any():
+        values = deposit[hit]
+        norm = LogNorm(max(float(values.min()), 1.0), max(float(values.max()), 10.0))
+        points = axes.scatter(
+            *(X_M[hit], Y_M[hit]), c=values, s=19, cmap=MAP, norm=norm, edgecolors=GREY, linewidths=0.2, rasterized=True
+        )
+        bar = axes.figure.colorbar(points, ax=axes, location="bottom", shrink=0.95, aspect=30, pad=0.01)
+        bar.set_label("deposit, MeV", fontsize=7)
+        bar.ax.tick_params(labelsize=7)
+    core_x, core_y = shower.fit["fit_core_x_m"], shower.fit["fit_core_y_m"]
+    if np.isfinite(core_x):
+        axes.plot(core_x, core_y, "+", color=PALETTE[0], ms=11, mew=1.6)
+        length = 45 * np.sin(np.radians(shower.scalars["Ze"]))
+        azimuth = np.radians(shower.scalars["Az"])
+        axes.plot(
+            [core_x, core_x + length * np.cos(azimuth)],
+            [core_y, core_y + length * np.sin(azimuth)],
+            color=PALETTE[0],
+            lw=1.2,
+        )
+    axes.set_xlim(-108, 108)
+    axes.set_ylim(-108, 108)
+    axes.set_aspect("equal")
+    axes.set_xticks([-100, 0, 100])
+    axes.set_yticks([-100, 0, 100])
+    axes.set_xlabel("x, m")
+    if channel == 0:
+        axes.set_ylabel("y, m")
+    axes.set_title(("e/gamma", "muon")[channel])
+    axes.grid(False)
+
+
+def _lateral(axes: Axes, shower: Shower) -> None:
+    """Draw densities in the shower plane, as the stations measured them and as fitted; empty stations at the bottom."""
+    fit = shower.fit
+    if not np.isfinite(fit["fit_core_x_m"]):
+        axes.text(0.5, 0.5, "no fit: too few stations were hit", ha="center", va="center", transform=axes.transAxes)
+        axes.set_axis_off()
+        return
+    s = shower.scalars
+    r_m = axis_distance(X_M, Y_M, fit["fit_core_x_m"], fit["fit_core_y_m"], s["Ze"], s["Az"])
+    per_electron = STATION.electron_deposit_mev * energy_correction(r_m, STATION, np)
+    channels = (
+        ("e/gamma", ELECTRON_AREA_M2, per_electron, PALETTE[4], "o"),
+        ("muon", MUON_DETECTOR_AREA_M2, np.full(r_m.shape, STATION.muon_deposit_mev), PALETTE[0], "^"),
+    )
+    lowest, highest = [], []
+    for channel, (name, area, unit, colour, marker) in enumerate(channels):
+        live = area > 0
+        rho = shower.grid[:, :, channel][live] / unit[live] / area[live]
+        axes.plot(r_m[live][rho > 0], rho[rho > 0], ".", color=colour, ms=2, alpha=0.45, mew=0, rasterized=True)
+        centre, mean, error = ring_means(r_m[live], rho)
+        axes.errorbar(centre, mean, error, fmt=marker, color=colour, ms=4, lw=0.9, label=name)
+        lowest += mean[mean > 0].tolist()
+        highest += rho.tolist()
+    r = np.geomspace(1.0, 200.0, 120)
+    age = min(fit["fit_age"], MAX_AGE)
+    axes.plot(r, rho_electron(r, 10 ** fit["fit_lg_ne"], age), color=PALETTE[4], label="fit, electrons")
+    s_mu = fit["fit_s_mu"] if np.isfinite(fit["fit_s_mu"]) else STATION.muon_shape_mean
+    axes.plot(r, rho_muon_curve(r, fit["fit_lg_nmu"], s_mu), "--", color=PALETTE[0], label="fit, muons")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(1, 220)
+    axes.set_ylim(max(min(lowest, default=1e-2) / 4, 1e-4), max([*highest, 1.0]) * 5)
+    axes.set_xlabel("distance to the fitted axis, m")
+    axes.set_ylabel("density, m$^{-2}$")
+    axes.legend(fontsize=7, ncols=2)
+
+
+def ring_means(r_m: np.ndarray, rho: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return mean distance, mean density and its standard error in rings, stations without a signal counted as zero.
+
+    Rings with fewer than 3 stations are left out.
+    """
+    ring = np.digitize(r_m, RING_EDGES_M)
+    rows = []
+    for k in range(1, len(RING_EDGES_M)):
+        inside = ring == k
+        n = int(inside.sum())
+        if n >= 3:
+            rows.append((r_m[inside].mean(), rho[inside].mean(), rho[inside].std(ddof=1) / np.sqrt(n)))
+    centre, mean, error = np.array(rows).T if rows else np.empty((3, 0))
+    return centre, mean, error
+
+
+def rho_muon_curve(r_m: np.ndarray, lg_n_mu: float, s_mu: float) -> np.ndarray:
+    """Return the muon density, m^-2, at distances (n,) in m; shapes beyond the integrable range are clipped."""
+    return np.asarray(rho_muon(r_m, 10**lg_n_mu, min(s_mu, 2.1)))

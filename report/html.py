@@ -1,0 +1,72 @@
+"""The report of a run: one self-contained HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+
+from report import section_results, section_run, section_task
+from report.page import Section, page
+from report.subject import Subject
+from showers.files import atomic_path
+from showers.progress import Bars, silent
+
+REPORT_FILE = "report.html"
+
+
+def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
+    """Write ``RUN/report.html`` from a finished run and the labelled test set of ``data``.
+
+    Parameters
+    ----------
+    run
+        Run folder.
+    data
+        Folder that holds ``{task}_test``.
+    bars
+        Opens a progress bar.
+
+    Returns
+    -------
+    The file.
+
+    Raises
+    ------
+    InputError
+        If the run or the test set cannot be read, or they do not belong together.
+    """
+    subject = Subject.read(run, data)
+    parts = _parts(subject)
+    sections = []
+    with bars("report", "parts") as progress:
+        for k, part in enumerate(parts):
+            progress(k, len(parts), part.__name__)
+            found = part(subject)
+            if found is not None:
+                sections.append(found)
+        progress(len(parts), len(parts))
+    kind = "simulated showers" if subject.simulated else f"protocol {subject.dataset.protocol}"
+    lead = f'<p class="quiet">run {escape(subject.run.name)}, {escape(subject.task.name)}, {escape(kind)}</p>'
+    title = "Mass composition" if subject.is_composition else "Gamma/hadron separation"
+    file = Path(run) / REPORT_FILE
+    with atomic_path(file) as temporary:
+        temporary.write_text(page(title, lead + section_results.headline(subject), sections), encoding="utf-8")
+    return file
+
+
+def _parts(subject: Subject) -> list[Callable[[Subject], Section | None]]:
+    if subject.is_composition:
+        own: list[Callable[[Subject], Section | None]] = [section_task.confusion, section_task.fraction_errors]
+    else:
+        own = [section_task.survival]
+    return [
+        section_results.plain_words,
+        section_results.learners,
+        *own,
+        section_task.reliability,
+        section_task.plane,
+        section_run.training,
+        section_run.cost,
+        section_run.provenance,
+    ]

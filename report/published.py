@@ -1,0 +1,87 @@
+"""Results that others published on the benchmark, protocol by protocol; never to be mixed with simulated ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scoring.intervals import Interval, clopper_pearson
+from showers.schema import COMPOSITION, GAMMA
+
+TEST_EVENTS = {("composition", "v2"): 119_027, ("composition", "matched"): 34_519, ("gamma", "v2"): 35_751}
+"""Size of each protocol's test set."""
+N_HADRON = 34_237
+"""Hadrons among the gamma test events."""
+ERROR_OF_FRACTION_ERROR = {"v2": 0.0003, "matched": 0.0006}
+"""Sampling error (one standard deviation) of the fraction error with the test sets of these protocols."""
+SURVIVAL_CURVE = {0.50: 3e-5, 0.75: 3e-4, 0.90: 0.017, 0.95: 0.29, 0.99: 0.78}
+"""Hadron survival of the best published systems by gamma efficiency, on the benchmark's own test set."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published result."""
+
+    task: str
+    protocol: str
+    system: str
+    value: float
+    """Fraction error, or hadron survival at 75 % gamma efficiency."""
+    accuracy: float | None = None
+    n_parameters: int | None = None
+    tuned_on_test: bool = False
+    note: str = ""
+
+    @property
+    def interval(self) -> Interval:
+        """95 % interval from the size of the test set alone."""
+        if self.task == GAMMA.name:
+            return clopper_pearson(round(self.value * N_HADRON), N_HADRON)
+        half = 1.96 * ERROR_OF_FRACTION_ERROR[self.protocol]
+        return Interval(self.value - half, self.value + half)
+
+
+def _composition(protocol: str, *rows: tuple[str, int | None, float | None, float, float | None]) -> list[Published]:
+    found = []
+    for system, n_parameters, accuracy, value, tuned in rows:
+        found.append(Published(COMPOSITION.name, protocol, system, value, accuracy, n_parameters))
+        if tuned is not None:
+            name = f"{system}, biases"
+            found.append(Published(COMPOSITION.name, protocol, name, tuned, None, n_parameters, True))
+    return found
+
+
+PUBLISHED: tuple[Published, ...] = (
+    *_composition(
+        "matched",
+        ("CNN + channel attention + MLP, SAM", 731_000, 0.5134, 0.1055, 0.1045),
+        ("LeNet, batch norm, 32 channels, 6 features", 139_000, 0.5106, 0.1060, 0.1056),
+        ("ViT-128-4", 567_000, 0.5040, 0.1073, 0.1064),
+        ("GNN, 3 layers (200 k events)", 77_000, 0.5053, 0.1074, 0.1058),
+        ("HistGradientBoosting, 26 scalar + 28 grid features", None, 0.5053, 0.1073, 0.1066),
+        ("RandomForest 1000, same features", None, 0.5007, 0.1083, None),
+        ("HistGradientBoosting, 24 scalar features", None, 0.4988, 0.1084, None),
+        ("LeNet of JINST 2024, as published", 36_600, 0.51, 0.107, None),
+        ("LeNet of JINST 2024, reproduced", 36_810, 0.503, 0.1081, None),
+    ),
+    *_composition(
+        "v2",
+        ("two CNNs", None, None, 0.1080, 0.1060),
+        ("MLP on 63 grid statistics + 13 scalars", None, None, 0.1083, None),
+        ("MLP on scalars alone", None, None, 0.118, None),
+    ),
+    Published("gamma", "v2", "attention CNN + ResNet + ViT, weights chosen on test", 3.2e-4, tuned_on_test=True),
+    Published("gamma", "v2", "attention CNN alone, best of 5 seeds", 4.4e-4, tuned_on_test=True),
+    Published("gamma", "v2", "attention CNN alone, worst of 5 seeds", 7.3e-4),
+    Published("gamma", "v2", "MLP ensemble", 6.4e-4),
+    Published("gamma", "v2", "DNN + physics ensemble", 3.2e-3),
+    Published("gamma", "v2", "MLP 512x2", 5.1e-3),
+    Published("gamma", "v2", "MLP 517-512-512", 7.3e-3),
+    Published("gamma", "v2", "trees on 8 to 15 scalars, best", 5.3e-3),
+    Published("gamma", "v2", "random forest of ICRC 2021, best", 1e-3),
+)
+"""Everything known, best first within a table only after sorting."""
+
+
+def published_for(task: str, protocol: str) -> list[Published]:
+    """Return the published results of one task under one protocol, best first."""
+    return sorted((p for p in PUBLISHED if (p.task, p.protocol) == (task, protocol)), key=lambda p: p.value)

@@ -1,0 +1,100 @@
+"""Sections on how the run was made: training curves, cost, provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from report.page import Section, paragraph, picture, pictures, table
+from report.picture_learners import training_picture
+from report.run import Run
+from report.style import as_svg
+from report.subject import Subject
+from showers.files import read_json
+
+WATTS_PER_CORE = 10.0
+"""Electrical power of a busy CPU core with its share of the machine; a rule of thumb for servers, within a factor 2."""
+
+
+def training(subject: Subject) -> Section | None:
+    """Return validation curves of the networks, where the saved learners carry them."""
+    curves = {}
+    for name in subject.run.learner_names:
+        header = subject.run.folder / "learners" / name / "fold-0" / "learner.json"
+        if header.exists():
+            losses = read_json(header).get("losses")
+            if isinstance(losses, list) and len(losses) > 1:
+                curves[name] = [float(value) for value in losses]
+    if not curves:
+        return None
+    caption = "Log-loss on the early-stopping split (cut from the training folds) of each network's first fold."
+    figure = as_svg(training_picture(curves), "validation log-loss by epoch")
+    return Section("training", "Learning curves", pictures([picture(figure, caption)]))
+
+
+def totals(steps: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """Return summed wall-clock and CPU seconds, peak memory in MB, and estimated energy in watt-hours of steps."""
+    steps = list(steps)
+    wall, cpu = (sum(float(step.get(key) or 0) for step in steps) for key in ("wall_s", "cpu_s"))
+    peak = max((float(step.get("peak_mb") or 0) for step in steps), default=0.0)
+    return {"wall_s": wall, "cpu_s": cpu, "peak_mb": peak, "energy_wh": cpu / 3600 * WATTS_PER_CORE}
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def cost(subject: Subject) -> Section | None:
+    """Return time, memory and estimated energy of each step, folds summed."""
+    steps = subject.run.manifest.get("steps", [])
+    if not steps:
+        return None
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    for step in steps:
+        name = f"{step.get('step')} {step['learner']}" if step.get("learner") else str(step.get("step"))
+        grouped.setdefault(name, []).append(step)
+    rows = []
+    for name, members in [*grouped.items(), ("all", steps)]:
+        found = totals(members)
+        rows.append(
+            (
+                name,
+                f"{len(members)}",
+                duration(found["wall_s"]),
+                duration(found["cpu_s"]),
+                f"{found['peak_mb']:,.0f}",
+                f"{found['energy_wh']:.2f}",
+            )
+        )
+    heads = ("step", "tasks", "wall-clock, summed", "CPU time", "peak memory, MB", "energy, Wh")
+    note = paragraph(
+        f"Tasks may have run side by side: wall-clock sums over them. Energy is estimated at {WATTS_PER_CORE:g} W per "
+        "busy core, right within a factor of two; a GPU's is not included.",
+        "quiet",
+    )
+    return Section("cost", "Cost", table(heads, rows, ours=[len(rows) - 1]) + note)
+
+
+def provenance(subject: Subject) -> Section:
+    """Return what is needed to make the run again."""
+    manifest = subject.run.manifest
+    source = subject.dataset.source
+    rows = [
+        ("configuration hash", str(manifest.get("config_hash"))),
+        ("source revision", str(manifest.get("git_revision"))),
+        ("seed", str(manifest.get("seed"))),
+        ("device", str(manifest.get("device"))),
+    ]
+    rows += [(f"data: {key.replace('_', ' ')}", str(value)) for key, value in _data(subject.run).items()]
+    rows += [(f"test set: {key}", str(value)) for key, value in source.items()]
+    rows += [(f"option: {key}", str(value)) for key, value in manifest.get("config", {}).items() if value is not None]
+    rows += [(f"version: {name}", str(version)) for name, version in manifest.get("versions", {}).items()]
+    return Section("provenance", "Provenance", table(("", ""), rows, kind="wide"))
+
+
+def _data(run: Run) -> dict[str, Any]:
+    data = run.manifest.get("data", {})
+    return {key: value for key, value in data.items() if not isinstance(value, dict)}

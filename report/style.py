@@ -1,0 +1,111 @@
+"""How pictures look, on paper, on a white page and on a dark one.
+
+Pictures are drawn for a column of :data:`COLUMN_IN` and saved as inline SVG whose lines and letters take the page's own
+text colour (``currentColor``), so that the same picture is legible in light and dark. Classes have the colours of
+M. Okabe and K. Ito, "Color Universal Design" (2008), distinguishable with any colour vision, and markers of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+
+from showers.files import atomic_path
+
+COLUMN_IN = 4.3
+"""Width of a picture, inches: about 400 CSS pixels, the width of a phone."""
+INK = "#102a31"
+"""Colour of text and lines while drawing; becomes the page's text colour in SVG."""
+PALETTE: tuple[str, ...] = ("#D55E00", "#E69F00", "#009E73", "#56B4E9", "#0072B2", "#CC79A7", "#8a8a8a", "#F0E442")
+"""Okabe-Ito, ordered from light to heavy primaries."""
+MARKERS: tuple[str, ...] = ("o", "s", "^", "D", "v", "P", "X", "*")
+MAP = ListedColormap(matplotlib.colormaps["cividis"](np.linspace(0.18, 1.0, 256)), name="cividis_visible")
+"""Colour map of quantities: perceptually uniform, safe for colour-blind readers; its darkest part, which a dark page
+would swallow, is left out."""
+
+_RC: dict[Any, Any] = {
+    "font.size": 8,
+    "font.family": "DejaVu Sans",
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "axes.grid": True,
+    "grid.color": INK,
+    "grid.alpha": 0.15,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4,
+    "errorbar.capsize": 0,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "showerstack",
+    "figure.constrained_layout.use": True,
+    "mathtext.fontset": "dejavusans",
+}
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Apply the style to whatever is drawn inside; figures must also be saved inside."""
+    with matplotlib.rc_context(_RC):
+        yield
+
+
+def new_figure(height_in: float = 3.0, width_in: float = COLUMN_IN) -> Figure:
+    """Return an empty figure of column width."""
+    return Figure(figsize=(width_in, height_in))
+
+
+def as_svg(figure: Figure, description: str) -> str:
+    """Return the figure as an SVG element for a page, with an accessible description.
+
+    Numbers of the picture keep their meaning without colour: see the marker and line styles of each drawing.
+    """
+    buffer = io.StringIO()
+    with drawing():
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}, dpi=160)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(re.escape(INK), "currentColor", text, flags=re.IGNORECASE)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # identifiers of different pictures on one page must not meet
+    mark = hashlib.sha256((description + text).encode()).hexdigest()[:8]
+    text = re.sub(r'id="([^"]+)"', rf'id="p{mark}\1"', text)
+    text = re.sub(r'(href="#|url\(#)', rf"\1p{mark}", text)
+    return re.sub(
+        r"<svg [^>]*?viewBox=\"([^\"]+)\"[^>]*>",
+        lambda found: (
+            f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+            f'viewBox="{found[1]}" role="img" aria-label="{escape(description)}">'
+        ),
+        text,
+        count=1,
+    )
+
+
+def save_figure(figure: Figure, out: Path) -> None:
+    """Write the figure to a file of the format that its suffix names, on white, atomically."""
+    with atomic_path(out) as temporary, drawing():
+        figure.savefig(temporary, dpi=200, facecolor="white")

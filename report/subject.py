@@ -1,0 +1,121 @@
+"""Everything a report is about, read once: the run, the truth, the metrics, the systems, and their comparisons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from report.picture_learners import Point
+from report.run import COMBINED, Run, System
+from scoring import Metric, metric_for
+from scoring.intervals import Paired, paired_log_loss
+from scoring.read import Truth, read_output
+from scoring.score import score_arrays
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, InputError, Task
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run on a labelled test set; use :meth:`read`."""
+
+    run: Run
+    data: Path
+    truth: Truth
+    output: np.ndarray
+    """Hard labels or scores (N,) of ``predictions.npz``."""
+    metrics: dict[str, Any]
+    """Of ``predictions.npz``, with intervals."""
+    systems: list[System]
+
+    @classmethod
+    def read(cls, folder: Path, data: Path) -> Subject:
+        """Read a finished run and the test set of ``data``, and score it.
+
+        Raises
+        ------
+        InputError
+            If one of them cannot be read, or they do not belong together.
+        """
+        run = Run.open(folder)
+        truth = run.truth(data)
+        output, _ = read_output(run.predictions, run.task, len(truth.labels))
+        systems = list(run.systems(len(truth.labels)))
+        if not systems:
+            raise InputError(f"{run.folder / 'test'} holds no predictions of the learners: finish the run first")
+        return cls(run, Path(data), truth, output, score_arrays(truth, output, run.task), systems)
+
+    @property
+    def task(self) -> Task:
+        """The run's task."""
+        return self.run.task
+
+    @property
+    def metric(self) -> Metric:
+        """The number the task is judged by."""
+        return metric_for(self.task)
+
+    @property
+    def is_composition(self) -> bool:
+        """Whether hard labels of five classes are judged."""
+        return self.task.name == COMPOSITION.name
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(N,) int8 true classes."""
+        return self.truth.labels
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The test folder, without labels."""
+        return Dataset.open(self.truth.folder, labels=False)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the test set says that it was simulated here."""
+        return "generator" in self.dataset.source
+
+    @cached_property
+    def final(self) -> np.ndarray:
+        """(N, C) log-probabilities of the stack, or of the last system there is."""
+        return self.systems[-1].log_proba
+
+    @property
+    def best_learner(self) -> str | None:
+        """The base learner that held-out folds named best."""
+        named = self.run.manifest.get("gate", {}).get("best_learner")
+        return str(named) if named else None
+
+    def system(self, name: str, rule: str | None = None) -> System | None:
+        """Return a system by name (and rule), if the run has it."""
+        return next((s for s in self.systems if s.name == name and rule in (None, s.rule)), None)
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """The metric of every system with its interval."""
+        return [
+            Point(
+                system.name,
+                system.rule,
+                self.metric.value(self.labels, system.output),
+                self.metric.interval(self.labels, system.output),
+            )
+            for system in self.systems
+        ]
+
+    @cached_property
+    def against_stack(self) -> dict[str, tuple[Paired, Paired]]:
+        """Paired differences learner - stack of metric and log-loss, by learner (same rule)."""
+        stack = self.system(COMBINED[-1])
+        if stack is None:
+            return {}
+        found = {}
+        for system in self.systems:
+            if system.name != stack.name and system.rule == stack.rule:
+                metric = self.metric.paired(self.labels, system.output, stack.output)
+                found[system.name] = (metric, paired_log_loss(self.labels, system.log_proba, stack.log_proba))
+        return found
