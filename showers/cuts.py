@@ -67,7 +67,9 @@ def _below(column: str, limit: float, unit: str) -> Cut:
 
 def _above(column: str, limit: float, unit: str) -> Cut:
     bound = pl.lit(limit, dtype=pl.Float32)
-    return Cut(f"{column} > {limit:g}", pl.col(column) > bound, f"{column} above {limit:g}{unit}")
+    # Polars orders NaN above every number.
+    above = (pl.col(column) > bound) & pl.col(column).is_not_nan()
+    return Cut(f"{column} > {limit:g}", above, f"{column} above {limit:g}{unit}")
 
 
 NONE = CutSet("none", ())
