@@ -6,7 +6,7 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-from report import section_results, section_run, section_task
+from report import section_events, section_results, section_run, section_task
 from report.page import Section, page
 from report.subject import Subject
 from showers.files import atomic_path
@@ -66,6 +66,9 @@ def _parts(subject: Subject) -> list[Callable[[Subject], Section | None]]:
         *own,
         section_task.reliability,
         section_task.plane,
+        section_events.importance,
+        section_events.gallery,
+        section_run.choices,
         section_run.training,
         section_run.cost,
         section_run.provenance,

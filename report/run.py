@@ -68,6 +68,14 @@ class Run:
         """The scored file of this run."""
         return self.folder / PREDICTIONS_FILE
 
+    @property
+    def shipped(self) -> str | None:
+        """What the gate shipped: ``stack``, or the name of the best learner; None where the manifest does not say."""
+        gate = self.manifest.get("gate", {})
+        if "shipped" not in gate:
+            return None
+        return "stack" if gate["shipped"] is True else str(gate.get("best_learner"))
+
     @cached_property
     def learner_names(self) -> list[str]:
         """Base learners that finished, in the manifest's order."""

@@ -55,9 +55,8 @@ def plain_words(subject: Subject) -> Section:
     lines = []
     gate = subject.run.manifest.get("gate", {})
     if gate:
-        gain, error = gate.get("gain"), gate.get("standard_error")
-        measured = f" (held-out gain {gain:.4f} ± {error:.4f} nats)" if gain is not None and error is not None else ""
-        lines.append(f"Shipped: {gate.get('shipped')}{measured}. {str(gate.get('reason', '')).capitalize()}.")
+        reason = str(gate.get("reason", ""))
+        lines.append(f"Shipped: {subject.run.shipped}. On held-out folds of the training set, {reason}.")
     best = subject.best_learner
     if best in subject.against_stack:
         metric, loss = subject.against_stack[best]

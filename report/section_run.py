@@ -10,6 +10,7 @@ from report.picture_learners import training_picture
 from report.run import Run
 from report.style import as_svg
 from report.subject import Subject
+from report.summary import short
 from showers.files import read_json
 
 WATTS_PER_CORE = 10.0
@@ -30,6 +31,57 @@ def training(subject: Subject) -> Section | None:
     caption = "Log-loss on the early-stopping split (cut from the training folds) of each network's first fold."
     figure = as_svg(training_picture(curves), "validation log-loss by epoch")
     return Section("training", "Learning curves", pictures([picture(figure, caption)]))
+
+
+def choices(subject: Subject) -> Section | None:
+    """Return what was chosen on held-out folds: meta-learner with its weights, decision rule, and by how much."""
+    manifest = subject.run.manifest
+    parts = []
+    meta = manifest.get("meta", {})
+    if meta.get("losses"):
+        judge = str(meta.get("judge", "loss")).replace("_", " ")
+        rows = [(name.replace("_", " "), f"{loss:.4f}") for name, loss in meta["losses"].items()]
+        chosen = str(meta.get("chosen")).replace("_", " ")
+        parts.append(paragraph(f"Meta-learner: {chosen}, judged by {judge} in nested folds of the training set."))
+        parts.append(table(("meta-learner", judge), rows))
+    if isinstance(meta.get("weights"), dict):
+        rows = [(name, f"{weight:.3f}") for name, weight in meta["weights"].items() if isinstance(weight, float)]
+        parts.append(table(("learner", "weight in the stack"), rows))
+    decision = manifest.get("decision", {})
+    if decision.get("held_out_fraction_error"):
+        worse = decision.get("worse_than_best", {})
+        lines = []
+        for rule, error in decision["held_out_fraction_error"].items():
+            gap = worse.get(rule, {})
+            text = f"{gap['difference']:+.4f} ± {gap['standard_error']:.4f}" if gap else ""
+            lines.append((rule, f"{error:.4f}", text))
+        parts.append(paragraph(f"Decision rule: {decision.get('chosen')}, the simplest within one standard error."))
+        parts.append(table(("rule", "held-out fraction error", "worse than the best by (standard error)"), lines))
+    if decision.get("thresholds"):
+        parts.append(_thresholds(decision["thresholds"]))
+    parts += [paragraph(str(remark), "warn") for remark in manifest.get("remarks", [])]
+    return Section("choices", "What was chosen on held-out folds", "".join(parts)) if parts else None
+
+
+def _thresholds(rows: list[dict[str, Any]]) -> str:
+    """Return thresholds by gamma efficiency, with the purity to expect in a real mixture."""
+    ratios = list(rows[0].get("purity", {}))
+    heads = ["gamma efficiency", "threshold", "hadron survival", *(f"purity at 1:{1 / float(r):,.0f}" for r in ratios)]
+    cells = []
+    for row in rows:
+        low, high = row["hadron_survival_interval"]
+        line = [f"{row['gamma_efficiency']:.3f}", f"{row['threshold']:.3f}"]
+        line.append(f"{short(row['hadron_survival'])} [{short(low)}, {short(high)}]")
+        for ratio in ratios:
+            bottom, top = row["purity"][ratio]["interval"]
+            line.append(f"{bottom:.2g} to {top:.2g}")
+        cells.append(line)
+    note = paragraph(
+        "Out-of-fold scores of training showers under the test's cuts. Purity: share of true gammas among the "
+        "selected, 95 % interval, for one gamma in so many hadrons.",
+        "quiet",
+    )
+    return "<h3>Thresholds for use</h3>" + table(heads, cells) + note
 
 
 def totals(steps: Iterable[dict[str, Any]]) -> dict[str, float]:

@@ -81,8 +81,9 @@ class Subject:
 
     @cached_property
     def final(self) -> np.ndarray:
-        """(N, C) log-probabilities of the stack, or of the last system there is."""
-        return self.systems[-1].log_proba
+        """(N, C) log-probabilities of what was shipped; the last system's where the manifest does not say."""
+        shipped = self.system(self.run.shipped or "")
+        return (shipped or self.systems[-1]).log_proba
 
     @property
     def best_learner(self) -> str | None:

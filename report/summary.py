@@ -84,8 +84,7 @@ def learner_table(run: Path, data: Path) -> Table:
         cells = {system.rule: _metric_cell(system, labels, metric, opened.task) for system in systems}
         style = "bold" if name == COMBINED[-1] else None
         table.add_row(name, *_posterior_cells(systems[0], labels), *(cells.get(r, "") for r in rules), style=style)
-    shipped = opened.manifest.get("gate", {}).get("shipped")
-    table.caption = f"shipped, as decided on held-out folds: {shipped}" if shipped else None
+    table.caption = f"shipped, as decided on held-out folds: {opened.shipped}" if opened.shipped else None
     return table
 
 

@@ -88,8 +88,8 @@ def _manifest(task: Task, learners: list[str], n_test: int, train: Path, test: P
         ]
         + [{"name": "lenet", "status": "failed", "error": "out of memory", "log_loss": None, "accuracy": None}],
         "gate": {
-            "shipped": "stack",
-            "reason": "beats the best learner by more than a standard error",
+            "shipped": True,
+            "reason": "the stack gains 0.004 ± 0.001 nats over mlp",
             "gain": 0.004,
             "standard_error": 0.001,
             "best_learner": "mlp",

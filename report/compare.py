@@ -1,0 +1,180 @@
+"""Two or more finished runs on the same test events: how they differ, how surely, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from report.run import Run
+from report.summary import metric_text, short
+from scoring import metric_for
+from scoring.composition import energy_bins
+from scoring.gamma import HADRON, hadron_survival, zenith_bins
+from scoring.intervals import McNemar, Paired, mcnemar, paired_accuracy
+from scoring.read import Truth, read_output, read_truth
+from showers.schema import COMPOSITION, InputError, Task, task_named
+
+MIN_EVENTS = 30
+"""Bins with fewer events are not compared."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One side of a comparison."""
+
+    name: str
+    output: np.ndarray
+    """Hard labels or scores, (N,)."""
+    decided: np.ndarray
+    """(N,) bool, what McNemar's table counts: label right (composition), hadron rejected or gamma kept (gamma)."""
+
+
+def compare(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> RenderableType:
+    """Return the comparison of every run with the first one, ready to be printed.
+
+    Parameters
+    ----------
+    runs
+        Two or more run folders or ``predictions.npz`` files (these need ``task``), of the same task.
+    data
+        Folder that holds ``{task}_test``.
+
+    Raises
+    ------
+    InputError
+        If they are fewer than two, of different tasks, or cannot be read.
+    """
+    if len(runs) < 2:
+        raise InputError("compare needs at least two runs")
+    task = task or _task_of(runs)
+    truth = read_truth(data, task)
+    names = _names(runs)
+    entries = [_entry(run, name, truth, task) for run, name in zip(runs, names, strict=True)]
+    parts: list[RenderableType] = [_overview(entries, truth, task)]
+    for other in entries[1:]:
+        parts.extend(_pair(entries[0], other, truth, task))
+    return Group(*parts)
+
+
+def _task_of(runs: Sequence[Path]) -> Task:
+    found = {Run.open(run).task.name for run in runs}
+    if len(found) > 1:
+        raise InputError(f"runs of different tasks cannot be compared: {', '.join(sorted(found))}")
+    return task_named(found.pop())
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that tell them apart."""
+    for depth in range(1, 9):
+        names = ["/".join(Path(run).resolve().parts[-depth:]) for run in runs]
+        if len(set(names)) == len(names):
+            return names
+    return [str(run) for run in runs]
+
+
+def _entry(run: Path, name: str, truth: Truth, task: Task) -> Entry:
+    file = run / "predictions.npz" if Path(run).is_dir() else Path(run)
+    output, _ = read_output(file, task, len(truth.labels))
+    if task.name == COMPOSITION.name:
+        return Entry(name, output, output == truth.labels)
+    kept = output >= hadron_survival(truth.labels, output).threshold
+    return Entry(name, output, kept != (truth.labels == HADRON))
+
+
+def _table(title: str, *heads: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.min_width = len(title)
+    for k, head in enumerate(heads):
+        table.add_column(head, justify="right" if k else "left", no_wrap=True)
+    return table
+
+
+def _overview(entries: list[Entry], truth: Truth, task: Task) -> Table:
+    metric = metric_for(task)
+    table = _table(f"{task.name}, {len(truth.labels):,} test showers, 95 % intervals", "run", metric.name)
+    for entry in entries:
+        value, interval = metric.value(truth.labels, entry.output), metric.interval(truth.labels, entry.output)
+        table.add_row(entry.name, metric_text(value, interval, task))
+    return table
+
+
+def difference_text(found: Paired, task: Task) -> str:
+    """Return a difference with its interval."""
+    if task.name == COMPOSITION.name:
+        return f"{found.difference:+.4f} [{found.interval.low:+.4f}, {found.interval.high:+.4f}]"
+    return " ".join([_signed(found.difference), f"[{_signed(found.interval.low)}, {_signed(found.interval.high)}]"])
+
+
+def _signed(value: float) -> str:
+    return ("-" if value < 0 else "+") + short(abs(value))
+
+
+def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableType]:
+    metric = metric_for(task)
+    found = metric.paired(truth.labels, a.output, b.output)
+    yield Text(f"\n{a.name} against {b.name}", style="bold")
+    winner = a.name if found.difference < 0 else b.name
+    shown = f"{winner} is better" if found.interval.low > 0 or found.interval.high < 0 else "no difference is shown"
+    yield Text(f"{metric.name}, first minus second: {difference_text(found, task)}, p = {found.p_value:.2g}: {shown}")
+    if task.name == COMPOSITION.name:
+        hits = paired_accuracy(truth.labels, a.output, b.output)
+        yield Text(
+            f"accuracy, first minus second: {100 * hits.difference:+.2f} "
+            f"[{100 * hits.interval.low:+.2f}, {100 * hits.interval.high:+.2f}] %, p = {hits.p_value:.2g}"
+        )
+        yield _mcnemar_table("labels right or wrong", mcnemar(a.decided, b.decided), a.name, b.name)
+    else:
+        for name, label in (("gammas kept at 75 %", 0), ("hadrons rejected at 75 %", HADRON)):
+            mine = truth.labels == label
+            yield _mcnemar_table(name, mcnemar(a.decided[mine], b.decided[mine]), a.name, b.name)
+    yield _where(a, b, truth, task)
+
+
+def _mcnemar_table(what: str, found: McNemar, a: str, b: str) -> Table:
+    table = _table(f"McNemar: {what}, p = {found.p_value:.2g}", "", f"{b}: yes", f"{b}: no")
+    table.add_row(f"{a}: yes", f"{found.both:,}", f"{found.only_a:,}")
+    table.add_row(f"{a}: no", f"{found.only_b:,}", f"{found.neither:,}")
+    return table
+
+
+def places(truth: Truth, task: Task) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Yield kind, name and (N,) mask of the places where two runs may differ: energy, zenith, true class."""
+    for name, mask in energy_bins(truth.energy):
+        yield "lg E", name, mask
+    for name, mask in zenith_bins(truth.zenith_deg):
+        yield "zenith", f"{name} deg", mask
+    for k, name in enumerate(task.classes):
+        yield "class", name, truth.labels == k
+
+
+def _where(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
+    """Say where they differ: events that only one of the two gets right, and the exact probability of the split."""
+    what = "right label" if task.name == COMPOSITION.name else "right side of its threshold"
+    table = _table(f"where: {what}, only the first / only the second", "", "events", "first", "second", "share, %", "p")
+    before = ""
+    rows = [(kind, name, mask) for kind, name, mask in places(truth, task) if mask.sum() >= MIN_EVENTS]
+    for kind, name, mask in rows:
+        if before and kind != before:
+            table.add_section()
+        before = kind
+        found = mcnemar(a.decided[mask], b.decided[mask])
+        n = int(mask.sum())
+        share = paired_accuracy(np.ones(n, bool), a.decided[mask], b.decided[mask])
+        table.add_row(
+            f"{kind} {name}",
+            f"{n:,}",
+            f"{found.only_a:,}",
+            f"{found.only_b:,}",
+            f"{100 * share.difference:+.2f} [{100 * share.interval.low:+.2f}, {100 * share.interval.high:+.2f}]",
+            f"{found.p_value:.2g}",
+        )
+    table.caption = f"{len(rows)} places are looked at: one p of 0.05 among them is expected by chance."
+    table.caption_justify = "left"
+    return table
