@@ -1,0 +1,155 @@
+"""The stations read what the densities promise; the trigger counts hit stations in clusters."""
+
+import numpy as np
+import pytest
+
+from showers import array
+from showers.simulation.cascade import Showers
+from showers.simulation.detector import CELLS, Readings, expected, read_out
+from showers.simulation.reconstruction import energy, reconstruct, sizes, triggered
+from showers.simulation.settings import Settings
+from showers.simulation.spectrum import Primaries
+
+N = 3_000
+QUIET = Settings().changed(
+    detector__electron_stray=0.0,
+    detector__muon_stray=0.0,
+    detector__electron_threshold_mev=0.0,
+    detector__muon_threshold_mev=0.0,
+    detector__dead=0.0,
+    shape__clump_sigma=0.0,
+)
+
+
+def _showers(
+    n: int = N, *, lg_ne: float = 5.3, lg_nmu: float = 4.3, mass: int = 1, zenith_deg: float = 20.0
+) -> Showers:
+    full = np.full
+    primaries = Primaries(
+        mass=full(n, mass),
+        label=full(n, 0, dtype=np.int8),
+        model=full(n, 0, dtype=np.int8),
+        lg_energy=full(n, 15.3),
+        zenith_deg=full(n, zenith_deg),
+        azimuth_deg=full(n, 65.0),
+        core_x_m=full(n, 12.0),
+        core_y_m=full(n, -7.0),
+    )
+    return Showers(primaries, full(n, 550.0), full(n, lg_ne), full(n, lg_nmu), full(n, 1.05), full(n, 1.4))
+
+
+def _read(showers: Showers, settings: Settings, seed: int = 1) -> Readings:
+    n = len(showers.xmax)
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(0, 2**64, size=n, dtype=np.uint64)
+    return read_out(showers, np.arange(n), settings, keys, rng.standard_normal((n, 6, 2)))
+
+
+def test_mean_deposits() -> None:
+    showers = _showers()
+    readings = _read(showers, QUIET)
+    electrons, muons, punch, per_electron = (values[0] for values in expected(showers, np.arange(1), QUIET))
+    d, cosine = QUIET.detector, np.cos(np.radians(20.0))
+    area = array.ELECTRON_AREA_M2.ravel()[CELLS]
+    mean_e = d.electron_mev / cosine * (per_electron * electrons + muons * area)
+    mean_mu = d.muon_mev / cosine * muons * array.MUON_DETECTOR_AREA_M2.ravel()[CELLS] + d.punch_mev * punch
+    error = readings.electron.std(axis=0) / np.sqrt(N)
+    assert np.abs((readings.electron.mean(axis=0) - mean_e) / error).max() < 4.5
+    outer = mean_mu > 0.0
+    error = readings.muon.std(axis=0)[outer] / np.sqrt(N)
+    assert np.abs((readings.muon.mean(axis=0) - mean_mu)[outer] / error).max() < 4.5
+    assert not readings.muon[:, ~outer].any()
+
+
+def test_deposits_fluctuate_as_compounds() -> None:
+    # Variance of a compound of Poisson counts and Gamma(shape k) deposits of mean m: n m^2 (1 + 1/k).
+    showers = _showers(lg_nmu=-3.0)
+    readings = _read(showers, QUIET)
+    electrons, _, _, per_electron = (values[0] for values in expected(showers, np.arange(1), QUIET))
+    one = QUIET.detector.electron_mev / np.cos(np.radians(20.0)) * per_electron
+    # shape * n inside the Gamma makes the variance per electron m^2 / k on top of Poisson's.
+    variance = electrons * one**2 * (1.0 + 1.0 / QUIET.detector.electron_shape)
+    bright = electrons > 3.0
+    assert (readings.electron.var(axis=0)[bright] / variance[bright]).mean() == pytest.approx(1.0, rel=0.03)
+
+
+def test_caps_and_thresholds() -> None:
+    readings = _read(_showers(200, lg_ne=9.5, lg_nmu=8.0), Settings())
+    assert readings.electron.max() == Settings().detector.electron_cap_mev
+    assert readings.muon.max() == Settings().detector.muon_cap_mev
+    faint = _read(_showers(500, lg_ne=4.0), Settings())
+    assert faint.electron[faint.electron > 0.0].min() >= Settings().detector.electron_threshold_mev
+
+
+def test_dead_stations_read_nothing_in_either_detector() -> None:
+    settings = QUIET.changed(detector__dead=0.3)
+    readings = _read(_showers(1_000, lg_ne=6.5, lg_nmu=6.5), settings)
+    outer = array.OUTER.ravel()[CELLS]
+    dead = readings.electron == 0.0
+    assert dead.mean() == pytest.approx(0.3, abs=0.01)
+    assert np.array_equal(dead[:, outer], readings.muon[:, outer] == 0.0)
+
+
+def test_clumps_add_variance_beyond_poisson() -> None:
+    smooth = _read(_showers(lg_ne=6.3, mass=56), QUIET)
+    clumpy = _read(_showers(lg_ne=6.3, mass=56), QUIET.changed(shape__clump_sigma=0.5))
+    # Far from the core in metres: the fluctuation is flat beyond 15 m.
+    far = np.hypot(array.X_M - 12.0, array.Y_M + 7.0).ravel()[CELLS] > 20.0
+    ratio = clumpy.electron.var(axis=0)[far] / smooth.electron.var(axis=0)[far]
+    assert ratio.mean() > 1.3
+    assert clumpy.electron[:, far].mean() == pytest.approx(smooth.electron[:, far].mean(), rel=0.01)
+
+
+def test_photons_punch_through_less() -> None:
+    showers = [_showers(1, mass=mass, lg_nmu=0.0) for mass in (1, 0)]
+    hadron, photon = (expected(s, np.arange(1), Settings())[2] for s in showers)
+    factor = Settings().detector.punch_photon_factor
+    assert photon[photon > 0.0] == pytest.approx(hadron[hadron > 0.0] * factor, rel=1e-5)
+
+
+def test_trigger_counts_within_one_cluster() -> None:
+    trigger = Settings().trigger
+    counts = np.array([trigger.stations - 1, trigger.stations, 16])
+    assert triggered(counts, trigger).tolist() == [False, True, True]
+
+
+def test_largest_cluster_of_hand_made_showers() -> None:
+    # A shower far outside has only strays; cluster counts follow from the grids themselves.
+    readings = _read(_showers(400, lg_ne=4.3), Settings())
+    hit = np.zeros((400, 256), dtype=bool)
+    hit[:, CELLS] = readings.electron > 0.0
+    by_cluster = np.stack([hit[:, array.CLUSTER.ravel() == k].sum(axis=1) for k in range(16)])
+    assert np.array_equal(by_cluster.max(axis=0), readings.largest_cluster)
+    assert np.array_equal(hit.sum(axis=1), readings.hits)
+
+
+def test_reconstruction_returns_the_truth() -> None:
+    settings = QUIET.changed(shape__electron_r0_m=40.0, reconstruction__muon_failure=0.0, reconstruction__muon_loss=0.0)
+    showers = _showers(2_000, lg_ne=6.0, lg_nmu=5.0)
+    readings = _read(showers, settings)
+    zero = np.zeros(2_000)
+    lg_ne, lg_nmu, age = sizes(readings, zero + 12.0, zero - 7.0, zero + 20.0, zero + 65.0, settings)
+    assert lg_ne.mean() == pytest.approx(6.0, abs=0.01)
+    assert age.mean() == pytest.approx(1.05, abs=0.01)
+    # The muon shape it assumes differs from the true one, 1.40.
+    assert lg_nmu.mean() == pytest.approx(5.0, abs=0.12)
+    assert lg_nmu.std() < 0.06
+
+
+def test_errors_of_direction_and_core_are_as_set() -> None:
+    settings = Settings()
+    showers = _showers(4_000, lg_ne=6.5, lg_nmu=5.3)
+    readings = _read(showers, settings)
+    rng = np.random.default_rng(3)
+    event = reconstruct(
+        showers, np.arange(4_000), readings, settings, rng.standard_normal((4, 4_000)), rng.random((4, 4_000))
+    )
+    scale = np.clip(60.0 / readings.hits, 0.4, 4.0).mean()
+    assert (event.core_x_m - 12.0).std() == pytest.approx(settings.reconstruction.core_m * scale, rel=0.05)
+    assert (event.zenith_deg - 20.0).std() == pytest.approx(settings.reconstruction.angle_deg * 0.7, rel=0.1)
+
+
+def test_energy_formula_by_hand() -> None:
+    one = np.ones(1)
+    found = energy(5.0 * one, 4.0 * one, 0.0 * one, 10.905)
+    assert found == pytest.approx([10.905 + 1.2894 + 2.66816 + 1.87675 + 1.48432 - 3.2262])
