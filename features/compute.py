@@ -8,15 +8,24 @@ from typing import Any
 import numpy as np
 
 from features import asymmetry, fit, grid, muons, profile, shape, size
+from features.backend import library, namespace
 from features.catalogue import CATALOGUE, FIT_GROUPS
 from features.events import Events, make_events
+from features.fit_numba import fit_fused
 from features.frame import make_frame
 from features.lateral_fit import RawFit, fit_reference
 
 
 def fit_showers(events: Events) -> RawFit:
-    """Fit both lateral distributions."""
+    """Fit both lateral distributions: by the fused kernel where the library has one, else by the reference."""
+    if library(events.xp) == "numpy":
+        return fit_fused(events)
     return fit_reference(events)
+
+
+def warm_up() -> None:
+    """Compile the fused kernel if it is not on disk yet, so that worker processes find it there."""
+    fit_fused(make_events(namespace("cpu"), np.zeros((1, 16, 16, 2), np.float32), np.zeros((1, 5), np.float32)))
 
 
 def compute_chunk(xp: ModuleType, grids: np.ndarray, scalars: np.ndarray, groups: frozenset[str]) -> dict[str, Any]:

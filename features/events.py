@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from features.detector import PUBLISHED, Response
 from showers import array as station_array
 
 N_CELLS = 256
@@ -64,6 +65,7 @@ class Events:
     """(n,)"""
     lg_n_mu: Any
     """(n,): reconstructed lg N_mu."""
+    response: Response = PUBLISHED
 
     def __len__(self) -> int:
         return int(self.electron_mev.shape[0])
@@ -107,7 +109,7 @@ class Events:
         return self.xp.sort(self.muon_mev, axis=1)
 
 
-def make_events(xp: ModuleType, matrices: np.ndarray, scalars: np.ndarray) -> Events:
+def make_events(xp: ModuleType, matrices: np.ndarray, scalars: np.ndarray, response: Response = PUBLISHED) -> Events:
     """Return events on the device of ``xp``.
 
     Deposits in cells without a station (the centre; inner cells of the muon channel) are set to 0.
@@ -120,13 +122,18 @@ def make_events(xp: ModuleType, matrices: np.ndarray, scalars: np.ndarray) -> Ev
         (n, 16, 16, 2) float32, MeV per station.
     scalars
         (n, 5) float32: E, Ze, Az, Ne, Nmu.
+    response
+        Constants of the detector that the fits are to use.
     """
     here = stations(xp)
     flat = matrices.reshape(len(matrices), N_CELLS, 2)
-    columns = [xp.asarray(np.ascontiguousarray(scalars[:, k])) for k in (1, 2, 4)]
+    zenith_deg, azimuth_deg, lg_n_mu = (xp.asarray(np.ascontiguousarray(scalars[:, k])) for k in (1, 2, 4))
     return Events(
-        xp,
-        xp.asarray(np.ascontiguousarray(flat[:, :, 0])) * here.has_electron,
-        xp.asarray(np.ascontiguousarray(flat[:, :, 1])) * here.has_muon,
-        *columns,
+        xp=xp,
+        electron_mev=xp.asarray(np.ascontiguousarray(flat[:, :, 0])) * here.has_electron,
+        muon_mev=xp.asarray(np.ascontiguousarray(flat[:, :, 1])) * here.has_muon,
+        zenith_deg=zenith_deg,
+        azimuth_deg=azimuth_deg,
+        lg_n_mu=lg_n_mu,
+        response=response,
     )

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 
 from features.backend import chunk_size, decode_float16, namespace, resolve_device, to_host
-from features.catalogue import CATALOGUE, GROUPS, check_groups
-from features.compute import compute_chunk
+from features.catalogue import CATALOGUE, FIT_GROUPS, GROUPS, check_groups
+from features.compute import compute_chunk, warm_up
 from features.scalars import add
 from features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, default_path, part_path, read_head
 from showers.cuts import scalar_frame
@@ -171,6 +171,8 @@ def _run(
     jobs = 1 if device == "cuda" else min(workers or joblib.cpu_count(), max(len(missing), 1))
     with bars("features", "events") as progress:
         progress(done, total)
+        if jobs > 1 and FIT_GROUPS.intersection(groups):
+            warm_up()
         parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
         arguments = (data.path, folder, shard_events, groups, device)
         for number in parallel(joblib.delayed(write_shard)(k, *arguments) for k in missing):

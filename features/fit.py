@@ -151,7 +151,7 @@ def _electron(events: Events, fit: RawFit, frame: Frame) -> dict[str, Any]:
     by_s = -ELECTRON_G_REF - ln_c_by_s
     v = linear.inverse(fit.electron_fisher, 4, xp)
     var_ln_ne = v[5] + 2.0 * by_s * v[8] + by_s * by_s * v[9]
-    value, _ = half_deviance(
+    value, _, _ = half_deviance(
         frame.measured.electron,
         frame.electron_expected + 1e-12,
         frame.measured.electron_saturated,
@@ -189,7 +189,7 @@ def _muon(events: Events, fit: RawFit, frame: Frame) -> dict[str, Any]:
     total_by_s = -MUON_G_REF - ln_c_by_s
     truncated, truncated_up = (_truncated(level, shape + ds, xp) for ds in (0.0, step))
     truncated_by_s = (truncated_up - truncated) / step
-    value, _ = half_deviance(
+    value, _, _ = half_deviance(
         frame.measured.muon, frame.muon_expected + 1e-12, frame.measured.muon_saturated, frame.muon_frozen.weight, xp
     )
     far = xp.astype(frame.r_m > TRUNCATED_M[0], xp.float32)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from features import detector
 from features.events import Events
 from features.lateral_fit import RawFit
 from features.station_model import (
@@ -52,7 +51,7 @@ class Frame:
 
 def make_frame(events: Events, fit: RawFit) -> Frame:
     """Return the planes at the fitted parameters."""
-    xp = events.xp
+    xp, response = events.xp, events.response
     core_x = fit.electron[0]
     fitted = core_x == core_x  # false for NaN
 
@@ -63,7 +62,7 @@ def make_frame(events: Events, fit: RawFit) -> Frame:
     r_m, _, _ = offsets(events, filled(core_x, 0.0), filled(fit.electron[1], 0.0))
     electrons = electron_density(r_m, filled(fit.electron[2], -5.0)[:, None], filled(fit.electron[3], 1.0)[:, None], xp)
     muons = muon_density(
-        r_m, filled(fit.muon[0], -5.0)[:, None], filled(fit.muon[1], detector.MUON_SHAPE_MEAN)[:, None], xp
+        r_m, filled(fit.muon[0], -5.0)[:, None], filled(fit.muon[1], response.muon_shape_mean)[:, None], xp
     )
     electron_frozen = freeze_electron(measured, r_m, electrons, muons, xp)
     muon_frozen = freeze_muon(measured, r_m, electrons, muons, xp)
@@ -71,9 +70,9 @@ def make_frame(events: Events, fit: RawFit) -> Frame:
     live_m = xp.astype(measured.muon_area_m2 > 0.0, xp.float32)
     n_electrons = measured.electron_area_m2 * electrons
     n_muons = measured.muon_area_m2 * muons
-    expected = electron_frozen.area_m2 * electrons * energy_correction(r_m, xp) + electron_frozen.background
+    expected = electron_frozen.area_m2 * electrons * energy_correction(r_m, response, xp) + electron_frozen.background
     muon_expected = n_muons + muon_frozen.background
-    punch = xp.maximum(muon_frozen.background - detector.MUON_STRAYS, xp.zeros_like(muon_expected)) * live_m
+    punch = xp.maximum(muon_frozen.background - response.muon_strays, xp.zeros_like(muon_expected)) * live_m
     weight = xp.where(electron_frozen.weight > 0.0, electron_frozen.weight, xp.ones_like(expected))
     return Frame(
         fitted=fitted,
@@ -82,8 +81,8 @@ def make_frame(events: Events, fit: RawFit) -> Frame:
         electron_expected=expected * live_e,
         electron_variance=expected / weight * live_e,
         muon_expected=muon_expected * live_m,
-        muon_variance=detector.MUON_DISPERSION * (muon_expected - punch) * live_m
-        + detector.PUNCH_THROUGH_DISPERSION * punch,
+        muon_variance=response.muon_dispersion * (muon_expected - punch) * live_m
+        + response.punch_through_dispersion * punch,
         punch_through=punch,
         n_electrons=n_electrons,
         n_muons=n_muons,

@@ -8,8 +8,10 @@ Steps (the fused kernels follow them one by one):
 4. Freeze the electron channel at both fits; minimise to the fine tolerance.
 5. Freeze the muon channel again; minimise to the fine tolerance.
 
-Levenberg-Marquardt per event: a step solves (H + damping diag H) d = -g; it is taken if F does not rise. An event has
-converged when the decrement g H^-1 g, twice the decrease still to be expected of F, is below the tolerance.
+Levenberg-Marquardt per event: a step solves (H + damping diag H) d = -g; it is taken if F does not rise. The
+damping follows the ratio of the decrease to the expected one: Fisher's matrix can be too small by more than half, and
+undamped steps then jump from one side of the minimum to the other for ever. An event has converged when the decrement
+g H^-1 g, twice the decrease still to be expected of F, is below the tolerance.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from features import detector, linear
+from features import linear
 from features.events import Events
+from features.recipe import RECIPE
 from features.station_model import (
     Signals,
     Terms,
@@ -36,30 +39,13 @@ from features.station_model import (
     signals,
 )
 
-MIN_HITS = 3
-"""Events with fewer hit e/gamma stations are not fitted."""
-START_AGES = (0.7, 1.0, 1.3)
-MUON_START_R_M = 40.0
-COARSE_TOLERANCE = 0.1
-FINE_TOLERANCE = 2e-4
-"""Decrement at convergence: the minimum is then 0.015 standard errors away."""
-MAX_STEPS = 60
-FIRST_DAMPING = 1e-2
-EASE = 0.2
-"""Factor of the damping after a step that was taken."""
-STIFFEN = 6.0
-"""Factor of the damping after a step that was refused."""
-MIN_DAMPING = 1e-6
-TRUSTED_DAMPING = 0.1
-"""Convergence is judged only with a damping below this."""
-MAX_DAMPING = 1e8
-ROUNDING = 2e-6
-"""Relative rise of F that float32 rounding explains."""
-ELECTRON_STEP = (25.0, 25.0, 1.5, 0.3)
-"""Longest step in core x, y (m), L, s."""
-MUON_STEP = (1.5, 0.3)
-ELECTRON_LIMIT = ((-150.0, 150.0), (-150.0, 150.0), (-20.0, 20.0), (-0.3, 2.2))
-MUON_LIMIT = ((-25.0, 20.0), (0.5, 2.1))
+LONGEST_ELECTRON = (RECIPE.longest_core_m, RECIPE.longest_core_m, RECIPE.longest_level, RECIPE.longest_shape)
+"""Longest step in core x, y, L, s."""
+LONGEST_MUON = (RECIPE.longest_level, RECIPE.longest_shape)
+_CORE_LIMITS = (-RECIPE.core_limit_m, RECIPE.core_limit_m)
+_LEVEL_LIMITS = (RECIPE.min_level, RECIPE.max_level)
+ELECTRON_LIMITS = (_CORE_LIMITS, _CORE_LIMITS, _LEVEL_LIMITS, (RECIPE.min_age, RECIPE.max_age))
+MUON_LIMITS = (_LEVEL_LIMITS, (RECIPE.min_muon_shape, RECIPE.max_muon_shape))
 
 
 @dataclass(frozen=True)
@@ -82,6 +68,22 @@ class RawFit:
     muon_steps: Any
     muon_converged: Any
 
+    N_COLUMNS: ClassVar[int] = 25
+
+    @classmethod
+    def from_columns(cls, columns: list[Any]) -> Self:
+        """Return the fit from the kernels' output columns: the fields above in their order, lists spread out."""
+        return cls(
+            columns[0:4], columns[4:14], columns[14], columns[15], columns[16],
+            columns[17:19], columns[19:22], columns[22], columns[23], columns[24],
+        )  # fmt: skip
+
+    def columns(self) -> list[Any]:
+        """Return the fields as the kernels write them."""
+        electron = [*self.electron, *self.electron_fisher, self.electron_value, self.electron_steps]
+        muon = [*self.muon, *self.muon_fisher, self.muon_value, self.muon_steps, self.muon_converged]
+        return [*electron, self.electron_converged, *muon]
+
 
 @dataclass(frozen=True)
 class _Minimum:
@@ -95,20 +97,20 @@ def fit_reference(events: Events) -> RawFit:
     """Fit both lateral distributions of every event; see the module's head."""
     xp = events.xp
     measured = signals(events)
-    fitted = xp.sum(events.electron_hit, axis=1) >= MIN_HITS
+    fitted = xp.sum(events.electron_hit, axis=1) >= RECIPE.min_hits
     electron, muon = _start(events, measured)
     steps_electron = steps_muon = 0.0
-    for tolerance in (COARSE_TOLERANCE, FINE_TOLERANCE):
+    for tolerance in (RECIPE.coarse, RECIPE.fine):
         r_m, _, _ = offsets(events, electron[0], electron[1])
         densities = _densities(r_m, electron, muon, xp)
         frozen = freeze_electron(measured, r_m, *densities, xp)
         electron_of = partial(electron_terms, events, measured, frozen)
-        best = _minimise(electron_of, electron, ELECTRON_STEP, ELECTRON_LIMIT, tolerance, xp)
+        best = _minimise(electron_of, electron, LONGEST_ELECTRON, ELECTRON_LIMITS, tolerance, xp)
         electron, steps_electron = best.parameters, steps_electron + best.steps
         r_m, _, _ = offsets(events, electron[0], electron[1])
         frozen = freeze_muon(measured, r_m, *_densities(r_m, electron, muon, xp), xp)
         muon_of = partial(muon_terms, r_m, measured, frozen, xp=xp)
-        best_muon = _minimise(muon_of, muon, MUON_STEP, MUON_LIMIT, tolerance, xp)
+        best_muon = _minimise(muon_of, muon, LONGEST_MUON, MUON_LIMITS, tolerance, xp)
         muon, steps_muon = best_muon.parameters, steps_muon + best_muon.steps
 
     def defined(array: Any) -> Any:
@@ -143,8 +145,8 @@ def _start(events: Events, measured: Signals) -> tuple[list[Any], list[Any]]:
     core_x, core_y = xp.sum(weight * here.x_m, axis=1) / total, xp.sum(weight * here.y_m, axis=1) / total
     r_m, _, _ = offsets(events, core_x, core_y)
     one = xp.ones_like(core_x)
-    shape = one * detector.MUON_SHAPE_MEAN
-    far = xp.astype(r_m > MUON_START_R_M, xp.float32)
+    shape = one * measured.response.muon_shape_mean
+    far = xp.astype(r_m > RECIPE.muon_start_r_m, xp.float32)
     unit = muon_density(r_m, (one * 0.0)[:, None], shape[:, None], xp)
     counted = xp.sum(measured.muon * far, axis=1) + 0.5
     muon_level = xp.log(counted / (xp.sum(unit * measured.muon_area_m2 * far, axis=1) + 1e-6))
@@ -157,17 +159,17 @@ def _best_age(measured: Signals, r_m: Any, muons: Any, xp: Any) -> tuple[Any, An
     """Return level and age of the start: for each age the level by total signal, then the smallest deviance."""
     area = measured.electron_area_m2
     live = xp.astype(area > 0.0, xp.float32)
-    correction = energy_correction(r_m, xp)
-    weight = live / (detector.ELECTRON_DISPERSION * correction)
-    background = area * muons + detector.ELECTRON_STRAYS
+    correction = energy_correction(r_m, measured.response, xp)
+    weight = live / (measured.response.electron_dispersion * correction)
+    background = area * muons + measured.response.electron_strays
     total = xp.sum(measured.electron, axis=1) + 0.5
     zero = xp.zeros_like(total)
     best_value, best_level, best_age = zero + float("inf"), zero, zero
-    for age in START_AGES:
+    for age in (RECIPE.young, RECIPE.middle, RECIPE.old):
         shown = area * correction * electron_density(r_m, zero[:, None], (zero + age)[:, None], xp)
         level = xp.log(total / (xp.sum(shown, axis=1) + 1e-20))
         mu = shown * xp.exp(level)[:, None] + background
-        value, _ = half_deviance(measured.electron, mu, measured.electron_saturated, weight, xp)
+        value, _, _ = half_deviance(measured.electron, mu, measured.electron_saturated, weight, xp)
         value = xp.sum(value, axis=1)
         better = value < best_value
         best_value = xp.where(better, value, best_value)
@@ -187,16 +189,16 @@ def _minimise(
     """Levenberg-Marquardt on all events at once; converged events stand still while the others go on."""
     size = len(start)
     parameters, terms = start, terms_of(start)
-    damping = xp.zeros_like(terms.value) + FIRST_DAMPING
+    damping = xp.zeros_like(terms.value) + RECIPE.first_damping
     steps = xp.zeros_like(terms.value)
     converged = active = None
-    for _ in range(MAX_STEPS):
+    for _ in range(int(RECIPE.max_steps)):
         factor = linear.cholesky(linear.damped(terms.fisher, size, damping), size, xp)
         step = [-component for component in linear.solve(factor, terms.gradient)]
         decrement = -sum(s * g for s, g in zip(step, terms.gradient, strict=True))
-        arrived = (decrement < tolerance) & (damping <= TRUSTED_DAMPING)
+        arrived = (decrement * (1.0 + damping) < tolerance) & (damping <= RECIPE.trusted_damping)
         converged = arrived if converged is None else converged | arrived
-        active = ~converged & (damping < MAX_DAMPING)
+        active = ~converged & (damping < RECIPE.max_damping)
         if not bool(xp.any(active)):
             break
         trial = [
@@ -204,15 +206,19 @@ def _minimise(
             for p, s, most, (low, high) in zip(parameters, step, longest, limits, strict=True)
         ]
         tried = terms_of(trial)
-        taken = active & (tried.value <= terms.value + ROUNDING * xp.abs(terms.value))
+        slack = RECIPE.rounding * xp.abs(terms.value)
+        fallen = terms.value - tried.value + slack
+        ratio = fallen / (0.5 * decrement + slack)
+        taken = active & (fallen >= 0.0)
         parameters = [xp.where(taken, new, old) for new, old in zip(trial, parameters, strict=True)]
         terms = Terms(
             xp.where(taken, tried.value, terms.value),
             [xp.where(taken, new, old) for new, old in zip(tried.gradient, terms.gradient, strict=True)],
             [xp.where(taken, new, old) for new, old in zip(tried.fisher, terms.fisher, strict=True)],
         )
-        eased = xp.where(damping * EASE > MIN_DAMPING, damping * EASE, xp.zeros_like(damping) + MIN_DAMPING)
-        damping = xp.where(active, xp.where(taken, eased, damping * STIFFEN), damping)
+        eased = xp.maximum(damping * RECIPE.ease, xp.zeros_like(damping) + RECIPE.min_damping)
+        changed = xp.where(ratio < RECIPE.poor_ratio, damping * RECIPE.stiffen, damping)
+        damping = xp.where(active, xp.where(ratio > RECIPE.good_ratio, eased, changed), damping)
         steps = steps + xp.astype(active, xp.float32)
     return _Minimum(parameters, terms, steps, xp.astype(converged, xp.float32))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from features import detector
 from features.events import Events
 from features.feature import Feature
 from features.fit import TRUNCATED_M
@@ -149,7 +148,7 @@ def _sum(plane: Any, mask: Any, xp: Any) -> Any:
 
 
 def _far(events: Events, frame: Frame, far: Any) -> dict[str, Any]:
-    xp = events.xp
+    xp, response = events.xp, events.response
     live = events.stations.has_muon * far
     area = frame.measured.muon_area_m2
     seen = _sum(frame.measured.muon, far, xp)
@@ -157,7 +156,7 @@ def _far(events: Events, frame: Frame, far: Any) -> dict[str, Any]:
     n_live = xp.sum(live, axis=1)
     floor = xp.ones_like(events.lg_n_mu)
     n_mu = xp.exp(xp.minimum(xp.maximum(events.lg_n_mu, floor * 0.0), floor * 9.0) * math.log(10.0))
-    shape = floor * detector.MUON_SHAPE_MEAN
+    shape = floor * response.muon_shape_mean
     reconstructed = area * rho_muon(frame.r_m, n_mu[:, None], shape[:, None], xp=xp) * far
     fitted = frame.n_muons * far
     columns = {"mu_far": seen, "mu_far_hits": hits, "mu_far_live": n_live}
@@ -165,32 +164,32 @@ def _far(events: Events, frame: Frame, far: Any) -> dict[str, Any]:
     columns["mu_far_density_lg"] = xp.log((seen + 0.5) / (total_area + 1e-3)) * LG_E
     for name, expected in (("mu_far_empty_excess", fitted), ("mu_far_empty_reco", reconstructed)):
         # A station stays empty if every muon misses the threshold, and no stray hits.
-        empty = xp.exp(-(expected * (1.0 - detector.MUON_MISS) + detector.MUON_STRAYS)) * live
+        empty = xp.exp(-(expected * (1.0 - response.muon_miss) + response.muon_strays)) * live
         variance = xp.sum(empty * (1.0 - empty), axis=1) + 0.1
         columns[name] = (n_live - hits - xp.sum(empty, axis=1)) / xp.sqrt(variance)
     expected = xp.sum(reconstructed, axis=1)
-    spread = xp.sqrt(detector.MUON_DISPERSION * (expected + detector.MUON_STRAYS * n_live) + 0.1)
-    columns["mu_far_minus_reco"] = (seen - expected - detector.MUON_STRAYS * n_live) / spread
+    spread = xp.sqrt(response.muon_dispersion * (expected + response.muon_strays * n_live) + 0.1)
+    columns["mu_far_minus_reco"] = (seen - expected - response.muon_strays * n_live) / spread
     columns["mu_far_max"] = xp.max(frame.measured.muon * far, axis=1)
     return columns
 
 
 def _near(events: Events, fit: RawFit, frame: Frame, far: Any) -> dict[str, Any]:
-    xp = events.xp
+    xp, response = events.xp, events.response
     near = (1.0 - far) * events.stations.has_muon
     seen = frame.measured.muon
     near_seen, near_expected = _sum(seen, near, xp), _sum(frame.muon_expected, near, xp)
-    strays = detector.MUON_STRAYS * events.stations.has_muon
+    strays = response.muon_strays * events.stations.has_muon
     background = frame.punch_through + strays
     variance = (
-        detector.PUNCH_THROUGH_DISPERSION * frame.punch_through
-        + (detector.PUNCH_THROUGH_UNCERTAINTY * frame.punch_through) ** 2
-        + detector.MUON_DISPERSION * strays
+        response.punch_through_dispersion * frame.punch_through
+        + (response.punch_through_uncertainty * frame.punch_through) ** 2
+        + response.muon_dispersion * strays
     )
     beyond = seen - background - 2.0 * xp.sqrt(variance)
     # Weights: where a muon of a mean shower is most visible over punch-through.
     one = xp.ones_like(frame.r_m)
-    template = muon_density(frame.r_m, one * 0.0, one * detector.MUON_SHAPE_MEAN, xp) * frame.measured.muon_area_m2
+    template = muon_density(frame.r_m, one * 0.0, one * response.muon_shape_mean, xp) * frame.measured.muon_area_m2
     safe = xp.where(variance > 0.0, variance, one)
     weight = template / safe
     significance = xp.sum(weight * (seen - background), axis=1) / xp.sqrt(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from features import detector
 from features.events import Events
 from features.feature import Feature
 
@@ -60,10 +59,10 @@ def lg(values: Any, xp: Any) -> Any:
 
 def compute(events: Events) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32."""
-    xp, here = events.xp, events.stations
+    xp, here, response = events.xp, events.stations, events.response
     columns = {
-        **_channel("e", events.electron_mev, events.electron_hit, events.electron_sorted, detector.SATURATION_MEV, xp),
-        **_channel("mu", events.muon_mev, events.muon_hit, events.muon_sorted, detector.MUON_SATURATION_MEV, xp),
+        **_channel("e", events.electron_mev, events.electron_hit, events.electron_sorted, response.saturation_mev, xp),
+        **_channel("mu", events.muon_mev, events.muon_hit, events.muon_sorted, response.muon_saturation_mev, xp),
     }
     inner = xp.sum(events.electron_mev * here.inner, axis=1)
     outer = xp.sum(events.electron_mev * here.has_muon, axis=1)

@@ -24,16 +24,16 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from features import detector
+from features.detector import Response
 from features.events import Events
-from showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MIN_R_M, MUON_R0_M
+from showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MUON_R0_M
 
 ELECTRON_PIVOT_M = 50.0
 ELECTRON_G_REF = math.log(ELECTRON_PIVOT_M / ELECTRON_R0_M) + math.log1p(ELECTRON_PIVOT_M / ELECTRON_R0_M)
+SOFT_M = 0.7
+"""Added in quadrature to distances: the density stays finite on the axis, and smooth, as a minimisation needs it."""
 MUON_PIVOT_M = 100.0
 MUON_G_REF = math.log(MUON_PIVOT_M / MUON_R0_M) + math.log1p(MUON_PIVOT_M / MUON_R0_M)
-CORE_SPREAD_M = 60.0
-"""Prior spread of the core's coordinates: cores of the data lie within 91 m of the centre (45 m rms)."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Signals:
     muon_saturated: Any
     direction: tuple[Any, Any]
     """Horizontal part of the axis' unit vector, (n, 1) each."""
+    response: Response
 
 
 @dataclass(frozen=True)
@@ -78,32 +79,33 @@ def signals(events: Events) -> Signals:
     cosine = events.cos_zenith[:, None]
     here = events.stations
     u, v = events.direction
+    response = events.response
     return Signals(
-        electron=events.electron_mev * (cosine / detector.ELECTRON_DEPOSIT_MEV),
+        electron=events.electron_mev * (cosine / response.electron_deposit_mev),
         electron_area_m2=here.electron_area_m2 * cosine,
-        electron_saturated=events.electron_mev >= detector.SATURATION_MEV,
-        muon=events.muon_mev * (cosine / detector.MUON_DEPOSIT_MEV),
+        electron_saturated=events.electron_mev >= response.saturation_mev,
+        muon=events.muon_mev * (cosine / response.muon_deposit_mev),
         muon_area_m2=here.muon_area_m2 * cosine,
-        muon_saturated=events.muon_mev >= detector.MUON_SATURATION_MEV,
+        muon_saturated=events.muon_mev >= response.muon_saturation_mev,
         direction=(u[:, None], v[:, None]),
+        response=response,
     )
 
 
 def offsets(events: Events, core_x_m: Any, core_y_m: Any) -> tuple[Any, Any, Any]:
-    """Return distance from the axis (not below 1 m) and its derivatives by the core's x and y, (n, 256) each."""
+    """Return distance from the axis (softened by 0.7 m) and its derivatives by the core's x and y, (n, 256) each."""
     xp, here = events.xp, events.stations
     u, v = (component[:, None] for component in events.direction)
     dx, dy = here.x_m - core_x_m[:, None], here.y_m - core_y_m[:, None]
     along = dx * u + dy * v
     square = dx * dx + dy * dy - along * along
-    r_m = xp.sqrt(xp.maximum(square, xp.ones_like(square) * MIN_R_M**2))
-    outside = xp.astype(square > MIN_R_M**2, xp.float32) / r_m
-    return r_m, (along * u - dx) * outside, (along * v - dy) * outside
+    r_m = xp.sqrt(xp.maximum(square, xp.zeros_like(square)) + SOFT_M**2)
+    return r_m, (along * u - dx) / r_m, (along * v - dy) / r_m
 
 
-def energy_correction(r_m: Any, xp: ModuleType) -> Any:
+def energy_correction(r_m: Any, response: Response, xp: ModuleType) -> Any:
     """Return a(r): deposit per electron at distance r in units of a single electron's."""
-    return detector.GAMMA_FRACTION + detector.CORE_EXCESS * xp.exp(r_m * (-1.0 / detector.CORE_EXCESS_SCALE_M))
+    return response.gamma_fraction + response.core_excess * xp.exp(r_m * (-1.0 / response.core_excess_scale_m))
 
 
 def electron_density(r_m: Any, level: Any, age: Any, xp: ModuleType) -> Any:
@@ -122,16 +124,16 @@ def muon_density(r_m: Any, level: Any, shape: Any, xp: ModuleType) -> Any:
 
 def freeze_electron(measured: Signals, r_m: Any, electrons: Any, muons: Any, xp: ModuleType) -> Frozen:
     """Freeze the electron channel at densities ``electrons`` and ``muons`` (per m2, (n, 256))."""
-    area = measured.electron_area_m2
+    area, response = measured.electron_area_m2, measured.response
     n_electrons, n_muons = area * electrons, area * muons
-    correction = energy_correction(r_m, xp)
-    kept = 1.0 - detector.BELOW_THRESHOLD_SHARE * xp.exp(-n_electrons - n_muons)
-    background = n_muons + detector.ELECTRON_STRAYS
+    correction = energy_correction(r_m, response, xp)
+    kept = 1.0 - response.lost_share * xp.exp(-n_electrons - n_muons)
+    background = n_muons + response.electron_strays
     mean = n_electrons * correction * kept + background
     variance = (
-        detector.ELECTRON_DISPERSION * n_electrons * correction * correction
-        + detector.MUON_IN_ELECTRON_DISPERSION * n_muons
-        + detector.ELECTRON_DISPERSION * detector.ELECTRON_STRAYS
+        response.electron_dispersion * n_electrons * correction * correction
+        + response.muon_in_electron_dispersion * n_muons
+        + response.electron_dispersion * response.electron_strays
     )
     live = xp.astype(area > 0.0, xp.float32)
     return Frozen(area * kept, background * live, live * mean / variance)
@@ -139,49 +141,51 @@ def freeze_electron(measured: Signals, r_m: Any, electrons: Any, muons: Any, xp:
 
 def freeze_muon(measured: Signals, r_m: Any, electrons: Any, muons: Any, xp: ModuleType) -> Frozen:
     """Freeze the muon channel: punch-through of ``electrons`` as background with its own uncertainty."""
-    area = measured.muon_area_m2
+    area, response = measured.muon_area_m2, measured.response
     n_muons = area * muons
-    punch = area * electrons * detector.PUNCH_THROUGH * xp.exp(r_m * (-1.0 / detector.PUNCH_THROUGH_SCALE_M))
-    mean = n_muons + punch + detector.MUON_STRAYS
-    unsure = detector.PUNCH_THROUGH_UNCERTAINTY * punch
+    punch = area * electrons * response.punch_through * xp.exp(r_m * (-1.0 / response.punch_through_scale_m))
+    mean = n_muons + punch + response.muon_strays
+    unsure = response.punch_through_uncertainty * punch
     variance = (
-        detector.MUON_DISPERSION * (n_muons + detector.MUON_STRAYS)
-        + detector.PUNCH_THROUGH_DISPERSION * punch
+        response.muon_dispersion * (n_muons + response.muon_strays)
+        + response.punch_through_dispersion * punch
         + unsure * unsure
     )
     live = xp.astype(area > 0.0, xp.float32)
-    return Frozen(area, (punch + detector.MUON_STRAYS) * live, live * mean / variance)
+    return Frozen(area, (punch + response.muon_strays) * live, live * mean / variance)
 
 
-def half_deviance(y: Any, mu: Any, saturated: Any, weight: Any, xp: ModuleType) -> tuple[Any, Any]:
-    """Return per station half the deviance and the residual y - mu; a saturated station only pulls mu upwards."""
+def half_deviance(y: Any, mu: Any, saturated: Any, weight: Any, xp: ModuleType) -> tuple[Any, Any, Any]:
+    """Return per station half the deviance, the residual y - mu, and the weight that counts.
+
+    A saturated station is a lower limit: it says nothing once the expectation exceeds it.
+    """
     residual = y - mu
-    residual = xp.where(saturated & (residual < 0.0), xp.zeros_like(residual), residual)
-    counted = xp.where(y > 0.0, y, xp.ones_like(y))
-    log_ratio = xp.where(y > 0.0, xp.log(counted / mu), xp.zeros_like(y))
-    value = xp.where(saturated & (y < mu), xp.zeros_like(y), y * log_ratio - residual)
-    return value * weight, residual
+    counted = xp.where(saturated & (residual < 0.0), xp.zeros_like(weight), weight)
+    hit = y > 0.0
+    log_ratio = xp.log(xp.where(hit, y, mu) / mu)
+    return counted * (y * log_ratio - residual), residual, counted
 
 
 def electron_terms(events: Events, measured: Signals, frozen: Frozen, parameters: list[Any]) -> Terms:
     """Return F, its gradient and Fisher matrix by (core x, core y, L, s); each parameter (n,)."""
-    xp = events.xp
+    xp, response = events.xp, measured.response
     core_x, core_y, level, age = parameters
     r_m, r_by_x, r_by_y = offsets(events, core_x, core_y)
     x = r_m * (1.0 / ELECTRON_R0_M)
     log_x, log_1x = xp.log(x), xp.log1p(x)
     s = age[:, None]
     g = log_x + log_1x - ELECTRON_G_REF
-    excess = detector.CORE_EXCESS * xp.exp(r_m * (-1.0 / detector.CORE_EXCESS_SCALE_M))
+    excess = response.core_excess * xp.exp(r_m * (-1.0 / response.core_excess_scale_m))
     density = xp.exp(level[:, None] + s * g - ELECTRON_ALPHA * log_x - ELECTRON_BETA * log_1x)
-    signal = frozen.area_m2 * density * (detector.GAMMA_FRACTION + excess)
+    signal = frozen.area_m2 * density * (response.gamma_fraction + excess)
     mu = signal + frozen.background + 1e-12
     slope = ((s - ELECTRON_ALPHA) / x + (s - ELECTRON_BETA) / (1.0 + x)) * (1.0 / ELECTRON_R0_M)
-    slope = slope - excess * (1.0 / detector.CORE_EXCESS_SCALE_M) / (detector.GAMMA_FRACTION + excess)
+    slope = slope - excess * (1.0 / response.core_excess_scale_m) / (response.gamma_fraction + excess)
     derivatives = [slope * r_by_x, slope * r_by_y, None, g]
     terms = _assemble(measured.electron, mu, signal, measured.electron_saturated, frozen.weight, derivatives, xp)
-    priors = [(core_x, 0.0, CORE_SPREAD_M), (core_y, 0.0, CORE_SPREAD_M), None]
-    return _with_priors(terms, [*priors, (age, detector.AGE_MEAN, detector.AGE_SPREAD)])
+    priors = [(core_x, 0.0, response.core_spread_m), (core_y, 0.0, response.core_spread_m), None]
+    return _with_priors(terms, [*priors, (age, response.age_mean, response.age_spread)])
 
 
 def muon_terms(r_m: Any, measured: Signals, frozen: Frozen, parameters: list[Any], xp: ModuleType) -> Terms:
@@ -191,6 +195,7 @@ def muon_terms(r_m: Any, measured: Signals, frozen: Frozen, parameters: list[Any
     makes ln N_mu nearly unbiased.
     """
     level, shape = parameters
+    response = measured.response
     y = r_m * (1.0 / MUON_R0_M)
     log_y, log_1y = xp.log(y), xp.log1p(y)
     g = log_y + log_1y - MUON_G_REF
@@ -198,12 +203,12 @@ def muon_terms(r_m: Any, measured: Signals, frozen: Frozen, parameters: list[Any
     mu = signal + frozen.background + 1e-12
     terms = _assemble(measured.muon, mu, signal, measured.muon_saturated, frozen.weight, [None, g], xp)
     terms = Terms(terms.value - 0.5 * level, [terms.gradient[0] - 0.5, terms.gradient[1]], terms.fisher)
-    return _with_priors(terms, [None, (shape, detector.MUON_SHAPE_MEAN, detector.MUON_SHAPE_SPREAD)])
+    return _with_priors(terms, [None, (shape, response.muon_shape_mean, response.muon_shape_spread)])
 
 
 def _assemble(y: Any, mu: Any, signal: Any, saturated: Any, weight: Any, derivatives: list[Any], xp: Any) -> Terms:
     """Sum over stations; ``derivatives`` of ln(signal), None meaning 1."""
-    value, residual = half_deviance(y, mu, saturated, weight, xp)
+    value, residual, weight = half_deviance(y, mu, saturated, weight, xp)
     pull = weight * residual * signal / mu
     information = weight * signal * signal / mu
     gradient, fisher = [], []
