@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,6 @@ from rich import box
 from rich.table import Table
 
 from features.backend import resolve_device
-from models.lightgbm import gpu_device
 
 NEEDED_PYTHON = (3, 11)
 DISTRIBUTION = "showerstack"
@@ -123,11 +123,16 @@ def _xgboost() -> Finding:
 def _lightgbm() -> Finding:
     import lightgbm
 
-    kind = {"cuda": "CUDA", "gpu": "OpenCL", None: "no GPU answers to it, or a CPU build"}[gpu_device()]
-    found = f"{lightgbm.__version__}: {kind}"
-    if gpu_device() is None:
-        return Finding("lightgbm", f"{found}; stays on the CPU in a run on a GPU", "note")
-    return Finding("lightgbm", found, "ok")
+    # in a process of its own: the library writes its refusals straight to the terminal, and drivers may crash
+    code = "from models.lightgbm import gpu_device; print('answer', gpu_device())"
+    asked = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).resolve().parent.parent, capture_output=True, text=True
+    )
+    answer = asked.stdout.rpartition("answer ")[2].strip()
+    if answer in ("cuda", "gpu"):
+        return Finding("lightgbm", f"{lightgbm.__version__}: trains with device_type={answer}", "ok")
+    found = f"{lightgbm.__version__}: CPU build, or no GPU answers; stays on the CPU in a run on a GPU"
+    return Finding("lightgbm", found, "note")
 
 
 def _use() -> Finding:

@@ -13,20 +13,20 @@ from rich.table import Table
 from rich.text import Text
 
 from report.published import N_HADRON, Published, published_for
-from report.run import Run
+from report.run import Run, is_simulated, read_source
 from report.section_run import duration, totals
 from report.summary import metric_text, short
 from scoring.intervals import Interval
 from scoring.score import metrics_path
 from showers.files import read_json
-from showers.schema import GAMMA, SOURCE_FILE, InputError, task_named
+from showers.schema import GAMMA, InputError, task_named
 
 SIMULATION = "simulation"
 LEGEND = (
     "Bold: our runs. score: 0 is the weakest valid result of its table, 1 the published best (of a simulation: the "
-    "best row); equal steps are equal factors in the error. * chosen or tuned on test labels. 95 % intervals; of published "
-    "results from the size of the test set alone. Wall-clock is summed over tasks that may have run side by side; "
-    "memory is the peak of one task; energy is estimated from CPU time."
+    "best row); equal steps are equal factors in the error. * chosen or tuned on test labels. 95 % intervals; of "
+    "published results from the size of the test set alone. Wall-clock is summed over tasks that may have run side by "
+    "side; memory is the peak of one task; energy is estimated from CPU time."
 )
 
 
@@ -143,10 +143,9 @@ def _protocol(run: Run, data: Path | None) -> str:
     folder = data / f"{run.task.name}_test" if data else Path(str(stated))
     if not folder.is_dir():
         raise InputError(f"{folder}, the test set of {run.folder}, does not exist: say where it is with --data")
-    file = folder / SOURCE_FILE
-    source = read_json(file) if file.exists() else {}
+    source = read_source(folder)
     protocol = str(source.get("protocol", "v2"))
-    if "generator" not in source:
+    if not is_simulated(source):
         return protocol
     made = [source.get("model", "?"), f"{source.get('world', 'default')} world", f"seed {source.get('seed', '?')}"]
     return f"{SIMULATION} of {protocol} ({', '.join(map(str, made))})"

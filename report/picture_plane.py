@@ -44,6 +44,9 @@ def plane_picture(n_e: np.ndarray, n_mu: np.ndarray, log_proba: np.ndarray, task
             linewidths=0.1,
         )
         cells.set_rasterized(True)
+        for values, limit in ((n_e, axes.set_xlim), (n_mu, axes.set_ylim)):
+            low, high = np.quantile(values, [0.001, 0.999])
+            limit(float(low) - 0.1, float(high) + 0.1)
         bar = figure.colorbar(cells, ax=axes, location="top", shrink=0.8, aspect=40)
         bar.set_label(label)
         axes.set_xlabel("electron number, lg $N_e$")

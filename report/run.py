@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +12,25 @@ import numpy as np
 
 from scoring.read import Truth, read_truth
 from showers.files import read_json
-from showers.schema import COMPOSITION, InputError, Task, task_named
+from showers.schema import COMPOSITION, SOURCE_FILE, InputError, Task, task_named
 
 MANIFEST_FILE = "manifest.json"
 PREDICTIONS_FILE = "predictions.npz"
+SIMULATOR = "showers.simulation"
+"""What ``source.json`` names as generator of simulated showers."""
 COMBINED = ("average", "stack")
 """Names under ``test/`` that are not base learners."""
+
+
+def is_simulated(source: Mapping[str, Any]) -> bool:
+    """Tell from a dataset's ``source.json`` whether its showers come from the embedded simulation."""
+    return str(source.get("generator", "")).startswith(SIMULATOR)
+
+
+def read_source(folder: Path) -> dict[str, Any]:
+    """Return ``source.json`` of a dataset folder, empty where there is none."""
+    file = folder / SOURCE_FILE
+    return dict(read_json(file)) if file.exists() else {}
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ def importance(subject: Subject) -> Section | None:
         if entry.shuffled:
             caption = (
                 f"{entry.learner}, fold 0, up to 2,000 test showers: log-loss lost when all columns of a group are "
-                "taken from other showers, 95 % intervals. Groups that say the same thing share the loss: a small value does "
-                "not mean that a group is useless."
+                "taken from other showers, 95 % intervals. Groups that say the same thing share the loss: a small "
+                "value does not mean that a group is useless."
             )
             figures.append(picture(as_svg(shuffle_picture(entry.shuffled), "permutation importance"), caption))
     if not figures:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from report.picture_learners import Point
-from report.run import COMBINED, Run, System
+from report.run import COMBINED, Run, System, is_simulated
 from scoring import Metric, metric_for
 from scoring.intervals import Paired, paired_log_loss
 from scoring.read import Truth, read_output
@@ -77,7 +77,7 @@ class Subject:
     @property
     def simulated(self) -> bool:
         """Whether the test set says that it was simulated here."""
-        return "generator" in self.dataset.source
+        return is_simulated(self.dataset.source)
 
     @cached_property
     def final(self) -> np.ndarray:
