@@ -11,6 +11,7 @@ from features import asymmetry, fit, grid, muons, profile, shape, size
 from features.backend import library, namespace
 from features.catalogue import CATALOGUE, FIT_GROUPS
 from features.events import Events, make_events
+from features.fit_cuda import fit_cuda
 from features.fit_numba import fit_fused
 from features.frame import make_frame
 from features.lateral_fit import RawFit, fit_reference
@@ -20,6 +21,8 @@ def fit_showers(events: Events) -> RawFit:
     """Fit both lateral distributions: by the fused kernel where the library has one, else by the reference."""
     if library(events.xp) == "numpy":
         return fit_fused(events)
+    if library(events.xp) == "cupy":
+        return fit_cuda(events)
     return fit_reference(events)
 
 
