@@ -74,21 +74,37 @@ WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes; all c
 
 @app.command()
 def simulate(
-    task: Annotated[TaskName, typer.Option(help="Which sets to make.")],
-    out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")],
-    train: Annotated[int, typer.Option(min=1, help="Training events written.")],
-    test: Annotated[int, typer.Option(min=1, help="Test events written (always under the test's cuts).")],
+    task: Annotated[TaskName | None, typer.Option(help="Which sets to make.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
+    train: Annotated[int, typer.Option(min=1, help="Training events written.")] = 30_000,
+    test: Annotated[int, typer.Option(min=1, help="Test events written (always under the test's cuts).")] = 12_000,
     seed: SeedOption = 1,
     model: Annotated[Model, typer.Option(help="Hadronic model; mix as in the benchmark's v2 protocol.")] = Model.mix,
     train_cuts: Annotated[TrainCuts, typer.Option(help="none as in v2, or the test's cuts.")] = TrainCuts.none,
     world: Annotated[str, typer.Option(help="default, harder, easier, or a TOML file of settings.")] = "default",
+    reuse: Annotated[int, typer.Option(min=1, help="Throw each shower this often, at different cores.")] = 1,
     workers: WorkersOption = None,
     overwrite: Annotated[bool, typer.Option(help="Replace existing sets.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Compare the world with the real data's facts instead.")] = (
+        False
+    ),
 ) -> None:
     """Simulate a training and a test set in the benchmark's file format.
 
+    With --check nothing is written: every known fact of the real data is printed beside its simulated value, and the
+    exit code is 1 if one is outside its tolerance.
+
     Example: [bold]python cli.py simulate --task gamma --out data --train 20000 --test 5000 --train-cuts test[/bold]
     """
+    if check:
+        from showers.simulation.check import realism, rendered
+        from showers.simulation.settings import load_settings
+
+        facts = realism(load_settings(world), seed=seed, workers=workers, bars=bar)
+        console.print(rendered(facts))
+        raise typer.Exit(0 if facts["ok"].all() else 1)
+    if task is None:
+        raise InputError("say which sets to simulate: --task composition or --task gamma")
     from showers.simulation import simulate as run
 
     folders = run(
@@ -100,6 +116,7 @@ def simulate(
         model=model.value,
         train_cuts=train_cuts.value,
         world=world,
+        reuse=reuse,
         workers=workers,
         overwrite=overwrite,
         bars=bar,
@@ -143,36 +160,52 @@ def stack(
         Preset.good
     ),
     learners: Annotated[str | None, typer.Option(help="Comma-separated names instead of the preset's.")] = None,
+    folds: Annotated[int | None, typer.Option(min=2, help="Number of folds instead of the preset's.")] = None,
     seed: SeedOption = 1,
     device: DeviceOption = Device.auto,
     workers: WorkersOption = None,
+    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, e.g. tcp://host:8786.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Train on this Parquet or CSV instead of showers.")] = None,
+    label: Annotated[str | None, typer.Option(help="With --table: the column with the classes.")] = None,
+    group: Annotated[str | None, typer.Option(help="With --table: rows equal here never span folds.")] = None,
+    test_table: Annotated[Path | None, typer.Option(help="With --table: rows to predict.")] = None,
 ) -> None:
     """Train base learners and the stack on out-of-fold predictions, predict the test set, score, report.
 
     Example: [bold]python cli.py stack --task gamma --data data --run runs/gamma --preset quick[/bold]
+
+    Any table: [bold]python cli.py stack --table wine.csv --label quality --run runs/wine[/bold]
     """
-    from report.outcome import show_outcome
+    options = {
+        "run": run,
+        "preset": preset.value,
+        "learners": tuple(name.strip() for name in learners.split(",")) if learners else None,
+        "folds": folds,
+        "seed": seed,
+        "device": device.value,
+        "workers": workers,
+        "scheduler": scheduler,
+    }
+    from report.outcome import show_outcome, show_table_outcome
+
+    if table:
+        from stacking.config import TableConfig
+        from stacking.table import stack_table
+
+        stack_table(TableConfig(table=table, label=label, group=group, test_table=test_table, **options), bars=bar)
+        show_table_outcome(run, console=console)
+        return
     from stacking.config import StackConfig
     from stacking.pipeline import stack as train
 
-    config = StackConfig(
-        task=task.value,
-        data=data,
-        run=run,
-        preset=preset.value,
-        learners=tuple(name.strip() for name in learners.split(",")) if learners else None,
-        seed=seed,
-        device=device.value,
-        workers=workers,
-    )
-    train(config, bars=bar)
+    train(StackConfig(task=task.value, data=data, **options), bars=bar)
     show_outcome(run, data, task_named(task), console=console, bars=bar)
 
 
 @app.command()
 def predict(
     run: Annotated[Path, typer.Option(help="Finished run folder.")],
-    data: Annotated[Path, typer.Option(help="Dataset folder; labels are neither needed nor read.")],
+    data: Annotated[Path, typer.Option(help="Dataset folder (or table); labels are neither needed nor read.")],
     out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz.")],
     device: DeviceOption = Device.auto,
 ) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 from report.html import write_report
 from report.summary import learner_table
 from scoring.score import score_file
+from showers.files import read_json
 from showers.progress import Bars, silent
 from showers.schema import Task
 
@@ -26,3 +28,17 @@ def show_outcome(run: Path, data: Path, task: Task, *, console: Console, bars: B
     console.print(learner_table(run, data))
     report = write_report(run, data, bars=bars)
     console.print(f"run folder: {run}\nreport:     {report}", soft_wrap=True)
+
+
+def show_table_outcome(run: Path, *, console: Console) -> None:
+    """Print what a run on a table of any origin reached on rows held out, and where its predictions are."""
+    metrics = read_json(run / "metrics_table.json")
+    drawn = Table("system", title=f"{metrics['judged_on']}, 95 % intervals", title_justify="left")
+    names = ("accuracy", "log_loss", "auc")
+    for name in names:
+        drawn.add_column(name.replace("_", "-"), justify="right")
+    for system, entries in metrics["systems"].items():
+        cells = [f"{e['value']:.4f} [{e['low']:.4f}, {e['high']:.4f}]" for e in map(entries.get, names)]
+        drawn.add_row(f"[bold]{system}[/bold]" if system == metrics["shipped"] else system, *cells)
+    console.print(drawn)
+    console.print(f"shipped:     {metrics['shipped']}\npredictions: {run / 'predictions.parquet'}", soft_wrap=True)
