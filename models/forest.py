@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import skops.io
-from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier, RandomForestRegressor
 
 from models.posterior import log_softmax
 from models.table import TableEvents, TableLearner, normalised
@@ -53,7 +53,6 @@ class RandomForest(TableLearner):
         trees = int(self.chosen["trees"])
         forest = self.kind(
             n_estimators=trees,
-            criterion="gini",
             min_samples_leaf=self.chosen["min_samples_leaf"],
             max_features=self.chosen["max_features"],
             max_depth=self.chosen["max_depth"],
@@ -71,8 +70,12 @@ class RandomForest(TableLearner):
         mass = np.bincount(train.labels, weights=train.weights, minlength=len(self.classes))
         scale = 1.0 if train.weights is None else float(train.weights.mean())
         for tree in forest.estimators_:
-            smooth_leaves(tree.tree_, mass / mass.sum(), float(self.chosen["smoothing"]) * scale)
+            smooth_leaves(tree.tree_, self._prior(mass), float(self.chosen["smoothing"]) * scale)
         self.forest_ = forest
+
+    def _prior(self, mass: np.ndarray) -> np.ndarray:
+        """Return what every leaf is mixed with, from the training mass of each class."""
+        return mass / mass.sum()
 
     def _log_proba(self, table: np.ndarray) -> np.ndarray:
         self.forest_.n_jobs = self.threads
@@ -93,21 +96,54 @@ class RandomForest(TableLearner):
             skops.io.dump(self.forest_, temporary)
 
     def _read(self, folder: Path, header: dict[str, Any]) -> None:
-        file = folder / MODEL_FILE
-        unknown = sorted(set(skops.io.get_untrusted_types(file=file)) - set(TRUSTED_TYPES))
-        if unknown:
-            raise InputError(f"{file} holds types that no forest needs: {', '.join(unknown)}")
-        forest = skops.io.load(file, trusted=TRUSTED_TYPES)
-        if type(forest) is not self.kind:
-            raise InputError(f"{file} holds a {type(forest).__name__}, expected a {self.kind.__name__}")
-        self.forest_ = forest
+        self.forest_ = read_skops(folder / MODEL_FILE, self.kind, TRUSTED_TYPES)
 
 
 class ExtraTrees(RandomForest):
     """Forest whose splits are drawn at random, each tree on all events; settings as :class:`RandomForest`."""
 
+    # Drawn at random, most of few splits would fall on columns that say nothing: more of them are tried.
+    defaults: ClassVar[dict[str, Any]] = {**RandomForest.defaults, "max_features": 0.5}
     bootstrap = False
     kind = ExtraTreesClassifier
+
+
+class RegressionForest(RandomForest):
+    """Forest that regresses the label of two classes by least squares; settings as :class:`RandomForest`."""
+
+    kind = RandomForestRegressor
+
+    def _fit(
+        self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
+    ) -> None:
+        if len(self.classes) != 2:
+            raise InputError(f"a regression forest needs 2 classes, got {len(self.classes)}")
+        super()._fit(train, valid, seed=seed, device=device, progress=progress)
+
+    def _prior(self, mass: np.ndarray) -> np.ndarray:
+        return mass[1:] / mass.sum()
+
+    def _log_proba(self, table: np.ndarray) -> np.ndarray:
+        self.forest_.n_jobs = self.threads
+        second = self.forest_.predict(np.asarray(table, dtype=np.float32))
+        return log_softmax(np.log(np.column_stack([1.0 - second, second])))
+
+
+def read_skops(file: Path, kind: type[Any], trusted: list[str]) -> Any:
+    """Return the one scikit-learn model in a file.
+
+    Raises
+    ------
+    InputError
+        If the file holds any type but those trusted, or another model; nothing in it is run.
+    """
+    unknown = sorted(set(skops.io.get_untrusted_types(file=file)) - set(trusted))
+    if unknown:
+        raise InputError(f"{file} holds types that a {kind.__name__} does not need: {', '.join(unknown)}")
+    model = skops.io.load(file, trusted=trusted)
+    if type(model) is not kind:
+        raise InputError(f"{file} holds a {type(model).__name__}, expected a {kind.__name__}")
+    return model
 
 
 def smooth_leaves(tree: Any, prior: np.ndarray, events: float) -> None:
@@ -116,9 +152,9 @@ def smooth_leaves(tree: Any, prior: np.ndarray, events: float) -> None:
     Parameters
     ----------
     tree
-        ``estimator.tree_``; its values are class frequencies, (nodes, 1, C).
+        ``estimator.tree_``; its values are class frequencies, (nodes, 1, C), or means, (nodes, 1, 1).
     prior
-        (C,) float64, summing to one.
+        (C,) float64 class frequencies (for a regression: the one mean value).
     events
         Weight of the prior, in (weighted) events.
     """

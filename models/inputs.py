@@ -16,7 +16,7 @@ from models.checks import check_finite_or_missing
 from showers.schema import InputError
 
 ZENITH, AZIMUTH = "Ze", "Az"
-VECTORS: tuple[tuple[str, str], ...] = (("core_x_m", "core_y_m"),)
+VECTORS: tuple[tuple[str, str], ...] = (("fit_core_x_m", "fit_core_y_m"),)
 """Columns that are the x and y component of a vector in the array's plane."""
 VECTOR_SCALE_M = 50.0
 """Vectors are divided by this: half the radius of the disc in which cores lie, about."""

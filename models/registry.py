@@ -8,60 +8,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from models.base import Learner
+from models.ours import OURS
+from models.published import PUBLISHED
 from models.saving import HEADER_FILE, read_header
+from models.spec import LearnerSpec
 from showers.schema import InputError, Task
-
-PRESETS = ("quick", "good", "best")
-
-
-@dataclass(frozen=True)
-class LearnerSpec:
-    """One learner of the registry."""
-
-    name: str
-    learner: str
-    """Where the class is: ``module:Class``."""
-    meaning: str
-    """What it is, in a line."""
-    features: str | tuple[str, ...] | None
-    """Named feature set or columns of its table; None for no table."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """What differs from the class's defaults."""
-    quick: Mapping[str, Any] = field(default_factory=dict)
-    """What differs further in the preset that has to be done in minutes."""
-    best: Mapping[str, Any] = field(default_factory=dict)
-    """What differs further in the preset that may take its time."""
-    needs_grid: bool = False
-    tasks: tuple[str, ...] = ()
-    """Tasks it serves; empty for any."""
-    source: str = "showerstack"
-    """Publication or library."""
-
-    @property
-    def kind(self) -> str:
-        """Family: the module's last name."""
-        return self.learner.partition(":")[0].removeprefix("models.").removeprefix("networks.")
-
-    @property
-    def inputs(self) -> str:
-        """What it needs, in words."""
-        table = self.features if isinstance(self.features, str | None) else f"{len(self.features)} columns"
-        parts = [f"table ({table})"] if table else []
-        return " + ".join(parts + (["grid, scalars"] if self.needs_grid else []))
-
-    def settings_for(self, preset: str = "good") -> dict[str, Any]:
-        """Return the settings of a preset (``quick``, ``good`` or ``best``)."""
-        if preset not in PRESETS:
-            raise InputError(f"unknown preset {preset!r}: choose one of {', '.join(PRESETS)}")
-        changes = {"quick": self.quick, "best": self.best}.get(preset, {})
-        return {**self.settings, **changes}
 
 
 def spec(name: str) -> LearnerSpec:
@@ -168,60 +125,5 @@ def listing() -> Table:
     return table
 
 
-_OURS = (
-    LearnerSpec(
-        "lightgbm",
-        "models.lightgbm:LightGBM",
-        "boosted trees, slow and shallow",
-        "fits+profile",
-        quick={"learning_rate": 0.08, "rounds": 500, "patience": 25, "max_bin": 127},
-        best={"learning_rate": 0.02, "rounds": 5000, "patience": 120},
-        source="LightGBM",
-    ),
-    LearnerSpec(
-        "xgboost",
-        "models.xgboost:XGBoost",
-        "boosted trees on quantile bins",
-        "fits+profile",
-        quick={"learning_rate": 0.1, "rounds": 400, "patience": 25, "max_bin": 128},
-        best={"learning_rate": 0.025, "rounds": 5000, "patience": 120},
-        source="XGBoost",
-    ),
-    LearnerSpec(
-        "catboost",
-        "models.catboost:CatBoost",
-        "boosted symmetric trees",
-        "fits+profile",
-        quick={"learning_rate": 0.15, "rounds": 400, "patience": 25, "border_count": 64},
-        best={"learning_rate": 0.03, "rounds": 5000, "patience": 120},
-        source="CatBoost",
-    ),
-    LearnerSpec(
-        "random_forest",
-        "models.forest:RandomForest",
-        "bagged trees with smoothed leaves",
-        "fits+profile",
-        quick={"trees": 200, "min_samples_leaf": 10},
-        best={"trees": 1000},
-        source="scikit-learn",
-    ),
-    LearnerSpec(
-        "mlp",
-        "models.networks.tabular:TabularMLP",
-        "residual MLP on features",
-        "fits+profile",
-        quick={"epochs": 40, "patience": 8},
-    ),
-    LearnerSpec(
-        "lenet",
-        "models.networks.lenet:LeNetLearner",
-        "LeNet on log1p grids with 8 symmetries",
-        None,
-        quick={"epochs": 12},
-        needs_grid=True,
-        source="JINST 19 (2024) P01025",
-    ),
-)
-
-LEARNERS: dict[str, LearnerSpec] = {entry.name: entry for entry in _OURS}
+LEARNERS: dict[str, LearnerSpec] = {entry.name: entry for entry in (*OURS, *PUBLISHED)}
 """All learners by name."""

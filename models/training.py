@@ -37,6 +37,8 @@ class Output(NamedTuple):
     """(n, C) logits of an auxiliary head that only training uses."""
     regression: torch.Tensor | None = None
     """(n,) estimate of a number that each class has, such as its lg A; only training uses it."""
+    members: torch.Tensor | None = None
+    """(n, K, C) logits of an ensemble inside the network; training then scores each member, not their mean."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +252,9 @@ class _Trainer:
             )
 
         each = entropy(output.logits, settings.label_smoothing)
+        if output.members is not None:
+            scores = [entropy(member, settings.label_smoothing) for member in output.members.unbind(1)]
+            each = torch.stack(scores).mean(dim=0)
         if output.auxiliary is not None and settings.auxiliary_weight:
             each = each + settings.auxiliary_weight * entropy(output.auxiliary, 0.0)
         if output.regression is not None and settings.regression_weight and self.class_values is not None:

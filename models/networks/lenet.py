@@ -23,7 +23,16 @@ POOLED_SIDE = 3
 class LeNet(nn.Module):
     """See the module; ``norm`` puts batch norm after every convolution."""
 
-    def __init__(self, n_inputs: int, n_classes: int, channels: int, norm: bool, dropout: float) -> None:
+    def __init__(
+        self,
+        n_inputs: int,
+        n_classes: int,
+        channels: int,
+        dense: tuple[int, int],
+        norm: bool,
+        auxiliary: bool,
+        dropout: float,
+    ) -> None:
         super().__init__()
 
         def convolution(n_in: int, kernel: int, pool: tuple[int, int] | None) -> list[nn.Module]:
@@ -43,29 +52,32 @@ class LeNet(nn.Module):
             nn.Flatten(),
         )
         n_features = channels * POOLED_SIDE**2
-        self.auxiliary = nn.Linear(n_features, n_classes)
+        self.auxiliary = nn.Linear(n_features, n_classes) if auxiliary else None
         self.dense = nn.Sequential(
-            nn.Linear(n_features + n_inputs, 120),
+            nn.Linear(n_features + n_inputs, dense[0]),
             nn.ReLU(),
             nn.Dropout(dropout),
-            nn.Linear(120, 84),
+            nn.Linear(*dense),
             nn.ReLU(),
-            nn.Linear(84, n_classes),
+            nn.Linear(dense[1], n_classes),
         )
 
     def forward(self, grid: torch.Tensor, inputs: torch.Tensor) -> Output:
         """Return class logits and the auxiliary head's."""
         features = self.convolutions(grid)
-        return Output(self.dense(torch.cat([features, inputs.to(features.dtype)], dim=1)), self.auxiliary(features))
+        logits = self.dense(torch.cat([features, inputs.to(features.dtype)], dim=1))
+        return Output(logits, None if self.auxiliary is None else self.auxiliary(features))
 
 
 class LeNetLearner(NetworkLearner):
-    """LeNet; settings ``channels``, ``norm``, ``dropout``."""
+    """LeNet; settings ``channels``, ``dense`` widths, ``norm`` (batch norm), ``auxiliary`` head, ``dropout``."""
 
     needs_grid = True
     defaults: ClassVar[dict[str, Any]] = {
         "channels": 16,
+        "dense": (120, 84),
         "norm": False,
+        "auxiliary": True,
         "dropout": 0.0,
         "epochs": 30,
         "batch_size": 256,
@@ -77,6 +89,14 @@ class LeNetLearner(NetworkLearner):
 
     def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
         """Return the LeNet."""
+        chosen = self.chosen
+        first, second = (int(width) for width in chosen["dense"])
         return LeNet(
-            inputs.n_inputs, n_classes, self.chosen["channels"], self.chosen["norm"], float(self.chosen["dropout"])
+            inputs.n_inputs,
+            n_classes,
+            chosen["channels"],
+            (first, second),
+            chosen["norm"],
+            chosen["auxiliary"],
+            float(chosen["dropout"]),
         )

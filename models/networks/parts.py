@@ -12,6 +12,8 @@ from models.base import Batch
 from showers.array import HAS_STATION, OUTER
 from showers.schema import GRID_SHAPE, InputError
 
+N_CELLS = GRID_SHAPE[0] * GRID_SHAPE[1]
+N_CHANNELS = GRID_SHAPE[2]
 FRONT_EVENTS = 20_000
 """Standardisation of the cells is taken from at most this many training events, evenly spaced."""
 
@@ -68,5 +70,26 @@ def mlp(sizes: tuple[int, ...], *, dropout: float = 0.0, activation: type[nn.Mod
     return nn.Sequential(*layers)
 
 
-N_CELLS = GRID_SHAPE[0] * GRID_SHAPE[1]
-N_CHANNELS = GRID_SHAPE[2]
+class Attention(nn.Module):
+    """Queries look at a set through multi-head attention; residual, with a feed-forward layer, norm first."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm_query, self.norm_set, self.norm_out = nn.LayerNorm(width), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key_value = nn.Linear(width, width), nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+        self.feed_forward = mlp((width, 2 * width, width))
+        self.heads = heads
+
+    def forward(self, queries: torch.Tensor, members: torch.Tensor, present: torch.Tensor | None) -> torch.Tensor:
+        """Return (n, Q, width) for queries (n, Q, width), set (n, M, width) and which members count (n, M)."""
+
+        def split(x: torch.Tensor) -> torch.Tensor:
+            return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+        key, value = self.key_value(self.norm_set(members)).chunk(2, dim=2)
+        mask = None if present is None else present[:, None, None, :]
+        query = split(self.query(self.norm_query(queries)))
+        seen = nn.functional.scaled_dot_product_attention(query, split(key), split(value), attn_mask=mask)
+        queries = queries + self.out(seen.transpose(1, 2).flatten(2))
+        return queries + self.feed_forward(self.norm_out(queries))

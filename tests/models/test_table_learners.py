@@ -24,9 +24,12 @@ FAST = {
     "catboost": {"rounds": 150, "learning_rate": 0.15},
     "random_forest": {"trees": 60, "min_samples_leaf": 15},
     "extra_trees": {"trees": 60, "min_samples_leaf": 15},
-    "mlp": {"epochs": 15, "width": 32, "blocks": 1},
+    "hist_boosting": {"rounds": 80, "learning_rate": 0.15},
+    "quadratic_logit": {},
+    "mlp": {"epochs": 12, "width": 32, "blocks": 1},
 }
 TABLE_LEARNERS = [name for name in FAST if name in LEARNERS]
+WITH_IMPORTANCES = [name for name in TABLE_LEARNERS if name not in ("mlp", "hist_boosting", "quadratic_logit")]
 Events = tuple[Any, Any, Any]
 """Training, validation and test events with ``batch`` and the true ``log_posterior``."""
 EXCESS_NATS = 0.06
@@ -98,7 +101,7 @@ def test_rare_class_scores_are_fine_grained(name: str, rare_gammas: Events) -> N
     assert abs(np.exp(log_proba[:, 0]).mean() - 0.06) < 0.015
 
 
-@pytest.mark.parametrize("name", [name for name in TABLE_LEARNERS if name != "mlp"])
+@pytest.mark.parametrize("name", WITH_IMPORTANCES)
 def test_importances_find_the_informative_columns(name: str, learners: dict[str, Learner]) -> None:
     importances = learners[name].importances()
     assert importances is not None

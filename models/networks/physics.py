@@ -1,0 +1,121 @@
+"""Our own network: the fitted shower as a whole, and every station seen from its core.
+
+A residual perceptron reads the fits, as in the tabular network. Beside it each of the 252 stations, empty ones
+included, is a token in core-centred coordinates (distance to the axis, position along the shower's direction, both
+deposits); a small perceptron, told about the shower by the scalars, reads each, and attention pools them. Everything is
+invariant under the array's symmetries by construction, so there is nothing to augment. A second head estimates lg A,
+which tells the network that classes have an order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from models.inputs import InputTransform
+from models.networks.learner import NetworkLearner
+from models.networks.stations import N_INVARIANT, StationTokens, invariant_inputs
+from models.networks.tabular import ResidualBlock
+from models.training import Output
+
+LG_A: dict[str, float] = {
+    "proton": 0.0,
+    "helium": math.log10(4),
+    "carbon": math.log10(12),
+    "silicon": math.log10(28),
+    "iron": math.log10(56),
+}
+"""Logarithm of the mass number of the composition task's classes."""
+
+
+class StationReader(nn.Module):
+    """Reads all stations in the light of the shower's scalars and pools them with several attentions."""
+
+    def __init__(self, context: int, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.token = nn.Linear(N_INVARIANT, width)
+        self.context = nn.Linear(context, width)
+        self.mix = nn.Linear(width, width)
+        self.score = nn.Linear(width, heads)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        """Return (n, (heads + 1) * width): one attention-weighted mean per head, and the plain mean."""
+        hidden = nn.functional.gelu(self.token(tokens) + self.context(context)[:, None])
+        hidden = nn.functional.gelu(self.mix(self.dropout(hidden)))
+        weight = torch.softmax(self.score(hidden), dim=1)
+        pooled = torch.einsum("nsh,nsw->nhw", weight, hidden).flatten(1)
+        return torch.cat([pooled, hidden.mean(dim=1)], dim=1)
+
+
+class PhysicsNetwork(nn.Module):
+    """See the module."""
+
+    def __init__(
+        self,
+        inputs: InputTransform,
+        n_classes: int,
+        width: int,
+        blocks: int,
+        station_width: int,
+        heads: int,
+        dropout: float,
+        regress: bool,
+    ) -> None:
+        super().__init__()
+        self.tokens = StationTokens(inputs)
+        self.invariant = invariant_inputs(inputs)
+        self.embed = nn.Linear(len(self.invariant), width)
+        self.first = ResidualBlock(width, width, dropout)
+        self.reader = StationReader(width, station_width, heads, dropout)
+        self.join = nn.Sequential(
+            nn.LayerNorm((heads + 1) * station_width),
+            nn.Dropout(dropout),
+            nn.Linear((heads + 1) * station_width, width),
+        )
+        self.blocks = nn.Sequential(*(ResidualBlock(width, width, dropout) for _ in range(blocks)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, n_classes)
+        self.lg_a = nn.Linear(width, 1) if regress else None
+
+    def forward(self, grid: torch.Tensor, inputs: torch.Tensor) -> Output:
+        """Return class logits and the estimate of lg A."""
+        with torch.autocast(grid.device.type, enabled=False):
+            tokens, _ = self.tokens(grid, inputs)
+        shower = self.first(self.embed(inputs[:, self.invariant]))
+        shower = shower + self.join(self.reader(tokens[..., :N_INVARIANT], shower))
+        out = self.norm(self.blocks(shower))
+        return Output(self.head(out), regression=None if self.lg_a is None else self.lg_a(out)[:, 0])
+
+
+class PhysicsLearner(NetworkLearner):
+    """Own network; settings ``width``, ``blocks``, ``station_width``, ``heads``, ``dropout``."""
+
+    needs_grid = True
+    class_values: ClassVar[dict[str, float]] = LG_A
+    defaults: ClassVar[dict[str, Any]] = {
+        "width": 128,
+        "blocks": 2,
+        "station_width": 48,
+        "heads": 4,
+        "dropout": 0.2,
+        "grid": "raw",
+        "precision": "float32",
+        "augment": False,
+        "regression_weight": 0.2,
+        "epochs": 25,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.05,
+        "patience": 6,
+        "channels_last": False,
+    }
+
+    def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
+        """Return the network; the lg A head is there only where the classes have mass numbers."""
+        names = ("width", "blocks", "station_width", "heads", "dropout")
+        sizes = {name: self.chosen[name] for name in names}
+        regress = set(self.classes) <= set(self.class_values)
+        return PhysicsNetwork(inputs, n_classes, **sizes, regress=regress)

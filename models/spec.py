@@ -1,0 +1,54 @@
+"""What the registry says about one learner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from showers.schema import InputError
+
+PRESETS = ("quick", "good", "best")
+
+
+@dataclass(frozen=True)
+class LearnerSpec:
+    """One learner of the registry."""
+
+    name: str
+    learner: str
+    """Where the class is: ``module:Class``."""
+    meaning: str
+    """What it is, in a line."""
+    features: str | tuple[str, ...] | None
+    """Named feature set or columns of its table; None for no table."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What differs from the class's defaults."""
+    quick: Mapping[str, Any] = field(default_factory=dict)
+    """What differs further in the preset that has to be done in minutes."""
+    best: Mapping[str, Any] = field(default_factory=dict)
+    """What differs further in the preset that may take its time."""
+    needs_grid: bool = False
+    tasks: tuple[str, ...] = ()
+    """Tasks it serves; empty for any."""
+    source: str = "showerstack"
+    """Publication or library."""
+
+    @property
+    def kind(self) -> str:
+        """Family: the module's last name."""
+        return self.learner.partition(":")[0].removeprefix("models.").removeprefix("networks.")
+
+    @property
+    def inputs(self) -> str:
+        """What it needs, in words."""
+        table = self.features if isinstance(self.features, str | None) else f"{len(self.features)} columns"
+        parts = [f"table ({table})"] if table else []
+        return " + ".join(parts + (["grid, scalars"] if self.needs_grid else []))
+
+    def settings_for(self, preset: str = "good") -> dict[str, Any]:
+        """Return the settings of a preset (``quick``, ``good`` or ``best``)."""
+        if preset not in PRESETS:
+            raise InputError(f"unknown preset {preset!r}: choose one of {', '.join(PRESETS)}")
+        changes = {"quick": self.quick, "best": self.best}.get(preset, {})
+        return {**self.settings, **changes}
