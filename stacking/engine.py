@@ -24,7 +24,7 @@ from stacking.chain import Chain, Predictions, average_of
 from stacking.config import EngineConfig, hash_of
 from stacking.decision import RULES, choose_rule
 from stacking.events import Events
-from stacking.folds import assign_folds
+from stacking.folds import LG_ENERGY_EDGES, assign_folds
 from stacking.gamma_scores import gamma_scores, threshold_table
 from stacking.gate import Gate, decide_gate, leak_remark
 from stacking.judges import Judge, judge_for
@@ -54,6 +54,7 @@ from stacking.runfolder import (
     write_test_posteriors,
 )
 from stacking.softmax import log_loss_per_event
+from stacking.unfolding import write_response
 
 
 @dataclass(frozen=True)
@@ -274,7 +275,7 @@ def _second_level(
             stacked.log_proba, by_learner, inputs.labels, judge, None if groups is None else groups[folds.judged]
         )
         systems = {**by_learner, "average": average_of(level.log_proba), "stack": stacked.log_proba}
-        decision, rules = _decide(job, systems, inputs, gate, progress)
+        decision, rules = _decide(job, folds.judged, systems, inputs, gate, progress)
     steps.append(cost)
     shipped = "stack" if gate.shipped else gate.best_learner
     chain = Chain(job.task, level.calibrators, stacked.meta, rules, shipped, manifest["config_hash"])
@@ -384,7 +385,7 @@ def _record(
 
 
 def _decide(
-    job: Job, systems: Mapping[str, np.ndarray], inputs: StackInputs, gate: Gate, progress: Any
+    job: Job, judged: np.ndarray, systems: Mapping[str, np.ndarray], inputs: StackInputs, gate: Gate, progress: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the manifest's entry and, for composition, every system's decision rule of the chosen kind."""
     shipped = systems["stack" if gate.shipped else gate.best_learner]
@@ -393,6 +394,15 @@ def _decide(
     if job.task.name != COMPOSITION.name:
         return {"chosen": "argmax"}, {}
     decision = choose_rule(shipped, inputs.labels, inputs.folds)
+    energy = job.train.energy()
+    write_response(
+        job.config.run,
+        inputs.labels,
+        decision.rule(shipped),
+        None if energy is None else energy[judged],
+        LG_ENERGY_EDGES,
+        job.task.n_classes,
+    )
     rules = {}
     for number, (name, log_proba) in enumerate(systems.items()):
         rules[name] = decision.rule if log_proba is shipped else RULES[decision.chosen](log_proba)

@@ -134,7 +134,7 @@ class Greedy(LogPool):
         best_counts, best_metric = counts.copy(), np.inf
         total = np.zeros_like(log_proba[0])
         for size in range(1, GREEDY_ROUNDS + 1):
-            metrics = [judge.metric((total + z) / size, labels) for z in log_proba]
+            metrics = [judge.metric(log_softmax((total + z) / size), labels) for z in log_proba]
             chosen = int(np.argmin(metrics))
             counts[chosen] += 1
             total += log_proba[chosen]

@@ -118,10 +118,13 @@ def _write_results(result: StackResult, classes: tuple[str, ...], labels: np.nda
     systems = [row["name"] for row in result.manifest["learners"] if row["status"] == "ok"] + ["average", "stack"]
     shipped = "stack" if result.manifest["gate"]["shipped"] else result.manifest["gate"]["best_learner"]
     out_of_fold = {name: _out_of_fold(result.run, name, classes) for name in systems}
+    judged = np.isfinite(out_of_fold["stack"][:, 0])
     metrics: dict[str, Any] = {
         "judged_on": "nested out-of-fold predictions of the training table",
         "shipped": shipped,
-        "systems": {name: table_metrics(labels, log_proba, classes) for name, log_proba in out_of_fold.items()},
+        "systems": {
+            name: table_metrics(labels[judged], log_proba[judged], classes) for name, log_proba in out_of_fold.items()
+        },
     }
     write_json(result.run / METRICS_FILE, metrics)
     file = result.run / "test" / f"{shipped}.npz"
@@ -228,7 +231,8 @@ def _column(frame: pl.DataFrame, file: Path, column: str, what: str) -> pl.Serie
 
 
 def _numeric_columns(frame: pl.DataFrame, file: Path, reserved: set[str | None]) -> tuple[tuple[str, ...], list[str]]:
-    columns, skipped = [], []
+    columns: list[str] = []
+    skipped: list[str] = []
     for name, dtype in frame.schema.items():
         if name not in reserved:
             (columns if dtype.is_numeric() or dtype == pl.Boolean else skipped).append(name)

@@ -1,0 +1,209 @@
+"""The rules that make the numbers believable, each with a test that fails when the rule is broken."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import models
+import stacking
+from features.extract import build_table
+from models.posterior import log_softmax
+from showers.schema import COMPOSITION, GAMMA, InputError, Task
+from stacking.config import StackConfig
+from stacking.events import ShowerEvents
+from stacking.gate import decide_gate, leak_remark
+from stacking.judges import GammaJudge, LogLossJudge
+from stacking.pipeline import stack
+from stacking.table import TableConfig, stack_table
+from tests.stacking.conftest import gaussians
+from tests.stacking.fakes import Leaking
+
+_opened: list[str] | None = None
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if _opened is not None and event == "open" and isinstance(arguments[0], str | bytes | Path):
+        _opened.append(str(arguments[0]))
+
+
+sys.addaudithook(_watch)
+
+
+@pytest.fixture
+def opened() -> Any:
+    """List every file that Python opens during the test."""
+    global _opened
+    _opened = []
+    yield _opened
+    _opened = None
+
+
+def _copy(data: Path, task: Task, to: Path) -> Path:
+    for split in ("train", "test"):
+        source = data / f"{task.name}_{split}"
+        table = build_table(source, device="cpu", workers=1).folder
+        shutil.copytree(source, to / source.name)
+        shutil.copytree(table, to / table.name)
+    return to
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize(("task", "damage"), [(COMPOSITION, "poisoned"), (GAMMA, "absent")])
+def test_test_labels_are_never_opened_and_change_nothing(
+    task: Task, damage: str, request: pytest.FixtureRequest, tmp_path: Path, opened: list[str]
+) -> None:
+    data = _copy(request.getfixturevalue(f"tiny_{task.name}"), task, tmp_path / "data")
+    options: dict[str, Any] = {"task": task.name, "data": data, "preset": "quick", "folds": 3, "workers": 1}
+    options |= {"device": "cpu", "learners": ("fake_linear", "fake_useless"), "metas": ("log_pool",)}
+    opened.clear()
+    stack(StackConfig(run=tmp_path / "clean", **options))
+    labels = data / f"{task.name}_test" / str(task.label_file)
+    assert any(Path(name).name == task.label_file for name in opened), "the watch sees training labels being read"
+    assert str(labels) not in opened
+
+    labels.unlink()
+    if damage == "poisoned":
+        labels.write_bytes(b"poison: whoever reads this fails")
+    stack(StackConfig(run=tmp_path / damage, **options))
+    expected = (tmp_path / "clean" / "predictions.npz").read_bytes()
+    assert (tmp_path / damage / "predictions.npz").read_bytes() == expected
+
+
+def test_events_to_be_predicted_refuse_to_give_labels(tiny_composition: Path) -> None:
+    events = ShowerEvents(tiny_composition / "composition_test", tiny_composition / "table", COMPOSITION)
+    with pytest.raises(InputError, match="labels are not read here"):
+        events.labels()
+
+
+def test_no_source_of_stacking_or_models_names_a_label_file_or_the_scorer() -> None:
+    forbidden = re.compile(r"label_file|labels_(composition|gamma)|scoring\.score|truth\.parquet|TRUTH_FILE")
+    sources = [file for room in (stacking, models) for file in Path(room.__file__).parent.rglob("*.py")]
+    assert len(sources) > 20
+    assert [file.name for file in sources if forbidden.search(file.read_text())] == []
+
+
+def test_shuffled_labels_give_chance_level_and_a_closed_gate(tmp_path: Path) -> None:
+    points, labels = gaussians(1500, 3)
+    shuffled = np.random.default_rng(0).permutation(labels)
+    pl.DataFrame({"x": points[:, 0], "y": points[:, 1], "kind": shuffled}).write_parquet(tmp_path / "t.parquet")
+    learners = {"lightgbm": {"rounds": 40}, "random_forest": {"trees": 30}}
+    result = stack_table(
+        TableConfig(
+            run=tmp_path / "run", table=tmp_path / "t.parquet", label="kind", preset="quick", folds=3, workers=1,
+            device="cpu", learners=tuple(learners), settings=learners,
+        )
+    )  # fmt: skip
+    assert not result.manifest["gate"]["shipped"]
+    prior = np.bincount(shuffled) / len(shuffled)
+    chance = -(prior * np.log(prior)).sum()
+    assert result.manifest["meta"]["log_losses"]["stack"] == pytest.approx(chance, abs=0.02)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_learner_that_memorises_gets_no_say(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
+    train, test = two_gaussians
+    # Every row twice, as showers reused at several cores: only folds that keep twins together are honest.
+    frame = pl.read_parquet(train).with_row_index("shower")
+    doubled = tmp_path / "doubled.parquet"
+    pl.concat([frame, frame]).write_parquet(doubled)
+    options: dict[str, Any] = {"table": doubled, "label": "kind", "test_table": test, "preset": "quick", "folds": 3}
+    options |= {"workers": 1, "device": "cpu", "learners": ("fake_linear", "fake_memorising"), "metas": ("log_pool",)}
+    honest = stack_table(TableConfig(run=tmp_path / "honest", group="shower", **options))
+    rows = {row["name"]: row for row in honest.manifest["learners"]}
+    assert rows["fake_memorising"]["log_loss"] == pytest.approx(np.log(2), abs=0.01)
+    assert honest.manifest["meta"]["log_losses"]["stack"] == pytest.approx(rows["fake_linear"]["log_loss"], abs=0.002)
+    assert not honest.manifest["gate"]["shipped"]
+
+    # Without the groups its twins betray the labels; the leak test sees that it is surer than on new rows.
+    frame_only = tmp_path / "no_index.parquet"
+    pl.concat([frame, frame]).drop("shower").write_parquet(frame_only)
+    caught = stack_table(TableConfig(run=tmp_path / "leak", **{**options, "table": frame_only}))
+    rows = {row["name"]: row for row in caught.manifest["learners"]}
+    assert rows["fake_memorising"]["status"] == "failed"
+    assert "has seen their labels" in rows["fake_memorising"]["error"]
+    assert caught.manifest["gate"]["best_learner"] == "fake_linear"
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_learner_that_remembers_other_folds_is_caught(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
+    train, test = two_gaussians
+    Leaking.seen.clear()
+    result = stack_table(
+        TableConfig(
+            run=tmp_path / "run", table=train, label="kind", test_table=test, preset="quick", folds=3, workers=1,
+            device="cpu", learners=("fake_leaking", "fake_linear"),
+        )
+    )  # fmt: skip
+    rows = {row["name"]: row for row in result.manifest["learners"]}
+    assert "has seen their labels" in rows["fake_leaking"]["error"]
+    assert rows["fake_linear"]["status"] == "ok"
+
+
+def _noisy(labels: np.ndarray, strength: float, seed: int, n_classes: int = 2) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return log_softmax(
+        strength * (np.eye(n_classes)[labels] - 1 / n_classes) + rng.normal(size=(len(labels), n_classes))
+    )
+
+
+def test_gate_opens_for_a_real_gain_only() -> None:
+    labels = np.random.default_rng(0).integers(0, 2, 4000)
+    a, b = _noisy(labels, 1.0, 1), _noisy(labels, 1.0, 2)
+    better = log_softmax(a + b)
+    judge = LogLossJudge()
+    opened = decide_gate(better, {"a": a, "b": b}, labels, judge)
+    assert opened.shipped
+    assert opened.gain > 5 * opened.standard_error
+    jitter = log_softmax(a + 1e-3 * np.random.default_rng(3).normal(size=a.shape))
+    best = opened.best_learner
+    assert not decide_gate({"a": a, "b": b}[best], {"a": a, "b": b}, labels, judge).shipped
+    assert not decide_gate(jitter, {"a": a}, labels, judge).shipped
+
+
+def test_groups_widen_the_gates_error() -> None:
+    labels = np.repeat(np.random.default_rng(0).integers(0, 2, 500), 4)
+    a = np.repeat(_noisy(labels[::4], 1.0, 1), 4, axis=0)
+    b = np.repeat(_noisy(labels[::4], 1.0, 2), 4, axis=0)
+    plain = decide_gate(b, {"a": a, "c": a}, labels, LogLossJudge())
+    grouped = decide_gate(b, {"a": a, "c": a}, labels, LogLossJudge(), np.repeat(np.arange(500), 4))
+    assert grouped.standard_error == pytest.approx(2 * plain.standard_error, rel=1e-6)
+
+
+def test_gamma_gate_has_a_veto_where_survival_gets_worse() -> None:
+    rng = np.random.default_rng(0)
+    labels = (rng.random(20_000) > 0.1).astype(int)
+    exact = 2.0 * (rng.normal(size=20_000) + 2.0 * labels - 1.0) + np.log(9.0)
+    # The base is much too timid, the other is sure of itself: a better log-loss. But the other mixes the events
+    # that are most like gammas with hadrons.
+    timid, ruined = 0.2 * exact, exact.copy()
+    base = np.column_stack([-np.logaddexp(0, timid), -np.logaddexp(0, -timid)])
+    purest = np.argsort(exact)[:2500]
+    ruined[purest] = rng.permutation(ruined[purest])
+    worse = np.column_stack([-np.logaddexp(0, ruined), -np.logaddexp(0, -ruined)])
+    gate = decide_gate(worse, {"a": base, "b": base}, labels, GammaJudge())
+    assert gate.gain > gate.standard_error
+    assert not gate.shipped
+    assert "survival is worse" in gate.reason
+
+
+def test_leak_remark_needs_a_large_and_significant_difference() -> None:
+    labels = np.random.default_rng(0).integers(0, 2, 3000)
+    honest, new = _noisy(labels, 1.0, 1), _noisy(labels, 1.0, 2)[None]
+    assert leak_remark(honest, new) is None
+    assert leak_remark(log_softmax(1.05 * honest), new) is None
+    assert leak_remark(log_softmax(4 * honest), new) is not None
+    assert leak_remark(honest, log_softmax(4 * new)) is None, "being surer of new events is no leak"
+
+
+def test_gamma_task_uses_the_survival_judge() -> None:
+    from stacking.judges import judge_for
+
+    assert isinstance(judge_for(GAMMA), GammaJudge)
