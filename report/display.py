@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from features.compute import compute_chunk
 from features.detector import PUBLISHED as STATION
@@ -133,6 +134,7 @@ def _map(axes: Axes, shower: Shower, channel: int) -> None:
         bar = axes.figure.colorbar(points, ax=axes, location="bottom", shrink=0.95, aspect=30, pad=0.01)
         bar.set_label("deposit, MeV", fontsize=7)
         bar.ax.tick_params(labelsize=7)
+        bar.ax.xaxis.set_minor_formatter(NullFormatter())
     core_x, core_y = shower.fit["fit_core_x_m"], shower.fit["fit_core_y_m"]
     if np.isfinite(core_x):
         axes.plot(core_x, core_y, "+", color=PALETTE[0], ms=11, mew=1.6)

@@ -11,6 +11,8 @@ from report.style import INK, MAP, MARKERS, PALETTE, drawing, new_figure
 from scoring.intervals import clopper_pearson
 
 N_RELIABILITY_BINS = 10
+MIN_BIN_EVENTS = 10
+"""Bins with fewer events say nothing and are not drawn."""
 
 
 def confusion_picture(matrix: np.ndarray, classes: tuple[str, ...], title: str = "") -> Figure:
@@ -65,15 +67,13 @@ def error_by_class_picture(metrics: dict[str, Any]) -> Figure:
 
 
 def by_energy_picture(metrics: dict[str, Any], what: str) -> Figure:
-    """Draw ``fraction error`` or ``accuracy`` by energy bin with 95 % intervals; thin bins are named, not drawn."""
+    """Draw ``fraction error`` or ``accuracy`` by energy bin with 95 % intervals; thin bins are left out."""
     key = {"fraction error": "mean_fraction_error", "accuracy": "accuracy"}[what]
     with drawing():
         figure = new_figure(2.7)
         axes = figure.add_subplot()
-        thin = []
         for name, row in metrics["energy_binned"].items():
             if row.get("too_few_events") or key not in row["intervals"]:
-                thin.append(f"{name} ({row['count']})")
                 continue
             low, high = (float(edge) for edge in name.split("-"))
             value = row[key] if key == "accuracy" else row["fraction_error"][key]
@@ -86,8 +86,6 @@ def by_energy_picture(metrics: dict[str, Any], what: str) -> Figure:
         axes.margins(y=0.2)
         axes.set_xlabel("reconstructed energy, lg(E/eV)")
         axes.set_ylabel(what)
-        if thin:
-            axes.set_title(f"too few events: {', '.join(thin)}", loc="left", fontsize=7.5)
     return figure
 
 
@@ -111,7 +109,7 @@ def reliability_picture(labels: np.ndarray, log_proba: np.ndarray, classes: tupl
             member = np.clip(np.digitize(given, edges) - 1, 0, N_RELIABILITY_BINS - 1)
             for b in range(N_RELIABILITY_BINS):
                 inside = member == b
-                if not inside.any():
+                if inside.sum() < MIN_BIN_EVENTS:
                     continue
                 hits, n = int((labels[inside] == k).sum()), int(inside.sum())
                 span = clopper_pearson(hits, n)

@@ -99,14 +99,12 @@ def scores_picture(labels: np.ndarray, scores: np.ndarray, threshold: float) -> 
 
 
 def survival_by_bin_picture(binned: dict[str, Any], label: str, n_hadron: int) -> Figure:
-    """Draw the survival at 75 % by energy or zenith, each bin with its own threshold and 95 % interval."""
+    """Draw the survival at 75 % by energy or zenith: own threshold, 95 % interval of each bin, thin bins left out."""
     with drawing():
         figure = new_figure(2.7)
         axes = figure.add_subplot()
-        thin = []
         for name, row in binned.items():
             if row.get("too_few_events"):
-                thin.append(f"{name} ({row['n_gamma']} gammas)")
                 continue
             low, high = (float(edge) for edge in name.split("-"))
             span, middle = row["interval"], (low + high) / 2
@@ -122,6 +120,4 @@ def survival_by_bin_picture(binned: dict[str, Any], label: str, n_hadron: int) -
         axes.margins(y=0.25)
         axes.set_xlabel(label)
         axes.set_ylabel("hadron survival at 75 %")
-        if thin:
-            axes.set_title(f"too few events: {', '.join(thin)}", loc="left", fontsize=7)
     return figure

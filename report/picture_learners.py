@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 from report.style import INK, MARKERS, PALETTE, drawing, new_figure
 from scoring.intervals import Interval
 
+RULES = {"argmax": "raw (argmax)"}
+
 
 @dataclass(frozen=True)
 class Point:
@@ -46,7 +48,7 @@ def learners_picture(points: list[Point], label: str, *, logarithmic: bool = Fal
                 x = point.interval.high if limit else point.value
                 low = x if limit else max(point.interval.low, 1e-7 if logarithmic else -np.inf)
                 axes.plot([low, point.interval.high], [y, y], color=PALETTE[4 - 3 * k], lw=1.4, solid_capstyle="butt")
-                axes.plot(x, y, "<" if limit else MARKERS[k], color=PALETTE[4 - 3 * k], label=rule)
+                axes.plot(x, y, "<" if limit else MARKERS[k], color=PALETTE[4 - 3 * k], label=RULES.get(rule, rule))
         if logarithmic:
             axes.set_xscale("log")
         axes.set_yticks(range(len(systems)), systems)

@@ -31,7 +31,7 @@ def headline(subject: Subject) -> str:
         [
             first,
             ("accuracy", accuracy, f"{100 * hits.low:.2f} to {100 * hits.high:.2f} %, {events}"),
-            ("log-loss of the stack, nats", f"{loss:.4f}", _span(loss_span, "{:.4f}")),
+            ("log-loss, nats", f"{loss:.4f}", _span(loss_span, "{:.4f}")),
         ]
     ) + paragraph("Ranges are 95 % intervals from the number of test showers; they hold no systematic error.", "quiet")
 
@@ -86,7 +86,7 @@ def limits(subject: Subject) -> list[str]:
         )
     lines.append(
         "Training and test showers come from the same hadronic interaction models. How scores move when nature differs "
-        "from the models (lg Nμ is uncertain by some 10 %) is not in the intervals."
+        "from the models is not in the intervals."
     )
     lines.append("One seed was trained; how much another seed would change is not shown.")
     thin = [name for name, row in subject.metrics["energy_binned"].items() if row.get("too_few_events")]
@@ -110,7 +110,7 @@ def learners(subject: Subject) -> Section:
     figure = learners_picture(subject.points, label, logarithmic=not subject.is_composition)
     caption = "Test set, 95 % intervals of each system by itself. Paired differences are sharper: see the table."
     if subject.is_composition:
-        caption += " raw: argmax of the posterior; decided: labels by the rule fitted on out-of-fold posteriors."
+        caption += " Raw: argmax of the posterior; decided: labels by the rule fitted on out-of-fold posteriors."
     rows: list[tuple[str, ...]] = []
     ours: list[int] = []
     for point, system in zip(subject.points, subject.systems, strict=True):

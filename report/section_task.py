@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from report.page import Section, paragraph, picture, pictures
@@ -18,6 +20,16 @@ from report.subject import Subject
 from showers.schema import SCALAR_NAMES
 
 
+def thin_note(binned: dict[str, Any]) -> str:
+    """Return a remark that names the bins with too few events to be drawn."""
+    thin = [
+        f"{name} ({row['count']:,} events)" if "count" in row else f"{name} ({row['n_gamma']:,} gammas)"
+        for name, row in binned.items()
+        if row.get("too_few_events")
+    ]
+    return paragraph(f"Too few events of some class for a number: {', '.join(thin)}.", "quiet") if thin else ""
+
+
 def confusion(subject: Subject) -> Section:
     """Return confusion matrices, overall and by energy."""
     metrics, classes = subject.metrics, subject.task.classes
@@ -25,15 +37,12 @@ def confusion(subject: Subject) -> Section:
     figures = [
         picture(as_svg(overall, "confusion matrix"), "Each row sums to 100 %; events of each class at the left.")
     ]
-    thin = []
     for name, row in metrics["energy_binned"].items():
         if row.get("too_few_events"):
-            thin.append(f"{name} ({row['count']} events)")
             continue
         drawn = confusion_picture(np.array(row["confusion_matrix"]), classes, f"lg(E/eV) {name}")
         figures.append(picture(as_svg(drawn, f"confusion matrix, lg E {name}"), f"lg(E/eV) in {name}."))
-    note = paragraph(f"Too few events of some class for a matrix: {', '.join(thin)}.", "quiet") if thin else ""
-    return Section("confusion", "Confusion matrices", pictures(figures) + note)
+    return Section("confusion", "Confusion matrices", pictures(figures) + thin_note(metrics["energy_binned"]))
 
 
 def fraction_errors(subject: Subject) -> Section:
@@ -53,7 +62,8 @@ def fraction_errors(subject: Subject) -> Section:
             "Share of correct labels by reconstructed energy.",
         ),
     ]
-    return Section("fractions", "Fraction error by class and energy", pictures(figures))
+    note = thin_note(metrics["energy_binned"])
+    return Section("fractions", "Fraction error by class and energy", pictures(figures) + note)
 
 
 def survival(subject: Subject) -> Section:
@@ -81,17 +91,18 @@ def survival(subject: Subject) -> Section:
             "Scores of gammas and hadrons; hadrons right of the dotted line survive at 75 % gamma efficiency.",
         ),
     ]
-    for key, label in (
-        ("energy_binned", "reconstructed energy, lg(E/eV)"),
-        ("zenith_binned", "reconstructed zenith angle, deg"),
+    by_energy, by_zenith = metrics["energy_binned"], metrics["zenith_binned"]
+    for binned, label in (
+        (by_energy, "reconstructed energy, lg(E/eV)"),
+        (by_zenith, "reconstructed zenith angle, deg"),
     ):
-        drawn = survival_by_bin_picture(metrics[key], label, n_hadron)
+        drawn = survival_by_bin_picture(binned, label, n_hadron)
         caption = (
             "Survival with the threshold of each bin's own gammas, 95 % intervals with the threshold's uncertainty; "
             "triangles: no hadron left, upper limit. Numbers: gammas, hadrons."
         )
         figures.append(picture(as_svg(drawn, f"survival by {label}"), caption))
-    return Section("survival", "Hadron survival", pictures(figures))
+    return Section("survival", "Hadron survival", pictures(figures) + thin_note({**by_energy, **by_zenith}))
 
 
 def reliability(subject: Subject) -> Section:

@@ -27,8 +27,8 @@ COLUMN_IN = 4.3
 """Width of a picture, inches: about 400 CSS pixels, the width of a phone."""
 INK = "#102a31"
 """Colour of text and lines while drawing; becomes the page's text colour in SVG."""
-PALETTE: tuple[str, ...] = ("#D55E00", "#E69F00", "#009E73", "#56B4E9", "#0072B2", "#CC79A7", "#8a8a8a", "#F0E442")
-"""Okabe-Ito, ordered from light to heavy primaries."""
+PALETTE: tuple[str, ...] = ("#D55E00", "#E69F00", "#009E73", "#56B4E9", "#1C86C7", "#CC79A7", "#8a8a8a", "#F0E442")
+"""Okabe-Ito, ordered from light to heavy primaries; its dark blue is lightened to be legible on a dark page."""
 MARKERS: tuple[str, ...] = ("o", "s", "^", "D", "v", "P", "X", "*")
 MAP = ListedColormap(matplotlib.colormaps["cividis"](np.linspace(0.18, 1.0, 256)), name="cividis_visible")
 """Colour map of quantities: perceptually uniform, safe for colour-blind readers; its darkest part, which a dark page

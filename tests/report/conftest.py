@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from report.html import write_report
 from showers.dataset import write_dataset
 from showers.files import write_json, write_npz
 from showers.schema import COMPOSITION, GAMMA, Task
@@ -32,7 +33,14 @@ def make_dataset(folder: Path, task: Task, labels: np.ndarray, rng: np.random.Ge
     grids = rng.gamma(1.0, 30.0, (n, 16, 16, 2)) * (rng.random((n, 16, 16, 2)) < 0.4)
     grids[:, 4:12, 4:12, 1] = 0
     grids[:, 7:9, 7:9] = 0
-    source = {"generator": "test", "protocol": "v2", "evaluation_cuts": "test", "age": False, "model": "mix", "seed": 1}
+    source = {
+        "generator": "showers.simulation",
+        "protocol": "v2",
+        "evaluation_cuts": "test",
+        "age": False,
+        "model": "mix",
+        "seed": 1,
+    }
     with write_dataset(folder, n, task, source=source) as writer:
         writer.put(0, grids.astype(np.float16), scalars.astype(np.float16), labels.astype(np.int8))
     return folder
@@ -126,3 +134,15 @@ def composition_world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, P
 def gamma_world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(run, data) with 3,000 test showers."""
     return make_world(tmp_path_factory.mktemp("gamma"), GAMMA, 3000)
+
+
+@pytest.fixture(scope="session")
+def composition_report(composition_world: tuple[Path, Path]) -> Path:
+    """The report of ``composition_world``, written once."""
+    return write_report(*composition_world)
+
+
+@pytest.fixture(scope="session")
+def gamma_report(gamma_world: tuple[Path, Path]) -> Path:
+    """The report of ``gamma_world``, written once."""
+    return write_report(*gamma_world)

@@ -1,0 +1,191 @@
+"""Comparison, leaderboard, submission and doctor: what people read and hand in."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from report.compare import compare
+from report.doctor import findings
+from report.leaderboard import Standing, leaderboard, march_of_nines, scores, standing
+from report.published import PUBLISHED, published_for
+from report.submission import write_submission, yaml_lines
+from scoring.score import score_file
+from showers.files import read_json, write_json, write_npz
+from showers.schema import COMPOSITION, GAMMA, InputError
+
+
+def text(renderable: object, width: int = 100) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(renderable)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def other_run(composition_world: tuple[Path, Path], tmp_path: Path) -> Path:
+    """The composition run again, shipping its weakest learner."""
+    run = shutil.copytree(composition_world[0], tmp_path / "weaker")
+    with np.load(run / "test" / "random_forest.npz") as archive:
+        write_npz(run / "predictions.npz", predictions=archive["argmax"])
+    return run
+
+
+def test_compare_finds_the_better_run(composition_world: tuple[Path, Path], other_run: Path) -> None:
+    run, data = composition_world
+    shown = text(compare([run, other_run], data))
+    assert "composition is better" in shown
+    assert "McNemar: labels right or wrong" in shown
+    for place in ("lg E 15.0-15.5", "zenith 10-20 deg", "class iron"):
+        assert place in shown
+    assert "no difference is shown" in text(
+        compare([run, run.parent / "." / run.name / "predictions.npz"], data, task=COMPOSITION)
+    )
+
+
+def test_compare_of_gamma_runs(gamma_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = gamma_world
+    other = shutil.copytree(run, tmp_path / "other")
+    shown = text(compare([run, other], data))
+    assert "hadrons rejected at 75 %" in shown
+    assert "no difference is shown" in shown
+
+
+def test_compare_refuses_what_cannot_be_compared(
+    composition_world: tuple[Path, Path], gamma_world: tuple[Path, Path]
+) -> None:
+    with pytest.raises(InputError, match="at least two"):
+        compare([composition_world[0]], composition_world[1])
+    with pytest.raises(InputError, match="different tasks cannot be compared: composition, gamma"):
+        compare([composition_world[0], gamma_world[0]], composition_world[1])
+
+
+def test_simulated_runs_never_share_a_table_with_published_ones(composition_world: tuple[Path, Path]) -> None:
+    run, data = composition_world
+    score_file(run / "predictions.npz", data, COMPOSITION)
+    shown = text(leaderboard([run]))
+    assert "simulation of v2" in shown
+    assert not any(row.system[:12] in shown for row in PUBLISHED)
+
+
+def test_runs_on_public_data_stand_beside_published_ones(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = composition_world
+    score_file(run / "predictions.npz", data, COMPOSITION)
+    real = shutil.copytree(data, tmp_path / "data")
+    (real / "composition_test" / "source.json").unlink()
+    shown = text(leaderboard([run], data=real))
+    assert "composition, v2" in shown
+    assert "two CNNs, biases *" in shown
+    assert "LeNet" not in shown, "the matched protocol has its own table"
+    with pytest.raises(InputError, match="say where it is with --data"):
+        leaderboard([run], data=tmp_path / "nowhere")
+
+
+def test_leaderboard_wants_scored_runs(gamma_world: tuple[Path, Path], tmp_path: Path) -> None:
+    unscored = shutil.copytree(gamma_world[0], tmp_path / "run")
+    (unscored / "metrics_gamma.json").unlink(missing_ok=True)
+    with pytest.raises(InputError, match="score the run first"):
+        standing(unscored)
+
+
+def test_march_of_nines() -> None:
+    assert march_of_nines(1e-3, 1e-2, 1e-4) == 0.5
+    assert march_of_nines(1e-5, 1e-2, 1e-4) == 1.5
+    assert march_of_nines(0.0, 1e-2, 1e-4) is None
+    assert march_of_nines(0.1, 0.1, 0.1) is None
+
+
+def test_scores_run_from_weakest_valid_to_published_best() -> None:
+    def row(value: float, *, ours: bool, tuned: bool = False) -> Standing:
+        return Standing("gamma", "v2", "x", value, None, None, None, tuned, (), ours, 999)
+
+    # 0 of 999 counts as 0.5 / 1000: no survivor is no infinity
+    rows = [
+        row(0.0, ours=True),
+        row(4.5e-3 - 5e-4, ours=False, tuned=True),
+        row(0.05, ours=False),
+        row(0.4, ours=False, tuned=True),
+    ]
+    found = scores(rows)
+    assert found[1] == 1.0
+    assert found[2] == 0.0
+    assert found[0] is not None
+    assert found[0] > 1
+    assert found[3] is not None
+    assert found[3] < 0
+
+
+def test_published_tables_are_sorted_and_carry_intervals() -> None:
+    gamma = published_for(GAMMA.name, "v2")
+    assert gamma[0].value == 3.2e-4
+    assert (round(gamma[0].interval.low, 5), round(gamma[0].interval.high, 5)) == (1.6e-4, 5.7e-4)
+    matched = published_for(COMPOSITION.name, "matched")
+    assert [row.value for row in matched] == sorted(row.value for row in matched)
+    assert matched[0].tuned_on_test
+
+
+def test_submission_of_both_tasks(
+    composition_world: tuple[Path, Path], gamma_world: tuple[Path, Path], tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    for world, task in ((composition_world, COMPOSITION), (gamma_world, GAMMA)):
+        shutil.copytree(world[1] / f"{task.name}_test", data / f"{task.name}_test")
+    runs = [composition_world[0], gamma_world[0]]
+    folder = write_submission(runs, "mine-1", data=data, out=tmp_path / "out")
+    for run, task in zip(runs, (COMPOSITION, GAMMA), strict=True):
+        again = score_file(folder / "predictions.npz", data, task, intervals=False, write=False)
+        before = score_file(run / "predictions.npz", data, task, intervals=False, write=False)
+        assert again == before | {"config_hash": again.get("config_hash")} or all(
+            again[key] == before[key] for key in again
+        )
+    readme = (folder / "README.md").read_text()
+    assert "Not the public test set" in readme
+    assert "lenet failed: out of memory" in readme
+    metadata = (folder / "metadata.yaml").read_text()
+    assert "tuned_on_test: false" in metadata
+    assert str(tmp_path) not in readme + metadata
+    assert (folder / "code" / "scoring" / "composition.py").exists()
+    assert not list((folder / "code").rglob("__pycache__"))
+    with pytest.raises(InputError, match="exists already"):
+        write_submission(runs, "mine-1", data=data, out=tmp_path / "out")
+
+
+def test_submission_refusals_leave_nothing(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = composition_world
+    for runs, name, message in (
+        ([run], "../up", "use letters"),
+        ([run, run], "twice", "one run of each task"),
+        ([], "none", "got none"),
+    ):
+        with pytest.raises(InputError, match=message):
+            write_submission(runs, name, data=data, out=tmp_path / "out")
+    bad = shutil.copytree(run, tmp_path / "bad")
+    write_npz(bad / "predictions.npz", predictions=np.zeros(3000))
+    with pytest.raises(InputError, match="type float64"):
+        write_submission([bad], "bad", data=data, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_yaml_of_nested_values() -> None:
+    lines = "\n".join(yaml_lines({"name": "a: b", "no": {"x y": [1, 2], "flag": True, "nothing": None}}))
+    assert lines == 'name: "a: b"\n"no":\n  "x y": [1, 2]\n  flag: true\n  nothing: null'
+
+
+def test_doctor_looks_at_everything(tmp_path: Path) -> None:
+    found = {finding.what: finding for finding in findings(tmp_path / "not yet there")}
+    assert {"Python", "packages", "torch", "cupy", "xgboost", "lightgbm", "memory", "cores", "disk"} <= set(found)
+    assert found["Python"].state == "ok"
+    assert found["--device auto"].found.endswith(("cpu", "cuda"))
+    assert "numpy" in found["packages"].found
+
+
+def test_manifest_without_a_task_is_refused(tmp_path: Path) -> None:
+    write_json(tmp_path / "manifest.json", {"classes": []})
+    with pytest.raises(InputError, match="names no task"):
+        standing(tmp_path)
+    assert json.loads((tmp_path / "manifest.json").read_text()) == read_json(tmp_path / "manifest.json")
