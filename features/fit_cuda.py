@@ -1,4 +1,4 @@
-"""The fused lateral fit on a GPU: the constants as C++ text in front of ``lateral_fit.cu``, compiled when first needed."""
+"""The fused lateral fit on a GPU: constants as C++ text in front of ``lateral_fit.cu``, compiled when first needed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def kernel_source(response: Response) -> str:
         "muon_g_ref": station_model.MUON_G_REF,
     }
     spaces = {"response": response._asdict(), "recipe": RECIPE._asdict(), "model": model}
-    head = [
-        f"namespace {space} {{ {' '.join(f'constexpr float {name} = {value:.9e}f;' for name, value in values.items())} }}"
-        for space, values in spaces.items()
-    ]
+    head = []
+    for space, values in spaces.items():
+        constants = [f"constexpr float {name} = {value:.9e}f;" for name, value in values.items()]
+        head.append(f"namespace {space} {{ {' '.join(constants)} }}")
     body = Path(__file__).with_name("lateral_fit.cu").read_text(encoding="utf-8")
     return "\n".join([*head, f"#define WARPS {WARPS}", body])
 

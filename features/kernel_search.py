@@ -1,0 +1,178 @@
+"""Where a compiled fit starts and how it reaches the minimum: :mod:`features.lateral_fit`, one event at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from features.detector import Response
+from features.kernel_model import (
+    HALF,
+    ONE,
+    TINY,
+    ZERO,
+    electron_density,
+    electron_terms,
+    muon_density,
+    muon_terms,
+)
+from features.recipe import Recipe
+from features.vector_math import FAST, f32, vexp, vln
+
+
+@njit(error_model="numpy", forceinline=True)
+def _solve(terms: Any, size: int, damping: float, factor: Any, step: Any) -> float:
+    """Solve (H + damping diag H) step = -g by Cholesky; returns the decrement -g step."""
+    h = 1 + size
+    for i in range(size):
+        for j in range(i + 1):
+            total = terms[h + i * (i + 1) // 2 + j]
+            if i == j:
+                total *= 1.0 + damping
+            for k in range(j):
+                total -= factor[i, k] * factor[j, k]
+            if i == j:
+                factor[i, i] = np.sqrt(max(total, terms[h + i * (i + 3) // 2] * 1e-6 + 1e-30))
+            else:
+                factor[i, j] = total / factor[j, j]
+    for i in range(size):
+        total = -terms[1 + i]
+        for k in range(i):
+            total -= factor[i, k] * step[k]
+        step[i] = total / factor[i, i]
+    for back in range(size):
+        i = size - 1 - back
+        total = step[i]
+        for k in range(i + 1, size):
+            total -= factor[k, i] * step[k]
+        step[i] = total / factor[i, i]
+    decrement = 0.0
+    for i in range(size):
+        decrement -= terms[1 + i] * step[i]
+    return decrement
+
+
+ELECTRON, MUON = 0, 1
+
+
+@njit(error_model="numpy", forceinline=True)
+def _terms(kind: int, res: Response, p: Any, u: Any, v: Any, x: Any, y: Any, planes: Any, out: Any) -> None:
+    if kind == ELECTRON:
+        electron_terms(res, p, u, v, x, y, planes[0], planes[1], planes[2], planes[3], planes[4], out)
+    else:
+        muon_terms(res, p, planes[0], planes[1], planes[2], planes[3], planes[4], planes[5], planes[6], out)
+
+
+@njit(error_model="numpy", forceinline=True)
+def minimise(
+    kind: int,
+    res: Response,
+    recipe: Recipe,
+    tolerance: float,
+    p: Any,
+    u: Any,
+    v: Any,
+    x: Any,
+    y: Any,
+    planes: Any,
+    longest: Any,
+    low: Any,
+    high: Any,
+    work: Any,
+) -> tuple[int, bool]:
+    """Levenberg-Marquardt for one event; ``p`` and the first row of ``work`` (terms) end at the minimum.
+
+    Returns the number of steps and whether the event converged.
+    """
+    size = p.size
+    terms, tried, step, trial, factor = work[0], work[1], work[2], work[3], work[4:8]
+    _terms(kind, res, p, u, v, x, y, planes, terms)
+    damping = recipe.first_damping
+    steps = 0
+    for _ in range(int(recipe.max_steps)):
+        decrement = _solve(terms, size, damping, factor, step)
+        if decrement * (1.0 + damping) < tolerance and damping <= recipe.trusted_damping:
+            return steps, True
+        if damping >= recipe.max_damping:
+            return steps, False
+        for i in range(size):
+            moved = p[i] + min(max(step[i], -longest[i]), longest[i])
+            trial[i] = min(max(moved, low[i]), high[i])
+        _terms(kind, res, trial[:size], u, v, x, y, planes, tried)
+        steps += 1
+        slack = recipe.rounding * abs(terms[0])
+        fallen = terms[0] - tried[0] + slack
+        ratio = fallen / (0.5 * decrement + slack)
+        if fallen >= 0.0:
+            terms[:] = tried
+            p[:] = trial[:size]
+        if ratio > recipe.good_ratio:
+            damping = max(damping * recipe.ease, recipe.min_damping)
+        elif ratio < recipe.poor_ratio:
+            damping *= recipe.stiffen
+    return steps, False
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def start_muon(res: Response, recipe: Recipe, r: Any, signal: Any, area: Any, q: Any) -> None:
+    shape, near = f32(res.muon_shape_mean), f32(recipe.muon_start_r_m)
+    counted, expected = HALF, f32(1e-6)
+    for k in range(r.size):
+        far = ONE if r[k] > near else ZERO
+        counted += signal[k] * far
+        expected += muon_density(r[k], ZERO, shape) * area[k] * far
+    q[0], q[1] = np.log(counted / expected), res.muon_shape_mean
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def _start_age(
+    res: Response, age: Any, r: Any, planes: Any, muons: Any, total: Any, shown: Any, correction: Any
+) -> tuple[Any, Any]:
+    """Return level and half deviance for one age, the level set by the total signal."""
+    signal, full, area = planes[0], planes[1], planes[2]
+    expected = f32(1e-20)
+    for k in range(r.size):
+        shown[k] = area[k] * correction[k] * electron_density(r[k], ZERO, age)
+        expected += shown[k]
+    factor = total / expected
+    strays, wide = f32(res.electron_strays), f32(res.electron_dispersion)
+    value = ZERO
+    for k in range(r.size):
+        mu = shown[k] * factor + area[k] * muons[k] + strays
+        residual = signal[k] - mu
+        open_end = ZERO if (full[k] > ZERO and residual < ZERO) else ONE
+        live = ONE if area[k] > ZERO else ZERO
+        value += live * open_end * (signal[k] * vln(max(signal[k], TINY) / mu) - residual) / (wide * correction[k])
+    return np.log(factor), value
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def centroid(signal: Any, area: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Return the centroid of density^1.5."""
+    total, sum_x, sum_y = ZERO, ZERO, ZERO
+    for k in range(x.size):
+        density = signal[k] / area[k] if area[k] > ZERO else ZERO
+        weight = density * np.sqrt(density) + f32(1e-20)
+        total += weight
+        sum_x += weight * x[k]
+        sum_y += weight * y[k]
+    return sum_x / total, sum_y / total
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def start_electron(res: Response, recipe: Recipe, p: Any, q: Any, r: Any, area: Any, planes: Any, scratch: Any) -> None:
+    """Fill level and age of ``p``: the best of three ages at the centroid."""
+    far, peak, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(-1.0 / res.core_excess_scale_m)
+    muons, shown, correction = scratch[0], scratch[1], scratch[2]
+    total = HALF
+    for k in range(r.size):
+        muons[k] = muon_density(r[k], f32(q[0]), f32(q[1]))
+        correction[k] = far + peak * vexp(r[k] * scale)
+        total += planes[0, k]
+    best = np.inf
+    for age in (recipe.young, recipe.middle, recipe.old):
+        level, value = _start_age(res, f32(age), r, planes, muons, total, shown, correction)
+        if value < best:
+            best, p[2], p[3] = value, level, age
