@@ -34,11 +34,11 @@ class CatBoost(TableLearner):
         "rounds": 2000,
         "patience": 60,
         "learning_rate": 0.06,
-        "depth": 5,
+        "depth": 4,
         "l2_leaf_reg": 10.0,
         "random_strength": 1.0,
         "bagging_temperature": 1.0,
-        "rsm": 0.5,
+        "rsm": 0.25,
         "border_count": 254,
         "native": {},
     }

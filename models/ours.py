@@ -90,7 +90,7 @@ SMOOTH = (
         "mlp",
         "models.networks.tabular:TabularMLP",
         "residual MLP on features",
-        "fits+profile",
+        "fits",
         quick={"epochs": 10},
     ),
 )

@@ -33,7 +33,7 @@ class XGBoost(TableLearner):
         "rounds": 2000,
         "patience": 60,
         "learning_rate": 0.05,
-        "max_depth": 4,
+        "max_depth": 3,
         "min_child_weight": 20.0,
         "subsample": 0.7,
         "colsample_bytree": 0.5,

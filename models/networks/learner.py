@@ -210,6 +210,11 @@ class NetworkLearner(Learner):
             torch.use_deterministic_algorithms(strict)
             torch.backends.cudnn.benchmark = benchmark
 
+    def count_weights(self, n_inputs: int) -> int:
+        """Return how many weights this network has with so many plain inputs; nothing is trained."""
+        inputs = InputTransform(columns=(), plain=tuple(f"input {k}" for k in range(n_inputs)))
+        return sum(parameter.numel() for parameter in self.build(inputs, len(self.classes)).parameters())
+
     @property
     def n_parameters(self) -> int:
         """Number of trained weights."""

@@ -1,0 +1,230 @@
+"""The small parts: posteriors, inputs, symmetries, registry, averages, saved headers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xgboost as xgb
+
+from models import augmentation, registry
+from models.average import Average
+from models.base import Batch
+from models.forest import RegressionForest
+from models.inputs import InputTransform
+from models.lightgbm import LightGBM
+from models.posterior import class_weight_vector, log_sigmoid_pair, log_softmax, undo_training_prior
+from models.saving import HEADER_FILE, plain
+from models.xgboost import check_ran_on_cuda
+from showers.array import HAS_STATION, OUTER, X_M, Y_M
+from showers.schema import COMPOSITION, GAMMA, InputError
+
+CLASSES = COMPOSITION.classes
+
+
+def test_undoing_smoothing_and_weights_gives_back_the_posterior() -> None:
+    rng = np.random.default_rng(1)
+    p = rng.dirichlet(np.ones(5), size=200)
+    weights, smoothing = rng.uniform(0.2, 5.0, 5), 0.1
+    q = weights * ((1 - smoothing) * p + smoothing / 5)
+    log_q = np.log(q / q.sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(np.exp(undo_training_prior(log_q, weights, smoothing)), p, atol=1e-5)
+    assert undo_training_prior(log_q) is log_q or np.array_equal(undo_training_prior(log_q), log_q)
+
+
+def test_undoing_smoothing_of_an_impossible_class_stays_finite() -> None:
+    log_q = np.log(np.array([[0.01, 0.99]]))
+    log_p = undo_training_prior(log_q, None, 0.1)
+    assert np.all(np.isfinite(log_p))
+    assert log_p[0, 0] < np.log(1e-5)
+
+
+def test_margins_do_not_saturate() -> None:
+    log_p = log_sigmoid_pair(np.array([-800.0, 0.0, 40.0, 41.0]))
+    assert np.all(np.isfinite(log_p))
+    np.testing.assert_allclose(log_p[1], np.log(0.5))
+    assert log_p[3, 0] - log_p[2, 0] == pytest.approx(-1.0)
+    np.testing.assert_allclose(log_softmax(np.array([[0.0, 1000.0]])), [[-1000.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [("equal", "balanced"), ([1, 2], "5 positive"), ([1, 1, 1, 1, 0], "positive"), ({"proton": 1.0}, "exactly")],
+)
+def test_bad_class_weights_are_refused(setting: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        class_weight_vector(setting, np.arange(5), CLASSES)
+
+
+def test_balanced_weights_give_every_class_the_same_mass() -> None:
+    labels = np.repeat(np.arange(5), [10, 20, 30, 40, 50])
+    weights = class_weight_vector("balanced", labels, CLASSES)
+    assert weights is not None
+    np.testing.assert_allclose(np.bincount(labels) * weights, 30.0)
+
+
+def test_symmetries_are_the_eight_of_the_square() -> None:
+    matrices = augmentation.SYMMETRIES
+    assert len({tuple(m.ravel()) for m in matrices}) == 8
+    np.testing.assert_allclose(matrices @ matrices.transpose(0, 2, 1), np.broadcast_to(np.eye(2), (8, 2, 2)))
+    np.testing.assert_array_equal(augmentation.CELL_SOURCES[0], np.arange(256))
+    for sources in augmentation.CELL_SOURCES:
+        np.testing.assert_array_equal(np.sort(sources), np.arange(256))
+        np.testing.assert_array_equal(HAS_STATION.ravel()[sources], HAS_STATION.ravel())
+        np.testing.assert_array_equal(OUTER.ravel()[sources], OUTER.ravel())
+
+
+def test_moved_grids_have_moved_centroids() -> None:
+    grids = torch.from_numpy(np.random.default_rng(2).random((8, 16, 16, 2)).astype(np.float32))
+    symmetry = torch.arange(8)
+    moved = augmentation.move_grids(grids, symmetry)
+
+    def centroid(cells: torch.Tensor) -> np.ndarray:
+        each = cells.numpy().astype(np.float64)[..., 0]
+        return np.stack([(each * X_M).sum(axis=(1, 2)), (each * Y_M).sum(axis=(1, 2))], axis=1)
+
+    expected = np.einsum("nij,nj->ni", augmentation.SYMMETRIES, centroid(grids))
+    np.testing.assert_allclose(centroid(moved), expected, atol=1e-3)
+    np.testing.assert_allclose(moved.sum(dim=(1, 2)), grids.sum(dim=(1, 2)), rtol=1e-5)
+    vectors = torch.from_numpy(centroid(grids).astype(np.float32))
+    np.testing.assert_allclose(augmentation.move_vectors(vectors, ((0, 1),), symmetry), expected, rtol=1e-4, atol=1e-2)
+
+
+def table_batch(**columns: np.ndarray) -> Batch:
+    table = np.asfortranarray(np.column_stack(list(columns.values())).astype(np.float32))
+    return Batch(index=np.arange(len(table)), table=table, columns=tuple(columns))
+
+
+def test_inputs_are_of_order_one_finite_and_flagged() -> None:
+    rng = np.random.default_rng(3)
+    gap = np.where(rng.random(4000) < 0.2, np.nan, rng.normal(50.0, 3.0, 4000))
+    batch = table_batch(
+        plain=rng.normal(5.0, 0.1, 4000),
+        heavy=rng.pareto(0.7, 4000) * rng.choice([-1, 1], 4000),
+        gap=gap,
+        constant=np.full(4000, 2.0),
+        empty=np.full(4000, np.nan),
+    )
+    transform = InputTransform.fit(batch, batch.columns)
+    assert transform.plain == ("plain", "heavy", "gap")
+    assert transform.flagged == ("gap",)
+    assert transform.log_scale[1] > 0 == transform.log_scale[0]
+    inputs = transform.apply(batch)
+    assert inputs.shape == (4000, 4)
+    assert np.all(np.isfinite(inputs))
+    assert np.abs(inputs).max() <= 4.0
+    assert np.all(np.abs(inputs.std(axis=0)[:2] - 1) < 0.35)
+    np.testing.assert_array_equal(inputs[:, 3], np.isnan(gap))
+    again = InputTransform.from_state(json.loads(json.dumps(plain(transform.state()))))
+    np.testing.assert_array_equal(again.apply(batch), inputs)
+
+
+def test_direction_and_core_enter_as_vectors() -> None:
+    batch = table_batch(
+        Ze=np.array([30.0, 30.0, 10.0]),
+        Az=np.array([0.0, 90.0, 359.0]),
+        fit_core_x_m=np.array([50.0, -25.0, np.nan]),
+        fit_core_y_m=np.array([0.0, 10.0, np.nan]),
+    )
+    transform = InputTransform.fit(batch, batch.columns)
+    assert transform.vectors == (("fit_core_x_m", "fit_core_y_m"), ("Ze", "Az"))
+    inputs = transform.apply(batch)
+    (core, direction) = (inputs[:, list(pair)] for pair in transform.pairs)
+    np.testing.assert_allclose(core, [[1, 0], [-0.5, 0.2], [0, 0]], atol=1e-6)
+    np.testing.assert_allclose(direction[:2], [[1, 0], [0, 1]], atol=1e-6)
+
+
+def test_registry_names_what_exists() -> None:
+    with pytest.raises(InputError, match=r"unknown learner 'lihgtgbm'.*lightgbm"):
+        registry.spec("lihgtgbm")
+    with pytest.raises(InputError, match="unknown preset"):
+        registry.spec("lightgbm").settings_for("fast")
+    names = {entry["name"] for entry in registry.rows()}
+    assert names == set(registry.LEARNERS)
+    assert {"published.lenet", "published.gamma_ensemble", "published.hit_transformer", "mlp"} <= names
+
+
+@pytest.mark.parametrize("name", list(registry.LEARNERS))
+@pytest.mark.parametrize("preset", ["quick", "good", "best"])
+def test_every_registered_learner_can_be_created(name: str, preset: str) -> None:
+    chosen = registry.spec(name)
+    task = GAMMA if chosen.tasks == (GAMMA.name,) else COMPOSITION
+    learner = registry.create(chosen, task.classes, preset=preset)
+    parts = learner.members if isinstance(learner, Average) else [learner]
+    assert chosen.needs_grid == any(part.needs_grid for part in parts)
+    assert chosen.needs_grid or chosen.features
+
+
+def test_saved_learner_of_other_classes_is_refused(gaussians: tuple[Any, Any, Any], tmp_path: Path) -> None:
+    train, valid, _ = gaussians
+    LightGBM(CLASSES, {"rounds": 2}).fit(train.batch, valid.batch, seed=1).save(tmp_path)
+    with pytest.raises(InputError, match="classes proton"):
+        registry.load(tmp_path, classes=CLASSES[::-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 99}, "format 1"),
+        ({"learner": "os.system"}, "names learner 'os.system'"),
+        ({"files": {"../outside": "00"}}, "does not exist"),
+    ],
+)
+def test_altered_headers_are_refused(
+    change: dict[str, Any], message: str, gaussians: tuple[Any, Any, Any], tmp_path: Path
+) -> None:
+    train, valid, _ = gaussians
+    LightGBM(CLASSES, {"rounds": 2}).fit(train.batch, valid.batch, seed=1).save(tmp_path)
+    header = json.loads((tmp_path / HEADER_FILE).read_text())
+    (tmp_path / HEADER_FILE).write_text(json.dumps({**header, **change}))
+    with pytest.raises(InputError, match=message):
+        registry.load(tmp_path)
+    (tmp_path / HEADER_FILE).write_text("{")
+    with pytest.raises(InputError, match="not valid JSON"):
+        registry.load(tmp_path)
+
+
+def test_average_is_the_mean_of_its_members_and_survives_the_disk(
+    rare_gammas: tuple[Any, Any, Any], tmp_path: Path
+) -> None:
+    train, valid, test = rare_gammas
+    member = {"learner": "models.lightgbm:LightGBM", "settings": {"rounds": 20}}
+    for space in ("probability", "log"):
+        average = Average(GAMMA.classes, {"members": [member] * 2, "space": space})
+        average.fit(train.batch, valid.batch, seed=1)
+        each = [part.predict_log_proba(test.batch) for part in average.members]
+        assert np.abs(each[0] - each[1]).max() > 1e-3
+        mean = average.predict_log_proba(test.batch)
+        if space == "probability":
+            np.testing.assert_allclose(np.exp(mean), (np.exp(each[0]) + np.exp(each[1])) / 2)
+        np.testing.assert_allclose(np.exp(mean).sum(axis=1), 1.0)
+        average.save(tmp_path / space)
+        np.testing.assert_array_equal(registry.load(tmp_path / space).predict_log_proba(test.batch), mean)
+
+
+def test_average_takes_no_unknown_class() -> None:
+    with pytest.raises(InputError, match="cannot be a member"):
+        Average(GAMMA.classes, {"members": [{"learner": "os:system"}]})
+
+
+def test_regression_forest_estimates_the_probability(rare_gammas: tuple[Any, Any, Any], tmp_path: Path) -> None:
+    train, valid, test = rare_gammas
+    forest = RegressionForest(GAMMA.classes, {"trees": 40, "min_samples_leaf": 5}).fit(train.batch, valid.batch, seed=1)
+    log_proba = forest.predict_log_proba(test.batch)
+    assert abs(np.exp(log_proba[:, 0]).mean() - 0.06) < 0.015
+    forest.save(tmp_path)
+    np.testing.assert_array_equal(registry.load(tmp_path).predict_log_proba(test.batch), log_proba)
+    with pytest.raises(InputError, match="2 classes"):
+        RegressionForest(CLASSES).fit(replace(train.batch, labels=np.arange(4000) % 5), valid.batch, seed=1)
+
+
+def test_xgboost_that_ran_on_the_cpu_is_not_taken_for_cuda() -> None:
+    data = xgb.DMatrix(np.arange(20.0)[:, None], np.arange(20) % 2)
+    booster = xgb.train({"objective": "binary:logistic", "device": "cpu", "nthread": 1}, data, num_boost_round=1)
+    with pytest.raises(InputError, match="trained on 'cpu'"):
+        check_ran_on_cuda(booster)
