@@ -11,6 +11,8 @@ import numpy as np
 
 from showers.schema import InputError
 
+MIN_PER_CLASS = 100
+"""With fewer events of any class passing the evaluation cuts, all events count as passing."""
 LG_ENERGY_EDGES = (15.0, 15.5, 16.0, 16.5, 17.0)
 """Borders of the benchmark's energy bins, lg(E/eV)."""
 
@@ -55,6 +57,22 @@ def assign_folds(
         np.asarray(labels)[first], n_folds, classes, "events" if groups is None else "groups of events"
     )
     return _deal(labels, n_folds, seed, energy, groups)
+
+
+def judged_events(passing: np.ndarray, labels: np.ndarray, n_classes: int) -> tuple[np.ndarray, str]:
+    """Return the events that calibration, meta-learner and decision see, (N,) bool, and a remark if it is all of them.
+
+    They are the events that pass the evaluation cuts; where a class has fewer than :data:`MIN_PER_CLASS` of those,
+    all events.
+    """
+    counts = np.bincount(labels[passing], minlength=n_classes)
+    if counts.min() >= MIN_PER_CLASS or passing.all():
+        return passing, ""
+    remark = (
+        f"only {counts.min()} events of one class pass the evaluation cuts (fewer than {MIN_PER_CLASS}): "
+        "all training events are used for calibration, meta-learner and decision"
+    )
+    return np.ones(len(labels), dtype=bool), remark
 
 
 def _cards(groups: np.ndarray | None, n_events: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,13 +8,11 @@ run in processes of this machine or on a Dask cluster.
 
 from __future__ import annotations
 
-import hashlib
-import shutil
+import warnings
 import zlib
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ import joblib
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-import models
 from models.base import Batch, Learner
 from models.registry import LearnerSpec, create
 from showers.files import atomic_folder, open_npy, read_json, write_json, write_npz
@@ -31,12 +28,11 @@ from showers.schema import InputError
 from stacking.config import hash_of
 from stacking.events import Events
 from stacking.folds import early_stopping_rows
+from stacking.provenance import code_version
 from stacking.resources import Cost, measured
 
 PREDICT_EVENTS = 100_000
 """Events predicted at once: bounds the memory of a prediction."""
-MIN_PER_CLASS = 100
-"""With fewer events of any class passing the evaluation cuts, all events count as passing."""
 TASK_FILE = "task.json"
 HELD_OUT_FILE = "held_out.npz"
 TEST_FILE = "test.npz"
@@ -126,7 +122,9 @@ def run_tasks(
     """
     waiting = [task for task in tasks if not task.is_done()]
     done, failures = len(tasks) - len(waiting), []
-    with _backend(scheduler, threads):
+    with _backend(scheduler, threads), warnings.catch_warnings():
+        # Workers whose memory has grown are replaced between tasks; that is as it should be.
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
         pool = joblib.Parallel(n_jobs=min(workers, max(1, len(waiting))), return_as="generator_unordered", batch_size=1)
         for task_name, fold, error in pool(joblib.delayed(_attempt)(task) for task in waiting):
             done += 1
@@ -137,9 +135,12 @@ def run_tasks(
     return sorted(failures, key=lambda failure: (failure.learner, failure.fold))
 
 
-def _backend(scheduler: str | None, threads: int) -> AbstractContextManager[Any]:
+@contextmanager
+def _backend(scheduler: str | None, threads: int) -> Iterator[None]:
     if scheduler is None:
-        return joblib.parallel_config(backend="loky", inner_max_num_threads=threads)
+        with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
+            yield
+        return
     try:
         from distributed import Client
     except ImportError:
@@ -150,7 +151,8 @@ def _backend(scheduler: str | None, threads: int) -> AbstractContextManager[Any]
         client = Client(scheduler, timeout=10)
     except (OSError, TimeoutError, ValueError) as error:
         raise InputError(f"option scheduler: no Dask scheduler answers at {scheduler}: {error}") from None
-    return joblib.parallel_config(backend="dask", client=client)
+    with client, joblib.parallel_config(backend="dask", client=client):
+        yield
 
 
 def _attempt(task: FoldTask) -> tuple[str, int, str]:
@@ -284,38 +286,3 @@ def test_log_proba(run: Path, learner: str, n_fits: int) -> np.ndarray:
     """Collect a learner's test log-probabilities, one set per fit: (R * K, M, C) float64."""
     files = [fold_folder(run, learner, fold) / TEST_FILE for fold in range(n_fits)]
     return np.stack([np.load(file, allow_pickle=False)["log_proba"] for file in files])
-
-
-def judged_events(passing: np.ndarray, labels: np.ndarray, n_classes: int) -> tuple[np.ndarray, str]:
-    """Return the events that calibration, meta-learner and decision see, (N,) bool, and a remark if it is all of them.
-
-    They are the events that pass the evaluation cuts; where a class has fewer than :data:`MIN_PER_CLASS` of those,
-    all events.
-    """
-    counts = np.bincount(labels[passing], minlength=n_classes)
-    if counts.min() >= MIN_PER_CLASS or passing.all():
-        return passing, ""
-    remark = (
-        f"only {counts.min()} events of one class pass the evaluation cuts (fewer than {MIN_PER_CLASS}): "
-        "all training events are used for calibration, meta-learner and decision"
-    )
-    return np.ones(len(labels), dtype=bool), remark
-
-
-def remove_leftovers(run: Path) -> None:
-    """Remove what a killed run left half-written."""
-    for leftover in [*run.glob(".partial-*"), *run.glob("*/.partial-*"), *run.glob("learners/*/.partial-*")]:
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
-
-
-@cache
-def code_version() -> str:
-    """Return a hash of the source of learners and stacking: finished tasks of other code are done again."""
-    digest = hashlib.sha256()
-    rooms = [Path(models.__file__).parent, Path(__file__).parent]
-    for file in sorted(file for room in rooms for file in room.rglob("*.py")):
-        digest.update(file.name.encode() + file.read_bytes())
-    return digest.hexdigest()[:16]

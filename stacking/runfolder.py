@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.metadata
-import platform
-import subprocess
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +16,10 @@ from showers.files import atomic_path, read_json, write_json, write_npz
 from showers.schema import GAMMA, InputError
 from stacking.chain import Chain, Predictions
 from stacking.gamma_scores import gamma_scores
-from stacking.oof import remove_leftovers
 
 MANIFEST_FILE = "manifest.json"
 PREDICTIONS_FILE = "predictions.npz"
 LOCK_FILE = ".lock"
-PACKAGES = ("numpy", "scipy", "polars", "scikit-learn", "lightgbm", "xgboost", "catboost", "torch", "showerstack")
 
 
 @contextmanager
@@ -47,8 +43,17 @@ def opened_for_writing(run: Path, config_hash: str, identity: Mapping[str, Any])
         except BlockingIOError:
             raise InputError(f"{run} is being written by another process: wait for it or choose another name") from None
         _refuse_other_configuration(run, config_hash, identity)
-        remove_leftovers(run)
+        _remove_leftovers(run)
         yield
+
+
+def _remove_leftovers(run: Path) -> None:
+    """Remove what a killed run left half-written."""
+    for leftover in [*run.glob(".partial-*"), *run.glob("*/.partial-*"), *run.glob("learners/*/.partial-*")]:
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
 
 
 def _refuse_other_configuration(run: Path, config_hash: str, identity: Mapping[str, Any]) -> None:
@@ -64,36 +69,6 @@ def _refuse_other_configuration(run: Path, config_hash: str, identity: Mapping[s
         f"{run} belongs to another configuration (different: {', '.join(changed) or 'everything'}): "
         "choose another run folder or remove this one"
     )
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide a result."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
-
-
-def git_revision() -> str | None:
-    """Return the commit of the source, with ``+`` if it has been changed; None outside a checkout."""
-    source = Path(__file__).parent.parent
-    try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=source, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        changes = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=source,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return commit + ("+" if changes.strip() else "")
 
 
 def write_out_of_fold(file: Path, log_proba: np.ndarray, folds: np.ndarray, classes: tuple[str, ...]) -> None:

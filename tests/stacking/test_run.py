@@ -22,7 +22,7 @@ from showers.schema import COMPOSITION, GAMMA, InputError
 from stacking.bundle import predict_to_file
 from stacking.config import StackConfig
 from stacking.events import TableEvents
-from stacking.oof import judged_events
+from stacking.folds import judged_events
 from stacking.pipeline import stack
 from stacking.table import TableConfig, stack_table
 
@@ -104,7 +104,7 @@ import sys
 from pathlib import Path
 from stacking.config import StackConfig
 from stacking.events import TableEvents
-from stacking.oof import judged_events
+from stacking.folds import judged_events
 from stacking.pipeline import stack
 from stacking.table import TableConfig, stack_table
 if __name__ == "__main__":

@@ -1,0 +1,240 @@
+"""What stacking is worth: each learner, their average, the stack and the decided stack on the same simulated events.
+
+    python benchmarks/stack.py --work bench/stacking
+    python benchmarks/stack.py --work bench/stacking --write-docs     # also put the tables into docs/stacking.md
+
+Everything is fitted on out-of-fold predictions of the training events; the test labels are read at the very end, for
+the tables alone. Killed and started again, it continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scoring import metric_for
+from scoring.intervals import accuracy_interval
+from scoring.paired import Paired, paired_log_loss
+from showers.dataset import Dataset
+from showers.progress import bar
+from showers.schema import GAMMA, TASKS, InputError, Task
+from showers.simulation import simulate
+from stacking.chain import average_of
+from stacking.config import StackConfig
+from stacking.gamma_scores import gamma_scores
+from stacking.oof import test_log_proba
+from stacking.pipeline import stack
+
+DOCS = Path(__file__).parent.parent / "docs" / "stacking.md"
+LEARNERS = ("lightgbm", "xgboost", "catboost", "random_forest", "quadratic_logit", "mlp", "lenet_fits")
+
+
+@dataclass
+class Outcome:
+    """One finished task, opened for its tables."""
+
+    task: Task
+    run: Path
+    manifest: dict[str, Any]
+    labels: np.ndarray
+
+    def log_proba(self, name: str) -> np.ndarray:
+        """Return test log-posteriors (N, C) of a learner, ``average`` or ``stack``."""
+        with np.load(self.run / "test" / f"{name}.npz", allow_pickle=False) as stored:
+            return stored["log_proba"]
+
+    def output(self, name: str, kind: str) -> np.ndarray:
+        """Return what the task's metric judges: hard labels (``argmax`` or ``decided``), or scores."""
+        with np.load(self.run / "test" / f"{name}.npz", allow_pickle=False) as stored:
+            return stored["scores" if self.task.name == GAMMA.name else kind]
+
+
+def main() -> None:
+    """Simulate, stack and print both tasks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("bench/stacking"), help="folder for data and runs")
+    parser.add_argument("--train", type=int, default=100_000, help="training showers under the test's cuts")
+    parser.add_argument("--test", type=int, default=50_000, help="test showers")
+    parser.add_argument("--folds", type=int, default=3)
+    parser.add_argument("--preset", default="quick", help="settings of the learners")
+    parser.add_argument("--learners", default=",".join(LEARNERS), help="comma-separated names")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated")
+    parser.add_argument("--world", default="default", help="simulated world")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--write-docs", action="store_true", help=f"put the tables into {DOCS.name}")
+    options = parser.parse_args()
+    sections = []
+    for name in options.tasks.split(","):
+        outcome = run_task(TASKS[name], options)
+        text = report(outcome, options)
+        print(text, flush=True)
+        sections.append((name, text))
+    if options.write_docs:
+        for name, text in sections:
+            write_section(f"benchmark {name}", text)
+
+
+def run_task(task: Task, options: argparse.Namespace) -> Outcome:
+    """Simulate where needed, stack, and read the test labels last."""
+    data = options.work / f"data-{options.world}-{options.train}-{options.test}-{options.seed}"
+    if not (data / f"{task.name}_test").exists():
+        sizes = {"n_train": options.train, "n_test": options.test}
+        simulate(
+            task, data, **sizes, seed=options.seed, train_cuts="test", world=options.world,
+            workers=options.workers, overwrite=True, bars=bar,
+        )  # fmt: skip
+    run = options.work / f"run-{task.name}-{data.name}-{options.preset}"
+    config = StackConfig(
+        task=task.name, data=data, run=run, preset=options.preset, learners=tuple(options.learners.split(",")),
+        folds=options.folds, seed=options.seed, device="cpu", workers=options.workers,
+        metas=("log_pool", "greedy", "logistic", "boosted"),
+    )  # fmt: skip
+    manifest = dict(stack(config, bars=bar).manifest)
+    labels = np.asarray(Dataset.open(data / f"{task.name}_test", task).labels)
+    return Outcome(task, run, manifest, labels)
+
+
+def report(outcome: Outcome, options: argparse.Namespace) -> str:
+    """Return all tables as Markdown."""
+    data = outcome.manifest["data"]
+    title = (
+        f"{outcome.task.name}: {data['n_train']:,} training and {data['n_test']:,} test showers of the simulated "
+        f"world `{options.world}` under the test's cuts, {options.folds} folds, preset {options.preset}, "
+        f"seed {options.seed}. Intervals are 95 %; differences are paired."
+    )
+    return "\n\n".join(
+        [title, systems_table(outcome), steps_table(outcome), choice_table(outcome), cost_table(outcome)]
+    )
+
+
+def systems_table(outcome: Outcome) -> str:
+    """Return accuracy, log-loss and metric of every system, with paired differences to the best learner."""
+    metric = metric_for(outcome.task)
+    best = outcome.manifest["gate"]["best_learner"]
+    learners = [row["name"] for row in outcome.manifest["learners"] if row["status"] == "ok"]
+    rows = []
+    kinds = ("score",) if outcome.task.name == GAMMA.name else ("argmax", "decided")
+    for name in [*learners, "average", "stack"]:
+        for kind in kinds:
+            log_proba, output = outcome.log_proba(name), outcome.output(name, kind)
+            hard = output if kind != "score" else np.argmax(log_proba, axis=1)
+            accuracy = accuracy_interval(outcome.labels, hard)
+            interval = metric.interval(outcome.labels, output)
+            loss = paired_log_loss(outcome.labels, log_proba, outcome.log_proba(best))
+            gain = metric.paired(outcome.labels, output, outcome.output(best, kind))
+            absolute = -log_proba[np.arange(len(log_proba)), outcome.labels].mean()
+            rows.append(
+                [
+                    f"**{name}**" if name == "stack" else name,
+                    kind,
+                    f"{np.mean(hard == outcome.labels):.4f} [{accuracy.low:.4f}, {accuracy.high:.4f}]",
+                    f"{absolute:.5f}",
+                    _difference(loss, ".5f") if name != best else "reference",
+                    f"{metric.value(outcome.labels, output):.3g} [{interval.low:.3g}, {interval.high:.3g}]",
+                    _difference(gain, ".2g") if name != best else "reference",
+                ]
+            )
+    head = ["system", "rule", "accuracy", "log-loss", f"minus {best}", metric.name, f"minus {best}, same rule"]
+    return _markdown(head, rows)
+
+
+def steps_table(outcome: Outcome) -> str:
+    """Return what each step of the chain gains on the test events."""
+    labels, best = outcome.labels, outcome.manifest["gate"]["best_learner"]
+    n_fits = len(list((outcome.run / "learners" / best).glob("fold-*")))
+    fits = test_log_proba(outcome.run, best, n_fits)
+    chain: list[tuple[str, np.ndarray]] = [
+        (f"one fit of {best}", fits[0]),
+        (f"average of its {n_fits} fits", average_of(fits)),
+        ("calibrated", outcome.log_proba(best)),
+        ("plain average of all learners", outcome.log_proba("average")),
+        (f"stack ({outcome.manifest['meta']['chosen']})", outcome.log_proba("stack")),
+    ]
+    metric = metric_for(outcome.task)
+    rank: Callable[[np.ndarray], np.ndarray] = (
+        gamma_scores if outcome.task.name == GAMMA.name else lambda z: np.argmax(z, axis=1).astype(np.int8)
+    )
+    rows = []
+    for (_, before), (name, after) in pairwise(chain):
+        loss = paired_log_loss(labels, after, before)
+        gain = metric.paired(labels, rank(after), rank(before))
+        rows.append([name, _difference(loss, ".5f"), _difference(gain, ".2g")])
+    if outcome.task.name != GAMMA.name:
+        decided = metric.paired(labels, outcome.output("stack", "decided"), outcome.output("stack", "argmax"))
+        rows.append([f"decision rule ({outcome.manifest['decision']['chosen']})", "", _difference(decided, ".2g")])
+    return "Change by each step on the test events (negative is better):\n\n" + _markdown(
+        ["step", "log-loss, nats", metric.name], rows
+    )
+
+
+def choice_table(outcome: Outcome) -> str:
+    """Return what the nested cross-validation saw, without test labels."""
+    manifest = outcome.manifest
+    meta = manifest["meta"]
+    rows = [[name, f"{meta['log_losses'][name]:.5f}", f"{loss:.5f}"] for name, loss in meta["losses"].items()]
+    weights = ", ".join(f"{name} {weight:.2f}" for name, weight in meta["weights"].items())
+    lines = [
+        "Out-of-fold, before any test label was read:",
+        _markdown(["system", "log-loss", meta["judge"]], rows),
+        f"Chosen: {meta['chosen']} (by fold: {', '.join(meta['chosen_by_fold'])}); weights {weights}. "
+        f"Gate: {manifest['gate']['reason']}; ships {'the stack' if manifest['gate']['shipped'] else 'the learner'}.",
+    ]
+    decision = manifest["decision"]
+    if "held_out_fraction_error" in decision:
+        found = ", ".join(f"{name} {error:.5f}" for name, error in decision["held_out_fraction_error"].items())
+        optimum = decision["optimum"]
+        lines.append(
+            f"Decision rules, held-out fraction error: {found}; shipped: {decision['chosen']}. From posteriors alone "
+            f"no rule is below {optimum['lower_bound']:.6f}; the best single rule has {optimum['rule_error']:.6f} "
+            f"(not mixing costs {optimum['cost_of_not_mixing']:.1e})."
+        )
+    return "\n\n".join(lines)
+
+
+def cost_table(outcome: Outcome) -> str:
+    """Return wall-clock, CPU time and memory by step; wall-clock of parallel tasks overlaps."""
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    for step in outcome.manifest["steps"]:
+        grouped.setdefault(step["learner"] or step["step"], []).append(step)
+    rows = [
+        [
+            name,
+            str(len(steps)),
+            f"{sum(s['wall_s'] for s in steps):.0f}",
+            f"{sum(s['cpu_s'] for s in steps):.0f}",
+            f"{max(s['peak_mb'] for s in steps):.0f}",
+        ]
+        for name, steps in grouped.items()
+    ]
+    return _markdown(["step", "tasks", "wall s (summed)", "CPU s", "peak MB"], rows)
+
+
+def write_section(name: str, text: str) -> None:
+    """Replace the text between the markers of a section in docs/stacking.md."""
+    page = DOCS.read_text(encoding="utf-8")
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+    if not pattern.search(page):
+        raise InputError(f"{DOCS} has no section '<!-- {name} -->'")
+    DOCS.write_text(pattern.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page), encoding="utf-8")
+
+
+def _difference(paired: Paired, style: str) -> str:
+    low, high = paired.interval.low, paired.interval.high
+    return f"{paired.difference:+{style}} [{low:+{style}}, {high:+{style}}]"
+
+
+def _markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+if __name__ == "__main__":
+    main()
