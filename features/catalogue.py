@@ -21,7 +21,7 @@ GROUPS: dict[str, str] = {
     size.GROUP: "how much signal there is",
     shape.GROUP: "moments of the deposit pattern",
     grid.GROUP: "array-centred statistics as others published",
-    fit.POSITION_GROUP: "fitted core, for displays; not invariant, in no learner's set",
+    fit.POSITION_GROUP: "fitted core, for displays and for networks that turn it along with the array",
     fit.ELECTRON_GROUP: "lateral fit of the e/gamma channel",
     fit.MUON_GROUP: "lateral fit of the muon channel",
     muons.GROUP: "muons against electrons",
@@ -50,6 +50,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "scalars": _SCALARS,
     "published-grid": (*_SCALARS, grid.GROUP),
     "fits": _FITS,
+    "fits+core": (*_FITS, fit.POSITION_GROUP),
     "fits+profile": (*_FITS, profile.GROUP),
     "all": tuple(group for group in GROUPS if group != fit.POSITION_GROUP),
 }

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from features.catalogue import CATALOGUE, feature_set
 from models.spec import LearnerSpec
 
-CORE = ("fit_core_x_m", "fit_core_y_m")
-"""The fitted core: for networks that place stations around it."""
-FITS = (*feature_set("fits", CATALOGUE), *CORE)
-FITS_PROFILE = (*feature_set("fits+profile", CATALOGUE), *CORE)
+FITS = "fits+core"
+"""Fits with the fitted core itself, for networks that turn with the array or place stations around it."""
 
 TREES = (
     LearnerSpec(
@@ -152,7 +149,7 @@ GRID_NETWORKS = (
         "physics",
         "models.networks.physics:PhysicsLearner",
         "fits and core-centred stations, lg A head",
-        FITS_PROFILE,
+        FITS,
         quick={"epochs": 8},
         needs_grid=True,
     ),

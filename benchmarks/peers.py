@@ -1,0 +1,256 @@
+"""Train any set of learners on the same simulated showers and compare them on the same test showers.
+
+    python benchmarks/peers.py --train 60000 --test 40000 --out peers
+    python benchmarks/peers.py --train 10000 --test 10000 --task gamma --learners lightgbm,mlp,lenet --preset quick
+
+Nothing is chosen on the test showers: their labels are read once, after all predictions are on disk. A killed run
+continues where it stopped; each learner that is done is kept in ``OUT/results-.../{task}/{learner}-{seed}``. The table
+with 95 % intervals (after a plus-minus sign: standard errors) and paired differences to a reference learner is printed
+and, with ``--doc FILE``, written as Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import joblib
+import numpy as np
+
+from features.extract import build_table
+from features.table import default_path
+from models.base import Batch
+from models.registry import LEARNERS, create, spec
+from scoring.intervals import accuracy_interval
+from scoring.metric import metric_for
+from scoring.paired import paired_log_loss, paired_mean
+from showers.dataset import Dataset
+from showers.files import atomic_folder, read_json, write_json, write_npz
+from showers.progress import bar
+from showers.schema import GAMMA, TASKS, InputError, Task
+from showers.simulation import simulate
+from stacking.events import ShowerEvents
+
+VALID_SHARE = 0.1
+"""Share of the training events that serves early stopping."""
+REFERENCE = "lenet"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One learner to be trained."""
+
+    task: str
+    learner: str
+    seed: int
+    preset: str
+    data: Path
+    results: Path
+    threads: int
+
+    @property
+    def folder(self) -> Path:
+        """Where its result is kept."""
+        return self.results / self.task / f"{self.learner}-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is known about one trained learner."""
+
+    learner: str
+    seed: int
+    parameters: int | None
+    columns: int
+    train_wall_s: float
+    train_cpu_s: float
+    predict_events_per_s: float
+
+
+def events(data: Path, task: Task, split: str, *, labelled: bool) -> ShowerEvents:
+    """Return the events of a split."""
+    folder = data / f"{task.name}_{split}"
+    return ShowerEvents(folder, default_path(folder), task, labelled=labelled)
+
+
+def training_batches(job: Job) -> tuple[Batch, Batch]:
+    """Return training and early-stopping events; the same for every learner and seed."""
+    task, entry = TASKS[job.task], spec(job.learner)
+    source = events(job.data, task, "train", labelled=True)
+    order = np.random.default_rng(0).permutation(len(source))
+    n_valid = max(1, round(VALID_SHARE * len(source)))
+    labels, columns = source.labels(), source.columns_for(entry)
+    parts = (np.sort(order[n_valid:]), np.sort(order[:n_valid]))
+    batches = [source.batch(rows, columns, grids=entry.needs_grid) for rows in parts]
+    first, second = (replace(batch, labels=labels[rows]) for batch, rows in zip(batches, parts, strict=True))
+    return first, second
+
+
+def do(job: Job) -> str:
+    """Train, predict, save; return a line that says how it went."""
+    if (job.folder / "result.json").exists():
+        return f"{job.task} {job.learner}: done before"
+    entry, task = spec(job.learner), TASKS[job.task]
+    train, valid = training_batches(job)
+    learner = create(entry, task.classes, threads=job.threads, preset=job.preset)
+    learner.checkpoint = job.results / "checkpoints" / job.task / f"{job.learner}-{job.seed}"
+    wall, cpu = time.perf_counter(), time.process_time()
+    learner.fit(train, valid, seed=job.seed)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    test = events(job.data, task, "test", labelled=False)
+    batch = test.batch(np.arange(len(test)), test.columns_for(entry), grids=entry.needs_grid)
+    started = time.perf_counter()
+    log_proba = learner.predict_log_proba(batch)
+    speed = len(batch) / (time.perf_counter() - started)
+    result = Result(job.learner, job.seed, learner.n_parameters, len(test.columns_for(entry)), wall, cpu, speed)
+    with atomic_folder(job.folder) as folder:
+        write_npz(folder / "test.npz", log_proba=log_proba)
+        write_json(folder / "result.json", asdict(result))
+    return f"{job.task} {job.learner} (seed {job.seed}): {wall:,.0f} s"
+
+
+def attempt(job: Job) -> str:
+    """Do a job; an error is told and leaves the others alone."""
+    try:
+        return do(job)
+    except Exception as error:
+        return f"{job.task} {job.learner}: FAILED, {type(error).__name__}: {error}"
+
+
+def output_of(log_proba: np.ndarray, task: Task) -> np.ndarray:
+    """Return what the task's metric judges: hard labels, or the logit of the first class."""
+    return log_proba[:, 0] - log_proba[:, 1] if task is GAMMA else log_proba.argmax(axis=1)
+
+
+def table(jobs: Sequence[Job], task: Task, reference: str) -> list[str]:
+    """Return the comparison as lines of Markdown, best log-loss first."""
+    done = [job for job in jobs if job.task == task.name and (job.folder / "result.json").exists()]
+    labels = np.asarray(Dataset.open(jobs[0].data / f"{task.name}_test", task).labels, dtype=np.int64)
+    metric = metric_for(task)
+    base = next((predictions(job) for job in done if job.learner == reference), None)
+    rows = []
+    for job in done:
+        log_proba = predictions(job)
+        rows.append((float(-log_proba[np.arange(len(labels)), labels].mean()), _row(job, log_proba, labels, base)))
+    head = [
+        "learner", "accuracy %", "log-loss", metric.name, f"log-loss - {reference}", f"{metric.name} - {reference}",
+        "weights", "columns", "training s (CPU)", "events/s",
+    ]  # fmt: skip
+    lines = [f"## {task.name}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return lines + [row for _, row in sorted(rows)] + [""]
+
+
+def predictions(job: Job) -> np.ndarray:
+    """Return a finished job's (N, C) test log-probabilities."""
+    with np.load(job.folder / "test.npz", allow_pickle=False) as content:
+        return np.asarray(content["log_proba"])
+
+
+def _row(job: Job, log_proba: np.ndarray, labels: np.ndarray, base: np.ndarray | None) -> str:
+    task, result = TASKS[job.task], Result(**read_json(job.folder / "result.json"))
+    metric, output = metric_for(task), output_of(log_proba, task)
+    hard = log_proba.argmax(axis=1)
+    accuracy = accuracy_interval(labels, hard)
+    each = -log_proba[np.arange(len(labels)), labels]
+    loss, found = paired_mean(each), metric.interval(labels, output)
+    digits = ".1e" if task is GAMMA else ".4f"
+    cells = [
+        job.learner + (f" (seed {job.seed})" if job.seed != 1 else ""),
+        f"{100 * np.mean(hard == labels):.2f} ({100 * accuracy.low:.2f} .. {100 * accuracy.high:.2f})",
+        f"{loss.difference:.4f} ± {loss.standard_error:.4f}",
+        f"{metric.value(labels, output):{digits}} ({found.low:{digits}} .. {found.high:{digits}})",
+    ]
+    if base is None:
+        cells += ["", ""]
+    else:
+        gap = paired_log_loss(labels, log_proba, base)
+        metric_gap = metric.paired(labels, output, output_of(base, task))
+        low, high = metric_gap.interval.low, metric_gap.interval.high
+        cells += [
+            f"{gap.difference:+.4f} ± {gap.standard_error:.4f}",
+            f"{metric_gap.difference:+{digits}} ({low:+{digits}} .. {high:+{digits}})",
+        ]
+    weights = "" if result.parameters is None else f"{result.parameters:,}"
+    cells += [weights, str(result.columns), f"{result.train_wall_s:,.0f} ({result.train_cpu_s:,.0f})"]
+    return f"| {' | '.join([*cells, f'{result.predict_events_per_s:,.0f}'])} |"
+
+
+def prepare(arguments: argparse.Namespace, tasks: Sequence[Task]) -> Path:
+    """Simulate what is missing and build feature tables; return the data folder."""
+    data: Path = arguments.out / f"data-{arguments.train}-{arguments.test}"
+    for task in tasks:
+        if not all((data / f"{task.name}_{split}").exists() for split in ("train", "test")):
+            simulate(
+                task, data, n_train=arguments.train, n_test=arguments.test, seed=arguments.data_seed,
+                train_cuts="test", workers=arguments.workers, overwrite=True, bars=bar,
+            )  # fmt: skip
+        for split in ("train", "test"):
+            build_table(data / f"{task.name}_{split}", device="cpu", workers=arguments.workers, bars=bar)
+    return data
+
+
+def chosen_learners(names: str | None, task: Task) -> list[str]:
+    """Return the learners to compare that serve a task."""
+    wanted = names.split(",") if names else list(LEARNERS)
+    return [name for name in wanted if not spec(name).tasks or task.name in spec(name).tasks]
+
+
+def parse() -> argparse.Namespace:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=int, default=60_000, help="training events under the test's cuts")
+    parser.add_argument("--test", type=int, default=40_000, help="test events")
+    parser.add_argument("--task", choices=[*TASKS, "both"], default="both")
+    parser.add_argument("--learners", help="comma-separated registry names; all unless said")
+    parser.add_argument("--preset", choices=["quick", "good", "best"], default="good")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds of each learner")
+    parser.add_argument("--data-seed", type=int, default=7)
+    parser.add_argument("--reference", default=REFERENCE, help="learner the others are compared with")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--threads", type=int, default=1, help="numerical threads per process")
+    parser.add_argument("--out", type=Path, default=Path("peers"), help="where data and results are kept")
+    parser.add_argument("--doc", type=Path, help="Markdown file for the table")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train what is not yet trained, then compare."""
+    arguments = parse()
+    os.environ.setdefault("OMP_NUM_THREADS", str(arguments.threads))
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    tasks = list(TASKS.values()) if arguments.task == "both" else [TASKS[arguments.task]]
+    data = prepare(arguments, tasks)
+    results = arguments.out / f"results-{arguments.train}-{arguments.test}-{arguments.preset}"
+    jobs = [
+        Job(task.name, name, seed, arguments.preset, data, results, arguments.threads)
+        for seed in range(1, arguments.seeds + 1)
+        for task in tasks
+        for name in chosen_learners(arguments.learners, task)
+    ]
+    waiting = [job for job in jobs if not (job.folder / "result.json").exists()]
+    with bar("training", "learners") as progress:
+        pool = joblib.Parallel(n_jobs=arguments.workers, return_as="generator_unordered", batch_size=1)
+        for k, line in enumerate(pool(joblib.delayed(attempt)(job) for job in waiting), start=1):
+            print(line, flush=True)
+            progress(k, len(waiting))
+    settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("out", "doc")}
+    lines = [f"Settings: `{json.dumps(settings)}`", ""]
+    for task in tasks:
+        lines += table(jobs, task, arguments.reference)
+    text = "\n".join(lines)
+    print(text)
+    if arguments.doc:
+        arguments.doc.parent.mkdir(parents=True, exist_ok=True)
+        arguments.doc.write_text(f"# Learners compared\n\n{text}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None
