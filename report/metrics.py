@@ -80,6 +80,20 @@ def _composition(metrics: dict[str, Any]) -> Iterator[RenderableType]:
             fraction = with_interval(error["mean_fraction_error"], inside.get("mean_fraction_error"), ".4f")
         table.add_row(name, f"{row['count']:,}", accuracy, fraction)
     yield table
+    if "zenith_binned" in metrics:
+        yield _by_zenith(metrics["zenith_binned"])
+
+
+def _by_zenith(binned: dict[str, Any]) -> Table:
+    table = _table("by zenith, deg (fraction error: closed form)", "bin", "events", "accuracy", "fraction error")
+    for name, row in binned.items():
+        if row["too_few_events"]:
+            accuracy = fraction = "too few events"
+        else:
+            accuracy = with_interval(row["accuracy"], row["intervals"]["accuracy"], ".4f")
+            fraction = with_interval(row["expected_fraction_error"], row["intervals"]["expected_fraction_error"], ".4f")
+        table.add_row(name, f"{row['count']:,}", accuracy, fraction)
+    return table
 
 
 def _gamma(metrics: dict[str, Any]) -> Iterator[RenderableType]:

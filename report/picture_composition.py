@@ -89,6 +89,30 @@ def by_energy_picture(metrics: dict[str, Any], what: str) -> Figure:
     return figure
 
 
+def by_class_and_energy_picture(metrics: dict[str, Any]) -> Figure:
+    """Draw the fraction error of each class in each energy bin with 95 % intervals; thin bins are left out."""
+    with drawing():
+        figure = new_figure(3.2)
+        axes = figure.add_subplot()
+        for k, name in enumerate(metrics["per_class"]):
+            x, y = [], []
+            for edges, row in metrics["energy_binned"].items():
+                if row.get("too_few_events") or "fraction_error" not in row:
+                    continue
+                low, high = (float(edge) for edge in edges.split("-"))
+                span = row["intervals"]["per_class_fraction_error"][k]
+                x.append((low + high) / 2 + 0.05 * (k - 2))
+                y.append(row["fraction_error"]["per_class_fraction_error"][k])
+                axes.plot([x[-1]] * 2, [span["low"], span["high"]], color=PALETTE[k], lw=1.0)
+            axes.plot(x, y, MARKERS[k], color=PALETTE[k], ls=":", lw=0.6, label=name)
+        axes.set_xlim(14, 18)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("reconstructed energy, lg(E/eV)")
+        axes.set_ylabel("fraction error")
+        figure.legend(loc="outside upper center", ncols=5, columnspacing=0.8, handletextpad=0.2)
+    return figure
+
+
 def reliability_picture(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...]) -> Figure:
     """Draw, for each class, how often it is true against the probability it was given, with binomial intervals.
 

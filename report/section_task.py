@@ -8,6 +8,7 @@ import numpy as np
 
 from report.page import Section, paragraph, picture, pictures
 from report.picture_composition import (
+    by_class_and_energy_picture,
     by_energy_picture,
     confusion_picture,
     error_by_class_picture,
@@ -56,6 +57,10 @@ def fraction_errors(subject: Subject) -> Section:
         picture(
             as_svg(by_energy_picture(metrics, "fraction error"), "fraction error by energy"),
             "By reconstructed energy, 95 % intervals; events of each bin above it.",
+        ),
+        picture(
+            as_svg(by_class_and_energy_picture(metrics), "fraction error by class and energy"),
+            "Each class in each energy bin, 95 % intervals; markers are shifted to be told apart.",
         ),
         picture(
             as_svg(by_energy_picture(metrics, "accuracy"), "accuracy by energy"),

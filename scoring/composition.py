@@ -129,7 +129,8 @@ def class_fraction_errors(probabilities: np.ndarray) -> np.ndarray:
     fractions = mixture_fractions(n_classes)
     residual = (np.eye(n_classes) - probabilities).reshape(-1, n_classes, n_classes)
     errors = np.empty((len(residual), n_classes))
-    block = 128  # keeps the intermediate (G, block * C) array inside the cache
+    # products this small stay in the cache, and BLAS does not start threads that then fight for busy cores
+    block = 10
     for start in range(0, len(residual), block):
         part = residual[start : start + block]
         flat = fractions @ part.transpose(1, 0, 2).reshape(n_classes, -1)

@@ -9,6 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from report.picture_composition import (
+    by_class_and_energy_picture,
     by_energy_picture,
     confusion_picture,
     error_by_class_picture,
@@ -47,6 +48,7 @@ def test_composition_pictures(n: int) -> None:
     metrics = score_arrays(truth(labels), (labels + 1) % 5, COMPOSITION)
     check(confusion_picture(np.array(metrics["confusion_matrix"]), CLASSES), "confusion")
     check(error_by_class_picture(metrics), "by class")
+    check(by_class_and_energy_picture(metrics), "by class and energy")
     for what in ("fraction error", "accuracy"):
         check(by_energy_picture(metrics, what), what)
 
