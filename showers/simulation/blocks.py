@@ -36,7 +36,7 @@ class BlockJob:
     seed: int
     model: str
     cuts: str
-    """``none`` or ``test``."""
+    """``none``, ``test`` or ``matched``; see :func:`passes`."""
     settings: Settings
     reuse: int = 1
     """How many times each shower is thrown, at different cores."""
@@ -134,7 +134,7 @@ def simulate_block(job: BlockJob, block: int) -> Events:
     errors, chance = rng.standard_normal((4, n)), rng.random((4, n))
 
     rows = np.arange(n)
-    if job.cuts == "test" and job.preselect:
+    if job.cuts != "none" and job.preselect:
         rows = np.flatnonzero(
             (showers.lg_ne > PRESELECTION_LG_NE) & (showers.primaries.zenith_deg < PRESELECTION_ZENITH_DEG)
         )
@@ -149,11 +149,13 @@ def simulate_block(job: BlockJob, block: int) -> Events:
 def passes(event: Reconstructed, cuts: str) -> np.ndarray:
     """Return which events pass the cuts on the raw, unrounded quantities, (N,) bool.
 
-    ``test``: Ze < 30, Ne > 4.8, 0.2 < Age < 1.48, as the benchmark's test sets were made.
+    ``test``: Ze < 30, Ne > 4.8, 0.2 < Age < 1.48, as the benchmark's test sets were made; ``matched``: Nmu > 3.6
+    beyond that, as in the matched protocol.
     """
     if cuts == "none":
         return np.ones(len(event.lg_ne), dtype=bool)
-    return (event.zenith_deg < 30.0) & (event.lg_ne > 4.8) & (event.age > 0.2) & (event.age < 1.48)
+    test = (event.zenith_deg < 30.0) & (event.lg_ne > 4.8) & (event.age > 0.2) & (event.age < 1.48)
+    return test & (event.lg_nmu > 3.6) if cuts == "matched" else test
 
 
 def _ids(mass: np.ndarray) -> np.ndarray:

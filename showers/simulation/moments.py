@@ -15,9 +15,6 @@ from showers.simulation.blocks import BlockJob, Events, passes
 from showers.simulation.run import accepted
 from showers.simulation.settings import Settings
 
-MATCHED_NMU = 3.6
-"""The matched protocol's cut on lg Nmu beyond the test's cuts."""
-
 
 @dataclass(frozen=True)
 class Sizes:
@@ -61,7 +58,7 @@ def sample_moments(
     """
     values: dict[str, dict[str, float]] = {}
     if COMPOSITION in tasks:
-        matched = _draw(BlockJob(COMPOSITION, "train", seed, "qgs", "test", settings), sizes.matched, workers, bars)
+        matched = _draw(BlockJob(COMPOSITION, "train", seed, "qgs", "matched", settings), sizes.matched, workers, bars)
         free = _draw(BlockJob(COMPOSITION, "train", seed, "mix", "none", settings), sizes.free, workers, bars)
         values |= {facts.MATCHED: _matched(matched), facts.FREE: _free(free)}
     if GAMMA in tasks:
@@ -89,7 +86,7 @@ def _draw(job: BlockJob, n: int, workers: int | None, bars: Bars) -> dict[str, n
     done = 0
     with bars(f"{job.task.name}, {job.model}, {job.cuts} cuts", "events") as progress:
         for events in accepted(job, n, workers):
-            parts.append(_columns(events, matched=job.task == COMPOSITION and job.cuts == "test"))
+            parts.append(_columns(events, matched=job.cuts == "matched"))
             done += len(events)
             progress(done, n)
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -109,9 +106,7 @@ def _columns(events: Events, *, matched: bool) -> dict[str, np.ndarray]:
         "passes": passes(e, "test"),
     }
     if matched:
-        good = e.lg_nmu > MATCHED_NMU
-        columns = {name: values[good] for name, values in columns.items()}
-        return columns | dict(_log_cells(events.grids[good]))
+        return columns | dict(_log_cells(events.grids))
     grids = events.grids
     return columns | {
         "sum e": grids[..., 0].sum(axis=(1, 2)),
@@ -155,10 +150,30 @@ def _matched(c: dict[str, np.ndarray]) -> dict[str, float]:
         a, b = pair.split()
         found[f"corr {pair}"] = np.corrcoef(c[a], c[b])[0, 1]
     found |= {name: c[name].mean() for name in c if name.startswith(("mean log1p", "product", "zero cells"))}
+    scalars = (c["Ne"], c["Nmu"], c["Ze"])
+    found["discriminant accuracy, scalars"] = discriminant_accuracy(scalars, c["label"])
+    found["discriminant accuracy, scalars and Age"] = discriminant_accuracy((*scalars, c["Age"]), c["label"])
     low = c["E"] < 15.0
     found["below lg E = 15"] = low.mean()
     found["below lg E = 15: fraction iron"] = (c["label"][low] == 4).mean() if low.any() else 0.0
     return found
+
+
+def discriminant_accuracy(columns: tuple[np.ndarray, ...], label: np.ndarray) -> float:
+    """Return the mean largest posterior of a quadratic discriminant: a smooth stand-in for a classifier's accuracy.
+
+    Boosted trees on the same columns come out about 0.004 lower.
+    """
+    x = np.column_stack(columns)
+    logs = []
+    for k in np.unique(label):
+        own = x[label == k]
+        covariance = np.cov(own.T)
+        apart = x - own.mean(axis=0)
+        distance = np.einsum("ij,jk,ik->i", apart, np.linalg.inv(covariance), apart)
+        logs.append(np.log(len(own)) - 0.5 * (distance + np.linalg.slogdet(covariance)[1]))
+    posterior = np.exp(np.array(logs) - np.logaddexp.reduce(logs, axis=0))
+    return float(posterior.max(axis=0).mean())
 
 
 def _class_fractions(c: dict[str, np.ndarray]) -> dict[str, float]:

@@ -29,6 +29,8 @@ REFERENCE_HITS = 60.0
 """Hit stations at which the errors of core and direction are quoted [g]."""
 AGE_RANGE = (0.15, 1.75)
 """Limits of the reconstructed age [g]."""
+TINY = np.float32(1e-30)
+"""Keeps the sums over no station at all (all of them saturated) from dividing by zero."""
 FIRST_LG_NMU = 4.0
 """Size from which the mean muon shape of the first pass is taken."""
 NEWTON_STEPS = 5
@@ -221,7 +223,7 @@ def electron_number(
     age = np.ones(len(total), dtype=np.float32)
     for _ in range(NEWTON_STEPS):
         weight = at_one * np.exp((age[:, None] - 1.0) * g)
-        norm = weight.sum(axis=1)
+        norm = np.maximum(weight.sum(axis=1), TINY)
         weight *= g
         mean = weight.sum(axis=1) / norm
         variance = np.einsum("ij,ij->i", weight, g) / norm - mean * mean
@@ -230,7 +232,7 @@ def electron_number(
     weight = at_one * np.exp((age[:, None] - 1.0) * g)
     # Towards age 1.55 the normalised density has ever more electrons far outside the array.
     c = electron_normalisation(np.minimum(age, np.float32(own.age_normalised_max)), own.electron_r0_m)
-    return np.log10(np.maximum(total / (weight.sum(axis=1) * c), 1.0)), age
+    return np.log10(np.maximum(total / np.maximum(weight.sum(axis=1) * c, TINY), 1.0)), age
 
 
 def energy(lg_ne: np.ndarray, lg_nmu: np.ndarray, zenith_deg: np.ndarray, constant: float) -> np.ndarray:

@@ -15,11 +15,12 @@ import numpy as np
 from showers.dataset import write_dataset
 from showers.progress import Bars, silent
 from showers.schema import InputError, Task
-from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, Events, simulate_block
+from showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, Events, simulate_block
 from showers.simulation.settings import Settings, load_settings
 from showers.simulation.spectrum import throw_primaries
 
 TRAIN_CUTS = ("none", "test")
+PROTOCOLS = ("v2", "matched")
 BARREN_BLOCKS = 200
 """Give up after this many blocks (800,000 primaries) without a single accepted event."""
 
@@ -39,6 +40,7 @@ def simulate(
     bars: Bars = silent,
     settings: Settings | None = None,
     reuse: int = 1,
+    protocol: str = "v2",
 ) -> tuple[Path, Path]:
     """Simulate a training and a test set in the benchmark's format.
 
@@ -68,6 +70,9 @@ def simulate(
         Settings to use instead of a named world.
     reuse
         Throw every shower this often, at different cores; writes ``groups.npy`` if above 1.
+    protocol
+        ``v2``; or ``matched``: both sets under the matched protocol's cuts (``train_cuts`` does not count), with
+        ``age.npy`` and float32 scalars. Its published numbers are for ``model="qgs"``.
 
     Returns
     -------
@@ -80,38 +85,51 @@ def simulate(
         For unknown names, numbers below 1, or folders that exist.
     """
     settings = settings or load_settings(world)
-    if train_cuts not in TRAIN_CUTS:
-        raise InputError(f"unknown train cuts {train_cuts!r}: choose one of {', '.join(TRAIN_CUTS)}")
-    folders = []
-    for split, n, cuts in (("train", n_train, train_cuts), ("test", n_test, "test")):
-        job = BlockJob(task, split, seed, model, cuts, settings, reuse)
+    for name, value, known in (("train cuts", train_cuts, TRAIN_CUTS), ("protocol", protocol, PROTOCOLS)):
+        if value not in known:
+            raise InputError(f"unknown {name} {value!r}: choose one of {', '.join(known)}")
+    cuts = ("matched", "matched") if protocol == "matched" else (train_cuts, "test")
+    sets = []
+    for split, n, selection in zip(SPLITS, (n_train, n_test), cuts, strict=True):
+        job = BlockJob(task, split, seed, model, selection, settings, reuse)
         check(job, n, workers)
         folder = Path(out) / f"{task.name}_{split}"
         if folder.exists() and not overwrite:
             raise InputError(f"{folder} exists already: choose another folder or ask to overwrite it")
-        folders.append((folder, job, n))
-    for folder, job, n in folders:
-        source = _source(job, str(world))
-        extras = {"groups": np.int64} if reuse > 1 else None
-        with (
-            write_dataset(folder, n, task, source=source, extras=extras, overwrite=overwrite) as writer,
-            bars(f"simulate {folder.name}", "events") as progress,
-        ):
-            start = 0
-            for events in accepted(job, n, workers):
-                groups = {"groups": events.group} if reuse > 1 else {}
-                # Rounding to float16 is the format's; the detector's caps keep every cell below its limit.
-                writer.put(
-                    start,
-                    events.grids.astype(np.float16),
-                    events.scalars.astype(np.float16),
-                    events.labels,
-                    truth=events.truth,
-                    **groups,
-                )
-                start += len(events)
-                progress(start, n)
-    return folders[0][0], folders[1][0]
+        sets.append((folder, job, n))
+    for folder, job, n in sets:
+        source = source_of(job, str(world), protocol)
+        _write(folder, job, n, source, workers=workers, overwrite=overwrite, bars=bars)
+    return sets[0][0], sets[1][0]
+
+
+def _write(
+    folder: Path, job: BlockJob, n: int, source: dict[str, Any], *, workers: int | None, overwrite: bool, bars: Bars
+) -> None:
+    """Write one dataset folder."""
+    kinds: dict[str, Any] = {"groups": np.int64} if job.reuse > 1 else {}
+    kinds |= {"age": np.float32} if source["age"] else {}
+    scalar_type = np.float32 if source["age"] else np.float16
+    with (
+        write_dataset(
+            folder, n, job.task, source=source, extras=kinds, scalar_type=scalar_type, overwrite=overwrite
+        ) as writer,
+        bars(f"simulate {folder.name}", "events") as progress,
+    ):
+        start = 0
+        for events in accepted(job, n, workers):
+            found = {"groups": events.group, "age": events.event.age}
+            # Rounding to float16 is the format's; the detector's caps keep every cell below its limit.
+            writer.put(
+                start,
+                events.grids.astype(np.float16),
+                events.scalars.astype(scalar_type),
+                events.labels,
+                truth=events.truth,
+                **{name: found[name] for name in kinds},
+            )
+            start += len(events)
+            progress(start, n)
 
 
 def accepted(job: BlockJob, n: int, workers: int | None = None) -> Iterator[Events]:
@@ -164,7 +182,8 @@ def check(job: BlockJob, n: int, workers: int | None) -> None:
     throw_primaries(job.task, 1, job.model, job.settings.spectrum, np.random.default_rng(0))
 
 
-def _source(job: BlockJob, world: str) -> dict[str, Any]:
+def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
+    """Return the content of ``source.json``."""
     return {
         "generator": "showers.simulation",
         "version": importlib.metadata.version("showerstack"),
@@ -175,8 +194,8 @@ def _source(job: BlockJob, world: str) -> dict[str, Any]:
         "world": world,
         "settings_hash": job.settings.digest(),
         "cuts": job.cuts,
-        "evaluation_cuts": "test",
-        "protocol": "v2",
-        "age": False,
+        "evaluation_cuts": "matched" if protocol == "matched" else "test",
+        "protocol": protocol,
+        "age": protocol == "matched",
         "reuse": job.reuse,
     }
