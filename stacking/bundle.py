@@ -26,6 +26,7 @@ from stacking.calibration import Calibrator
 from stacking.chain import Chain, Predictions
 from stacking.decision import Rule
 from stacking.events import Events, ShowerEvents
+from stacking.gamma_scores import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from stacking.meta import meta_from_json, meta_to_json
 from stacking.oof import PREDICT_EVENTS, fold_folder, predict
 from stacking.runfolder import MANIFEST_FILE, write_predictions
@@ -33,6 +34,8 @@ from stacking.runfolder import MANIFEST_FILE, write_predictions
 CALIBRATION_FILE = "calibration.json"
 META_FILE = "stack.json"
 DECISION_FILE = "decision.json"
+SCORES_FILE = "held_out_scores.npz"
+"""Gamma runs: labels and out-of-fold scores of the judged events."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,26 @@ class Bundle:
                     progress(done, total, f"{name} fold {fold}")
                 fits[name] = np.stack(parts)
         return finish(self.chain, fits, events.context())
+
+    def thresholds(
+        self,
+        efficiencies: tuple[float, ...] = TABLE_EFFICIENCIES,
+        ratios: tuple[float, ...] = REAL_RATIOS,
+    ) -> list[dict[str, Any]]:
+        """Return thresholds on gamma scores for your own efficiencies and gamma-to-hadron ratios.
+
+        See :func:`stacking.gamma_scores.threshold_table`; made from out-of-fold scores of the training events.
+
+        Raises
+        ------
+        InputError
+            If this is no gamma run, or an efficiency is outside (0, 1].
+        """
+        file = self.run / "meta" / SCORES_FILE
+        if not file.exists():
+            raise InputError(f"{self.run} has no thresholds: it was trained for {self.task.name}")
+        with np.load(file, allow_pickle=False) as stored:
+            return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios)
 
     def _learner(self, name: str) -> Mapping[str, Any]:
         return next(row for row in self.manifest["learners"] if row["name"] == name)

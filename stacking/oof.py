@@ -148,7 +148,7 @@ def _backend(scheduler: str | None, threads: int) -> Iterator[None]:
             "option scheduler needs the package 'distributed': pip install 'showerstack[cluster]'"
         ) from None
     try:
-        client = Client(scheduler, timeout=10)
+        client = Client(scheduler, timeout=5)
     except (OSError, TimeoutError, ValueError) as error:
         raise InputError(f"option scheduler: no Dask scheduler answers at {scheduler}: {error}") from None
     with client, joblib.parallel_config(backend="dask", client=client):

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from showers.files import write_npz
 from showers.progress import Bars, Progress
 from showers.schema import COMPOSITION, GAMMA
-from stacking.bundle import finish, save_chain
+from stacking.bundle import SCORES_FILE, finish, save_chain
 from stacking.calibration import reliability
 from stacking.chain import Chain, Predictions, average_of
 from stacking.decision import RULES, Rule, choose_rule
@@ -81,7 +82,9 @@ def _decide(
     """Return the manifest's entry and, for composition, every system's decision rule of the chosen kind."""
     shipped = systems["stack" if gate.shipped else gate.best_learner]
     if job.task.name == GAMMA.name:
-        return {"thresholds": threshold_table(inputs.labels, gamma_scores(shipped))}, {}
+        scores = gamma_scores(shipped)
+        write_npz(job.config.run / "meta" / SCORES_FILE, labels=inputs.labels.astype(np.int8), scores=scores)
+        return {"thresholds": threshold_table(inputs.labels, scores)}, {}
     if job.task.name != COMPOSITION.name:
         return {"chosen": "argmax"}, {}
     decision = choose_rule(shipped, inputs.labels, inputs.folds)

@@ -163,9 +163,13 @@ def test_repeats_off_cut_weight_and_gamma(tiny_gamma: Path, tmp_path: Path) -> N
     with np.load(tmp_path / "run" / "predictions.npz") as stored:
         np.testing.assert_array_equal(stored["gamma_scores"], result.predictions.scores)
     assert [row["efficiency"] for row in result.manifest["decision"]["thresholds"]][3] == 0.75
-    np.testing.assert_array_equal(
-        stacking.load(tmp_path / "run").predict(tiny_gamma / "gamma_test").scores, result.predictions.scores
-    )
+    bundle = stacking.load(tmp_path / "run")
+    np.testing.assert_array_equal(bundle.predict(tiny_gamma / "gamma_test").scores, result.predictions.scores)
+    (row,) = bundle.thresholds((0.8,), (1e-3,))
+    assert 0.8 <= row["gamma_efficiency"] < 0.85
+    assert list(row["purity"]) == ["0.001"]
+    with pytest.raises(InputError, match="outside"):
+        bundle.thresholds((1.2,))
 
 
 @pytest.mark.usefixtures("fakes")
