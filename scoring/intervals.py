@@ -13,7 +13,14 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import betaincinv
 
-from scoring.composition import class_fraction_errors, confusion_matrix, fraction_error, mixture_fractions
+from scoring.composition import (
+    MIXTURE_SIZE,
+    class_fraction_errors,
+    confusion_matrix,
+    fraction_error,
+    mixture_counts,
+    mixture_fractions,
+)
 from scoring.gamma import GAMMA, HADRON, KEY_EFFICIENCY, threshold_rank
 from scoring.paired import (
     McNemar,
@@ -111,7 +118,8 @@ def confusion_intervals(
     smooth = (confusion + 1 / n_classes) / (confusion.sum(axis=1, keepdims=True) + 1)
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(confusion.sum(axis=1), smooth, size=(n_resamples, n_classes))
-    replicas = class_fraction_errors(drawn / confusion.sum(axis=1, keepdims=True))
+    # single precision is good to 1e-6, far below the width of any interval
+    replicas = class_fraction_errors((drawn / confusion.sum(axis=1, keepdims=True)).astype(np.float32))
     centre = class_fraction_errors(smooth)
     if per_class is None:
         per_class = class_fraction_errors(confusion / confusion.sum(axis=1, keepdims=True))
@@ -119,12 +127,13 @@ def confusion_intervals(
     sign = np.sign(mixture_fractions(n_classes) @ (np.eye(n_classes) - smooth))
     noise = draw_variance(smooth, np.repeat(sign[:, None], n_classes, axis=1))
     overall = _not_negative(basic_interval(value, widened(gaps.mean(axis=1), noise), level))
-    classes = []
-    for k in range(n_classes):
-        only = np.zeros((len(sign), n_classes, n_classes))
-        only[:, :, k] = sign[:, k, None] * n_classes
-        deviations = widened(gaps[:, k], draw_variance(smooth, only))
-        classes.append(_not_negative(basic_interval(float(per_class[k]), deviations, level)))
+    # for one class alone the draws are binomial
+    counts = mixture_counts(n_classes)
+    noises = counts.sum(axis=0) @ (smooth * (1 - smooth)) / (MIXTURE_SIZE * len(counts)) ** 2
+    classes = [
+        _not_negative(basic_interval(float(per_class[k]), widened(gaps[:, k], noises[k]), level))
+        for k in range(n_classes)
+    ]
     return overall, classes
 
 
