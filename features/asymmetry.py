@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from features.bounds import LG_E, defined, held
 from features.events import Events
 from features.feature import Feature
 from features.frame import Frame
@@ -20,7 +21,7 @@ TAIL = "R. Conceicao et al., arXiv:2309.17217; Wilson-Hilferty tail of the compo
 LCM_RINGS_M = ((25.0, 50.0), (50.0, 80.0), (80.0, 120.0))
 ALPHAS = (0.5, 1.0, 2.0)
 """Exponents of the survival term -lg(tail probability)."""
-LG_E = 1.0 / math.log(10.0)
+MAX_EXCESS = 10.0
 CHANNELS = (("e", "e/gamma"), ("mu", "muon"))
 
 
@@ -37,8 +38,8 @@ def _declare() -> tuple[Feature, ...]:
                     "lg(2/(n(n-1)) sum (S_i - S_j)^2 / <S>)",
                     LCM,
                     GROUP,
-                    -14,
-                    8,
+                    -20,
+                    12,
                 ),
                 Feature(
                     f"lcm_{channel}_{ring}_excess",
@@ -47,8 +48,8 @@ def _declare() -> tuple[Feature, ...]:
                     "lg(sum (S_i - S_j)^2 / expected)",
                     LCM,
                     GROUP,
-                    -9,
-                    9,
+                    -20,
+                    20,
                 ),
             ]
         columns += [
@@ -140,8 +141,7 @@ def compute(events: Events, frame: Frame, core: tuple[Any, Any]) -> dict[str, An
     gap_x = xp.sum(weight * here.x_m, axis=1) / total - core[0]
     gap_y = xp.sum(weight * here.y_m, axis=1) / total - core[1]
     columns["centroid_core_m"] = xp.sqrt(gap_x * gap_x + gap_y * gap_y)
-    nan = xp.ones_like(total) * float("nan")
-    return {name: xp.where(frame.fitted, values, nan) for name, values in columns.items()}
+    return {name: defined(frame.fitted, values, xp) for name, values in columns.items()}
 
 
 def _angles(events: Events, core: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -167,12 +167,11 @@ def _lcm(channel: str, seen: Any, expected: Any, variance: Any, live: Any, frame
         spread = xp.sum(variance * mask, axis=1)
         predicted = n * (spread + xp.sum(expected * expected * mask, axis=1)) - spread - mean * mean
         enough = (n >= 2.0) & (total > 0.0)
-        nan = xp.ones_like(n) * float("nan")
         norm = xp.where(enough, n * (n - 1.0) * 0.5 * total / xp.maximum(n, xp.ones_like(n)), xp.ones_like(n))
         ring = f"{int(low)}_{int(high)}"
-        columns[f"lcm_{channel}_{ring}"] = xp.where(enough, xp.log(pairs / norm + 1e-12) * LG_E, nan)
+        columns[f"lcm_{channel}_{ring}"] = defined(enough, xp.log(pairs / norm + 1e-12) * LG_E, xp)
         ratio = (pairs + 1e-6) / (xp.maximum(predicted, xp.zeros_like(n)) + 1e-6)
-        columns[f"lcm_{channel}_{ring}_excess"] = xp.where(enough, xp.log(ratio) * LG_E, nan)
+        columns[f"lcm_{channel}_{ring}_excess"] = defined(enough, held(xp.log(ratio) * LG_E, MAX_EXCESS, xp), xp)
     return columns
 
 

@@ -1,16 +1,12 @@
 """Which array library computes: NumPy on the CPU, CuPy on a GPU; the feature code itself is written once.
 
-Importing this module switches SciPy's array-API dispatch on (``scipy.special.gammaln`` of a CuPy or torch array), which
-works only before SciPy is imported; a setting made outside is respected.
+SciPy's array-API dispatch (``scipy.special.gammaln`` of a CuPy or torch array) is switched on by the package
+``showers``.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
-
-os.environ.setdefault("SCIPY_ARRAY_API", "1")
-
 from types import ModuleType
 from typing import Any
 

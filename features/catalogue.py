@@ -118,7 +118,31 @@ def listing(group: str | None = None, format: str = "table") -> str:
         raise InputError(f"unknown format {format!r}: choose table or md")
     groups = [group] if group else list(GROUPS)
     check_groups(groups)
-    return "\n".join((_markdown if format == "md" else _plain)(name) for name in groups)
+    pieces = [(_markdown if format == "md" else _plain)(name) for name in groups]
+    if format == "md" and group is None:
+        pieces.insert(0, _markdown_head())
+    return "\n".join(pieces)
+
+
+def _markdown_head() -> str:
+    rows = [
+        f"| `{name}` | {len(feature_set(name, CATALOGUE))} | {', '.join(groups)} |" for name, groups in SETS.items()
+    ]
+    return "\n".join(
+        [
+            "# Features",
+            "",
+            "Made by `python cli.py features --list --format md`. Radii are distances from the fitted core in the shower",
+            "plane; signals are counted in particles: deposit times cos(zenith) over the mean deposit of one particle.",
+            "A value is NaN where it is undefined. The fits are described in `features/station_model.py` and",
+            "`features/lateral_fit.py`, their constants in `features/detector.py`.",
+            "",
+            "| set | columns | groups |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
 
 
 def _plain(group: str) -> str:

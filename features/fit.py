@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from features import linear
+from features.bounds import LG_E, defined
 from features.events import Events
 from features.feature import Feature
 from features.frame import Frame
@@ -23,7 +24,6 @@ from showers.lateral import electron_normalisation, muon_normalisation
 ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP = "electron-fit", "muon-fit", "position"
 KASCADE = "W. D. Apel et al., Astropart. Phys. 24 (2006) 467"
 HERE = "this project"
-LG_E = 1.0 / math.log(10.0)
 HALF_SIDE_M = 104.0
 """Half the side of the square that the 16 x 16 cells cover."""
 MAX_AGE = 1.5
@@ -63,7 +63,7 @@ FEATURES: tuple[Feature, ...] = (
         "lg of the integral of rho_e over the plane",
         KASCADE,
         ELECTRON_GROUP,
-        -2,
+        -13,
         10,
     ),
     Feature("fit_age", "1", "lateral age of the fit", "s of rho_e", KASCADE, ELECTRON_GROUP, -0.31, 2.21),
@@ -93,7 +93,7 @@ FEATURES: tuple[Feature, ...] = (
         KASCADE,
         MUON_GROUP,
         -9,
-        9,
+        13,
     ),
     Feature(
         "fit_lg_nmu_tr",
@@ -103,7 +103,7 @@ FEATURES: tuple[Feature, ...] = (
         KASCADE,
         MUON_GROUP,
         -9,
-        9,
+        13,
     ),
     Feature(
         "fit_s_mu",
@@ -131,6 +131,8 @@ FEATURES: tuple[Feature, ...] = (
     ),
 )
 MIN_SHAPE_HITS = 10.0
+UNKNOWN_LG = 5.0
+"""A size with a larger error (such as with all stations saturated) is no measurement."""
 
 
 def compute(events: Events, fit: RawFit, frame: Frame) -> dict[str, Any]:
@@ -159,20 +161,21 @@ def _electron(events: Events, fit: RawFit, frame: Frame) -> dict[str, Any]:
         xp,
     )
     pivot = electron_density(xp.ones_like(level) * ELECTRON_PIVOT_M, level, age, xp)
+    error = xp.sqrt(xp.maximum(var_ln_ne, xp.zeros_like(var_ln_ne))) * LG_E
     edge = HALF_SIDE_M - xp.maximum(xp.abs(core_x), xp.abs(core_y))
     return {
         "fit_core_x_m": core_x,
         "fit_core_y_m": core_y,
         "fit_core_r_m": xp.sqrt(core_x * core_x + core_y * core_y),
         "fit_core_edge_m": edge,
-        "fit_lg_ne": (level - within * ELECTRON_G_REF - ln_c) * LG_E,
+        "fit_lg_ne": defined(error < UNKNOWN_LG, (level - within * ELECTRON_G_REF - ln_c) * LG_E, xp),
         "fit_age": age,
-        "fit_lg_rho50": xp.log(pivot) * LG_E,
+        "fit_lg_rho50": defined(error < UNKNOWN_LG, xp.log(pivot) * LG_E, xp),
         "fit_core_err_m": xp.sqrt(v[0] + v[2]),
-        "fit_lg_ne_err": xp.sqrt(xp.maximum(var_ln_ne, xp.zeros_like(var_ln_ne))) * LG_E,
+        "fit_lg_ne_err": defined(error < UNKNOWN_LG, error, xp),
         "fit_age_err": xp.sqrt(v[9]),
-        "fit_deviance_e": _where_fitted(2.0 * xp.sum(value, axis=1) / (252.0 - 4.0), frame, xp),
-        "fit_stations_e": _where_fitted(xp.sum(events.electron_hit, axis=1), frame, xp),
+        "fit_deviance_e": defined(frame.fitted, 2.0 * xp.sum(value, axis=1) / (252.0 - 4.0), xp),
+        "fit_stations_e": defined(frame.fitted, xp.sum(events.electron_hit, axis=1), xp),
         "fit_converged": fit.electron_converged * fit.muon_converged,
     }
 
@@ -199,15 +202,16 @@ def _muon(events: Events, fit: RawFit, frame: Frame) -> dict[str, Any]:
         variance = v[0] + 2.0 * by_s * v[1] + by_s * by_s * v[2]
         return xp.sqrt(xp.maximum(variance, xp.zeros_like(variance))) * LG_E
 
+    error_total, error_truncated = error(total_by_s), error(truncated_by_s)
     return {
-        "fit_lg_nmu": (level - shape * MUON_G_REF - ln_c) * LG_E,
-        "fit_lg_nmu_tr": truncated * LG_E,
-        "fit_s_mu": xp.where(enough, shape, xp.ones_like(shape) * float("nan")),
-        "fit_lg_nmu_err": error(total_by_s),
-        "fit_lg_nmu_tr_err": error(truncated_by_s),
+        "fit_lg_nmu": defined(error_total < UNKNOWN_LG, (level - shape * MUON_G_REF - ln_c) * LG_E, xp),
+        "fit_lg_nmu_tr": defined(error_truncated < UNKNOWN_LG, truncated * LG_E, xp),
+        "fit_s_mu": defined(enough, shape, xp),
+        "fit_lg_nmu_err": defined(error_total < UNKNOWN_LG, error_total, xp),
+        "fit_lg_nmu_tr_err": defined(error_truncated < UNKNOWN_LG, error_truncated, xp),
         "fit_s_mu_err": xp.sqrt(v[2]),
-        "fit_deviance_mu": _where_fitted(2.0 * xp.sum(value, axis=1) / (192.0 - 2.0), frame, xp),
-        "fit_deviance_mu_lg": _where_fitted(xp.log(xp.max(value, axis=1) + 1e-12) * LG_E, frame, xp),
+        "fit_deviance_mu": defined(frame.fitted, 2.0 * xp.sum(value, axis=1) / (192.0 - 2.0), xp),
+        "fit_deviance_mu_lg": defined(frame.fitted, xp.log(xp.max(value, axis=1) + 1e-12) * LG_E, xp),
     }
 
 
@@ -221,7 +225,3 @@ def _truncated(level: Any, shape: Any, xp: Any) -> Any:
         density = muon_density(xp.ones_like(level) * r_m, level * 0.0, shape, xp)
         total = total + density * (weight * 0.5 * (high - low) * 2.0 * math.pi * r_m * r_m)
     return level + xp.log(total)
-
-
-def _where_fitted(values: Any, frame: Frame, xp: Any) -> Any:
-    return xp.where(frame.fitted, values, xp.ones_like(values) * float("nan"))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
+from features.bounds import defined
 from features.events import Events
 from features.feature import Feature
 from features.size import hit_quantile
@@ -14,7 +14,6 @@ from features.size import hit_quantile
 GROUP = "grid"
 SOURCE = "in the style of the published grid statistics for this benchmark"
 N_RINGS = 8
-LG_E = 1.0 / math.log(10.0)
 QUANTILES = (25, 50, 75, 90)
 CHANNELS = (("e", "e/gamma"), ("mu", "muon"))
 LIVE_RINGS = {"e": range(1, N_RINGS), "mu": range(4, N_RINGS)}
@@ -118,7 +117,6 @@ def _channel(c: str, cells: Any, hit: Any, ordered: Any, events: Events) -> dict
     mean_x, mean_y = xp.sum(weight * x, axis=1), xp.sum(weight * y, axis=1)
     away = (x - mean_x[:, None]) ** 2 + (y - mean_y[:, None]) ** 2
     some = hits > 0.0
-    nan = xp.ones_like(mean) * float("nan")
-    columns[f"grid_{c}_com"] = xp.where(some, xp.sqrt(mean_x * mean_x + mean_y * mean_y), nan)
-    columns[f"grid_{c}_spread"] = xp.where(some, xp.sqrt(xp.sum(weight * away, axis=1)), nan)
+    columns[f"grid_{c}_com"] = defined(some, xp.sqrt(mean_x * mean_x + mean_y * mean_y), xp)
+    columns[f"grid_{c}_spread"] = defined(some, xp.sqrt(xp.sum(weight * away, axis=1)), xp)
     return columns

@@ -152,8 +152,8 @@ def electron_terms(
         h33 += ig * g
     core, spread = 1.0 / (res.core_spread_m * res.core_spread_m), 1.0 / (res.age_spread * res.age_spread)
     older = p[3] - res.age_mean
-    out[0] = value + 0.5 * core * (p[0] * p[0] + p[1] * p[1]) + 0.5 * spread * older * older
-    out[1], out[2], out[3], out[4] = core * p[0] - g0, core * p[1] - g1, -g2, spread * older - g3
+    out[0] = value - 0.5 * p[2] + 0.5 * core * (p[0] * p[0] + p[1] * p[1]) + 0.5 * spread * older * older
+    out[1], out[2], out[3], out[4] = core * p[0] - g0, core * p[1] - g1, -0.5 - g2, spread * older - g3
     out[5], out[6], out[7], out[8], out[9], out[10] = h00 + core, h10, h11 + core, h20, h21, h22
     out[11], out[12], out[13], out[14] = h30, h31, h32, h33 + spread
 

@@ -58,7 +58,7 @@ ELECTRON, MUON = 0, 1
 
 
 @njit(error_model="numpy", forceinline=True)
-def _terms(kind: int, res: Response, p: Any, u: Any, v: Any, x: Any, y: Any, planes: Any, out: Any) -> None:
+def evaluate(kind: int, res: Response, p: Any, u: Any, v: Any, x: Any, y: Any, planes: Any, out: Any) -> None:
     if kind == ELECTRON:
         electron_terms(res, p, u, v, x, y, planes[0], planes[1], planes[2], planes[3], planes[4], out)
     else:
@@ -88,31 +88,30 @@ def minimise(
     """
     size = p.size
     terms, tried, step, trial, factor = work[0], work[1], work[2], work[3], work[4:8]
-    _terms(kind, res, p, u, v, x, y, planes, terms)
-    damping = recipe.first_damping
-    steps = 0
-    for _ in range(int(recipe.max_steps)):
+    trial[:size] = p
+    damping, decrement, steps = recipe.first_damping, 0.0, 0
+    while True:
+        # One place of evaluation, because all of it is inlined here.
+        evaluate(kind, res, trial[:size], u, v, x, y, planes, tried)
+        slack = recipe.rounding * abs(terms[0])
+        fallen = terms[0] - tried[0] + slack
+        ratio = fallen / (0.5 * decrement + slack)
+        if steps == 0 or fallen >= 0.0:
+            terms[:] = tried
+            p[:] = trial[:size]
+        if steps > 0 and ratio > recipe.good_ratio:
+            damping = max(damping * recipe.ease, recipe.min_damping)
+        elif steps > 0 and ratio < recipe.poor_ratio:
+            damping *= recipe.stiffen
         decrement = _solve(terms, size, damping, factor, step)
         if decrement * (1.0 + damping) < tolerance and damping <= recipe.trusted_damping:
             return steps, True
-        if damping >= recipe.max_damping:
+        if damping >= recipe.max_damping or steps >= recipe.max_steps:
             return steps, False
         for i in range(size):
             moved = p[i] + min(max(step[i], -longest[i]), longest[i])
             trial[i] = min(max(moved, low[i]), high[i])
-        _terms(kind, res, trial[:size], u, v, x, y, planes, tried)
         steps += 1
-        slack = recipe.rounding * abs(terms[0])
-        fallen = terms[0] - tried[0] + slack
-        ratio = fallen / (0.5 * decrement + slack)
-        if fallen >= 0.0:
-            terms[:] = tried
-            p[:] = trial[:size]
-        if ratio > recipe.good_ratio:
-            damping = max(damping * recipe.ease, recipe.min_damping)
-        elif ratio < recipe.poor_ratio:
-            damping *= recipe.stiffen
-    return steps, False
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)

@@ -131,9 +131,10 @@ struct Electrons {
         for (int i = 0; i < N_TERMS; i++) out[i] = total(out[i]);
         float core = 1.f / (response::core_spread_m * response::core_spread_m);
         float spread = 1.f / (response::age_spread * response::age_spread), older = p[3] - response::age_mean;
-        out[0] += 0.5f * core * (p[0] * p[0] + p[1] * p[1]) + 0.5f * spread * older * older;
+        out[0] += 0.5f * core * (p[0] * p[0] + p[1] * p[1]) + 0.5f * spread * older * older - 0.5f * p[2];
         out[1] += core * p[0];
         out[2] += core * p[1];
+        out[3] -= 0.5f;
         out[4] += spread * older;
         out[5] += core;
         out[7] += core;
@@ -141,7 +142,7 @@ struct Electrons {
     }
 };
 
-// The same by (M, s_mu), with half an event as prior.
+// The same by (M, s_mu). Both fits have half an event as prior of the level.
 struct Muons {
     static const int size = 2;
     static ON_DEVICE float longest(int i) { return i == 0 ? recipe::longest_level : recipe::longest_shape; }

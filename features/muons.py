@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from features.bounds import LG_E, defined, held
 from features.events import Events
 from features.feature import Feature
 from features.fit import TRUNCATED_M
@@ -20,10 +21,10 @@ from showers.lateral import rho_muon
 GROUP = "muon-electron"
 HERE = "this project"
 FAR_M = 42.0
-LG_E = 1.0 / math.log(10.0)
+MAX_DEVIATE = 100.0
 
 FEATURES: tuple[Feature, ...] = (
-    Feature("mu_far", "1", "muons seen beyond 42 m", "sum of deposits / 8.4 MeV, r > 42 m", HERE, GROUP, 0, 1e6),
+    Feature("mu_far", "1", "muons seen beyond 42 m", "sum of deposits / 8.4 MeV, r > 42 m", HERE, GROUP, 0, 1e7),
     Feature("mu_far_hits", "1", "muon stations hit beyond 42 m", "count", HERE, GROUP, 0, 192),
     Feature("mu_far_live", "1", "live muon stations beyond 42 m", "count", HERE, GROUP, 0, 192),
     Feature(
@@ -36,8 +37,8 @@ FEATURES: tuple[Feature, ...] = (
         "(seen - expected empties) / sqrt(variance)",
         HERE,
         GROUP,
-        -60,
-        60,
+        -100,
+        100,
     ),
     Feature(
         "mu_far_empty_reco",
@@ -46,8 +47,8 @@ FEATURES: tuple[Feature, ...] = (
         "(seen - expected empties) / sqrt(variance), rho_mu(N_mu, s_mu = 1.3)",
         HERE,
         GROUP,
-        -60,
-        60,
+        -100,
+        100,
     ),
     Feature(
         "mu_far_minus_reco",
@@ -57,10 +58,10 @@ FEATURES: tuple[Feature, ...] = (
         HERE,
         GROUP,
         -1e3,
-        1e5,
+        1e7,
     ),
     Feature("mu_far_max", "1", "largest muon deposit beyond 42 m", "max of particles", HERE, GROUP, 0, 1e4),
-    Feature("mu_near", "1", "muon-channel signal within 42 m", "sum of particles, r < 42 m", HERE, GROUP, 0, 1e6),
+    Feature("mu_near", "1", "muon-channel signal within 42 m", "sum of particles, r < 42 m", HERE, GROUP, 0, 1e7),
     Feature("mu_near_hits", "1", "muon stations hit within 42 m", "count", HERE, GROUP, 0, 60),
     Feature(
         "mu_near_punch_lg",
@@ -80,7 +81,7 @@ FEATURES: tuple[Feature, ...] = (
         HERE,
         GROUP,
         0,
-        1e6,
+        1e7,
     ),
     Feature(
         "mu_significance",
@@ -89,8 +90,8 @@ FEATURES: tuple[Feature, ...] = (
         "(seen - background) / sqrt(variance of background), inverse-variance weights",
         HERE,
         GROUP,
-        -30,
-        1e5,
+        -100,
+        1e7,
     ),
     Feature("mu_e_fit", "lg", "muon over electron number of the fits", "fit_lg_nmu - fit_lg_ne", HERE, GROUP, -14, 8),
     Feature(
@@ -139,8 +140,7 @@ def compute(events: Events, fit: RawFit, frame: Frame, sizes: dict[str, Any]) ->
     far = xp.astype(frame.r_m > FAR_M, xp.float32)
     columns = {**_far(events, frame, far), **_near(events, fit, frame, far), **_ratios(frame, far, xp)}
     columns["mu_e_fit"] = sizes["fit_lg_nmu"] - sizes["fit_lg_ne"]
-    nan = xp.ones_like(columns["mu_far"]) * float("nan")
-    return {name: xp.where(frame.fitted, values, nan) for name, values in columns.items()}
+    return {name: defined(frame.fitted, values, xp) for name, values in columns.items()}
 
 
 def _sum(plane: Any, mask: Any, xp: Any) -> Any:
@@ -166,7 +166,7 @@ def _far(events: Events, frame: Frame, far: Any) -> dict[str, Any]:
         # A station stays empty if every muon misses the threshold, and no stray hits.
         empty = xp.exp(-(expected * (1.0 - response.muon_miss) + response.muon_strays)) * live
         variance = xp.sum(empty * (1.0 - empty), axis=1) + 0.1
-        columns[name] = (n_live - hits - xp.sum(empty, axis=1)) / xp.sqrt(variance)
+        columns[name] = held((n_live - hits - xp.sum(empty, axis=1)) / xp.sqrt(variance), MAX_DEVIATE, xp)
     expected = xp.sum(reconstructed, axis=1)
     spread = xp.sqrt(response.muon_dispersion * (expected + response.muon_strays * n_live) + 0.1)
     columns["mu_far_minus_reco"] = (seen - expected - response.muon_strays * n_live) / spread

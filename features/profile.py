@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
+from features.bounds import LG_E, defined, held
 from features.events import Events
 from features.feature import Feature
 from features.frame import Frame
@@ -17,7 +18,7 @@ EDGES_M = (10.0, 16.0, 25.0, 40.0, 63.0, 90.0, 130.0)
 N_RINGS = len(EDGES_M)
 BISECTIONS = 9
 CONTAINMENT_M = 130.0
-LG_E = 1.0 / math.log(10.0)
+MAX_RESIDUAL = 100.0
 
 
 def ring_name(k: int) -> str:
@@ -45,11 +46,11 @@ def _declare() -> tuple[Feature, ...]:
                     f"res_{channel}_{ring}",
                     "1",
                     f"{name} residual of the fit {words}",
-                    "(seen - expected) / sqrt(variance)",
+                    "(seen - expected) / sqrt(variance), held within 100",
                     HERE,
                     GROUP,
-                    -1e3,
-                    1e4,
+                    -100,
+                    100,
                 ),
             ]
     for channel, name in (("e", "e/gamma"), ("mu", "muon")):
@@ -138,11 +139,11 @@ def compute(events: Events, frame: Frame) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for channel, (seen, area, expected, variance) in (("e", sums[:4]), ("mu", sums[4:])):
         live = (area > 0.0) & frame.fitted[:, None]
-        nan = xp.ones_like(area) * float("nan")
-        density = xp.where(live, seen / xp.where(live, area, xp.ones_like(area)), nan)
+        density = defined(live, seen / xp.where(live, area, xp.ones_like(area)), xp)
         density = xp.log(density + 1e-3) * LG_E
         residual = (seen - expected) / xp.sqrt(xp.where(live, variance, xp.ones_like(area)) + 1e-6)
-        residual = xp.where(live, residual, nan)
+        # A saturated or wholly unexpected station would otherwise dwarf all others.
+        residual = defined(live, held(residual, MAX_RESIDUAL, xp), xp)
         for k in range(N_RINGS):
             columns[f"prof_{channel}_{ring_name(k)}"] = density[:, k]
             columns[f"res_{channel}_{ring_name(k)}"] = residual[:, k]
@@ -166,7 +167,6 @@ def _containment(channel: str, signal: Any, frame: Frame, xp: Any) -> dict[str, 
     within = xp.where(frame.r_m < CONTAINMENT_M, signal, xp.zeros_like(signal))
     total = xp.sum(within, axis=1)
     some = (total > 0.0) & frame.fitted
-    nan = xp.ones_like(total) * float("nan")
     columns = {}
     for name, share in (("r50_m", 0.5), ("r90_m", 0.9)):
         low, high = xp.zeros_like(total), xp.zeros_like(total) + CONTAINMENT_M
@@ -175,7 +175,7 @@ def _containment(channel: str, signal: Any, frame: Frame, xp: Any) -> dict[str, 
             held = xp.sum(xp.where(frame.r_m < middle[:, None], within, xp.zeros_like(within)), axis=1)
             enough = held >= share * total
             low, high = xp.where(enough, low, middle), xp.where(enough, middle, high)
-        columns[f"prof_{channel}_{name}"] = xp.where(some, 0.5 * (low + high), nan)
+        columns[f"prof_{channel}_{name}"] = defined(some, 0.5 * (low + high), xp)
     core = xp.sum(xp.where(frame.r_m < EDGES_M[2], within, xp.zeros_like(within)), axis=1)
-    columns[f"prof_{channel}_in25"] = xp.where(some, core / xp.where(some, total, xp.ones_like(total)), nan)
+    columns[f"prof_{channel}_in25"] = defined(some, core / xp.where(some, total, xp.ones_like(total)), xp)
     return columns

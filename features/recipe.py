@@ -44,7 +44,7 @@ class Recipe(NamedTuple):
     min_muon_shape: float = 0.5
     max_muon_shape: float = 2.1
     min_level: float = -25.0
-    max_level: float = 20.0
+    max_level: float = 12.0
 
 
 RECIPE = Recipe()

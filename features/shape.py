@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from features.bounds import defined
 from features.events import Events
 from features.feature import Feature
 
@@ -34,7 +35,7 @@ FEATURES: tuple[Feature, ...] = (*_declare("e", "e/gamma"), *_declare("mu", "muo
 
 
 def compute(events: Events) -> dict[str, Any]:
-    """Return the features of this group, each (n,) float32; NaN with fewer than 2 (moments: 3) hit stations."""
+    """Return the features of this group, each (n,) float32; NaN with fewer than 2 or 3 hit stations."""
     return {
         **_channel("e", events.electron_mev, events.electron_hit, events),
         **_channel("mu", events.muon_mev, events.muon_hit, events),
@@ -68,14 +69,11 @@ def _channel(prefix: str, cells: Any, hit: Any, events: Events) -> dict[str, Any
     safe_square = xp.maximum(square, xp.ones_like(square) * small)
     safe_trace = xp.maximum(half_trace, xp.ones_like(square) * small)
 
-    def defined(values: Any, least: float) -> Any:
-        return xp.where(hits >= least, values, xp.ones_like(values) * float("nan"))
-
     return {
-        f"{prefix}_centroid_r_m": defined(xp.sqrt(mean_x * mean_x + mean_y * mean_y) * UNIT_M, 1.0),
-        f"{prefix}_length_m": defined(xp.sqrt(half_trace + split) * UNIT_M, 2.0),
-        f"{prefix}_width_m": defined(xp.sqrt(minor) * UNIT_M, 3.0),
-        f"{prefix}_orientation": defined(turned, 3.0),
-        f"{prefix}_skewness": defined(third / (safe_square * xp.sqrt(safe_square)), 3.0),
-        f"{prefix}_kurtosis": defined(fourth / (4.0 * safe_trace * safe_trace), 3.0),
+        f"{prefix}_centroid_r_m": defined(hits >= 1.0, xp.sqrt(mean_x * mean_x + mean_y * mean_y) * UNIT_M, xp),
+        f"{prefix}_length_m": defined(hits >= 2.0, xp.sqrt(half_trace + split) * UNIT_M, xp),
+        f"{prefix}_width_m": defined(hits >= 3.0, xp.sqrt(minor) * UNIT_M, xp),
+        f"{prefix}_orientation": defined(hits >= 3.0, turned, xp),
+        f"{prefix}_skewness": defined(hits >= 3.0, third / (safe_square * xp.sqrt(safe_square)), xp),
+        f"{prefix}_kurtosis": defined(hits >= 3.0, fourth / (4.0 * safe_trace * safe_trace), xp),
     }

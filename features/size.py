@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from features.bounds import defined, lg
 from features.events import Events
 from features.feature import Feature
 
@@ -50,13 +51,6 @@ FEATURES: tuple[Feature, ...] = (
 )
 
 
-def lg(values: Any, xp: Any) -> Any:
-    """Return the decimal logarithm, NaN where the value is not positive."""
-    positive = values > 0.0
-    safe = xp.where(positive, values, xp.ones_like(values))
-    return xp.where(positive, xp.log(safe) * 0.4342944819, xp.ones_like(values) * float("nan"))
-
-
 def compute(events: Events) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32."""
     xp, here, response = events.xp, events.stations, events.response
@@ -91,22 +85,21 @@ def hit_quantile(ordered: Any, hits: Any, quantile: float, xp: Any) -> Any:
     second = xp.where(first < size - 1, first + 1, first)
     low = xp.take_along_axis(ordered, first[:, None], axis=1)[:, 0]
     high = xp.take_along_axis(ordered, second[:, None], axis=1)[:, 0]
-    return xp.where(hits > 0.0, low + share * (high - low), xp.ones_like(low) * float("nan"))
+    return defined(hits > 0.0, low + share * (high - low), xp)
 
 
 def _channel(prefix: str, cells: Any, hit: Any, ordered: Any, limit: float, xp: Any) -> dict[str, Any]:
     total = xp.sum(cells, axis=1)
     hits = xp.sum(hit, axis=1)
     some = hits > 0.0
-    nan = xp.ones_like(total) * float("nan")
-    safe_total = xp.where(some, total, xp.ones_like(total))
+    one = xp.ones_like(total)
     return {
         f"{prefix}_sum_lg": lg(total, xp),
         f"{prefix}_max_lg": lg(ordered[:, -1], xp),
         f"{prefix}_hits": hits,
-        f"{prefix}_mean_hit_lg": lg(xp.where(some, total / xp.where(some, hits, xp.ones_like(hits)), nan), xp),
+        f"{prefix}_mean_hit_lg": lg(total / xp.where(some, hits, one), xp),
         f"{prefix}_q50_lg": lg(hit_quantile(ordered, hits, QUANTILES[0], xp), xp),
         f"{prefix}_q90_lg": lg(hit_quantile(ordered, hits, QUANTILES[1], xp), xp),
         f"{prefix}_saturated": xp.sum(xp.astype(cells >= limit, xp.float32), axis=1),
-        f"{prefix}_top5_share": xp.where(some, xp.sum(ordered[:, -5:], axis=1) / safe_total, nan),
+        f"{prefix}_top5_share": defined(some, xp.sum(ordered[:, -5:], axis=1) / xp.where(some, total, one), xp),
     }

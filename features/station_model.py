@@ -184,16 +184,13 @@ def electron_terms(events: Events, measured: Signals, frozen: Frozen, parameters
     slope = slope - excess * (1.0 / response.core_excess_scale_m) / (response.gamma_fraction + excess)
     derivatives = [slope * r_by_x, slope * r_by_y, None, g]
     terms = _assemble(measured.electron, mu, signal, measured.electron_saturated, frozen.weight, derivatives, xp)
+    terms = _half_event(terms, level, 2)
     priors = [(core_x, 0.0, response.core_spread_m), (core_y, 0.0, response.core_spread_m), None]
     return _with_priors(terms, [*priors, (age, response.age_mean, response.age_spread)])
 
 
 def muon_terms(r_m: Any, measured: Signals, frozen: Frozen, parameters: list[Any], xp: ModuleType) -> Terms:
-    """Return F, its gradient and Fisher matrix by (M, s_mu).
-
-    Half an event is added as in Jeffreys' prior of a Poisson mean: F - M/2. It keeps a shower without muons finite and
-    makes ln N_mu nearly unbiased.
-    """
+    """Return F, its gradient and Fisher matrix by (M, s_mu)."""
     level, shape = parameters
     response = measured.response
     y = r_m * (1.0 / MUON_R0_M)
@@ -202,7 +199,7 @@ def muon_terms(r_m: Any, measured: Signals, frozen: Frozen, parameters: list[Any
     signal = frozen.area_m2 * xp.exp(level[:, None] + shape[:, None] * g - 2.0 * log_y - 4.5 * log_1y)
     mu = signal + frozen.background + 1e-12
     terms = _assemble(measured.muon, mu, signal, measured.muon_saturated, frozen.weight, [None, g], xp)
-    terms = Terms(terms.value - 0.5 * level, [terms.gradient[0] - 0.5, terms.gradient[1]], terms.fisher)
+    terms = _half_event(terms, level, 0)
     return _with_priors(terms, [None, (shape, response.muon_shape_mean, response.muon_shape_spread)])
 
 
@@ -218,6 +215,17 @@ def _assemble(y: Any, mu: Any, signal: Any, saturated: Any, weight: Any, derivat
         for second in derivatives[: i + 1]:
             fisher.append(xp.sum(weighted if second is None else weighted * second, axis=1))
     return Terms(xp.sum(value, axis=1), gradient, fisher)
+
+
+def _half_event(terms: Terms, level: Any, place: int) -> Terms:
+    """Add half an event, as in Jeffreys' prior of a Poisson mean: F - level/2.
+
+    It keeps a shower without particles finite and makes the logarithm of the size nearly unbiased: without it,
+    ln N is too small by 1/(2 information) on average.
+    """
+    gradient = list(terms.gradient)
+    gradient[place] = gradient[place] - 0.5
+    return Terms(terms.value - 0.5 * level, gradient, terms.fisher)
 
 
 def _with_priors(terms: Terms, priors: list[tuple[Any, float, float] | None]) -> Terms:

@@ -1,0 +1,153 @@
+"""Showers of known truth drawn on the array, and the array libraries that every numeric test runs on.
+
+The showers are drawn here and not by the simulation: the lateral distributions with the constants that the fits
+assume, so that pulls test the fits and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import array_api_compat.numpy
+import array_api_compat.torch
+import array_api_strict
+import numpy as np
+import polars as pl
+import pytest
+
+from features.backend import decode_float16
+from features.detector import PUBLISHED, Response
+from features.events import Events, make_events
+from showers import array
+from showers.dataset import write_dataset
+from showers.lateral import axis_distance, rho_electron, rho_muon
+
+ELECTRON_SHAPE, MUON_SHAPE_E, MUON_SHAPE = 1 / 1.1, 5.0, 1 / 0.17
+"""Shapes of the Gamma distributed deposits that give the dispersions 2.1, 1.2 and 1.17."""
+ELECTRON_THRESHOLD_MEV, MUON_THRESHOLD_MEV = 3.0, 3.9
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Showers and what they were made of."""
+
+    truth: pl.DataFrame
+    matrices: np.ndarray
+    """(n, 16, 16, 2) float16"""
+    scalars: np.ndarray
+    """(n, 5) float32: E, Ze, Az, Ne, Nmu"""
+
+    def events(self, xp: ModuleType, rows: slice = slice(None), response: Response = PUBLISHED) -> Events:
+        """Return them as events of an array library."""
+        return make_events(xp, decode_float16(self.matrices[rows].copy()), self.scalars[rows], response)
+
+    @property
+    def hits(self) -> np.ndarray:
+        """(n,) hit e/gamma stations."""
+        return (self.matrices[..., 0] > 0).sum(axis=(1, 2))
+
+
+def _deposits(rng: np.random.Generator, shape: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    some = shape > 0
+    scale = np.divide(mean, shape, out=np.zeros_like(mean), where=some)
+    return np.where(some, rng.gamma(np.where(some, shape, 1.0)) * scale, 0.0)
+
+
+def draw_showers(
+    n: int,
+    seed: int = 1,
+    lg_ne: tuple[float, float] = (4.6, 6.0),
+    response: Response = PUBLISHED,
+    max_core_m: float = 85.0,
+) -> Drawn:
+    """Draw showers with compound-Poisson deposits in every station."""
+    rng = np.random.default_rng(seed)
+    core, angle = max_core_m * np.sqrt(rng.random(n)), 2 * np.pi * rng.random(n)
+    size = rng.uniform(*lg_ne, n)
+    zenith = np.rad2deg(np.arcsin(0.5 * np.sqrt(rng.random(n))))
+    truth = {
+        "core_x_m": core * np.cos(angle),
+        "core_y_m": core * np.sin(angle),
+        "lg_ne": size,
+        "age": np.clip(rng.normal(1.0, 0.12, n), 0.5, 1.4),
+        "lg_nmu": 0.9 * size - 0.25 + rng.normal(0, 0.15, n),
+        "s_mu": np.clip(rng.normal(1.3, 0.08, n), 0.9, 1.7),
+        "zenith_deg": zenith,
+        "azimuth_deg": 360 * rng.random(n),
+    }
+    column = {name: values[:, None] for name, values in truth.items()}
+    x, y, cosine = array.X_M.ravel(), array.Y_M.ravel(), np.cos(np.deg2rad(column["zenith_deg"]))
+    r = axis_distance(x, y, *(column[name] for name in ("core_x_m", "core_y_m", "zenith_deg", "azimuth_deg")))
+    electrons = rho_electron(r, 10 ** column["lg_ne"], column["age"])
+    muons = rho_muon(r, 10 ** column["lg_nmu"], column["s_mu"])
+    area_e, area_m = array.ELECTRON_AREA_M2.ravel() * cosine, array.MUON_DETECTOR_AREA_M2.ravel() * cosine
+    correction = response.gamma_fraction + response.core_excess * np.exp(-r / response.core_excess_scale_m)
+    per_e, per_m = response.electron_deposit_mev / cosine, response.muon_deposit_mev / cosine
+    n_e, n_m, n_below = rng.poisson(electrons * area_e), rng.poisson(muons * area_e), rng.poisson(muons * area_m)
+    punch = area_m * electrons * response.punch_through * np.exp(-r / response.punch_through_scale_m)
+    n_punch = rng.poisson(punch * 8.4 / 12.0)
+    stray_e = (rng.random(r.shape) < response.electron_strays) & (area_e > 0)
+    stray_m = (rng.random(r.shape) < response.muon_strays) & (area_m > 0)
+    e = _deposits(rng, ELECTRON_SHAPE * n_e, per_e * correction * n_e) + _deposits(rng, MUON_SHAPE_E * n_m, per_e * n_m)
+    e = e + stray_e * per_e
+    m = _deposits(rng, MUON_SHAPE * n_below, per_m * n_below) + _deposits(rng, 1.0 * n_punch, 12.0 / cosine * n_punch)
+    m = m + stray_m * per_m
+    e, m = np.where(e < ELECTRON_THRESHOLD_MEV, 0, e), np.where(m < MUON_THRESHOLD_MEV, 0, m)
+    matrices = np.stack([np.minimum(e, 40_000), np.minimum(m, 20_000)], axis=-1).reshape(n, 16, 16, 2)
+    scalars = [0.9 * size + 10.8, zenith, truth["azimuth_deg"], size, truth["lg_nmu"]]
+    return Drawn(pl.DataFrame(truth), matrices.astype(np.float16), np.stack(scalars, axis=1).astype(np.float32))
+
+
+@pytest.fixture(scope="session")
+def draw() -> Callable[..., Drawn]:
+    """Return the function that draws showers."""
+    return draw_showers
+
+
+@pytest.fixture(scope="session")
+def drawn() -> Drawn:
+    """4,000 showers of 30 to 252 hit stations."""
+    return draw_showers(4_000)
+
+
+BACKENDS = {
+    "numpy": array_api_compat.numpy,
+    "array_api_strict": array_api_strict,
+    "torch": array_api_compat.torch,
+}
+TOLERANCE = {("numpy", "array_api_strict"): 1e-6, ("numpy", "torch"): 2e-3}
+"""Largest difference of a feature between two libraries, in units of its standard deviation over events.
+
+Strict is NumPy underneath; torch sums in another order and has its own exp and ln, which a fit that stops at a
+decrement of 2e-4 turns into a thousandth of a standard error.
+"""
+
+
+@pytest.fixture(params=list(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> tuple[str, ModuleType]:
+    """Name and namespace of each array library in turn."""
+    return request.param, BACKENDS[request.param]
+
+
+@pytest.fixture(scope="session")
+def tolerance() -> dict[tuple[str, str], float]:
+    """Return the tolerance of each pair of libraries."""
+    return TOLERANCE
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes drawn showers as a dataset folder without labels."""
+
+    def write_folder(showers: Drawn, name: str = "set", age: np.ndarray | None = None) -> Path:
+        folder = tmp_path / name
+        extras = {"age": np.float32} if age is not None else {}
+        source = {"generator": "tests", "age": age is not None}
+        with write_dataset(folder, len(showers.matrices), None, source=source, extras=extras) as writer:
+            writer.put(0, showers.matrices, showers.scalars, **({"age": age} if age is not None else {}))
+        return folder
+
+    return write_folder

@@ -1,0 +1,86 @@
+"""The one numeric source gives the same features on every array library."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from features import compute
+from features.backend import (
+    CPU_CHUNK,
+    GPU_CHUNK,
+    chunk_size,
+    decode_float16,
+    library,
+    namespace,
+    resolve_device,
+    to_host,
+)
+from features.catalogue import CATALOGUE, GROUPS
+from features.lateral_fit import fit_reference
+from showers.schema import InputError
+
+ALL = frozenset(GROUPS)
+
+
+@pytest.fixture
+def reference_fit(monkeypatch):
+    """Let every library use the array-API fit, so that like is compared with like."""
+    monkeypatch.setattr(compute, "fit_showers", fit_reference)
+
+
+def _compute(xp, drawn, rows=slice(0, 150), groups=ALL):
+    grids = decode_float16(drawn.matrices[rows].copy())
+    columns = compute.compute_chunk(xp, grids, drawn.scalars[rows], groups)
+    return {name: np.asarray(to_host(values)) for name, values in columns.items()}
+
+
+@pytest.fixture(scope="module")
+def expected(drawn):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compute, "fit_showers", fit_reference)
+        return _compute(namespace("cpu"), drawn)
+
+
+def test_all_libraries_agree(backend, drawn, expected, reference_fit, tolerance):
+    name, xp = backend
+    columns = _compute(xp, drawn)
+    assert list(columns) == list(expected)
+    for column, values in columns.items():
+        assert values.dtype == np.float32, column
+        np.testing.assert_array_equal(np.isnan(values), np.isnan(expected[column]), err_msg=column)
+        spread = float(np.nanstd(expected[column])) or 1.0
+        limit = tolerance.get(("numpy", name), 0.0) * spread
+        gap = np.abs(values - expected[column])
+        # A station on a ring's edge may fall on either side: one event in a hundred is allowed to.
+        assert np.nanquantile(gap, 0.99) <= limit + 1e-6 * np.nanmax(np.abs(values)), column
+
+
+def test_every_computed_column_is_declared(expected):
+    assert set(expected) <= set(CATALOGUE)
+
+
+def test_decode_is_exact():
+    bits = np.arange(0x7C00, dtype=np.uint16)
+    values = bits.view(np.float16)
+    np.testing.assert_array_equal(decode_float16(values), values.astype(np.float32))
+    assert decode_float16(np.array([-0.0], np.float16))[0] == 0.0
+    assert decode_float16(np.array([65_504.0], np.float16))[0] == 65_504.0
+
+
+def test_devices(monkeypatch):
+    assert resolve_device("cpu") == "cpu"
+    with pytest.raises(InputError, match="unknown device 'gpu'"):
+        resolve_device("gpu")
+    monkeypatch.setattr("features.backend._find_gpu", lambda: "no CUDA device answers")
+    assert resolve_device("auto") == "cpu"
+    with pytest.raises(InputError, match="no CUDA device answers"):
+        resolve_device("cuda")
+    monkeypatch.setattr("features.backend._find_gpu", lambda: None)
+    assert resolve_device("auto") == resolve_device("cuda") == "cuda"
+    assert (chunk_size("cpu"), chunk_size("cuda")) == (CPU_CHUNK, GPU_CHUNK)
+
+
+def test_library_names(backend):
+    name, xp = backend
+    assert library(xp) == name

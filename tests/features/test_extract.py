@@ -1,0 +1,190 @@
+"""The table on disk: same bits however the work is cut, resumed where it stopped, reused while it is valid."""
+
+from __future__ import annotations
+
+import json
+import resource
+
+import numpy as np
+import polars as pl
+import pytest
+
+from features import extract
+from features.catalogue import CATALOGUE, feature_set
+from features.extract import build_table, compute_rows
+from features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, default_path, part_path
+from showers.dataset import Dataset
+from showers.progress import silent
+from showers.schema import InputError
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    """Shards of one chunk, so that a small set has several."""
+    monkeypatch.setattr(extract, "SHARD_EVENTS", 512)
+
+
+def _all(table):
+    return table.matrix(table.columns)
+
+
+def _same_bits(a, b):
+    np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def test_table_of_a_dataset(write, draw):
+    folder = write(draw(700))
+    table = build_table(folder)
+    assert table.folder == default_path(folder)
+    assert len(table) == 700
+    assert set(table.columns) <= set(CATALOGUE)
+    matrix = _all(table)
+    assert matrix.dtype == np.float32
+    assert matrix.flags.f_contiguous
+    assert matrix.shape == (700, len(table.columns))
+    frame = table.frame().collect()
+    assert frame.columns[0] == EVENT_COLUMN
+    assert frame[EVENT_COLUMN].to_list() == list(range(700))
+    head = json.loads((table.folder / CATALOGUE_FILE).read_text())
+    assert [column["name"] for column in head["columns"]] == list(table.columns)
+    assert {"unit", "meaning", "formula", "source", "group"} <= set(head["columns"][0])
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_same_bits_for_any_number_of_workers_and_shards(write, draw, tmp_path, monkeypatch):
+    folder = write(draw(1_300))
+    one = build_table(folder, tmp_path / "one", workers=1)
+    two = build_table(folder, tmp_path / "two", workers=2)
+    assert len(one.parts()) == 3
+    monkeypatch.setattr(extract, "SHARD_EVENTS", 16_384)
+    whole = build_table(folder, tmp_path / "whole", workers=1)
+    assert len(whole.parts()) == 1
+    _same_bits(_all(one), _all(two))
+    _same_bits(_all(one), _all(whole))
+
+
+def test_chunk_size_changes_at_most_two_ulp(write, draw, monkeypatch):
+    data = Dataset.open(write(draw(600)), labels=False)
+    groups = frozenset(feature.group for feature in CATALOGUE.values())
+    usual = compute_rows(data, 0, 600, groups).to_numpy()
+    for size in (64, 113, 600):
+        monkeypatch.setattr(extract, "chunk_size", lambda device, size=size: size)
+        other = compute_rows(data, 0, 600, groups).to_numpy()
+        np.testing.assert_array_equal(np.isnan(usual), np.isnan(other))
+        some = ~np.isnan(usual)
+        gap = np.abs(usual[some] - other[some])
+        assert np.all(gap <= 2 * np.spacing(np.abs(usual[some])))
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_resumes_and_reuses(write, draw, monkeypatch):
+    folder = write(draw(1_100))
+    written = []
+    original = extract.write_shard
+
+    def stopping(number, *arguments):
+        if number == 2:
+            raise KeyboardInterrupt
+        written.append(number)
+        return original(number, *arguments)
+
+    monkeypatch.setattr(extract, "write_shard", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        build_table(folder, workers=1)
+    with pytest.raises(InputError, match="unfinished"):
+        FeatureTable.open(default_path(folder))
+    first = part_path(default_path(folder), 0).stat().st_mtime_ns
+
+    def counting(number, *arguments):
+        written.append(number)
+        return original(number, *arguments)
+
+    monkeypatch.setattr(extract, "write_shard", counting)
+    table = build_table(folder, workers=1)
+    assert written == [0, 1, 2]
+    assert part_path(table.folder, 0).stat().st_mtime_ns == first
+    build_table(folder, workers=1)
+    assert written == [0, 1, 2]
+    monkeypatch.setattr(extract, "code_version", lambda: "another")
+    build_table(folder, workers=1)
+    assert written == [0, 1, 2, 0, 1, 2]
+
+
+def test_another_dataset_is_not_mistaken_for_the_first(write, draw):
+    table = build_table(write(draw(50)))
+    again = build_table(write(draw(50), "other"), table.folder)
+    assert table.fingerprint == again.fingerprint
+    changed = build_table(write(draw(50, seed=2), "changed"), table.folder)
+    assert changed.fingerprint != table.fingerprint
+
+
+@pytest.mark.parametrize("n", [1, 511, 513])
+def test_sizes_that_no_chunk_divides(write, draw, n):
+    assert len(_all(build_table(write(draw(n))))) == n
+
+
+def test_age_is_used_where_the_protocol_has_it(write, draw):
+    showers = draw(60)
+    age = showers.truth["age"].to_numpy().astype(np.float32)
+    table = build_table(write(showers, age=age))
+    assert {"Age", "fit_minus_age"} <= set(table.columns)
+    np.testing.assert_array_equal(table.matrix(["Age"])[:, 0], age)
+    assert "Age" in feature_set("scalars", table.columns)
+
+
+def test_groups_can_be_switched_off(write, draw):
+    table = build_table(write(draw(60)), groups=["reconstruction", "size"])
+    assert {CATALOGUE[name].group for name in table.columns} == {"reconstruction", "size"}
+    with pytest.raises(InputError, match="unknown feature group 'sizes'"):
+        build_table(table.folder.with_suffix(""), groups=["sizes"])
+
+
+def test_rows_and_refusals(write, draw, tmp_path):
+    table = build_table(write(draw(300)))
+    every = table.matrix(["Ne", "fit_lg_ne"])
+    rows = np.array([299, 0, 17])
+    _same_bits(table.matrix(["Ne", "fit_lg_ne"], rows).copy(order="C"), every[rows].copy(order="C"))
+    mask = np.zeros(300, bool)
+    mask[5:9] = True
+    _same_bits(table.matrix(["Ne"], mask), every[mask][:, :1])
+    with pytest.raises(InputError, match="no column 'Nx'"):
+        table.matrix(["Nx"])
+    with pytest.raises(InputError, match="row 300 is not in a table of 300 events"):
+        table.matrix(["Ne"], np.array([300]))
+    with pytest.raises(InputError, match="not a feature table"):
+        FeatureTable.open(tmp_path)
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(InputError, match="is not a feature table"):
+        build_table(tmp_path / "set", tmp_path)
+    part_path(table.folder, 0).unlink()
+    with pytest.raises(InputError, match="is missing"):
+        FeatureTable.open(table.folder)
+
+
+def test_bad_cells_are_refused(write, draw):
+    showers = draw(40)
+    showers.matrices[33, 2, 3, 1] = -1.0
+    with pytest.raises(InputError, match=r"matrices.npy: event 33, cell \(2, 3\), channel 1"):
+        build_table(write(showers), workers=1)
+
+
+def test_labels_are_not_needed_nor_in_the_table(tiny_composition, tmp_path):
+    table = build_table(tiny_composition / "composition_test", tmp_path / "table", bars=silent)
+    assert not any("label" in name.lower() for name in table.columns)
+    converged = table.matrix(["fit_converged"])[:, 0]
+    assert np.nanmean(converged) > 0.995
+
+
+def test_memory_does_not_grow_with_events(write, draw):
+    folder = write(draw(3_000))
+    build_table(folder, workers=1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    large = draw(3_000)
+    many = type(large)(
+        pl.concat([large.truth] * 8), np.tile(large.matrices, (8, 1, 1, 1)), np.tile(large.scalars, (8, 1))
+    )
+    big = write(many, "big")
+    after_writing = max(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    build_table(big, workers=1)
+    grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - after_writing) / 1024
+    assert grown_mb < 150
