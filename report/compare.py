@@ -71,12 +71,12 @@ def _task_of(runs: Sequence[Path]) -> Task:
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that tell them apart."""
+    """Return the shortest ends of the paths that tell them apart; numbers where the same run is given twice."""
     for depth in range(1, 9):
         names = ["/".join(Path(run).resolve().parts[-depth:]) for run in runs]
         if len(set(names)) == len(names):
             return names
-    return [str(run) for run in runs]
+    return [f"{Path(run).resolve().name} ({k + 1})" for k, run in enumerate(runs)]
 
 
 def _entry(run: Path, name: str, truth: Truth, task: Task) -> Entry:
