@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import lightgbm
@@ -35,6 +36,34 @@ BOOSTED_SETTINGS: Mapping[str, Any] = {
 }
 
 
+@dataclass(frozen=True)
+class StackInputs:
+    """What a meta-learner learns from: N judged events, all of them predicted out-of-fold."""
+
+    learners: tuple[str, ...]
+    log_proba: np.ndarray
+    """(L, N, C) calibrated out-of-fold log-probabilities."""
+    labels: np.ndarray
+    """(N,) class numbers."""
+    folds: np.ndarray
+    """(N,) fold of each event."""
+    context: np.ndarray | None = None
+    """(N, K) quantities of the event that some meta-learners look at."""
+    weights: np.ndarray | None = None
+    """(N,) event weights, or None for one each."""
+
+    def take(self, use: np.ndarray) -> StackInputs:
+        """Return the events that ``use`` (N,) bool names."""
+        return replace(
+            self,
+            log_proba=np.ascontiguousarray(self.log_proba[:, use]),
+            labels=self.labels[use],
+            folds=self.folds[use],
+            context=None if self.context is None else self.context[use],
+            weights=None if self.weights is None else self.weights[use],
+        )
+
+
 class MetaLearner(ABC):
     """Maps (L, N, C) log-probabilities, and optionally (N, K) quantities of the event, to (N, C).
 
@@ -50,16 +79,8 @@ class MetaLearner(ABC):
         self.learners = tuple(learners)
 
     @abstractmethod
-    def fit(
-        self,
-        log_proba: np.ndarray,
-        labels: np.ndarray,
-        *,
-        judge: Judge,
-        event_weights: np.ndarray | None = None,
-        context: np.ndarray | None = None,
-    ) -> None:
-        """Learn from calibrated out-of-fold log-probabilities of events that pass the evaluation cuts."""
+    def fit(self, inputs: StackInputs, judge: Judge) -> None:
+        """Learn; greedy selection asks the judge, all others minimise the log-loss."""
 
     @abstractmethod
     def predict(self, log_proba: np.ndarray, context: np.ndarray | None = None) -> np.ndarray:
@@ -83,19 +104,11 @@ class LogPool(MetaLearner):
 
     name = "log_pool"
 
-    def fit(
-        self,
-        log_proba: np.ndarray,
-        labels: np.ndarray,
-        *,
-        judge: Judge,
-        event_weights: np.ndarray | None = None,
-        context: np.ndarray | None = None,
-    ) -> None:
+    def fit(self, inputs: StackInputs, judge: Judge) -> None:
         """Learn weights and biases."""
-        self.weights_, self.bias_ = fit_pool(log_proba, labels, event_weights)
-        if event_weights is not None:
-            self.weights_, self.bias_ = _back_to_natural(log_proba, labels, self.weights_, self.bias_)
+        self.weights_, self.bias_ = fit_pool(inputs.log_proba, inputs.labels, inputs.weights)
+        if inputs.weights is not None:
+            self.weights_, self.bias_ = _back_to_natural(inputs, self.weights_, self.bias_)
 
     def predict(self, log_proba: np.ndarray, context: np.ndarray | None = None) -> np.ndarray:
         """Return the pool."""
@@ -120,16 +133,9 @@ class Greedy(LogPool):
 
     name = "greedy"
 
-    def fit(
-        self,
-        log_proba: np.ndarray,
-        labels: np.ndarray,
-        *,
-        judge: Judge,
-        event_weights: np.ndarray | None = None,
-        context: np.ndarray | None = None,
-    ) -> None:
+    def fit(self, inputs: StackInputs, judge: Judge) -> None:
         """Add, round after round, the learner that lowers the metric most; keep the best round."""
+        log_proba, labels = inputs.log_proba, inputs.labels
         counts = np.zeros(len(log_proba))
         best_counts, best_metric = counts.copy(), np.inf
         total = np.zeros_like(log_proba[0])
@@ -141,7 +147,7 @@ class Greedy(LogPool):
             if metrics[chosen] < best_metric:
                 best_counts, best_metric = counts.copy(), metrics[chosen]
         weights, bias = best_counts / best_counts.sum(), np.zeros(log_proba.shape[2])
-        self.weights_, self.bias_ = _back_to_natural(log_proba, labels, weights, bias)
+        self.weights_, self.bias_ = _back_to_natural(inputs, weights, bias)
 
 
 class Logistic(MetaLearner):
@@ -149,39 +155,31 @@ class Logistic(MetaLearner):
 
     name = "logistic"
 
-    def fit(
-        self,
-        log_proba: np.ndarray,
-        labels: np.ndarray,
-        *,
-        judge: Judge,
-        event_weights: np.ndarray | None = None,
-        context: np.ndarray | None = None,
-    ) -> None:
+    def fit(self, inputs: StackInputs, judge: Judge) -> None:
         """Learn the matrix and the biases."""
-        n_learners, _, n_classes = log_proba.shape
-        self._take_scale(context)
+        n_learners, _, n_classes = inputs.log_proba.shape
+        self._take_scale(inputs.context)
         centre = np.tile(np.eye(n_classes) / n_learners, (n_learners, 1))
-        inputs = self._inputs(log_proba, context)
-        centre = np.vstack([centre, np.zeros((inputs.shape[1] - len(centre), n_classes))])
-        pull = LOGISTIC_PULL_EVENTS / len(labels)
-        self.matrix_, self.bias_ = fit_linear(inputs, labels, centre, event_weights, pull=pull)
+        columns = self._columns(inputs.log_proba, inputs.context)
+        centre = np.vstack([centre, np.zeros((columns.shape[1] - len(centre), n_classes))])
+        pull = LOGISTIC_PULL_EVENTS / len(inputs.labels)
+        self.matrix_, self.bias_ = fit_linear(columns, inputs.labels, centre, inputs.weights, pull=pull)
         self.scales_ = np.ones(n_classes)
         self.shift_ = np.zeros(n_classes)
-        if event_weights is not None:
-            weighted = log_softmax(inputs @ self.matrix_ + self.bias_)
-            self.scales_, self.shift_ = fit_scaling(weighted, labels, per_class=True)
+        if inputs.weights is not None:
+            weighted = log_softmax(columns @ self.matrix_ + self.bias_)
+            self.scales_, self.shift_ = fit_scaling(weighted, inputs.labels, per_class=True)
 
     def predict(self, log_proba: np.ndarray, context: np.ndarray | None = None) -> np.ndarray:
         """Return the regression's log-posteriors."""
-        raw = log_softmax(self._inputs(log_proba, context) @ self.matrix_ + self.bias_)
+        raw = log_softmax(self._columns(log_proba, context) @ self.matrix_ + self.bias_)
         return log_softmax(raw * self.scales_ + self.shift_)
 
     def _take_scale(self, context: np.ndarray | None) -> None:
         self.centre_ = np.zeros(0) if context is None else context.mean(axis=0)
         self.spread_ = np.ones(0) if context is None else np.maximum(context.std(axis=0), 1e-9)
 
-    def _inputs(self, log_proba: np.ndarray, context: np.ndarray | None) -> np.ndarray:
+    def _columns(self, log_proba: np.ndarray, context: np.ndarray | None) -> np.ndarray:
         stacked = np.concatenate(list(log_proba), axis=1)
         if not len(self.centre_):
             return stacked
@@ -212,32 +210,26 @@ class Boosted(MetaLearner):
 
     name = "boosted"
 
-    def fit(
-        self,
-        log_proba: np.ndarray,
-        labels: np.ndarray,
-        *,
-        judge: Judge,
-        event_weights: np.ndarray | None = None,
-        context: np.ndarray | None = None,
-    ) -> None:
+    def fit(self, inputs: StackInputs, judge: Judge) -> None:
         """Fit the pool, then trees on what it leaves."""
         self.pool_ = LogPool(self.learners)
-        self.pool_.fit(log_proba, labels, judge=judge, event_weights=event_weights)
-        start = self.pool_.predict(log_proba)
+        self.pool_.fit(inputs, judge)
+        start = self.pool_.predict(inputs.log_proba)
         settings = {**BOOSTED_SETTINGS, "num_class": start.shape[1]}
-        data = lightgbm.Dataset(self._inputs(log_proba, context), labels, init_score=start, weight=event_weights)
+        columns = self._columns(inputs.log_proba, inputs.context)
+        data = lightgbm.Dataset(columns, inputs.labels, init_score=start, weight=inputs.weights)
         self.booster_ = lightgbm.train(settings, data, num_boost_round=BOOSTED_ROUNDS)
         self.scales_, self.shift_ = np.ones(start.shape[1]), np.zeros(start.shape[1])
-        if event_weights is not None:
-            self.scales_, self.shift_ = fit_scaling(self.predict(log_proba, context), labels, per_class=True)
+        if inputs.weights is not None:
+            weighted = self.predict(inputs.log_proba, inputs.context)
+            self.scales_, self.shift_ = fit_scaling(weighted, inputs.labels, per_class=True)
 
     def predict(self, log_proba: np.ndarray, context: np.ndarray | None = None) -> np.ndarray:
         """Return pool plus trees."""
-        trees = self.booster_.predict(self._inputs(log_proba, context), raw_score=True, num_threads=1)
+        trees = self.booster_.predict(self._columns(log_proba, context), raw_score=True, num_threads=1)
         return log_softmax(log_softmax(self.pool_.predict(log_proba) + np.asarray(trees)) * self.scales_ + self.shift_)
 
-    def _inputs(self, log_proba: np.ndarray, context: np.ndarray | None) -> np.ndarray:
+    def _columns(self, log_proba: np.ndarray, context: np.ndarray | None) -> np.ndarray:
         columns = [*log_proba] if context is None else [*log_proba, context]
         return np.concatenate(columns, axis=1)
 
@@ -257,17 +249,11 @@ class Boosted(MetaLearner):
         self.booster_ = lightgbm.Booster(model_str=content["booster"])
         self.scales_, self.shift_ = np.array(content["scales"], float), np.array(content["shift"], float)
 
-    def importance(self) -> dict[str, float]:
-        """Return equal weights: the trees may use any learner."""
-        return super().importance()
 
-
-def _back_to_natural(
-    log_proba: np.ndarray, labels: np.ndarray, weights: np.ndarray, bias: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _back_to_natural(inputs: StackInputs, weights: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Give a pool natural priors and the right sharpness again: one scale, one bias per class, fitted unweighted."""
-    weighted = np.tensordot(weights, log_proba, axes=1) + bias
-    (scale,), shift = fit_pool(weighted[None], labels)
+    weighted = np.tensordot(weights, inputs.log_proba, axes=1) + bias
+    (scale,), shift = fit_pool(weighted[None], inputs.labels)
     return weights * scale, bias * scale + shift
 
 

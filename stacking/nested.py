@@ -8,7 +8,7 @@ seen its label, and the gain over the learners is the gain to expect on new even
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import joblib
@@ -17,7 +17,7 @@ import numpy as np
 from showers.progress import Progress
 from stacking.gamma_scores import gamma_scores
 from stacking.judges import GammaJudge, Judge
-from stacking.meta import META_LEARNERS, MetaLearner
+from stacking.meta import META_LEARNERS, MetaLearner, StackInputs
 
 MAX_META_FOLDS = 5
 """More learner folds are merged: meta-learners have few parameters, and the fits grow with the square."""
@@ -42,19 +42,6 @@ class Stacked:
     """Judge's loss of each meta-learner's cross-validated predictions."""
 
 
-@dataclass(frozen=True)
-class StackInputs:
-    """Everything a meta-learner is fitted on; N judged events."""
-
-    learners: tuple[str, ...]
-    log_proba: np.ndarray
-    """(L, N, C) calibrated out-of-fold log-probabilities."""
-    labels: np.ndarray
-    folds: np.ndarray
-    """(N,) fold of each event."""
-    context: np.ndarray | None = None
-
-
 def event_weights(inputs: StackInputs, judge: Judge) -> np.ndarray | None:
     """Return fit weights (N,): for gamma sets, hadrons near the operating point count several times."""
     if not isinstance(judge, GammaJudge):
@@ -66,16 +53,9 @@ def event_weights(inputs: StackInputs, judge: Judge) -> np.ndarray | None:
 
 def fit_meta(name: str, inputs: StackInputs, judge: Judge, use: np.ndarray) -> MetaLearner:
     """Fit one meta-learner on the events that ``use`` (N,) bool names."""
-    part = StackInputs(
-        inputs.learners,
-        np.ascontiguousarray(inputs.log_proba[:, use]),
-        inputs.labels[use],
-        inputs.folds[use],
-        None if inputs.context is None else inputs.context[use],
-    )
+    part = inputs.take(use)
     meta = META_LEARNERS[name](inputs.learners)
-    weights = event_weights(part, judge)
-    meta.fit(part.log_proba, part.labels, judge=judge, event_weights=weights, context=part.context)
+    meta.fit(replace(part, weights=event_weights(part, judge)), judge)
     return meta
 
 

@@ -21,7 +21,8 @@ from stacking.gamma_scores import gamma_scores, threshold_table
 from stacking.gate import Gate, decide_gate
 from stacking.job import Folds, Job
 from stacking.judges import Judge, judge_for
-from stacking.nested import Stacked, StackInputs, choose_and_fit
+from stacking.meta import StackInputs
+from stacking.nested import Stacked, choose_and_fit
 from stacking.oof import test_log_proba
 from stacking.resources import Cost, measured
 from stacking.runfolder import PREDICTIONS_FILE, write_out_of_fold, write_predictions, write_test_posteriors

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from models.posterior import log_softmax
-from stacking.judges import CompositionJudge, GammaJudge, Judge, LogLossJudge
-from stacking.meta import META_LEARNERS, LogPool, meta_from_json, meta_to_json
-from stacking.nested import HADRON_WEIGHT, StackInputs, choose_and_fit, event_weights
+from stacking.judges import CompositionJudge, GammaJudge, LogLossJudge
+from stacking.meta import META_LEARNERS, LogPool, StackInputs, meta_from_json, meta_to_json
+from stacking.nested import HADRON_WEIGHT, choose_and_fit, event_weights
 from stacking.softmax import fit_pool, log_loss_per_event
 
 N = 5000
@@ -32,15 +33,11 @@ def _problem(n_classes: int = 3, n: int = N, seed: int = 0, prior: list[float] |
     return StackInputs(("left", "right", "noise"), z, labels, np.arange(n) % 3, rng.normal(size=(n, 2)))
 
 
-def _judge(name: str) -> Judge:
-    return {"log_loss": LogLossJudge(), "composition": CompositionJudge(), "gamma": GammaJudge()}[name]
-
-
 @pytest.mark.parametrize("name", META_LEARNERS)
 def test_each_meta_learner_finds_the_known_pool(name: str) -> None:
     train, new = _problem(), _problem(seed=1)
     meta = META_LEARNERS[name](train.learners)
-    meta.fit(train.log_proba, train.labels, judge=LogLossJudge(), context=train.context)
+    meta.fit(train, LogLossJudge())
     exact = log_softmax(new.log_proba[0] + new.log_proba[1])
     loss = log_loss_per_event(meta.predict(new.log_proba, new.context), new.labels).mean()
     best = log_loss_per_event(exact, new.labels).mean()
@@ -64,7 +61,7 @@ def test_greedy_selection_serves_the_real_metric() -> None:
     problem = _problem(n_classes=5, n=4000)
     judge = CompositionJudge()
     greedy = META_LEARNERS["greedy"](problem.learners)
-    greedy.fit(problem.log_proba, problem.labels, judge=judge)
+    greedy.fit(problem, judge)
     errors = [judge.metric(z, problem.labels) for z in problem.log_proba]
     assert judge.metric(greedy.predict(problem.log_proba), problem.labels) < min(errors)
     assert greedy.importance()["noise"] < 0.15
@@ -79,7 +76,7 @@ def test_weighted_hadrons_do_not_shift_the_posterior(name: str) -> None:
     assert set(np.unique(weights)) == {1.0, HADRON_WEIGHT}
     assert (weights[train.labels == 0] == 1).all()
     meta = META_LEARNERS[name](train.learners)
-    meta.fit(train.log_proba, train.labels, judge=judge, event_weights=weights, context=train.context)
+    meta.fit(replace(train, weights=weights), judge)
     predicted = meta.predict(new.log_proba, new.context)
     assert np.exp(predicted[:, 0]).mean() == pytest.approx(0.1, abs=0.012)
     exact = log_softmax(new.log_proba[0] + new.log_proba[1])
