@@ -29,8 +29,9 @@ TREES_AT_ONCE = 25
 class RandomForest(TableLearner):
     """Forest of ``trees`` trees on bootstrap samples.
 
-    Settings: ``trees``, ``min_samples_leaf``, ``max_features``, ``max_depth``, ``max_samples`` as in scikit-learn, and
-    ``smoothing``, the events ``a`` that each leaf gets of the training mix. There is nothing to stop early.
+    Settings: ``trees``, ``min_samples_leaf``, ``max_features``, ``max_depth`` as in scikit-learn; ``max_events``, most
+    events per tree, which bounds the forest's size; ``smoothing``, the events ``a`` that each leaf gets of the training
+    mix. There is nothing to stop early.
     """
 
     model_files = (MODEL_FILE,)
@@ -39,7 +40,7 @@ class RandomForest(TableLearner):
         "min_samples_leaf": 8,
         "max_features": "sqrt",
         "max_depth": None,
-        "max_samples": None,
+        "max_events": 300_000,
         "smoothing": 2.0,
     }
     bootstrap = True
@@ -50,14 +51,15 @@ class RandomForest(TableLearner):
     def _fit(
         self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
     ) -> None:
-        trees = int(self.chosen["trees"])
+        trees, most = int(self.chosen["trees"]), int(self.chosen["max_events"])
+        many = len(train.labels) > most
         forest = self.kind(
             n_estimators=trees,
             min_samples_leaf=self.chosen["min_samples_leaf"],
             max_features=self.chosen["max_features"],
             max_depth=self.chosen["max_depth"],
-            max_samples=self.chosen["max_samples"] if self.bootstrap else None,
-            bootstrap=self.bootstrap,
+            max_samples=most if many else None,
+            bootstrap=self.bootstrap or many,
             random_state=seed,
             n_jobs=self.threads,
             warm_start=True,
@@ -102,8 +104,8 @@ class RandomForest(TableLearner):
 class ExtraTrees(RandomForest):
     """Forest whose splits are drawn at random, each tree on all events; settings as :class:`RandomForest`."""
 
-    # Drawn at random, most of few splits would fall on columns that say nothing: more of them are tried.
-    defaults: ClassVar[dict[str, Any]] = {**RandomForest.defaults, "max_features": 0.5}
+    # Splits drawn at random among few columns would mostly fall on those that say nothing: all are tried.
+    defaults: ClassVar[dict[str, Any]] = {**RandomForest.defaults, "max_features": 1.0}
     bootstrap = False
     kind = ExtraTreesClassifier
 

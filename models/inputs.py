@@ -51,11 +51,7 @@ class InputTransform:
     @classmethod
     def fit(cls, batch: Batch, columns: tuple[str, ...]) -> Self:
         """Learn scales from training events; columns that never vary are left out."""
-        names = set(columns)
-        vectors = [pair for pair in VECTORS if set(pair) <= names]
-        if AZIMUTH in names and ZENITH in names:
-            vectors.append((ZENITH, AZIMUTH))
-        in_vectors = {name for pair in vectors for name in pair} - {ZENITH}
+        vectors, in_vectors = _vectors_among(columns)
         step = max(1, len(batch) // FIT_EVENTS)
         rows = slice(None, None, step)
         plain, scales, centres, widths, flagged = [], [], [], [], []
@@ -83,6 +79,12 @@ class InputTransform:
             centre=np.array(centres),
             width=np.array(widths),
         )
+
+    @classmethod
+    def nominal(cls, columns: tuple[str, ...]) -> Self:
+        """Return the inputs that these columns give if all of them vary and none is ever missing."""
+        vectors, in_vectors = _vectors_among(columns)
+        return cls(columns, tuple(name for name in columns if name not in in_vectors), tuple(vectors))
 
     @property
     def n_inputs(self) -> int:
@@ -164,6 +166,15 @@ def column_values(batch: Batch, name: str) -> np.ndarray:
 def signed_log(values: np.ndarray, scale: float) -> np.ndarray:
     """Return ``sign(v) ln(1 + |v| / scale)``; with scale 0 the values themselves."""
     return np.sign(values) * np.log1p(np.abs(values) / scale) if scale > 0 else values
+
+
+def _vectors_among(columns: tuple[str, ...]) -> tuple[list[tuple[str, str]], set[str]]:
+    """Return the vectors that the columns hold, and the columns that enter only as their components."""
+    names = set(columns)
+    vectors = [pair for pair in VECTORS if set(pair) <= names]
+    if {ZENITH, AZIMUTH} <= names:
+        vectors.append((ZENITH, AZIMUTH))
+    return vectors, {name for pair in vectors for name in pair} - {ZENITH}
 
 
 def _log_scale(present: np.ndarray) -> float:

@@ -78,9 +78,9 @@ COMPOSITION_SYSTEMS = (
     LearnerSpec(
         "published.mlp517",
         _FLAT,
-        "MLP 517-512-512 on the flattened grid",
+        "MLP on the 517 cells and scalars, 512-512",
         None,
-        settings={"hidden": (517, 512, 512), "activation": "relu", "norm": False, "augment": False},
+        settings={"hidden": (512, 512), "activation": "relu", "norm": False, "augment": False},
         quick={"epochs": 8},
         needs_grid=True,
         tasks=(COMPOSITION.name,),
@@ -188,9 +188,9 @@ GAMMA_SYSTEMS = (
     LearnerSpec(
         "published.gamma_mlp517",
         _FLAT,
-        "MLP 517-512-512 on the flattened grid",
+        "MLP on the 517 cells and scalars, 512-512",
         None,
-        settings={"hidden": (517, 512, 512), "activation": "relu", "norm": False, "augment": False},
+        settings={"hidden": (512, 512), "activation": "relu", "norm": False, "augment": False},
         quick={"epochs": 8},
         needs_grid=True,
         tasks=(GAMMA.name,),

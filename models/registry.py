@@ -13,12 +13,16 @@ from typing import Any
 
 from rich.table import Table
 
+from features.catalogue import CATALOGUE, feature_set
 from models.base import Learner
 from models.ours import OURS
 from models.published import PUBLISHED
 from models.saving import HEADER_FILE, read_header
 from models.spec import LearnerSpec
-from showers.schema import InputError, Task
+from showers.schema import AGE, COMPOSITION, TASKS, InputError, Task
+
+V2_COLUMNS = tuple(name for name in CATALOGUE if name not in (AGE.name, "fit_minus_age"))
+"""Columns of a feature table in the v2 protocol, which has no reconstructed age."""
 
 
 def spec(name: str) -> LearnerSpec:
@@ -100,13 +104,14 @@ def fitting(task: Task) -> tuple[LearnerSpec, ...]:
 
 
 def rows() -> list[dict[str, str]]:
-    """Return name, kind, inputs, tasks, meaning and source of every learner."""
+    """Return name, kind, tasks, inputs, weights (of networks), meaning and source of every learner."""
     return [
         {
             "name": entry.name,
             "kind": entry.kind,
-            "inputs": entry.inputs,
             "tasks": ", ".join(entry.tasks) or "any",
+            "inputs": entry.inputs,
+            "weights": weights_of(entry),
             "meaning": entry.meaning,
             "source": entry.source,
         }
@@ -114,14 +119,28 @@ def rows() -> list[dict[str, str]]:
     ]
 
 
+def weights_of(entry: LearnerSpec) -> str:
+    """Return how many weights a network has in the benchmark's v2 protocol, in words; empty for other learners."""
+    # Only who lists the learners waits for torch; whoever asks for a name does not.
+    from models.average import Average
+    from models.networks.learner import NetworkLearner
+
+    task = TASKS[entry.tasks[0]] if entry.tasks else COMPOSITION
+    learner = create(entry, task.classes)
+    parts = learner.members if isinstance(learner, Average) else [learner]
+    columns = feature_set(entry.features, V2_COLUMNS) if isinstance(entry.features, str) else entry.features or ()
+    counts = [part.count_weights(columns) for part in parts if isinstance(part, NetworkLearner)]
+    return f"{sum(counts):,}" if counts else ""
+
+
 def listing() -> Table:
     """Return all learners as a table to print."""
     table = Table(title="Base learners", row_styles=["", "dim"])
-    content = rows()
-    for name in content[0]:
-        table.add_column(name, overflow="fold")
-    for row in content:
-        table.add_row(*row.values())
+    for name in ("name", "inputs", "weights", "what it is", "source"):
+        table.add_column(name, overflow="fold", justify="right" if name == "weights" else "left")
+    for row in rows():
+        what = row["meaning"] if row["tasks"] == "any" else f"{row['meaning']} ({row['tasks']})"
+        table.add_row(row["name"], row["inputs"], row["weights"], what, row["source"])
     return table
 
 

@@ -17,6 +17,9 @@ from models.saving import read_header, write_header
 from showers.progress import Progress
 from showers.schema import InputError
 
+PREDICT_ROWS = 1 << 18
+"""Rows predicted at once: libraries copy what they predict, so memory stays bounded."""
+
 
 @dataclass(frozen=True)
 class TableEvents:
@@ -62,9 +65,10 @@ class TableLearner(Learner):
         """Return (n, C) float64 log-posteriors with natural priors."""
         self._check_fitted()
         table = select_table(batch, self.columns_)
-        if not len(batch):
+        log_q = [self._log_proba(table[k : k + PREDICT_ROWS]) for k in range(0, len(batch), PREDICT_ROWS)]
+        if not log_q:
             return np.empty((0, len(self.classes)))
-        return undo_training_prior(self._log_proba(table), self.class_weights_)
+        return undo_training_prior(np.concatenate(log_q), self.class_weights_)
 
     def save(self, folder: Path) -> None:
         """Write model files and header into ``folder``."""

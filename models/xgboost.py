@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import xgboost as xgb
 
+from features.backend import resolve_device
 from models.base import Batch
 from models.checks import select_table
 from models.lightgbm import unfold_contributions
@@ -63,8 +64,8 @@ class XGBoost(TableLearner):
     def _fit(
         self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
     ) -> None:
-        if device == "cuda" and not xgb.build_info().get("USE_CUDA", False):
-            raise InputError("device cuda: this XGBoost is built without CUDA; install the standard Linux wheel")
+        if device == "cuda":
+            check_can_use_cuda()
         self.device_ = device
         data = self._matrix(train, device)
         check = self._matrix(valid, device, reference=data)
@@ -140,6 +141,19 @@ class XGBoost(TableLearner):
             self.booster_ = xgb.Booster({"nthread": self.threads}, model_file=raw)
         except xgb.core.XGBoostError as error:
             raise InputError(f"{folder / MODEL_FILE} is not an XGBoost model: {str(error).splitlines()[0]}") from None
+
+
+def check_can_use_cuda() -> None:
+    """Refuse a device that XGBoost would silently replace by the CPU.
+
+    Raises
+    ------
+    InputError
+        Saying what is missing.
+    """
+    if not xgb.build_info().get("USE_CUDA", False):
+        raise InputError("device cuda: this XGBoost is built without CUDA; install the standard Linux wheel")
+    resolve_device("cuda")
 
 
 def check_ran_on_cuda(booster: xgb.Booster) -> None:

@@ -26,10 +26,10 @@ from models.saving import read_header, write_header
 from models.training import History, TrainingSettings, predict_logits, train
 from showers.files import atomic_path
 from showers.progress import Progress
-from showers.schema import GRID_SHAPE, InputError
+from showers.schema import AGE, GRID_SHAPE, SCALAR_NAMES, InputError
 
 WEIGHTS_FILE = "network.safetensors"
-ALL_SCALARS = ("E", "Ze", "Az", "Ne", "Nmu", "Age")
+ALL_SCALARS = (*SCALAR_NAMES, AGE.name)
 SIZES = ("Ne", "Nmu")
 TRAINING_NAMES = tuple(field.name for field in dataclasses.fields(TrainingSettings))
 
@@ -210,9 +210,18 @@ class NetworkLearner(Learner):
             torch.use_deterministic_algorithms(strict)
             torch.backends.cudnn.benchmark = benchmark
 
-    def count_weights(self, n_inputs: int) -> int:
-        """Return how many weights this network has with so many plain inputs; nothing is trained."""
-        inputs = InputTransform(columns=(), plain=tuple(f"input {k}" for k in range(n_inputs)))
+    def count_weights(self, table: tuple[str, ...] = (), *, age: bool = False) -> int:
+        """Return how many weights this network has with these table columns; nothing is trained.
+
+        Parameters
+        ----------
+        table
+            Columns of the feature table.
+        age
+            Whether the protocol has the reconstructed age.
+        """
+        scalars = [name for name in self.chosen["scalars"] if name not in table and (age or name != AGE.name)]
+        inputs = InputTransform.nominal((*table, *scalars))
         return sum(parameter.numel() for parameter in self.build(inputs, len(self.classes)).parameters())
 
     @property

@@ -20,7 +20,7 @@ from models.networks.physics import LG_A, PhysicsLearner
 from models.networks.resnet import ResNetLearner
 from models.networks.settransformer import HitTransformerLearner, SetTransformerLearner
 from models.networks.vit import ViTLearner
-from models.registry import load
+from models.registry import create, load, spec
 from showers.schema import COMPOSITION, InputError
 
 CLASSES = COMPOSITION.classes
@@ -57,21 +57,26 @@ def moved(batch: Batch, symmetry: int) -> Batch:
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "n_scalars", "published"),
+    ("name", "published"),
     [
-        (LeNetLearner, {}, 4, 36_810),
-        (LeNetLearner, {"channels": 32, "norm": True, "dense": (256, 128), "auxiliary": False}, 6, 139_000),
-        (HybridLearner, {}, 6, 731_000),
-        (ViTLearner, {}, 6, 567_000),
+        ("published.lenet", 36_810),
+        ("published.lenet_wide", 139_000),
+        ("published.hybrid_sam", 731_000),
+        ("published.vit", 567_000),
     ],
 )
-def test_sizes_are_the_published_ones(
-    kind: type[NetworkLearner], settings: dict[str, Any], n_scalars: int, published: int
-) -> None:
-    learner = kind(CLASSES, settings)
+def test_sizes_are_the_published_ones(name: str, published: int) -> None:
+    learner = create(spec(name), CLASSES)
+    assert isinstance(learner, NetworkLearner)
     # Only the first is known to the last weight; the others are published in thousands.
-    tolerance = 0 if published == 36_810 else 5_000
-    assert abs(learner.count_weights(n_scalars) - published) <= tolerance
+    tolerance = 0 if published == 36_810 else 3_000
+    assert abs(learner.count_weights(age=True) - published) <= tolerance
+
+
+def test_counted_weights_are_those_of_a_trained_network(showers: tuple[Batch, Batch]) -> None:
+    for kind in (LeNetLearner, PhysicsLearner):
+        learner = fitted(kind, *showers, epochs=1)
+        assert learner.n_parameters == learner.count_weights()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -155,8 +160,8 @@ def test_table_columns_join_the_scalars_of_a_grid_network(showers: tuple[Batch, 
 
 def test_mass_head_exists_only_where_classes_have_a_mass(showers: tuple[Batch, Batch]) -> None:
     assert tuple(LG_A) == CLASSES
-    with_head = PhysicsLearner(CLASSES).count_weights(6)
-    assert with_head - PhysicsLearner(("a", "b", "c", "d", "e")).count_weights(6) == 128 + 1
+    with_head = PhysicsLearner(CLASSES).count_weights()
+    assert with_head - PhysicsLearner(("a", "b", "c", "d", "e")).count_weights() == 128 + 1
 
 
 def test_refusals(showers: tuple[Batch, Batch], tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from catboost.utils import get_gpu_device_count
 
 from models.base import Batch, Learner
+from models.lightgbm import gpu_device
 from models.posterior import event_log_loss
 from models.registry import LEARNERS, create, load, spec
 from showers.schema import COMPOSITION, InputError
@@ -205,6 +207,43 @@ def test_damaged_files_are_refused(name: str, learners: dict[str, Learner], tmp_
     model.unlink()
     with pytest.raises(InputError, match="does not exist"):
         load(folder)
+
+
+def test_lightgbm_without_cuda_says_so_and_trains_on_the_cpu(gaussians: Events) -> None:
+    if gpu_device() is not None:
+        pytest.skip("this LightGBM trains on a GPU")
+    learner = create(spec("lightgbm"), CLASSES, overrides={"rounds": 5})
+    with pytest.warns(UserWarning, match="trains on the CPU"):
+        learner.fit(gaussians[0].batch, gaussians[1].batch, seed=1, device="cuda")
+    assert learner.predict_log_proba(gaussians[2].batch).shape == (1500, 5)
+
+
+@pytest.mark.parametrize("name", ["xgboost", "catboost"])
+def test_cuda_without_a_gpu_is_refused(name: str, gaussians: Events) -> None:
+    if get_gpu_device_count():
+        pytest.skip("there is a GPU")
+    with pytest.raises(InputError, match=r"device .?cuda"):
+        create(spec(name), CLASSES).fit(gaussians[0].batch, gaussians[1].batch, seed=1, device="cuda")
+
+
+def test_long_tables_are_predicted_in_parts(
+    learners: dict[str, Learner], gaussians: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = gaussians[2].batch
+    whole = {name: learner.predict_log_proba(batch) for name, learner in learners.items() if name != "mlp"}
+    monkeypatch.setattr("models.table.PREDICT_ROWS", 400)
+    for name, expected in whole.items():
+        np.testing.assert_allclose(learners[name].predict_log_proba(batch), expected, atol=1e-12, err_msg=name)
+
+
+def test_large_forests_draw_fewer_events_per_tree(gaussians: Events) -> None:
+    train, valid, _ = gaussians
+    leaves = {}
+    for name in ("random_forest", "extra_trees"):
+        for most in (300, 10_000):
+            learner = create(spec(name), CLASSES, overrides={"trees": 5, "max_events": most})
+            leaves[name, most] = learner.fit(train.batch, valid.batch, seed=1).n_parameters
+        assert 0 < leaves[name, 300] < 0.3 * leaves[name, 10_000]
 
 
 def test_one_event_is_predicted(learners: dict[str, Learner], gaussians: Events) -> None:
