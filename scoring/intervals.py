@@ -36,6 +36,7 @@ from scoring.resampling import LEVEL, RESAMPLES, SEED, Interval, basic_interval,
 __all__ = [
     "LEVEL",
     "MIN_CLASS_EVENTS",
+    "RESAMPLES",
     "Interval",
     "McNemar",
     "Paired",

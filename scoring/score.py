@@ -9,10 +9,14 @@ import numpy as np
 
 from scoring.composition import composition_metrics, confusion_matrix, energy_bins, expected_fraction_error
 from scoring.gamma import EFFICIENCIES, efficiency_name, energy_zenith_grid, gamma_metrics, hadron_survival, zenith_bins
-from scoring.intervals import MIN_CLASS_EVENTS, clopper_pearson, confusion_intervals, survival_interval
+from scoring.intervals import MIN_CLASS_EVENTS, RESAMPLES, clopper_pearson, confusion_intervals, survival_interval
 from scoring.read import Truth, read_output, read_truth
 from showers.files import write_json
 from showers.schema import COMPOSITION, GAMMA, InputError, Task
+
+
+BIN_RESAMPLES = 1000
+"""Bootstrap replicas in each bin: their limits then wobble by a twelfth of a standard error."""
 
 
 def score_file(
@@ -86,7 +90,7 @@ def add_composition_intervals(metrics: dict[str, Any]) -> None:
     for found in metrics["energy_binned"].values():
         matrix = np.array(found["confusion_matrix"])
         found["too_few_events"] = bool(matrix.sum(axis=1).min() < MIN_CLASS_EVENTS)
-        found["intervals"] = _confusion_part(matrix, found.get("fraction_error"))
+        found["intervals"] = _confusion_part(matrix, found.get("fraction_error"), BIN_RESAMPLES)
 
 
 def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]:
@@ -110,15 +114,20 @@ def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]
         if per_class.min() > 0:
             value = expected_fraction_error(matrix)
             found[name]["expected_fraction_error"] = value
-            found[name]["intervals"]["expected_fraction_error"] = confusion_intervals(matrix, value)[0].as_dict()
+            found[name]["intervals"]["expected_fraction_error"] = confusion_intervals(
+                matrix, value, n_resamples=BIN_RESAMPLES
+            )[0].as_dict()
     return found
 
 
-def _confusion_part(matrix: np.ndarray, error: dict[str, Any] | None) -> dict[str, Any]:
+def _confusion_part(matrix: np.ndarray, error: dict[str, Any] | None, n_resamples: int = RESAMPLES) -> dict[str, Any]:
     part: dict[str, Any] = {"accuracy": clopper_pearson(int(np.trace(matrix)), int(matrix.sum())).as_dict()}
     if error is not None:
         overall, classes = confusion_intervals(
-            matrix, error["mean_fraction_error"], np.array(error["per_class_fraction_error"])
+            matrix,
+            error["mean_fraction_error"],
+            np.array(error["per_class_fraction_error"]),
+            n_resamples=n_resamples,
         )
         part["mean_fraction_error"] = overall.as_dict()
         part["per_class_fraction_error"] = [interval.as_dict() for interval in classes]
