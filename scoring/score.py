@@ -14,7 +14,6 @@ from scoring.read import Truth, read_output, read_truth
 from showers.files import write_json
 from showers.schema import COMPOSITION, GAMMA, InputError, Task
 
-
 BIN_RESAMPLES = 1000
 """Bootstrap replicas in each bin: their limits then wobble by a twelfth of a standard error."""
 
