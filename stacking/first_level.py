@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from showers.files import atomic_path, read_json
 from showers.progress import Progress
@@ -25,6 +27,7 @@ from stacking.oof import (
     held_out_log_proba,
     test_log_proba,
 )
+from stacking.parallel import in_processes
 from stacking.softmax import log_loss_per_event
 
 
@@ -81,7 +84,19 @@ def fold_tasks(job: Job, config_hash: str) -> list[FoldTask]:
     ]
 
 
-@dataclass
+@dataclass(frozen=True)
+class CalibratedLearner:
+    """One learner's out-of-fold predictions of the n judged events."""
+
+    raw: np.ndarray
+    """(n, C) log-probabilities as the learner gives them, averaged over repetitions."""
+    log_proba: np.ndarray
+    """(n, C) the same after cross-fitted calibration."""
+    calibrators: list[Calibrator]
+    """One per fit."""
+
+
+@dataclass(frozen=True)
 class Level:
     """Calibrated out-of-fold predictions of the judged events."""
 
@@ -95,64 +110,74 @@ class Level:
 
 
 def calibrated(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], progress: Progress) -> Level:
-    """Collect out-of-fold predictions, leave out learners that failed or leak, and calibrate the others."""
-    first_error = {failure.learner: failure for failure in reversed(failures)}
-    names: list[str] = []
-    stack: list[np.ndarray] = []
-    level = Level((), np.empty(0), {}, [], {})
+    """Collect out-of-fold predictions, leave out learners that failed or leak, and calibrate the others.
+
+    Raises
+    ------
+    InputError
+        If no learner is left.
+    """
+    one_task = {task.name: task for task in tasks}
+    errors = {f.learner: f"fold {f.fold}: {f.error}" for f in reversed(failures)}
+    for name in one_task:
+        leak = None if name in errors else _leak(job, folds, name)
+        errors |= {name: leak} if leak else {}
+    sound = [name for name in one_task if name not in errors]
+    if not sound:
+        name, error = next(iter(errors.items()))
+        raise InputError(f"no learner could be trained; {name}: {error}")
+    outcomes = in_processes(calibrate_learner, [(job.config.run, name, folds) for name in sound], workers=job.workers)
+    found: dict[str, CalibratedLearner] = {}
+    for name, outcome in zip(sound, outcomes, strict=True):
+        found[name] = outcome
+        progress(len(found), len(sound), name)
     labels = folds.labels[folds.judged]
-    learners = list(dict.fromkeys(task.name for task in tasks))
-    for number, name in enumerate(learners):
-        task = next(task for task in tasks if task.name == name)
-        if name in first_error:
-            failure = first_error[name]
-            level.records.append(_record(task, error=f"fold {failure.fold}: {failure.error}"))
-            continue
-        raw = held_out_log_proba(job.config.run, name, folds.partitions, folds.judged, job.task.n_classes)
-        raw = raw[:, folds.judged]
-        leak = _leak(job, name, raw)
-        if leak:
-            level.records.append(_record(task, error=leak))
-            continue
-        calibrators, calibrated = [], []
-        for repeat, partition in enumerate(folds.partitions):
-            fits, out = cross_fit(raw[repeat], labels, partition[folds.judged], job.config.n_folds)
+    return Level(
+        names=tuple(sound),
+        log_proba=np.stack([found[name].log_proba for name in sound]),
+        calibrators={name: found[name].calibrators for name in sound},
+        records=[_record(task, found.get(name), labels, errors.get(name)) for name, task in one_task.items()],
+        reliability={
+            name: {"raw": reliability(one.raw, labels), "calibrated": reliability(one.log_proba, labels)}
+            for name, one in found.items()
+        },
+    )
+
+
+def calibrate_learner(run: Path, name: str, folds: Folds) -> CalibratedLearner:
+    """Cross-fit the calibrators of one learner's fits, repetition by repetition."""
+    labels = folds.labels[folds.judged]
+    raw = _held_out(run, name, folds)
+    calibrators, results = [], []
+    with threadpool_limits(1):  # the same last bits in any process
+        for log_proba, partition in zip(raw, folds.partitions, strict=True):
+            fits, result = cross_fit(log_proba, labels, partition[folds.judged], folds.n_folds)
             calibrators += fits
-            calibrated.append(out)
-        level.calibrators[name] = calibrators
-        result = average_of(np.stack(calibrated)) if len(calibrated) > 1 else calibrated[0]
-        names.append(name)
-        stack.append(result)
-        level.records.append(_record(task, log_proba=result, raw=average_of(raw), labels=labels))
-        level.reliability[name] = {
-            "raw": reliability(average_of(raw), labels),
-            "calibrated": reliability(result, labels),
-        }
-        progress(number + 1, len(learners), name)
-    if not names:
-        raise InputError(f"no learner could be trained; {level.records[0]['name']}: {level.records[0]['error']}")
-    level.names, level.log_proba = tuple(names), np.stack(stack)
-    return level
+            results.append(result)
+        # One repetition needs no average: normalising again would only change last bits.
+        many = len(results) > 1
+        return CalibratedLearner(
+            average_of(raw) if many else raw[0], average_of(np.stack(results)) if many else results[0], calibrators
+        )
 
 
-def _leak(job: Job, name: str, raw: np.ndarray) -> str | None:
+def _held_out(run: Path, name: str, folds: Folds) -> np.ndarray:
+    """Return (R, n, C) raw out-of-fold log-probabilities of the judged events."""
+    return held_out_log_proba(run, name, folds.partitions, folds.judged)[:, folds.judged]
+
+
+def _leak(job: Job, folds: Folds, name: str) -> str | None:
     if job.test is None:
         return None
-    new = test_log_proba(job.config.run, name, job.config.n_folds * job.config.repeats)
     passing = job.test.passes_evaluation_cuts()
     if not passing.any():
         return None
+    raw = _held_out(job.config.run, name, folds)
+    new = test_log_proba(job.config.run, name, job.config.n_folds * job.config.repeats)
     return leak_remark(raw.reshape(-1, raw.shape[-1]), new[:, passing])
 
 
-def _record(
-    task: FoldTask,
-    *,
-    log_proba: np.ndarray | None = None,
-    raw: np.ndarray | None = None,
-    labels: np.ndarray | None = None,
-    error: str | None = None,
-) -> dict[str, Any]:
+def _record(task: FoldTask, found: CalibratedLearner | None, labels: np.ndarray, error: str | None) -> dict[str, Any]:
     record: dict[str, Any] = {
         "name": task.name,
         "status": "failed" if error else "ok",
@@ -160,16 +185,12 @@ def _record(
         "features": list(task.columns),
         "needs_grid": task.spec.needs_grid,
         "source": task.spec.source,
-        "log_loss": None,
-        "raw_log_loss": None,
-        "accuracy": None,
-        "n_parameters": None,
     }
-    if log_proba is not None and raw is not None and labels is not None:
-        record |= {
-            "log_loss": float(log_loss_per_event(log_proba, labels).mean()),
-            "raw_log_loss": float(log_loss_per_event(raw, labels).mean()),
-            "accuracy": float(np.mean(np.argmax(log_proba, axis=1) == labels)),
-            "n_parameters": read_json(fold_folder(task.run, task.name, 0) / TASK_FILE)["n_parameters"],
-        }
-    return record
+    if found is None:
+        return record | dict.fromkeys(("log_loss", "raw_log_loss", "accuracy", "n_parameters"))
+    return record | {
+        "log_loss": float(log_loss_per_event(found.log_proba, labels).mean()),
+        "raw_log_loss": float(log_loss_per_event(found.raw, labels).mean()),
+        "accuracy": float(np.mean(np.argmax(found.log_proba, axis=1) == labels)),
+        "n_parameters": read_json(fold_folder(task.run, task.name, 0) / TASK_FILE)["n_parameters"],
+    }

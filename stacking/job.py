@@ -60,3 +60,8 @@ class Folds:
     labels: np.ndarray
     """(N,) int64."""
     remark: str
+
+    @property
+    def n_folds(self) -> int:
+        """Number of folds."""
+        return int(self.partitions.max()) + 1

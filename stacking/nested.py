@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-import joblib
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from showers.progress import Progress
 from stacking.gamma_scores import gamma_scores
 from stacking.judges import GammaJudge, Judge
 from stacking.meta import META_LEARNERS, MetaLearner, StackInputs
+from stacking.parallel import in_processes
 
 MAX_META_FOLDS = 5
 """More learner folds are merged: meta-learners have few parameters, and the fits grow with the square."""
@@ -87,8 +88,8 @@ def choose_and_fit(
     n_folds = int(folds.max()) + 1
     left_out = list(_left_out(n_folds))
     jobs = [(name, out) for name in names for out in left_out]
-    run = joblib.Parallel(n_jobs=workers, return_as="generator")
-    outcomes = run(joblib.delayed(_fit_and_predict)(name, inputs, judge, folds, out) for name, out in jobs)
+    arguments = [(name, inputs, judge, folds, out) for name, out in jobs]
+    outcomes = in_processes(_fit_and_predict, arguments, workers=workers)
     found: dict[tuple[str, frozenset[int]], dict[int, np.ndarray]] = {}
     for number, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True), start=1):
         found[job] = outcome
@@ -117,12 +118,12 @@ def _left_out(n_folds: int) -> Iterator[frozenset[int]]:
 def _fit_and_predict(
     name: str, inputs: StackInputs, judge: Judge, folds: np.ndarray, out: frozenset[int]
 ) -> dict[int, np.ndarray]:
-    meta = fit_meta(name, inputs, judge, ~np.isin(folds, sorted(out)))
     predicted = {}
-    for k in sorted(out):
-        inside = folds == k
-        context = None if inputs.context is None else inputs.context[inside]
-        predicted[k] = meta.predict(inputs.log_proba[:, inside], context)
+    with threadpool_limits(1):  # the same last bits in any process
+        meta = fit_meta(name, inputs, judge, ~np.isin(folds, sorted(out)))
+        for k in sorted(out):
+            part = inputs.take(folds == k)
+            predicted[k] = meta.predict(part.log_proba, part.context)
     return predicted
 
 

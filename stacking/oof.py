@@ -8,7 +8,6 @@ run in processes of this machine or on a Dask cluster.
 
 from __future__ import annotations
 
-import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from showers.schema import InputError
 from stacking.config import hash_of
 from stacking.events import Events
 from stacking.folds import early_stopping_rows
+from stacking.parallel import in_processes
 from stacking.provenance import code_version
 from stacking.resources import Cost, measured
 
@@ -122,11 +122,10 @@ def run_tasks(
     """
     waiting = [task for task in tasks if not task.is_done()]
     done, failures = len(tasks) - len(waiting), []
-    with _backend(scheduler, threads), warnings.catch_warnings():
-        # Workers whose memory has grown are replaced between tasks; that is as it should be.
-        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
-        pool = joblib.Parallel(n_jobs=min(workers, max(1, len(waiting))), return_as="generator_unordered", batch_size=1)
-        for task_name, fold, error in pool(joblib.delayed(_attempt)(task) for task in waiting):
+    wanted = min(workers, max(1, len(waiting)))
+    with _backend(scheduler, threads):
+        outcomes = in_processes(_attempt, [(task,) for task in waiting], workers=wanted, ordered=False)
+        for task_name, fold, error in outcomes:
             done += 1
             if error:
                 failures.append(TaskFailure(task_name, fold, error))
@@ -258,7 +257,7 @@ def predict(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[s
     return result
 
 
-def held_out_log_proba(run: Path, learner: str, folds: np.ndarray, judged: np.ndarray, n_classes: int) -> np.ndarray:
+def held_out_log_proba(run: Path, learner: str, folds: np.ndarray, judged: np.ndarray) -> np.ndarray:
     """Collect a learner's out-of-fold log-probabilities.
 
     Parameters
@@ -274,15 +273,22 @@ def held_out_log_proba(run: Path, learner: str, folds: np.ndarray, judged: np.nd
     """
     repeats, n_events = folds.shape
     n_folds = int(folds.max()) + 1
-    result = np.full((repeats, n_events, n_classes), np.nan)
-    for repeat in range(repeats):
-        for k in range(n_folds):
-            file = fold_folder(run, learner, repeat * n_folds + k) / HELD_OUT_FILE
-            result[repeat, (folds[repeat] == k) & judged] = np.load(file, allow_pickle=False)["log_proba"]
+    parts = {}
+    for fold in range(repeats * n_folds):
+        with np.load(fold_folder(run, learner, fold) / HELD_OUT_FILE, allow_pickle=False) as stored:
+            parts[fold] = stored["log_proba"]
+    result = np.full((repeats, n_events, parts[0].shape[1]), np.nan)
+    for fold, part in parts.items():
+        repeat, k = divmod(fold, n_folds)
+        result[repeat, (folds[repeat] == k) & judged] = part
     return result
 
 
 def test_log_proba(run: Path, learner: str, n_fits: int) -> np.ndarray:
     """Collect a learner's test log-probabilities, one set per fit: (R * K, M, C) float64."""
     files = [fold_folder(run, learner, fold) / TEST_FILE for fold in range(n_fits)]
-    return np.stack([np.load(file, allow_pickle=False)["log_proba"] for file in files])
+    fits = []
+    for file in files:
+        with np.load(file, allow_pickle=False) as stored:
+            fits.append(stored["log_proba"])
+    return np.stack(fits)
