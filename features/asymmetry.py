@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from features.bounds import LG_E, defined, held
+from features.bounds import LG_E, decay, defined, held
 from features.events import Events
 from features.feature import Feature
 from features.frame import Frame
+from features.rings import ring_masks, ring_sums
 
 GROUP = "asymmetry"
 HERE = "this project"
@@ -132,9 +133,11 @@ def compute(events: Events, frame: Frame, core: tuple[Any, Any]) -> dict[str, An
         "mu": (measured.muon, frame.muon_expected, frame.muon_variance, live_m),
     }
     angles = _angles(events, core)
+    masks = ring_masks(frame.r_m, LCM_RINGS_M, xp)
     columns: dict[str, Any] = {}
     for channel, (seen, expected, variance, live) in planes.items():
-        columns.update(_lcm(channel, seen, expected, variance, live, frame, xp))
+        products = [live, seen, seen * seen, expected, expected * expected, variance]
+        columns.update(_lcm(channel, ring_sums(masks, products, xp), frame, xp))
         columns.update(_residuals(channel, seen, expected, variance, live, frame, angles, xp))
     weight = xp.log1p(events.electron_mev)
     total = xp.sum(weight, axis=1) + 1e-20
@@ -155,23 +158,26 @@ def _angles(events: Events, core: tuple[Any, Any]) -> tuple[Any, Any]:
     return (dx * cosine + dy * sine) / length, (dy * cosine - dx * sine) / length
 
 
-def _lcm(channel: str, seen: Any, expected: Any, variance: Any, live: Any, frame: Frame, xp: Any) -> dict[str, Any]:
-    """LCm per ring: sum over pairs of (S_i - S_j)^2 is n sum S^2 - (sum S)^2."""
+def _lcm(channel: str, sums: list[Any], frame: Frame, xp: Any) -> dict[str, Any]:
+    """LCm per ring: sum over pairs of (S_i - S_j)^2 is n sum S^2 - (sum S)^2.
+
+    Parameters
+    ----------
+    sums
+        Per ring, (n, rings) each: stations, sum S, sum S^2, sum of expectations, of their squares, and of variances.
+    """
+    n, total, square, mean, mean_square, spread = sums
+    pairs = xp.maximum(n * square - total * total, xp.zeros_like(n))
+    predicted = n * (spread + mean_square) - spread - mean * mean
+    enough = (n >= 2.0) & (total > 0.0)
+    norm = xp.where(enough, 0.5 * (n - 1.0) * total, xp.ones_like(n))
+    value = defined(enough, xp.log(pairs / norm + 1e-12) * LG_E, xp)
+    ratio = (pairs + 1e-6) / (xp.maximum(predicted, xp.zeros_like(n)) + 1e-6)
+    excess = defined(enough, held(xp.log(ratio) * LG_E, MAX_EXCESS, xp), xp)
     columns = {}
-    for low, high in LCM_RINGS_M:
-        mask = live * xp.astype((frame.r_m > low) & (frame.r_m <= high), xp.float32)
-        n = xp.sum(mask, axis=1)
-        total, square = xp.sum(seen * mask, axis=1), xp.sum(seen * seen * mask, axis=1)
-        pairs = xp.maximum(n * square - total * total, xp.zeros_like(n))
-        mean = xp.sum(expected * mask, axis=1)
-        spread = xp.sum(variance * mask, axis=1)
-        predicted = n * (spread + xp.sum(expected * expected * mask, axis=1)) - spread - mean * mean
-        enough = (n >= 2.0) & (total > 0.0)
-        norm = xp.where(enough, n * (n - 1.0) * 0.5 * total / xp.maximum(n, xp.ones_like(n)), xp.ones_like(n))
-        ring = f"{int(low)}_{int(high)}"
-        columns[f"lcm_{channel}_{ring}"] = defined(enough, xp.log(pairs / norm + 1e-12) * LG_E, xp)
-        ratio = (pairs + 1e-6) / (xp.maximum(predicted, xp.zeros_like(n)) + 1e-6)
-        columns[f"lcm_{channel}_{ring}_excess"] = defined(enough, held(xp.log(ratio) * LG_E, MAX_EXCESS, xp), xp)
+    for k, (low, high) in enumerate(LCM_RINGS_M):
+        columns[f"lcm_{channel}_{int(low)}_{int(high)}"] = value[:, k]
+        columns[f"lcm_{channel}_{int(low)}_{int(high)}_excess"] = excess[:, k]
     return columns
 
 
@@ -179,7 +185,7 @@ def _residuals(
     channel: str, seen: Any, expected: Any, variance: Any, live: Any, frame: Frame, angles: tuple[Any, Any], xp: Any
 ) -> dict[str, Any]:
     one = xp.ones_like(seen)
-    deviate = (seen - expected) / xp.sqrt(xp.where(live > 0.0, variance, one) + 1e-6)
+    deviate = (seen - expected) / xp.sqrt(variance + 1e-6)
     far = live * xp.astype(frame.r_m > TAIL_FROM_M, xp.float32)
     n = xp.sum(far, axis=1) + 1e-6
     tail = minus_lg_tail(seen, expected, variance, xp) * far
@@ -207,11 +213,10 @@ def minus_lg_tail(seen: Any, expected: Any, variance: Any, xp: Any) -> Any:
     """
     mean = expected + 1e-6
     k = mean * mean / (variance + 1e-6)
-    ratio = xp.maximum(seen, xp.zeros_like(seen)) / mean
-    root = xp.where(ratio > 0.0, xp.exp(xp.log(xp.where(ratio > 0.0, ratio, xp.ones_like(ratio))) * (1.0 / 3.0)), ratio)
+    ratio = seen / mean
+    root = xp.exp(xp.log(xp.maximum(ratio, xp.ones_like(ratio) * 1e-12)) * (1.0 / 3.0))
     z = 3.0 * xp.sqrt(k) * (root - 1.0 + 1.0 / (9.0 * k))
     z = xp.minimum(z, xp.ones_like(z) * 12.0)
     exponent = z * (1.5976 + 0.07056 * z * z)
-    positive = xp.maximum(exponent, xp.zeros_like(exponent))
-    tail = (positive + xp.log1p(xp.exp(exponent - 2.0 * positive))) * LG_E
-    return xp.where(seen > 0.0, tail, xp.zeros_like(tail))
+    tail = (xp.maximum(exponent, xp.zeros_like(exponent)) + xp.log1p(decay(xp.abs(exponent), xp))) * LG_E
+    return tail * xp.astype(seen > 0.0, xp.float32)

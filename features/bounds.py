@@ -24,3 +24,8 @@ def held(values: Any, limit: float, xp: ModuleType) -> Any:
     """Return values held within -limit..limit; NaN stays NaN."""
     end = xp.ones_like(values) * limit
     return xp.minimum(xp.maximum(values, -end), end)
+
+
+def decay(values: Any, xp: ModuleType) -> Any:
+    """Return exp(-values) for values >= 0, not below exp(-60): subnormal numbers would cost ten times the time."""
+    return xp.exp(-xp.minimum(values, xp.ones_like(values) * 60.0))

@@ -132,9 +132,9 @@ def _markdown_head() -> str:
         [
             "# Features",
             "",
-            "Made by `python cli.py features --list --format md`. Radii are distances from the fitted core in the shower",
-            "plane; signals are counted in particles: deposit times cos(zenith) over the mean deposit of one particle.",
-            "A value is NaN where it is undefined. The fits are described in `features/station_model.py` and",
+            "Made by `python cli.py features --list --format md`. Radii are distances from the fitted core in the",
+            "shower plane; signals are counted in particles: deposit times cos(zenith) over the mean deposit of one",
+            "particle. A value is NaN where it is undefined. The fits are described in `features/station_model.py` and",
             "`features/lateral_fit.py`, their constants in `features/detector.py`.",
             "",
             "| set | columns | groups |",

@@ -73,13 +73,12 @@ def make_frame(events: Events, fit: RawFit) -> Frame:
     expected = electron_frozen.area_m2 * electrons * energy_correction(r_m, response, xp) + electron_frozen.background
     muon_expected = n_muons + muon_frozen.background
     punch = xp.maximum(muon_frozen.background - response.muon_strays, xp.zeros_like(muon_expected)) * live_m
-    weight = xp.where(electron_frozen.weight > 0.0, electron_frozen.weight, xp.ones_like(expected))
     return Frame(
         fitted=fitted,
         measured=measured,
         r_m=r_m,
         electron_expected=expected * live_e,
-        electron_variance=expected / weight * live_e,
+        electron_variance=expected / (electron_frozen.weight + 1e-12) * live_e,
         muon_expected=muon_expected * live_m,
         muon_variance=response.muon_dispersion * (muon_expected - punch) * live_m
         + response.punch_through_dispersion * punch,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from features.bounds import LG_E, defined, held
+from features.bounds import LG_E, decay, defined, held
 from features.events import Events
 from features.feature import Feature
 from features.fit import TRUNCATED_M
@@ -164,7 +164,7 @@ def _far(events: Events, frame: Frame, far: Any) -> dict[str, Any]:
     columns["mu_far_density_lg"] = xp.log((seen + 0.5) / (total_area + 1e-3)) * LG_E
     for name, expected in (("mu_far_empty_excess", fitted), ("mu_far_empty_reco", reconstructed)):
         # A station stays empty if every muon misses the threshold, and no stray hits.
-        empty = xp.exp(-(expected * (1.0 - response.muon_miss) + response.muon_strays)) * live
+        empty = decay(expected * (1.0 - response.muon_miss) + response.muon_strays, xp) * live
         variance = xp.sum(empty * (1.0 - empty), axis=1) + 0.1
         columns[name] = held((n_live - hits - xp.sum(empty, axis=1)) / xp.sqrt(variance), MAX_DEVIATE, xp)
     expected = xp.sum(reconstructed, axis=1)
@@ -190,8 +190,7 @@ def _near(events: Events, fit: RawFit, frame: Frame, far: Any) -> dict[str, Any]
     # Weights: where a muon of a mean shower is most visible over punch-through.
     one = xp.ones_like(frame.r_m)
     template = muon_density(frame.r_m, one * 0.0, one * response.muon_shape_mean, xp) * frame.measured.muon_area_m2
-    safe = xp.where(variance > 0.0, variance, one)
-    weight = template / safe
+    weight = template / (variance + 1e-12)
     significance = xp.sum(weight * (seen - background), axis=1) / xp.sqrt(
         xp.sum(weight * weight * variance, axis=1) + 1e-20
     )

@@ -10,14 +10,14 @@ from features.bounds import LG_E, defined, held
 from features.events import Events
 from features.feature import Feature
 from features.frame import Frame
+from features.rings import ring_masks, ring_sums
 
 GROUP = "profile"
 HERE = "this project"
 EDGES_M = (10.0, 16.0, 25.0, 40.0, 63.0, 90.0, 130.0)
 """Outer edges of the rings, logarithmic; the first ring begins on the axis."""
+RINGS_M = tuple(pairwise((0.0, *EDGES_M)))
 N_RINGS = len(EDGES_M)
-BISECTIONS = 9
-CONTAINMENT_M = 130.0
 MAX_RESIDUAL = 100.0
 
 
@@ -59,7 +59,7 @@ def _declare() -> tuple[Feature, ...]:
                 f"prof_{channel}_r50_m",
                 "m",
                 f"radius with half of the {name} signal within 130 m",
-                "bisection of the cumulative signal",
+                "interpolation of the cumulative ring sums",
                 HERE,
                 GROUP,
                 0,
@@ -69,7 +69,7 @@ def _declare() -> tuple[Feature, ...]:
                 f"prof_{channel}_r90_m",
                 "m",
                 f"radius with 90 % of the {name} signal within 130 m",
-                "bisection of the cumulative signal",
+                "interpolation of the cumulative ring sums",
                 HERE,
                 GROUP,
                 0,
@@ -105,22 +105,6 @@ def _declare() -> tuple[Feature, ...]:
 FEATURES: tuple[Feature, ...] = _declare()
 
 
-def ring_masks(frame: Frame, xp: Any) -> Any:
-    """Return which station lies inside each ring's outer edge, (n, rings, 256) float32 of 0 and 1 (cumulative)."""
-    edges = xp.asarray(EDGES_M, dtype=xp.float32)
-    return xp.astype(frame.r_m[:, None, :] < edges[None, :, None], xp.float32)
-
-
-def ring_sums(masks: Any, planes: list[Any], xp: Any) -> list[Any]:
-    """Return for each plane its sums per ring, (n, rings).
-
-    Differences of cumulative sums would lose the faint outer rings to rounding, so masks are differenced first.
-    """
-    inside = xp.concat([masks[:, :1, :], masks[:, 1:, :] - masks[:, :-1, :]], axis=1)
-    sums = xp.matmul(inside, xp.stack(planes, axis=2))
-    return [sums[:, :, k] for k in range(len(planes))]
-
-
 def compute(events: Events, frame: Frame) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32; NaN without a live station in the ring, or without hits."""
     xp = events.xp
@@ -135,7 +119,7 @@ def compute(events: Events, frame: Frame) -> dict[str, Any]:
         frame.muon_expected,
         frame.muon_variance,
     ]
-    sums = ring_sums(ring_masks(frame, xp), planes, xp)
+    sums = ring_sums(ring_masks(frame.r_m, RINGS_M, xp), planes, xp)
     columns: dict[str, Any] = {}
     for channel, (seen, area, expected, variance) in (("e", sums[:4]), ("mu", sums[4:])):
         live = (area > 0.0) & frame.fitted[:, None]
@@ -149,8 +133,7 @@ def compute(events: Events, frame: Frame) -> dict[str, Any]:
             columns[f"res_{channel}_{ring_name(k)}"] = residual[:, k]
         if channel == "e":
             columns.update(_slopes(density))
-    columns.update(_containment("e", measured.electron, frame, xp))
-    columns.update(_containment("mu", measured.muon, frame, xp))
+        columns.update(_containment(channel, seen, frame.fitted, xp))
     return columns
 
 
@@ -162,20 +145,28 @@ def _slopes(density: Any) -> dict[str, Any]:
     }
 
 
-def _containment(channel: str, signal: Any, frame: Frame, xp: Any) -> dict[str, Any]:
-    """Return the radii that hold 50 and 90 % of the signal, and the share within 25 m."""
-    within = xp.where(frame.r_m < CONTAINMENT_M, signal, xp.zeros_like(signal))
-    total = xp.sum(within, axis=1)
-    some = (total > 0.0) & frame.fitted
-    columns = {}
+def _containment(channel: str, seen: Any, fitted: Any, xp: Any) -> dict[str, Any]:
+    """Return the radii that hold 50 and 90 % of the signal within 130 m, and the share within 25 m.
+
+    The cumulative signal is taken as linear in r within a ring.
+
+    Parameters
+    ----------
+    seen
+        (n, rings): signal per ring.
+    """
+    total = xp.sum(seen, axis=1)
+    some = (total > 0.0) & fitted
+    safe = xp.where(some, total, xp.ones_like(total))
+    columns = {f"prof_{channel}_in25": defined(some, xp.sum(seen[:, :3], axis=1) / safe, xp)}
     for name, share in (("r50_m", 0.5), ("r90_m", 0.9)):
-        low, high = xp.zeros_like(total), xp.zeros_like(total) + CONTAINMENT_M
-        for _ in range(BISECTIONS):
-            middle = 0.5 * (low + high)
-            held = xp.sum(xp.where(frame.r_m < middle[:, None], within, xp.zeros_like(within)), axis=1)
-            enough = held >= share * total
-            low, high = xp.where(enough, low, middle), xp.where(enough, middle, high)
-        columns[f"prof_{channel}_{name}"] = defined(some, 0.5 * (low + high), xp)
-    core = xp.sum(xp.where(frame.r_m < EDGES_M[2], within, xp.zeros_like(within)), axis=1)
-    columns[f"prof_{channel}_in25"] = defined(some, core / xp.where(some, total, xp.ones_like(total)), xp)
+        before, radius = xp.zeros_like(total), xp.zeros_like(total)
+        for k, (low, high) in enumerate(RINGS_M):
+            missing = xp.maximum(share * safe - before, xp.zeros_like(total))
+            held_here = xp.maximum(seen[:, k], xp.ones_like(total) * 1e-20)
+            part = xp.minimum(missing / held_here, xp.ones_like(total))
+            # The first ring that is only partly needed is the last to move the radius outwards.
+            radius = xp.where(missing > 0.0, low + (high - low) * part, radius)
+            before = before + seen[:, k]
+        columns[f"prof_{channel}_{name}"] = defined(some, radius, xp)
     return columns

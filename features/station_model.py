@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from features.bounds import decay
 from features.detector import Response
 from features.events import Events
 from showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MUON_R0_M
@@ -105,7 +106,7 @@ def offsets(events: Events, core_x_m: Any, core_y_m: Any) -> tuple[Any, Any, Any
 
 def energy_correction(r_m: Any, response: Response, xp: ModuleType) -> Any:
     """Return a(r): deposit per electron at distance r in units of a single electron's."""
-    return response.gamma_fraction + response.core_excess * xp.exp(r_m * (-1.0 / response.core_excess_scale_m))
+    return response.gamma_fraction + response.core_excess * decay(r_m * (1.0 / response.core_excess_scale_m), xp)
 
 
 def electron_density(r_m: Any, level: Any, age: Any, xp: ModuleType) -> Any:
@@ -127,7 +128,7 @@ def freeze_electron(measured: Signals, r_m: Any, electrons: Any, muons: Any, xp:
     area, response = measured.electron_area_m2, measured.response
     n_electrons, n_muons = area * electrons, area * muons
     correction = energy_correction(r_m, response, xp)
-    kept = 1.0 - response.lost_share * xp.exp(-n_electrons - n_muons)
+    kept = 1.0 - response.lost_share * decay(n_electrons + n_muons, xp)
     background = n_muons + response.electron_strays
     mean = n_electrons * correction * kept + background
     variance = (
@@ -143,7 +144,7 @@ def freeze_muon(measured: Signals, r_m: Any, electrons: Any, muons: Any, xp: Mod
     """Freeze the muon channel: punch-through of ``electrons`` as background with its own uncertainty."""
     area, response = measured.muon_area_m2, measured.response
     n_muons = area * muons
-    punch = area * electrons * response.punch_through * xp.exp(r_m * (-1.0 / response.punch_through_scale_m))
+    punch = area * electrons * response.punch_through * decay(r_m * (1.0 / response.punch_through_scale_m), xp)
     mean = n_muons + punch + response.muon_strays
     unsure = response.punch_through_uncertainty * punch
     variance = (
@@ -161,9 +162,9 @@ def half_deviance(y: Any, mu: Any, saturated: Any, weight: Any, xp: ModuleType) 
     A saturated station is a lower limit: it says nothing once the expectation exceeds it.
     """
     residual = y - mu
-    counted = xp.where(saturated & (residual < 0.0), xp.zeros_like(weight), weight)
-    hit = y > 0.0
-    log_ratio = xp.log(xp.where(hit, y, mu) / mu)
+    silent = xp.astype(saturated & (residual < 0.0), xp.float32)
+    counted = weight * (1.0 - silent)
+    log_ratio = xp.log(xp.maximum(y, xp.ones_like(y) * 1e-12) / mu)
     return counted * (y * log_ratio - residual), residual, counted
 
 
@@ -176,7 +177,7 @@ def electron_terms(events: Events, measured: Signals, frozen: Frozen, parameters
     log_x, log_1x = xp.log(x), xp.log1p(x)
     s = age[:, None]
     g = log_x + log_1x - ELECTRON_G_REF
-    excess = response.core_excess * xp.exp(r_m * (-1.0 / response.core_excess_scale_m))
+    excess = response.core_excess * decay(r_m * (1.0 / response.core_excess_scale_m), xp)
     density = xp.exp(level[:, None] + s * g - ELECTRON_ALPHA * log_x - ELECTRON_BETA * log_1x)
     signal = frozen.area_m2 * density * (response.gamma_fraction + excess)
     mu = signal + frozen.background + 1e-12
