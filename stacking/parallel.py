@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import joblib
-
-
-@contextmanager
-def quiet_pool() -> Iterator[None]:
-    """Silence joblib's remark that it replaces workers whose memory has grown: that is as it should be."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
-        yield
 
 
 def in_processes(
@@ -26,5 +17,7 @@ def in_processes(
     A surrounding ``joblib.parallel_config`` chooses where: processes here, or a cluster.
     """
     pool = joblib.Parallel(n_jobs=workers, return_as="generator" if ordered else "generator_unordered", batch_size=1)
-    with quiet_pool():
+    with warnings.catch_warnings():
+        # joblib replaces workers whose memory has grown between tasks, and says so; that is as it should be.
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
         yield from pool(joblib.delayed(function)(*one) for one in arguments)

@@ -184,22 +184,28 @@ def predict_table_to_file(bundle: Bundle, file: Path, out: Path, *, bars: Bars =
 
 
 def _read(file: Path, columns: list[str] | None = None) -> pl.DataFrame:
-    kinds = {".parquet": pl.scan_parquet, ".pq": pl.scan_parquet, ".csv": pl.scan_csv}
-    if not file.is_file():
-        raise InputError(f"{file} does not exist" if not file.exists() else f"{file} is not a file")
-    if file.suffix.lower() not in kinds:
-        raise InputError(f"{file}: expected a table named .parquet, .pq or .csv")
-    scan: Any = kinds[file.suffix.lower()]
-    options = {"infer_schema_length": None} if scan is pl.scan_csv else {}
+    scan = _scan(file)
     try:
-        frame = scan(file, **options)
-        frame = frame if columns is None else frame.select(columns)
-        found: pl.DataFrame = frame.collect()
+        found = (scan if columns is None else scan.select(columns)).collect()
     except pl.exceptions.PolarsError as error:
         raise InputError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
     if not found.height:
         raise InputError(f"{file} has no rows")
     return found
+
+
+def _scan(file: Path) -> pl.LazyFrame:
+    if not file.is_file():
+        raise InputError(f"{file} is a folder: expected a table" if file.is_dir() else f"{file} does not exist")
+    suffix = file.suffix.lower()
+    if suffix not in (".parquet", ".pq", ".csv"):
+        raise InputError(f"{file}: expected a table named .parquet, .pq or .csv")
+    try:
+        scan = pl.scan_csv(file, infer_schema_length=None) if suffix == ".csv" else pl.scan_parquet(file)
+        scan.collect_schema()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise InputError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
+    return scan
 
 
 def _labels(frame: pl.DataFrame, file: Path, column: str) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -243,9 +249,7 @@ def _numeric_columns(frame: pl.DataFrame, file: Path, reserved: set[str | None])
 
 
 def _test_rows(file: Path, columns: tuple[str, ...], reserved: set[str | None]) -> tuple[pl.DataFrame, list[str]]:
-    if not file.is_file():
-        raise InputError(f"{file} does not exist")
-    header = (pl.scan_csv(file) if file.suffix.lower() == ".csv" else pl.scan_parquet(file)).collect_schema().names()
+    header = _scan(file).collect_schema().names()
     missing = [name for name in columns if name not in header]
     if missing:
         raise InputError(f"{file} lacks columns of the training table: {', '.join(missing)}")

@@ -148,6 +148,25 @@ def test_bad_tables_are_refused_in_one_line(
     assert not (tmp_path / "run" / "learners").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.parquet", b"PAR1 cut off", "cannot be read"),
+        ("b.csv", b"", "cannot be read"),
+        ("c.csv", b"x,kind\n", "has no rows"),
+        ("d.txt", b"x,kind\n1,2\n", "expected a table named"),
+        ("e.csv", b"x,kind\n1,a\n2,\n3,b\n", "row 1, column 'kind' is empty"),
+        ("f.csv", b"x,kind\n1,a\n2,a\n", "one value only"),
+        ("g.csv", b"x,kind\nu,a\nv,b\n", "no numeric column"),
+    ],
+)
+def test_unreadable_tables_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        stack_table(TableConfig(run=tmp_path / "run", table=tmp_path / name, label="kind", device="cpu"))
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("value", [float("inf"), 1e39])
 def test_infinite_values_name_column_and_row(tmp_path: Path, value: float) -> None:
     pl.DataFrame({"x": [0.0, value, 1.0, 2.0], "kind": [0, 1, 0, 1]}).write_parquet(tmp_path / "t.parquet")
