@@ -13,7 +13,7 @@ from catboost.utils import get_gpu_device_count
 from models.base import Batch
 from models.checks import select_table
 from models.lightgbm import unfold_contributions
-from models.posterior import log_sigmoid_pair, log_softmax
+from models.posterior import log_of_margins
 from models.table import TableEvents, TableLearner, normalised
 from showers.files import atomic_path
 from showers.progress import Progress
@@ -46,12 +46,10 @@ class CatBoost(TableLearner):
     booster_: Booster
 
     def _parameters(self, seed: int, device: str) -> dict[str, Any]:
-        chosen = {
-            name: self.chosen[name] for name in self.defaults if name not in ("rounds", "patience", "native", "rsm")
-        }
-        if device == "cpu":
+        chosen = self._library_parameters()
+        if device == "cuda":
             # Column sampling exists on the GPU for pairwise losses only.
-            chosen["rsm"] = self.chosen["rsm"]
+            chosen.pop("rsm", None)
         return {
             "loss_function": "Logloss" if len(self.classes) == 2 else "MultiClass",
             "iterations": int(self.chosen["rounds"]),
@@ -64,7 +62,6 @@ class CatBoost(TableLearner):
             "allow_writing_files": False,
             "logging_level": "Silent",
             **chosen,
-            **self.chosen["native"],
         }
 
     def _fit(
@@ -89,7 +86,7 @@ class CatBoost(TableLearner):
 
     def _log_proba(self, table: np.ndarray) -> np.ndarray:
         margins = self.booster_.predict(table, prediction_type="RawFormulaVal", thread_count=self.threads)
-        return log_sigmoid_pair(margins) if len(self.classes) == 2 else log_softmax(margins)
+        return log_of_margins(margins)
 
     def contributions(self, batch: Batch) -> np.ndarray:
         """Return each column's share of each class margin (TreeSHAP), shaped as LightGBM's."""

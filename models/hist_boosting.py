@@ -11,7 +11,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from threadpoolctl import threadpool_limits
 
 from models.forest import read_skops
-from models.posterior import log_sigmoid_pair, log_softmax
+from models.posterior import log_of_margins
 from models.table import TableEvents, TableLearner
 from showers.files import atomic_path
 from showers.progress import Progress
@@ -86,7 +86,7 @@ class HistBoosting(TableLearner):
     def _log_proba(self, table: np.ndarray) -> np.ndarray:
         with threadpool_limits(self.threads, user_api="openmp"):
             margins = self.model_.decision_function(table)
-        return log_sigmoid_pair(margins) if len(self.classes) == 2 else log_softmax(margins)
+        return log_of_margins(margins)
 
     @property
     def n_parameters(self) -> int:

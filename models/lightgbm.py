@@ -16,7 +16,7 @@ import numpy as np
 
 from models.base import Batch
 from models.checks import select_table
-from models.posterior import log_sigmoid_pair, log_softmax
+from models.posterior import log_of_margins
 from models.table import TableEvents, TableLearner, native_names, normalised
 from showers.files import atomic_path
 from showers.progress import Progress
@@ -54,7 +54,6 @@ class LightGBM(TableLearner):
 
     def _parameters(self, seed: int, device: str) -> dict[str, Any]:
         n_classes = len(self.classes)
-        chosen = {name: self.chosen[name] for name in self.defaults if name not in ("rounds", "patience", "native")}
         parameters: dict[str, Any] = {
             "objective": "binary" if n_classes == 2 else "multiclass",
             "metric": "binary_logloss" if n_classes == 2 else "multi_logloss",
@@ -65,8 +64,7 @@ class LightGBM(TableLearner):
             "num_threads": self.threads,
             "device_type": device,
             "verbosity": -1,
-            **chosen,
-            **self.chosen["native"],
+            **self._library_parameters(),
         }
         if n_classes > 2:
             parameters["num_class"] = n_classes
@@ -108,7 +106,7 @@ class LightGBM(TableLearner):
 
     def _log_proba(self, table: np.ndarray) -> np.ndarray:
         margins = np.asarray(self.booster_.predict(table, raw_score=True, num_threads=self.threads))
-        return log_sigmoid_pair(margins) if len(self.classes) == 2 else log_softmax(margins)
+        return log_of_margins(margins)
 
     def contributions(self, batch: Batch) -> np.ndarray:
         """Return each column's share of each class margin (TreeSHAP).

@@ -90,6 +90,14 @@ SMOOTH = (
         "fits",
         quick={"epochs": 10},
     ),
+    LearnerSpec(
+        "mlp_bag",
+        "models.average:Average",
+        "four residual MLPs of different seeds, pooled",
+        "fits",
+        settings={"members": ({"learner": "models.networks.tabular:TabularMLP"},) * 4},
+        quick={"common": {"epochs": 8}},
+    ),
 )
 
 GRID_NETWORKS = (

@@ -28,6 +28,18 @@ def log_sigmoid_pair(margin: np.ndarray) -> np.ndarray:
     return np.column_stack([-np.logaddexp(0.0, margin), -np.logaddexp(0.0, -margin)])
 
 
+def log_of_margins(margins: np.ndarray) -> np.ndarray:
+    """Return (n, C) float64 log-probabilities of what a library calls raw scores.
+
+    Parameters
+    ----------
+    margins
+        (n, C), or for two classes the logit of the second: (n,) or (n, 1).
+    """
+    margins = np.asarray(margins)
+    return log_sigmoid_pair(margins) if margins.ndim == 1 or margins.shape[1] == 1 else log_softmax(margins)
+
+
 def class_weight_vector(
     setting: str | Sequence[float] | Mapping[str, float] | None, labels: np.ndarray, classes: Sequence[str]
 ) -> np.ndarray | None:

@@ -6,6 +6,8 @@ system saw the shower age, it sees it here only if the protocol has it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from models.spec import LearnerSpec
 from showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
 
@@ -175,28 +177,6 @@ GAMMA_SYSTEMS = (
         source=BENCHMARK,
     ),
     LearnerSpec(
-        "published.gamma_mlp512",
-        _FLAT,
-        "MLP 512-512 on the flattened grid, ELU and batch norm",
-        None,
-        settings={"hidden": (512, 512), "activation": "elu", "norm": True, "augment": False},
-        quick={"epochs": 8},
-        needs_grid=True,
-        tasks=(GAMMA.name,),
-        source=BENCHMARK,
-    ),
-    LearnerSpec(
-        "published.gamma_mlp517",
-        _FLAT,
-        "MLP on the 517 cells and scalars, 512-512",
-        None,
-        settings={"hidden": (512, 512), "activation": "relu", "norm": False, "augment": False},
-        quick={"epochs": 8},
-        needs_grid=True,
-        tasks=(GAMMA.name,),
-        source=BENCHMARK,
-    ),
-    LearnerSpec(
         "published.hit_transformer",
         "models.networks.settransformer:HitTransformerLearner",
         "transformer encoder on raw hits, 2 layers, 2 heads, 16 dimensions, weighted loss",
@@ -209,4 +189,11 @@ GAMMA_SYSTEMS = (
     ),
 )
 
-PUBLISHED: tuple[LearnerSpec, ...] = (*COMPOSITION_SYSTEMS, *GAMMA_SYSTEMS)
+BOTH_TASKS = tuple(
+    replace(entry, name=entry.name.replace(".", ".gamma_"), tasks=(GAMMA.name,))
+    for entry in COMPOSITION_SYSTEMS
+    if entry.learner == _FLAT
+)
+"""The MLPs on the grid were published for both tasks."""
+
+PUBLISHED: tuple[LearnerSpec, ...] = (*COMPOSITION_SYSTEMS, *GAMMA_SYSTEMS, *BOTH_TASKS)

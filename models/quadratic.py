@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from models.base import Batch
 from models.inputs import InputTransform
-from models.posterior import event_log_loss, log_sigmoid_pair, log_softmax
+from models.posterior import event_log_loss, log_of_margins
 from models.table import TableEvents, TableLearner
 from showers.files import write_npz
 from showers.progress import Progress
@@ -56,7 +56,7 @@ class QuadraticLogit(TableLearner):
                 # Stopping L-BFGS early is a mild regulariser too; validation decides between the strengths.
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 model.fit(x, train.labels[rows], sample_weight=weights)
-            log_q = self._margins_to_log(x_valid @ model.coef_.T + model.intercept_)
+            log_q = log_of_margins(x_valid @ model.coef_.T + model.intercept_)
             loss = event_log_loss(log_q, valid.labels, valid.weights)
             if progress:
                 progress(k + 1, len(strengths), f"log-loss {loss:.4f}")
@@ -80,10 +80,7 @@ class QuadraticLogit(TableLearner):
 
     def _log_proba(self, table: np.ndarray) -> np.ndarray:
         with threadpool_limits(self.threads):
-            return self._margins_to_log(self._terms(table) @ self.weights_.T + self.bias_)
-
-    def _margins_to_log(self, margins: np.ndarray) -> np.ndarray:
-        return log_sigmoid_pair(margins) if len(self.classes) == 2 else log_softmax(margins)
+            return log_of_margins(self._terms(table) @ self.weights_.T + self.bias_)
 
     @property
     def n_parameters(self) -> int:

@@ -99,6 +99,11 @@ class TableLearner(Learner):
         learner._read(Path(folder), header)
         return learner
 
+    def _library_parameters(self) -> dict[str, Any]:
+        """Return the settings that a booster's library knows under the same name, ``native`` ones included."""
+        own = ("class_weights", "rounds", "patience", "native")
+        return {**{name: value for name, value in self.chosen.items() if name not in own}, **self.chosen["native"]}
+
     def _events(self, batch: Batch) -> TableEvents:
         assert batch.table is not None
         assert batch.labels is not None

@@ -13,7 +13,7 @@ from features.backend import resolve_device
 from models.base import Batch
 from models.checks import select_table
 from models.lightgbm import unfold_contributions
-from models.posterior import log_sigmoid_pair, log_softmax
+from models.posterior import log_of_margins
 from models.table import TableEvents, TableLearner, native_names, normalised
 from showers.files import atomic_path
 from showers.progress import Progress
@@ -54,8 +54,7 @@ class XGBoost(TableLearner):
             "device": device,
             "seed": seed,
             "nthread": self.threads,
-            **{name: self.chosen[name] for name in self.defaults if name not in ("rounds", "patience", "native")},
-            **self.chosen["native"],
+            **self._library_parameters(),
         }
         if n_classes > 2:
             parameters["num_class"] = n_classes
@@ -106,7 +105,7 @@ class XGBoost(TableLearner):
 
     def _log_proba(self, table: np.ndarray) -> np.ndarray:
         margins = self.booster_.predict(self._plain_matrix(table), output_margin=True)
-        return log_sigmoid_pair(margins) if len(self.classes) == 2 else log_softmax(margins)
+        return log_of_margins(margins)
 
     def _plain_matrix(self, table: np.ndarray) -> xgb.DMatrix:
         return xgb.DMatrix(table, feature_names=native_names(self.columns_), nthread=self.threads)
