@@ -59,9 +59,13 @@ class Response(NamedTuple):
     punch_through_uncertainty: float = 1.0
     """Relative uncertainty of the expected punch-through: where it dominates, a station says nothing about muons."""
     muon_shape_mean: float = 1.3
-    """Mean shape parameter of the muon lateral distribution [L]."""
-    muon_shape_spread: float = 0.15
-    """Prior spread of that shape; only showers with many muons say more."""
+    """Mean shape of the muon lateral distribution, nearly vertical showers with lg N_mu = 4.5 [L]."""
+    muon_shape_size: float = -0.094
+    """Its slope in lg N_mu: larger showers are steeper, having come deeper [D]."""
+    muon_shape_inclination: float = 0.45
+    """Its slope in sec(zenith) [D]."""
+    muon_shape_spread: float = 0.07
+    """Prior spread of that shape: a shower's own muons say more only where there are hundreds [D]."""
     age_mean: float = 1.0
     """Mean lateral age of the electrons [L]."""
     age_spread: float = 0.3

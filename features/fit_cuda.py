@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from features import station_model
+from features.bounds import LG_E
 from features.detector import Response
 from features.events import Events, stations
 from features.lateral_fit import RawFit
@@ -24,6 +25,12 @@ def kernel_source(response: Response) -> str:
         "soft_m": station_model.SOFT_M,
         "electron_g_ref": station_model.ELECTRON_G_REF,
         "muon_g_ref": station_model.MUON_G_REF,
+        "muon_level_to_ln_n": station_model.MUON_LEVEL_TO_LN_N,
+        "muon_shape_size_ref": station_model.MUON_SHAPE_SIZE_REF,
+        "muon_shape_sec_ref": station_model.MUON_SHAPE_SEC_REF,
+        "muon_shape_low": station_model.MUON_SHAPE_RANGE[0],
+        "muon_shape_high": station_model.MUON_SHAPE_RANGE[1],
+        "lg_e": LG_E,
     }
     spaces = {"response": response._asdict(), "recipe": RECIPE._asdict(), "model": model}
     head = []

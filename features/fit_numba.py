@@ -64,7 +64,7 @@ def _fit_all(
 ) -> None:
     """Fill ``raw`` (n, 25) float32 with both minima of every event; NaN where an event has too few hits."""
     n_e, n_m = x.size, x_m.size
-    planes_e, planes_m = np.empty((5, n_e), np.float32), np.empty((7, n_m), np.float32)
+    planes_e, planes_m = np.empty((5, n_e), np.float32), np.empty((8, n_m), np.float32)
     r_e, r_m = np.empty(n_e, np.float32), np.empty(n_m, np.float32)
     projected_e, projected_m = np.empty(n_e, np.float32), np.empty(n_m, np.float32)
     scratch, work = np.empty((3, n_e), np.float32), np.zeros((8, 15))
@@ -100,7 +100,8 @@ def _fit_all(
         )
         p[0], p[1] = centroid(planes_e[0], projected_e, x, y)
         radii(f32(p[0]), f32(p[1]), u[n], v[n], x_m, y_m, r_m)
-        start_muon(res, recipe, r_m, planes_m[0], projected_m, q)
+        start_muon(res, recipe, r_m, cosine[n], planes_m[0], projected_m, q)
+        planes_m[7, 0] = q[1]
         radii(f32(p[0]), f32(p[1]), u[n], v[n], x, y, r_e)
         start_electron(res, recipe, p, q, r_e, projected_e, planes_e, scratch)
         steps = muon_steps = 0

@@ -160,7 +160,17 @@ def electron_terms(
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def muon_terms(
-    res: Response, q: Any, signal: Any, full: Any, area: Any, background: Any, weight: Any, g: Any, base: Any, out: Any
+    res: Response,
+    shape_mean: Any,
+    q: Any,
+    signal: Any,
+    full: Any,
+    area: Any,
+    background: Any,
+    weight: Any,
+    g: Any,
+    base: Any,
+    out: Any,
 ) -> None:
     """Fill ``out`` with F, 2 components of its gradient and 3 of the Fisher matrix."""
     level, shape = f32(q[0]), f32(q[1])
@@ -182,7 +192,7 @@ def muon_terms(
         h10 += info * g[k]
         h11 += info * g[k] * g[k]
     spread = 1.0 / (res.muon_shape_spread * res.muon_shape_spread)
-    wider = q[1] - res.muon_shape_mean
+    wider = q[1] - shape_mean
     out[0] = value - 0.5 * q[0] + 0.5 * spread * wider * wider
     out[1], out[2] = -0.5 - g0, spread * wider - g1
     out[3], out[4], out[5] = h00, h10, h11 + spread

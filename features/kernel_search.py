@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from features.bounds import LG_E
 from features.detector import Response
 from features.kernel_model import (
     HALF,
@@ -19,6 +20,7 @@ from features.kernel_model import (
     muon_terms,
 )
 from features.recipe import Recipe
+from features.station_model import MUON_LEVEL_TO_LN_N, MUON_SHAPE_RANGE, MUON_SHAPE_SEC_REF, MUON_SHAPE_SIZE_REF
 from features.vector_math import FAST, f32, vexp, vln
 
 
@@ -62,7 +64,9 @@ def evaluate(kind: int, res: Response, p: Any, u: Any, v: Any, x: Any, y: Any, p
     if kind == ELECTRON:
         electron_terms(res, p, u, v, x, y, planes[0], planes[1], planes[2], planes[3], planes[4], out)
     else:
-        muon_terms(res, p, planes[0], planes[1], planes[2], planes[3], planes[4], planes[5], planes[6], out)
+        muon_terms(
+            res, planes[7, 0], p, planes[0], planes[1], planes[2], planes[3], planes[4], planes[5], planes[6], out
+        )
 
 
 @njit(error_model="numpy", forceinline=True)
@@ -115,14 +119,17 @@ def minimise(
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def start_muon(res: Response, recipe: Recipe, r: Any, signal: Any, area: Any, q: Any) -> None:
+def start_muon(res: Response, recipe: Recipe, r: Any, cosine: Any, signal: Any, area: Any, q: Any) -> None:
     shape, near = f32(res.muon_shape_mean), f32(recipe.muon_start_r_m)
     counted, expected = HALF, f32(1e-6)
     for k in range(r.size):
         far = ONE if r[k] > near else ZERO
         counted += signal[k] * far
         expected += muon_density(r[k], ZERO, shape) * area[k] * far
-    q[0], q[1] = np.log(counted / expected), res.muon_shape_mean
+    q[0] = np.log(counted / expected)
+    mean = res.muon_shape_mean + res.muon_shape_size * ((q[0] + MUON_LEVEL_TO_LN_N) * LG_E - MUON_SHAPE_SIZE_REF)
+    mean += res.muon_shape_inclination * (1.0 / cosine - MUON_SHAPE_SEC_REF)
+    q[1] = min(max(mean, MUON_SHAPE_RANGE[0]), MUON_SHAPE_RANGE[1])
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)

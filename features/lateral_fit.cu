@@ -31,6 +31,7 @@ const int N_E = 256, N_M = 192, N_TERMS = 15, N_RAW = 25;
 struct Scratch {
     float signal[N_E], full[N_E], projected[N_E], kept[N_E], background[N_E], weight[N_E];
     float m_signal[N_M], m_full[N_M], m_area[N_M], m_background[N_M], m_weight[N_M], m_g[N_M], m_base[N_M];
+    float shape_mean;
 };
 
 struct Stations {
@@ -163,7 +164,7 @@ struct Muons {
         }
         for (int i = 0; i < 6; i++) out[i] = total(out[i]);
         float spread = 1.f / (response::muon_shape_spread * response::muon_shape_spread);
-        float wider = q[1] - response::muon_shape_mean;
+        float wider = q[1] - z.shape_mean;
         out[0] += 0.5f * spread * wider * wider - 0.5f * q[0];
         out[1] -= 0.5f;
         out[2] += spread * wider;
@@ -226,7 +227,7 @@ ON_DEVICE bool minimise(const Scratch &z, Stations st, Axis axis, float toleranc
 }
 
 // Core at the centroid of density^1.5, muon level from counts beyond 40 m, best of three ages.
-ON_DEVICE void start(const Scratch &z, Stations st, Axis axis, float *p, float *q, int lane) {
+ON_DEVICE void start(Scratch &z, Stations st, Axis axis, float cosine, float *p, float *q, int lane) {
     float weights = 0.f, sum_x = 0.f, sum_y = 0.f, signal = 0.f;
     EACH(k, N_E) {
         float density = z.projected[k] > 0.f ? z.signal[k] / z.projected[k] : 0.f;
@@ -248,7 +249,12 @@ ON_DEVICE void start(const Scratch &z, Stations st, Axis axis, float *p, float *
         expected += muon_density(r, 0.f, response::muon_shape_mean) * z.m_area[k];
     }
     q[0] = logf((total(counted) + 0.5f) / (total(expected) + 1e-6f));
-    q[1] = response::muon_shape_mean;
+    float lg_n_mu = (q[0] + model::muon_level_to_ln_n) * model::lg_e;
+    q[1] = response::muon_shape_mean + response::muon_shape_size * (lg_n_mu - model::muon_shape_size_ref)
+           + response::muon_shape_inclination * (1.f / cosine - model::muon_shape_sec_ref);
+    q[1] = fminf(fmaxf(q[1], model::muon_shape_low), model::muon_shape_high);
+    z.shape_mean = q[1];
+    SYNCHRONISE;
     const float ages[3] = {recipe::young, recipe::middle, recipe::old};
     float best = INFINITY;
     for (int n = 0; n < 3; n++) {
@@ -301,7 +307,7 @@ ON_DEVICE void fit_one(Scratch &z, Stations st, const float *electron_mev, const
     }
     float p[4], q[2], terms[N_TERMS], muon_terms[N_TERMS], steps = 0.f, muon_steps = 0.f;
     bool arrived = false, muon_arrived = false;
-    start(z, st, axis, p, q, lane);
+    start(z, st, axis, cosine, p, q, lane);
     for (int pass = 0; pass < 2; pass++) {
         float tolerance = pass ? recipe::fine : recipe::coarse;
         freeze_electron(z, st, axis, p, q, lane);

@@ -34,6 +34,7 @@ from features.station_model import (
     freeze_muon,
     half_deviance,
     muon_density,
+    muon_shape_prior,
     muon_terms,
     offsets,
     signals,
@@ -99,6 +100,7 @@ def fit_reference(events: Events) -> RawFit:
     measured = signals(events)
     fitted = xp.sum(events.electron_hit, axis=1) >= RECIPE.min_hits
     electron, muon = _start(events, measured)
+    shape_mean = muon[1]
     steps_electron = steps_muon = 0.0
     for tolerance in (RECIPE.coarse, RECIPE.fine):
         r_m, _, _ = offsets(events, electron[0], electron[1])
@@ -109,7 +111,7 @@ def fit_reference(events: Events) -> RawFit:
         electron, steps_electron = best.parameters, steps_electron + best.steps
         r_m, _, _ = offsets(events, electron[0], electron[1])
         frozen = freeze_muon(measured, r_m, *_densities(r_m, electron, muon, xp), xp)
-        muon_of = partial(muon_terms, r_m, measured, frozen, xp=xp)
+        muon_of = partial(muon_terms, r_m, measured, frozen, shape_mean, xp=xp)
         best_muon = _minimise(muon_of, muon, LONGEST_MUON, MUON_LIMITS, tolerance, xp)
         muon, steps_muon = best_muon.parameters, steps_muon + best_muon.steps
 
@@ -136,7 +138,7 @@ def _densities(r_m: Any, electron: list[Any], muon: list[Any], xp: Any) -> tuple
 
 
 def _start(events: Events, measured: Signals) -> tuple[list[Any], list[Any]]:
-    """Return starting parameters of both fits."""
+    """Return starting parameters of both fits; the muon shape starts at its prior's mean."""
     xp, here = events.xp, events.stations
     live = measured.electron_area_m2 > 0.0
     density = measured.electron / xp.where(live, measured.electron_area_m2, xp.ones_like(measured.electron))
@@ -150,6 +152,7 @@ def _start(events: Events, measured: Signals) -> tuple[list[Any], list[Any]]:
     unit = muon_density(r_m, (one * 0.0)[:, None], shape[:, None], xp)
     counted = xp.sum(measured.muon * far, axis=1) + 0.5
     muon_level = xp.log(counted / (xp.sum(unit * measured.muon_area_m2 * far, axis=1) + 1e-6))
+    shape = muon_shape_prior(muon_level, events.cos_zenith, measured.response, xp)
     muons = muon_density(r_m, muon_level[:, None], shape[:, None], xp)
     level, age = _best_age(measured, r_m, muons, xp)
     return [core_x, core_y, level, age], [muon_level, shape]

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from features.bounds import decay
+from features.bounds import LG_E, decay
 from features.detector import Response
 from features.events import Events
-from showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MUON_R0_M
+from showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MUON_R0_M, muon_normalisation
 
 ELECTRON_PIVOT_M = 50.0
 ELECTRON_G_REF = math.log(ELECTRON_PIVOT_M / ELECTRON_R0_M) + math.log1p(ELECTRON_PIVOT_M / ELECTRON_R0_M)
@@ -35,6 +35,14 @@ SOFT_M = 0.7
 """Added in quadrature to distances: the density stays finite on the axis, and smooth, as a minimisation needs it."""
 MUON_PIVOT_M = 100.0
 MUON_G_REF = math.log(MUON_PIVOT_M / MUON_R0_M) + math.log1p(MUON_PIVOT_M / MUON_R0_M)
+
+
+MUON_SHAPE_SIZE_REF, MUON_SHAPE_SEC_REF = 4.5, 1.035
+"""Size (lg N_mu) and sec(zenith) at which the prior's mean shape is quoted."""
+_TYPICAL_SHAPE = 1.3
+MUON_LEVEL_TO_LN_N = -_TYPICAL_SHAPE * MUON_G_REF - math.log(float(muon_normalisation(_TYPICAL_SHAPE)))
+"""ln N_mu minus the level M at a typical shape."""
+MUON_SHAPE_RANGE = (0.9, 1.7)
 
 
 @dataclass(frozen=True)
@@ -190,8 +198,19 @@ def electron_terms(events: Events, measured: Signals, frozen: Frozen, parameters
     return _with_priors(terms, [*priors, (age, response.age_mean, response.age_spread)])
 
 
-def muon_terms(r_m: Any, measured: Signals, frozen: Frozen, parameters: list[Any], xp: ModuleType) -> Terms:
-    """Return F, its gradient and Fisher matrix by (M, s_mu)."""
+def muon_shape_prior(level: Any, cos_zenith: Any, response: Response, xp: ModuleType) -> Any:
+    """Return the prior's mean shape s_mu for a muon level and a zenith angle, (n,)."""
+    lg_n_mu = (level + MUON_LEVEL_TO_LN_N) * LG_E
+    mean = response.muon_shape_mean + response.muon_shape_size * (lg_n_mu - MUON_SHAPE_SIZE_REF)
+    mean = mean + response.muon_shape_inclination * (1.0 / cos_zenith - MUON_SHAPE_SEC_REF)
+    one = xp.ones_like(level)
+    return xp.minimum(xp.maximum(mean, one * MUON_SHAPE_RANGE[0]), one * MUON_SHAPE_RANGE[1])
+
+
+def muon_terms(
+    r_m: Any, measured: Signals, frozen: Frozen, shape_mean: Any, parameters: list[Any], xp: ModuleType
+) -> Terms:
+    """Return F, its gradient and Fisher matrix by (M, s_mu); ``shape_mean`` (n,) is the prior's mean."""
     level, shape = parameters
     response = measured.response
     y = r_m * (1.0 / MUON_R0_M)
@@ -201,7 +220,7 @@ def muon_terms(r_m: Any, measured: Signals, frozen: Frozen, parameters: list[Any
     mu = signal + frozen.background + 1e-12
     terms = _assemble(measured.muon, mu, signal, measured.muon_saturated, frozen.weight, [None, g], xp)
     terms = _half_event(terms, level, 0)
-    return _with_priors(terms, [None, (shape, response.muon_shape_mean, response.muon_shape_spread)])
+    return _with_priors(terms, [None, (shape, shape_mean, response.muon_shape_spread)])
 
 
 def _assemble(y: Any, mu: Any, signal: Any, saturated: Any, weight: Any, derivatives: list[Any], xp: Any) -> Terms:
@@ -229,7 +248,7 @@ def _half_event(terms: Terms, level: Any, place: int) -> Terms:
     return Terms(terms.value - 0.5 * level, gradient, terms.fisher)
 
 
-def _with_priors(terms: Terms, priors: list[tuple[Any, float, float] | None]) -> Terms:
+def _with_priors(terms: Terms, priors: list[tuple[Any, Any, float] | None]) -> Terms:
     value, gradient, fisher = terms.value, list(terms.gradient), list(terms.fisher)
     for k, prior in enumerate(priors):
         if prior is None:

@@ -74,10 +74,11 @@ def draw_showers(
         "lg_ne": size,
         "age": np.clip(rng.normal(1.0, 0.12, n), 0.5, 1.4),
         "lg_nmu": 0.9 * size - 0.25 + rng.normal(0, 0.15, n),
-        "s_mu": np.clip(rng.normal(1.3, 0.08, n), 0.9, 1.7),
         "zenith_deg": zenith,
         "azimuth_deg": 360 * rng.random(n),
     }
+    mean_shape = 1.3 - 0.094 * (truth["lg_nmu"] - 4.5) + 0.45 * (1 / np.cos(np.deg2rad(zenith)) - 1.035)
+    truth["s_mu"] = np.clip(rng.normal(mean_shape, response.muon_shape_spread), 0.9, 1.7)
     column = {name: values[:, None] for name, values in truth.items()}
     x, y, cosine = array.X_M.ravel(), array.Y_M.ravel(), np.cos(np.deg2rad(column["zenith_deg"]))
     r = axis_distance(x, y, *(column[name] for name in ("core_x_m", "core_y_m", "zenith_deg", "azimuth_deg")))
