@@ -38,7 +38,7 @@ PRESETS: dict[str, PresetSettings] = {
     "quick": PresetSettings(
         learners=("lightgbm", "xgboost", "catboost", "random_forest", "mlp", "lenet"),
         folds=3,
-        metas=("log_pool", "greedy", "logistic"),
+        metas=("average", "log_pool", "greedy", "logistic"),
     ),
     "good": PresetSettings(
         learners=(
@@ -54,12 +54,12 @@ PRESETS: dict[str, PresetSettings] = {
             "physics",
         ),
         folds=5,
-        metas=("log_pool", "greedy", "logistic", "boosted"),
+        metas=("average", "log_pool", "greedy", "logistic", "boosted"),
     ),
     "best": PresetSettings(
         learners=None,
         folds=8,
-        metas=("log_pool", "greedy", "logistic", "boosted"),
+        metas=("average", "log_pool", "greedy", "logistic", "boosted"),
     ),
 }
 

@@ -1,8 +1,8 @@
 """Meta-learners: from the learners' calibrated out-of-fold log-probabilities to one posterior.
 
-In order of simplicity: non-negative log-linear pooling (the one to trust), greedy ensemble selection on the real
-metric (R. Caruana et al., ICML 2004), regularised multinomial logistic regression, and a small boosted tree that
-corrects the pool. All return natural posteriors, also where the fit weighted events.
+In order of simplicity: plain average, non-negative log-linear pooling (the one to trust), greedy ensemble selection on
+the real metric (R. Caruana et al., ICML 2004), regularised multinomial logistic regression, and a small boosted tree
+that corrects the pool. All but the average return natural posteriors, also where the fit weighted events.
 """
 
 from __future__ import annotations
@@ -126,6 +126,17 @@ class LogPool(MetaLearner):
         """Return the weights, summing to one."""
         total = self.weights_.sum() or 1.0
         return dict(zip(self.learners, (self.weights_ / total).tolist(), strict=True))
+
+
+class Average(LogPool):
+    """The plain average in log-probability: nothing to learn, hard to beat where events are few."""
+
+    name = "average"
+
+    def fit(self, inputs: StackInputs, judge: Judge) -> None:
+        """Give every learner the same weight."""
+        n_learners, _, n_classes = inputs.log_proba.shape
+        self.weights_, self.bias_ = np.full(n_learners, 1.0 / n_learners), np.zeros(n_classes)
 
 
 class Greedy(LogPool):
@@ -257,7 +268,7 @@ def _back_to_natural(inputs: StackInputs, weights: np.ndarray, bias: np.ndarray)
     return weights * scale, bias * scale + shift
 
 
-META_LEARNERS: dict[str, type[MetaLearner]] = {cls.name: cls for cls in (LogPool, Greedy, Logistic, Boosted)}
+META_LEARNERS: dict[str, type[MetaLearner]] = {cls.name: cls for cls in (Average, LogPool, Greedy, Logistic, Boosted)}
 """By name, simplest first."""
 
 

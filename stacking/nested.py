@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from showers.progress import Progress
 from stacking.gamma_scores import gamma_scores
-from stacking.judges import GammaJudge, Judge
+from stacking.judges import GammaJudge, Judge, LogLossJudge
 from stacking.meta import META_LEARNERS, MetaLearner, StackInputs
 from stacking.parallel import in_processes
 
@@ -152,9 +152,16 @@ def _inner(
 
 
 def _simplest_of_best(candidates: dict[str, np.ndarray], labels: np.ndarray, judge: Judge) -> str:
+    """Return the simplest of those as good as the best; where the judge's errors are wide, log-loss decides first."""
+    good = _as_good_as_the_best(candidates, labels, judge)
+    return next(iter(_as_good_as_the_best(good, labels, LogLossJudge())))
+
+
+def _as_good_as_the_best(candidates: dict[str, np.ndarray], labels: np.ndarray, judge: Judge) -> dict[str, np.ndarray]:
     best = min(candidates, key=lambda name: judge.loss(candidates[name], labels))
-    for name, predicted in candidates.items():
-        worse, error = judge.difference(predicted, candidates[best], labels)
-        if name == best or worse <= error:
-            return name
-    return best
+
+    def within_an_error(name: str) -> bool:
+        worse, error = judge.difference(candidates[name], candidates[best], labels)
+        return name == best or worse <= error
+
+    return {name: predicted for name, predicted in candidates.items() if within_an_error(name)}

@@ -33,7 +33,10 @@ def _problem(n_classes: int = 3, n: int = N, seed: int = 0, prior: list[float] |
     return StackInputs(("left", "right", "noise"), z, labels, np.arange(n) % 3, rng.normal(size=(n, 2)))
 
 
-@pytest.mark.parametrize("name", META_LEARNERS)
+LEARNING = [name for name in META_LEARNERS if name != "average"]
+
+
+@pytest.mark.parametrize("name", LEARNING)
 def test_each_meta_learner_finds_the_known_pool(name: str) -> None:
     train, new = _problem(), _problem(seed=1)
     meta = META_LEARNERS[name](train.learners)
@@ -67,7 +70,7 @@ def test_greedy_selection_serves_the_real_metric() -> None:
     assert greedy.importance()["noise"] < 0.15
 
 
-@pytest.mark.parametrize("name", META_LEARNERS)
+@pytest.mark.parametrize("name", LEARNING)
 def test_weighted_hadrons_do_not_shift_the_posterior(name: str) -> None:
     train, new = _problem(2, 8000, 2, [0.1, 0.9]), _problem(2, 8000, 3, [0.1, 0.9])
     judge = GammaJudge()
@@ -102,6 +105,21 @@ def test_simplest_within_an_error_is_chosen() -> None:
     stacked = choose_and_fit(tuple(META_LEARNERS), _problem(n=1500), LogLossJudge())
     assert stacked.meta.name == "log_pool", "the truth is a pool: nothing more is needed"
     assert set(stacked.losses) == set(META_LEARNERS)
+
+
+def test_average_is_kept_where_nothing_can_be_learned() -> None:
+    problem = _problem(n=3000)
+    same = replace(problem, log_proba=np.repeat(log_softmax(problem.log_proba[:2].sum(axis=0))[None], 3, axis=0))
+    assert choose_and_fit(tuple(META_LEARNERS), same, LogLossJudge()).meta.name == "average"
+
+
+def test_log_loss_decides_where_survival_cannot() -> None:
+    # Two equally good learners: their average has the right order of events, but is only half as sure as it should be.
+    problem = _problem(2, 3000, 4, [0.1, 0.9])
+    problem = replace(problem, learners=("left", "right"), log_proba=problem.log_proba[:2])
+    stacked = choose_and_fit(("average", "log_pool"), problem, GammaJudge())
+    assert abs(stacked.losses["average"] - stacked.losses["log_pool"]) < 0.05
+    assert stacked.meta.name == "log_pool"
 
 
 def test_many_folds_are_merged_and_two_leave_no_choice() -> None:
