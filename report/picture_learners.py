@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from report.style import INK, MARKERS, PALETTE, drawing, new_figure
 from scoring.intervals import Interval
@@ -51,6 +52,8 @@ def learners_picture(points: list[Point], label: str, *, logarithmic: bool = Fal
                 axes.plot(x, y, "<" if limit else MARKERS[k], color=PALETTE[4 - 3 * k], label=RULES.get(rule, rule))
         if logarithmic:
             axes.set_xscale("log")
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_yticks(range(len(systems)), systems)
         axes.set_ylim(len(systems) - 0.5, -0.5)
         axes.grid(False, axis="y")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scoring.read import Truth, read_truth
+from scoring.read import Truth, read_arrays, read_truth
 from showers.files import read_json
 from showers.schema import COMPOSITION, SOURCE_FILE, InputError, Task, task_named
 
@@ -105,11 +105,7 @@ class Run:
         file = self.folder / "test" / f"{name}.npz"
         if not file.exists():
             return None
-        try:
-            with np.load(file, allow_pickle=False) as archive:
-                return archive.get(key)
-        except (ValueError, OSError, EOFError) as error:
-            raise InputError(f"{file} cannot be read: {error}") from None
+        return read_arrays(file, key, "log_proba").get(key)
 
     def systems(self, n_events: int) -> Iterator[System]:
         """Yield learners, average and stack; for composition argmax first, then decided labels where they differ.

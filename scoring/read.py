@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +84,11 @@ def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, str 
     """
     file = Path(file)
     key = OUTPUT_KEYS[task.name]
-    output, config_hash = _load(file, key, task)
+    found = read_arrays(file, key, "config_hash")
+    if key not in found:
+        raise InputError(f"{file} holds no array {key!r}: task {task.name} needs it")
+    output = found[key]
+    config_hash = str(found["config_hash"]) if "config_hash" in found else None
     where = f"{file}, {key}"
     if output.ndim != 1:
         raise InputError(f"{where} has shape {output.shape}, expected ({n_events},): one value an event")
@@ -92,24 +97,36 @@ def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, str 
     return (_labels if task.name == COMPOSITION.name else _scores)(output, task, where), config_hash
 
 
-def _load(file: Path, key: str, task: Task) -> tuple[np.ndarray, str | None]:
+def read_arrays(file: Path, *wanted: str) -> dict[str, np.ndarray]:
+    """Read those of the wanted arrays that an ``.npz`` archive holds.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, a folder, no complete archive, damaged, or a wanted array holds Python objects.
+    """
+    file = Path(file)
     if not file.exists():
         raise InputError(f"{file} does not exist")
     if file.is_dir():
         raise InputError(f"{file} is a folder: give the predictions.npz inside it")
     if not zipfile.is_zipfile(file):
-        raise InputError(f"{file} is not a complete .npz archive: write it with numpy.savez(file, {key}=...)")
+        raise InputError(f"{file} is not a complete .npz archive: write it with numpy.savez(file, {wanted[0]}=...)")
+    found = {}
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            if key not in archive:
-                found = ", ".join(archive.files) or "nothing"
-                raise InputError(f"{file} holds no array {key!r} (it holds {found}): task {task.name} needs it")
-            return archive[key], str(archive["config_hash"]) if "config_hash" in archive else None
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            for name in wanted:
+                if name in archive:
+                    found[name] = archive[name]
+            if not found:
+                held = ", ".join(archive.files) or "nothing"
+                raise InputError(f"{file} holds no array {wanted[0]!r} (it holds {held})")
     except InputError:
         raise
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         why = "it holds Python objects; only plain arrays are accepted" if "pickle" in str(error) else f"{error}"
-        raise InputError(f"{file}, {key}: cannot be read: {why}") from None
+        raise InputError(f"{file}: cannot be read: {why}") from None
+    return found
 
 
 def _labels(output: np.ndarray, task: Task, where: str) -> np.ndarray:

@@ -1,0 +1,56 @@
+"""Damaged archives are refused or read rightly: never misread, never another error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scoring.read import read_arrays, read_output
+from showers.schema import COMPOSITION, GAMMA, InputError
+
+LABELS = np.arange(200) % 5
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed], ids=["stored", "compressed"])
+def test_damage_is_never_misread(save: object, tmp_path: Path) -> None:
+    file = tmp_path / "p.npz"
+    save(file, predictions=LABELS, config_hash=np.array("abc"))  # type: ignore[operator]
+    whole = file.read_bytes()
+    rng = np.random.default_rng(1)
+    refused = 0
+    for k in range(400):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(whole), size=1 + k % 3):
+            damaged[place] = int(rng.integers(0, 256))
+        if k % 5 == 0:
+            damaged = damaged[: int(rng.integers(0, len(whole)))]
+        file.write_bytes(damaged)
+        try:
+            found, _ = read_output(file, COMPOSITION, len(LABELS))
+        except InputError:
+            refused += 1
+        else:
+            assert (found == LABELS).all()
+    assert refused > 200
+
+
+def test_types_of_numbers_that_are_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "p.npz"
+    for kind in (np.int8, np.uint8, np.int64, np.uint64):
+        np.savez(file, predictions=LABELS.astype(kind))
+        found, config_hash = read_output(file, COMPOSITION, 200)
+        assert (found == LABELS).all()
+        assert config_hash is None
+    for kind in (np.float16, np.float32, np.float64, np.int32):
+        np.savez(file, gamma_scores=LABELS.astype(kind), config_hash=np.array("abc"))
+        scores, config_hash = read_output(file, GAMMA, 200)
+        assert scores.dtype == np.float64
+        assert config_hash == "abc"
+
+
+def test_an_archive_with_nothing_wanted_names_what_it_holds(tmp_path: Path) -> None:
+    np.savez(tmp_path / "p.npz", scores=LABELS)
+    with pytest.raises(InputError, match=r"no array 'predictions' .it holds scores."):
+        read_arrays(tmp_path / "p.npz", "predictions")
