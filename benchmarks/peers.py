@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -111,6 +112,7 @@ def do(job: Job) -> str:
     with atomic_folder(job.folder) as folder:
         write_npz(folder / "test.npz", log_proba=log_proba)
         write_json(folder / "result.json", asdict(result))
+    shutil.rmtree(learner.checkpoint, ignore_errors=True)
     return f"{job.task} {job.learner} (seed {job.seed}): {wall:,.0f} s"
 
 

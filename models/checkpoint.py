@@ -27,6 +27,8 @@ class Checkpoint:
     optimiser: torch.optim.Optimizer
     best: dict[str, torch.Tensor]
     """Averaged weights of the best epoch."""
+    identity: str = ""
+    """Names the run: network, settings, seed, events. Another run's file is not continued."""
     epoch: int = 0
     """Epochs done."""
     step: int = 0
@@ -34,11 +36,11 @@ class Checkpoint:
     losses: list[float] = field(default_factory=list)
 
     @classmethod
-    def start(cls, network: nn.Module, optimiser: torch.optim.Optimizer) -> Self:
+    def start(cls, network: nn.Module, optimiser: torch.optim.Optimizer, identity: str = "") -> Self:
         """Return the state before the first step."""
         averaged = copy.deepcopy(network)
         averaged.requires_grad_(False)
-        return cls(network, averaged, optimiser, _clone(averaged.state_dict()))
+        return cls(network, averaged, optimiser, _clone(averaged.state_dict()), identity)
 
     @torch.no_grad()
     def average(self, decay: float) -> None:
@@ -67,6 +69,7 @@ def write_checkpoint(file: Path, state: Checkpoint) -> None:
     for number, values in state.optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{number}.{name}": value for name, value in values.items()}
     numbers = {
+        "identity": state.identity,
         "epoch": state.epoch,
         "step": state.step,
         "best_epoch": state.best_epoch,
@@ -82,12 +85,14 @@ def read_checkpoint(file: Path, state: Checkpoint) -> None:
     Raises
     ------
     InputError
-        If the file is damaged or belongs to another network.
+        If the file is damaged or belongs to another run.
     """
     try:
         with safe_open(file, framework="pt") as content:
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 (not a mapping)
             numbers = json.loads((content.metadata() or {})["state"])
+        if numbers["identity"] != state.identity:
+            raise ValueError("other settings, seed or events")
         parts: dict[str, dict[str, torch.Tensor]] = {"network": {}, "averaged": {}, "best": {}, "optimiser": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
@@ -100,7 +105,7 @@ def read_checkpoint(file: Path, state: Checkpoint) -> None:
             optimiser["state"].setdefault(int(number), {})[key] = tensor
         state.optimiser.load_state_dict(optimiser)
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
-        raise InputError(f"{file} is not a checkpoint of this network ({error}): remove it to start afresh") from None
+        raise InputError(f"{file} is not a checkpoint of this run ({error}): remove it to start afresh") from None
     device = next(state.network.parameters()).device
     state.best = {name: tensor.to(device) for name, tensor in parts["best"].items()}
     state.epoch, state.step, state.best_epoch = numbers["epoch"], numbers["step"], numbers["best_epoch"]

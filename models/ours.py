@@ -115,6 +115,7 @@ GRID_NETWORKS = (
         "models.networks.lenet:LeNetLearner",
         "the same with fitted quantities as scalars",
         FITS,
+        settings={"dropout": 0.2, "epochs": 16},
         quick={"epochs": 10},
         needs_grid=True,
     ),
@@ -124,6 +125,7 @@ GRID_NETWORKS = (
         "CNN with channel attention + MLP on fits",
         FITS,
         quick={"epochs": 6},
+        best={"epochs": 25, "patience": 8},
         needs_grid=True,
     ),
     LearnerSpec(
@@ -159,6 +161,7 @@ GRID_NETWORKS = (
         "fits and core-centred stations, lg A head",
         FITS,
         quick={"epochs": 8},
+        best={"epochs": 30, "patience": 8},
         needs_grid=True,
     ),
 )

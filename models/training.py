@@ -110,6 +110,7 @@ def train(
     class_values: torch.Tensor | None = None,
     progress: Progress | None = None,
     checkpoint: Path | None = None,
+    identity: str = "",
 ) -> History:
     """Train ``network`` in place; it ends with the (averaged) weights of its best epoch.
 
@@ -135,6 +136,8 @@ def train(
         Called after every batch.
     checkpoint
         File in which the state is kept after every epoch; if it exists already, training continues from it.
+    identity
+        Names this run in the checkpoint; that of another run is refused.
 
     Raises
     ------
@@ -142,7 +145,7 @@ def train(
         If the loss is not finite.
     """
     device = events.inputs.device
-    state = Checkpoint.start(network, _optimiser(network, settings))
+    state = Checkpoint.start(network, _optimiser(network, settings), identity)
     if checkpoint is not None and checkpoint.exists():
         read_checkpoint(checkpoint, state)
     called = torch.compile(network) if settings.compile else network

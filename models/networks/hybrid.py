@@ -80,10 +80,10 @@ class HybridLearner(NetworkLearner):
         "scalar_width": 64,
         "head_width": 256,
         "dropout": 0.15,
-        "epochs": 20,
+        "epochs": 14,
         "learning_rate": 1.5e-3,
         "weight_decay": 0.03,
-        "patience": 6,
+        "patience": 5,
     }
 
     def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
+import json
+import os
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +25,7 @@ from models.inputs import InputTransform
 from models.loading import EventTensors, GridSource
 from models.networks.parts import GridFront, fit_front
 from models.posterior import class_weight_vector, event_log_loss, log_softmax, undo_training_prior
-from models.saving import read_header, write_header
+from models.saving import plain, read_header, write_header
 from models.training import History, TrainingSettings, predict_logits, train
 from showers.files import atomic_path
 from showers.progress import Progress
@@ -135,7 +138,17 @@ class NetworkLearner(Learner):
             class_values=values,
             progress=progress,
             checkpoint=None if self.checkpoint is None else self.checkpoint / "training.safetensors",
+            identity=self._identity(events, valid, seed),
         )
+
+    def _identity(self, events: Batch, valid: Batch, seed: int) -> str:
+        """Return a hash of everything that decides what training gives, the content of the events apart."""
+        assert self.inputs_ is not None
+        parts = [type(self).__name__, self.classes, self.chosen, seed, self.threads, self.device_, self.inputs_.state()]
+        digest = hashlib.sha256(json.dumps(plain(parts), sort_keys=True).encode())
+        for rows in (events.index, valid.index):
+            digest.update(np.ascontiguousarray(rows, dtype=np.int64).tobytes())
+        return digest.hexdigest()
 
     def _columns(self, batch: Batch) -> tuple[str, ...]:
         table = tuple(batch.columns) if batch.table is not None else ()
@@ -201,6 +214,8 @@ class NetworkLearner(Learner):
         threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
         benchmark = torch.backends.cudnn.benchmark
         torch.set_num_threads(self.threads)
+        # Without it cuBLAS may sum in another order each time; it has no effect on a CPU.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(bool(self.chosen["deterministic"]), warn_only=True)
         torch.backends.cudnn.benchmark = not self.chosen["deterministic"]
         try:

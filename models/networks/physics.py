@@ -106,10 +106,11 @@ class PhysicsLearner(NetworkLearner):
         "precision": "float32",
         "augment": False,
         "regression_weight": 0.2,
-        "epochs": 25,
+        "epochs": 16,
+        "batch_size": 128,
         "learning_rate": 1e-3,
         "weight_decay": 0.05,
-        "patience": 6,
+        "patience": 5,
         "channels_last": False,
     }
 

@@ -65,10 +65,10 @@ class ResNetLearner(NetworkLearner):
         "widths": (32, 64, 128),
         "blocks": 2,
         "dropout": 0.2,
-        "epochs": 20,
+        "epochs": 12,
         "learning_rate": 2e-3,
         "weight_decay": 0.02,
-        "patience": 6,
+        "patience": 4,
     }
 
     def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:

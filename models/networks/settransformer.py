@@ -69,11 +69,11 @@ class SetTransformerLearner(NetworkLearner):
         "grid": "raw",
         "augment": False,
         "precision": "float32",
-        "epochs": 15,
+        "epochs": 12,
         "learning_rate": 1.5e-3,
         "weight_decay": 0.02,
         "warmup": 0.1,
-        "patience": 5,
+        "patience": 4,
         "channels_last": False,
     }
 
@@ -144,9 +144,9 @@ class HitTransformerLearner(NetworkLearner):
         "heads": 2,
         "grid": "raw",
         "precision": "float32",
-        "epochs": 12,
+        "epochs": 8,
         "learning_rate": 2e-3,
-        "patience": 4,
+        "patience": 3,
         "channels_last": False,
     }
 

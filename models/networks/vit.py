@@ -47,11 +47,11 @@ class ViTLearner(NetworkLearner):
         "heads": 4,
         "dropout": 0.1,
         "precision": "float32",
-        "epochs": 25,
+        "epochs": 14,
         "learning_rate": 1e-3,
         "weight_decay": 0.05,
         "warmup": 0.1,
-        "patience": 6,
+        "patience": 4,
     }
 
     def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:

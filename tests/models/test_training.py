@@ -51,15 +51,19 @@ def test_a_killed_run_ends_as_if_it_had_not_been(optimiser: str, showers: tuple[
     assert resumed.history_.losses == whole.history_.losses
 
 
-def test_a_checkpoint_of_another_network_is_refused(showers: tuple[Batch, Batch], tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_is_refused(showers: tuple[Batch, Batch], tmp_path: Path) -> None:
     train, valid = showers
     first = LeNetLearner(CLASSES, {"epochs": 1})
     first.checkpoint = tmp_path
     first.fit(train, valid, seed=2)
     other = LeNetLearner(CLASSES, {"epochs": 1, "channels": 8})
     other.checkpoint = tmp_path
-    with pytest.raises(InputError, match="not a checkpoint of this network"):
-        other.fit(train, valid, seed=2)
+    for learner, seed, events in ((other, 2, train), (first, 3, train), (first, 2, train.take(np.arange(300)))):
+        with pytest.raises(InputError, match="not a checkpoint of this run"):
+            learner.fit(events, valid, seed=seed)
+    (tmp_path / "training.safetensors").write_bytes(b"damaged")
+    with pytest.raises(InputError, match="not a checkpoint of this run"):
+        first.fit(train, valid, seed=2)
 
 
 def test_background_reading_changes_nothing(showers: tuple[Batch, Batch], monkeypatch: pytest.MonkeyPatch) -> None:
