@@ -134,11 +134,12 @@ def table(jobs: Sequence[Job], task: Task, reference: str) -> list[str]:
     done = [job for job in jobs if job.task == task.name and (job.folder / "result.json").exists()]
     labels = np.asarray(Dataset.open(jobs[0].data / f"{task.name}_test", task).labels, dtype=np.int64)
     metric = metric_for(task)
-    base = next((predictions(job) for job in done if job.learner == reference), None)
+    bases = {job.seed: predictions(job) for job in done if job.learner == reference}
     rows = []
     for job in done:
         log_proba = predictions(job)
-        rows.append((float(-log_proba[np.arange(len(labels)), labels].mean()), _row(job, log_proba, labels, base)))
+        loss = float(-log_proba[np.arange(len(labels)), labels].mean())
+        rows.append((loss, _row(job, log_proba, labels, bases.get(job.seed))))
     head = [
         "learner", "accuracy %", "log-loss", metric.name, f"log-loss - {reference}", f"{metric.name} - {reference}",
         "weights", "columns", "training s (CPU)", "events/s",
