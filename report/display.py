@@ -61,8 +61,7 @@ def read_showers(dataset: Dataset, events: list[int]) -> list[Shower]:
     grids = grids.astype(np.float32)
     scalars = np.asarray(dataset.scalars[events], dtype=np.float32)
     groups = frozenset({ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP})
-    with np.errstate(all="ignore"):
-        columns = compute_chunk(np, grids, scalars, groups)
+    columns = compute_chunk(np, grids, scalars, groups)
     return [
         Shower(
             grid=grids[row],
