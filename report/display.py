@@ -110,13 +110,18 @@ def event_picture(shower: Shower, title: str = "") -> Figure:
         _lateral(bottom.add_subplot(), shower)
         s, f = shower.scalars, shower.fit
         facts = (
-            f"lg E {s['E']:.2f}, zenith {s['Ze']:.1f}°, azimuth {s['Az']:.0f}°; lg Ne {s['Ne']:.2f}, "
-            f"lg Nμ {s['Nmu']:.2f}\nfit: lg Ne {f['fit_lg_ne']:.2f}, age {f['fit_age']:.2f}, "
-            f"lg Nμ {f['fit_lg_nmu']:.2f}, core ({f['fit_core_x_m']:.0f}, {f['fit_core_y_m']:.0f}) "
-            f"± {f['fit_core_err_m']:.1f} m"
+            f"lg E {_text(s['E'], 2)}, zenith {_text(s['Ze'], 1)}°, azimuth {_text(s['Az'], 0)}°; "
+            f"lg Ne {_text(s['Ne'], 2)}, lg Nμ {_text(s['Nmu'], 2)}\nfit: lg Ne {_text(f['fit_lg_ne'], 2)}, "
+            f"age {_text(f['fit_age'], 2)}, lg Nμ {_text(f['fit_lg_nmu'], 2)}, core ({_text(f['fit_core_x_m'], 0)}, "
+            f"{_text(f['fit_core_y_m'], 0)}) ± {_text(f['fit_core_err_m'], 1)} m"
         )
         figure.suptitle(f"{title}\n{facts}" if title else facts, fontsize=7.5, x=0.02, ha="left")
     return figure
+
+
+def _text(value: float, digits: int) -> str:
+    """Return a number, without a sign on zero; a dash where it is undefined."""
+    return f"{round(value, digits) + 0.0:.{digits}f}" if np.isfinite(value) else "–"
 
 
 def _map(axes: Axes, shower: Shower, channel: int) -> None:
@@ -126,7 +131,10 @@ def _map(axes: Axes, shower: Shower, channel: int) -> None:
     axes.scatter(X_M[silent], Y_M[silent], s=3, facecolors="none", edgecolors=GREY, linewidths=0.4, rasterized=True)
     if hit.any():
         values = deposit[hit]
-        norm = LogNorm(max(float(values.min()), 1.0), max(float(values.max()), 10.0))
+        low, high = max(float(values.min()), 1.0), max(float(values.max()), 10.0)
+        if high < 20 * low:  # the scale must hold a labelled tick or two
+            low, high = 10 ** np.floor(np.log10(low)), 10 ** np.ceil(np.log10(high) + 0.01)
+        norm = LogNorm(low, high)
         points = axes.scatter(
             *(X_M[hit], Y_M[hit]), c=values, s=19, cmap=MAP, norm=norm, edgecolors=GREY, linewidths=0.2, rasterized=True
         )
