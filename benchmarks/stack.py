@@ -25,8 +25,9 @@ from scoring.intervals import accuracy_interval, survival_interval
 from scoring.metric import Metric
 from scoring.paired import Paired, paired_log_loss, paired_survival
 from showers.dataset import Dataset
+from showers.files import read_json
 from showers.progress import bar
-from showers.schema import GAMMA, TASKS, InputError, Task
+from showers.schema import GAMMA, SOURCE_FILE, TASKS, InputError, Task
 from showers.simulation import simulate
 from stacking.chain import average_of
 from stacking.config import StackConfig
@@ -110,9 +111,10 @@ def run_task(task: Task, options: argparse.Namespace) -> Outcome:
 def report(outcome: Outcome, options: argparse.Namespace) -> str:
     """Return all tables as Markdown."""
     data = outcome.manifest["data"]
+    settings = read_json(Path(data["train"]) / SOURCE_FILE)["settings_hash"]
     title = (
         f"{outcome.task.name}: {data['n_train']:,} training and {data['n_test']:,} test showers of the simulated "
-        f"world `{options.world}` under the test's cuts, {options.folds} folds, preset {options.preset}, "
+        f"world `{options.world}` (settings {settings[:8]}) under the test's cuts, {options.folds} folds, preset {options.preset}, "
         f"seed {options.seed}. Intervals are 95 %; differences are paired."
     )
     return "\n\n".join(
