@@ -101,12 +101,12 @@ class Events:
     @cached_property
     def electron_sorted(self) -> Any:
         """(n, 256): deposits of the e/gamma channel in ascending order."""
-        return self.xp.sort(self.electron_mev, axis=1)
+        return self.xp.sort(self.electron_mev, axis=1, stable=False)
 
     @cached_property
     def muon_sorted(self) -> Any:
         """(n, 256): deposits of the muon channel in ascending order."""
-        return self.xp.sort(self.muon_mev, axis=1)
+        return self.xp.sort(self.muon_mev, axis=1, stable=False)
 
 
 def make_events(xp: ModuleType, matrices: np.ndarray, scalars: np.ndarray, response: Response = PUBLISHED) -> Events:

@@ -1,0 +1,196 @@
+"""How fast features are made, everything on the same events in one run.
+
+    python benchmarks/features.py --events 40000 --write docs/features_speed.md
+
+Compared: our table with and without the fits (read, computed, written to disk), the fit kernel alone, its array-API
+reference, a per-event fit with scipy.optimize, published-style grid statistics in plain NumPy, and the floor: reading,
+decoding and summing the memory map. Rates are the best of several rounds beside the slowest. Numerical threads are held
+at one per process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import joblib
+import numpy as np
+from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
+
+from features.backend import decode_float16, namespace
+from features.catalogue import FIT_GROUPS, GROUPS, SETS
+from features.compute import warm_up
+from features.events import Events, make_events
+from features.extract import build_table
+from features.fit_numba import fit_fused
+from features.lateral_fit import fit_reference
+from features.station_model import (
+    electron_density,
+    electron_terms,
+    freeze_electron,
+    muon_density,
+    offsets,
+    signals,
+)
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, Task
+from showers.simulation import simulate
+
+XP = namespace("cpu")
+CHUNK = 512
+SCIPY_EVENTS, REFERENCE_EVENTS = 40, 2_048
+
+
+def _table(groups: frozenset[str], workers: int, folder: Path) -> Callable[[], None]:
+    def run() -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            build_table(folder, Path(scratch) / "table", groups=groups, workers=workers)
+
+    return run
+
+
+def _floor(folder: Path) -> Callable[[], None]:
+    def run() -> None:
+        for chunk in Dataset.open(folder, labels=False).chunks(CHUNK):
+            decode_float16(np.ascontiguousarray(chunk.matrices)).sum()
+
+    return run
+
+
+def _grid_statistics(folder: Path) -> Callable[[], None]:
+    """Published-style statistics the way most people write them: float32, one NumPy call after another."""
+
+    def run() -> None:
+        for chunk in Dataset.open(folder, labels=False).chunks(CHUNK):
+            cells = chunk.matrices.astype(np.float32)
+            flat = np.log1p(cells).reshape(len(cells), 256, 2)
+            columns = [flat.sum(1), flat.mean(1), flat.std(1), flat.max(1), (flat > 0).sum(1)]
+            columns += [np.quantile(flat, q, axis=1) for q in (0.5, 0.75, 0.9, 0.95)]
+            for k in range(8):
+                columns.append(cells[:, k : 16 - k, k : 16 - k].sum((1, 2)))
+            np.concatenate(columns, axis=1)
+
+    return run
+
+
+def _events(folder: Path, n: int) -> list[Events]:
+    chunks = Dataset.open(folder, labels=False).chunks(CHUNK, 0, n)
+    return [make_events(XP, decode_float16(np.ascontiguousarray(c.matrices)), c.scalars) for c in chunks]
+
+
+def _fit_alone(events: list[Events], fit: Callable[[Events], object]) -> Callable[[], None]:
+    def run() -> None:
+        for chunk in events:
+            fit(chunk)
+
+    return run
+
+
+def _scipy_fit(folder: Path) -> Callable[[], None]:
+    """The electron fit of single events by scipy.optimize, same likelihood and same gradient."""
+    chunk = _events(folder, SCIPY_EVENTS)[0]
+    fitted = fit_fused(chunk)
+    starts = np.stack(fitted.electron, axis=1).astype(np.float64) + np.array([2.0, -2.0, 0.2, 0.1])
+
+    def run() -> None:
+        data = Dataset.open(folder, labels=False)
+        for k in range(SCIPY_EVENTS):
+            event = make_events(
+                XP, decode_float16(np.array(data.matrices[k : k + 1])), np.float32(data.scalars[k : k + 1])
+            )
+            measured = signals(event)
+            r_m, _, _ = offsets(event, fitted.electron[0][k : k + 1], fitted.electron[1][k : k + 1])
+            electrons = electron_density(r_m, fitted.electron[2][k], fitted.electron[3][k], XP)
+            muons = muon_density(r_m, fitted.muon[0][k], fitted.muon[1][k], XP)
+            frozen = freeze_electron(measured, r_m, electrons, muons, XP)
+
+            def value(p: np.ndarray, event=event, measured=measured, frozen=frozen) -> tuple[float, np.ndarray]:
+                terms = electron_terms(event, measured, frozen, [np.array([x]) for x in p])
+                return float(terms.value[0]), np.array([float(g[0]) for g in terms.gradient])
+
+            minimize(value, starts[k], jac=True, method="BFGS", options={"gtol": 1e-2})
+
+    return run
+
+
+def _time(run: Callable[[], None], n: int, rounds: int) -> tuple[float, float]:
+    """Return the best and the worst rate in events per second."""
+    rates = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        run()
+        rates.append(n / (time.perf_counter() - started))
+    return max(rates), min(rates)
+
+
+def measure(folder: Path, n: int, workers: int, rounds: int) -> list[tuple[str, int, float, float]]:
+    """Return (what, processes, best rate, worst rate) for everything that is compared."""
+    everything = frozenset(GROUPS)
+    warm_up()
+    joblib.Parallel(n_jobs=workers)(joblib.delayed(warm_up)() for _ in range(workers))
+    alone = _events(folder, 16 * CHUNK)
+    rows = [
+        ("floor: read, decode and sum", 1, n, _floor(folder), rounds),
+        ("grid statistics in plain NumPy (63 columns)", 1, n, _grid_statistics(folder), 2),
+        ("our table without fits", 1, n, _table(everything - FIT_GROUPS, 1, folder), rounds),
+        ("our table without fits", workers, n, _table(everything - FIT_GROUPS, workers, folder), rounds),
+        ("our table of the set fits", workers, n, _table(frozenset(SETS["fits"]), workers, folder), rounds),
+        ("our table, everything", 1, n, _table(everything, 1, folder), rounds),
+        ("our table, everything", workers, n, _table(everything, workers, folder), rounds),
+        ("both fits alone, compiled", 1, len(alone) * CHUNK, _fit_alone(alone, fit_fused), rounds),
+        (
+            "both fits alone, array API",
+            1,
+            REFERENCE_EVENTS,
+            _fit_alone(alone[: REFERENCE_EVENTS // CHUNK], fit_reference),
+            2,
+        ),
+        ("electron fit alone, scipy.optimize (BFGS, exact gradient)", 1, SCIPY_EVENTS, _scipy_fit(folder), 2),
+    ]
+    results = []
+    for what, processes, count, run, repeats in rows:
+        best, worst = _time(run, count, repeats)
+        results.append((what, processes, best, worst))
+        print(f"{what:60s} {processes} processes {best:12,.0f} events/s (slowest {worst:,.0f})", flush=True)
+    return results
+
+
+def as_markdown(title: str, results: list[tuple[str, int, float, float]]) -> str:
+    """Return the results as a table, with the gain over the per-event fit."""
+    slow = results[-1][2]
+    rows = [f"| {w} | {p} | {best:,.0f} | {worst:,.0f} | {best / slow:,.0f} |" for w, p, best, worst in results]
+    head = ["| what | processes | events/s, best | events/s, slowest | over scipy |", "|---|---|---|---|---|"]
+    return "\n".join([f"## {title}", "", *head, *rows, ""])
+
+
+def main() -> None:
+    """Simulate, time, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=65_536, help="events per set (default 65536)")
+    parser.add_argument("--workers", type=int, default=joblib.cpu_count())
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", type=Path, help="Markdown file to write")
+    options = parser.parse_args()
+    threadpool_limits(1)
+    task: Task = COMPOSITION
+    pieces = ["# Speed of the features", "", __doc__.split("\n\n", 2)[2].strip(), ""]
+    with tempfile.TemporaryDirectory() as scratch:
+        for title, cuts in (("Showers under the test's cuts", "test"), ("Showers without cuts", "none")):
+            print(title, flush=True)
+            folder, _ = simulate(task, Path(scratch) / cuts, n_train=options.events, n_test=1, train_cuts=cuts)
+            pieces.append(as_markdown(title, measure(folder, options.events, options.workers, options.rounds)))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    pieces.append(f"Largest resident memory of a process: {max(peak, children):,.0f} MB (simulation included).\n")
+    print(pieces[-1])
+    if options.write:
+        options.write.write_text("\n".join(pieces), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
