@@ -114,8 +114,8 @@ def report(outcome: Outcome, options: argparse.Namespace) -> str:
     settings = read_json(Path(data["train"]) / SOURCE_FILE)["settings_hash"]
     title = (
         f"{outcome.task.name}: {data['n_train']:,} training and {data['n_test']:,} test showers of the simulated "
-        f"world `{options.world}` (settings {settings[:8]}) under the test's cuts, {options.folds} folds, preset {options.preset}, "
-        f"seed {options.seed}. Intervals are 95 %; differences are paired."
+        f"world `{options.world}` (settings {settings[:8]}) under the test's cuts, {options.folds} folds, "
+        f"preset {options.preset}, seed {options.seed}. Intervals are 95 %; differences are paired."
     )
     return "\n\n".join(
         [title, systems_table(outcome), steps_table(outcome), choice_table(outcome), cost_table(outcome)]
