@@ -91,8 +91,8 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
         "code_version": code_version(),
         "seed": job.config.seed,
         "data": {
-            "train": str(getattr(job.train, "dataset", getattr(job.train, "file", ""))),
-            "test": str(getattr(job.test, "dataset", getattr(job.test, "file", ""))) if job.test is not None else None,
+            "train": str(job.train.location),
+            "test": str(job.test.location) if job.test is not None else None,
             "train_fingerprint": identity["train_fingerprint"],
             "test_fingerprint": identity["test_fingerprint"],
             "n_train": len(job.train),

@@ -36,6 +36,11 @@ class Events(ABC):
     def __len__(self) -> int:
         """Return the number of events."""
 
+    @property
+    @abstractmethod
+    def location(self) -> Path | None:
+        """Where the events are."""
+
     @abstractmethod
     def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
         """Return the table columns that a learner is to see."""
@@ -83,6 +88,11 @@ class ShowerEvents(Events):
 
     def __len__(self) -> int:
         return len(self._opened)
+
+    @property
+    def location(self) -> Path:
+        """The dataset folder."""
+        return self.dataset
 
     @property
     def _opened(self) -> Dataset:
@@ -166,6 +176,11 @@ class TableEvents(Events):
 
     def __len__(self) -> int:
         return int(pl.scan_parquet(self.file).select(pl.len()).collect().item())
+
+    @property
+    def location(self) -> Path:
+        """The Parquet file."""
+        return self.file
 
     def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
         """Return all columns: named feature sets mean nothing in a foreign table."""

@@ -46,6 +46,11 @@ class FrameEvents(Events):
     def __len__(self) -> int:
         return len(self.matrix)
 
+    @property
+    def location(self) -> None:
+        """Nowhere but in memory."""
+        return
+
     def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
         """Return all columns."""
         return self.columns
