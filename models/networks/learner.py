@@ -26,7 +26,8 @@ from models.loading import EventTensors, GridSource
 from models.networks.parts import GridFront, fit_front
 from models.posterior import class_weight_vector, event_log_loss, log_softmax, undo_training_prior
 from models.saving import plain, read_header, write_header
-from models.training import History, TrainingSettings, predict_logits, train
+from models.step import TrainingSettings
+from models.training import History, predict_logits, train
 from showers.files import atomic_path
 from showers.progress import Progress
 from showers.schema import AGE, GRID_SHAPE, SCALAR_NAMES, InputError
@@ -50,7 +51,7 @@ INPUT_DEFAULTS: dict[str, Any] = {
 class NetworkLearner(Learner):
     """Base of all networks.
 
-    Settings common to all: the fields of :class:`models.training.TrainingSettings`; ``scalars`` (reconstructed scalars
+    Settings common to all: the fields of :class:`models.step.TrainingSettings`; ``scalars`` (reconstructed scalars
     that join the inputs, where the protocol has them and the table does not), ``grid`` (``log1p`` standardised, or
     ``raw`` MeV), ``augment`` (the 8 symmetries), ``size_jitter`` (standard deviation, in lg, of a common random shift
     of Ne and Nmu in training), ``channels_last``, ``deterministic``, ``class_weights``.
@@ -299,7 +300,7 @@ class Assembled(nn.Module):
         self.network = network
 
     def forward(self, grids: torch.Tensor | None, inputs: torch.Tensor) -> Any:
-        """Return the network's :class:`models.training.Output` for raw grids (n, 16, 16, 2) and inputs (n, S)."""
+        """Return the network's :class:`models.step.Output` for raw grids (n, 16, 16, 2) and inputs (n, S)."""
         if self.front is not None:
             assert grids is not None
             return self.network(self.front(grids), inputs)

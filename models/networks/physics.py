@@ -19,7 +19,7 @@ from models.inputs import InputTransform
 from models.networks.learner import NetworkLearner
 from models.networks.stations import N_INVARIANT, StationTokens, invariant_inputs
 from models.networks.tabular import ResidualBlock
-from models.training import Output
+from models.step import Output
 
 LG_A: dict[str, float] = {
     "proton": 0.0,

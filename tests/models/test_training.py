@@ -15,7 +15,8 @@ from models.loading import GridSource, read_ahead
 from models.networks.lenet import LeNetLearner
 from models.networks.tabular import TabularMLP
 from models.posterior import event_log_loss
-from models.training import TrainingSettings, learning_rate
+from models.step import TrainingSettings
+from models.training import learning_rate
 from showers.schema import COMPOSITION, InputError
 
 CLASSES = COMPOSITION.classes
