@@ -6,20 +6,18 @@ fit, so that nothing has to be trained.
 
 from __future__ import annotations
 
-import math
+from types import ModuleType
 from typing import Any
 
-from features.bounds import LG_E, decay, defined, held
+from features.bounds import LG_E, defined, held
 from features.events import Events
 from features.feature import Feature
-from features.frame import Frame
-from features.rings import ring_masks, ring_sums
+from features.sums import LCM_RINGS_M, Sums
 
 GROUP = "asymmetry"
 HERE = "this project"
 LCM = "R. Conceicao et al., arXiv:2204.12337, 2304.02988"
 TAIL = "R. Conceicao et al., arXiv:2309.17217; Wilson-Hilferty tail of the compound Poisson"
-LCM_RINGS_M = ((25.0, 50.0), (50.0, 80.0), (80.0, 120.0))
 ALPHAS = (0.5, 1.0, 2.0)
 """Exponents of the survival term -lg(tail probability)."""
 MAX_EXCESS = 10.0
@@ -114,10 +112,9 @@ def _declare() -> tuple[Feature, ...]:
 
 
 FEATURES: tuple[Feature, ...] = _declare()
-TAIL_FROM_M = 42.0
 
 
-def compute(events: Events, frame: Frame, core: tuple[Any, Any]) -> dict[str, Any]:
+def compute(events: Events, sums: Sums, core: tuple[Any, Any]) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32; NaN without a fit, or with fewer than 2 stations in a ring.
 
     Parameters
@@ -125,40 +122,20 @@ def compute(events: Events, frame: Frame, core: tuple[Any, Any]) -> dict[str, An
     core
         Fitted core x and y, (n,) each.
     """
-    xp, here, measured = events.xp, events.stations, frame.measured
-    live_e = xp.astype(measured.electron_area_m2 > 0.0, xp.float32)
-    live_m = xp.astype(measured.muon_area_m2 > 0.0, xp.float32)
-    planes = {
-        "e": (measured.electron, frame.electron_expected, frame.electron_variance, live_e),
-        "mu": (measured.muon, frame.muon_expected, frame.muon_variance, live_m),
-    }
-    angles = _angles(events, core)
-    masks = ring_masks(frame.r_m, LCM_RINGS_M, xp)
+    xp, here = events.xp, events.stations
     columns: dict[str, Any] = {}
-    for channel, (seen, expected, variance, live) in planes.items():
-        products = [live, seen, seen * seen, expected, expected * expected, variance]
-        columns.update(_lcm(channel, ring_sums(masks, products, xp), frame, xp))
-        columns.update(_residuals(channel, seen, expected, variance, live, frame, angles, xp))
+    for channel, _ in CHANNELS:
+        columns.update(_lcm(channel, sums[f"lcm_{channel}"], xp))
+        columns.update(_pattern(channel, sums, xp))
     weight = xp.log1p(events.electron_mev)
     total = xp.sum(weight, axis=1) + 1e-20
     gap_x = xp.sum(weight * here.x_m, axis=1) / total - core[0]
     gap_y = xp.sum(weight * here.y_m, axis=1) / total - core[1]
     columns["centroid_core_m"] = xp.sqrt(gap_x * gap_x + gap_y * gap_y)
-    return {name: defined(frame.fitted, values, xp) for name, values in columns.items()}
+    return {name: defined(sums["fitted"], values, xp) for name, values in columns.items()}
 
 
-def _angles(events: Events, core: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return cosine and sine of each station's angle around the core, counted from the shower's azimuth."""
-    xp, here = events.xp, events.stations
-    x, y = (xp.where(c == c, c, xp.zeros_like(c))[:, None] for c in core)
-    dx, dy = here.x_m - x, here.y_m - y
-    azimuth = events.azimuth_deg * (math.pi / 180.0)
-    cosine, sine = xp.cos(azimuth)[:, None], xp.sin(azimuth)[:, None]
-    length = xp.sqrt(dx * dx + dy * dy) + 1e-3
-    return (dx * cosine + dy * sine) / length, (dy * cosine - dx * sine) / length
-
-
-def _lcm(channel: str, sums: list[Any], frame: Frame, xp: Any) -> dict[str, Any]:
+def _lcm(channel: str, sums: list[Any], xp: ModuleType) -> dict[str, Any]:
     """LCm per ring: sum over pairs of (S_i - S_j)^2 is n sum S^2 - (sum S)^2.
 
     Parameters
@@ -181,42 +158,12 @@ def _lcm(channel: str, sums: list[Any], frame: Frame, xp: Any) -> dict[str, Any]
     return columns
 
 
-def _residuals(
-    channel: str, seen: Any, expected: Any, variance: Any, live: Any, frame: Frame, angles: tuple[Any, Any], xp: Any
-) -> dict[str, Any]:
-    one = xp.ones_like(seen)
-    deviate = (seen - expected) / xp.sqrt(variance + 1e-6)
-    far = live * xp.astype(frame.r_m > TAIL_FROM_M, xp.float32)
-    n = xp.sum(far, axis=1) + 1e-6
-    tail = minus_lg_tail(seen, expected, variance, xp) * far
-    columns = {f"tail_{channel}_{ALPHAS[1]:g}": xp.sum(tail, axis=1) / n}
-    columns[f"tail_{channel}_05"] = xp.sum(xp.sqrt(tail), axis=1) / n
-    columns[f"tail_{channel}_2"] = xp.sum(tail * tail, axis=1) / n
-    # Residuals are bounded so that one badly described station near the axis does not make the pattern.
-    bounded = xp.minimum(xp.maximum(deviate, -5.0 * one), 5.0 * one) * live
-    root = xp.sqrt(xp.sum(live * one, axis=1))
-    cosine, sine = angles
-    first, second = xp.sum(bounded * cosine, axis=1), xp.sum(bounded * sine, axis=1)
-    double_c, double_s = cosine * cosine - sine * sine, 2.0 * cosine * sine
-    third, fourth = xp.sum(bounded * double_c, axis=1), xp.sum(bounded * double_s, axis=1)
-    columns[f"dipole_{channel}"] = xp.sqrt(first * first + second * second) / root
-    columns[f"quadrupole_{channel}"] = xp.sqrt(third * third + fourth * fourth) / root
-    columns[f"dipole_{channel}_azimuth"] = first / root
+def _pattern(channel: str, sums: Sums, xp: ModuleType) -> dict[str, Any]:
+    n_far, root = sums[f"{channel}_far_live"] + 1e-6, xp.sqrt(sums[f"{channel}_live"] + 1e-6)
+    columns = {f"tail_{channel}_{name}": sums[f"{channel}_tail_{name}"] / n_far for name in ("05", "1", "2")}
+    dipole = (sums[f"{channel}_dipole_cos"], sums[f"{channel}_dipole_sin"])
+    quadrupole = (sums[f"{channel}_quadrupole_cos"], sums[f"{channel}_quadrupole_sin"])
+    columns[f"dipole_{channel}"] = xp.sqrt(dipole[0] ** 2 + dipole[1] ** 2) / root
+    columns[f"quadrupole_{channel}"] = xp.sqrt(quadrupole[0] ** 2 + quadrupole[1] ** 2) / root
+    columns[f"dipole_{channel}_azimuth"] = dipole[0] / root
     return columns
-
-
-def minus_lg_tail(seen: Any, expected: Any, variance: Any, xp: Any) -> Any:
-    """Return -lg P(S >= seen) of a compound Poisson signal, by Wilson and Hilferty's cube root.
-
-    With k = mean^2 / variance, z = 3 sqrt(k) [(S/mean)^(1/3) - 1 + 1/(9k)] is nearly normal; the normal tail is
-    taken as exp(-z^2/2 - ...) in the logistic-like form ln P = -ln(1 + exp(1.5976 z + 0.07056 z^3)).
-    """
-    mean = expected + 1e-6
-    k = mean * mean / (variance + 1e-6)
-    ratio = seen / mean
-    root = xp.exp(xp.log(xp.maximum(ratio, xp.ones_like(ratio) * 1e-12)) * (1.0 / 3.0))
-    z = 3.0 * xp.sqrt(k) * (root - 1.0 + 1.0 / (9.0 * k))
-    z = xp.minimum(z, xp.ones_like(z) * 12.0)
-    exponent = z * (1.5976 + 0.07056 * z * z)
-    tail = (xp.maximum(exponent, xp.zeros_like(exponent)) + xp.log1p(decay(xp.abs(exponent), xp))) * LG_E
-    return tail * xp.astype(seen > 0.0, xp.float32)

@@ -13,8 +13,9 @@ from features.catalogue import CATALOGUE, FIT_GROUPS
 from features.events import Events, make_events
 from features.fit_cuda import fit_cuda
 from features.fit_numba import fit_fused
-from features.frame import make_frame
 from features.lateral_fit import RawFit, fit_reference
+from features.sums import Sums, sum_reference
+from features.sums_numba import sum_fused
 
 
 def fit_showers(events: Events) -> RawFit:
@@ -26,9 +27,17 @@ def fit_showers(events: Events) -> RawFit:
     return fit_reference(events)
 
 
+def sum_stations(events: Events, raw: RawFit) -> Sums:
+    """Return the sums over stations that the features around the core are made of."""
+    if library(events.xp) == "numpy":
+        return sum_fused(events, raw)
+    return sum_reference(events, raw)
+
+
 def warm_up() -> None:
-    """Compile the fused kernel if it is not on disk yet, so that worker processes find it there."""
-    fit_fused(make_events(namespace("cpu"), np.zeros((1, 16, 16, 2), np.float32), np.zeros((1, 5), np.float32)))
+    """Compile the fused kernels if they are not on disk yet, so that worker processes find them there."""
+    nothing = make_events(namespace("cpu"), np.zeros((1, 16, 16, 2), np.float32), np.zeros((1, 5), np.float32))
+    sum_fused(nothing, fit_fused(nothing))
 
 
 def compute_chunk(xp: ModuleType, grids: np.ndarray, scalars: np.ndarray, groups: frozenset[str]) -> dict[str, Any]:
@@ -57,12 +66,12 @@ def compute_chunk(xp: ModuleType, grids: np.ndarray, scalars: np.ndarray, groups
 
 def _around_core(events: Events, groups: frozenset[str]) -> dict[str, Any]:
     raw = fit_showers(events)
-    frame = make_frame(events, raw)
-    columns = fit.compute(events, raw, frame)
+    sums = sum_stations(events, raw)
+    columns = fit.compute(events, raw, sums)
     if muons.GROUP in groups:
-        columns.update(muons.compute(events, raw, frame, columns))
+        columns.update(muons.compute(events, sums, columns))
     if profile.GROUP in groups:
-        columns.update(profile.compute(events, frame))
+        columns.update(profile.compute(sums, events.xp))
     if asymmetry.GROUP in groups:
-        columns.update(asymmetry.compute(events, frame, (raw.electron[0], raw.electron[1])))
+        columns.update(asymmetry.compute(events, sums, (raw.electron[0], raw.electron[1])))
     return columns

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
+from types import ModuleType
 from typing import Any
 
 from features import linear
 from features.bounds import LG_E, defined
 from features.events import Events
 from features.feature import Feature
-from features.frame import Frame
 from features.lateral_fit import RawFit
 from features.station_model import (
     ELECTRON_G_REF,
     ELECTRON_PIVOT_M,
     MUON_G_REF,
     electron_density,
-    half_deviance,
     muon_density,
 )
+from features.sums import Sums
 from showers.lateral import electron_normalisation, muon_normalisation
 
 ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP = "electron-fit", "muon-fit", "position"
@@ -135,12 +135,12 @@ UNKNOWN_LG = 5.0
 """A size with a larger error (such as with all stations saturated) is no measurement."""
 
 
-def compute(events: Events, fit: RawFit, frame: Frame) -> dict[str, Any]:
+def compute(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
     """Return the features of the groups ``electron-fit``, ``muon-fit`` and ``position``, each (n,) float32."""
-    return {**_electron(events, fit, frame), **_muon(events, fit, frame)}
+    return {**_electron(events, fit, sums), **_muon(fit, sums, events.xp)}
 
 
-def _electron(events: Events, fit: RawFit, frame: Frame) -> dict[str, Any]:
+def _electron(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
     xp = events.xp
     core_x, core_y, level, age = fit.electron
     within = xp.minimum(age, xp.ones_like(age) * MAX_AGE)
@@ -153,13 +153,6 @@ def _electron(events: Events, fit: RawFit, frame: Frame) -> dict[str, Any]:
     by_s = -ELECTRON_G_REF - ln_c_by_s
     v = linear.inverse(fit.electron_fisher, 4, xp)
     var_ln_ne = v[5] + 2.0 * by_s * v[8] + by_s * by_s * v[9]
-    value, _, _ = half_deviance(
-        frame.measured.electron,
-        frame.electron_expected + 1e-12,
-        frame.measured.electron_saturated,
-        frame.electron_frozen.weight,
-        xp,
-    )
     pivot = electron_density(xp.ones_like(level) * ELECTRON_PIVOT_M, level, age, xp)
     error = xp.sqrt(xp.maximum(var_ln_ne, xp.zeros_like(var_ln_ne))) * LG_E
     edge = HALF_SIDE_M - xp.maximum(xp.abs(core_x), xp.abs(core_y))
@@ -174,14 +167,13 @@ def _electron(events: Events, fit: RawFit, frame: Frame) -> dict[str, Any]:
         "fit_core_err_m": xp.sqrt(v[0] + v[2]),
         "fit_lg_ne_err": defined(error < UNKNOWN_LG, error, xp),
         "fit_age_err": xp.sqrt(v[9]),
-        "fit_deviance_e": defined(frame.fitted, 2.0 * xp.sum(value, axis=1) / (252.0 - 4.0), xp),
-        "fit_stations_e": defined(frame.fitted, xp.sum(events.electron_hit, axis=1), xp),
+        "fit_deviance_e": defined(sums["fitted"], sums["deviance_e"] * (2.0 / (252.0 - 4.0)), xp),
+        "fit_stations_e": defined(sums["fitted"], xp.sum(events.electron_hit, axis=1), xp),
         "fit_converged": fit.electron_converged * fit.muon_converged,
     }
 
 
-def _muon(events: Events, fit: RawFit, frame: Frame) -> dict[str, Any]:
-    xp = events.xp
+def _muon(fit: RawFit, sums: Sums, xp: ModuleType) -> dict[str, Any]:
     level, shape = fit.muon
     v = linear.inverse(fit.muon_fisher, 2, xp)
     ln_c = xp.log(muon_normalisation(shape, xp=xp))
@@ -192,11 +184,7 @@ def _muon(events: Events, fit: RawFit, frame: Frame) -> dict[str, Any]:
     total_by_s = -MUON_G_REF - ln_c_by_s
     truncated, truncated_up = (_truncated(level, shape + ds, xp) for ds in (0.0, step))
     truncated_by_s = (truncated_up - truncated) / step
-    value, _, _ = half_deviance(
-        frame.measured.muon, frame.muon_expected + 1e-12, frame.measured.muon_saturated, frame.muon_frozen.weight, xp
-    )
-    far = xp.astype(frame.r_m > TRUNCATED_M[0], xp.float32)
-    enough = xp.sum(events.muon_hit * far, axis=1) >= MIN_SHAPE_HITS
+    enough = sums["shape_hits"] >= MIN_SHAPE_HITS
 
     def error(by_s: Any) -> Any:
         variance = v[0] + 2.0 * by_s * v[1] + by_s * by_s * v[2]
@@ -210,8 +198,8 @@ def _muon(events: Events, fit: RawFit, frame: Frame) -> dict[str, Any]:
         "fit_lg_nmu_err": defined(error_total < UNKNOWN_LG, error_total, xp),
         "fit_lg_nmu_tr_err": defined(error_truncated < UNKNOWN_LG, error_truncated, xp),
         "fit_s_mu_err": xp.sqrt(v[2]),
-        "fit_deviance_mu": defined(frame.fitted, 2.0 * xp.sum(value, axis=1) / (192.0 - 2.0), xp),
-        "fit_deviance_mu_lg": defined(frame.fitted, xp.log(xp.max(value, axis=1) + 1e-12) * LG_E, xp),
+        "fit_deviance_mu": defined(sums["fitted"], sums["deviance_mu"] * (2.0 / (192.0 - 2.0)), xp),
+        "fit_deviance_mu_lg": defined(sums["fitted"], xp.log(sums["deviance_mu_max"] + 1e-12) * LG_E, xp),
     }
 
 

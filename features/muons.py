@@ -6,21 +6,16 @@ hadrons. So the muon channel is read in two parts: beyond 42 m it counts muons, 
 
 from __future__ import annotations
 
-import math
+from types import ModuleType
 from typing import Any
 
-from features.bounds import LG_E, decay, defined, held
+from features.bounds import LG_E, defined, held
 from features.events import Events
 from features.feature import Feature
-from features.fit import TRUNCATED_M
-from features.frame import Frame
-from features.lateral_fit import RawFit
-from features.station_model import muon_density
-from showers.lateral import rho_muon
+from features.sums import Sums
 
 GROUP = "muon-electron"
 HERE = "this project"
-FAR_M = 42.0
 MAX_DEVIATE = 100.0
 
 FEATURES: tuple[Feature, ...] = (
@@ -128,7 +123,7 @@ FEATURES: tuple[Feature, ...] = (
 )
 
 
-def compute(events: Events, fit: RawFit, frame: Frame, sizes: dict[str, Any]) -> dict[str, Any]:
+def compute(events: Events, sums: Sums, sizes: dict[str, Any]) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32; NaN without a fit.
 
     Parameters
@@ -137,86 +132,42 @@ def compute(events: Events, fit: RawFit, frame: Frame, sizes: dict[str, Any]) ->
         Columns that hold ``fit_lg_ne`` and ``fit_lg_nmu``.
     """
     xp = events.xp
-    far = xp.astype(frame.r_m > FAR_M, xp.float32)
-    columns = {**_far(events, frame, far), **_near(events, fit, frame, far), **_ratios(frame, far, xp)}
+    columns = {**_far(events, sums), **_near(sums, xp), **_ratios(sums, xp)}
     columns["mu_e_fit"] = sizes["fit_lg_nmu"] - sizes["fit_lg_ne"]
-    return {name: defined(frame.fitted, values, xp) for name, values in columns.items()}
+    return {name: defined(sums["fitted"], values, xp) for name, values in columns.items()}
 
 
-def _sum(plane: Any, mask: Any, xp: Any) -> Any:
-    return xp.sum(plane * mask, axis=1)
-
-
-def _far(events: Events, frame: Frame, far: Any) -> dict[str, Any]:
+def _far(events: Events, sums: Sums) -> dict[str, Any]:
     xp, response = events.xp, events.response
-    live = events.stations.has_muon * far
-    area = frame.measured.muon_area_m2
-    seen = _sum(frame.measured.muon, far, xp)
-    hits = _sum(events.muon_hit, far, xp)
-    n_live = xp.sum(live, axis=1)
-    floor = xp.ones_like(events.lg_n_mu)
-    n_mu = xp.exp(xp.minimum(xp.maximum(events.lg_n_mu, floor * 0.0), floor * 9.0) * math.log(10.0))
-    shape = floor * response.muon_shape_mean
-    reconstructed = area * rho_muon(frame.r_m, n_mu[:, None], shape[:, None], xp=xp) * far
-    fitted = frame.n_muons * far
-    columns = {"mu_far": seen, "mu_far_hits": hits, "mu_far_live": n_live}
-    total_area = xp.sum(area * far, axis=1)
-    columns["mu_far_density_lg"] = xp.log((seen + 0.5) / (total_area + 1e-3)) * LG_E
-    for name, expected in (("mu_far_empty_excess", fitted), ("mu_far_empty_reco", reconstructed)):
-        # A station stays empty if every muon misses the threshold, and no stray hits.
-        empty = decay(expected * (1.0 - response.muon_miss) + response.muon_strays, xp) * live
-        variance = xp.sum(empty * (1.0 - empty), axis=1) + 0.1
-        columns[name] = held((n_live - hits - xp.sum(empty, axis=1)) / xp.sqrt(variance), MAX_DEVIATE, xp)
-    expected = xp.sum(reconstructed, axis=1)
+    seen, n_live = sums["far_seen"], sums["far_live"]
+    columns = {"mu_far": seen, "mu_far_hits": sums["far_hits"], "mu_far_live": n_live, "mu_far_max": sums["far_max"]}
+    columns["mu_far_density_lg"] = xp.log((seen + 0.5) / (sums["far_area"] + 1e-3)) * LG_E
+    for name, source in (("mu_far_empty_excess", "fit"), ("mu_far_empty_reco", "reco")):
+        excess = n_live - sums["far_hits"] - sums[f"{source}_empty"]
+        columns[name] = held(excess / xp.sqrt(sums[f"{source}_empty_var"] + 0.1), MAX_DEVIATE, xp)
+    expected = sums["reco_expected"]
     spread = xp.sqrt(response.muon_dispersion * (expected + response.muon_strays * n_live) + 0.1)
     columns["mu_far_minus_reco"] = (seen - expected - response.muon_strays * n_live) / spread
-    columns["mu_far_max"] = xp.max(frame.measured.muon * far, axis=1)
     return columns
 
 
-def _near(events: Events, fit: RawFit, frame: Frame, far: Any) -> dict[str, Any]:
-    xp, response = events.xp, events.response
-    near = (1.0 - far) * events.stations.has_muon
-    seen = frame.measured.muon
-    near_seen, near_expected = _sum(seen, near, xp), _sum(frame.muon_expected, near, xp)
-    strays = response.muon_strays * events.stations.has_muon
-    background = frame.punch_through + strays
-    variance = (
-        response.punch_through_dispersion * frame.punch_through
-        + (response.punch_through_uncertainty * frame.punch_through) ** 2
-        + response.muon_dispersion * strays
-    )
-    beyond = seen - background - 2.0 * xp.sqrt(variance)
-    # Weights: where a muon of a mean shower is most visible over punch-through.
-    one = xp.ones_like(frame.r_m)
-    template = muon_density(frame.r_m, one * 0.0, one * response.muon_shape_mean, xp) * frame.measured.muon_area_m2
-    weight = template / (variance + 1e-12)
-    significance = xp.sum(weight * (seen - background), axis=1) / xp.sqrt(
-        xp.sum(weight * weight * variance, axis=1) + 1e-20
-    )
+def _near(sums: Sums, xp: ModuleType) -> dict[str, Any]:
     return {
-        "mu_near": near_seen,
-        "mu_near_hits": _sum(events.muon_hit, near, xp),
-        "mu_near_punch_lg": xp.log((near_seen + 0.5) / (near_expected + 0.5)) * LG_E,
-        "mu_unexplained": xp.sum(xp.maximum(beyond, one * 0.0), axis=1),
-        "mu_significance": significance,
+        "mu_near": sums["near_seen"],
+        "mu_near_hits": sums["near_hits"],
+        "mu_near_punch_lg": xp.log((sums["near_seen"] + 0.5) / (sums["near_expected"] + 0.5)) * LG_E,
+        "mu_unexplained": sums["unexplained"],
+        "mu_significance": sums["signal"] / xp.sqrt(sums["signal_var"] + 1e-20),
     }
 
 
-def _ratios(frame: Frame, far: Any, xp: Any) -> dict[str, Any]:
-    measured = frame.measured
-    outer = xp.astype(frame.r_m > 90.0, xp.float32)
-    middle = xp.astype(frame.r_m > TRUNCATED_M[0], xp.float32) - outer
+def _ratios(sums: Sums, xp: ModuleType) -> dict[str, Any]:
+    def density(zone: str, channel: str) -> Any:
+        return xp.log((sums[f"{zone}_seen_{channel}"] + 0.5) / (sums[f"{zone}_area_{channel}"] + 1e-3)) * LG_E
 
-    def density(signal: Any, area: Any, mask: Any) -> Any:
-        return xp.log((_sum(signal, mask, xp) + 0.5) / (_sum(area, mask, xp) + 1e-3)) * LG_E
-
-    muon = [density(measured.muon, measured.muon_area_m2, mask) for mask in (middle, outer)]
-    electron = [density(measured.electron, measured.electron_area_m2, mask) for mask in (middle, outer)]
-    far_ratio = xp.log((_sum(measured.muon, far, xp) + 0.5) / (_sum(measured.electron, far, xp) + 0.5)) * LG_E
     return {
-        "mu_e_far_lg": far_ratio,
-        "mu_e_40_90_lg": muon[0] - electron[0],
-        "mu_e_90_lg": muon[1] - electron[1],
-        "mu_slope": muon[1] - muon[0],
+        "mu_e_far_lg": xp.log((sums["far_seen"] + 0.5) / (sums["far_seen_e"] + 0.5)) * LG_E,
+        "mu_e_40_90_lg": density("mid", "mu") - density("mid", "e"),
+        "mu_e_90_lg": density("outer", "mu") - density("outer", "e"),
+        "mu_slope": density("outer", "mu") - density("mid", "mu"),
     }

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 from features.bounds import LG_E, defined, held
-from features.events import Events
 from features.feature import Feature
-from features.frame import Frame
-from features.rings import ring_masks, ring_sums
+from features.sums import EDGES_M, RINGS_M, Sums
 
 GROUP = "profile"
 HERE = "this project"
-EDGES_M = (10.0, 16.0, 25.0, 40.0, 63.0, 90.0, 130.0)
-"""Outer edges of the rings, logarithmic; the first ring begins on the axis."""
-RINGS_M = tuple(pairwise((0.0, *EDGES_M)))
 N_RINGS = len(EDGES_M)
 MAX_RESIDUAL = 100.0
 
@@ -105,27 +101,15 @@ def _declare() -> tuple[Feature, ...]:
 FEATURES: tuple[Feature, ...] = _declare()
 
 
-def compute(events: Events, frame: Frame) -> dict[str, Any]:
+def compute(sums: Sums, xp: ModuleType) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32; NaN without a live station in the ring, or without hits."""
-    xp = events.xp
-    measured = frame.measured
-    planes = [
-        measured.electron,
-        measured.electron_area_m2,
-        frame.electron_expected,
-        frame.electron_variance,
-        measured.muon,
-        measured.muon_area_m2,
-        frame.muon_expected,
-        frame.muon_variance,
-    ]
-    sums = ring_sums(ring_masks(frame.r_m, RINGS_M, xp), planes, xp)
     columns: dict[str, Any] = {}
-    for channel, (seen, area, expected, variance) in (("e", sums[:4]), ("mu", sums[4:])):
-        live = (area > 0.0) & frame.fitted[:, None]
+    for channel in ("e", "mu"):
+        seen, area, expected, variance = sums[f"ring_{channel}"]
+        live = (area > 0.0) & sums["fitted"][:, None]
         density = defined(live, seen / xp.where(live, area, xp.ones_like(area)), xp)
         density = xp.log(density + 1e-3) * LG_E
-        residual = (seen - expected) / xp.sqrt(xp.where(live, variance, xp.ones_like(area)) + 1e-6)
+        residual = (seen - expected) / xp.sqrt(variance + 1e-6)
         # A saturated or wholly unexpected station would otherwise dwarf all others.
         residual = defined(live, held(residual, MAX_RESIDUAL, xp), xp)
         for k in range(N_RINGS):
@@ -133,7 +117,7 @@ def compute(events: Events, frame: Frame) -> dict[str, Any]:
             columns[f"res_{channel}_{ring_name(k)}"] = residual[:, k]
         if channel == "e":
             columns.update(_slopes(density))
-        columns.update(_containment(channel, seen, frame.fitted, xp))
+        columns.update(_containment(channel, seen, sums["fitted"], xp))
     return columns
 
 

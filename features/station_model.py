@@ -31,7 +31,7 @@ from showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MUON_R
 
 ELECTRON_PIVOT_M = 50.0
 ELECTRON_G_REF = math.log(ELECTRON_PIVOT_M / ELECTRON_R0_M) + math.log1p(ELECTRON_PIVOT_M / ELECTRON_R0_M)
-SOFT_M = 1.0
+SOFT_M = 0.8
 """Added in quadrature to distances: the density stays finite on the axis, and smooth, as a minimisation needs it."""
 MUON_PIVOT_M = 100.0
 MUON_G_REF = math.log(MUON_PIVOT_M / MUON_R0_M) + math.log1p(MUON_PIVOT_M / MUON_R0_M)
@@ -102,7 +102,7 @@ def signals(events: Events) -> Signals:
 
 
 def offsets(events: Events, core_x_m: Any, core_y_m: Any) -> tuple[Any, Any, Any]:
-    """Return distance from the axis (softened by 1 m) and its derivatives by the core's x and y, (n, 256) each."""
+    """Return distance from the axis (softened by 0.8 m) and its derivatives by the core's x and y, (n, 256) each."""
     xp, here = events.xp, events.stations
     u, v = (component[:, None] for component in events.direction)
     dx, dy = here.x_m - core_x_m[:, None], here.y_m - core_y_m[:, None]

@@ -18,6 +18,8 @@ from features.backend import (
 )
 from features.catalogue import CATALOGUE, GROUPS
 from features.lateral_fit import fit_reference
+from features.sums import sum_reference
+from features.sums_numba import sum_fused
 from showers.schema import InputError
 
 ALL = frozenset(GROUPS)
@@ -27,6 +29,7 @@ ALL = frozenset(GROUPS)
 def reference_fit(monkeypatch):
     """Let every library use the array-API fit, so that like is compared with like."""
     monkeypatch.setattr(compute, "fit_showers", fit_reference)
+    monkeypatch.setattr(compute, "sum_stations", sum_reference)
 
 
 def _compute(xp, drawn, rows=slice(0, 150), groups=ALL):
@@ -39,6 +42,7 @@ def _compute(xp, drawn, rows=slice(0, 150), groups=ALL):
 def expected(drawn):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compute, "fit_showers", fit_reference)
+        patch.setattr(compute, "sum_stations", sum_reference)
         return _compute(namespace("cpu"), drawn)
 
 
@@ -84,3 +88,15 @@ def test_devices(monkeypatch):
 def test_library_names(backend):
     name, xp = backend
     assert library(xp) == name
+
+
+def test_compiled_sums_agree_with_the_reference(drawn):
+    events = drawn.events(namespace("cpu"), slice(0, 300))
+    fit = fit_reference(events)
+    reference, fused = sum_reference(events, fit), sum_fused(events, fit)
+    assert set(reference) == set(fused)
+    for name, values in reference.items():
+        for ours, theirs in zip(*((v if isinstance(v, list) else [v]) for v in (fused[name], values)), strict=True):
+            scale = np.abs(theirs).max() + 1e-3
+            # A station on a ring's edge may fall on either side.
+            assert np.mean(np.abs(ours.astype(np.float64) - theirs) > 2e-4 * scale) <= 0.005, name

@@ -9,7 +9,6 @@ from iminuit import Minuit
 from features import fit
 from features.backend import namespace
 from features.fit_numba import fit_fused
-from features.frame import make_frame
 from features.lateral_fit import RawFit, fit_reference
 from features.station_model import (
     electron_density,
@@ -19,6 +18,7 @@ from features.station_model import (
     offsets,
     signals,
 )
+from features.sums import sum_reference
 
 XP = namespace("cpu")
 
@@ -28,7 +28,7 @@ def fitted(drawn):
     """Features of the fits of all drawn showers."""
     events = drawn.events(XP)
     raw = fit_fused(events)
-    return raw, fit.compute(events, raw, make_frame(events, raw))
+    return raw, fit.compute(events, raw, sum_reference(events, raw))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_saturated_stations_are_lower_limits(draw):
     assert (bright.matrices[..., 0].astype(np.float32) >= 30_000).any(axis=(1, 2)).mean() > 0.2
     events = bright.events(XP)
     raw = fit_fused(events)
-    columns = fit.compute(events, raw, make_frame(events, raw))
+    columns = fit.compute(events, raw, sum_reference(events, raw))
     gap = columns["fit_lg_ne"] - bright.truth["lg_ne"].to_numpy()
     assert abs(np.median(gap)) < 0.01
     assert np.quantile(np.abs(gap), 0.95) < 0.08
@@ -169,6 +169,6 @@ def test_background_of_muons_matters(draw):
     faint = draw(1_500, seed=8, lg_ne=(4.5, 4.8))
     events = faint.events(XP)
     raw = fit_fused(events)
-    columns = fit.compute(events, raw, make_frame(events, raw))
+    columns = fit.compute(events, raw, sum_reference(events, raw))
     pull = (columns["fit_lg_ne"] - faint.truth["lg_ne"].to_numpy()) / columns["fit_lg_ne_err"]
     assert abs(np.median(pull)) < 0.15
