@@ -33,49 +33,43 @@ class Free:
 
 
 HADRONS = (
-    Free("cascade__xmax_scale", 0.08, 0.3),
-    Free("cascade__muon_scale", 0.10, 0.3),
-    Free("cascade__size_scale", 0.10, 0.3),
+    Free("cascade__xmax_scale", 0.08, 0.06),
+    Free("cascade__muon_scale", 0.10, 0.1),
+    Free("cascade__size_scale", 0.10, 0.1),
     Free("cascade__lg_ne_offset", 0.02, 0.1),
     Free("cascade__lg_ne_mass", 0.02, 0.06),
-    Free("cascade__lg_ne_energy", 0.02, 0.06),
-    Free("cascade__lg_ne_inclination", 0.15, 0.5),
+    Free("cascade__lg_ne_energy", 0.02, 0.03),
+    Free("cascade__lg_ne_inclination", 0.15, 0.3),
     Free("cascade__lg_nmu_offset", 0.02, 0.1),
     Free("cascade__lg_nmu_mass", 0.01, 0.04),
-    Free("cascade__lg_nmu_energy", 0.02, 0.06),
+    Free("cascade__lg_nmu_energy", 0.02, 0.03),
     Free("cascade__lg_nmu_inclination", 0.10, 0.2),
     Free("shape__electron_r0_m", 1.5, 5.0),
     Free("shape__age_offset", 0.015, 0.05),
-    Free("shape__age_longitudinal", 0.15, 0.4),
+    Free("shape__age_longitudinal", 0.15, 0.2),
     Free("shape__age_depth", 0.01, 0.03),
     Free("shape__age_energy", 0.015, 0.04),
-    Free("shape__age_inclination", 0.10, 0.3),
-    Free("shape__age_spread", 0.01, 0.03),
+    Free("shape__age_inclination", 0.10, 0.2),
+    Free("shape__age_spread", 0.01, 0.01),
     Free("shape__muon_age_offset", 0.03, 0.1),
-    Free("shape__muon_age_spread", 0.02, 0.05),
     Free("detector__electron_mev", 0.3, 1.0),
     Free("detector__electron_shape", 0.08, 0.2),
     Free("detector__photon_share", 0.06, 0.2),
     Free("detector__electron_threshold_mev", 0.4, 1.0),
     Free("detector__electron_stray", 0.005, 0.02),
-    Free("detector__electrons_per_muon", 0.15, 0.5),
     Free("detector__muon_mev", 0.25, 0.5),
-    Free("detector__muon_threshold_mev", 0.4, 1.0),
     Free("detector__muon_stray", 0.001, 0.004),
     Free("detector__punch", 0.02, 0.06),
     Free("detector__punch_range_m", 1.5, 5.0),
     Free("spectrum__low_share", 0.06, 0.2),
-    Free("reconstruction__muon_failure", 0.004, 0.01),
-    Free("reconstruction__muon_loss", 0.004, 0.01),
     Free("reconstruction__energy_constant", 0.015, 0.05),
-    Free("reconstruction__min_muons", 60.0, 200.0),
-    Free("reconstruction__angle_deg", 0.1, 0.2),
+    Free("reconstruction__min_muons", 60.0, 40),
 )
 PHOTONS = (
     Free("cascade__photon_lg_ne_offset", 0.03, 0.2),
     Free("cascade__photon_lg_ne_inclination", 0.3, 1.0),
     Free("cascade__photon_lg_nmu_offset", 0.08, 0.4),
-    Free("detector__punch_photon_factor", 0.05, 0.5),
+    Free("detector__punch_photon", 0.05, 0.2),
     Free("spectrum__photon_hard_share", 0.01, 0.05),
     Free("spectrum__photon_zenith_power", 0.1, 0.5),
     Free("spectrum__photon_hard_slope", 0.2, 1.0),
@@ -87,10 +81,12 @@ GROUPS: dict[str, tuple[tuple[Free, ...], tuple[Task, ...], tuple[str, ...]]] = 
 }
 
 PROXIES = (
-    facts.Fact(facts.MATCHED, "discriminant accuracy, scalars and Age", 0.503, 0.006),
-    facts.Fact(facts.MATCHED, "discriminant accuracy, scalars", 0.474, 0.008),
+    facts.Fact(facts.MATCHED, "discriminant accuracy, scalars and Age", 0.5245, 0.004),
+    facts.Fact(facts.MATCHED, "discriminant accuracy, scalars", 0.488, 0.008),
 )
-"""What boosted trees reach on the real data, translated to a quadratic discriminant (0.004 higher), which is smooth."""
+"""What boosted trees reach on the real data, translated to a trimmed discriminant (0.025 higher), which is smooth."""
+HOPELESS = {(facts.MATCHED, "below lg E = 15: fraction iron")}
+"""Facts that no free constant can move far enough: they would only pull the others away."""
 STEPS_PER_SLOPE = 4
 TITLE = "Fitted to the known facts of the real data by benchmarks/calibrate.py."
 
@@ -100,7 +96,7 @@ class Problem:
 
     def __init__(self, group: str, start: Settings, sizes: Sizes, seed: int, workers: int | None) -> None:
         self.free, self.tasks, samples = GROUPS[group]
-        self.facts = [fact for fact in (*facts.FACTS, *PROXIES) if fact.sample in samples]
+        self.facts = [fact for fact in (*facts.FACTS, *PROXIES) if fact.sample in samples and fact.key not in HOPELESS]
         if facts.GAMMA_TEST not in samples:
             sizes = replace(sizes, gamma_test=200)
         self.start, self.sizes, self.seed, self.workers = start, sizes, seed, workers
@@ -142,7 +138,7 @@ SIGNED = {
 
 def weights(deviations: np.ndarray) -> np.ndarray:
     """Return 1 for small deviations, more beyond half a tolerance, so that the worst facts are met first."""
-    return 1.0 + np.minimum((deviations / 0.7) ** 2, 9.0)
+    return 1.0 + np.minimum((deviations / 0.8) ** 2, 4.0)
 
 
 def bounded(problem: Problem, values: np.ndarray) -> np.ndarray:

@@ -164,8 +164,7 @@ def develop_mass(
     lg_ne = at("n0") + at("n1") * z + at("n2") * z**2 + r
     age = at("s0") + at("sz") * z + at("sr") * r + at("ss") * normal[2]
     if mass == PHOTON:
-        lg_nmu, hard_share = photon_muons(e, s, deviates)
-        lg_nmu = lg_nmu + cascade.photon_lg_nmu_offset + cascade.photon_muon_spread * normal[7]
+        lg_nmu, hard_share = photon_muons(e, s, deviates, cascade)
         lg_ne = lg_ne + cascade.photon_lg_ne_offset + cascade.photon_lg_ne_inclination * s
         lg_ne = lg_ne - np.where(hard_share > 0.5, 0.15 * hard_share, 0.0)
         return xmax, lg_ne, lg_nmu, age
@@ -174,20 +173,27 @@ def develop_mass(
     if mass == 1:
         h = h - 0.05 * np.maximum(0.0, x - 8.0)
     h = cascade.muon_scale * h
-    d_mass, d_e = np.log10(mass) - PIVOT_LG_A, e - PIVOT_E
-    lg_ne = lg_ne + at("nh") * h + cascade.lg_ne_offset + cascade.lg_ne_inclination * s
-    lg_ne = lg_ne + cascade.lg_ne_mass * d_mass + cascade.lg_ne_energy * d_e
-    lg_nmu = at("mM") + at("cX") * z + h + lg_nmu_shift
-    lg_nmu = lg_nmu + cascade.lg_nmu_inclination * s
-    lg_nmu = lg_nmu + cascade.lg_nmu_offset + cascade.lg_nmu_mass * d_mass + cascade.lg_nmu_energy * d_e
+    more_electrons, more_muons = hadron_offset(np.log10(mass), e, s, cascade)
+    lg_ne = lg_ne + at("nh") * h + more_electrons
+    lg_nmu = at("mM") + at("cX") * z + h + lg_nmu_shift + more_muons
     return xmax, lg_ne, lg_nmu, age + at("sh") * h
 
 
-def photon_muons(e: np.ndarray, s: np.ndarray, deviates: Deviates) -> tuple[np.ndarray, np.ndarray]:
+def hadron_offset(lg_mass: float, e: np.ndarray, s: np.ndarray, cascade: Cascade) -> tuple[np.ndarray, np.ndarray]:
+    """Return what places lg Ne and lg Nmu of the Monte Carlo on the real data, linear in lg A, lg E and sec(zenith)."""
+    d_mass, d_e = lg_mass - PIVOT_LG_A, e - PIVOT_E
+    c = cascade
+    lg_ne = c.lg_ne_offset + c.lg_ne_mass * d_mass + c.lg_ne_energy * d_e + c.lg_ne_inclination * s
+    lg_nmu = c.lg_nmu_offset + c.lg_nmu_mass * d_mass + c.lg_nmu_energy * d_e + c.lg_nmu_inclination * s
+    return lg_ne, lg_nmu
+
+
+def photon_muons(e: np.ndarray, s: np.ndarray, deviates: Deviates, cascade: Cascade) -> tuple[np.ndarray, np.ndarray]:
     """Return lg Nmu of photon showers and the energy share of the hardest photonuclear interaction.
 
     A soft part from many photonuclear interactions and muon pairs, and the cascade of the hardest one, whose
-    energy share f falls off as a power law; the closed form of the cascade Monte Carlo.
+    energy share f falls off as a power law, P(share > f) = 1 - exp(-scale (c1 + c (1/f - 1))); the closed form of
+    the cascade Monte Carlo, where scale is 1. The hard part is a hadronic shower and gets a proton's offsets.
     """
     normal = deviates.normal
     lg_soft = 3.044 + 1.172 * e - 0.037 * e**2 + (-0.73 + 0.13 * e) * s
@@ -196,9 +202,11 @@ def photon_muons(e: np.ndarray, s: np.ndarray, deviates: Deviates) -> tuple[np.n
     # c1 follows the Monte Carlo's share of photons with a hadron's muons (0.44, 0.46, 0.76 % at lg E = 14.5, 15.5,
     # 16.5), which the closed form's own 0.0054 * 10^(0.081 e) exceeds.
     c, c1 = 0.0018 * 10.0 ** (0.10 * e), 0.0030 * 10.0 ** (0.20 * e)
-    depth = -np.log1p(-deviates.uniform[2])
+    depth = -np.log1p(-deviates.uniform[2]) / max(cascade.photonuclear_scale, 1e-9)
     share = np.where(depth < c1, 1.0, 1.0 / (1.0 + (depth - c1) / c))
     h = -0.06 - 0.07 * (deviates.exponential[2] - 1.0) + 0.06 * normal[4]
+    lg_soft = lg_soft + cascade.photon_lg_nmu_offset + cascade.photon_muon_spread * normal[7]
+    lg_hard = lg_hard + hadron_offset(0.0, e, s, cascade)[1]
     number = 10.0 ** (lg_soft + spread * normal[3]) + 10.0 ** (lg_hard + h) * share**0.85
     return np.log10(number), share
 

@@ -43,8 +43,8 @@ CLUMP_ELECTRONS = 0.5
 CLUMP_FLAT_M = 15.0
 """Inside this radius the fluctuation falls linearly towards the axis [m]."""
 N_STATIONS = array.N_STATIONS
-STREAMS = deviates.stream_offsets(3 * N_STATIONS)
-"""Random streams of an event: e/gamma detectors, muon detectors, dead stations."""
+STREAMS = deviates.stream_offsets(4 * N_STATIONS + 1)
+"""Random streams of an event: e/gamma detectors, muon detectors, dead stations, muon outage; the last is its own."""
 
 
 class Response(NamedTuple):
@@ -62,6 +62,7 @@ class Response(NamedTuple):
     muon_stray: float
     muon_cap_mev: float
     punch_mev: float
+    muon_outage: float
     dead: float
 
 
@@ -98,9 +99,12 @@ def energy_per_electron(r_m: np.ndarray, settings: Settings) -> np.ndarray:
     return 1.0 + d.photon_share + d.photon_share_core * np.exp(r_m * (-1.0 / d.photon_core_m))
 
 
-def punch_through(r_m: np.ndarray, settings: Settings) -> np.ndarray:
-    """Return the expected punch-through particles in a muon detector per electron above it."""
-    return settings.detector.punch * np.exp(r_m * (-1.0 / settings.detector.punch_range_m))
+def punch_through(r_m: np.ndarray, photon: np.ndarray, settings: Settings) -> np.ndarray:
+    """Return the expected punch-through particles in a muon detector per electron above it, for photons or hadrons."""
+    d = settings.detector
+    share = np.where(photon, d.punch_photon, d.punch).astype(np.float32)
+    inverse = np.where(photon, -1.0 / d.punch_photon_range_m, -1.0 / d.punch_range_m).astype(np.float32)
+    return share * np.exp(r_m * inverse)
 
 
 def clump_sigma(showers: Showers, settings: Settings) -> np.ndarray:
@@ -186,8 +190,7 @@ def expected(
     n_e, n_mu = column(10.0**showers.lg_ne), column(10.0**showers.lg_nmu)
     electrons = rho_electron(r_m, n_e, column(showers.age), settings.shape.electron_r0_m)
     muons = rho_muon(r_m, n_mu * cosine, column(showers.muon_age))
-    factor = np.where(column(p.mass) == PHOTON, np.float32(settings.detector.punch_photon_factor), np.float32(1.0))
-    punch = electrons * punch_through(r_m, settings) * (MUON_AREA_M2 * factor)
+    punch = electrons * punch_through(r_m, column(p.mass) == PHOTON, settings) * MUON_AREA_M2
     through = (electrons * cosine + settings.detector.electrons_per_muon * muons) * ELECTRON_AREA_M2
     return through, muons, punch, energy_per_electron(r_m, settings)
 
@@ -231,9 +234,14 @@ def _draw(
         largest[k] = clusters.max()
         if largest[k] < trigger_stations:
             continue
+        alive = _alive(state, keys[k], c.muon_outage)
         for j in range(N_STATIONS):
             if MUON_AREA_M2[j] == 0.0:
                 continue
+            if alive < 1.0:
+                deviates.start(state, keys[k], STREAMS[3 * N_STATIONS + j])
+                if deviates.uniform(state) > alive:
+                    continue
             deviates.start(state, keys[k], STREAMS[N_STATIONS + j])
             mean_mu = muon_density[k, j] * MUON_AREA_M2[j]
             u = deviates.uniform(state)
@@ -255,6 +263,15 @@ def _clump(state: np.ndarray, modes: np.ndarray, dx: float, dy: float) -> float:
         re, im = re * cosine - im * sine, re * sine + im * cosine
         total += CLUMP_AMPLITUDE[m] * (modes[m, 0] * re + modes[m, 1] * im)
     return total * min(1.0, d / CLUMP_FLAT_M)
+
+
+@numba.njit(cache=True)
+def _alive(state: np.ndarray, key: np.uint64, outage: float) -> float:
+    """Return which share of the muon detectors gives data in this event: all, or in an outage a uniform share."""
+    if outage == 0.0:
+        return 1.0
+    deviates.start(state, key, STREAMS[4 * N_STATIONS])
+    return deviates.uniform(state) if deviates.uniform(state) < outage else 1.0
 
 
 @numba.njit(cache=True)

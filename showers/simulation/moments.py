@@ -15,6 +15,9 @@ from showers.simulation.blocks import BlockJob, Events, passes
 from showers.simulation.run import accepted
 from showers.simulation.settings import Settings
 
+TRIM_SIGMA = 3.5
+"""Events farther than this from their class' mean do not count in its core."""
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -162,18 +165,26 @@ def _matched(c: dict[str, np.ndarray]) -> dict[str, float]:
 def discriminant_accuracy(columns: tuple[np.ndarray, ...], label: np.ndarray) -> float:
     """Return the mean largest posterior of a quadratic discriminant: a smooth stand-in for a classifier's accuracy.
 
-    Boosted trees on the same columns come out about 0.004 lower.
+    Means and covariances are those of each class' core (two trimming passes): otherwise a few failed events would
+    widen them, and the posteriors would promise less than a classifier reaches.
     """
     x = np.column_stack(columns)
     logs = []
     for k in np.unique(label):
         own = x[label == k]
-        covariance = np.cov(own.T)
-        apart = x - own.mean(axis=0)
-        distance = np.einsum("ij,jk,ik->i", apart, np.linalg.inv(covariance), apart)
-        logs.append(np.log(len(own)) - 0.5 * (distance + np.linalg.slogdet(covariance)[1]))
+        core = own
+        for _ in range(3):
+            mean, covariance = core.mean(axis=0), np.cov(core.T)
+            core = own[_distance(own, mean, covariance) < TRIM_SIGMA**2]
+        logs.append(np.log(len(own)) - 0.5 * (_distance(x, mean, covariance) + np.linalg.slogdet(covariance)[1]))
     posterior = np.exp(np.array(logs) - np.logaddexp.reduce(logs, axis=0))
     return float(posterior.max(axis=0).mean())
+
+
+def _distance(x: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Return squared distances in units of a covariance, (n,)."""
+    apart = x - mean
+    return np.einsum("ij,jk,ik->i", apart, np.linalg.inv(covariance), apart)
 
 
 def _class_fractions(c: dict[str, np.ndarray]) -> dict[str, float]:

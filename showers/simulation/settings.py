@@ -86,8 +86,11 @@ class Cascade(Section):
         default=0.051, description="photons: lg Ne of the Monte Carlo to the detector's [f]"
     )
     photon_lg_ne_inclination: float = Field(default=0.0, description="photons: its slope in sec(zenith) - 1 [f]")
-    photon_lg_nmu_offset: float = Field(default=0.0, description="photons: same for lg Nmu [f]")
+    photon_lg_nmu_offset: float = Field(default=0.0, description="photons: same for lg Nmu, soft part [f]")
     photon_muon_spread: NotNegative = Field(default=0.0, description="photons: further Gaussian spread of lg Nmu [f]")
+    photonuclear_scale: NotNegative = Field(
+        default=1.0, description="photons: times the Monte Carlo's rate of hard photonuclear interactions [f]"
+    )
     epos_xmax: float = Field(default=8.0, description="EPOS-LHC: shift of Xmax, g/cm2 [g]")
     epos_lg_nmu: float = Field(default=0.015, description="EPOS-LHC: shift of lg Nmu [g]")
     sibyll_xmax: float = Field(default=12.0, description="SIBYLL 2.3c: shift of Xmax, g/cm2 [g]")
@@ -158,7 +161,11 @@ class Detector(Section):
     punch: NotNegative = Field(default=0.139, description="punch-through particles per electron on the axis [f]")
     punch_range_m: Positive = Field(default=15.3, description="its exponential range [f]")
     punch_mev: Positive = Field(default=12.0, description="mean of a punch-through particle's exponential deposit [f]")
-    punch_photon_factor: NotNegative = Field(default=0.051, description="times that for photon showers [f]")
+    punch_photon: NotNegative = Field(default=0.35, description="the same in photon showers [f]")
+    punch_photon_range_m: Positive = Field(default=7.0, description="its exponential range in photon showers [f]")
+    muon_outage: Share = Field(
+        default=0.0, description="share of events in which a random part of the muon detectors gives no data [f]"
+    )
     dead: Share = Field(default=0.0, description="probability that a station is dead for an event [g]")
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from showers import array
+from showers.lateral import axis_distance
 from showers.simulation.cascade import Showers
 from showers.simulation.detector import CELLS, Readings, expected, read_out
 from showers.simulation.reconstruction import energy, reconstruct, sizes, triggered
@@ -100,11 +101,16 @@ def test_clumps_add_variance_beyond_poisson() -> None:
     assert clumpy.electron[:, far].mean() == pytest.approx(smooth.electron[:, far].mean(), rel=0.01)
 
 
-def test_photons_punch_through_less() -> None:
-    showers = [_showers(1, mass=mass, lg_nmu=0.0) for mass in (1, 0)]
-    hadron, photon = (expected(s, np.arange(1), Settings())[2] for s in showers)
-    factor = Settings().detector.punch_photon_factor
-    assert photon[photon > 0.0] == pytest.approx(hadron[hadron > 0.0] * factor, rel=1e-5)
+def test_punch_through_of_photons_and_hadrons() -> None:
+    settings = Settings()
+    d = settings.detector
+    for mass, share, scale in ((1, d.punch, d.punch_range_m), (0, d.punch_photon, d.punch_photon_range_m)):
+        electrons, _, punch, _ = (values[0] for values in expected(_showers(1, mass=mass), np.arange(1), settings))
+        r_m = axis_distance(array.X_M, array.Y_M, 12.0, -7.0, 20.0, 65.0).ravel()[CELLS]
+        outer = array.OUTER.ravel()[CELLS]
+        per_m2 = (electrons / array.ELECTRON_AREA_M2.ravel()[CELLS] / np.cos(np.radians(20.0)))[outer]
+        assert punch[outer] == pytest.approx(per_m2 * 3.24 * share * np.exp(-r_m[outer] / scale), rel=1e-4)
+        assert not punch[~outer].any()
 
 
 def test_trigger_counts_within_one_cluster() -> None:

@@ -1,0 +1,210 @@
+"""Does the simulated sky look like the real one, and is it as difficult?
+
+    python benchmarks/realism.py                          every known fact beside its simulated value
+    python benchmarks/realism.py --difficulty --data DIR  learners trained on it beside what they reach on real data
+
+The first exits with 1 if a fact is outside its tolerance. The second simulates fixed sets into DIR (kept and reused),
+trains fixed learners with fixed seeds, and prints accuracies and hadron survivals with 95 % intervals; the test sets
+serve nothing but the final numbers. Accuracies should lie within a point of the real ones, survivals within a factor
+of 2 or within the interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from features.extract import build_table
+from models.base import Batch
+from models.registry import create, spec
+from scoring.gamma import hadron_survival
+from scoring.intervals import accuracy_interval, survival_interval
+from scoring.resampling import Interval
+from showers.dataset import Dataset
+from showers.progress import bar
+from showers.schema import COMPOSITION, GAMMA, Task
+from showers.simulation import load_settings, simulate
+from showers.simulation.check import realism, rendered
+from showers.simulation.moments import Sizes
+
+SEED = 20_26
+TRAIN_EVENTS = 100_000
+TEST_EVENTS = {"composition": 50_000, "gamma": 110_000}
+VALID_SHARE = 0.1
+POINT = 0.01
+"""Accuracies may differ by a point."""
+FACTOR = 2.0
+"""Survivals may differ by this factor."""
+SCALARS = ("E", "Ze", "Az", "Ne", "Nmu")
+REAL_SURVIVAL = {0.50: 3e-5, 0.75: 5e-4, 0.90: 2e-2, 0.95: 0.3, 0.99: 0.8}
+"""Best systems on the real data."""
+REAL_SCALAR_SURVIVAL = 5.6e-3
+"""Trees on scalars at 75 % on the real data."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured difficulty."""
+
+    what: str
+    real: tuple[float, float]
+    value: float
+    interval: Interval
+    ok: bool
+
+
+@dataclass(frozen=True)
+class CompositionCase:
+    """A learner on a composition set, and what it reaches on the real data."""
+
+    what: str
+    learner: str
+    protocol: str
+    model: str
+    columns: tuple[str, ...] | None
+    real: tuple[float, float]
+
+
+COMPOSITION_CASES = (
+    CompositionCase("boosted trees, 5 scalars, QGSJet + EPOS", "lightgbm", "v2", "mix", SCALARS, (0.455, 0.465)),
+    CompositionCase(
+        "boosted trees, scalars and Age, QGSJet", "lightgbm", "matched", "qgs", (*SCALARS, "Age"), (0.499, 0.499)
+    ),
+    CompositionCase("LeNet, QGSJet", "published.lenet", "matched", "qgs", None, (0.503, 0.503)),
+    CompositionCase("CNN with attention, QGSJet", "published.hybrid_sam", "matched", "qgs", None, (0.513, 0.513)),
+)
+
+
+def prepared(data: Path, task: Task, *, protocol: str, model: str, world: str, size: float) -> tuple[Dataset, Dataset]:
+    """Simulate (or reuse) a training and a test set."""
+    folder = data / f"{task.name}-{protocol}-{model}-{world}-{size:g}"
+    paths = [folder / f"{task.name}_{split}" for split in ("train", "test")]
+    if not all(path.exists() for path in paths):
+        simulate(
+            task,
+            folder,
+            n_train=int(size * TRAIN_EVENTS),
+            n_test=int(size * TEST_EVENTS[task.name]),
+            seed=SEED,
+            model=model,
+            train_cuts="test",
+            world=world,
+            protocol=protocol,
+            overwrite=True,
+            bars=bar,
+        )
+    train, test = (Dataset.open(path, task) for path in paths)
+    return train, test
+
+
+def batch(data: Dataset, columns: tuple[str, ...] | None, rows: np.ndarray) -> Batch:
+    """Return labelled events for a learner: a table of columns, or the grids with their scalars."""
+    frame = data.scalar_frame()
+    table = None
+    if columns is not None:
+        if set(columns) <= set(frame.columns):
+            table = np.asfortranarray(frame.select(columns).to_numpy()[rows])
+        else:
+            table = build_table(data.path, bars=bar).matrix(columns, rows)
+    return Batch(
+        index=rows,
+        table=table,
+        columns=columns or (),
+        grids=data.matrices,
+        scalars=frame.to_numpy()[rows],
+        scalar_columns=tuple(frame.columns),
+        labels=np.asarray(data.labels)[rows].astype(np.int64),
+    )
+
+
+def trained(name: str, task: Task, train: Dataset, test: Dataset, columns: tuple[str, ...] | None) -> np.ndarray:
+    """Train a registered learner and return the test set's log-probabilities."""
+    order = np.random.default_rng(SEED).permutation(len(train))
+    cut = int(VALID_SHARE * len(train))
+    valid, rest = np.sort(order[:cut]), np.sort(order[cut:])
+    learner = create(spec(name), task.classes, threads=2)
+    with bar(f"{name}, {task.name}", "rounds") as progress:
+        learner.fit(batch(train, columns, rest), batch(train, columns, valid), seed=SEED, progress=progress)
+    return learner.predict_log_proba(batch(test, columns, np.arange(len(test))))
+
+
+def composition_rows(data: Path, world: str, size: float) -> Iterator[Row]:
+    """Train the composition learners."""
+    for case in COMPOSITION_CASES:
+        train, test = prepared(data, COMPOSITION, protocol=case.protocol, model=case.model, world=world, size=size)
+        predicted = trained(case.learner, COMPOSITION, train, test, case.columns).argmax(axis=1)
+        labels = np.asarray(test.labels)
+        value = float((predicted == labels).mean())
+        interval = accuracy_interval(labels, predicted)
+        ok = case.real[0] - POINT <= value <= case.real[1] + POINT
+        yield Row(f"composition, {case.what}: accuracy", case.real, value, interval, ok)
+
+
+def gamma_rows(data: Path, world: str, size: float) -> Iterator[Row]:
+    """Train the gamma learners."""
+    train, test = prepared(data, GAMMA, protocol="v2", model="mix", world=world, size=size)
+    labels = np.asarray(test.labels)
+    columns = build_table(train.path, bars=bar).columns
+    cases = (
+        ("boosted trees, all features", columns, REAL_SURVIVAL),
+        ("boosted trees, 5 scalars", SCALARS, {0.75: REAL_SCALAR_SURVIVAL}),
+    )
+    for what, chosen, real in cases:
+        log_proba = trained("lightgbm", GAMMA, train, test, chosen)
+        scores = log_proba[:, 0] - log_proba[:, 1]
+        for efficiency, target in real.items():
+            value = hadron_survival(labels, scores, efficiency).hadron_survival
+            interval = survival_interval(labels, scores, efficiency)
+            near = target / FACTOR <= value <= target * FACTOR
+            ok = near or interval.low <= target <= interval.high
+            yield Row(f"gamma, {what}: survival at {efficiency:.0%}", (target, target), value, interval, ok)
+
+
+def difficulty_table(rows: list[Row]) -> Table:
+    """Return the measured difficulties as a coloured table."""
+    drawn = Table(title="Difficulty: simulated against real")
+    drawn.add_column("learner")
+    for name in ("real", "simulated", "95 % interval"):
+        drawn.add_column(name, justify="right")
+    for row in rows:
+        colour = "green" if row.ok else "red"
+        low, high = row.real
+        real = f"{low:.3g}" if low == high else f"{low:.3g}..{high:.3g}"
+        interval = f"{row.interval.low:.3g}..{row.interval.high:.3g}"
+        drawn.add_row(row.what, real, f"[{colour}]{row.value:.3g}{'' if row.ok else ' outside'}[/{colour}]", interval)
+    return drawn
+
+
+def main() -> int:
+    """Parse, compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--world", default="default", help="a named world or a TOML file")
+    parser.add_argument("--size", type=float, default=1.0, help="events, relative to the full comparison")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the facts' samples")
+    parser.add_argument("--difficulty", action="store_true", help="train learners instead of comparing facts")
+    parser.add_argument("--task", choices=("composition", "gamma", "both"), default="both")
+    parser.add_argument("--data", type=Path, default=Path("realism-data"), help="where --difficulty keeps its sets")
+    options = parser.parse_args()
+    console = Console()
+    if not options.difficulty:
+        table = realism(load_settings(options.world), sizes=Sizes().times(options.size), seed=options.seed, bars=bar)
+        console.print(rendered(table))
+        return int(not table["ok"].all())
+    rows: list[Row] = []
+    if options.task != "composition":
+        rows += gamma_rows(options.data, options.world, options.size)
+    if options.task != "gamma":
+        rows += composition_rows(options.data, options.world, options.size)
+    console.print(difficulty_table(rows))
+    return int(not all(row.ok for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
