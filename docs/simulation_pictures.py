@@ -113,7 +113,7 @@ def plane() -> None:
     axes[1].plot([], [], "o", color=PHOTON_COLOUR, label="photon")
     axes[1].set_title("gamma sets, under the test's cuts", fontsize=10)
     for draw in axes:
-        draw.set(xlabel="reconstructed lg $N_e$", xlim=(4.75, 7.0), ylim=(2.3, 6.3))
+        draw.set(xlabel="reconstructed lg $N_e$", xlim=(4.75, 6.6), ylim=(2.5, 5.5))
         draw.legend(fontsize=8, loc="upper left")
     axes[0].set_ylabel(r"reconstructed lg $N_\mu$")
     figure.savefig(PICTURES / "plane.png")
@@ -171,7 +171,8 @@ def lateral() -> None:
         draw.set(xscale="log", yscale="log", xlabel="distance from the axis (m)", ylabel=what)
         draw.legend(fontsize=8)
     axes[1].axvspan(5, SETTINGS.reconstruction.muon_r_min_m, color="0.93", zorder=0)
-    axes[1].text(6, 0.012, "punch-through;\nnot used", fontsize=8, color="0.4")
+    axes[1].text(6, 0.03, "punch-through;\nnot used", fontsize=8, color="0.4")
+    axes[1].set_ylim(0.02, 6)
     figure.savefig(PICTURES / "lateral.png")
     plt.close(figure)
 
