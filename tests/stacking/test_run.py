@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -214,7 +215,6 @@ def test_two_processes_do_not_write_one_run(tiny_composition: Path, tmp_path: Pa
     [
         ({"learners": ("oracle",)}, "unknown learner 'oracle': choose from lightgbm"),
         ({"folds": 1000}, "option folds"),
-        ({"folds": 100}, "class 'gamma' has .* events, fewer than the 100 folds"),
         ({"device": "cuda"}, "cuda"),
         ({"data": Path("nowhere")}, "nowhere"),
         ({"learners": ("lightgbm", "lightgbm")}, "different names"),
@@ -229,6 +229,18 @@ def test_bad_options_are_refused_in_one_line(
     with pytest.raises(InputError, match=message) as caught:
         stack(StackConfig(**{**standard, **options}))
     assert "\n" not in str(caught.value)
+
+
+def test_a_class_with_fewer_events_than_folds_is_refused_before_any_work(tiny_gamma: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for split in ("train", "test"):
+        shutil.copytree(tiny_gamma / f"gamma_{split}", data / f"gamma_{split}")
+    labels = np.ones(2000, dtype=np.int8)
+    labels[:2] = 0
+    np.save(data / "gamma_train" / "labels_gamma.npy", labels)
+    with pytest.raises(InputError, match="class 'gamma' has 2 events, fewer than the 3 folds"):
+        _run(data, tmp_path / "run", "gamma")
+    assert not (data / "gamma_train.features").exists()
 
 
 def test_presets_name_registered_learners() -> None:
