@@ -22,14 +22,14 @@ class Recipe(NamedTuple):
     """Decrement at which the last minimisation stops: the minimum is then 0.015 standard errors away."""
     max_steps: float = 60.0
     first_damping: float = 1e-2
-    good_ratio: float = 0.75
+    good_ratio: float = 0.9
     """Decrease of F over the expected one above which the damping is eased."""
-    poor_ratio: float = 0.25
+    poor_ratio: float = 0.6
     """Decrease of F over the expected one below which the damping is stiffened."""
-    ease: float = 0.2
-    stiffen: float = 5.0
+    ease: float = 0.4
+    stiffen: float = 3.0
     min_damping: float = 1e-3
-    trusted_damping: float = 2.0
+    trusted_damping: float = 10.0
     """Convergence is judged only with a damping up to this."""
     max_damping: float = 1e8
     rounding: float = 5e-7
