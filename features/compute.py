@@ -40,7 +40,7 @@ def warm_up() -> None:
     sum_fused(nothing, fit_fused(nothing))
 
 
-def compute_chunk(xp: ModuleType, grids: np.ndarray, scalars: np.ndarray, groups: frozenset[str]) -> dict[str, Any]:
+def compute_chunk(xp: ModuleType, grids: Any, scalars: np.ndarray, groups: frozenset[str]) -> dict[str, Any]:
     """Return the features of ``groups`` that need the grids, each (n,) float32 on the device of ``xp``.
 
     Parameters

@@ -109,7 +109,7 @@ class Events:
         return self.xp.sort(self.muon_mev, axis=1, stable=False)
 
 
-def make_events(xp: ModuleType, matrices: np.ndarray, scalars: np.ndarray, response: Response = PUBLISHED) -> Events:
+def make_events(xp: ModuleType, matrices: Any, scalars: np.ndarray, response: Response = PUBLISHED) -> Events:
     """Return events on the device of ``xp``.
 
     Deposits in cells without a station (the centre; inner cells of the muon channel) are set to 0.
@@ -119,19 +119,19 @@ def make_events(xp: ModuleType, matrices: np.ndarray, scalars: np.ndarray, respo
     xp
         Array namespace.
     matrices
-        (n, 16, 16, 2) float32, MeV per station.
+        (n, 16, 16, 2) float32, MeV per station, of NumPy or already of ``xp``.
     scalars
         (n, 5) float32: E, Ze, Az, Ne, Nmu.
     response
         Constants of the detector that the fits are to use.
     """
     here = stations(xp)
-    flat = matrices.reshape(len(matrices), N_CELLS, 2)
+    flat = xp.reshape(xp.asarray(matrices), (matrices.shape[0], N_CELLS, 2))
     zenith_deg, azimuth_deg, lg_n_mu = (xp.asarray(np.ascontiguousarray(scalars[:, k])) for k in (1, 2, 4))
     return Events(
         xp=xp,
-        electron_mev=xp.asarray(np.ascontiguousarray(flat[:, :, 0])) * here.has_electron,
-        muon_mev=xp.asarray(np.ascontiguousarray(flat[:, :, 1])) * here.has_muon,
+        electron_mev=flat[:, :, 0] * here.has_electron,
+        muon_mev=flat[:, :, 1] * here.has_muon,
         zenith_deg=zenith_deg,
         azimuth_deg=azimuth_deg,
         lg_n_mu=lg_n_mu,

@@ -14,11 +14,12 @@ import joblib
 import numpy as np
 import polars as pl
 
-from features.backend import chunk_size, decode_float16, namespace, resolve_device, to_host
+from features.backend import chunk_size, namespace, resolve_device, to_host
 from features.catalogue import CATALOGUE, FIT_GROUPS, GROUPS, check_groups
 from features.compute import compute_chunk, warm_up
 from features.scalars import add
 from features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, default_path, part_path, read_head
+from features.transfer import on_device
 from showers.cuts import scalar_frame
 from showers.dataset import Dataset, check_cells
 from showers.files import atomic_path, write_json
@@ -69,7 +70,8 @@ def build_table(
     chosen = check_groups(GROUPS if groups is None else groups)
     data = Dataset.open(dataset, labels=False)
     folder = Path(out) if out else default_path(Path(dataset))
-    fingerprint = table_fingerprint(data, chosen)
+    dataset_fingerprint = data.fingerprint()
+    fingerprint = table_fingerprint(data, chosen, dataset_fingerprint)
     shard_events = GPU_SHARD_EVENTS if device == "cuda" else SHARD_EVENTS
     head = read_head(folder)
     if head is not None and head["fingerprint"] == fingerprint and head["complete"]:
@@ -79,6 +81,7 @@ def build_table(
     if head is None or head["fingerprint"] != fingerprint or head["shard_events"] != shard_events:
         _clear(folder)
         head = _head(data, chosen, fingerprint, shard_events, device)
+        head["dataset_fingerprint"] = dataset_fingerprint
         write_json(folder / CATALOGUE_FILE, head)
     starts = range(0, len(data), shard_events)
     missing = [k for k in range(len(starts)) if not part_path(folder, k).exists()]
@@ -94,9 +97,8 @@ def compute_rows(dataset: Dataset, start: int, stop: int, groups: frozenset[str]
     """
     xp = namespace(device)
     pieces: list[dict[str, np.ndarray]] = []
-    for chunk in dataset.chunks(chunk_size(device), start, stop):
+    for chunk, grids in on_device(dataset.chunks(chunk_size(device), start, stop), device):
         check_cells(chunk.matrices, dataset.path / MATRICES_FILE, chunk.start)
-        grids = decode_float16(np.ascontiguousarray(chunk.matrices))
         computed = compute_chunk(xp, grids, chunk.scalars, groups)
         pieces.append({name: to_host(values) for name, values in computed.items()})
     age = None if dataset.age is None else np.asarray(dataset.age[start:stop])
@@ -114,9 +116,9 @@ def column_names(has_age: bool, groups: frozenset[str]) -> tuple[str, ...]:
     )
 
 
-def table_fingerprint(data: Dataset, groups: frozenset[str]) -> str:
+def table_fingerprint(data: Dataset, groups: frozenset[str], dataset_fingerprint: str) -> str:
     """Return the hash of dataset, code version and columns that decides whether a table can be reused."""
-    content = [data.fingerprint(), code_version(), *column_names(data.age is not None, groups)]
+    content = [dataset_fingerprint, code_version(), *column_names(data.age is not None, groups)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
@@ -139,7 +141,6 @@ def _head(data: Dataset, groups: frozenset[str], fingerprint: str, shard_events:
     return {
         "complete": False,
         "fingerprint": fingerprint,
-        "dataset_fingerprint": data.fingerprint(),
         "code_version": code_version(),
         "n_events": len(data),
         "shard_events": shard_events,
