@@ -85,12 +85,14 @@ def simulate(
     reuse: Annotated[int, typer.Option(min=1, help="Throw each shower this often, at different cores.")] = 1,
     workers: WorkersOption = None,
     overwrite: Annotated[bool, typer.Option(help="Replace existing sets.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Write raw NPZ archives instead: TRAIN events a model.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare the world with the real data's facts instead.")] = (
         False
     ),
 ) -> None:
     """Simulate a training and a test set in the benchmark's file format.
 
+    With --raw the public data's raw archives are written instead, with arrival times, all columns and no cuts.
     With --check nothing is written: every known fact of the real data is printed beside its simulated value, and the
     exit code is 1 if one is outside its tolerance.
 
@@ -105,6 +107,13 @@ def simulate(
         raise typer.Exit(0 if facts["ok"].all() else 1)
     if task is None:
         raise InputError("say which sets to simulate: --task composition or --task gamma")
+    if raw:
+        from showers.simulation.raw import simulate_raw
+
+        options = {"seed": seed, "world": world, "workers": workers, "reuse": reuse, "overwrite": overwrite}
+        for file in simulate_raw(task_named(task), out, train, **options, bars=bar):
+            console.print(f"wrote {file}", soft_wrap=True)
+        return
     from showers.simulation import simulate as run
 
     folders = run(

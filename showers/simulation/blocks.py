@@ -14,7 +14,8 @@ import polars as pl
 
 from showers.schema import TASKS, Task
 from showers.simulation.cascade import Showers, develop
-from showers.simulation.detector import CLUMP_AMPLITUDE, read_out
+from showers.simulation.deposits import CLUMP_AMPLITUDE
+from showers.simulation.detector import read_out
 from showers.simulation.reconstruction import Reconstructed, kept, reconstruct, triggered
 from showers.simulation.settings import Settings
 from showers.simulation.spectrum import PARTICLE_IDS, Primaries, throw_cores, throw_primaries

@@ -13,15 +13,8 @@ import numpy as np
 
 from showers.lateral import MIN_R_M, axis_distance, electron_normalisation, rho_muon
 from showers.simulation.cascade import Showers, mean_muon_age
-from showers.simulation.detector import (
-    CHUNK,
-    ELECTRON_AREA_M2,
-    MUON_AREA_M2,
-    X_M,
-    Y_M,
-    Readings,
-    energy_per_electron,
-)
+from showers.simulation.deposits import ELECTRON_AREA_M2, MUON_AREA_M2, X_M, Y_M
+from showers.simulation.detector import CHUNK, Readings, energy_per_electron
 from showers.simulation.settings import Settings, Trigger
 from showers.simulation.spectrum import PHOTON
 

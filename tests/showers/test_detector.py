@@ -6,7 +6,8 @@ import pytest
 from showers import array
 from showers.lateral import axis_distance
 from showers.simulation.cascade import Showers
-from showers.simulation.detector import CELLS, Readings, expected, read_out
+from showers.simulation.deposits import CELLS
+from showers.simulation.detector import Readings, expected, read_out
 from showers.simulation.reconstruction import energy, reconstruct, sizes, triggered
 from showers.simulation.settings import Settings
 from showers.simulation.spectrum import Primaries
