@@ -84,7 +84,7 @@ FEATURES: tuple[Feature, ...] = (
         "fit_deviance_e", "1", "quality of the electron fit", "deviance / (stations - 4)", HERE, ELECTRON_GROUP, 0, 1e5
     ),
     Feature("fit_stations_e", "1", "e/gamma stations in the fit that were hit", "count", HERE, ELECTRON_GROUP, 0, 252),
-    Feature("fit_converged", "1", "both fits converged", "decrement below 2e-4", HERE, ELECTRON_GROUP, 0, 1),
+    Feature("fit_converged", "1", "both fits converged", "decrement below 5e-4", HERE, ELECTRON_GROUP, 0, 1),
     Feature(
         "fit_lg_nmu",
         "lg",

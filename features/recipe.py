@@ -18,8 +18,8 @@ class Recipe(NamedTuple):
     """Muons beyond this distance set the muon level of the start."""
     coarse: float = 0.1
     """Decrement g H^-1 g at which the first minimisation stops."""
-    fine: float = 2e-4
-    """Decrement at which the last minimisation stops: the minimum is then 0.015 standard errors away."""
+    fine: float = 5e-4
+    """Decrement at which the last minimisation stops: the minimum is then 0.02 standard errors away."""
     max_steps: float = 60.0
     first_damping: float = 1e-2
     good_ratio: float = 0.9

@@ -123,7 +123,7 @@ TOLERANCE = {("numpy", "array_api_strict"): 1e-6, ("numpy", "torch"): 2e-3}
 """Largest difference of a feature between two libraries, in units of its standard deviation over events.
 
 Strict is NumPy underneath; torch sums in another order and has its own exp and ln, which a fit that stops at a
-decrement of 2e-4 turns into a thousandth of a standard error.
+decrement of 5e-4 turns into a thousandth of a standard error.
 """
 
 
