@@ -124,22 +124,24 @@ def batch(data: Dataset, columns: tuple[str, ...] | None, rows: np.ndarray) -> B
     )
 
 
-def trained(name: str, task: Task, train: Dataset, test: Dataset, columns: tuple[str, ...] | None) -> np.ndarray:
+def trained(
+    name: str, task: Task, train: Dataset, test: Dataset, columns: tuple[str, ...] | None, preset: str
+) -> np.ndarray:
     """Train a registered learner and return the test set's log-probabilities."""
     order = np.random.default_rng(SEED).permutation(len(train))
     cut = int(VALID_SHARE * len(train))
     valid, rest = np.sort(order[:cut]), np.sort(order[cut:])
-    learner = create(spec(name), task.classes, threads=2)
+    learner = create(spec(name), task.classes, threads=2, preset=preset)
     with bar(f"{name}, {task.name}", "rounds") as progress:
         learner.fit(batch(train, columns, rest), batch(train, columns, valid), seed=SEED, progress=progress)
     return learner.predict_log_proba(batch(test, columns, np.arange(len(test))))
 
 
-def composition_rows(data: Path, world: str, size: float) -> Iterator[Row]:
+def composition_rows(data: Path, world: str, size: float, preset: str) -> Iterator[Row]:
     """Train the composition learners."""
     for case in COMPOSITION_CASES:
         train, test = prepared(data, COMPOSITION, protocol=case.protocol, model=case.model, world=world, size=size)
-        predicted = trained(case.learner, COMPOSITION, train, test, case.columns).argmax(axis=1)
+        predicted = trained(case.learner, COMPOSITION, train, test, case.columns, preset).argmax(axis=1)
         labels = np.asarray(test.labels)
         value = float((predicted == labels).mean())
         interval = accuracy_interval(labels, predicted)
@@ -147,7 +149,7 @@ def composition_rows(data: Path, world: str, size: float) -> Iterator[Row]:
         yield Row(f"composition, {case.what}: accuracy", case.real, value, interval, ok)
 
 
-def gamma_rows(data: Path, world: str, size: float) -> Iterator[Row]:
+def gamma_rows(data: Path, world: str, size: float, preset: str) -> Iterator[Row]:
     """Train the gamma learners."""
     train, test = prepared(data, GAMMA, protocol="v2", model="mix", world=world, size=size)
     labels = np.asarray(test.labels)
@@ -157,7 +159,7 @@ def gamma_rows(data: Path, world: str, size: float) -> Iterator[Row]:
         ("boosted trees, 5 scalars", SCALARS, {0.75: REAL_SCALAR_SURVIVAL}),
     )
     for what, chosen, real in cases:
-        log_proba = trained("lightgbm", GAMMA, train, test, chosen)
+        log_proba = trained("lightgbm", GAMMA, train, test, chosen, preset)
         scores = log_proba[:, 0] - log_proba[:, 1]
         for efficiency, target in real.items():
             value = hadron_survival(labels, scores, efficiency).hadron_survival
@@ -190,6 +192,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of the facts' samples")
     parser.add_argument("--difficulty", action="store_true", help="train learners instead of comparing facts")
     parser.add_argument("--task", choices=("composition", "gamma", "both"), default="both")
+    parser.add_argument("--preset", choices=("quick", "good"), default="good", help="how long the learners train")
     parser.add_argument("--data", type=Path, default=Path("realism-data"), help="where --difficulty keeps its sets")
     options = parser.parse_args()
     console = Console()
@@ -197,11 +200,13 @@ def main() -> int:
         table = realism(load_settings(options.world), sizes=Sizes().times(options.size), seed=options.seed, bars=bar)
         console.print(rendered(table))
         return int(not table["ok"].all())
+    tasks = {"gamma": gamma_rows, "composition": composition_rows}
     rows: list[Row] = []
-    if options.task != "composition":
-        rows += gamma_rows(options.data, options.world, options.size)
-    if options.task != "gamma":
-        rows += composition_rows(options.data, options.world, options.size)
+    for name, measured in tasks.items():
+        if options.task in (name, "both"):
+            for row in measured(options.data, options.world, options.size, options.preset):
+                console.print(f"{row.what}: {row.value:.4g} ({row.interval.low:.3g}..{row.interval.high:.3g})")
+                rows.append(row)
     console.print(difficulty_table(rows))
     return int(not all(row.ok for row in rows))
 
