@@ -31,7 +31,7 @@ from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import simulate
 
 ADDED = ("size", "shape", "grid", "electron-fit", "muon-fit", "muon-electron", "profile", "asymmetry")
-LEFT_OUT = ("scalars", "electron-fit", "muon-fit", "muon-electron", "contrast")
+LEFT_OUT = ("derived", "electron-fit", "muon-fit", "muon-electron", "contrast")
 ON_TOP = ("size", "shape", "grid", "profile", "asymmetry")
 FITS = SETS["fits"]
 VALID_SHARE = 0.15

@@ -9,7 +9,7 @@ import polars as pl
 from features.feature import Feature
 from showers.schema import AGE, SCALARS
 
-GROUP, DERIVED_GROUP, CONTRAST_GROUP = "reconstruction", "scalars", "contrast"
+GROUP, DERIVED_GROUP, CONTRAST_GROUP = "reconstruction", "derived", "contrast"
 DATA = "data set"
 HERE = "this project"
 ATTENUATION = "KASCADE: attenuation of shower sizes, H. Falcke et al.; T. Antoni et al., Astropart. Phys. 19 (2003) 703"
@@ -149,7 +149,7 @@ CONTRAST: dict[str, pl.Expr] = {
 
 
 def add(table: pl.DataFrame, groups: frozenset[str]) -> pl.DataFrame:
-    """Add the features of the groups ``scalars`` and ``contrast`` whose inputs the table has, as float32.
+    """Add the features of the groups ``derived`` and ``contrast`` whose inputs the table has, as float32.
 
     Parameters
     ----------

@@ -40,6 +40,7 @@ def test_declarations_are_complete():
 
 
 def test_sets():
+    assert not set(SETS) & set(GROUPS)
     for name in SETS:
         columns = feature_set(name, CATALOGUE)
         assert len(set(columns)) == len(columns)
