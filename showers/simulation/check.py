@@ -6,7 +6,7 @@ import polars as pl
 from rich.table import Table
 
 from showers.progress import Bars, silent
-from showers.simulation.facts import FACTS
+from showers.simulation.facts import FACTS, TRADES
 from showers.simulation.moments import Sizes, sample_moments
 from showers.simulation.settings import Settings, load_settings
 
@@ -38,14 +38,17 @@ def realism(
     -------
     polars.DataFrame
         Columns ``sample``, ``quantity``, ``real``, ``simulated``, ``tolerance`` (absolute), ``deviation``
-        (in tolerances, signed) and ``ok`` (its size at most 1).
+        (in tolerances, signed), ``ok`` (its size at most 1) and ``trade`` (for a fact outside: what meeting it
+        would cost in the default world, where that is known).
     """
     found = sample_moments(settings or load_settings(), sizes or Sizes(), seed=seed, workers=workers, bars=bars)
     rows = []
     for fact in FACTS:
         deviation = (found[fact.key] - fact.real) / fact.tolerance
-        rows.append((*fact.key, fact.real, found[fact.key], fact.tolerance, deviation, abs(deviation) <= 1.0))
-    schema = ["sample", "quantity", "real", "simulated", "tolerance", "deviation", "ok"]
+        ok = abs(deviation) <= 1.0
+        trade = "" if ok else TRADES.get(fact.key, "")
+        rows.append((*fact.key, fact.real, found[fact.key], fact.tolerance, deviation, ok, trade))
+    schema = ["sample", "quantity", "real", "simulated", "tolerance", "deviation", "ok", "trade"]
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -55,8 +58,9 @@ def rendered(table: pl.DataFrame) -> Table:
     drawn = Table(title=f"Simulated against real: {table.height - outside} of {table.height} facts within tolerance")
     drawn.add_column("sample")
     drawn.add_column("quantity")
-    for name in ("real", "simulated", "deviation / tolerance"):
+    for name in ("real", "simulated", "in tolerances"):
         drawn.add_column(name, justify="right")
+    drawn.add_column("trade")
     before = None
     for row in table.iter_rows(named=True):
         size = abs(row["deviation"])
@@ -69,5 +73,6 @@ def rendered(table: pl.DataFrame) -> Table:
             f"{row['real']:.4g}",
             f"{row['simulated']:.4g}",
             f"[{colour}]{row['deviation']:+.2f}{'' if row['ok'] else ' outside'}[/{colour}]",
+            row["trade"],
         )
     return drawn

@@ -143,3 +143,21 @@ FACTS: tuple[Fact, ...] = (
     Fact(GAMMA_TEST, "gammas, median Ne-Nmu", 2.65, MEAN_IN_SD * 0.472),
     *_energy_bins(),
 )
+
+
+TRADES: dict[tuple[str, str], str] = {
+    (MATCHED, "product e mu, lag 0"): "more punch-through would give it and spoil the muon sums of uncut protons",
+    (MATCHED, "below lg E = 15: fraction iron"): "losing muons in the scalar alone would give it and widen Ne-Nmu",
+    (FREE, "below lg E = 15"): "fixed by the spectrum share, which the energies under cuts fix too",
+    (PROTONS, "mean E"): "a lower energy constant would give it and lower E under cuts",
+    (PROTONS, "sd Nmu"): "a lower muon floor widens it; a higher one lifts the gammas' median",
+    (PROTONS, "median max"): "a larger deposit per electron would give it and lift the median sum",
+    (PROTONS, "non-zero cells"): "more strays would give it; zero cells under cuts are low already",
+    (GAMMAS, "mean Nmu"): "more photon muons would give it and lift the test gammas' median further",
+    (GAMMAS, "sd Ne"): "a harder photon spectrum would give it and widen E",
+    (GAMMAS, "sd Ze"): "a wider zenith law would give it and raise the pass rate",
+    (GAMMAS, "pass Ze, Ne, Age cuts"): "photons thrown at larger zenith would give it and lift their mean zenith",
+    (GAMMA_TEST, "gammas, median Nmu"): "fewer photonuclear muons would give it and make gammas too easy",
+    (GAMMA_TEST, "gammas, median Ne-Nmu"): "a harder photon spectrum would give it and widen the uncut E",
+}
+"""Facts that the default world misses, and what meeting them would cost."""

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from showers.simulation import load_settings
 from showers.simulation.check import realism, rendered
-from showers.simulation.facts import FACTS, MATCHED, PROTONS
+from showers.simulation.facts import FACTS, MATCHED, PROTONS, TRADES
 from showers.simulation.moments import Sizes, sample_moments
 
 SIZES = Sizes(matched=2_500, free=2_500, gamma=4_000, gamma_test=1_200)
@@ -22,6 +22,8 @@ def test_every_fact_is_compared_once(table: pl.DataFrame) -> None:
     assert all(fact.tolerance > 0.0 for fact in FACTS)
     assert (table["ok"] == (table["deviation"].abs() <= 1.0)).all()
     assert not table["simulated"].is_nan().any()
+    assert set(TRADES) <= {fact.key for fact in FACTS}
+    assert (table.filter("ok")["trade"] == "").all()
 
 
 def test_default_world_resembles_the_real_data(table: pl.DataFrame) -> None:
