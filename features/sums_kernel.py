@@ -87,7 +87,6 @@ def muon_sums(
         hits += hit * far
         live += here * far
         areas += area[k] * far
-        top = max(top, s[k] * far)
         seen_e += s_e[k] * far
         template = muon_density(r[k], ZERO, shape) * area[k]
         e = vexp(-(area[k] * muons[k] * found + strays)) * here * far
@@ -116,6 +115,10 @@ def muon_sums(
         out_am += area[k] * outer
         out_e += s_e[k] * outer
         out_ae += area_e[k] * outer
+    # Apart, because a running maximum keeps LLVM from vectorising a loop.
+    for k in range(r.size):
+        if r[k] > FAR and s[k] > top:
+            top = s[k]
     out[3], out[4], out[5], out[6], out[7], out[8], out[9] = hits40, seen, hits, live, areas, top, seen_e
     out[10], out[11], out[12], out[13], out[14] = empty, empty_var, expected, blank, blank_var
     out[15], out[16], out[17], out[18], out[19], out[20] = near, near_mean, near_hits, beyond_all, signal, signal_var
