@@ -16,7 +16,7 @@ from features.station_model import ELECTRON_G_REF, MUON_G_REF, SOFT_M
 from features.vector_math import FAST, f32, vexp, vln
 
 G_E, G_M = f32(ELECTRON_G_REF), f32(MUON_G_REF)
-R0_E, R0_M = f32(1.0 / 40.0), f32(1.0 / 420.0)
+R0_E, R0_M, SCALE_E = f32(1.0 / 40.0), f32(1.0 / 420.0), f32(40.0)
 ZERO, ONE, HALF = f32(0.0), f32(1.0), f32(0.5)
 TINY = f32(1e-12)
 SOFT = f32(SOFT_M**2)
@@ -107,11 +107,14 @@ def electron_terms(
     weight: Any,
     out: Any,
 ) -> None:
-    """Fill ``out`` with F, 4 components of its gradient and 10 of the Fisher matrix."""
+    """Fill ``out`` with F, 4 components of its gradient, 10 of Fisher's matrix and 10 of the Hessian."""
     core_x, core_y, level, age = f32(p[0]), f32(p[1]), f32(p[2]), f32(p[3])
     far, peak, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(1.0 / res.core_excess_scale_m)
     value = g0 = g1 = g2 = g3 = ZERO
     h00 = h10 = h11 = h20 = h21 = h22 = h30 = h31 = h32 = h33 = ZERO
+    c00 = c10 = c11 = c30 = c31 = ZERO
+    uu, uv, vv = ONE - u * u, u * v, ONE - v * v
+    young, old = age - f32(1.5), age - f32(3.6)
     for k in range(x.size):
         dx, dy = x[k] - core_x, y[k] - core_y
         along = dx * u + dy * v
@@ -125,8 +128,13 @@ def electron_terms(
         m = area[k] * vexp(level + age * g - f32(1.5) * log_z - f32(3.6) * log_1z) * a
         mu = m + background[k] + TINY
         inverse = ONE / mu
-        slope = ((age - f32(1.5)) / z + (age - f32(3.6)) / (ONE + z)) * R0_E - excess * scale / a
-        by_x, by_y = slope * (along * u - dx) * per_r, slope * (along * v - dy) * per_r
+        # One division for two quotients.
+        outer = SCALE_E + r
+        both = ONE / (outer * a)
+        beyond, steep = both * a, both * outer * excess * scale
+        slope = young * per_r + old * beyond - steep
+        r_x, r_y = (along * u - dx) * per_r, (along * v - dy) * per_r
+        by_x, by_y = slope * r_x, slope * r_y
         s = signal[k]
         residual = s - mu
         # A saturated station is a lower limit: it says nothing once the expectation exceeds it.
@@ -150,12 +158,26 @@ def electron_terms(
         h31 += iy * g
         h32 += ig
         h33 += ig * g
+        bend = steep * (scale - steep) - young * per_r * per_r - old * beyond * beyond
+        around = slope * per_r * pull
+        ahead, sharp = bend * pull - around, (per_r + beyond) * pull
+        c00 += ahead * r_x * r_x + around * uu
+        c10 += ahead * r_x * r_y - around * uv
+        c11 += ahead * r_y * r_y + around * vv
+        c30 += sharp * r_x
+        c31 += sharp * r_y
     core, spread = 1.0 / (res.core_spread_m * res.core_spread_m), 1.0 / (res.age_spread * res.age_spread)
     older = p[3] - res.age_mean
     out[0] = value - 0.5 * p[2] + 0.5 * core * (p[0] * p[0] + p[1] * p[1]) + 0.5 * spread * older * older
     out[1], out[2], out[3], out[4] = core * p[0] - g0, core * p[1] - g1, -0.5 - g2, spread * older - g3
     out[5], out[6], out[7], out[8], out[9], out[10] = h00 + core, h10, h11 + core, h20, h21, h22
     out[11], out[12], out[13], out[14] = h30, h31, h32, h33 + spread
+    out[15:25] = out[5:15]
+    out[15] -= c00
+    out[16] -= c10
+    out[17] -= c11
+    out[21] -= c30
+    out[22] -= c31
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)

@@ -25,20 +25,28 @@ from features.vector_math import FAST, f32, vexp, vln
 
 
 @njit(error_model="numpy", forceinline=True)
-def _solve(terms: Any, size: int, damping: float, factor: Any, step: Any) -> float:
-    """Solve (H + damping diag H) step = -g by Cholesky; returns the decrement -g step."""
-    h = 1 + size
+def _factorise(terms: Any, matrix: Any, size: int, damping: float, least: float, factor: Any) -> bool:
+    """Factorise H + damping diag I by Cholesky; returns whether no pivot is below ``least`` of Fisher's diagonal I."""
+    fine = True
     for i in range(size):
+        unit = terms[1 + size + i * (i + 3) // 2]
         for j in range(i + 1):
-            total = terms[h + i * (i + 1) // 2 + j]
+            total = matrix[i * (i + 1) // 2 + j]
             if i == j:
-                total *= 1.0 + damping
+                total += damping * unit
             for k in range(j):
                 total -= factor[i, k] * factor[j, k]
             if i == j:
-                factor[i, i] = np.sqrt(max(total, terms[h + i * (i + 3) // 2] * 1e-6 + 1e-30))
+                fine = fine and total >= least * unit
+                factor[i, i] = np.sqrt(max(total, unit * 1e-6 + 1e-30))
             else:
                 factor[i, j] = total / factor[j, j]
+    return fine
+
+
+@njit(error_model="numpy", forceinline=True)
+def _solve(terms: Any, size: int, factor: Any, step: Any) -> float:
+    """Solve L L^T step = -g; returns the decrement -g step."""
     for i in range(size):
         total = -terms[1 + i]
         for k in range(i):
@@ -107,7 +115,10 @@ def minimise(
             damping = max(damping * recipe.ease, recipe.min_damping)
         elif steps > 0 and ratio < recipe.poor_ratio:
             damping *= recipe.stiffen
-        decrement = _solve(terms, size, damping, factor, step)
+        curved = kind == ELECTRON and damping > recipe.first_damping
+        if not (curved and _factorise(terms, terms[15:25], size, damping, recipe.least_pivot, factor)):
+            _factorise(terms, terms[1 + size : 15], size, damping, 0.0, factor)
+        decrement = _solve(terms, size, factor, step)
         if decrement * (1.0 + damping) < tolerance and damping <= recipe.trusted_damping:
             return steps, True
         if damping >= recipe.max_damping or steps >= recipe.max_steps:

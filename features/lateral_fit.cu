@@ -25,7 +25,7 @@ using std::fmaxf; using std::fminf;
 
 #define EACH(k, n) for (int k = lane; k < n; k += LANES)
 
-const int N_E = 256, N_M = 192, N_TERMS = 15, N_RAW = 25;
+const int N_E = 256, N_M = 192, N_TERMS = 25, N_RAW = 25;
 
 // What the lanes of one event share.
 struct Scratch {
@@ -102,9 +102,10 @@ ON_DEVICE void freeze_muon(Scratch &z, Stations st, Axis axis, const float *p, c
     SYNCHRONISE;
 }
 
-// F, its gradient and the lower triangle of Fisher's matrix by (core x, core y, L, s).
+// F, its gradient and the lower triangles of Fisher's matrix and of the Hessian by (core x, core y, L, s).
 struct Electrons {
     static const int size = 4;
+    static const bool curved = true;
     static ON_DEVICE float longest(int i) { return i < 2 ? recipe::longest_core_m : i == 2 ? recipe::longest_level : recipe::longest_shape; }
     static ON_DEVICE float low(int i) { return i < 2 ? -recipe::core_limit_m : i == 2 ? recipe::min_level : recipe::min_age; }
     static ON_DEVICE float high(int i) { return i < 2 ? recipe::core_limit_m : i == 2 ? recipe::max_level : recipe::max_age; }
@@ -119,15 +120,23 @@ struct Electrons {
             float a = response::gamma_fraction + excess;
             float m = z.kept[k] * expf(p[2] + p[3] * g - 1.5f * log_x - 3.6f * log_1x) * a;
             float mu = m + z.background[k] + 1e-12f, w;
-            float slope = ((p[3] - 1.5f) / x + (p[3] - 3.6f) / (1.f + x)) * (1.f / 40.f)
-                          - excess / (response::core_excess_scale_m * a);
+            float near = 1.f / r, far = 1.f / (40.f + r), scale = 1.f / response::core_excess_scale_m, steep = excess * scale / a;
+            float slope = (p[3] - 1.5f) * near + (p[3] - 3.6f) * far - steep;
+            float bend = steep * (scale - steep) - (p[3] - 1.5f) * near * near - (p[3] - 3.6f) * far * far;
+            float r_x = (along * axis.u - dx) * near, r_y = (along * axis.v - dy) * near;
             out[0] += half_deviance(z.signal[k], mu, z.full[k], z.weight[k], &w);
-            float d[4] = {slope * (along * axis.u - dx) / r, slope * (along * axis.v - dy) / r, 1.f, g};
+            float d[4] = {slope * r_x, slope * r_y, 1.f, g};
             float pull = w * (z.signal[k] - mu) * m / mu, info = w * m * m / mu;
             for (int i = 0, t = 5; i < 4; i++) {
                 out[1 + i] -= pull * d[i];
                 for (int j = 0; j <= i; j++, t++) out[t] += info * d[i] * d[j];
             }
+            float around = slope * near, ahead = bend - around;
+            out[15] -= pull * (ahead * r_x * r_x + around * (1.f - axis.u * axis.u));
+            out[16] -= pull * (ahead * r_x * r_y - around * axis.u * axis.v);
+            out[17] -= pull * (ahead * r_y * r_y + around * (1.f - axis.v * axis.v));
+            out[21] -= pull * (near + far) * r_x;
+            out[22] -= pull * (near + far) * r_y;
         }
         for (int i = 0; i < N_TERMS; i++) out[i] = total(out[i]);
         float core = 1.f / (response::core_spread_m * response::core_spread_m);
@@ -140,12 +149,14 @@ struct Electrons {
         out[5] += core;
         out[7] += core;
         out[14] += spread;
+        for (int t = 5; t < 15; t++) out[t + 10] += out[t];
     }
 };
 
-// The same by (M, s_mu). Both fits have half an event as prior of the level.
+// The same by (M, s_mu), where the Hessian is Fisher's matrix. Both fits have half an event as prior of the level.
 struct Muons {
     static const int size = 2;
+    static const bool curved = false;
     static ON_DEVICE float longest(int i) { return i == 0 ? recipe::longest_level : recipe::longest_shape; }
     static ON_DEVICE float low(int i) { return i == 0 ? recipe::min_level : recipe::min_muon_shape; }
     static ON_DEVICE float high(int i) { return i == 0 ? recipe::max_level : recipe::max_muon_shape; }
@@ -172,17 +183,29 @@ struct Muons {
     }
 };
 
-// Solve (H + damping diag H) step = -g by Cholesky; returns the decrement -g step.
-template <int size> ON_DEVICE float solve(const float *terms, float damping, float *step) {
-    float factor[size][size];
-    const float *h = terms + 1 + size;
-    for (int i = 0; i < size; i++)
+// Factorise H + damping diag I by Cholesky; returns whether no pivot is below a share of Fisher's diagonal I.
+template <int size> ON_DEVICE bool factorise(const float *fisher, const float *h, float damping, float least, float (*factor)[size]) {
+    bool fine = true;
+    for (int i = 0; i < size; i++) {
+        float unit = fisher[i * (i + 3) / 2];
         for (int j = 0; j <= i; j++) {
-            float diagonal = h[i * (i + 3) / 2] * (1.f + damping);
-            float rest = i == j ? diagonal : h[i * (i + 1) / 2 + j];
+            float rest = h[i * (i + 1) / 2 + j] + (i == j ? damping * unit : 0.f);
             for (int k = 0; k < j; k++) rest -= factor[i][k] * factor[j][k];
-            factor[i][j] = i == j ? sqrtf(fmaxf(rest, diagonal * 1e-6f + 1e-30f)) : rest / factor[j][j];
+            if (i == j) fine = fine && rest >= least * unit;
+            factor[i][j] = i == j ? sqrtf(fmaxf(rest, unit * 1e-6f + 1e-30f)) : rest / factor[j][j];
         }
+    }
+    return fine;
+}
+
+// The damped step by the Hessian where one by Fisher's matrix was poor, else by Fisher's matrix; returns the decrement -g step.
+template <class Fit> ON_DEVICE float solve(const float *terms, float damping, float *step) {
+    const int size = Fit::size;
+    float factor[size][size];
+    const float *fisher = terms + 1 + size;
+    bool curved = Fit::curved && damping > recipe::first_damping;
+    if (!(curved && factorise<size>(fisher, terms + 15, damping, recipe::least_pivot, factor)))
+        factorise<size>(fisher, fisher, damping, 0.f, factor);
     for (int i = 0; i < size; i++) {
         float rest = -terms[1 + i];
         for (int k = 0; k < i; k++) rest -= factor[i][k] * step[k];
@@ -205,7 +228,7 @@ ON_DEVICE bool minimise(const Scratch &z, Stations st, Axis axis, float toleranc
     float damping = recipe::first_damping, tried[N_TERMS], step[size], trial[size];
     Fit::terms(z, st, axis, p, terms, lane);
     for (int n = 0; n < (int)recipe::max_steps; n++) {
-        float decrement = solve<size>(terms, damping, step);
+        float decrement = solve<Fit>(terms, damping, step);
         if (decrement * (1.f + damping) < tolerance && damping <= recipe::trusted_damping) return true;
         if (damping >= recipe::max_damping) return false;
         for (int i = 0; i < size; i++) {

@@ -8,10 +8,12 @@ Steps (the fused kernels follow them one by one):
 4. Freeze the electron channel at both fits; minimise to the fine tolerance.
 5. Freeze the muon channel again; minimise to the fine tolerance.
 
-Levenberg-Marquardt per event: a step solves (H + damping diag H) d = -g; it is taken if F does not rise. The
-damping follows the ratio of the decrease to the expected one: Fisher's matrix can be too small by more than half, and
-undamped steps then jump from one side of the minimum to the other for ever. An event has converged when the decrement
-g H^-1 g, twice the decrease still to be expected of F, is below the tolerance.
+Levenberg-Marquardt per event: a step solves (H + damping diag I) d = -g with Fisher's matrix I; it is taken if F does
+not rise. The damping follows the ratio of the decrease to the expected one. H is I as long as its steps are good. I
+can be too small by more than half, where a bright station near the core misses its expectation, and its steps then
+jump from one side of the minimum to the other for ever: once a step was poor (the damping is above its first value),
+H is the Hessian with the second derivatives of ln(signal), wherever that is safely positive definite. An event has
+converged when the decrement g H^-1 g, twice the decrease still to be expected of F, is below the tolerance.
 """
 
 from __future__ import annotations
@@ -196,8 +198,7 @@ def _minimise(
     steps = xp.zeros_like(terms.value)
     converged = active = None
     for _ in range(int(RECIPE.max_steps)):
-        factor = linear.cholesky(linear.damped(terms.fisher, size, damping), size, xp)
-        step = [-component for component in linear.solve(factor, terms.gradient)]
+        step = _step(terms, size, damping, xp)
         decrement = -sum(s * g for s, g in zip(step, terms.gradient, strict=True))
         arrived = (decrement * (1.0 + damping) < tolerance) & (damping <= RECIPE.trusted_damping)
         converged = arrived if converged is None else converged | arrived
@@ -218,12 +219,25 @@ def _minimise(
             xp.where(taken, tried.value, terms.value),
             [xp.where(taken, new, old) for new, old in zip(tried.gradient, terms.gradient, strict=True)],
             [xp.where(taken, new, old) for new, old in zip(tried.fisher, terms.fisher, strict=True)],
+            [xp.where(taken, new, old) for new, old in zip(tried.hessian, terms.hessian, strict=True)],
         )
         eased = xp.maximum(damping * RECIPE.ease, xp.zeros_like(damping) + RECIPE.min_damping)
         changed = xp.where(ratio < RECIPE.poor_ratio, damping * RECIPE.stiffen, damping)
         damping = xp.where(active, xp.where(ratio > RECIPE.good_ratio, eased, changed), damping)
         steps = steps + xp.astype(active, xp.float32)
     return _Minimum(parameters, terms, steps, xp.astype(converged, xp.float32))
+
+
+def _step(terms: Terms, size: int, damping: Any, xp: Any) -> list[Any]:
+    """Return the damped step by the Hessian where one by Fisher's matrix was poor, else by Fisher's matrix."""
+    scale = linear.diagonal(terms.fisher, size)
+    rounded = linear.rounded(terms.fisher, size)
+    factor, _ = linear.cholesky(linear.damped(terms.fisher, scale, damping), rounded, xp)
+    least = [unit * RECIPE.least_pivot for unit in scale]
+    curved, safe = linear.cholesky(linear.damped(terms.hessian, scale, damping), least, xp)
+    bent = safe & (damping > RECIPE.first_damping)
+    factor = [xp.where(bent, new, old) for new, old in zip(curved, factor, strict=True)]
+    return [-component for component in linear.solve(factor, terms.gradient)]
 
 
 def _clip(values: Any, low: float, high: float, xp: Any) -> Any:

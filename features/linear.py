@@ -9,20 +9,26 @@ from types import ModuleType
 from typing import Any
 
 
-def cholesky(matrix: list[Any], size: int, xp: ModuleType) -> list[Any]:
-    """Return the Cholesky factor (lower triangle); pivots that rounding makes non-positive become tiny."""
+def cholesky(matrix: list[Any], least: list[Any], xp: ModuleType) -> tuple[list[Any], Any]:
+    """Return the Cholesky factor (lower triangle), and where (n,) no pivot had to be raised to its ``least`` value."""
     factor: list[Any] = []
-    for i in range(size):
+    safe = xp.isfinite(least[0])
+    for i, floor in enumerate(least):
         for j in range(i + 1):
             total = matrix[_at(i, j)]
             for k in range(j):
                 total = total - factor[_at(i, k)] * factor[_at(j, k)]
             if i == j:
-                floor = matrix[_at(i, i)] * 1e-6 + 1e-30
+                safe = safe & (total >= floor)
                 factor.append(xp.sqrt(xp.maximum(total, floor)))
             else:
                 factor.append(total / factor[_at(j, j)])
-    return factor
+    return factor, safe
+
+
+def rounded(matrix: list[Any], size: int) -> list[Any]:
+    """Return pivots below which there is only rounding."""
+    return [unit * 1e-6 + 1e-30 for unit in diagonal(matrix, size)]
 
 
 def solve(factor: list[Any], right: list[Any]) -> list[Any]:
@@ -45,17 +51,22 @@ def solve(factor: list[Any], right: list[Any]) -> list[Any]:
 
 def inverse(matrix: list[Any], size: int, xp: ModuleType) -> list[Any]:
     """Return the inverse (lower triangle)."""
-    factor = cholesky(matrix, size, xp)
+    factor, _ = cholesky(matrix, rounded(matrix, size), xp)
     one = xp.ones_like(matrix[0])
     columns = [solve(factor, [one if i == j else one * 0.0 for i in range(size)]) for j in range(size)]
     return [columns[j][i] for i in range(size) for j in range(i + 1)]
 
 
-def damped(matrix: list[Any], size: int, damping: Any) -> list[Any]:
-    """Return the matrix with its diagonal multiplied by 1 + damping."""
+def diagonal(matrix: list[Any], size: int) -> list[Any]:
+    """Return the diagonal."""
+    return [matrix[_at(i, i)] for i in range(size)]
+
+
+def damped(matrix: list[Any], scale: list[Any], damping: Any) -> list[Any]:
+    """Return the matrix with ``damping * scale`` added to its diagonal."""
     result = list(matrix)
-    for i in range(size):
-        result[_at(i, i)] = result[_at(i, i)] * (1.0 + damping)
+    for i, unit in enumerate(scale):
+        result[_at(i, i)] = result[_at(i, i)] + unit * damping
     return result
 
 

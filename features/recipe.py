@@ -24,10 +24,12 @@ class Recipe(NamedTuple):
     first_damping: float = 1e-2
     good_ratio: float = 0.9
     """Decrease of F over the expected one above which the damping is eased."""
-    poor_ratio: float = 0.6
+    poor_ratio: float = 0.7
     """Decrease of F over the expected one below which the damping is stiffened."""
     ease: float = 0.4
-    stiffen: float = 3.0
+    stiffen: float = 6.0
+    least_pivot: float = 0.1
+    """The Hessian serves a step if no pivot of its Cholesky factor falls below this share of Fisher's diagonal."""
     min_damping: float = 1e-3
     trusted_damping: float = 10.0
     """Convergence is judged only with a damping up to this."""

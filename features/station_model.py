@@ -76,11 +76,14 @@ class Frozen:
 
 @dataclass(frozen=True)
 class Terms:
-    """Half deviance with its gradient and Fisher matrix (lower triangle, row by row), priors included."""
+    """Half deviance with its derivatives, priors included; matrices as their lower triangles, row by row."""
 
     value: Any
     gradient: list[Any]
     fisher: list[Any]
+    """Fisher's matrix: what second derivatives are expected to be."""
+    hessian: list[Any]
+    """Fisher's matrix with the curvature of ln(signal), which counts where the data miss the expectation."""
 
 
 def signals(events: Events) -> Signals:
@@ -177,7 +180,7 @@ def half_deviance(y: Any, mu: Any, saturated: Any, weight: Any, xp: ModuleType) 
 
 
 def electron_terms(events: Events, measured: Signals, frozen: Frozen, parameters: list[Any]) -> Terms:
-    """Return F, its gradient and Fisher matrix by (core x, core y, L, s); each parameter (n,)."""
+    """Return F and its derivatives by (core x, core y, L, s); each parameter (n,)."""
     xp, response = events.xp, measured.response
     core_x, core_y, level, age = parameters
     r_m, r_by_x, r_by_y = offsets(events, core_x, core_y)
@@ -185,15 +188,27 @@ def electron_terms(events: Events, measured: Signals, frozen: Frozen, parameters
     log_x, log_1x = xp.log(x), xp.log1p(x)
     s = age[:, None]
     g = log_x + log_1x - ELECTRON_G_REF
-    excess = response.core_excess * decay(r_m * (1.0 / response.core_excess_scale_m), xp)
+    scale = 1.0 / response.core_excess_scale_m
+    excess = response.core_excess * decay(r_m * scale, xp)
     density = xp.exp(level[:, None] + s * g - ELECTRON_ALPHA * log_x - ELECTRON_BETA * log_1x)
     signal = frozen.area_m2 * density * (response.gamma_fraction + excess)
     mu = signal + frozen.background + 1e-12
-    slope = ((s - ELECTRON_ALPHA) / x + (s - ELECTRON_BETA) / (1.0 + x)) * (1.0 / ELECTRON_R0_M)
-    slope = slope - excess * (1.0 / response.core_excess_scale_m) / (response.gamma_fraction + excess)
+    near, far, steep = 1.0 / r_m, 1.0 / (ELECTRON_R0_M + r_m), excess * scale / (response.gamma_fraction + excess)
+    slope = (s - ELECTRON_ALPHA) * near + (s - ELECTRON_BETA) * far - steep
+    bend = steep * (scale - steep) - (s - ELECTRON_ALPHA) * near * near - (s - ELECTRON_BETA) * far * far
     derivatives = [slope * r_by_x, slope * r_by_y, None, g]
-    terms = _assemble(measured.electron, mu, signal, measured.electron_saturated, frozen.weight, derivatives, xp)
-    terms = _half_event(terms, level, 2)
+    # Second derivatives of ln(signal): by r along the gradient of r, and by the gradient of r itself.
+    u, v = measured.direction
+    along, around = bend - slope * near, slope * near
+    second = [
+        along * r_by_x * r_by_x + around * (1.0 - u * u),
+        along * r_by_x * r_by_y - around * u * v,
+        along * r_by_y * r_by_y + around * (1.0 - v * v),
+        None, None, None,
+        (near + far) * r_by_x, (near + far) * r_by_y, None, None,
+    ]  # fmt: skip
+    stations = (measured.electron, mu, signal, measured.electron_saturated, frozen.weight)
+    terms = _half_event(_assemble(*stations, derivatives, second, xp), level, 2)
     priors = [(core_x, 0.0, response.core_spread_m), (core_y, 0.0, response.core_spread_m), None]
     return _with_priors(terms, [*priors, (age, response.age_mean, response.age_spread)])
 
@@ -210,7 +225,7 @@ def muon_shape_prior(level: Any, cos_zenith: Any, response: Response, xp: Module
 def muon_terms(
     r_m: Any, measured: Signals, frozen: Frozen, shape_mean: Any, parameters: list[Any], xp: ModuleType
 ) -> Terms:
-    """Return F, its gradient and Fisher matrix by (M, s_mu); ``shape_mean`` (n,) is the prior's mean."""
+    """Return F and its derivatives by (M, s_mu), in which ln(signal) is linear; ``shape_mean`` (n,): prior's mean."""
     level, shape = parameters
     response = measured.response
     y = r_m * (1.0 / MUON_R0_M)
@@ -218,23 +233,28 @@ def muon_terms(
     g = log_y + log_1y - MUON_G_REF
     signal = frozen.area_m2 * xp.exp(level[:, None] + shape[:, None] * g - 2.0 * log_y - 4.5 * log_1y)
     mu = signal + frozen.background + 1e-12
-    terms = _assemble(measured.muon, mu, signal, measured.muon_saturated, frozen.weight, [None, g], xp)
-    terms = _half_event(terms, level, 0)
+    stations = (measured.muon, mu, signal, measured.muon_saturated, frozen.weight)
+    terms = _half_event(_assemble(*stations, [None, g], [None] * 3, xp), level, 0)
     return _with_priors(terms, [None, (shape, shape_mean, response.muon_shape_spread)])
 
 
-def _assemble(y: Any, mu: Any, signal: Any, saturated: Any, weight: Any, derivatives: list[Any], xp: Any) -> Terms:
-    """Sum over stations; ``derivatives`` of ln(signal), None meaning 1."""
+def _assemble(
+    y: Any, mu: Any, signal: Any, saturated: Any, weight: Any, derivatives: list[Any], second: list[Any], xp: Any
+) -> Terms:
+    """Sum over stations; ``derivatives`` of ln(signal), None meaning 1; ``second`` derivatives, None meaning 0."""
     value, residual, weight = half_deviance(y, mu, saturated, weight, xp)
     pull = weight * residual * signal / mu
     information = weight * signal * signal / mu
-    gradient, fisher = [], []
+    gradient: list[Any] = []
+    fisher: list[Any] = []
     for i, first in enumerate(derivatives):
         gradient.append(-xp.sum(pull if first is None else pull * first, axis=1))
         weighted = information if first is None else information * first
-        for second in derivatives[: i + 1]:
-            fisher.append(xp.sum(weighted if second is None else weighted * second, axis=1))
-    return Terms(xp.sum(value, axis=1), gradient, fisher)
+        for other in derivatives[: i + 1]:
+            fisher.append(xp.sum(weighted if other is None else weighted * other, axis=1))
+    curved = zip(fisher, second, strict=True)
+    hessian = [f if bent is None else f - xp.sum(pull * bent, axis=1) for f, bent in curved]
+    return Terms(xp.sum(value, axis=1), gradient, fisher, hessian)
 
 
 def _half_event(terms: Terms, level: Any, place: int) -> Terms:
@@ -245,11 +265,11 @@ def _half_event(terms: Terms, level: Any, place: int) -> Terms:
     """
     gradient = list(terms.gradient)
     gradient[place] = gradient[place] - 0.5
-    return Terms(terms.value - 0.5 * level, gradient, terms.fisher)
+    return Terms(terms.value - 0.5 * level, gradient, terms.fisher, terms.hessian)
 
 
 def _with_priors(terms: Terms, priors: list[tuple[Any, Any, float] | None]) -> Terms:
-    value, gradient, fisher = terms.value, list(terms.gradient), list(terms.fisher)
+    value, gradient, fisher, hessian = terms.value, list(terms.gradient), list(terms.fisher), list(terms.hessian)
     for k, prior in enumerate(priors):
         if prior is None:
             continue
@@ -258,4 +278,5 @@ def _with_priors(terms: Terms, priors: list[tuple[Any, Any, float] | None]) -> T
         gradient[k] = gradient[k] + (parameter - mean) * (1.0 / spread**2)
         diagonal = k * (k + 3) // 2
         fisher[diagonal] = fisher[diagonal] + 1.0 / spread**2
-    return Terms(value, gradient, fisher)
+        hessian[diagonal] = hessian[diagonal] + 1.0 / spread**2
+    return Terms(value, gradient, fisher, hessian)

@@ -29,12 +29,13 @@ def test_nvrtc_compiles_the_kernel():
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
-def test_kernel_as_plain_cpp_agrees_with_the_reference(drawn, tmp_path):
+@pytest.mark.parametrize("lg_ne", [(4.6, 6.0), (3.8, 4.6)])
+def test_kernel_as_plain_cpp_agrees_with_the_reference(draw, tmp_path, lg_ne):
     source, library = tmp_path / "kernel.cpp", tmp_path / "kernel.so"
     source.write_text(kernel_source(PUBLISHED))
     subprocess.run(["g++", "-O2", "-std=c++14", "-shared", "-fPIC", "-o", library, source], check=True)
     n, here = 200, stations(XP)
-    events = drawn.events(XP, slice(0, n))
+    events = draw(n, seed=4, lg_ne=lg_ne).events(XP)
     where = np.flatnonzero(here.has_muon)
     arrays = [events.electron_mev, events.muon_mev, events.cos_zenith, *events.direction]
     arrays += [here.x_m, here.y_m, here.electron_area_m2, where.astype(np.int32)]
