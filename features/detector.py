@@ -64,8 +64,8 @@ class Response(NamedTuple):
     """Its slope in lg N_mu: larger showers are steeper, having come deeper [D]."""
     muon_shape_inclination: float = 0.45
     """Its slope in sec(zenith) [D]."""
-    muon_shape_spread: float = 0.07
-    """Prior spread of that shape: a shower's own muons say more only where there are hundreds [D]."""
+    muon_shape_spread: float = 0.05
+    """Prior spread of that shape, 0.04 to 0.06: a shower's own muons say more only where there are hundreds [D]."""
     age_mean: float = 1.0
     """Mean lateral age of the electrons [L]."""
     age_spread: float = 0.3

@@ -35,7 +35,7 @@ def _load(mev: Any, where: Any, cosine: Any, area_m2: Any, deposit: float, limit
     hits = 0
     for k in range(where.size):
         deposit_mev = mev[where[k]]
-        planes[0, k] = deposit_mev * to_particles
+        planes[0, k] = min(deposit_mev, top) * to_particles
         planes[1, k] = ONE if deposit_mev >= top else ZERO
         area[k] = area_m2[k] * cosine
         planes[2, k] = area[k]

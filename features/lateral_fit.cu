@@ -305,14 +305,14 @@ ON_DEVICE void start(Scratch &z, Stations st, Axis axis, float cosine, float *p,
 
 ON_DEVICE void load(Scratch &z, Stations st, const float *electron_mev, const float *muon_mev, float cosine, int lane, float *hits) {
     EACH(k, N_E) {
-        z.signal[k] = electron_mev[k] * cosine / response::electron_deposit_mev;
+        z.signal[k] = fminf(electron_mev[k], response::saturation_mev) * cosine / response::electron_deposit_mev;
         z.full[k] = electron_mev[k] >= response::saturation_mev ? 1.f : 0.f;
         z.projected[k] = st.area[k] * cosine;
         *hits += electron_mev[k] > 0.f ? 1.f : 0.f;
     }
     EACH(k, N_M) {
         float deposit_mev = muon_mev[st.where_m[k]];
-        z.m_signal[k] = deposit_mev * cosine / response::muon_deposit_mev;
+        z.m_signal[k] = fminf(deposit_mev, response::muon_saturation_mev) * cosine / response::muon_deposit_mev;
         z.m_full[k] = deposit_mev >= response::muon_saturation_mev ? 1.f : 0.f;
         z.m_area[k] = st.area_m[k] * cosine;
     }

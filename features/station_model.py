@@ -31,8 +31,11 @@ from showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MUON_R
 
 ELECTRON_PIVOT_M = 50.0
 ELECTRON_G_REF = math.log(ELECTRON_PIVOT_M / ELECTRON_R0_M) + math.log1p(ELECTRON_PIVOT_M / ELECTRON_R0_M)
-SOFT_M = 0.8
-"""Added in quadrature to distances: the density stays finite on the axis, and smooth, as a minimisation needs it."""
+SOFT_M = 0.6
+"""Added in quadrature to distances: the rms extent of a detector about its centre (0.5 m of 1.57 m2, 0.7 m of 3.14 m2).
+
+The density stays finite on the axis, and smooth, as a minimisation needs it.
+"""
 MUON_PIVOT_M = 100.0
 MUON_G_REF = math.log(MUON_PIVOT_M / MUON_R0_M) + math.log1p(MUON_PIVOT_M / MUON_R0_M)
 
@@ -87,16 +90,21 @@ class Terms:
 
 
 def signals(events: Events) -> Signals:
-    """Return deposits as particle counts with their projected areas."""
+    """Return deposits as particle counts with their projected areas; a saturated deposit counts as its limit.
+
+    What lies above the limit is no measurement: taken at its value it would count only where it is above the
+    expectation, and draw the density up.
+    """
+    xp = events.xp
     cosine = events.cos_zenith[:, None]
     here = events.stations
     u, v = events.direction
     response = events.response
     return Signals(
-        electron=events.electron_mev * (cosine / response.electron_deposit_mev),
+        electron=_limited(events.electron_mev, response.saturation_mev, xp) * (cosine / response.electron_deposit_mev),
         electron_area_m2=here.electron_area_m2 * cosine,
         electron_saturated=events.electron_mev >= response.saturation_mev,
-        muon=events.muon_mev * (cosine / response.muon_deposit_mev),
+        muon=_limited(events.muon_mev, response.muon_saturation_mev, xp) * (cosine / response.muon_deposit_mev),
         muon_area_m2=here.muon_area_m2 * cosine,
         muon_saturated=events.muon_mev >= response.muon_saturation_mev,
         direction=(u[:, None], v[:, None]),
@@ -104,8 +112,12 @@ def signals(events: Events) -> Signals:
     )
 
 
+def _limited(deposits_mev: Any, limit_mev: float, xp: ModuleType) -> Any:
+    return xp.minimum(deposits_mev, xp.ones_like(deposits_mev) * limit_mev)
+
+
 def offsets(events: Events, core_x_m: Any, core_y_m: Any) -> tuple[Any, Any, Any]:
-    """Return distance from the axis (softened by 0.8 m) and its derivatives by the core's x and y, (n, 256) each."""
+    """Return distance from the axis (softened) and its derivatives by the core's x and y, (n, 256) each."""
     xp, here = events.xp, events.stations
     u, v = (component[:, None] for component in events.direction)
     dx, dy = here.x_m - core_x_m[:, None], here.y_m - core_y_m[:, None]

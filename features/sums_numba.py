@@ -57,14 +57,15 @@ def _sum_all(
         f32(res.punch_through_dispersion),
         f32(res.punch_through_uncertainty),
     )
+    top_e, top_m = f32(res.saturation_mev), f32(res.muon_saturation_mev)
     for n in range(fits.shape[0]):
         fit = fits[n]
         if np.isnan(fit[0]):
             continue
         per_e, per_m = f32(cosine[n] / res.electron_deposit_mev), f32(cosine[n] / res.muon_deposit_mev)
         for k in range(size):
-            s_e[k] = electron_mev[n, k] * per_e
-            s_m[k] = muon_mev[n, k] * per_m
+            s_e[k] = min(electron_mev[n, k], top_e) * per_e
+            s_m[k] = min(muon_mev[n, k], top_m) * per_m
         for k in range(size):
             area_e[k] = area_e_m2[k] * cosine[n]
             area_m[k] = area_m_m2[k] * cosine[n]
@@ -74,9 +75,9 @@ def _sum_all(
             var_m[k] = spread * (mean_m[k] - punch[k]) + punches * punch[k]
         for k in range(size):
             var_fit[k] = var_m[k] + unsure * unsure * punch[k] * punch[k]
-        deviance(s_e, mean_e, var_e, f32(res.saturation_mev) * per_e, value)
+        deviance(s_e, mean_e, var_e, top_e * per_e, value)
         plain[n, 0] = total_of(value)
-        deviance(s_m, mean_m, var_fit, f32(res.muon_saturation_mev) * per_m, value)
+        deviance(s_m, mean_m, var_fit, top_m * per_m, value)
         plain[n, 1], plain[n, 2] = total_of(value), np.max(value)
         muon_sums(res, reco[n], r, s_e, s_m, area_e, area_m, planes, plain[n])
         add_pattern(fit, cos_azimuth[n], sin_azimuth[n], x, y, r, s_e, area_e, mean_e, var_e, pattern[n, 0])
