@@ -183,6 +183,31 @@ def _row(job: Job, log_proba: np.ndarray, labels: np.ndarray, base: np.ndarray |
     return f"| {' | '.join([*cells, f'{result.predict_events_per_s:,.0f}'])} |"
 
 
+def over_seeds(jobs: Sequence[Job], task: Task, reference: str) -> list[str]:
+    """Return paired differences in log-loss averaged over seeds, as lines of Markdown; none with a single seed.
+
+    Test events and training seeds both scatter: the first error is that of the mean over events of the events' mean
+    difference over seeds, the second that of the mean over seeds (nothing is assumed about how the two combine).
+    """
+    done = [job for job in jobs if job.task == task.name and (job.folder / "result.json").exists()]
+    labels = np.asarray(Dataset.open(jobs[0].data / f"{task.name}_test", task).labels, dtype=np.int64)
+    losses = {(job.learner, job.seed): -predictions(job)[np.arange(len(labels)), labels] for job in done}
+    rows = []
+    for name in sorted({job.learner for job in done} - {reference}):
+        seeds = [seed for learner, seed in losses if learner == name and (reference, seed) in losses]
+        if len(seeds) < 2:
+            continue
+        gaps = np.stack([losses[name, seed] - losses[reference, seed] for seed in seeds])
+        of_events, of_seeds = paired_mean(gaps.mean(axis=0)), gaps.mean(axis=1)
+        each = ", ".join(f"{gap:+.4f}" for gap in of_seeds)
+        error = of_seeds.std(ddof=1) / np.sqrt(len(seeds))
+        rows.append(f"| {name} | {of_events.difference:+.4f} | {of_events.standard_error:.4f} | {error:.4f} | {each} |")
+    if not rows:
+        return []
+    head = f"| learner | log-loss - {reference}, mean over seeds | error (events) | error (seeds) | each seed |"
+    return [f"### {task.name}, over seeds", "", head, "|---|---|---|---|---|", *rows, ""]
+
+
 def prepare(arguments: argparse.Namespace, tasks: Sequence[Task]) -> Path:
     """Simulate what is missing and build feature tables; return the data folder."""
     data: Path = arguments.out / f"data-{arguments.train}-{arguments.test}"
@@ -244,7 +269,7 @@ def main() -> None:
     settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("out", "doc")}
     lines = [f"Settings: `{json.dumps(settings)}`", ""]
     for task in tasks:
-        lines += table(jobs, task, arguments.reference)
+        lines += table(jobs, task, arguments.reference) + over_seeds(jobs, task, arguments.reference)
     text = "\n".join(lines)
     print(text)
     if arguments.doc:
