@@ -22,7 +22,7 @@ from features.kernel_model import ONE, ZERO, freeze_electron, freeze_muon, radii
 from features.kernel_search import ELECTRON, MUON, centroid, minimise, start_electron, start_muon
 from features.lateral_fit import RawFit
 from features.recipe import RECIPE, Recipe
-from features.vector_math import FAST, f32
+from features.vector_math import FAST, f32, full_vectors
 
 SOURCES = ("fit_numba.py", "kernel_model.py", "kernel_search.py", "vector_math.py", "station_model.py")
 """What the machine code is made of."""
@@ -31,6 +31,7 @@ SOURCES = ("fit_numba.py", "kernel_model.py", "kernel_search.py", "vector_math.p
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def _load(mev: Any, where: Any, cosine: Any, area_m2: Any, deposit: float, limit: float, area: Any, planes: Any) -> int:
     """Fill signal (particles), saturation and projected area of one channel; returns the number of hit stations."""
+    full_vectors()
     to_particles, top = f32(cosine / deposit), f32(limit)
     hits = 0
     for k in range(where.size):
@@ -63,6 +64,7 @@ def _fit_all(
     raw: Any,
 ) -> None:
     """Fill ``raw`` (n, 25) float32 with both minima of every event; NaN where an event has too few hits."""
+    full_vectors()
     n_e, n_m = x.size, x_m.size
     planes_e, planes_m = np.empty((5, n_e), np.float32), np.empty((8, n_m), np.float32)
     r_e, r_m = np.empty(n_e, np.float32), np.empty(n_m, np.float32)
@@ -153,6 +155,7 @@ def _compiled() -> Any:
         raw: Any,
     ) -> None:
         _ = version
+        full_vectors()
         where, x, y, area_e = stations_e
         where_m, x_m, y_m, area_m = stations_m
         _fit_all(electron_mev, muon_mev, cosine, u, v, where, x, y, area_e, where_m, x_m, y_m, area_m, res, recipe, raw)

@@ -13,7 +13,7 @@ from numba import njit
 
 from features.detector import Response
 from features.station_model import ELECTRON_G_REF, MUON_G_REF, SOFT_M
-from features.vector_math import FAST, f32, vexp, vln
+from features.vector_math import FAST, f32, full_vectors, vexp, vln
 
 G_E, G_M = f32(ELECTRON_G_REF), f32(MUON_G_REF)
 R0_E, R0_M, SCALE_E = f32(1.0 / 40.0), f32(1.0 / 420.0), f32(40.0)
@@ -24,6 +24,7 @@ SOFT = f32(SOFT_M**2)
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def radii(core_x: Any, core_y: Any, u: Any, v: Any, x: Any, y: Any, r: Any) -> None:
+    full_vectors()
     for k in range(x.size):
         dx, dy = x[k] - core_x, y[k] - core_y
         along = dx * u + dy * v
@@ -46,6 +47,7 @@ def muon_density(r: Any, level: Any, shape: Any) -> Any:
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def freeze_electron(res: Response, p: Any, q: Any, r: Any, area: Any, kept: Any, background: Any, weight: Any) -> None:
+    full_vectors()
     level, age, muon_level, shape = f32(p[2]), f32(p[3]), f32(q[0]), f32(q[1])
     far, excess, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(-1.0 / res.core_excess_scale_m)
     lost, strays = f32(res.lost_share), f32(res.electron_strays)
@@ -70,6 +72,7 @@ def freeze_electron(res: Response, p: Any, q: Any, r: Any, area: Any, kept: Any,
 def freeze_muon(
     res: Response, p: Any, q: Any, r: Any, area: Any, background: Any, weight: Any, g: Any, base: Any
 ) -> None:
+    full_vectors()
     level, age, muon_level, shape = f32(p[2]), f32(p[3]), f32(q[0]), f32(q[1])
     share, scale, strays = f32(res.punch_through), f32(-1.0 / res.punch_through_scale_m), f32(res.muon_strays)
     muons, punches, unsure = (
@@ -108,6 +111,7 @@ def electron_terms(
     out: Any,
 ) -> None:
     """Fill ``out`` with F, 4 components of its gradient, 10 of Fisher's matrix and 10 of the Hessian."""
+    full_vectors()
     core_x, core_y, level, age = f32(p[0]), f32(p[1]), f32(p[2]), f32(p[3])
     far, peak, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(1.0 / res.core_excess_scale_m)
     value = g0 = g1 = g2 = g3 = ZERO
@@ -195,6 +199,7 @@ def muon_terms(
     out: Any,
 ) -> None:
     """Fill ``out`` with F, 2 components of its gradient and 3 of the Fisher matrix."""
+    full_vectors()
     level, shape = f32(q[0]), f32(q[1])
     value = g0 = g1 = h00 = h10 = h11 = ZERO
     for k in range(signal.size):

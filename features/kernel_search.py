@@ -21,7 +21,7 @@ from features.kernel_model import (
 )
 from features.recipe import Recipe
 from features.station_model import MUON_LEVEL_TO_LN_N, MUON_SHAPE_RANGE, MUON_SHAPE_SEC_REF, MUON_SHAPE_SIZE_REF
-from features.vector_math import FAST, f32, vexp, vln
+from features.vector_math import FAST, f32, full_vectors, vexp, vln
 
 
 @njit(error_model="numpy", forceinline=True)
@@ -131,6 +131,7 @@ def minimise(
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def start_muon(res: Response, recipe: Recipe, r: Any, cosine: Any, signal: Any, area: Any, q: Any) -> None:
+    full_vectors()
     shape, near = f32(res.muon_shape_mean), f32(recipe.muon_start_r_m)
     counted, expected = HALF, f32(1e-6)
     for k in range(r.size):
@@ -148,6 +149,7 @@ def _start_age(
     res: Response, age: Any, r: Any, planes: Any, muons: Any, total: Any, shown: Any, correction: Any
 ) -> tuple[Any, Any]:
     """Return level and half deviance for one age, the level set by the total signal."""
+    full_vectors()
     signal, full, area = planes[0], planes[1], planes[2]
     expected = f32(1e-20)
     for k in range(r.size):
@@ -168,6 +170,7 @@ def _start_age(
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def centroid(signal: Any, area: Any, x: Any, y: Any) -> tuple[Any, Any]:
     """Return the centroid of density^1.5."""
+    full_vectors()
     total, sum_x, sum_y = ZERO, ZERO, ZERO
     for k in range(x.size):
         density = signal[k] / area[k] if area[k] > ZERO else ZERO
@@ -181,6 +184,7 @@ def centroid(signal: Any, area: Any, x: Any, y: Any) -> tuple[Any, Any]:
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def start_electron(res: Response, recipe: Recipe, p: Any, q: Any, r: Any, area: Any, planes: Any, scratch: Any) -> None:
     """Fill level and age of ``p``: the best of three ages at the centroid."""
+    full_vectors()
     far, peak, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(-1.0 / res.core_excess_scale_m)
     muons, shown, correction = scratch[0], scratch[1], scratch[2]
     total = HALF

@@ -15,7 +15,7 @@ from features.bounds import LG_E
 from features.detector import Response
 from features.kernel_model import ONE, TINY, ZERO, electron_density, muon_density
 from features.sums import FAR_M, LCM_RINGS_M, MAX_DEVIATE, OUTER_M, RINGS_M, SHAPE_FROM_M
-from features.vector_math import FAST, f32, vexp, vln
+from features.vector_math import FAST, f32, full_vectors, vexp, vln
 
 N_RINGS, N_LCM = len(RINGS_M), len(LCM_RINGS_M)
 RING_EDGES = np.array([low for low, _ in RINGS_M] + [RINGS_M[-1][1]], np.float32)
@@ -27,6 +27,7 @@ TWO, MICRO = f32(2.0), f32(1e-6)
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def expect(res: Response, fit: Any, r: Any, area_e: Any, area_m: Any, planes: Any) -> None:
     """Fill densities, the e/gamma channel's expectation and variance, punch-through, the muon channel's expectation."""
+    full_vectors()
     electrons, muons, mean_e, var_e, punch, mean_m = planes[0], planes[1], planes[2], planes[3], planes[4], planes[5]
     far, peak, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(-1.0 / res.core_excess_scale_m)
     lost, strays, strays_m = f32(res.lost_share), f32(res.electron_strays), f32(res.muon_strays)
@@ -56,6 +57,7 @@ def expect(res: Response, fit: Any, r: Any, area_e: Any, area_m: Any, planes: An
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def deviance(signal: Any, mean: Any, variance: Any, limit: Any, out: Any) -> None:
     """Fill half the deviance per station; stations at the limit say nothing once the expectation exceeds it."""
+    full_vectors()
     for k in range(signal.size):
         mu = mean[k] + TINY
         residual = signal[k] - mu
@@ -69,6 +71,7 @@ def muon_sums(
     res: Response, reco: Any, r: Any, s_e: Any, s: Any, area_e: Any, area: Any, planes: Any, out: Any
 ) -> None:
     """Fill everything of ``PLAIN`` but the deviances."""
+    full_vectors()
     muons, punch, mean = planes[1], planes[4], planes[5]
     strays, found = f32(res.muon_strays), f32(1.0 - res.muon_miss)
     punches, unsure = f32(res.punch_through_dispersion), f32(res.punch_through_uncertainty)
@@ -131,6 +134,7 @@ def add_pattern(
     fit: Any, ca: Any, sa: Any, x: Any, y: Any, r: Any, s: Any, area: Any, mean: Any, var: Any, out: Any
 ) -> None:
     """Fill the nine sums of ``PATTERN`` of one channel."""
+    full_vectors()
     live = far_live = tail05 = tail1 = tail2 = c1 = s1 = c2 = s2 = ZERO
     for k in range(r.size):
         here = ONE if area[k] > ZERO else ZERO
@@ -188,6 +192,7 @@ def add_rings(r: Any, s: Any, area: Any, mean: Any, var: Any, rings: Any, lcm: A
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def total_of(values: Any) -> Any:
+    full_vectors()
     total = ZERO
     for k in range(values.size):
         total += values[k]

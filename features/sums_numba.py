@@ -18,7 +18,7 @@ from features.lateral_fit import RawFit
 from features.station_model import MUON_G_REF
 from features.sums import CHANNELS, PATTERN, PLAIN, Sums
 from features.sums_kernel import N_LCM, N_RINGS, add_pattern, add_rings, deviance, expect, muon_sums, total_of
-from features.vector_math import f32
+from features.vector_math import f32, full_vectors
 from showers.lateral import muon_normalisation
 
 SOURCES = (
@@ -48,6 +48,7 @@ def _sum_all(
     rings: Any,
     lcm: Any,
 ) -> None:
+    full_vectors()
     size = x.size
     planes, work = np.empty((8, size), np.float32), np.empty((6, size), np.float32)
     r, s_e, s_m, area_e, area_m, value = work[0], work[1], work[2], work[3], work[4], work[5]
@@ -95,6 +96,7 @@ def _compiled() -> Any:
     @njit(error_model="numpy", cache=True)
     def sum_events(planes: Any, columns: Any, here: Any, fits: Any, res: Response, out: Any) -> None:
         _ = version
+        full_vectors()
         electron_mev, muon_mev = planes
         cosine, u, v, cos_azimuth, sin_azimuth, reco = columns
         x, y, area_e, area_m = here
