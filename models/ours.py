@@ -158,7 +158,7 @@ GRID_NETWORKS = (
     LearnerSpec(
         "physics",
         "models.networks.physics:PhysicsLearner",
-        "fits and core-centred stations, lg A head",
+        "stations around the core + CNN, pooled; lg A head",
         FITS,
         quick={"epochs": 8},
         best={"epochs": 30, "patience": 8},
