@@ -30,19 +30,21 @@ def _reinterpret(source: Any, target: Any, llvm_type: Any) -> Any:
     return reinterpret
 
 
-@intrinsic
-def full_vectors(typing_context: Any) -> Any:
-    """Let LLVM use the widest vectors of the processor in the function that calls this, and in all inlined into it.
-
-    By default it takes half of 512 bits, because the first processors that had them slowed down.
-    """
-
+def _full_vectors(typing_context: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         # llvmlite lists the plain attributes only; a set takes any.
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
     return types.void(), generate
+
+
+full_vectors: Any = intrinsic(_full_vectors)
+"""Lets LLVM use the widest vectors of the processor in a compiled function that calls it.
+
+By default it takes half of 512 bits, because the first processors that had them slowed down. Every function with a
+loop needs it, since each is optimised before it is inlined.
+"""
 
 
 _bits_of = _reinterpret(types.float32, types.int32, ir.IntType(32))
