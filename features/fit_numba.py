@@ -69,7 +69,7 @@ def _fit_all(
     planes_e, planes_m = np.empty((5, n_e), np.float32), np.empty((8, n_m), np.float32)
     r_e, r_m = np.empty(n_e, np.float32), np.empty(n_m, np.float32)
     projected_e, projected_m = np.empty(n_e, np.float32), np.empty(n_m, np.float32)
-    scratch, work = np.empty((3, n_e), np.float32), np.zeros((8, 25))
+    scratch, work = np.empty((5, n_e), np.float32), np.zeros((8, 25))
     p, q = np.empty(4), np.empty(2)
     far, low_level, high_level = recipe.core_limit_m, recipe.min_level, recipe.max_level
     longest_e = np.array([recipe.longest_core_m, recipe.longest_core_m, recipe.longest_level, recipe.longest_shape])

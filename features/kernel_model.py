@@ -52,20 +52,19 @@ def freeze_electron(res: Response, p: Any, q: Any, r: Any, area: Any, kept: Any,
     far, excess, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(-1.0 / res.core_excess_scale_m)
     lost, strays = f32(res.lost_share), f32(res.electron_strays)
     wide, narrow = f32(res.electron_dispersion), f32(res.muon_in_electron_dispersion)
-    # Three loops, because LLVM vectorises a loop only with few pairs of arrays that might overlap.
+    # Two loops, because LLVM vectorises a loop only with few pairs of arrays that might overlap.
     for k in range(r.size):
         kept[k] = area[k] * electron_density(r[k], level, age)
         background[k] = area[k] * muon_density(r[k], muon_level, shape)
     for k in range(r.size):
         n_e, n_m = kept[k], background[k]
         a = far + excess * vexp(r[k] * scale)
-        mean = n_e * a * (ONE - lost * vexp(-n_e - n_m)) + n_m + strays
-        weight[k] = mean / (wide * n_e * a * a + narrow * n_m + wide * strays)
-    for k in range(r.size):
         live = ONE if area[k] > ZERO else ZERO
-        kept[k] = area[k] * (ONE - lost * vexp(-kept[k] - background[k]))
-        background[k] = (background[k] + strays) * live
-        weight[k] = weight[k] * live
+        share = ONE - lost * vexp(-n_e - n_m)
+        mean = n_e * a * share + n_m + strays
+        weight[k] = live * mean / (wide * n_e * a * a + narrow * n_m + wide * strays)
+        kept[k] = area[k] * share
+        background[k] = (n_m + strays) * live
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)

@@ -10,11 +10,12 @@ from numba import njit
 from features.bounds import LG_E
 from features.detector import Response
 from features.kernel_model import (
+    G_E,
     HALF,
     ONE,
+    R0_E,
     TINY,
     ZERO,
-    electron_density,
     electron_terms,
     muon_density,
     muon_terms,
@@ -146,20 +147,20 @@ def start_muon(res: Response, recipe: Recipe, r: Any, cosine: Any, signal: Any, 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def _start_age(
-    res: Response, age: Any, r: Any, planes: Any, muons: Any, total: Any, shown: Any, correction: Any
+    res: Response, age: Any, planes: Any, total: Any, shown: Any, correction: Any, background: Any, g: Any, base: Any
 ) -> tuple[Any, Any]:
     """Return level and half deviance for one age, the level set by the total signal."""
     full_vectors()
     signal, full, area = planes[0], planes[1], planes[2]
     expected = f32(1e-20)
-    for k in range(r.size):
-        shown[k] = area[k] * correction[k] * electron_density(r[k], ZERO, age)
+    for k in range(g.size):
+        shown[k] = area[k] * correction[k] * vexp(age * g[k] + base[k])
         expected += shown[k]
     factor = total / expected
-    strays, wide = f32(res.electron_strays), f32(res.electron_dispersion)
+    wide = f32(res.electron_dispersion)
     value = ZERO
-    for k in range(r.size):
-        mu = shown[k] * factor + area[k] * muons[k] + strays
+    for k in range(g.size):
+        mu = shown[k] * factor + background[k]
         residual = signal[k] - mu
         open_end = ZERO if (full[k] > ZERO and residual < ZERO) else ONE
         live = ONE if area[k] > ZERO else ZERO
@@ -186,14 +187,19 @@ def start_electron(res: Response, recipe: Recipe, p: Any, q: Any, r: Any, area: 
     """Fill level and age of ``p``: the best of three ages at the centroid."""
     full_vectors()
     far, peak, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(-1.0 / res.core_excess_scale_m)
-    muons, shown, correction = scratch[0], scratch[1], scratch[2]
-    total = HALF
+    background, shown, correction, g, base = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
+    strays, total = f32(res.electron_strays), HALF
     for k in range(r.size):
-        muons[k] = muon_density(r[k], f32(q[0]), f32(q[1]))
+        background[k] = area[k] * muon_density(r[k], f32(q[0]), f32(q[1])) + strays
         correction[k] = far + peak * vexp(r[k] * scale)
         total += planes[0, k]
+    for k in range(r.size):
+        x = r[k] * R0_E
+        log_x, log_1x = vln(x), vln(ONE + x)
+        g[k] = log_x + log_1x - G_E
+        base[k] = -f32(1.5) * log_x - f32(3.6) * log_1x
     best = np.inf
     for age in (recipe.young, recipe.middle, recipe.old):
-        level, value = _start_age(res, f32(age), r, planes, muons, total, shown, correction)
+        level, value = _start_age(res, f32(age), planes, total, shown, correction, background, g, base)
         if value < best:
             best, p[2], p[3] = value, level, age
