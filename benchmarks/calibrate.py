@@ -33,7 +33,7 @@ class Free:
 
 
 HADRONS = (
-    Free("cascade__xmax_scale", 0.08, 0.06),
+    Free("cascade__xmax_scale", 0.08, 0.3),
     Free("cascade__muon_scale", 0.10, 0.1),
     Free("cascade__size_scale", 0.10, 0.1),
     Free("cascade__lg_ne_offset", 0.02, 0.1),
@@ -46,11 +46,11 @@ HADRONS = (
     Free("cascade__lg_nmu_inclination", 0.10, 0.2),
     Free("shape__electron_r0_m", 1.5, 5.0),
     Free("shape__age_offset", 0.015, 0.05),
-    Free("shape__age_longitudinal", 0.15, 0.2),
+    Free("shape__age_longitudinal", 0.15, 0.4),
     Free("shape__age_depth", 0.01, 0.03),
     Free("shape__age_energy", 0.015, 0.04),
     Free("shape__age_inclination", 0.10, 0.2),
-    Free("shape__age_spread", 0.01, 0.01),
+    Free("shape__age_spread", 0.01, 0.03),
     Free("shape__muon_age_offset", 0.03, 0.1),
     Free("detector__electron_mev", 0.3, 1.0),
     Free("detector__electron_shape", 0.08, 0.2),
@@ -81,10 +81,11 @@ GROUPS: dict[str, tuple[tuple[Free, ...], tuple[Task, ...], tuple[str, ...]]] = 
 }
 
 PROXIES = (
-    facts.Fact(facts.MATCHED, "discriminant accuracy, scalars and Age", 0.5245, 0.004),
-    facts.Fact(facts.MATCHED, "discriminant accuracy, scalars", 0.488, 0.008),
+    facts.Fact(facts.MATCHED, "discriminant accuracy, scalars and Age", 0.507, 0.004),
+    facts.Fact(facts.MATCHED, "discriminant accuracy, scalars", 0.452, 0.006),
 )
-"""What boosted trees reach on the real data, translated to a trimmed discriminant (0.025 higher), which is smooth."""
+"""What histogram boosting reaches on the real data (.499 with Age and derived scalars, .455 to .465 without), translated
+to a trimmed discriminant, which is smooth: .009 above the former, as much below the latter."""
 HOPELESS = {(facts.MATCHED, "below lg E = 15: fraction iron")}
 """Facts that no free constant can move far enough: they would only pull the others away."""
 STEPS_PER_SLOPE = 4
