@@ -84,8 +84,8 @@ PROXIES = (
     facts.Fact(facts.MATCHED, "discriminant accuracy, scalars and Age", 0.507, 0.004),
     facts.Fact(facts.MATCHED, "discriminant accuracy, scalars", 0.452, 0.006),
 )
-"""What histogram boosting reaches on the real data (.499 with Age and derived scalars, .455 to .465 without), translated
-to a trimmed discriminant, which is smooth: .009 above the former, as much below the latter."""
+"""What histogram boosting reaches on the real data (.499 with Age and derived scalars, .455 to .465 without),
+translated to a trimmed discriminant, which is smooth: .009 above the former, as much below the latter."""
 HOPELESS = {(facts.MATCHED, "below lg E = 15: fraction iron")}
 """Facts that no free constant can move far enough: they would only pull the others away."""
 STEPS_PER_SLOPE = 4
