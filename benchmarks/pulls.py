@@ -69,9 +69,9 @@ def fit_constants() -> dict[str, dict[str, float]]:
             "detector__photon_share_core": r.core_excess,
             "detector__photon_core_m": r.core_excess_scale_m,
         },
-        "fluctuation of an electron's deposit": {"detector__electron_shape": 1.0 / (r.electron_dispersion - 1.0)},
+        "fluctuation of an electron's deposit": {"detector__electron_shape": _shape(r.electron_dispersion)},
         "fluctuation of a muon's deposit in e/gamma": {
-            "detector__muon_in_electron_shape": 1.0 / (r.muon_in_electron_dispersion - 1.0)
+            "detector__muon_in_electron_shape": _shape(r.muon_in_electron_dispersion)
         },
         "threshold, e/gamma": {"detector__electron_threshold_mev": 3.0},
         "strays, e/gamma": {"detector__electron_stray": r.electron_strays},
@@ -79,7 +79,7 @@ def fit_constants() -> dict[str, dict[str, float]]:
         "muon shape, mean": {"shape__muon_age_offset": 0.0},
         "muon shape, spread": {"shape__muon_age_spread": r.muon_shape_spread},
         "deposit per muon": {"detector__muon_mev": r.muon_deposit_mev},
-        "fluctuation of a muon's deposit": {"detector__muon_shape": 1.0 / (r.muon_dispersion - 1.0)},
+        "fluctuation of a muon's deposit": {"detector__muon_shape": _shape(r.muon_dispersion)},
         "threshold, muon": {"detector__muon_threshold_mev": 3.9},
         "strays, muon": {"detector__muon_stray": r.muon_strays},
         "punch-through": {
@@ -90,6 +90,11 @@ def fit_constants() -> dict[str, dict[str, float]]:
         "muon detectors out": {"detector__muon_outage": 0.0},
         "direction's error": {"reconstruction__angle_deg": 0.0},
     }
+
+
+def _shape(dispersion: float) -> float:
+    """Return the shape of Gamma distributed deposits whose compound Poisson sum has this variance over its mean."""
+    return round(1.0 / (dispersion - 1.0), 9)
 
 
 COMPENSATING = ("deposit per particle, e/gamma", "photons' share, far")
@@ -237,7 +242,7 @@ def _values(default: Settings, changes: dict[str, float]) -> str:
         return ""
     world = default.model_dump()
     pairs = [(world[name.split("__")[0]][name.split("__")[1]], value) for name, value in changes.items()]
-    return ", ".join(f"{old:.3g} -> {new:.3g}" for old, new in pairs if old != new)
+    return ", ".join(f"{old:.4g} -> {new:.4g}" for old, new in pairs if old != new)
 
 
 def half_width(pull: np.ndarray) -> float:
