@@ -146,10 +146,13 @@ FACTS: tuple[Fact, ...] = (
 
 
 TRADES: dict[tuple[str, str], str] = {
+    (MATCHED, "fraction proton"): "fewer electrons from nuclei would give it and make the classes too easy to tell",
+    (MATCHED, "fraction carbon"): "fewer electrons from nuclei would give it and make the classes too easy to tell",
     (MATCHED, "product e mu, lag 0"): "more punch-through would give it and spoil the muon sums of uncut protons",
     (MATCHED, "below lg E = 15: fraction iron"): "losing muons in the scalar alone would give it and widen Ne-Nmu",
     (FREE, "below lg E = 15"): "fixed by the spectrum share, which the energies under cuts fix too",
     (PROTONS, "mean E"): "a lower energy constant would give it and lower E under cuts",
+    (PROTONS, "mean Nmu"): "fewer muons would give it and lower the muon cells under cuts, low already",
     (PROTONS, "sd Nmu"): "a lower muon floor widens it; a higher one lifts the gammas' median",
     (PROTONS, "median max"): "a larger deposit per electron would give it and lift the median sum",
     (PROTONS, "non-zero cells"): "more strays would give it; zero cells under cuts are low already",

@@ -276,12 +276,16 @@ def load_settings(world: str | Path = "default") -> Settings:
 
 
 def write_settings(path: Path, settings: Settings, title: str) -> None:
-    """Write what differs from the fields' defaults as TOML, every value with its meaning and origin."""
+    """Write what differs from the fields' defaults or from the default world as TOML, with meanings and origins."""
     lines = [f"# {title}"]
-    plain = Settings()
+    bases = (Settings(), load_settings())
     for name in Settings.model_fields:
-        section, default = getattr(settings, name), getattr(plain, name)
-        changed = [key for key in type(section).model_fields if getattr(section, key) != getattr(default, key)]
+        section = getattr(settings, name)
+        changed = [
+            key
+            for key in type(section).model_fields
+            if any(getattr(section, key) != getattr(getattr(base, name), key) for base in bases)
+        ]
         if changed:
             lines += ["", f"[{name}]"]
         for key in changed:
