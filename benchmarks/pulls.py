@@ -204,31 +204,37 @@ def swaps(default: Settings, events: int, seed: int, scratch: Path) -> str:
     differing = {label: changes for label, changes in constants.items() if default.changed(**changes) != default}
     cases: dict[str, dict[str, float]] = {"none": {}, **differing, "all of them": everything()}
     medians: dict[str, dict[str, tuple[float, float]]] = {}
+    cores: dict[str, float] = {}
     for label, changes in cases.items():
         world = World(default.changed(**changes), scratch / f"swap-{len(medians)}", events, seed)
-        medians[label] = {name: (float(np.median(p)), half_width(p)) for name, p in pulls(world.draw()).items()}
+        folder = world.draw()
+        cores[label] = float(np.nanquantile(measure(folder)[0]["core, m"][0], 0.68))
+        medians[label] = {name: (float(np.median(p)), half_width(p)) for name, p in pulls(folder).items()}
         shown = ", ".join(f"{name} {median:+.2f}" for name, (median, _) in medians[label].items())
         print(f"{label}: {shown}", flush=True)
     quantities = ("lg Ne", "age", "lg Nmu")
     start, rows, sentences = medians["none"], [], []
     for label, found in medians.items():
         cells = [f"{found[q][0]:+.2f} ({found[q][0] - start[q][0]:+.2f}); {found[q][1]:.2f}" for q in quantities]
-        rows.append(f"| {label} | {_values(default, cases[label])} | {' | '.join(cells)} |")
+        rows.append(f"| {label} | {_values(default, cases[label])} | {' | '.join(cells)} | {cores[label]:.3f} |")
     for q in quantities:
         labels = [label for label in differing if label not in COMPENSATING]
         moves = sorted(((medians[label][q][0] - start[q][0], label) for label in labels), key=lambda m: -abs(m[0]))
         named = ", ".join(f"{label} ({move:+.2f})" for move, label in moves[:NAMED])
         sentences.append(f"{q} is moved most by: {named}.")
+    gains = sorted((cores[label] - cores["none"], label) for label in differing)[:2]
+    sentences.append("The core gains most by: " + ", ".join(f"{label} ({gain:+.3f} m)" for gain, label in gains) + ".")
     return "\n".join(
         [
             "## Which constant of the detector moves which pull",
             "",
             f"The default world with one constant at a time set to the fits' value, {events:,} showers each, the same"
-            " random numbers: median of the pulls of the same large showers, its change, half the central 68 %. Deposit"
-            " per particle and photons' share compensate each other; constants that agree are left out.",
+            " random numbers: median of the pulls of the same large showers, its change, half the central 68 %; and"
+            " the core's error of all showers. Deposit per particle and photons' share compensate each other; constants"
+            " that agree are left out.",
             "",
-            "| constant | default world -> fits | lg Ne | age | lg Nmu |",
-            "|---|---|---|---|---|",
+            "| constant | default world -> fits | lg Ne | age | lg Nmu | core, 68 %, m |",
+            "|---|---|---|---|---|---|",
             *rows,
             "",
             " ".join(sentences),

@@ -15,11 +15,13 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from oracle import comparison
 from pulls import World, everything, half_width, measure, proof, pulls, swaps
 
 from showers.simulation import load_settings
 
 LECF_FACTOR = 1.3
+OWN, DEFAULT = "The fits' own constants", "Default world"
 ENERGY_BINS = ((14.0, 15.0), (15.0, 15.5), (15.5, 16.0), (16.0, 16.5), (16.5, 18.0))
 ZENITH_BINS = ((0.0, 10.0), (10.0, 20.0), (20.0, 30.0))
 MIN_EVENTS = 50
@@ -85,7 +87,8 @@ def main() -> None:
     options = parser.parse_args()
     default = load_settings("default")
     worlds = {
-        "Default world": default,
+        OWN: default.changed(**everything()),
+        DEFAULT: default,
         "Harder world": load_settings("harder"),
         f"Default world, lateral energy correction near the core times {LECF_FACTOR:g}": default.changed(
             detector__photon_share_core=LECF_FACTOR * default.detector.photon_share_core
@@ -95,14 +98,15 @@ def main() -> None:
     pieces += [f"Made by `python benchmarks/resolution.py --events {options.events} --seed {options.seed}`.", ""]
     with tempfile.TemporaryDirectory() as scratch:
         room, size, seed = Path(scratch), options.events, options.seed
-        own = World(default.changed(**everything()), room / "own", size, seed).draw()
         folders = {
             title: World(settings, room / str(k), size, seed).draw()
             for k, (title, settings) in enumerate(worlds.items())
         }
-        pieces.append(proof(pulls(own), pulls(folders["Default world"])))
+        pieces.append(proof(*(pulls(folders[title]) for title in (OWN, DEFAULT))))
         print(pieces[-1], flush=True)
         pieces.append(swaps(default, options.swap_events, seed, room))
+        pieces.append(comparison(folders[DEFAULT], default))
+        print(pieces[-1], flush=True)
         for title, folder in folders.items():
             pieces.append(report(title, folder))
             print(pieces[-1], flush=True)
