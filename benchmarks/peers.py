@@ -33,13 +33,17 @@ from scoring.paired import paired_log_loss, paired_mean
 from showers.dataset import Dataset
 from showers.files import atomic_folder, read_json, write_json, write_npz
 from showers.progress import bar
-from showers.schema import GAMMA, TASKS, InputError, Task
+from showers.schema import GAMMA, SOURCE_FILE, TASKS, InputError, Task
 from showers.simulation import simulate
 from stacking.events import ShowerEvents
 
 VALID_SHARE = 0.1
 """Share of the training events that serves early stopping."""
 REFERENCE = "lenet"
+INTRODUCTION = """Made by `python benchmarks/peers.py` with the settings below: every learner on the same simulated showers
+under the test's cuts, nothing chosen on the test showers. In brackets: 95 % intervals; after ±: standard errors;
+differences are paired. What the learners are: `python cli.py learners`. Systems called `published.*` are trained here, on
+these showers."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +232,15 @@ def chosen_learners(names: str | None, task: Task) -> list[str]:
     return [name for name in wanted if not spec(name).tasks or task.name in spec(name).tasks]
 
 
+def train_all(jobs: Sequence[Job], workers: int) -> None:
+    """Train what is not yet trained, several at a time."""
+    with bar("training", "learners") as progress:
+        pool = joblib.Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
+        for k, line in enumerate(pool(joblib.delayed(attempt)(job) for job in jobs), start=1):
+            print(line, flush=True)
+            progress(k, len(jobs))
+
+
 def parse() -> argparse.Namespace:
     """Return the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -242,6 +255,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--threads", type=int, default=1, help="numerical threads per process")
     parser.add_argument("--out", type=Path, default=Path("peers"), help="where data and results are kept")
+    parser.add_argument("--table", action="store_true", help="train nothing more: the table of what is done")
     parser.add_argument("--doc", type=Path, help="Markdown file for the table")
     return parser.parse_args()
 
@@ -260,13 +274,10 @@ def main() -> None:
         for task in tasks
         for name in chosen_learners(arguments.learners, task)
     ]
-    waiting = [job for job in jobs if not (job.folder / "result.json").exists()]
-    with bar("training", "learners") as progress:
-        pool = joblib.Parallel(n_jobs=arguments.workers, return_as="generator_unordered", batch_size=1)
-        for k, line in enumerate(pool(joblib.delayed(attempt)(job) for job in waiting), start=1):
-            print(line, flush=True)
-            progress(k, len(waiting))
-    settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("out", "doc")}
+    if not arguments.table:
+        train_all([job for job in jobs if not (job.folder / "result.json").exists()], arguments.workers)
+    settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("out", "doc", "table")}
+    settings["world"] = read_json(data / f"{tasks[0].name}_train" / SOURCE_FILE)["settings_hash"]
     lines = [f"Settings: `{json.dumps(settings)}`", ""]
     for task in tasks:
         lines += table(jobs, task, arguments.reference) + over_seeds(jobs, task, arguments.reference)
@@ -274,7 +285,7 @@ def main() -> None:
     print(text)
     if arguments.doc:
         arguments.doc.parent.mkdir(parents=True, exist_ok=True)
-        arguments.doc.write_text(f"# Learners compared\n\n{text}", encoding="utf-8")
+        arguments.doc.write_text(f"# Learners compared\n\n{INTRODUCTION}\n\n{text}", encoding="utf-8")
 
 
 if __name__ == "__main__":
