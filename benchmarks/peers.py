@@ -40,10 +40,11 @@ from stacking.events import ShowerEvents
 VALID_SHARE = 0.1
 """Share of the training events that serves early stopping."""
 REFERENCE = "lenet"
-INTRODUCTION = """Made by `python benchmarks/peers.py` with the settings below: every learner on the same simulated showers
-under the test's cuts, nothing chosen on the test showers. In brackets: 95 % intervals; after ±: standard errors;
-differences are paired. What the learners are: `python cli.py learners`. Systems called `published.*` are trained here, on
-these showers."""
+INTRODUCTION = """\
+Made by `python benchmarks/peers.py` with the settings below: every learner on the same simulated showers under the
+test's cuts, nothing chosen on the test showers. In brackets: 95 % intervals; after ±: standard errors;
+differences are paired. What the learners are: `python cli.py learners`. Systems called `published.*` are trained here,
+on these showers."""
 
 
 @dataclass(frozen=True)
