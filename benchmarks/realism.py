@@ -143,7 +143,7 @@ def trained(
     order = np.random.default_rng(SEED).permutation(len(train))
     cut = int(VALID_SHARE * len(train))
     valid, rest = np.sort(order[:cut]), np.sort(order[cut:])
-    learner = create(spec(name), task.classes, threads=2, preset=preset)
+    learner = create(spec(name), task.classes, threads=1, preset=preset)
     with bar(f"{name}, {task.name}", "rounds") as progress:
         learner.fit(batch(train, columns, rest), batch(train, columns, valid), seed=SEED, progress=progress)
     return learner.predict_log_proba(batch(test, columns, np.arange(len(test))))

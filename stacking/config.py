@@ -36,7 +36,7 @@ class PresetSettings:
 
 PRESETS: dict[str, PresetSettings] = {
     "quick": PresetSettings(
-        learners=("lightgbm", "xgboost", "catboost", "random_forest", "mlp", "lenet"),
+        learners=("lightgbm", "xgboost", "catboost", "random_forest", "mlp", "lenet_fits"),
         folds=3,
         metas=("average", "log_pool", "greedy", "logistic"),
     ),
