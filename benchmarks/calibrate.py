@@ -75,7 +75,7 @@ PHOTONS = (
     Free("spectrum__photon_zenith_power", 0.1, 0.3),
     Free("spectrum__protons_per_photon", 1.0, 8.0),
 )
-"""What is not free here is physics: the photonuclear rate is the Monte Carlo's, the hard sub-sample falls as the rest."""
+"""The rest is physics: the Monte Carlo's photonuclear rate, a hard sub-sample that falls like the rest."""
 GROUPS: dict[str, tuple[tuple[Free, ...], tuple[Task, ...], tuple[str, ...]]] = {
     "hadrons": (HADRONS, (COMPOSITION, GAMMA), (facts.MATCHED, facts.FREE, facts.PROTONS)),
     "photons": (PHOTONS, (GAMMA,), (facts.GAMMAS, facts.GAMMA_TEST)),

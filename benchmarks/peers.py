@@ -278,7 +278,9 @@ def main() -> None:
     if not arguments.table:
         train_all([job for job in jobs if not (job.folder / "result.json").exists()], arguments.workers)
     settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("out", "doc", "table")}
-    settings["world"] = read_json(data / f"{tasks[0].name}_train" / SOURCE_FILE)["settings_hash"]
+    for task in tasks:
+        source = read_json(data / f"{task.name}_train" / SOURCE_FILE)
+        settings[f"{task.name} world"] = source["settings_hash"]
     lines = [f"Settings: `{json.dumps(settings)}`", ""]
     for task in tasks:
         lines += table(jobs, task, arguments.reference) + over_seeds(jobs, task, arguments.reference)

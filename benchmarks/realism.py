@@ -152,9 +152,11 @@ def trained(
     return learner.predict_log_proba(batch(test, columns, np.arange(len(test))))
 
 
-def composition_rows(data: Path, world: str, size: float, preset: str, seed: int) -> Iterator[Row]:
-    """Train the composition learners."""
+def composition_rows(data: Path, world: str, size: float, preset: str, seed: int, only: set[str]) -> Iterator[Row]:
+    """Train the composition learners, or only those named."""
     for case in COMPOSITION_CASES:
+        if only and case.learner not in only:
+            continue
         train, test = prepared(
             data, COMPOSITION, protocol=case.protocol, model=case.model, world=world, size=size, seed=seed
         )
@@ -166,8 +168,8 @@ def composition_rows(data: Path, world: str, size: float, preset: str, seed: int
         yield Row(f"composition, {case.what}: accuracy", case.real, value, interval, ok)
 
 
-def gamma_rows(data: Path, world: str, size: float, preset: str, seed: int) -> Iterator[Row]:
-    """Train the gamma learners."""
+def gamma_rows(data: Path, world: str, size: float, preset: str, seed: int, only: set[str]) -> Iterator[Row]:
+    """Train the gamma learners, or only those named."""
     train, test = prepared(data, GAMMA, protocol="v2", model="mix", world=world, size=size, seed=seed)
     labels = np.asarray(test.labels)
     columns = build_table(train.path, bars=bar).columns
@@ -176,6 +178,8 @@ def gamma_rows(data: Path, world: str, size: float, preset: str, seed: int) -> I
         ("boosted trees, 5 scalars", TREES, SCALARS, {0.75: REAL_SCALAR_SURVIVAL}),
     )
     for what, learner, chosen, real in cases:
+        if only and learner not in only:
+            continue
         log_proba = trained(learner, GAMMA, train, test, chosen, preset, seed)
         scores = log_proba[:, 0] - log_proba[:, 1]
         for efficiency, target in real.items():
@@ -210,6 +214,9 @@ def main() -> int:
     parser.add_argument("--difficulty", action="store_true", help="train learners instead of comparing facts")
     parser.add_argument("--task", choices=("composition", "gamma", "both"), default="both")
     parser.add_argument("--preset", choices=("quick", "good"), default="good", help="how long the learners train")
+    parser.add_argument(
+        "--learners", default="", help="with --difficulty: only these, by registry name, comma-separated"
+    )
     parser.add_argument("--data", type=Path, default=Path("realism-data"), help="where --difficulty keeps its sets")
     options = parser.parse_args()
     console = Console()
@@ -222,9 +229,10 @@ def main() -> int:
     tasks = {"gamma": gamma_rows, "composition": composition_rows}
     rows: list[Row] = []
     seed = options.seed or SEED
+    only = set(filter(None, options.learners.split(",")))
     for name, measured in tasks.items():
         if options.task in (name, "both"):
-            for row in measured(options.data, options.world, options.size, options.preset, seed):
+            for row in measured(options.data, options.world, options.size, options.preset, seed, only):
                 console.print(f"{row.what}: {row.value:.4g} ({row.interval.low:.3g}..{row.interval.high:.3g})")
                 rows.append(row)
     console.print(difficulty_table(rows))
