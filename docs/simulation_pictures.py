@@ -194,6 +194,7 @@ def moments() -> None:
             draw.axhline(where[k] + 0.5, color="0.6", linewidth=0.6)
             draw.text(4.05, where[k], sample, fontsize=7, va="center")
     draw.set(xlim=(-4.2, 4.2), ylim=(-1, table.height), xlabel="(simulated - real) / tolerance")
+    draw.spines.right.set_visible(False)
     figure.savefig(PICTURES / "moments.png")
     plt.close(figure)
 

@@ -156,11 +156,11 @@ TRADES: dict[tuple[str, str], str] = {
     (PROTONS, "sd Nmu"): "a lower muon floor widens it; a higher one lifts the gammas' median",
     (PROTONS, "median max"): "a larger deposit per electron would give it and lift the median sum",
     (PROTONS, "non-zero cells"): "more strays would give it; zero cells under cuts are low already",
+    (GAMMAS, "sd E"): "fewer photons of high energy would give it and lower the test gammas' Ne-Nmu further",
     (GAMMAS, "mean Nmu"): "more photon muons would give it and lift the test gammas' median further",
-    (GAMMAS, "sd Ne"): "a harder photon spectrum would give it and widen E",
     (GAMMAS, "sd Ze"): "a wider zenith law would give it and raise the pass rate",
     (GAMMAS, "pass Ze, Ne, Age cuts"): "photons thrown at larger zenith would give it and lift their mean zenith",
-    (GAMMA_TEST, "gammas, median Nmu"): "fewer photonuclear muons would give it and make gammas too easy",
-    (GAMMA_TEST, "gammas, median Ne-Nmu"): "a harder photon spectrum would give it and widen the uncut E",
+    (GAMMA_TEST, "gammas, median Nmu"): "fewer soft photon muons would give it and lower the uncut mean further",
+    (GAMMA_TEST, "gammas, median Ne-Nmu"): "more photons of high energy would give it and widen the uncut E",
 }
 """Facts that the default world misses, and what meeting them would cost."""
