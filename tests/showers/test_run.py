@@ -59,6 +59,26 @@ def test_more_events_begin_with_the_same_ones(tmp_path: Path) -> None:
     assert np.array_equal(Dataset.open(few).matrices, Dataset.open(many).matrices[:500])
 
 
+def test_composition_showers_do_not_depend_on_photon_constants(tmp_path: Path) -> None:
+    default = load_settings()
+    photons = {
+        "spectrum__protons_per_photon": 3.0,
+        "spectrum__photon_hard_share": 0.5,
+        "spectrum__contamination": 0.1,
+        "cascade__photon_lg_nmu_offset": 0.3,
+        "cascade__photonuclear_scale": 9.0,
+        "detector__punch_photon": 0.9,
+    }
+    first = simulate_block(BlockJob(COMPOSITION, "test", 3, "mix", "test", default), 0)
+    second = simulate_block(BlockJob(COMPOSITION, "test", 3, "mix", "test", default.changed(**photons)), 0)
+    assert len(first.grids) > 50
+    np.testing.assert_array_equal(first.grids, second.grids)
+    np.testing.assert_array_equal(first.event.lg_nmu, second.event.lg_nmu)
+    gammas = simulate_block(BlockJob(GAMMA, "test", 3, "mix", "test", default), 0)
+    others = simulate_block(BlockJob(GAMMA, "test", 3, "mix", "test", default.changed(**photons)), 0)
+    assert not np.array_equal(gammas.grids, others.grids)
+
+
 def test_cuts_hold_on_raw_values(tiny_composition: Path) -> None:
     scalars = np.asarray(Dataset.open(tiny_composition / "composition_test").scalars, dtype=np.float32)
     # Stored values are rounded after the cuts: the limits themselves may appear.
