@@ -1,0 +1,66 @@
+"""A hash of source code that changes when its meaning can, and not when a docstring, comment or line break does."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import platform
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+_CODE = {".py", ".cu"}
+
+
+def source_hash(places: Iterable[Path], packages: Iterable[str] = ()) -> str:
+    """Return a SHA-256 of code and of the library versions that can change its numbers.
+
+    Parameters
+    ----------
+    places
+        Files, or folders that are walked with all sub-folders for ``.py`` and ``.cu`` files. Python counts without
+        comments, layout and docstrings; CUDA counts as it stands.
+    packages
+        Installed distributions whose version belongs to the result; one that is not installed counts as such.
+    """
+    digest = hashlib.sha256("python {}.{}".format(*platform.python_version_tuple()).encode())
+    for place in places:
+        for path in _files(Path(place)):
+            digest.update(f"{path.relative_to(Path(place).parent).as_posix()}\0{_meaning(path)}\0".encode())
+    for name in packages:
+        digest.update(f"{name}=={version_of(name)}\0".encode())
+    return digest.hexdigest()
+
+
+@cache
+def version_of(package: str) -> str:
+    """Return the version of an installed distribution, or ``not installed``."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    return sorted(path for path in place.rglob("*") if path.suffix in _CODE and "__pycache__" not in path.parts)
+
+
+@cache
+def _meaning(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return text
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            # Bare strings are docstrings, of modules, classes, functions and constants alike: they do nothing.
+            node.body = [line for line in body if not _is_bare_string(line)]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def _is_bare_string(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
