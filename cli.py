@@ -99,8 +99,8 @@ def simulate(
     Example: [bold]python cli.py simulate --task gamma --out data --train 20000 --test 5000 --train-cuts test[/bold]
     """
     if check:
-        from showers.simulation.check import realism, rendered
         from showers.simulation.settings import load_settings
+        from showers.simulation.validation.check import realism, rendered
 
         facts = realism(load_settings(world), seed=seed, workers=workers, bars=bar)
         console.print(rendered(facts))

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation import facts
-from showers.simulation.moments import Sizes, sample_moments
 from showers.simulation.settings import Settings, load_settings, write_settings
+from showers.simulation.validation import facts
+from showers.simulation.validation.moments import Sizes, sample_moments
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ from showers.dataset import Dataset
 from showers.progress import bar
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import load_settings, simulate
-from showers.simulation.check import realism, rendered
-from showers.simulation.moments import Sizes
+from showers.simulation.validation.check import realism, rendered
+from showers.simulation.validation.moments import Sizes
 
 SEED = 20_26
 TRAIN_EVENTS = 100_000

@@ -24,12 +24,12 @@ from showers.schema import COMPOSITION, GAMMA
 from showers.simulation import load_settings
 from showers.simulation.blocks import BlockJob
 from showers.simulation.cascade import Showers, develop, mean_muon_age
-from showers.simulation.check import realism
 from showers.simulation.detector import read_out
-from showers.simulation.moments import Sizes
 from showers.simulation.reconstruction import Reconstructed, reconstruct
 from showers.simulation.run import accepted
 from showers.simulation.spectrum import Primaries
+from showers.simulation.validation.check import realism
+from showers.simulation.validation.moments import Sizes
 
 PICTURES = Path(__file__).parent / "pictures"
 SETTINGS = load_settings()

@@ -6,9 +6,9 @@ import polars as pl
 from rich.table import Table
 
 from showers.progress import Bars, silent
-from showers.simulation.facts import FACTS, TRADES
-from showers.simulation.moments import Sizes, sample_moments
 from showers.simulation.settings import Settings, load_settings
+from showers.simulation.validation.facts import FACTS, TRADES
+from showers.simulation.validation.moments import Sizes, sample_moments
 
 
 def realism(
@@ -19,7 +19,7 @@ def realism(
     workers: int | None = None,
     bars: Bars = silent,
 ) -> pl.DataFrame:
-    """Simulate and compare with every known fact of the real data (:data:`showers.simulation.facts.FACTS`).
+    """Simulate and compare with every known fact of the real data (:data:`showers.simulation.validation.facts.FACTS`).
 
     Parameters
     ----------

@@ -10,10 +10,10 @@ import numpy as np
 
 from showers.progress import Bars, silent
 from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation import facts
 from showers.simulation.blocks import BlockJob, Events, passes
 from showers.simulation.run import accepted
 from showers.simulation.settings import Settings
+from showers.simulation.validation import facts
 
 TRIM_SIGMA = 3.5
 """Events farther than this from their class' mean do not count in its core."""

@@ -5,9 +5,9 @@ import pytest
 from rich.console import Console
 
 from showers.simulation import load_settings
-from showers.simulation.check import realism, rendered
-from showers.simulation.facts import FACTS, MATCHED, PROTONS, TRADES
-from showers.simulation.moments import Sizes, sample_moments
+from showers.simulation.validation.check import realism, rendered
+from showers.simulation.validation.facts import FACTS, MATCHED, PROTONS, TRADES
+from showers.simulation.validation.moments import Sizes, sample_moments
 
 SIZES = Sizes(matched=2_500, free=2_500, gamma=4_000, gamma_test=1_200)
 

@@ -1,0 +1,1 @@
+"""Comparisons of the simulated sky with what is known of the real data."""
