@@ -11,6 +11,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,10 @@ SCALAR_COLUMNS = (1, 5, 6, 7, 8)
 """E, Ze, Az, Ne, Nmu among the raw columns."""
 SHOWER_COLUMNS = ("E", "Ze", "Az", "Ne", "Nmu")
 """True quantities that are equal when the same shower is used again at another core position."""
+THROWN_COLUMNS = ("E", "Xc", "Yc", "Ze", "Az")
+"""True quantities of a primary before anything happens to it."""
+MAX_COPIES = 0.01
+"""Share of a mode's showers that may agree with another mode's in all of these by chance or rounding."""
 
 COMPOSITION_IDS = (14, 402, 1206, 2814, 5626)
 """CORSIKA numbers of p, He, C, Si, Fe."""
@@ -82,8 +87,10 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
     except KeyError:
         known = ", ".join(f"{p} {t}" for p, t in MODES)
         raise InputError(f"no protocol {protocol!r} for task {task.name!r}: there are {known}") from None
-    features = _read_columns(raw, modes, "features", RAW_COLUMNS)
-    truth = _read_columns(raw, modes, "true_features", TRUE_COLUMNS)
+    features = np.concatenate(_read_columns(raw, modes, "features", RAW_COLUMNS))
+    truths = _read_columns(raw, modes, "true_features", TRUE_COLUMNS)
+    _refuse_copies(raw, modes, truths)
+    truth = np.concatenate(truths)
     if len(features) != len(truth):
         raise InputError(f"{raw}: features have {len(features)} rows, true_features {len(truth)}")
     if protocol == "v2":
@@ -143,15 +150,18 @@ def stream_npz(path: Path, key: str, events_at_once: int = EVENTS_AT_ONCE) -> It
         raise InputError(f"{path} is damaged: {error}") from None
 
 
-def _read_columns(raw: Path, modes: tuple[str, ...], key: str, columns: tuple[str, ...]) -> np.ndarray:
-    blocks = []
+def _read_columns(raw: Path, modes: tuple[str, ...], key: str, columns: tuple[str, ...]) -> list[np.ndarray]:
+    """Return the columns of each mode."""
+    found = []
     for mode in modes:
+        blocks = []
         path = raw / f"{mode}_{key}.npz"
         for block in stream_npz(path, key, 1 << 18):
             if block.shape[1:] != (len(columns),):
                 raise InputError(f"{path}: events have shape {block.shape[1:]}, expected ({len(columns)},)")
             blocks.append(block)
-    return np.concatenate(blocks)
+        found.append(np.concatenate(blocks) if blocks else np.empty((0, len(columns)), np.float32))
+    return found
 
 
 def _labels_from_truth(ids: np.ndarray, task: Task, raw: Path) -> np.ndarray:
@@ -204,6 +214,19 @@ def _split_matched(features: np.ndarray) -> list[Split]:
         Split(f"{COMPOSITION.name}_train", passing[both], part),
         Split(f"{COMPOSITION.name}_test", passing[np.sort(test)]),
     ]
+
+
+def _refuse_copies(raw: Path, modes: tuple[str, ...], truth: list[np.ndarray]) -> None:
+    """Refuse modes that hold the same showers: the splits would put a shower into train and its copy into test."""
+    columns = [TRUE_COLUMNS.index(name) for name in THROWN_COLUMNS]
+    thrown = [pl.DataFrame(values[:, columns], schema=THROWN_COLUMNS) for values in truth]
+    for later, earlier in combinations(reversed(range(len(modes))), 2):
+        copies = thrown[later].join(thrown[earlier], on=THROWN_COLUMNS, how="semi").height
+        if copies > MAX_COPIES * thrown[later].height:
+            raise InputError(
+                f"{raw / modes[later]}_true_features.npz: {copies} of {thrown[later].height} showers are thrown "
+                f"exactly as in {modes[earlier]}: an earlier simulation copied them; simulate the archives again"
+            )
 
 
 def _groups(truth: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """One block of primaries, from the top of the atmosphere to accepted events.
 
-Blocks are seeded by (seed, task, split, block) and hold 4,096 primaries whatever is kept of them, so that a
-simulation has the same events for any number of workers.
+Blocks are seeded by (seed, task, split, block, hadronic model) and hold 4,096 primaries whatever is kept of them, so
+that a simulation has the same events for any number of workers, and two models share no shower.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from showers import cuts
 from showers.schema import TASKS, Task
 from showers.simulation.cascade import Showers, develop
 from showers.simulation.deposits import CLUMP_AMPLITUDE
 from showers.simulation.detector import read_out
 from showers.simulation.reconstruction import Reconstructed, kept, reconstruct, triggered
 from showers.simulation.settings import Settings
-from showers.simulation.spectrum import PARTICLE_IDS, Primaries, throw_cores, throw_primaries
+from showers.simulation.spectrum import MODELS, PARTICLE_IDS, Primaries, throw_cores, throw_primaries
 
 PRIMARIES_PER_BLOCK = 4096
 SPLITS = ("train", "test")
+CUTS = {"none": cuts.NONE, "test": cuts.TEST_WITH_AGE, "matched": cuts.MATCHED}
+"""What a simulated set's selection means: as the benchmark's test sets were made, or as its matched protocol's."""
 PRESELECTION_LG_NE = 4.0
 """Showers with a smaller true lg Ne are not read out where the test's cuts (lg Ne > 4.8) are applied."""
 PRESELECTION_ZENITH_DEG = 32.0
@@ -37,7 +40,7 @@ class BlockJob:
     seed: int
     model: str
     cuts: str
-    """``none``, ``test`` or ``matched``; see :func:`passes`."""
+    """A name in :data:`CUTS`."""
     settings: Settings
     reuse: int = 1
     """How many times each shower is thrown, at different cores."""
@@ -121,8 +124,7 @@ def simulate_block(job: BlockJob, block: int) -> Events:
     Events
         What triggered, was reconstructed and passed the job's cuts.
     """
-    entropy = (job.seed, list(TASKS).index(job.task.name), SPLITS.index(job.split), block)
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+    rng = generator(job, block)
     n_showers = -(-PRIMARIES_PER_BLOCK // job.reuse)
     primaries = throw_primaries(job.task, n_showers, job.model, job.settings.spectrum, rng)
     showers = develop(primaries, job.settings, rng)
@@ -147,16 +149,21 @@ def simulate_block(job: BlockJob, block: int) -> Events:
     return Events(showers, rows[good], readings.take(good).grids(), event.take(good), group[rows[good]])
 
 
-def passes(event: Reconstructed, cuts: str) -> np.ndarray:
-    """Return which events pass the cuts on the raw, unrounded quantities, (N,) bool.
+def generator(job: BlockJob, *number: int) -> np.random.Generator:
+    """Return the random numbers of one block, or of whatever else the numbers name.
 
-    ``test``: Ze < 30, Ne > 4.8, 0.2 < Age < 1.48, as the benchmark's test sets were made; ``matched``: Nmu > 3.6
-    beyond that, as in the matched protocol.
+    The models of one seed have streams of their own: with a common one, their showers are copies of each other but
+    for the model's small shifts.
     """
-    if cuts == "none":
-        return np.ones(len(event.lg_ne), dtype=bool)
-    test = (event.zenith_deg < 30.0) & (event.lg_ne > 4.8) & (event.age > 0.2) & (event.age < 1.48)
-    return test & (event.lg_nmu > 3.6) if cuts == "matched" else test
+    entropy = (job.seed, list(TASKS).index(job.task.name), SPLITS.index(job.split), *number)
+    model = () if job.model == "mix" else (MODELS.index(job.model),)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy, spawn_key=model)))
+
+
+def passes(event: Reconstructed, name: str) -> np.ndarray:
+    """Return which events pass the named cuts (:data:`CUTS`) on the unrounded quantities, (N,) bool."""
+    scalars = np.column_stack([event.lg_energy, event.zenith_deg, event.azimuth_deg, event.lg_ne, event.lg_nmu])
+    return CUTS[name].mask(cuts.scalar_frame(scalars, event.age))
 
 
 def _ids(mass: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from showers.files import atomic_path
 from showers.progress import Bars, silent
 from showers.schema import COMPOSITION, InputError, Task
 from showers.simulation.arrival import arrival_times
-from showers.simulation.blocks import BlockJob, Events
+from showers.simulation.blocks import BlockJob, Events, generator
 from showers.simulation.run import accepted, check
 from showers.simulation.settings import load_settings
 from showers.simulation.spectrum import MODELS, PARTICLE_IDS, PHOTON
@@ -93,8 +93,7 @@ def _write_mode(files: list[Path], job: BlockJob, n: int, workers: int | None, b
         start = 0
         for events in accepted(job, n, workers):
             part = slice(start, start + len(events))
-            rng = np.random.default_rng((job.seed, len(events), start))
-            arrays["matrices"][part, ..., 0] = arrival_times(events, rng)
+            arrays["matrices"][part, ..., 0] = arrival_times(events, generator(job, len(events), start))
             arrays["matrices"][part, ..., 1:] = events.grids
             arrays["features"][part] = reconstructed_columns(events, job.task)
             arrays["true_features"][part] = true_columns(events, job.task)

@@ -96,7 +96,7 @@ def reconstruct(
     angle_error = own.angle_deg * np.clip(np.sqrt(REFERENCE_HITS / hits), 0.7, 3.0)
     zenith_true = primaries.zenith_deg[rows]
     zenith_deg = np.abs(zenith_true + angle_error * deviates[2])
-    turn = own.angle_deg / np.maximum(np.sin(np.radians(zenith_true)), 0.05)
+    turn = angle_error / np.maximum(np.sin(np.radians(zenith_true)), 0.05)
     azimuth_deg = np.mod(primaries.azimuth_deg[rows] + turn * deviates[3], 360.0)
     core_x_m = primaries.core_x_m[rows] + core_error * deviates[0]
     core_y_m = primaries.core_y_m[rows] + core_error * deviates[1]

@@ -143,17 +143,22 @@ def test_reconstruction_returns_the_truth() -> None:
     assert lg_nmu.std() < 0.06
 
 
-def test_errors_of_direction_and_core_are_as_set() -> None:
+@pytest.mark.parametrize(("lg_ne", "lg_nmu"), [(6.5, 5.3), (4.4, 3.4)])
+def test_errors_of_direction_and_core_are_as_set(lg_ne: float, lg_nmu: float) -> None:
     settings = Settings()
-    showers = _showers(4_000, lg_ne=6.5, lg_nmu=5.3)
+    showers = _showers(4_000, lg_ne=lg_ne, lg_nmu=lg_nmu)
     readings = _read(showers, settings)
     rng = np.random.default_rng(3)
     event = reconstruct(
         showers, np.arange(4_000), readings, settings, rng.standard_normal((4, 4_000)), rng.random((4, 4_000))
     )
-    scale = np.clip(60.0 / readings.hits, 0.4, 4.0).mean()
-    assert (event.core_x_m - 12.0).std() == pytest.approx(settings.reconstruction.core_m * scale, rel=0.05)
-    assert (event.zenith_deg - 20.0).std() == pytest.approx(settings.reconstruction.angle_deg * 0.7, rel=0.1)
+    hits = np.maximum(readings.hits, 5)
+    core_m = settings.reconstruction.core_m * np.sqrt((np.clip(60.0 / hits, 0.4, 4.0) ** 2).mean())
+    angle_deg = settings.reconstruction.angle_deg * np.sqrt((np.clip(np.sqrt(60.0 / hits), 0.7, 3.0) ** 2).mean())
+    assert (event.core_x_m - 12.0).std() == pytest.approx(core_m, rel=0.05)
+    assert (event.zenith_deg - 20.0).std() == pytest.approx(angle_deg, rel=0.05)
+    across_deg = (event.azimuth_deg - 65.0) * np.sin(np.radians(20.0))
+    assert across_deg.std() == pytest.approx(angle_deg, rel=0.05), "the same error across the shower's direction"
 
 
 def test_energy_formula_by_hand() -> None:

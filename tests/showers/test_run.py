@@ -1,6 +1,6 @@
 """Whole simulations: format, seeds, workers, cuts, reuse, and the cheap pre-selection."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,8 @@ from showers.dataset import Dataset
 from showers.files import hash_file
 from showers.schema import COMPOSITION, GAMMA, InputError, Task
 from showers.simulation import load_settings, simulate
-from showers.simulation.blocks import BlockJob, simulate_block
+from showers.simulation.blocks import BlockJob, passes, simulate_block
+from showers.simulation.reconstruction import Reconstructed
 
 
 def _hashes(folder: Path) -> dict[str, str]:
@@ -84,6 +85,18 @@ def test_cuts_hold_on_raw_values(tiny_composition: Path) -> None:
     # Stored values are rounded after the cuts: the limits themselves may appear.
     assert scalars[:, 1].max() <= 30.0
     assert scalars[:, 3].min() >= np.float16(4.8)
+
+
+def test_cuts_are_the_declared_ones() -> None:
+    """Ze, Ne, Age and Nmu just inside and on each limit: on it no event passes, and Ze > 0 counts in ``matched``."""
+    fine = {"lg_energy": 15.0, "zenith_deg": 20.0, "azimuth_deg": 1.0, "lg_ne": 5.0, "lg_nmu": 4.0, "age": 1.0}
+    limits = [("zenith_deg", 30.0), ("lg_ne", 4.8), ("age", 0.2), ("age", 1.48), ("zenith_deg", 0.0), ("lg_nmu", 3.6)]
+    rows = [fine, *(fine | {name: value} for name, value in limits)]
+    columns = {name: np.array([row.get(name, 0.0) for row in rows]) for name in (f.name for f in fields(Reconstructed))}
+    event = Reconstructed(**columns)
+    assert passes(event, "test").tolist() == [True, False, False, False, False, True, True]
+    assert passes(event, "matched").tolist() == [True] + 6 * [False]
+    assert passes(event, "none").all()
 
 
 def test_reused_showers_share_truth_and_group(tmp_path: Path) -> None:
