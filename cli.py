@@ -148,8 +148,8 @@ def features(
 
     Example: [bold]python cli.py features data/gamma_train[/bold]
     """
+    from features.build import build_table
     from features.catalogue import listing
-    from features.extract import build_table
 
     if list_features:
         console.print(listing(group, format), soft_wrap=True)
@@ -198,14 +198,14 @@ def stack(
     from report.outcome import show_outcome, show_table_outcome
 
     if table:
-        from stacking.config import TableConfig
+        from stacking.run.config import TableConfig
         from stacking.table import stack_table
 
         stack_table(TableConfig(table=table, label=label, group=group, test_table=test_table, **options), bars=bar)
         show_table_outcome(run, console=console)
         return
-    from stacking.config import StackConfig
     from stacking.pipeline import stack as train
+    from stacking.run.config import StackConfig
 
     train(StackConfig(task=task.value, data=data, **options), bars=bar)
     show_outcome(run, data, task_named(task), console=console, bars=bar)
@@ -222,7 +222,7 @@ def predict(
 
     Example: [bold]python cli.py predict --run runs/gamma --data data/gamma_test --out new.npz[/bold]
     """
-    from stacking.bundle import predict_to_file
+    from stacking.output import predict_to_file
 
     predict_to_file(run, data, out, device=device.value, bars=bar)
     console.print(f"wrote {out}", soft_wrap=True)
@@ -313,7 +313,7 @@ def leaderboard(
 
     Example: [bold]python cli.py leaderboard runs/composition runs/gamma[/bold]
     """
-    from report.leaderboard import leaderboard as standings
+    from report.public.leaderboard import leaderboard as standings
 
     console.print(standings(runs, data=data))
 
@@ -329,7 +329,7 @@ def submit(
 
     Example: [bold]python cli.py submit runs/composition runs/gamma --name stack-1[/bold]
     """
-    from report.submission import write_submission
+    from report.public.submission import write_submission
 
     folder = write_submission(runs, name, data=data, out=out)
     console.print(f"wrote and checked {folder}", soft_wrap=True)

@@ -24,14 +24,13 @@ import numpy as np
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from features.backend import decode_float16, namespace
+from features.build import build_table
 from features.catalogue import FIT_GROUPS, GROUPS, SETS
 from features.compute import warm_up
+from features.device import decode_float16, namespace
 from features.events import Events, make_events
-from features.extract import build_table
-from features.fit_numba import fit_fused
-from features.lateral_fit import fit_reference
-from features.station_model import (
+from features.lateral.cpu import fit_fused
+from features.lateral.model import (
     Frozen,
     Signals,
     electron_density,
@@ -41,6 +40,7 @@ from features.station_model import (
     offsets,
     signals,
 )
+from features.lateral.reference import fit_reference
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, Task
 from showers.simulation import simulate

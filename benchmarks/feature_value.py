@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from features.build import build_table
 from features.catalogue import SETS, feature_set
-from features.extract import build_table
 from models.base import Batch
 from models.registry import create, spec
 from scoring.composition import fraction_error

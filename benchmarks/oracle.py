@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from features import fit
-from features.backend import decode_float16, namespace
 from features.compute import fit_showers, sum_stations
-from features.detector import PUBLISHED, Response
+from features.device import decode_float16, namespace
 from features.events import make_events
+from features.groups import lateral
+from features.lateral.constants import PUBLISHED, Response
 from showers.dataset import TRUTH_FILE, Dataset
 from showers.simulation.settings import Settings
 
@@ -54,7 +54,7 @@ def deviations(folder: Path, response: Response) -> dict[str, np.ndarray]:
         grids = decode_float16(np.ascontiguousarray(chunk.matrices))
         events = make_events(xp, grids, np.asarray(chunk.scalars, dtype=np.float32), response)
         raw = fit_showers(events)
-        pieces.append(fit.compute(events, raw, sum_stations(events, raw)))
+        pieces.append(lateral.compute(events, raw, sum_stations(events, raw)))
     fitted = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     truth = pl.read_parquet(folder / TRUTH_FILE)
     gaps = [fitted[f"fit_core_{axis}_m"] - truth[f"core_{axis}_m"].to_numpy() for axis in ("x", "y")]

@@ -23,7 +23,7 @@ from pathlib import Path
 import joblib
 import numpy as np
 
-from features.extract import build_table
+from features.build import build_table
 from features.table import default_path
 from models.base import Batch
 from models.registry import LEARNERS, create, spec

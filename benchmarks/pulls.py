@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from features.detector import PUBLISHED
-from features.extract import build_table
+from features.build import build_table
+from features.lateral.constants import PUBLISHED
 from features.table import FeatureTable
 from showers.dataset import TRUTH_FILE
 from showers.lateral import ELECTRON_R0_M

@@ -22,8 +22,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from features.build import build_table
 from features.catalogue import feature_set
-from features.extract import build_table
 from models.base import Batch
 from models.registry import create, spec
 from scoring.gamma import hadron_survival

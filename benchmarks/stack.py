@@ -29,11 +29,11 @@ from showers.files import read_json
 from showers.progress import bar
 from showers.schema import GAMMA, SOURCE_FILE, TASKS, InputError, Task
 from showers.simulation import simulate
-from stacking.chain import average_of
-from stacking.config import StackConfig
-from stacking.gamma_scores import gamma_scores
-from stacking.oof import test_log_proba
+from stacking.decide.gamma_scores import gamma_scores
 from stacking.pipeline import stack
+from stacking.predict.chain import average_of
+from stacking.run.config import StackConfig
+from stacking.tasks.oof import test_log_proba
 
 DOCS = Path(__file__).parent.parent / "docs" / "stacking.md"
 LEARNERS = ("lightgbm", "catboost", "quadratic_logit", "mlp", "lenet_fits")

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from features import asymmetry, fit, grid, muons, profile, scalars, shape, size
 from features.feature import Feature
+from features.groups import asymmetry, deposits, lateral, moments, muons, profile, published, reconstruction
 from showers.schema import InputError
 
 CATALOGUE: dict[str, Feature] = {
     feature.name: feature
-    for module in (scalars, size, shape, grid, fit, muons, profile, asymmetry)
+    for module in (reconstruction, deposits, moments, published, lateral, muons, profile, asymmetry)
     for feature in module.FEATURES
 }
 """All features by name, in table order."""
 
 GROUPS: dict[str, str] = {
-    scalars.GROUP: "the reconstructed scalars as given",
-    scalars.DERIVED_GROUP: "expressions of the reconstructed scalars",
-    size.GROUP: "how much signal there is",
-    shape.GROUP: "moments of the deposit pattern",
-    grid.GROUP: "array-centred statistics as others published",
-    fit.POSITION_GROUP: "fitted core, for displays and for networks that turn it along with the array",
-    fit.ELECTRON_GROUP: "lateral fit of the e/gamma channel",
-    fit.MUON_GROUP: "lateral fit of the muon channel",
+    reconstruction.GROUP: "the reconstructed scalars as given",
+    reconstruction.DERIVED_GROUP: "expressions of the reconstructed scalars",
+    deposits.GROUP: "how much signal there is",
+    moments.GROUP: "moments of the deposit pattern",
+    published.GROUP: "array-centred statistics as others published",
+    lateral.POSITION_GROUP: "fitted core, for displays and for networks that turn it along with the array",
+    lateral.ELECTRON_GROUP: "lateral fit of the e/gamma channel",
+    lateral.MUON_GROUP: "lateral fit of the muon channel",
     muons.GROUP: "muons against electrons",
-    scalars.CONTRAST_GROUP: "fits against the reconstruction",
+    reconstruction.CONTRAST_GROUP: "fits against the reconstruction",
     profile.GROUP: "radial profiles around the fitted core",
     asymmetry.GROUP: "unevenness around the axis",
 }
@@ -33,26 +33,26 @@ GROUPS: dict[str, str] = {
 
 FIT_GROUPS: frozenset[str] = frozenset(
     {
-        fit.POSITION_GROUP,
-        fit.ELECTRON_GROUP,
-        fit.MUON_GROUP,
+        lateral.POSITION_GROUP,
+        lateral.ELECTRON_GROUP,
+        lateral.MUON_GROUP,
         muons.GROUP,
-        scalars.CONTRAST_GROUP,
+        reconstruction.CONTRAST_GROUP,
         profile.GROUP,
         asymmetry.GROUP,
     }
 )
 """Groups that need the lateral fits."""
 
-_SCALARS = (scalars.GROUP, scalars.DERIVED_GROUP)
-_FITS = (*_SCALARS, fit.ELECTRON_GROUP, fit.MUON_GROUP, muons.GROUP, scalars.CONTRAST_GROUP)
+_SCALARS = (reconstruction.GROUP, reconstruction.DERIVED_GROUP)
+_FITS = (*_SCALARS, lateral.ELECTRON_GROUP, lateral.MUON_GROUP, muons.GROUP, reconstruction.CONTRAST_GROUP)
 SETS: dict[str, tuple[str, ...]] = {
     "scalars": _SCALARS,
-    "published-grid": (*_SCALARS, grid.GROUP),
+    "published-grid": (*_SCALARS, published.GROUP),
     "fits": _FITS,
-    "fits+core": (*_FITS, fit.POSITION_GROUP),
+    "fits+core": (*_FITS, lateral.POSITION_GROUP),
     "fits+profile": (*_FITS, profile.GROUP),
-    "all": tuple(group for group in GROUPS if group != fit.POSITION_GROUP),
+    "all": tuple(group for group in GROUPS if group != lateral.POSITION_GROUP),
 }
 """Named sets as groups; the azimuth and bookkeeping columns are left out (see :data:`NOT_LEARNED`)."""
 NOT_LEARNED: frozenset[str] = frozenset({"Az"})
@@ -134,8 +134,8 @@ def _markdown_head() -> str:
             "",
             "Made by `python cli.py features --list --format md`. Radii are distances from the fitted core in the",
             "shower plane; signals are counted in particles: deposit times cos(zenith) over the mean deposit of one",
-            "particle. A value is NaN where it is undefined. The fits are described in `features/station_model.py` and",
-            "`features/lateral_fit.py`, their constants in `features/detector.py`.",
+            "particle. A value is NaN where it is undefined. The fits are described in `features/lateral/model.py` and",
+            "`features/lateral/reference.py`, their constants in `features/lateral/constants.py`.",
             "",
             "| set | columns | groups |",
             "|---|---|---|",

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from features import asymmetry, fit, grid, muons, profile, shape, size
-from features.backend import library, namespace
 from features.catalogue import CATALOGUE, FIT_GROUPS
+from features.device import library, namespace
 from features.events import Events, make_events
-from features.fit_cuda import fit_cuda
-from features.fit_numba import fit_fused
-from features.lateral_fit import RawFit, fit_reference
-from features.sums import Sums, sum_reference
-from features.sums_numba import sum_fused
+from features.groups import asymmetry, deposits, lateral, moments, muons, profile, published
+from features.lateral.cpu import fit_fused
+from features.lateral.gpu import fit_cuda
+from features.lateral.reference import RawFit, fit_reference
+from features.stations.cpu import sum_fused
+from features.stations.sums import Sums, sum_reference
 
 
 def fit_showers(events: Events) -> RawFit:
@@ -52,7 +52,7 @@ def compute_chunk(xp: ModuleType, grids: Any, scalars: np.ndarray, groups: froze
     """
     events = make_events(xp, grids, scalars)
     columns: dict[str, Any] = {}
-    for module in (size, shape, grid):
+    for module in (deposits, moments, published):
         if module.GROUP in groups:
             columns.update(module.compute(events))
     if groups & FIT_GROUPS:
@@ -60,14 +60,14 @@ def compute_chunk(xp: ModuleType, grids: Any, scalars: np.ndarray, groups: froze
     return {
         name: values
         for name, values in columns.items()
-        if CATALOGUE[name].group in groups | {fit.ELECTRON_GROUP, fit.MUON_GROUP}
+        if CATALOGUE[name].group in groups | {lateral.ELECTRON_GROUP, lateral.MUON_GROUP}
     }
 
 
 def _around_core(events: Events, groups: frozenset[str]) -> dict[str, Any]:
     raw = fit_showers(events)
     sums = sum_stations(events, raw)
-    columns = fit.compute(events, raw, sums)
+    columns = lateral.compute(events, raw, sums)
     if muons.GROUP in groups:
         columns.update(muons.compute(events, sums, columns))
     if profile.GROUP in groups:

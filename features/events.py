@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from features.detector import PUBLISHED, Response
+from features.lateral.constants import PUBLISHED, Response
 from showers import array as station_array
 
 N_CELLS = 256

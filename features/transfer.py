@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from features.backend import decode_float16
+from features.device import decode_float16
 from showers.dataset import Chunk
 
 

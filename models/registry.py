@@ -15,8 +15,8 @@ from rich.table import Table
 
 from features.catalogue import CATALOGUE, feature_set
 from models.base import Learner
-from models.ours import OURS
-from models.published import PUBLISHED
+from models.catalogue.ours import OURS
+from models.catalogue.published import PUBLISHED
 from models.saving import HEADER_FILE, read_header
 from models.spec import LearnerSpec
 from showers.schema import AGE, COMPOSITION, TASKS, InputError, Task
@@ -122,7 +122,7 @@ def rows() -> list[dict[str, str]]:
 def weights_of(entry: LearnerSpec) -> str:
     """Return how many weights a network has in the benchmark's v2 protocol, in words; empty for other learners."""
     # Only who lists the learners waits for torch; whoever asks for a name does not.
-    from models.average import Average
+    from models.catalogue.average import Average
     from models.networks.learner import NetworkLearner
 
     task = TASKS[entry.tasks[0]] if entry.tasks else COMPOSITION

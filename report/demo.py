@@ -12,8 +12,8 @@ from showers.dataset import Dataset
 from showers.progress import Bars, silent
 from showers.schema import TASKS, InputError, Task
 from showers.simulation import simulate
-from stacking.config import StackConfig
 from stacking.pipeline import stack
+from stacking.run.config import StackConfig
 
 
 def run_demo(

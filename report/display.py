@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from features.compute import compute_chunk
-from features.detector import PUBLISHED as STATION
-from features.fit import ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP
-from features.station_model import energy_correction
-from report.style import MAP, PALETTE, drawing, new_figure, save_figure
+from features.groups.lateral import ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP
+from features.lateral.constants import PUBLISHED as STATION
+from features.lateral.model import energy_correction
+from report.pictures.style import MAP, PALETTE, drawing, new_figure, save_figure
 from showers.array import ELECTRON_AREA_M2, HAS_STATION, MUON_DETECTOR_AREA_M2, X_M, Y_M
 from showers.dataset import Dataset, check_cells
 from showers.lateral import axis_distance, rho_electron, rho_muon

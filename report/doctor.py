@@ -14,7 +14,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from features.backend import resolve_device
+from features.device import resolve_device
 
 NEEDED_PYTHON = (3, 11)
 DISTRIBUTION = "showerstack"
@@ -124,7 +124,7 @@ def _lightgbm() -> Finding:
     import lightgbm
 
     # in a process of its own: the library writes its refusals straight to the terminal, and drivers may crash
-    code = "from models.lightgbm import gpu_device; print('answer', gpu_device())"
+    code = "from models.tables.lightgbm import gpu_device; print('answer', gpu_device())"
     asked = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).resolve().parent.parent, capture_output=True, text=True
     )

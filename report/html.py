@@ -6,8 +6,8 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-from report import section_events, section_results, section_run, section_task
 from report.page import Section, page
+from report.sections import events, results, run, task
 from report.subject import Subject
 from showers.files import atomic_path
 from showers.progress import Bars, silent
@@ -51,25 +51,25 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     title = "Mass composition" if subject.is_composition else "Gamma/hadron separation"
     file = Path(run) / REPORT_FILE
     with atomic_path(file) as temporary:
-        temporary.write_text(page(title, lead + section_results.headline(subject), sections), encoding="utf-8")
+        temporary.write_text(page(title, lead + results.headline(subject), sections), encoding="utf-8")
     return file
 
 
 def _parts(subject: Subject) -> list[Callable[[Subject], Section | None]]:
     if subject.is_composition:
-        own: list[Callable[[Subject], Section | None]] = [section_task.confusion, section_task.fraction_errors]
+        own: list[Callable[[Subject], Section | None]] = [task.confusion, task.fraction_errors]
     else:
-        own = [section_task.survival]
+        own = [task.survival]
     return [
-        section_results.plain_words,
-        section_results.learners,
+        results.plain_words,
+        results.learners,
         *own,
-        section_task.reliability,
-        section_task.plane,
-        section_events.importance,
-        section_events.gallery,
-        section_run.choices,
-        section_run.training,
-        section_run.cost,
-        section_run.provenance,
+        task.reliability,
+        task.plane,
+        events.importance,
+        events.gallery,
+        run.choices,
+        run.training,
+        run.cost,
+        run.provenance,
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from report.picture_learners import Point
+from report.pictures.learners import Point
 from report.run import COMBINED, Run, System, is_simulated
 from scoring import Metric, metric_for
 from scoring.intervals import Paired, paired_log_loss

@@ -122,3 +122,8 @@ def hash_file(path: Path, digest: hashlib._Hash | None = None) -> str:
         while block := file.read(1 << 22):
             digest.update(block)
     return digest.hexdigest()
+
+
+def hash_json(content: Any) -> str:
+    """Return the SHA-256 of JSON content, independent of the order of keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -15,27 +15,19 @@ from typing import Any, Self
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from features.backend import resolve_device
-from features.extract import build_table
+from features.build import build_table
+from features.device import resolve_device
 from models.registry import load as load_learner
 from showers.dataset import Dataset
-from showers.files import read_json, write_json
+from showers.files import read_json
 from showers.progress import Bars, silent
 from showers.schema import TASKS, InputError, Task
-from stacking.calibration import Calibrator
-from stacking.chain import Chain, Predictions
-from stacking.decision import Rule
+from stacking.decide.gamma_scores import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from stacking.events import Events, ShowerEvents
-from stacking.gamma_scores import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
-from stacking.meta import meta_from_json, meta_to_json
-from stacking.oof import PREDICT_EVENTS, fold_folder, predict
-from stacking.runfolder import MANIFEST_FILE, write_predictions
-
-CALIBRATION_FILE = "calibration.json"
-META_FILE = "stack.json"
-DECISION_FILE = "decision.json"
-SCORES_FILE = "held_out_scores.npz"
-"""Gamma runs: labels and out-of-fold scores of the judged events."""
+from stacking.predict.chain import Chain, Predictions
+from stacking.predict.saving import SCORES_FILE, load_chain
+from stacking.run.folder import MANIFEST_FILE
+from stacking.tasks.oof import fold_folder, predict
 
 
 @dataclass(frozen=True)
@@ -108,7 +100,7 @@ class Bundle:
                     done += len(rows)
                     progress(done, total, f"{name} fold {fold}")
                 fits[name] = np.stack(parts)
-        return finish(self.chain, fits, events.context())
+        return self.chain.finish(fits, events.context())
 
     def thresholds(
         self,
@@ -117,7 +109,7 @@ class Bundle:
     ) -> list[dict[str, Any]]:
         """Return thresholds on gamma scores for your own efficiencies and gamma-to-hadron ratios.
 
-        See :func:`stacking.gamma_scores.threshold_table`; made from out-of-fold scores of the training events.
+        See :func:`stacking.decide.gamma_scores.threshold_table`; made from out-of-fold scores of the training events.
 
         Raises
         ------
@@ -151,64 +143,6 @@ class Bundle:
         return cls(run, load_chain(run, manifest), manifest)
 
 
-def finish(chain: Chain, fits: Mapping[str, np.ndarray], context: np.ndarray | None) -> Predictions:
-    """Take raw log-probabilities of all fits to the shipped prediction, piece by piece.
-
-    One numerical thread, so that training and bundle give the same last bits anywhere.
-    """
-    n_events = next(iter(fits.values())).shape[1]
-    pieces = []
-    with threadpool_limits(1):
-        for start in range(0, n_events, PREDICT_EVENTS):
-            piece = slice(start, start + PREDICT_EVENTS)
-            part = {name: z[:, piece] for name, z in fits.items()}
-            pieces.append(chain.posteriors(part, None if context is None else context[piece]))
-    joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]} if pieces else {}
-    return chain.predictions(joined)
-
-
-def save_chain(run: Path, chain: Chain) -> None:
-    """Write ``meta/*.json``."""
-    calibrators = {name: [c.as_json() for c in fits] for name, fits in chain.calibrators.items()}
-    write_json(run / "meta" / CALIBRATION_FILE, calibrators)
-    write_json(run / "meta" / META_FILE, {**meta_to_json(chain.meta), "shipped": chain.shipped})
-    write_json(run / "meta" / DECISION_FILE, {name: rule.as_json() for name, rule in chain.rules.items()})
-
-
-def load_chain(run: Path, manifest: Mapping[str, Any]) -> Chain:
-    """Read what :func:`save_chain` wrote."""
-    stack = read_json(run / "meta" / META_FILE)
-    calibrators = read_json(run / "meta" / CALIBRATION_FILE)
-    rules = read_json(run / "meta" / DECISION_FILE)
-    name = str(manifest["task"])
-    return Chain(
-        task=TASKS[name] if name in TASKS else Task(name, tuple(manifest["classes"])),
-        calibrators={name: [Calibrator.from_json(c) for c in fits] for name, fits in calibrators.items()},
-        meta=meta_from_json(stack),
-        rules={name: Rule.from_json(rule) for name, rule in rules.items()},
-        shipped=str(stack["shipped"]),
-        config_hash=str(manifest["config_hash"]),
-    )
-
-
 def load(run: str | Path) -> Bundle:
     """Open a finished run folder for predictions; see :class:`Bundle`."""
     return Bundle.load(run)
-
-
-def predict_to_file(
-    run: Path, data: Path, out: Path, *, device: str = "auto", workers: int | None = None, bars: Bars = silent
-) -> Predictions:
-    """Predict new data with a finished run and write the result.
-
-    A dataset folder gives a file like ``predictions.npz``; a table, for a run on tables, class probabilities per row.
-    """
-    bundle = load(run)
-    if bundle.task.name not in TASKS:
-        # Imported here: tables need the whole engine, which needs this module.
-        from stacking.table import predict_table_to_file
-
-        return predict_table_to_file(bundle, Path(data), Path(out), bars=bars)
-    predictions = bundle.predict(data, device=device, workers=workers, bars=bars)
-    write_predictions(Path(out), predictions)
-    return predictions

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from features.backend import resolve_device
-from features.extract import build_table
+from features.build import build_table
+from features.device import resolve_device
 from showers.dataset import Dataset
 from showers.progress import Bars, silent
 from showers.schema import InputError, task_named
-from stacking.config import StackConfig
-from stacking.engine import Job, StackResult, run
 from stacking.events import ShowerEvents
-from stacking.resources import Cost, measured
+from stacking.run.config import StackConfig
+from stacking.run.engine import Job, StackResult, run
+from stacking.tasks.resources import Cost, measured
 
 __all__ = ["StackResult", "stack"]
 

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from features.backend import resolve_device
+from features.device import resolve_device
 from models.base import Batch
 from models.registry import LearnerSpec
 from showers.files import atomic_path, hash_file, write_json
 from showers.progress import Bars, silent
 from showers.schema import TASKS, InputError, Task
 from stacking.bundle import Bundle
-from stacking.chain import Predictions
-from stacking.config import TableConfig
-from stacking.engine import Job, StackResult, run
 from stacking.events import GROUP_COLUMN, LABEL_COLUMN, Events, TableEvents
+from stacking.predict.chain import Predictions
+from stacking.run.config import TableConfig
+from stacking.run.engine import Job, StackResult, run
 from stacking.table_metrics import table_metrics
 
 MAX_CLASSES = 100

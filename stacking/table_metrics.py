@@ -9,7 +9,7 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 
 from scoring.intervals import LEVEL, accuracy_interval
-from stacking.softmax import log_loss_per_event
+from stacking.combine.softmax import log_loss_per_event
 
 
 def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import nn
 from models.inputs import InputTransform
 from models.networks.learner import NetworkLearner
 from models.networks.parts import N_CELLS, N_CHANNELS
-from models.step import Output
+from models.training.step import Output
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU}
 

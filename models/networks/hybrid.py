@@ -14,7 +14,7 @@ from torch import nn
 from models.inputs import InputTransform
 from models.networks.learner import NetworkLearner
 from models.networks.parts import N_CHANNELS, mlp
-from models.step import Output
+from models.training.step import Output
 
 
 class ChannelAttention(nn.Module):

@@ -18,16 +18,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from models import augmentation
 from models.base import Batch, Learner
 from models.checks import check_grids, check_settings, check_training
 from models.inputs import InputTransform
-from models.loading import EventTensors, GridSource
 from models.networks.parts import GridFront, fit_front
 from models.posterior import class_weight_vector, event_log_loss, log_softmax, undo_training_prior
 from models.saving import plain, read_header, write_header
-from models.step import TrainingSettings
-from models.training import History, predict_logits, train
+from models.training import augmentation
+from models.training.loading import EventTensors, GridSource
+from models.training.loop import History, predict_logits, train
+from models.training.step import TrainingSettings
 from showers.files import atomic_path
 from showers.progress import Progress
 from showers.schema import AGE, GRID_SHAPE, SCALAR_NAMES, InputError
@@ -51,10 +51,10 @@ INPUT_DEFAULTS: dict[str, Any] = {
 class NetworkLearner(Learner):
     """Base of all networks.
 
-    Settings common to all: the fields of :class:`models.step.TrainingSettings`; ``scalars`` (reconstructed scalars
-    that join the inputs, where the protocol has them and the table does not), ``grid`` (``log1p`` standardised, or
-    ``raw`` MeV), ``augment`` (the 8 symmetries), ``size_jitter`` (standard deviation, in lg, of a common random shift
-    of Ne and Nmu in training), ``channels_last``, ``deterministic``, ``class_weights``.
+    Settings common to all: the fields of :class:`models.training.step.TrainingSettings`; ``scalars`` (reconstructed
+    scalars that join the inputs, where the protocol has them and the table does not), ``grid`` (``log1p`` standardised,
+    or ``raw`` MeV), ``augment`` (the 8 symmetries), ``size_jitter`` (standard deviation, in lg, of a common random
+    shift of Ne and Nmu in training), ``channels_last``, ``deterministic``, ``class_weights``.
     A subclass adds its own in ``defaults`` and gives :meth:`build`.
     """
 
@@ -300,7 +300,7 @@ class Assembled(nn.Module):
         self.network = network
 
     def forward(self, grids: torch.Tensor | None, inputs: torch.Tensor) -> Any:
-        """Return the network's :class:`models.step.Output` for raw grids (n, 16, 16, 2) and inputs (n, S)."""
+        """Return the network's :class:`models.training.step.Output` for raw grids (n, 16, 16, 2) and inputs (n, S)."""
         if self.front is not None:
             assert grids is not None
             return self.network(self.front(grids), inputs)

@@ -14,7 +14,7 @@ from torch import nn
 from models.inputs import InputTransform
 from models.networks.learner import NetworkLearner
 from models.networks.parts import N_CHANNELS
-from models.step import Output
+from models.training.step import Output
 
 POOLED_SIDE = 3
 """Side of the last feature map: 16 -> 15 -> 14 -> 12 -> 11 -> 8 -> 4 -> 3."""

@@ -24,7 +24,7 @@ from models.networks.learner import NetworkLearner
 from models.networks.parts import N_CHANNELS
 from models.networks.stations import N_INVARIANT, StationTokens, invariant_inputs
 from models.networks.tabular import ResidualBlock
-from models.step import Output
+from models.training.step import Output
 
 LG_A: dict[str, float] = {
     "proton": 0.0,

@@ -18,7 +18,7 @@ from models.inputs import InputTransform
 from models.networks.learner import NetworkLearner
 from models.networks.parts import Attention, mlp
 from models.networks.stations import N_INVARIANT, N_TOKEN, StationTokens, invariant_inputs
-from models.step import Output
+from models.training.step import Output
 from showers.array import HAS_STATION, SIDE
 from showers.schema import InputError
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from models.inputs import InputTransform
 from models.networks.learner import NetworkLearner
-from models.step import Output
+from models.training.step import Output
 
 
 class ResidualBlock(nn.Module):

@@ -18,9 +18,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from features.backend import decode_float16
-from features.detector import PUBLISHED, Response
+from features.device import decode_float16
 from features.events import Events, make_events
+from features.lateral.constants import PUBLISHED, Response
 from showers import array
 from showers.dataset import write_dataset
 from showers.lateral import axis_distance, rho_electron, rho_muon

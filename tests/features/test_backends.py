@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from features import compute
-from features.backend import (
+from features.catalogue import CATALOGUE, GROUPS
+from features.device import (
     CPU_CHUNK,
     GPU_CHUNK,
     chunk_size,
@@ -16,10 +17,9 @@ from features.backend import (
     resolve_device,
     to_host,
 )
-from features.catalogue import CATALOGUE, GROUPS
-from features.lateral_fit import fit_reference
-from features.sums import sum_reference
-from features.sums_numba import sum_fused
+from features.lateral.reference import fit_reference
+from features.stations.cpu import sum_fused
+from features.stations.sums import sum_reference
 from showers.schema import InputError
 
 ALL = frozenset(GROUPS)
@@ -76,11 +76,11 @@ def test_devices(monkeypatch):
     assert resolve_device("cpu") == "cpu"
     with pytest.raises(InputError, match="unknown device 'gpu'"):
         resolve_device("gpu")
-    monkeypatch.setattr("features.backend._find_gpu", lambda: "no CUDA device answers")
+    monkeypatch.setattr("features.device._find_gpu", lambda: "no CUDA device answers")
     assert resolve_device("auto") == "cpu"
     with pytest.raises(InputError, match="no CUDA device answers"):
         resolve_device("cuda")
-    monkeypatch.setattr("features.backend._find_gpu", lambda: None)
+    monkeypatch.setattr("features.device._find_gpu", lambda: None)
     assert resolve_device("auto") == resolve_device("cuda") == "cuda"
     assert (chunk_size("cpu"), chunk_size("cuda")) == (CPU_CHUNK, GPU_CHUNK)
 

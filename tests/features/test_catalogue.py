@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.backend import namespace
+from features.build import build_table, column_names
 from features.catalogue import CATALOGUE, GROUPS, NOT_LEARNED, SETS, feature_set, listing
-from features.extract import build_table, column_names
-from features.fit import POSITION_GROUP
+from features.device import namespace
+from features.groups.lateral import POSITION_GROUP
 from showers.schema import InputError
 
 DOCS = Path(__file__).parents[2] / "docs" / "features.md"

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from features import extract
+from features import build
+from features.build import build_table, compute_rows
 from features.catalogue import CATALOGUE, feature_set
-from features.extract import build_table, compute_rows
 from features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, default_path, part_path
 from showers.dataset import Dataset
 from showers.progress import silent
@@ -21,7 +21,7 @@ from showers.schema import InputError
 @pytest.fixture
 def small_shards(monkeypatch):
     """Shards of one chunk, so that a small set has several."""
-    monkeypatch.setattr(extract, "SHARD_EVENTS", 512)
+    monkeypatch.setattr(build, "SHARD_EVENTS", 512)
 
 
 def _all(table):
@@ -56,7 +56,7 @@ def test_same_bits_for_any_number_of_workers_and_shards(write, draw, tmp_path, m
     one = build_table(folder, tmp_path / "one", workers=1)
     two = build_table(folder, tmp_path / "two", workers=2)
     assert len(one.parts()) == 3
-    monkeypatch.setattr(extract, "SHARD_EVENTS", 16_384)
+    monkeypatch.setattr(build, "SHARD_EVENTS", 16_384)
     whole = build_table(folder, tmp_path / "whole", workers=1)
     assert len(whole.parts()) == 1
     _same_bits(_all(one), _all(two))
@@ -68,7 +68,7 @@ def test_chunk_size_changes_at_most_two_ulp(write, draw, monkeypatch):
     groups = frozenset(feature.group for feature in CATALOGUE.values())
     usual = compute_rows(data, 0, 600, groups).to_numpy()
     for size in (64, 113, 600):
-        monkeypatch.setattr(extract, "chunk_size", lambda device, size=size: size)
+        monkeypatch.setattr(build, "chunk_size", lambda device, size=size: size)
         other = compute_rows(data, 0, 600, groups).to_numpy()
         np.testing.assert_array_equal(np.isnan(usual), np.isnan(other))
         some = ~np.isnan(usual)
@@ -80,7 +80,7 @@ def test_chunk_size_changes_at_most_two_ulp(write, draw, monkeypatch):
 def test_resumes_and_reuses(write, draw, monkeypatch):
     folder = write(draw(1_100))
     written = []
-    original = extract.write_shard
+    original = build.write_shard
 
     def stopping(number, *arguments):
         if number == 2:
@@ -88,7 +88,7 @@ def test_resumes_and_reuses(write, draw, monkeypatch):
         written.append(number)
         return original(number, *arguments)
 
-    monkeypatch.setattr(extract, "write_shard", stopping)
+    monkeypatch.setattr(build, "write_shard", stopping)
     with pytest.raises(KeyboardInterrupt):
         build_table(folder, workers=1)
     with pytest.raises(InputError, match="unfinished"):
@@ -99,13 +99,13 @@ def test_resumes_and_reuses(write, draw, monkeypatch):
         written.append(number)
         return original(number, *arguments)
 
-    monkeypatch.setattr(extract, "write_shard", counting)
+    monkeypatch.setattr(build, "write_shard", counting)
     table = build_table(folder, workers=1)
     assert written == [0, 1, 2]
     assert part_path(table.folder, 0).stat().st_mtime_ns == first
     build_table(folder, workers=1)
     assert written == [0, 1, 2]
-    monkeypatch.setattr(extract, "code_version", lambda: "another")
+    monkeypatch.setattr(build, "code_version", lambda: "another")
     build_table(folder, workers=1)
     assert written == [0, 1, 2, 0, 1, 2]
 

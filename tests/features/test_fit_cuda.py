@@ -9,18 +9,18 @@ import subprocess
 import numpy as np
 import pytest
 
-from features.backend import namespace
-from features.detector import PUBLISHED
+from features.device import namespace
 from features.events import stations
-from features.fit_cuda import OPTIONS, kernel_source
-from features.lateral_fit import RawFit, fit_reference
+from features.lateral.constants import PUBLISHED
+from features.lateral.gpu import OPTIONS, kernel_source
+from features.lateral.reference import RawFit, fit_reference
 
 XP = namespace("cpu")
 
 
 def test_nvrtc_compiles_the_kernel():
     nvrtc = pytest.importorskip("cupy.cuda").nvrtc
-    program = nvrtc.createProgram(kernel_source(PUBLISHED), "lateral_fit.cu", [], [])
+    program = nvrtc.createProgram(kernel_source(PUBLISHED), "kernel.cu", [], [])
     try:
         nvrtc.compileProgram(program, [*OPTIONS, "--gpu-architecture=compute_80"])
     except nvrtc.NVRTCError:

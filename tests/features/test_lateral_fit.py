@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from iminuit import Minuit
 
-from features import fit
-from features.backend import namespace
-from features.fit_numba import fit_fused
-from features.lateral_fit import RawFit, fit_reference
-from features.station_model import (
+from features.device import namespace
+from features.groups import lateral
+from features.lateral.cpu import fit_fused
+from features.lateral.model import (
     electron_density,
     electron_terms,
     freeze_electron,
@@ -20,7 +19,8 @@ from features.station_model import (
     offsets,
     signals,
 )
-from features.sums import sum_reference
+from features.lateral.reference import RawFit, fit_reference
+from features.stations.sums import sum_reference
 
 XP = namespace("cpu")
 
@@ -30,7 +30,7 @@ def fitted(drawn):
     """Features of the fits of all drawn showers."""
     events = drawn.events(XP)
     raw = fit_fused(events)
-    return raw, fit.compute(events, raw, sum_reference(events, raw))
+    return raw, lateral.compute(events, raw, sum_reference(events, raw))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_saturated_stations_are_lower_limits(draw):
     assert (bright.matrices[..., 0].astype(np.float32) >= 30_000).any(axis=(1, 2)).mean() > 0.2
     events = bright.events(XP)
     raw = fit_fused(events)
-    columns = fit.compute(events, raw, sum_reference(events, raw))
+    columns = lateral.compute(events, raw, sum_reference(events, raw))
     gap = columns["fit_lg_ne"] - bright.truth["lg_ne"].to_numpy()
     assert abs(np.median(gap)) < 0.01
     assert np.quantile(np.abs(gap), 0.95) < 0.08
@@ -208,6 +208,6 @@ def test_background_of_muons_matters(draw):
     faint = draw(1_500, seed=8, lg_ne=(4.5, 4.8))
     events = faint.events(XP)
     raw = fit_fused(events)
-    columns = fit.compute(events, raw, sum_reference(events, raw))
+    columns = lateral.compute(events, raw, sum_reference(events, raw))
     pull = (columns["fit_lg_ne"] - faint.truth["lg_ne"].to_numpy()) / columns["fit_lg_ne_err"]
     assert abs(np.median(pull)) < 0.15

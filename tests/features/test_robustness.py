@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features import compute
-from features.backend import decode_float16, namespace
 from features.catalogue import CATALOGUE, GROUPS
+from features.device import decode_float16, namespace
 
 XP = namespace("cpu")
 ALL = frozenset(GROUPS)

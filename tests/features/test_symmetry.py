@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from features import compute
-from features.backend import decode_float16, namespace
 from features.catalogue import CATALOGUE, FIT_GROUPS, GROUPS
-from features.fit import POSITION_GROUP
+from features.device import decode_float16, namespace
+from features.groups.lateral import POSITION_GROUP
 
 XP = namespace("cpu")
 ALL = frozenset(GROUPS)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from models import augmentation
 from models.base import Batch
 from models.networks.flat import FlatMLPLearner
 from models.networks.hybrid import HybridLearner
@@ -21,6 +20,7 @@ from models.networks.resnet import ResNetLearner
 from models.networks.settransformer import HitTransformerLearner, SetTransformerLearner
 from models.networks.vit import ViTLearner
 from models.registry import create, load, spec
+from models.training import augmentation
 from showers.schema import COMPOSITION, InputError
 
 CLASSES = COMPOSITION.classes

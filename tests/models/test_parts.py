@@ -12,15 +12,16 @@ import pytest
 import torch
 import xgboost as xgb
 
-from models import augmentation, registry
-from models.average import Average
+from models import registry
 from models.base import Batch
-from models.forest import RegressionForest
+from models.catalogue.average import Average
 from models.inputs import InputTransform
-from models.lightgbm import LightGBM
 from models.posterior import class_weight_vector, log_sigmoid_pair, log_softmax, undo_training_prior
 from models.saving import HEADER_FILE, plain
-from models.xgboost import check_ran_on_cuda
+from models.tables.forest import RegressionForest
+from models.tables.lightgbm import LightGBM
+from models.tables.xgboost import check_ran_on_cuda
+from models.training import augmentation
 from showers.array import HAS_STATION, OUTER, X_M, Y_M
 from showers.schema import COMPOSITION, GAMMA, InputError
 
@@ -193,7 +194,7 @@ def test_average_is_the_mean_of_its_members_and_survives_the_disk(
     rare_gammas: tuple[Any, Any, Any], tmp_path: Path
 ) -> None:
     train, valid, test = rare_gammas
-    member = {"learner": "models.lightgbm:LightGBM", "settings": {"rounds": 20}}
+    member = {"learner": "models.tables.lightgbm:LightGBM", "settings": {"rounds": 20}}
     for space in ("probability", "log"):
         average = Average(GAMMA.classes, {"members": [member] * 2, "space": space})
         average.fit(train.batch, valid.batch, seed=1)

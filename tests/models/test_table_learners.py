@@ -11,9 +11,9 @@ import pytest
 from catboost.utils import get_gpu_device_count
 
 from models.base import Batch, Learner
-from models.lightgbm import gpu_device
 from models.posterior import event_log_loss
 from models.registry import LEARNERS, create, load, spec
+from models.tables.lightgbm import gpu_device
 from showers.schema import COMPOSITION, InputError
 
 CLASSES = COMPOSITION.classes
@@ -231,7 +231,7 @@ def test_long_tables_are_predicted_in_parts(
 ) -> None:
     batch = gaussians[2].batch
     whole = {name: learner.predict_log_proba(batch) for name, learner in learners.items() if name != "mlp"}
-    monkeypatch.setattr("models.table.PREDICT_ROWS", 400)
+    monkeypatch.setattr("models.tables.base.PREDICT_ROWS", 400)
     for name, expected in whole.items():
         np.testing.assert_allclose(learners[name].predict_log_proba(batch), expected, atol=1e-12, err_msg=name)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from report.display import FIT_COLUMNS, Shower, draw_event, event_picture, read_showers, ring_means
-from report.section_events import chosen_events
-from report.style import as_svg
+from report.pictures.style import as_svg
+from report.sections.events import chosen_events
 from showers.array import X_M, Y_M
 from showers.dataset import Dataset
 from showers.schema import InputError
@@ -32,7 +32,7 @@ def test_an_event_is_drawn_without_labels(composition_world: tuple[Path, Path], 
 
 
 def test_fits_of_the_display_are_those_of_the_table(tiny_composition: Path) -> None:
-    from features.extract import build_table
+    from features.build import build_table
 
     folder = tiny_composition / "composition_test"
     table = build_table(folder, workers=1)

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from report.compare import compare
 from report.doctor import findings
-from report.leaderboard import Standing, leaderboard, march_of_nines, scores, standing
+from report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing
+from report.public.submission import write_submission, yaml_lines
 from report.published import PUBLISHED, published_for
-from report.submission import write_submission, yaml_lines
 from scoring.score import score_file
 from showers.files import read_json, write_json, write_npz
 from showers.schema import COMPOSITION, GAMMA, InputError

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.extract import build_table
+from features.build import build_table
 from models.base import Batch
 from models.registry import create, spec
 from report.importance import group_of, importances, shuffle

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from report.picture_composition import (
+from report.pictures.composition import (
     by_class_and_energy_picture,
     by_energy_picture,
     confusion_picture,
     error_by_class_picture,
     reliability_picture,
 )
-from report.picture_gamma import roc_picture, scores_picture, survival_by_bin_picture, survival_curve
-from report.picture_importance import gain_picture, shuffle_picture
-from report.picture_learners import Point, learners_picture, training_picture
-from report.picture_plane import plane_picture
-from report.style import as_svg
+from report.pictures.gamma import roc_picture, scores_picture, survival_by_bin_picture, survival_curve
+from report.pictures.importance import gain_picture, shuffle_picture
+from report.pictures.learners import Point, learners_picture, training_picture
+from report.pictures.plane import plane_picture
+from report.pictures.style import as_svg
 from scoring.intervals import Interval
 from scoring.paired import paired_mean
 from scoring.read import Truth

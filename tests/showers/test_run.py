@@ -121,7 +121,7 @@ def test_preselection_loses_less_than_a_thousandth() -> None:
 
 
 def test_truth_is_never_needed_or_read(tmp_path: Path) -> None:
-    from features.extract import build_table
+    from features.build import build_table
 
     folder, _ = simulate(COMPOSITION, tmp_path / "a", n_train=300, n_test=1, train_cuts="test")
     before = build_table(folder, tmp_path / "t1", workers=1)

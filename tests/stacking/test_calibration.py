@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models.posterior import log_softmax
-from stacking.calibration import Calibrator, cross_fit, fit_calibrator, identity, reliability
-from stacking.softmax import log_loss_per_event
+from stacking.combine.calibration import Calibrator, cross_fit, fit_calibrator, identity, reliability
+from stacking.combine.softmax import log_loss_per_event
 
 N = 6000
 

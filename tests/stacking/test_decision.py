@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 
 from models.posterior import log_softmax
 from scoring.composition import expected_fraction_error, mixture_fractions
-from stacking.decision import (
+from stacking.decide.decision import (
     GAP,
     Rule,
     argmax_rule,

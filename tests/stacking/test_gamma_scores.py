@@ -7,7 +7,13 @@ import pytest
 
 from models.posterior import log_sigmoid_pair
 from scoring.gamma import hadron_survival
-from stacking.gamma_scores import gamma_scores, log_survivals, mean_log_survival, paired_log_survival, threshold_table
+from stacking.decide.gamma_scores import (
+    gamma_scores,
+    log_survivals,
+    mean_log_survival,
+    paired_log_survival,
+    threshold_table,
+)
 
 
 def _events(n: int = 20_000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -14,14 +14,14 @@ import pytest
 
 import models
 import stacking
-from features.extract import build_table
+from features.build import build_table
 from models.posterior import log_softmax
 from showers.schema import COMPOSITION, GAMMA, InputError, Task
-from stacking.config import StackConfig
+from stacking.combine.gate import decide_gate, leak_remark
+from stacking.combine.judges import GammaJudge, LogLossJudge
 from stacking.events import ShowerEvents
-from stacking.gate import decide_gate, leak_remark
-from stacking.judges import GammaJudge, LogLossJudge
 from stacking.pipeline import stack
+from stacking.run.config import StackConfig
 from stacking.table import TableConfig, stack_table
 from tests.stacking.conftest import gaussians
 from tests.stacking.fakes import Leaking
@@ -204,6 +204,6 @@ def test_leak_remark_needs_a_large_and_significant_difference() -> None:
 
 
 def test_gamma_task_uses_the_survival_judge() -> None:
-    from stacking.judges import judge_for
+    from stacking.combine.judges import judge_for
 
     assert isinstance(judge_for(GAMMA), GammaJudge)

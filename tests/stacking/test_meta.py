@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from models.posterior import log_softmax
-from stacking.judges import CompositionJudge, GammaJudge, LogLossJudge
-from stacking.meta import META_LEARNERS, LogPool, StackInputs, meta_from_json, meta_to_json
-from stacking.nested import HADRON_WEIGHT, choose_and_fit, event_weights
-from stacking.softmax import fit_pool, log_loss_per_event
+from stacking.combine.judges import CompositionJudge, GammaJudge, LogLossJudge
+from stacking.combine.meta import META_LEARNERS, LogPool, StackInputs, meta_from_json, meta_to_json
+from stacking.combine.nested import HADRON_WEIGHT, choose_and_fit, event_weights
+from stacking.combine.softmax import fit_pool, log_loss_per_event
 
 N = 5000
 

@@ -20,18 +20,18 @@ import stacking
 from models.registry import spec
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, InputError
-from stacking.bundle import predict_to_file
-from stacking.config import StackConfig
 from stacking.events import TableEvents
-from stacking.folds import judged_events
+from stacking.output import predict_to_file
 from stacking.pipeline import stack
+from stacking.run.config import StackConfig
 from stacking.table import TableConfig, stack_table
+from stacking.tasks.folds import judged_events
 
 QUICK = {"preset": "quick", "folds": 3, "device": "cpu", "workers": 1}
 SMALL_LEARNERS = {"lightgbm": {"rounds": 30}, "random_forest": {"trees": 20}}
 
 
-def _run(data: Path, run: Path, task: str = "composition", **options: object) -> stacking.engine.StackResult:
+def _run(data: Path, run: Path, task: str = "composition", **options: object) -> stacking.run.engine.StackResult:
     standard: dict[str, object] = {**QUICK, "learners": tuple(SMALL_LEARNERS), "settings": SMALL_LEARNERS}
     return stack(StackConfig(task=task, data=data, run=run, **{**standard, **options}))
 
@@ -103,9 +103,9 @@ def test_a_finished_run_is_not_done_again(finished: Path, tiny_composition: Path
 CHILD = """
 import sys
 from pathlib import Path
-from stacking.config import StackConfig
+from stacking.run.config import StackConfig
 from stacking.events import TableEvents
-from stacking.folds import judged_events
+from stacking.tasks.folds import judged_events
 from stacking.pipeline import stack
 from stacking.table import TableConfig, stack_table
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import pytest
 
 import stacking
 from showers.schema import InputError
-from stacking.bundle import predict_to_file
-from stacking.softmax import log_loss_per_event
+from stacking.combine.softmax import log_loss_per_event
+from stacking.output import predict_to_file
 from stacking.table import TableConfig, predict_table, stack_table
 from stacking.table_metrics import area_under_curve
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from showers.schema import InputError
-from stacking.unfolding import read_response, unfold, unfold_composition, write_response
+from stacking.decide.unfolding import read_response, unfold, unfold_composition, write_response
 
 CONFUSION = np.array(
     [

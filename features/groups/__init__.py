@@ -1,0 +1,1 @@
+"""Feature groups: one file a group, which declares its columns and computes them."""

@@ -1,0 +1,169 @@
+"""How uneven the signal is around the axis: LCm, tail sums, dipole and quadrupole of the residuals.
+
+Hadron showers are clumped by sub-showers and single muons; photon showers are smooth. Expectations come from the
+fit, so that nothing has to be trained.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from features.bounds import LG_E, defined, held
+from features.events import Events
+from features.feature import Feature
+from features.stations.sums import LCM_RINGS_M, Sums
+
+GROUP = "asymmetry"
+HERE = "this project"
+LCM = "R. Conceicao et al., arXiv:2204.12337, 2304.02988"
+TAIL = "R. Conceicao et al., arXiv:2309.17217; Wilson-Hilferty tail of the compound Poisson"
+ALPHAS = (0.5, 1.0, 2.0)
+"""Exponents of the survival term -lg(tail probability)."""
+MAX_EXCESS = 10.0
+CHANNELS = (("e", "e/gamma"), ("mu", "muon"))
+
+
+def _declare() -> tuple[Feature, ...]:
+    columns = []
+    for channel, words in CHANNELS:
+        for low, high in LCM_RINGS_M:
+            ring = f"{int(low)}_{int(high)}"
+            columns += [
+                Feature(
+                    f"lcm_{channel}_{ring}",
+                    "lg",
+                    f"LCm of the {words} signals, {int(low)} to {int(high)} m",
+                    "lg(2/(n(n-1)) sum (S_i - S_j)^2 / <S>)",
+                    LCM,
+                    GROUP,
+                    -20,
+                    12,
+                ),
+                Feature(
+                    f"lcm_{channel}_{ring}_excess",
+                    "lg",
+                    f"the same over the fit's expectation, {int(low)} to {int(high)} m",
+                    "lg(sum (S_i - S_j)^2 / expected)",
+                    LCM,
+                    GROUP,
+                    -20,
+                    20,
+                ),
+            ]
+        columns += [
+            Feature(
+                f"tail_{channel}_{alpha:g}".replace(".", ""),
+                "1",
+                f"tail sum of the {words} stations beyond 42 m, alpha = {alpha:g}",
+                f"mean of (-lg P(S >= seen))^{alpha:g}",
+                TAIL,
+                GROUP,
+                0,
+                1e4,
+            )
+            for alpha in ALPHAS
+        ]
+        columns += [
+            Feature(
+                f"dipole_{channel}",
+                "1",
+                f"dipole of the {words} residuals around the axis",
+                "|sum z exp(i phi)| / sqrt(n)",
+                HERE,
+                GROUP,
+                0,
+                1e4,
+            ),
+            Feature(
+                f"quadrupole_{channel}",
+                "1",
+                f"quadrupole of the {words} residuals",
+                "|sum z exp(2 i phi)| / sqrt(n)",
+                HERE,
+                GROUP,
+                0,
+                1e4,
+            ),
+            Feature(
+                f"dipole_{channel}_azimuth",
+                "1",
+                f"dipole of the {words} residuals along the shower's azimuth",
+                "sum z cos(phi - azimuth) / sqrt(n)",
+                HERE,
+                GROUP,
+                -1e4,
+                1e4,
+            ),
+        ]
+    columns.append(
+        Feature(
+            "centroid_core_m",
+            "m",
+            "centroid of ln(1 + e/gamma) to the fitted core",
+            "distance on the ground",
+            HERE,
+            GROUP,
+            0,
+            300,
+        )
+    )
+    return tuple(columns)
+
+
+FEATURES: tuple[Feature, ...] = _declare()
+
+
+def compute(events: Events, sums: Sums, core: tuple[Any, Any]) -> dict[str, Any]:
+    """Return the features of this group, each (n,) float32; NaN without a fit, or with fewer than 2 stations in a ring.
+
+    Parameters
+    ----------
+    core
+        Fitted core x and y, (n,) each.
+    """
+    xp, here = events.xp, events.stations
+    columns: dict[str, Any] = {}
+    for channel, _ in CHANNELS:
+        columns.update(_lcm(channel, sums[f"lcm_{channel}"], xp))
+        columns.update(_pattern(channel, sums, xp))
+    weight = xp.log1p(events.electron_mev)
+    total = xp.sum(weight, axis=1) + 1e-20
+    gap_x = xp.sum(weight * here.x_m, axis=1) / total - core[0]
+    gap_y = xp.sum(weight * here.y_m, axis=1) / total - core[1]
+    columns["centroid_core_m"] = xp.sqrt(gap_x * gap_x + gap_y * gap_y)
+    return {name: defined(sums["fitted"], values, xp) for name, values in columns.items()}
+
+
+def _lcm(channel: str, sums: list[Any], xp: ModuleType) -> dict[str, Any]:
+    """LCm per ring: sum over pairs of (S_i - S_j)^2 is n sum S^2 - (sum S)^2.
+
+    Parameters
+    ----------
+    sums
+        Per ring, (n, rings) each: stations, sum S, sum S^2, sum of expectations, of their squares, and of variances.
+    """
+    n, total, square, mean, mean_square, spread = sums
+    pairs = xp.maximum(n * square - total * total, xp.zeros_like(n))
+    predicted = n * (spread + mean_square) - spread - mean * mean
+    enough = (n >= 2.0) & (total > 0.0)
+    norm = xp.where(enough, 0.5 * (n - 1.0) * total, xp.ones_like(n))
+    value = defined(enough, xp.log(pairs / norm + 1e-12) * LG_E, xp)
+    ratio = (pairs + 1e-6) / (xp.maximum(predicted, xp.zeros_like(n)) + 1e-6)
+    excess = defined(enough, held(xp.log(ratio) * LG_E, MAX_EXCESS, xp), xp)
+    columns = {}
+    for k, (low, high) in enumerate(LCM_RINGS_M):
+        columns[f"lcm_{channel}_{int(low)}_{int(high)}"] = value[:, k]
+        columns[f"lcm_{channel}_{int(low)}_{int(high)}_excess"] = excess[:, k]
+    return columns
+
+
+def _pattern(channel: str, sums: Sums, xp: ModuleType) -> dict[str, Any]:
+    n_far, root = sums[f"{channel}_far_live"] + 1e-6, xp.sqrt(sums[f"{channel}_live"] + 1e-6)
+    columns = {f"tail_{channel}_{name}": sums[f"{channel}_tail_{name}"] / n_far for name in ("05", "1", "2")}
+    dipole = (sums[f"{channel}_dipole_cos"], sums[f"{channel}_dipole_sin"])
+    quadrupole = (sums[f"{channel}_quadrupole_cos"], sums[f"{channel}_quadrupole_sin"])
+    columns[f"dipole_{channel}"] = xp.sqrt(dipole[0] ** 2 + dipole[1] ** 2) / root
+    columns[f"quadrupole_{channel}"] = xp.sqrt(quadrupole[0] ** 2 + quadrupole[1] ** 2) / root
+    columns[f"dipole_{channel}_azimuth"] = dipole[0] / root
+    return columns

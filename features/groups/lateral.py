@@ -1,0 +1,215 @@
+"""Features of the lateral fits: sizes, shapes, their errors and the quality of the description."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+from features.bounds import LG_E, defined
+from features.events import Events
+from features.feature import Feature
+from features.lateral import linear
+from features.lateral.model import (
+    ELECTRON_G_REF,
+    ELECTRON_PIVOT_M,
+    MUON_G_REF,
+    electron_density,
+    muon_density,
+)
+from features.lateral.reference import RawFit
+from features.stations.sums import Sums
+from showers.lateral import electron_normalisation, muon_normalisation
+
+ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP = "electron-fit", "muon-fit", "position"
+KASCADE = "W. D. Apel et al., Astropart. Phys. 24 (2006) 467"
+HERE = "this project"
+HALF_SIDE_M = 104.0
+"""Half the side of the square that the 16 x 16 cells cover."""
+MAX_AGE = 1.5
+"""Beyond it the integral of the distribution grows without limit; sizes are quoted with this age."""
+TRUNCATED_M = (40.0, 200.0)
+"""Range of KASCADE's truncated muon number."""
+GAUSS = (
+    (-0.9324695142, 0.1713244924),
+    (-0.6612093865, 0.3607615730),
+    (-0.2386191861, 0.4679139346),
+    (0.2386191861, 0.4679139346),
+    (0.6612093865, 0.3607615730),
+    (0.9324695142, 0.1713244924),
+)
+"""Six-point Gauss-Legendre nodes and weights."""
+
+FEATURES: tuple[Feature, ...] = (
+    Feature("fit_core_x_m", "m", "fitted core, x", "minimum of the electron fit", KASCADE, POSITION_GROUP, -151, 151),
+    Feature("fit_core_y_m", "m", "fitted core, y", "minimum of the electron fit", KASCADE, POSITION_GROUP, -151, 151),
+    Feature(
+        "fit_core_r_m", "m", "fitted core from the array's centre", "sqrt(x^2 + y^2)", HERE, ELECTRON_GROUP, 0, 213
+    ),
+    Feature(
+        "fit_core_edge_m",
+        "m",
+        "fitted core to the array's edge, negative outside",
+        "104 m - max(|x|, |y|)",
+        HERE,
+        ELECTRON_GROUP,
+        -47,
+        104,
+    ),
+    Feature(
+        "fit_lg_ne",
+        "lg",
+        "electron number of the fit",
+        "lg of the integral of rho_e over the plane",
+        KASCADE,
+        ELECTRON_GROUP,
+        -13,
+        10,
+    ),
+    Feature("fit_age", "1", "lateral age of the fit", "s of rho_e", KASCADE, ELECTRON_GROUP, -0.31, 2.21),
+    Feature("fit_lg_rho50", "lg m^-2", "electron density at 50 m", "lg rho_e(50 m)", HERE, ELECTRON_GROUP, -9, 9),
+    Feature(
+        "fit_core_err_m",
+        "m",
+        "error of the core",
+        "sqrt(var x + var y), inverse Fisher matrix",
+        HERE,
+        ELECTRON_GROUP,
+        0,
+        90,
+    ),
+    Feature("fit_lg_ne_err", "lg", "error of fit_lg_ne", "inverse Fisher matrix", HERE, ELECTRON_GROUP, 0, 10),
+    Feature("fit_age_err", "1", "error of fit_age", "inverse Fisher matrix", HERE, ELECTRON_GROUP, 0, 0.31),
+    Feature(
+        "fit_deviance_e", "1", "quality of the electron fit", "deviance / (stations - 4)", HERE, ELECTRON_GROUP, 0, 1e5
+    ),
+    Feature("fit_stations_e", "1", "e/gamma stations in the fit that were hit", "count", HERE, ELECTRON_GROUP, 0, 252),
+    Feature("fit_converged", "1", "both fits converged", "decrement below 5e-4", HERE, ELECTRON_GROUP, 0, 1),
+    Feature(
+        "fit_lg_nmu",
+        "lg",
+        "total muon number of the fit",
+        "lg of the integral of rho_mu over the plane",
+        KASCADE,
+        MUON_GROUP,
+        -9,
+        13,
+    ),
+    Feature(
+        "fit_lg_nmu_tr",
+        "lg",
+        "truncated muon number of the fit",
+        "lg of the integral of rho_mu, 40..200 m",
+        KASCADE,
+        MUON_GROUP,
+        -9,
+        13,
+    ),
+    Feature(
+        "fit_s_mu",
+        "1",
+        "shape of the muon distribution",
+        "s_mu of rho_mu; NaN with fewer than 10 muon stations beyond 40 m",
+        KASCADE,
+        MUON_GROUP,
+        0.49,
+        2.11,
+    ),
+    Feature("fit_lg_nmu_err", "lg", "error of fit_lg_nmu", "inverse Fisher matrix", HERE, MUON_GROUP, 0, 10),
+    Feature("fit_lg_nmu_tr_err", "lg", "error of fit_lg_nmu_tr", "inverse Fisher matrix", HERE, MUON_GROUP, 0, 10),
+    Feature("fit_s_mu_err", "1", "error of s_mu", "inverse Fisher matrix with the prior", HERE, MUON_GROUP, 0, 0.2),
+    Feature("fit_deviance_mu", "1", "quality of the muon fit", "deviance / (stations - 2)", HERE, MUON_GROUP, 0, 1e5),
+    Feature(
+        "fit_deviance_mu_lg",
+        "lg",
+        "largest contribution of one muon station to the deviance",
+        "lg max",
+        HERE,
+        MUON_GROUP,
+        -12,
+        6,
+    ),
+)
+MIN_SHAPE_HITS = 10.0
+UNKNOWN_LG = 5.0
+"""A size with a larger error (such as with all stations saturated) is no measurement."""
+
+
+def compute(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
+    """Return the features of the groups ``electron-fit``, ``muon-fit`` and ``position``, each (n,) float32."""
+    return {**_electron(events, fit, sums), **_muon(fit, sums, events.xp)}
+
+
+def _electron(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
+    xp = events.xp
+    core_x, core_y, level, age = fit.electron
+    within = xp.minimum(age, xp.ones_like(age) * MAX_AGE)
+    # ln N_e = L - s G_ref - ln C(s), hence d lnN_e / ds by differences of the smooth ln C.
+    ln_c = xp.log(electron_normalisation(within, xp=xp))
+    step = 0.01
+    ln_c_by_s = (
+        xp.log(electron_normalisation(within + step, xp=xp)) - xp.log(electron_normalisation(within - step, xp=xp))
+    ) / (2.0 * step)
+    by_s = -ELECTRON_G_REF - ln_c_by_s
+    v = linear.inverse(fit.electron_fisher, 4, xp)
+    var_ln_ne = v[5] + 2.0 * by_s * v[8] + by_s * by_s * v[9]
+    pivot = electron_density(xp.ones_like(level) * ELECTRON_PIVOT_M, level, age, xp)
+    error = xp.sqrt(xp.maximum(var_ln_ne, xp.zeros_like(var_ln_ne))) * LG_E
+    edge = HALF_SIDE_M - xp.maximum(xp.abs(core_x), xp.abs(core_y))
+    return {
+        "fit_core_x_m": core_x,
+        "fit_core_y_m": core_y,
+        "fit_core_r_m": xp.sqrt(core_x * core_x + core_y * core_y),
+        "fit_core_edge_m": edge,
+        "fit_lg_ne": defined(error < UNKNOWN_LG, (level - within * ELECTRON_G_REF - ln_c) * LG_E, xp),
+        "fit_age": age,
+        "fit_lg_rho50": defined(error < UNKNOWN_LG, xp.log(pivot) * LG_E, xp),
+        "fit_core_err_m": xp.sqrt(v[0] + v[2]),
+        "fit_lg_ne_err": defined(error < UNKNOWN_LG, error, xp),
+        "fit_age_err": xp.sqrt(v[9]),
+        "fit_deviance_e": defined(sums["fitted"], sums["deviance_e"] * (2.0 / (252.0 - 4.0)), xp),
+        "fit_stations_e": defined(sums["fitted"], xp.sum(events.electron_hit, axis=1), xp),
+        "fit_converged": fit.electron_converged * fit.muon_converged,
+    }
+
+
+def _muon(fit: RawFit, sums: Sums, xp: ModuleType) -> dict[str, Any]:
+    level, shape = fit.muon
+    v = linear.inverse(fit.muon_fisher, 2, xp)
+    ln_c = xp.log(muon_normalisation(shape, xp=xp))
+    step = 0.01
+    ln_c_by_s = (xp.log(muon_normalisation(shape + step, xp=xp)) - xp.log(muon_normalisation(shape - step, xp=xp))) / (
+        2.0 * step
+    )
+    total_by_s = -MUON_G_REF - ln_c_by_s
+    truncated, truncated_up = (_truncated(level, shape + ds, xp) for ds in (0.0, step))
+    truncated_by_s = (truncated_up - truncated) / step
+    enough = sums["shape_hits"] >= MIN_SHAPE_HITS
+
+    def error(by_s: Any) -> Any:
+        variance = v[0] + 2.0 * by_s * v[1] + by_s * by_s * v[2]
+        return xp.sqrt(xp.maximum(variance, xp.zeros_like(variance))) * LG_E
+
+    error_total, error_truncated = error(total_by_s), error(truncated_by_s)
+    return {
+        "fit_lg_nmu": defined(error_total < UNKNOWN_LG, (level - shape * MUON_G_REF - ln_c) * LG_E, xp),
+        "fit_lg_nmu_tr": defined(error_truncated < UNKNOWN_LG, truncated * LG_E, xp),
+        "fit_s_mu": defined(enough, shape, xp),
+        "fit_lg_nmu_err": defined(error_total < UNKNOWN_LG, error_total, xp),
+        "fit_lg_nmu_tr_err": defined(error_truncated < UNKNOWN_LG, error_truncated, xp),
+        "fit_s_mu_err": xp.sqrt(v[2]),
+        "fit_deviance_mu": defined(sums["fitted"], sums["deviance_mu"] * (2.0 / (192.0 - 2.0)), xp),
+        "fit_deviance_mu_lg": defined(sums["fitted"], xp.log(sums["deviance_mu_max"] + 1e-12) * LG_E, xp),
+    }
+
+
+def _truncated(level: Any, shape: Any, xp: Any) -> Any:
+    """Return ln of the muon number between 40 and 200 m: Gauss-Legendre in ln r of 2 pi r^2 rho."""
+    low, high = (math.log(r) for r in TRUNCATED_M)
+    total = xp.zeros_like(level)
+    for node, weight in GAUSS:
+        r_m = math.exp(0.5 * (low + high) + 0.5 * (high - low) * node)
+        # The level is kept out of the exponential so that showers without muons do not underflow.
+        density = muon_density(xp.ones_like(level) * r_m, level * 0.0, shape, xp)
+        total = total + density * (weight * 0.5 * (high - low) * 2.0 * math.pi * r_m * r_m)
+    return level + xp.log(total)

@@ -1,0 +1,173 @@
+"""Muons against electrons: counts beyond 42 m, missing muons, and deposits that the electrons cannot explain.
+
+Near the core, electrons and hadrons punch through the shielding of the muon detectors; photon showers bring few
+hadrons. So the muon channel is read in two parts: beyond 42 m it counts muons, nearer it measures punch-through.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from features.bounds import LG_E, defined, held
+from features.events import Events
+from features.feature import Feature
+from features.stations.sums import Sums
+
+GROUP = "muon-electron"
+HERE = "this project"
+MAX_DEVIATE = 100.0
+
+FEATURES: tuple[Feature, ...] = (
+    Feature("mu_far", "1", "muons seen beyond 42 m", "sum of deposits / 8.4 MeV, r > 42 m", HERE, GROUP, 0, 1e7),
+    Feature("mu_far_hits", "1", "muon stations hit beyond 42 m", "count", HERE, GROUP, 0, 192),
+    Feature("mu_far_live", "1", "live muon stations beyond 42 m", "count", HERE, GROUP, 0, 192),
+    Feature(
+        "mu_far_density_lg", "lg m^-2", "muon density beyond 42 m", "lg((mu_far + 0.5) / live area)", HERE, GROUP, -4, 4
+    ),
+    Feature(
+        "mu_far_empty_excess",
+        "1",
+        "more empty muon stations than the fit expects, beyond 42 m",
+        "(seen - expected empties) / sqrt(variance)",
+        HERE,
+        GROUP,
+        -100,
+        100,
+    ),
+    Feature(
+        "mu_far_empty_reco",
+        "1",
+        "more empty muon stations than the reconstructed N_mu expects, beyond 42 m",
+        "(seen - expected empties) / sqrt(variance), rho_mu(N_mu, s_mu = 1.3)",
+        HERE,
+        GROUP,
+        -100,
+        100,
+    ),
+    Feature(
+        "mu_far_minus_reco",
+        "1",
+        "muons seen beyond 42 m against the reconstructed N_mu",
+        "(seen - expected) / sqrt(variance)",
+        HERE,
+        GROUP,
+        -1e3,
+        1e7,
+    ),
+    Feature("mu_far_max", "1", "largest muon deposit beyond 42 m", "max of particles", HERE, GROUP, 0, 1e4),
+    Feature("mu_near", "1", "muon-channel signal within 42 m", "sum of particles, r < 42 m", HERE, GROUP, 0, 1e7),
+    Feature("mu_near_hits", "1", "muon stations hit within 42 m", "count", HERE, GROUP, 0, 60),
+    Feature(
+        "mu_near_punch_lg",
+        "lg",
+        "muon-channel signal within 42 m over expected punch-through and muons",
+        "lg((seen + 0.5) / (expected + 0.5))",
+        HERE,
+        GROUP,
+        -8,
+        8,
+    ),
+    Feature(
+        "mu_unexplained",
+        "1",
+        "muon-channel signal that electrons alone do not explain",
+        "sum of max(0, seen - punch-through - 2 sqrt(variance))",
+        HERE,
+        GROUP,
+        0,
+        1e7,
+    ),
+    Feature(
+        "mu_significance",
+        "1",
+        "significance of the muon signal over punch-through and strays",
+        "(seen - background) / sqrt(variance of background), inverse-variance weights",
+        HERE,
+        GROUP,
+        -100,
+        1e7,
+    ),
+    Feature("mu_e_fit", "lg", "muon over electron number of the fits", "fit_lg_nmu - fit_lg_ne", HERE, GROUP, -14, 8),
+    Feature(
+        "mu_e_far_lg",
+        "lg",
+        "muon over e/gamma signal beyond 42 m",
+        "lg((mu_far + 0.5) / (e_far + 0.5))",
+        HERE,
+        GROUP,
+        -6,
+        6,
+    ),
+    Feature(
+        "mu_e_40_90_lg",
+        "lg",
+        "muon over e/gamma density between 40 and 90 m",
+        "lg ratio of densities",
+        HERE,
+        GROUP,
+        -8,
+        8,
+    ),
+    Feature("mu_e_90_lg", "lg", "muon over e/gamma density beyond 90 m", "lg ratio of densities", HERE, GROUP, -8, 8),
+    Feature(
+        "mu_slope",
+        "1",
+        "muons beyond 90 m against those between 42 and 90 m",
+        "lg ratio of densities",
+        HERE,
+        GROUP,
+        -6,
+        6,
+    ),
+)
+
+
+def compute(events: Events, sums: Sums, sizes: dict[str, Any]) -> dict[str, Any]:
+    """Return the features of this group, each (n,) float32; NaN without a fit.
+
+    Parameters
+    ----------
+    sizes
+        Columns that hold ``fit_lg_ne`` and ``fit_lg_nmu``.
+    """
+    xp = events.xp
+    columns = {**_far(events, sums), **_near(sums, xp), **_ratios(sums, xp)}
+    columns["mu_e_fit"] = sizes["fit_lg_nmu"] - sizes["fit_lg_ne"]
+    return {name: defined(sums["fitted"], values, xp) for name, values in columns.items()}
+
+
+def _far(events: Events, sums: Sums) -> dict[str, Any]:
+    xp, response = events.xp, events.response
+    seen, n_live = sums["far_seen"], sums["far_live"]
+    columns = {"mu_far": seen, "mu_far_hits": sums["far_hits"], "mu_far_live": n_live, "mu_far_max": sums["far_max"]}
+    columns["mu_far_density_lg"] = xp.log((seen + 0.5) / (sums["far_area"] + 1e-3)) * LG_E
+    for name, source in (("mu_far_empty_excess", "fit"), ("mu_far_empty_reco", "reco")):
+        excess = n_live - sums["far_hits"] - sums[f"{source}_empty"]
+        columns[name] = held(excess / xp.sqrt(sums[f"{source}_empty_var"] + 0.1), MAX_DEVIATE, xp)
+    expected = sums["reco_expected"]
+    spread = xp.sqrt(response.muon_dispersion * (expected + response.muon_strays * n_live) + 0.1)
+    columns["mu_far_minus_reco"] = (seen - expected - response.muon_strays * n_live) / spread
+    return columns
+
+
+def _near(sums: Sums, xp: ModuleType) -> dict[str, Any]:
+    return {
+        "mu_near": sums["near_seen"],
+        "mu_near_hits": sums["near_hits"],
+        "mu_near_punch_lg": xp.log((sums["near_seen"] + 0.5) / (sums["near_expected"] + 0.5)) * LG_E,
+        "mu_unexplained": sums["unexplained"],
+        "mu_significance": sums["signal"] / xp.sqrt(sums["signal_var"] + 1e-20),
+    }
+
+
+def _ratios(sums: Sums, xp: ModuleType) -> dict[str, Any]:
+    def density(zone: str, channel: str) -> Any:
+        return xp.log((sums[f"{zone}_seen_{channel}"] + 0.5) / (sums[f"{zone}_area_{channel}"] + 1e-3)) * LG_E
+
+    return {
+        "mu_e_far_lg": xp.log((sums["far_seen"] + 0.5) / (sums["far_seen_e"] + 0.5)) * LG_E,
+        "mu_e_40_90_lg": density("mid", "mu") - density("mid", "e"),
+        "mu_e_90_lg": density("outer", "mu") - density("outer", "e"),
+        "mu_slope": density("outer", "mu") - density("mid", "mu"),
+    }

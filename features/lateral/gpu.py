@@ -1,0 +1,65 @@
+"""The fused lateral fit on a GPU: constants as C++ text in front of ``kernel.cu``, compiled when first needed."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from features.bounds import LG_E
+from features.events import Events, stations
+from features.lateral import model
+from features.lateral.constants import Response
+from features.lateral.options import RECIPE
+from features.lateral.reference import RawFit
+
+WARPS = 4
+"""Events per block: 46 kB of shared memory, below the 48 kB that every device has."""
+LANES = 32
+OPTIONS = ("--std=c++14",)
+
+
+def kernel_source(response: Response) -> str:
+    """Return the kernel's text with its constants."""
+    constants = {
+        "soft_m": model.SOFT_M,
+        "electron_g_ref": model.ELECTRON_G_REF,
+        "muon_g_ref": model.MUON_G_REF,
+        "muon_level_to_ln_n": model.MUON_LEVEL_TO_LN_N,
+        "muon_shape_size_ref": model.MUON_SHAPE_SIZE_REF,
+        "muon_shape_sec_ref": model.MUON_SHAPE_SEC_REF,
+        "muon_shape_low": model.MUON_SHAPE_RANGE[0],
+        "muon_shape_high": model.MUON_SHAPE_RANGE[1],
+        "lg_e": LG_E,
+    }
+    spaces = {"response": response._asdict(), "recipe": RECIPE._asdict(), "model": constants}
+    head = []
+    for space, values in spaces.items():
+        lines = [f"constexpr float {name} = {value:.9e}f;" for name, value in values.items()]
+        head.append(f"namespace {space} {{ {' '.join(lines)} }}")
+    body = Path(__file__).with_name("kernel.cu").read_text(encoding="utf-8")
+    return "\n".join([*head, f"#define WARPS {WARPS}", body])
+
+
+@lru_cache(maxsize=4)
+def _kernel(response: Response) -> Any:
+    import cupy
+
+    return cupy.RawKernel(kernel_source(response), "fit_events", options=OPTIONS)
+
+
+def fit_cuda(events: Events) -> RawFit:
+    """Fit both lateral distributions of every event on the GPU; same result as the reference."""
+    import cupy
+
+    here = stations(events.xp)
+    n = len(events)
+    muon_cells = cupy.flatnonzero(here.has_muon).astype(cupy.int32)
+    raw = cupy.empty((n, RawFit.N_COLUMNS), cupy.float32)
+    planes = [events.electron_mev, events.muon_mev, events.cos_zenith, *events.direction]
+    geometry = [here.x_m, here.y_m, here.electron_area_m2, muon_cells]
+    geometry += [values[muon_cells] for values in (here.x_m, here.y_m, here.muon_area_m2)]
+    arguments = [cupy.ascontiguousarray(array) for array in (*planes, *geometry)]
+    blocks = (-(-n // WARPS),)
+    _kernel(events.response)(blocks, (WARPS * LANES,), (*arguments, cupy.int32(n), raw))
+    return RawFit.from_columns([raw[:, k] for k in range(RawFit.N_COLUMNS)])

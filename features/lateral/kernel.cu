@@ -1,0 +1,383 @@
+// The lateral fits on a GPU: one warp fits one event, with the same steps as reference.py.
+//
+// Lanes share the stations; sums go through warp shuffles, so all lanes hold the same totals and take the same branches.
+// fit_cuda.py puts the constants (namespaces response, recipe, model) in front of this text and compiles it at run time.
+// Compiled as plain C++ (LANES = 1) it runs on a CPU, which is how its numbers are tested without a GPU.
+
+#ifdef __CUDACC__
+#define LANES 32
+#define ON_DEVICE __device__ __forceinline__
+#define SYNCHRONISE __syncwarp()
+#define NAN __int_as_float(0x7fc00000)
+#define INFINITY __int_as_float(0x7f800000)
+ON_DEVICE float total(float x) {
+    for (int offset = 16; offset; offset >>= 1) x += __shfl_xor_sync(0xffffffffu, x, offset);
+    return x;
+}
+#else
+#include <cmath>
+#define LANES 1
+#define ON_DEVICE inline
+#define SYNCHRONISE
+ON_DEVICE float total(float x) { return x; }
+using std::fmaxf; using std::fminf;
+#endif
+
+#define EACH(k, n) for (int k = lane; k < n; k += LANES)
+
+const int N_E = 256, N_M = 192, N_TERMS = 25, N_RAW = 25;
+
+// What the lanes of one event share.
+struct Scratch {
+    float signal[N_E], full[N_E], projected[N_E], kept[N_E], background[N_E], weight[N_E];
+    float m_signal[N_M], m_full[N_M], m_area[N_M], m_background[N_M], m_weight[N_M], m_g[N_M], m_base[N_M];
+    float shape_mean;
+};
+
+struct Stations {
+    const float *x, *y, *area;       // all 256 cells, e/gamma
+    const int *where_m;              // cells of the 192 muon detectors
+    const float *x_m, *y_m, *area_m;
+};
+
+struct Axis { float u, v; };
+
+ON_DEVICE float distance(float x, float y, const float *p, Axis axis) {
+    float dx = x - p[0], dy = y - p[1], along = dx * axis.u + dy * axis.v;
+    return sqrtf(fmaxf(dx * dx + dy * dy - along * along, 0.f) + model::soft_m * model::soft_m);
+}
+
+ON_DEVICE float electron_density(float r, float level, float age) {
+    float x = r * (1.f / 40.f), log_x = logf(x), log_1x = logf(1.f + x);
+    return expf(level + age * (log_x + log_1x - model::electron_g_ref) - 1.5f * log_x - 3.6f * log_1x);
+}
+
+ON_DEVICE float muon_density(float r, float level, float shape) {
+    float y = r * (1.f / 420.f), log_y = logf(y), log_1y = logf(1.f + y);
+    return expf(level + shape * (log_y + log_1y - model::muon_g_ref) - 2.f * log_y - 4.5f * log_1y);
+}
+
+ON_DEVICE float correction(float r) {
+    return response::gamma_fraction + response::core_excess * expf(-r / response::core_excess_scale_m);
+}
+
+// Half deviance of one station, and the weight that counts: a saturated one is a lower limit.
+ON_DEVICE float half_deviance(float s, float mu, float full, float weight, float *counted) {
+    *counted = full > 0.f && s < mu ? 0.f : weight;
+    return *counted * (s * logf(fmaxf(s, 1e-12f) / mu) - (s - mu));
+}
+
+ON_DEVICE void freeze_electron(Scratch &z, Stations st, Axis axis, const float *p, const float *q, int lane) {
+    using namespace response;
+    EACH(k, N_E) {
+        float r = distance(st.x[k], st.y[k], p, axis), area = z.projected[k], a = correction(r);
+        float n_e = area * electron_density(r, p[2], p[3]), n_m = area * muon_density(r, q[0], q[1]);
+        float share = 1.f - lost_share * expf(-n_e - n_m);
+        float mean = n_e * a * share + n_m + electron_strays;
+        float variance = electron_dispersion * n_e * a * a + muon_in_electron_dispersion * n_m
+                         + electron_dispersion * electron_strays;
+        float live = area > 0.f ? 1.f : 0.f;
+        z.kept[k] = area * share;
+        z.background[k] = (n_m + electron_strays) * live;
+        z.weight[k] = live * mean / variance;
+    }
+    SYNCHRONISE;
+}
+
+ON_DEVICE void freeze_muon(Scratch &z, Stations st, Axis axis, const float *p, const float *q, int lane) {
+    using namespace response;
+    EACH(k, N_M) {
+        float r = distance(st.x_m[k], st.y_m[k], p, axis), y = r * (1.f / 420.f);
+        float log_y = logf(y), log_1y = logf(1.f + y);
+        float g = log_y + log_1y - model::muon_g_ref, base = -2.f * log_y - 4.5f * log_1y;
+        float n_m = z.m_area[k] * expf(q[0] + q[1] * g + base);
+        float punch = z.m_area[k] * electron_density(r, p[2], p[3]) * punch_through * expf(-r / punch_through_scale_m);
+        float unsure = punch_through_uncertainty * punch;
+        float variance = muon_dispersion * (n_m + muon_strays) + punch_through_dispersion * punch + unsure * unsure;
+        z.m_g[k] = g;
+        z.m_base[k] = base;
+        z.m_background[k] = punch + muon_strays;
+        z.m_weight[k] = (n_m + punch + muon_strays) / variance;
+    }
+    SYNCHRONISE;
+}
+
+// F, its gradient and the lower triangles of Fisher's matrix and of the Hessian by (core x, core y, L, s).
+struct Electrons {
+    static const int size = 4;
+    static const bool curved = true;
+    static ON_DEVICE float longest(int i) { return i < 2 ? recipe::longest_core_m : i == 2 ? recipe::longest_level : recipe::longest_shape; }
+    static ON_DEVICE float low(int i) { return i < 2 ? -recipe::core_limit_m : i == 2 ? recipe::min_level : recipe::min_age; }
+    static ON_DEVICE float high(int i) { return i < 2 ? recipe::core_limit_m : i == 2 ? recipe::max_level : recipe::max_age; }
+    static ON_DEVICE void terms(const Scratch &z, Stations st, Axis axis, const float *p, float *out, int lane) {
+        for (int i = 0; i < N_TERMS; i++) out[i] = 0.f;
+        EACH(k, N_E) {
+            float dx = st.x[k] - p[0], dy = st.y[k] - p[1], along = dx * axis.u + dy * axis.v;
+            float r = sqrtf(fmaxf(dx * dx + dy * dy - along * along, 0.f) + model::soft_m * model::soft_m);
+            float x = r * (1.f / 40.f), log_x = logf(x), log_1x = logf(1.f + x);
+            float g = log_x + log_1x - model::electron_g_ref;
+            float excess = response::core_excess * expf(-r / response::core_excess_scale_m);
+            float a = response::gamma_fraction + excess;
+            float m = z.kept[k] * expf(p[2] + p[3] * g - 1.5f * log_x - 3.6f * log_1x) * a;
+            float mu = m + z.background[k] + 1e-12f, w;
+            float near = 1.f / r, far = 1.f / (40.f + r), scale = 1.f / response::core_excess_scale_m, steep = excess * scale / a;
+            float slope = (p[3] - 1.5f) * near + (p[3] - 3.6f) * far - steep;
+            float bend = steep * (scale - steep) - (p[3] - 1.5f) * near * near - (p[3] - 3.6f) * far * far;
+            float r_x = (along * axis.u - dx) * near, r_y = (along * axis.v - dy) * near;
+            out[0] += half_deviance(z.signal[k], mu, z.full[k], z.weight[k], &w);
+            float d[4] = {slope * r_x, slope * r_y, 1.f, g};
+            float pull = w * (z.signal[k] - mu) * m / mu, info = w * m * m / mu;
+            for (int i = 0, t = 5; i < 4; i++) {
+                out[1 + i] -= pull * d[i];
+                for (int j = 0; j <= i; j++, t++) out[t] += info * d[i] * d[j];
+            }
+            float around = slope * near, ahead = bend - around;
+            out[15] -= pull * (ahead * r_x * r_x + around * (1.f - axis.u * axis.u));
+            out[16] -= pull * (ahead * r_x * r_y - around * axis.u * axis.v);
+            out[17] -= pull * (ahead * r_y * r_y + around * (1.f - axis.v * axis.v));
+            out[21] -= pull * (near + far) * r_x;
+            out[22] -= pull * (near + far) * r_y;
+        }
+        for (int i = 0; i < N_TERMS; i++) out[i] = total(out[i]);
+        float core = 1.f / (response::core_spread_m * response::core_spread_m);
+        float spread = 1.f / (response::age_spread * response::age_spread), older = p[3] - response::age_mean;
+        out[0] += 0.5f * core * (p[0] * p[0] + p[1] * p[1]) + 0.5f * spread * older * older - 0.5f * p[2];
+        out[1] += core * p[0];
+        out[2] += core * p[1];
+        out[3] -= 0.5f;
+        out[4] += spread * older;
+        out[5] += core;
+        out[7] += core;
+        out[14] += spread;
+        for (int t = 5; t < 15; t++) out[t + 10] += out[t];
+    }
+};
+
+// The same by (M, s_mu), where the Hessian is Fisher's matrix. Both fits have half an event as prior of the level.
+struct Muons {
+    static const int size = 2;
+    static const bool curved = false;
+    static ON_DEVICE float longest(int i) { return i == 0 ? recipe::longest_level : recipe::longest_shape; }
+    static ON_DEVICE float low(int i) { return i == 0 ? recipe::min_level : recipe::min_muon_shape; }
+    static ON_DEVICE float high(int i) { return i == 0 ? recipe::max_level : recipe::max_muon_shape; }
+    static ON_DEVICE void terms(const Scratch &z, Stations, Axis, const float *q, float *out, int lane) {
+        for (int i = 0; i < N_TERMS; i++) out[i] = 0.f;
+        EACH(k, N_M) {
+            float m = z.m_area[k] * expf(q[0] + q[1] * z.m_g[k] + z.m_base[k]);
+            float mu = m + z.m_background[k] + 1e-12f, w;
+            out[0] += half_deviance(z.m_signal[k], mu, z.m_full[k], z.m_weight[k], &w);
+            float pull = w * (z.m_signal[k] - mu) * m / mu, info = w * m * m / mu;
+            out[1] -= pull;
+            out[2] -= pull * z.m_g[k];
+            out[3] += info;
+            out[4] += info * z.m_g[k];
+            out[5] += info * z.m_g[k] * z.m_g[k];
+        }
+        for (int i = 0; i < 6; i++) out[i] = total(out[i]);
+        float spread = 1.f / (response::muon_shape_spread * response::muon_shape_spread);
+        float wider = q[1] - z.shape_mean;
+        out[0] += 0.5f * spread * wider * wider - 0.5f * q[0];
+        out[1] -= 0.5f;
+        out[2] += spread * wider;
+        out[5] += spread;
+    }
+};
+
+// Factorise H + damping diag I by Cholesky; returns whether no pivot is below a share of Fisher's diagonal I.
+template <int size> ON_DEVICE bool factorise(const float *fisher, const float *h, float damping, float least, float (*factor)[size]) {
+    bool fine = true;
+    for (int i = 0; i < size; i++) {
+        float unit = fisher[i * (i + 3) / 2];
+        for (int j = 0; j <= i; j++) {
+            float rest = h[i * (i + 1) / 2 + j] + (i == j ? damping * unit : 0.f);
+            for (int k = 0; k < j; k++) rest -= factor[i][k] * factor[j][k];
+            if (i == j) fine = fine && rest >= least * unit;
+            factor[i][j] = i == j ? sqrtf(fmaxf(rest, unit * 1e-6f + 1e-30f)) : rest / factor[j][j];
+        }
+    }
+    return fine;
+}
+
+// The damped step by the Hessian where one by Fisher's matrix was poor, else by Fisher's matrix; returns the decrement -g step.
+template <class Fit> ON_DEVICE float solve(const float *terms, float damping, float *step) {
+    const int size = Fit::size;
+    float factor[size][size];
+    const float *fisher = terms + 1 + size;
+    bool curved = Fit::curved && damping > recipe::first_damping;
+    if (!(curved && factorise<size>(fisher, terms + 15, damping, recipe::least_pivot, factor)))
+        factorise<size>(fisher, fisher, damping, 0.f, factor);
+    for (int i = 0; i < size; i++) {
+        float rest = -terms[1 + i];
+        for (int k = 0; k < i; k++) rest -= factor[i][k] * step[k];
+        step[i] = rest / factor[i][i];
+    }
+    for (int i = size - 1; i >= 0; i--) {
+        float rest = step[i];
+        for (int k = i + 1; k < size; k++) rest -= factor[k][i] * step[k];
+        step[i] = rest / factor[i][i];
+    }
+    float decrement = 0.f;
+    for (int i = 0; i < size; i++) decrement -= terms[1 + i] * step[i];
+    return decrement;
+}
+
+// Levenberg-Marquardt; p and terms end at the minimum. Returns whether the event converged.
+template <class Fit>
+ON_DEVICE bool minimise(const Scratch &z, Stations st, Axis axis, float tolerance, float *p, float *terms, float *steps, int lane) {
+    const int size = Fit::size;
+    float damping = recipe::first_damping, tried[N_TERMS], step[size], trial[size];
+    Fit::terms(z, st, axis, p, terms, lane);
+    for (int n = 0; n < (int)recipe::max_steps; n++) {
+        float decrement = solve<Fit>(terms, damping, step);
+        if (decrement * (1.f + damping) < tolerance && damping <= recipe::trusted_damping) return true;
+        if (damping >= recipe::max_damping) return false;
+        for (int i = 0; i < size; i++) {
+            float moved = p[i] + fminf(fmaxf(step[i], -Fit::longest(i)), Fit::longest(i));
+            trial[i] = fminf(fmaxf(moved, Fit::low(i)), Fit::high(i));
+        }
+        Fit::terms(z, st, axis, trial, tried, lane);
+        *steps += 1.f;
+        float slack = recipe::rounding * fabsf(terms[0]), fallen = terms[0] - tried[0] + slack;
+        float ratio = fallen / (0.5f * decrement + slack);
+        if (fallen >= 0.f) {
+            for (int i = 0; i < N_TERMS; i++) terms[i] = tried[i];
+            for (int i = 0; i < size; i++) p[i] = trial[i];
+        }
+        if (ratio > recipe::good_ratio) damping = fmaxf(damping * recipe::ease, recipe::min_damping);
+        else if (ratio < recipe::poor_ratio) damping *= recipe::stiffen;
+    }
+    return false;
+}
+
+// Core at the centroid of density^1.5, muon level from counts beyond 40 m, best of three ages.
+ON_DEVICE void start(Scratch &z, Stations st, Axis axis, float cosine, float *p, float *q, int lane) {
+    float weights = 0.f, sum_x = 0.f, sum_y = 0.f, signal = 0.f;
+    EACH(k, N_E) {
+        float density = z.projected[k] > 0.f ? z.signal[k] / z.projected[k] : 0.f;
+        float weight = density * sqrtf(density) + 1e-20f;
+        weights += weight;
+        sum_x += weight * st.x[k];
+        sum_y += weight * st.y[k];
+        signal += z.signal[k];
+    }
+    weights = total(weights);
+    p[0] = total(sum_x) / weights;
+    p[1] = total(sum_y) / weights;
+    signal = total(signal) + 0.5f;
+    float counted = 0.f, expected = 0.f;
+    EACH(k, N_M) {
+        float r = distance(st.x_m[k], st.y_m[k], p, axis);
+        if (r <= recipe::muon_start_r_m) continue;
+        counted += z.m_signal[k];
+        expected += muon_density(r, 0.f, response::muon_shape_mean) * z.m_area[k];
+    }
+    q[0] = logf((total(counted) + 0.5f) / (total(expected) + 1e-6f));
+    float lg_n_mu = (q[0] + model::muon_level_to_ln_n) * model::lg_e;
+    q[1] = response::muon_shape_mean + response::muon_shape_size * (lg_n_mu - model::muon_shape_size_ref)
+           + response::muon_shape_inclination * (1.f / cosine - model::muon_shape_sec_ref);
+    q[1] = fminf(fmaxf(q[1], model::muon_shape_low), model::muon_shape_high);
+    z.shape_mean = q[1];
+    SYNCHRONISE;
+    const float ages[3] = {recipe::young, recipe::middle, recipe::old};
+    float best = INFINITY;
+    for (int n = 0; n < 3; n++) {
+        float shown = 0.f, value = 0.f, counts;
+        EACH(k, N_E) {
+            float r = distance(st.x[k], st.y[k], p, axis);
+            shown += z.projected[k] * correction(r) * electron_density(r, 0.f, ages[n]);
+        }
+        float level = logf(signal / (total(shown) + 1e-20f));
+        EACH(k, N_E) {
+            if (z.projected[k] <= 0.f) continue;
+            float r = distance(st.x[k], st.y[k], p, axis), a = correction(r);
+            float mu = z.projected[k] * (a * electron_density(r, level, ages[n]) + muon_density(r, q[0], q[1]))
+                       + response::electron_strays;
+            value += half_deviance(z.signal[k], mu, z.full[k], 1.f / (response::electron_dispersion * a), &counts);
+        }
+        value = total(value);
+        if (value < best) {
+            best = value;
+            p[2] = level;
+            p[3] = ages[n];
+        }
+    }
+}
+
+ON_DEVICE void load(Scratch &z, Stations st, const float *electron_mev, const float *muon_mev, float cosine, int lane, float *hits) {
+    EACH(k, N_E) {
+        z.signal[k] = fminf(electron_mev[k], response::saturation_mev) * cosine / response::electron_deposit_mev;
+        z.full[k] = electron_mev[k] >= response::saturation_mev ? 1.f : 0.f;
+        z.projected[k] = st.area[k] * cosine;
+        *hits += electron_mev[k] > 0.f ? 1.f : 0.f;
+    }
+    EACH(k, N_M) {
+        float deposit_mev = muon_mev[st.where_m[k]];
+        z.m_signal[k] = fminf(deposit_mev, response::muon_saturation_mev) * cosine / response::muon_deposit_mev;
+        z.m_full[k] = deposit_mev >= response::muon_saturation_mev ? 1.f : 0.f;
+        z.m_area[k] = st.area_m[k] * cosine;
+    }
+    *hits = total(*hits);
+    SYNCHRONISE;
+}
+
+// Fill the 25 values of one event; see RawFit.columns.
+ON_DEVICE void fit_one(Scratch &z, Stations st, const float *electron_mev, const float *muon_mev, float cosine, Axis axis, float *raw, int lane) {
+    float hits = 0.f;
+    load(z, st, electron_mev, muon_mev, cosine, lane, &hits);
+    if (hits < recipe::min_hits) {
+        EACH(k, N_RAW) raw[k] = NAN;
+        return;
+    }
+    float p[4], q[2], terms[N_TERMS], muon_terms[N_TERMS], steps = 0.f, muon_steps = 0.f;
+    bool arrived = false, muon_arrived = false;
+    start(z, st, axis, cosine, p, q, lane);
+    for (int pass = 0; pass < 2; pass++) {
+        float tolerance = pass ? recipe::fine : recipe::coarse;
+        freeze_electron(z, st, axis, p, q, lane);
+        arrived = minimise<Electrons>(z, st, axis, tolerance, p, terms, &steps, lane);
+        freeze_muon(z, st, axis, p, q, lane);
+        muon_arrived = minimise<Muons>(z, st, axis, tolerance, q, muon_terms, &muon_steps, lane);
+    }
+    if (lane) return;
+    for (int i = 0; i < 4; i++) raw[i] = p[i];
+    for (int i = 0; i < 10; i++) raw[4 + i] = terms[5 + i];
+    raw[14] = terms[0];
+    raw[15] = steps;
+    raw[16] = arrived;
+    for (int i = 0; i < 2; i++) raw[17 + i] = q[i];
+    for (int i = 0; i < 3; i++) raw[19 + i] = muon_terms[3 + i];
+    raw[22] = muon_terms[0];
+    raw[23] = muon_steps;
+    raw[24] = muon_arrived;
+}
+
+#ifdef __CUDACC__
+extern "C" __global__ void fit_events(
+    const float *electron_mev, const float *muon_mev, const float *cosine, const float *u, const float *v,
+    const float *x, const float *y, const float *area, const int *where_m, const float *x_m, const float *y_m,
+    const float *area_m, int n_events, float *raw)
+{
+    __shared__ Scratch scratch[WARPS];
+    int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    int event = blockIdx.x * WARPS + warp;
+    if (event >= n_events) return;
+    Stations st = {x, y, area, where_m, x_m, y_m, area_m};
+    Axis axis = {u[event], v[event]};
+    fit_one(scratch[warp], st, electron_mev + (long long)event * N_E, muon_mev + (long long)event * N_E,
+            cosine[event], axis, raw + (long long)event * N_RAW, lane);
+}
+#else
+extern "C" void fit_events(
+    const float *electron_mev, const float *muon_mev, const float *cosine, const float *u, const float *v,
+    const float *x, const float *y, const float *area, const int *where_m, const float *x_m, const float *y_m,
+    const float *area_m, int n_events, float *raw)
+{
+    static Scratch scratch;
+    Stations st = {x, y, area, where_m, x_m, y_m, area_m};
+    for (int event = 0; event < n_events; event++) {
+        Axis axis = {u[event], v[event]};
+        fit_one(scratch, st, electron_mev + (long long)event * N_E, muon_mev + (long long)event * N_E,
+                cosine[event], axis, raw + (long long)event * N_RAW, 0);
+    }
+}
+#endif

@@ -1,0 +1,205 @@
+"""Start and minimisation of one event's compiled fit, with the steps of :mod:`features.lateral.reference`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from features.bounds import LG_E
+from features.lateral.constants import Response
+from features.lateral.cpu_model import (
+    G_E,
+    HALF,
+    ONE,
+    R0_E,
+    TINY,
+    ZERO,
+    electron_terms,
+    muon_density,
+    muon_terms,
+)
+from features.lateral.model import MUON_LEVEL_TO_LN_N, MUON_SHAPE_RANGE, MUON_SHAPE_SEC_REF, MUON_SHAPE_SIZE_REF
+from features.lateral.options import Recipe
+from features.lateral.vector_math import FAST, f32, full_vectors, vexp, vln
+
+
+@njit(error_model="numpy", forceinline=True)
+def _factorise(terms: Any, matrix: Any, size: int, damping: float, least: float, factor: Any) -> bool:
+    """Factorise H + damping diag I by Cholesky; returns whether no pivot is below ``least`` of Fisher's diagonal I."""
+    fine = True
+    for i in range(size):
+        unit = terms[1 + size + i * (i + 3) // 2]
+        for j in range(i + 1):
+            total = matrix[i * (i + 1) // 2 + j]
+            if i == j:
+                total += damping * unit
+            for k in range(j):
+                total -= factor[i, k] * factor[j, k]
+            if i == j:
+                fine = fine and total >= least * unit
+                factor[i, i] = np.sqrt(max(total, unit * 1e-6 + 1e-30))
+            else:
+                factor[i, j] = total / factor[j, j]
+    return fine
+
+
+@njit(error_model="numpy", forceinline=True)
+def _solve(terms: Any, size: int, factor: Any, step: Any) -> float:
+    """Solve L L^T step = -g; returns the decrement -g step."""
+    for i in range(size):
+        total = -terms[1 + i]
+        for k in range(i):
+            total -= factor[i, k] * step[k]
+        step[i] = total / factor[i, i]
+    for back in range(size):
+        i = size - 1 - back
+        total = step[i]
+        for k in range(i + 1, size):
+            total -= factor[k, i] * step[k]
+        step[i] = total / factor[i, i]
+    decrement = 0.0
+    for i in range(size):
+        decrement -= terms[1 + i] * step[i]
+    return decrement
+
+
+ELECTRON, MUON = 0, 1
+
+
+@njit(error_model="numpy", forceinline=True)
+def evaluate(kind: int, res: Response, p: Any, u: Any, v: Any, x: Any, y: Any, planes: Any, out: Any) -> None:
+    if kind == ELECTRON:
+        electron_terms(res, p, u, v, x, y, planes[0], planes[1], planes[2], planes[3], planes[4], out)
+    else:
+        muon_terms(
+            res, planes[7, 0], p, planes[0], planes[1], planes[2], planes[3], planes[4], planes[5], planes[6], out
+        )
+
+
+@njit(error_model="numpy", forceinline=True)
+def minimise(
+    kind: int,
+    res: Response,
+    recipe: Recipe,
+    tolerance: float,
+    p: Any,
+    u: Any,
+    v: Any,
+    x: Any,
+    y: Any,
+    planes: Any,
+    longest: Any,
+    low: Any,
+    high: Any,
+    work: Any,
+) -> tuple[int, bool]:
+    """Levenberg-Marquardt for one event; ``p`` and the first row of ``work`` (terms) end at the minimum.
+
+    Returns the number of steps and whether the event converged.
+    """
+    size = p.size
+    terms, tried, step, trial, factor = work[0], work[1], work[2], work[3], work[4:8]
+    trial[:size] = p
+    damping, decrement, steps = recipe.first_damping, 0.0, 0
+    while True:
+        # One place of evaluation, because all of it is inlined here.
+        evaluate(kind, res, trial[:size], u, v, x, y, planes, tried)
+        slack = recipe.rounding * abs(terms[0])
+        fallen = terms[0] - tried[0] + slack
+        ratio = fallen / (0.5 * decrement + slack)
+        if steps == 0 or fallen >= 0.0:
+            terms[:] = tried
+            p[:] = trial[:size]
+        if steps > 0 and ratio > recipe.good_ratio:
+            damping = max(damping * recipe.ease, recipe.min_damping)
+        elif steps > 0 and ratio < recipe.poor_ratio:
+            damping *= recipe.stiffen
+        curved = kind == ELECTRON and damping > recipe.first_damping
+        if not (curved and _factorise(terms, terms[15:25], size, damping, recipe.least_pivot, factor)):
+            _factorise(terms, terms[1 + size : 15], size, damping, 0.0, factor)
+        decrement = _solve(terms, size, factor, step)
+        if decrement * (1.0 + damping) < tolerance and damping <= recipe.trusted_damping:
+            return steps, True
+        if damping >= recipe.max_damping or steps >= recipe.max_steps:
+            return steps, False
+        for i in range(size):
+            moved = p[i] + min(max(step[i], -longest[i]), longest[i])
+            trial[i] = min(max(moved, low[i]), high[i])
+        steps += 1
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def start_muon(res: Response, recipe: Recipe, r: Any, cosine: Any, signal: Any, area: Any, q: Any) -> None:
+    full_vectors()
+    shape, near = f32(res.muon_shape_mean), f32(recipe.muon_start_r_m)
+    counted, expected = HALF, f32(1e-6)
+    for k in range(r.size):
+        far = ONE if r[k] > near else ZERO
+        counted += signal[k] * far
+        expected += muon_density(r[k], ZERO, shape) * area[k] * far
+    q[0] = np.log(counted / expected)
+    mean = res.muon_shape_mean + res.muon_shape_size * ((q[0] + MUON_LEVEL_TO_LN_N) * LG_E - MUON_SHAPE_SIZE_REF)
+    mean += res.muon_shape_inclination * (1.0 / cosine - MUON_SHAPE_SEC_REF)
+    q[1] = min(max(mean, MUON_SHAPE_RANGE[0]), MUON_SHAPE_RANGE[1])
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def _start_age(
+    res: Response, age: Any, planes: Any, total: Any, shown: Any, correction: Any, background: Any, g: Any, base: Any
+) -> tuple[Any, Any]:
+    """Return level and half deviance for one age, the level set by the total signal."""
+    full_vectors()
+    signal, full, area = planes[0], planes[1], planes[2]
+    expected = f32(1e-20)
+    for k in range(g.size):
+        shown[k] = area[k] * correction[k] * vexp(age * g[k] + base[k])
+        expected += shown[k]
+    factor = total / expected
+    wide = f32(res.electron_dispersion)
+    value = ZERO
+    for k in range(g.size):
+        mu = shown[k] * factor + background[k]
+        residual = signal[k] - mu
+        open_end = ZERO if (full[k] > ZERO and residual < ZERO) else ONE
+        live = ONE if area[k] > ZERO else ZERO
+        value += live * open_end * (signal[k] * vln(max(signal[k], TINY) / mu) - residual) / (wide * correction[k])
+    return np.log(factor), value
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def centroid(signal: Any, area: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Return the centroid of density^1.5."""
+    full_vectors()
+    total, sum_x, sum_y = ZERO, ZERO, ZERO
+    for k in range(x.size):
+        density = signal[k] / area[k] if area[k] > ZERO else ZERO
+        weight = density * np.sqrt(density) + f32(1e-20)
+        total += weight
+        sum_x += weight * x[k]
+        sum_y += weight * y[k]
+    return sum_x / total, sum_y / total
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def start_electron(res: Response, recipe: Recipe, p: Any, q: Any, r: Any, area: Any, planes: Any, scratch: Any) -> None:
+    """Fill level and age of ``p``: the best of three ages at the centroid."""
+    full_vectors()
+    far, peak, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(-1.0 / res.core_excess_scale_m)
+    background, shown, correction, g, base = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
+    strays, total = f32(res.electron_strays), HALF
+    for k in range(r.size):
+        background[k] = area[k] * muon_density(r[k], f32(q[0]), f32(q[1])) + strays
+        correction[k] = far + peak * vexp(r[k] * scale)
+        total += planes[0, k]
+    for k in range(r.size):
+        x = r[k] * R0_E
+        log_x, log_1x = vln(x), vln(ONE + x)
+        g[k] = log_x + log_1x - G_E
+        base[k] = -f32(1.5) * log_x - f32(3.6) * log_1x
+    best = np.inf
+    for age in (recipe.young, recipe.middle, recipe.old):
+        level, value = _start_age(res, f32(age), planes, total, shown, correction, background, g, base)
+        if value < best:
+            best, p[2], p[3] = value, level, age

@@ -1,0 +1,144 @@
+"""The sums of :mod:`features.stations.sums` as one compiled loop over events."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from features.events import Events, stations
+from features.lateral.constants import Response
+from features.lateral.cpu_model import radii
+from features.lateral.model import MUON_G_REF
+from features.lateral.reference import RawFit
+from features.lateral.vector_math import f32, full_vectors
+from features.source import code_version
+from features.stations.kernel import N_LCM, N_RINGS, add_pattern, add_rings, deviance, expect, muon_sums, total_of
+from features.stations.sums import CHANNELS, PATTERN, PLAIN, Sums
+from showers.lateral import muon_normalisation
+
+
+@njit(error_model="numpy", forceinline=True)
+def _sum_all(
+    electron_mev: Any,
+    muon_mev: Any,
+    cosine: Any,
+    u: Any,
+    v: Any,
+    cos_azimuth: Any,
+    sin_azimuth: Any,
+    reco: Any,
+    x: Any,
+    y: Any,
+    area_e_m2: Any,
+    area_m_m2: Any,
+    fits: Any,
+    res: Response,
+    plain: Any,
+    pattern: Any,
+    rings: Any,
+    lcm: Any,
+) -> None:
+    full_vectors()
+    size = x.size
+    planes, work = np.empty((8, size), np.float32), np.empty((6, size), np.float32)
+    r, s_e, s_m, area_e, area_m, value = work[0], work[1], work[2], work[3], work[4], work[5]
+    mean_e, var_e, punch, mean_m, var_m, var_fit = planes[2], planes[3], planes[4], planes[5], planes[6], planes[7]
+    spread, punches, unsure = (
+        f32(res.muon_dispersion),
+        f32(res.punch_through_dispersion),
+        f32(res.punch_through_uncertainty),
+    )
+    top_e, top_m = f32(res.saturation_mev), f32(res.muon_saturation_mev)
+    for n in range(fits.shape[0]):
+        fit = fits[n]
+        if np.isnan(fit[0]):
+            continue
+        per_e, per_m = f32(cosine[n] / res.electron_deposit_mev), f32(cosine[n] / res.muon_deposit_mev)
+        for k in range(size):
+            s_e[k] = min(electron_mev[n, k], top_e) * per_e
+            s_m[k] = min(muon_mev[n, k], top_m) * per_m
+        for k in range(size):
+            area_e[k] = area_e_m2[k] * cosine[n]
+            area_m[k] = area_m_m2[k] * cosine[n]
+        radii(fit[0], fit[1], u[n], v[n], x, y, r)
+        expect(res, fit, r, area_e, area_m, planes)
+        for k in range(size):
+            var_m[k] = spread * (mean_m[k] - punch[k]) + punches * punch[k]
+        for k in range(size):
+            var_fit[k] = var_m[k] + unsure * unsure * punch[k] * punch[k]
+        deviance(s_e, mean_e, var_e, top_e * per_e, value)
+        plain[n, 0] = total_of(value)
+        deviance(s_m, mean_m, var_fit, top_m * per_m, value)
+        plain[n, 1], plain[n, 2] = total_of(value), np.max(value)
+        muon_sums(res, reco[n], r, s_e, s_m, area_e, area_m, planes, plain[n])
+        add_pattern(fit, cos_azimuth[n], sin_azimuth[n], x, y, r, s_e, area_e, mean_e, var_e, pattern[n, 0])
+        add_pattern(fit, cos_azimuth[n], sin_azimuth[n], x, y, r, s_m, area_m, mean_m, var_m, pattern[n, 1])
+        add_rings(r, s_e, area_e, mean_e, var_e, rings[n, 0], lcm[n, 0])
+        add_rings(r, s_m, area_m, mean_m, var_m, rings[n, 1], lcm[n, 1])
+
+
+@lru_cache
+def _compiled() -> Any:
+    """Return the compiled function; its cache follows all sources (see :mod:`features.lateral.cpu`)."""
+    version = code_version()
+
+    @njit(error_model="numpy", cache=True)
+    def sum_events(planes: Any, columns: Any, here: Any, fits: Any, res: Response, out: Any) -> None:
+        _ = version
+        full_vectors()
+        electron_mev, muon_mev = planes
+        cosine, u, v, cos_azimuth, sin_azimuth, reco = columns
+        x, y, area_e, area_m = here
+        plain, pattern, rings, lcm = out
+        _sum_all(
+            electron_mev,
+            muon_mev,
+            cosine,
+            u,
+            v,
+            cos_azimuth,
+            sin_azimuth,
+            reco,
+            x,
+            y,
+            area_e,
+            area_m,
+            fits,
+            res,
+            plain,
+            pattern,
+            rings,
+            lcm,
+        )
+
+    return sum_events
+
+
+def sum_fused(events: Events, fit: RawFit) -> Sums:
+    """Return the same sums as :func:`features.stations.sums.sum_reference`."""
+    n, here, response = len(events), stations(events.xp), events.response
+    fits = np.stack(fit.columns(), axis=1).astype(np.float32)
+    azimuth = events.azimuth_deg * np.float32(math.pi / 180.0)
+    shape = response.muon_shape_mean
+    # rho_mu(N_mu = 1) over the density at level 0, which the loop has at hand.
+    unit = float(muon_normalisation(shape)) * math.exp(shape * MUON_G_REF)
+    reco = np.float32(unit) * np.exp(np.clip(events.lg_n_mu, 0.0, 9.0) * np.float32(math.log(10.0)))
+    out = tuple(
+        np.zeros(dims, np.float32)
+        for dims in ((n, len(PLAIN)), (n, 2, len(PATTERN)), (n, 2, 4, N_RINGS), (n, 2, 6, N_LCM))
+    )
+    columns = (events.cos_zenith, *events.direction, np.cos(azimuth), np.sin(azimuth), reco)
+    geometry = (here.x_m, here.y_m, here.electron_area_m2, here.muon_area_m2)
+    _compiled()((events.electron_mev, events.muon_mev), columns, geometry, fits, response, out)
+    plain, pattern, rings, lcm = out
+    sums: Sums = {"fitted": ~np.isnan(fits[:, 0])}
+    sums.update({name: plain[:, k] for k, name in enumerate(PLAIN)})
+    for c, channel in enumerate(CHANNELS):
+        sums.update({f"{channel}_{name}": pattern[:, c, k] for k, name in enumerate(PATTERN)})
+        sums[f"ring_{channel}"] = [rings[:, c, k] for k in range(4)]
+        sums[f"lcm_{channel}"] = [lcm[:, c, k] for k in range(6)]
+    return sums

@@ -1,0 +1,190 @@
+"""Sums over stations, seen from the fitted core: all that profile, muon, asymmetry and quality features are made of.
+
+This is the array-API reference; :mod:`features.stations.cpu` is the compiled version of the same sums.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from features.bounds import LG_E, decay
+from features.events import Events
+from features.lateral.model import half_deviance, muon_density
+from features.lateral.reference import RawFit
+from features.stations.frame import Frame, make_frame
+from features.stations.rings import ring_masks, ring_sums
+from showers.lateral import rho_muon
+
+EDGES_M = (10.0, 16.0, 25.0, 40.0, 63.0, 90.0, 130.0)
+"""Outer edges of the profile's rings, logarithmic; the first ring begins on the axis."""
+RINGS_M: tuple[tuple[float, float], ...] = tuple(zip((0.0, *EDGES_M[:-1]), EDGES_M, strict=True))
+LCM_RINGS_M = ((25.0, 50.0), (50.0, 80.0), (80.0, 120.0))
+FAR_M = 42.0
+"""Beyond it the muon channel counts muons, nearer it measures punch-through too."""
+SHAPE_FROM_M = 40.0
+OUTER_M = 90.0
+MAX_DEVIATE = 5.0
+"""Residuals are bounded in the multipoles, so that one badly described station does not make the pattern."""
+
+PLAIN = (
+    "deviance_e", "deviance_mu", "deviance_mu_max", "shape_hits",
+    "far_seen", "far_hits", "far_live", "far_area", "far_max", "far_seen_e",
+    "fit_empty", "fit_empty_var", "reco_expected", "reco_empty", "reco_empty_var",
+    "near_seen", "near_expected", "near_hits", "unexplained", "signal", "signal_var",
+    "mid_seen_mu", "mid_area_mu", "mid_seen_e", "mid_area_e",
+    "outer_seen_mu", "outer_area_mu", "outer_seen_e", "outer_area_e",
+)  # fmt: skip
+"""Sums with one value an event."""
+PATTERN = (
+    "live",
+    "far_live",
+    "tail_05",
+    "tail_1",
+    "tail_2",
+    "dipole_cos",
+    "dipole_sin",
+    "quadrupole_cos",
+    "quadrupole_sin",
+)
+"""Sums with one value an event and channel, named ``e_live`` and so on."""
+CHANNELS = ("e", "mu")
+Sums = dict[str, Any]
+"""Arrays (n,) float32 by name. ``ring_e`` and ``ring_mu`` are lists of (n, rings): seen, area, expected, variance;
+``lcm_e`` and ``lcm_mu`` lists of (n, 3): stations, seen, seen^2, expected, expected^2, variance;
+``fitted`` is (n,) bool."""
+
+
+def sum_reference(events: Events, fit: RawFit) -> Sums:
+    """Return all sums; without meaning where ``fitted`` is false."""
+    xp = events.xp
+    frame = make_frame(events, fit)
+    measured = frame.measured
+    sums: Sums = {"fitted": frame.fitted}
+    mean, weight = frame.electron_expected + 1e-12, frame.electron_frozen.weight
+    value, _, _ = half_deviance(measured.electron, mean, measured.electron_saturated, weight, xp)
+    sums["deviance_e"] = xp.sum(value, axis=1)
+    mean, weight = frame.muon_expected + 1e-12, frame.muon_frozen.weight
+    value, _, _ = half_deviance(measured.muon, mean, measured.muon_saturated, weight, xp)
+    sums["deviance_mu"], sums["deviance_mu_max"] = xp.sum(value, axis=1), xp.max(value, axis=1)
+    far = xp.astype(frame.r_m > FAR_M, xp.float32)
+    sums.update(_far(events, frame, far))
+    sums.update(_near(events, frame, far))
+    sums.update(_zones(frame, xp))
+    live_e = events.stations.has_electron * xp.ones_like(far)
+    live_mu = events.stations.has_muon * xp.ones_like(far)
+    planes = {
+        "e": (measured.electron, measured.electron_area_m2, frame.electron_expected, frame.electron_variance, live_e),
+        "mu": (measured.muon, measured.muon_area_m2, frame.muon_expected, frame.muon_variance, live_mu),
+    }
+    masks, lcm_masks = ring_masks(frame.r_m, RINGS_M, xp), ring_masks(frame.r_m, LCM_RINGS_M, xp)
+    angles = _angles(events, fit)
+    for channel, (seen, area, expected, variance, live) in planes.items():
+        sums[f"ring_{channel}"] = ring_sums(masks, [seen, area, expected, variance], xp)
+        products = [live, seen, seen * seen, expected, expected * expected, variance]
+        sums[f"lcm_{channel}"] = ring_sums(lcm_masks, products, xp)
+        pattern = _pattern(seen, expected, variance, live, far, angles, xp)
+        sums.update({f"{channel}_{name}": values for name, values in pattern.items()})
+    return sums
+
+
+def _far(events: Events, frame: Frame, far: Any) -> Sums:
+    xp, response, measured = events.xp, events.response, frame.measured
+    live = events.stations.has_muon * far
+    floor = xp.ones_like(events.lg_n_mu)
+    n_mu = xp.exp(xp.minimum(xp.maximum(events.lg_n_mu, floor * 0.0), floor * 9.0) * math.log(10.0))
+    shape = floor * response.muon_shape_mean
+    reconstructed = measured.muon_area_m2 * rho_muon(frame.r_m, n_mu[:, None], shape[:, None], xp=xp) * far
+    sums = {
+        "shape_hits": xp.sum(events.muon_hit * xp.astype(frame.r_m > SHAPE_FROM_M, xp.float32), axis=1),
+        "far_seen": xp.sum(measured.muon * far, axis=1),
+        "far_hits": xp.sum(events.muon_hit * far, axis=1),
+        "far_live": xp.sum(live, axis=1),
+        "far_area": xp.sum(measured.muon_area_m2 * far, axis=1),
+        "far_max": xp.max(measured.muon * far, axis=1),
+        "far_seen_e": xp.sum(measured.electron * far, axis=1),
+        "reco_expected": xp.sum(reconstructed, axis=1),
+    }
+    for name, expected in (("fit", frame.n_muons), ("reco", reconstructed)):
+        # A station stays empty if every muon misses the threshold, and no stray hits.
+        empty = decay(expected * (1.0 - response.muon_miss) + response.muon_strays, xp) * live
+        sums[f"{name}_empty"] = xp.sum(empty, axis=1)
+        sums[f"{name}_empty_var"] = xp.sum(empty * (1.0 - empty), axis=1)
+    return sums
+
+
+def _near(events: Events, frame: Frame, far: Any) -> Sums:
+    xp, response = events.xp, events.response
+    near = (1.0 - far) * events.stations.has_muon
+    seen, punch = frame.measured.muon, frame.punch_through
+    strays = response.muon_strays * events.stations.has_muon
+    background = punch + strays
+    unsure = response.punch_through_uncertainty * punch
+    variance = response.punch_through_dispersion * punch + unsure * unsure + response.muon_dispersion * strays
+    beyond = seen - background - 2.0 * xp.sqrt(variance)
+    # Weights: where a muon of a mean shower is most visible over punch-through.
+    one = xp.ones_like(frame.r_m)
+    template = muon_density(frame.r_m, one * 0.0, one * response.muon_shape_mean, xp) * frame.measured.muon_area_m2
+    weight = template / (variance + 1e-12)
+    return {
+        "near_seen": xp.sum(seen * near, axis=1),
+        "near_expected": xp.sum(frame.muon_expected * near, axis=1),
+        "near_hits": xp.sum(events.muon_hit * near, axis=1),
+        "unexplained": xp.sum(xp.maximum(beyond, one * 0.0), axis=1),
+        "signal": xp.sum(weight * (seen - background), axis=1),
+        "signal_var": xp.sum(weight * weight * variance, axis=1),
+    }
+
+
+def _zones(frame: Frame, xp: Any) -> Sums:
+    measured = frame.measured
+    outer = xp.astype(frame.r_m > OUTER_M, xp.float32)
+    mid = xp.astype(frame.r_m > SHAPE_FROM_M, xp.float32) - outer
+    planes = {
+        "seen_mu": measured.muon,
+        "area_mu": measured.muon_area_m2,
+        "seen_e": measured.electron,
+        "area_e": measured.electron_area_m2,
+    }
+    zones = {"mid": mid, "outer": outer}
+    return {f"{z}_{p}": xp.sum(plane * mask, axis=1) for z, mask in zones.items() for p, plane in planes.items()}
+
+
+def _angles(events: Events, fit: RawFit) -> tuple[Any, Any]:
+    """Return cosine and sine of each station's angle around the core, counted from the shower's azimuth."""
+    xp, here = events.xp, events.stations
+    x, y = (xp.where(c == c, c, xp.zeros_like(c))[:, None] for c in fit.electron[:2])
+    dx, dy = here.x_m - x, here.y_m - y
+    azimuth = events.azimuth_deg * (math.pi / 180.0)
+    cosine, sine = xp.cos(azimuth)[:, None], xp.sin(azimuth)[:, None]
+    length = xp.sqrt(dx * dx + dy * dy) + 1e-3
+    return (dx * cosine + dy * sine) / length, (dy * cosine - dx * sine) / length
+
+
+def _pattern(seen: Any, expected: Any, variance: Any, live: Any, far: Any, angles: tuple[Any, Any], xp: Any) -> Sums:
+    one = xp.ones_like(seen)
+    tail = minus_lg_tail(seen, expected, variance, xp) * far * live
+    deviate = (seen - expected) / xp.sqrt(variance + 1e-6)
+    deviate = xp.minimum(xp.maximum(deviate, -MAX_DEVIATE * one), MAX_DEVIATE * one) * live
+    cosine, sine = angles
+    double_c, double_s = cosine * cosine - sine * sine, 2.0 * cosine * sine
+    planes = [live, far * live, xp.sqrt(tail), tail, tail * tail]
+    planes += [deviate * cosine, deviate * sine, deviate * double_c, deviate * double_s]
+    return {name: xp.sum(plane, axis=1) for name, plane in zip(PATTERN, planes, strict=True)}
+
+
+def minus_lg_tail(seen: Any, expected: Any, variance: Any, xp: Any) -> Any:
+    """Return -lg P(S >= seen) of a compound Poisson signal, by Wilson and Hilferty's cube root; 0 for an empty station.
+
+    With k = mean^2 / variance, z = 3 sqrt(k) [(S/mean)^(1/3) - 1 + 1/(9k)] is nearly normal, and the normal tail
+    nearly logistic: P = 1 / (1 + exp(1.5976 z + 0.07056 z^3)).
+    """
+    mean = expected + 1e-6
+    k = mean * mean / (variance + 1e-6)
+    ratio = seen / mean
+    root = xp.exp(xp.log(xp.maximum(ratio, xp.ones_like(ratio) * 1e-12)) * (1.0 / 3.0))
+    z = 3.0 * xp.sqrt(k) * (root - 1.0 + 1.0 / (9.0 * k))
+    z = xp.minimum(z, xp.ones_like(z) * 12.0)
+    exponent = z * (1.5976 + 0.07056 * z * z)
+    tail = (xp.maximum(exponent, xp.zeros_like(exponent)) + xp.log1p(decay(xp.abs(exponent), xp))) * LG_E
+    return tail * xp.astype(seen > 0.0, xp.float32)

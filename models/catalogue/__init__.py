@@ -1,0 +1,1 @@
+"""The named learners: ours, the published networks, and averages of fits."""

@@ -1,0 +1,169 @@
+"""Our own learners; settings that won on simulated events (see ``benchmarks/peers.py`` and the documentation)."""
+
+from __future__ import annotations
+
+from models.spec import LearnerSpec
+
+FITS = "fits+core"
+"""Fits with the fitted core itself, for networks that turn with the array or place stations around it."""
+
+TREES = (
+    LearnerSpec(
+        "lightgbm",
+        "models.tables.lightgbm:LightGBM",
+        "boosted trees, slow and shallow",
+        "fits",
+        quick={"learning_rate": 0.1, "rounds": 400, "patience": 25, "max_bin": 127},
+        best={"learning_rate": 0.025, "rounds": 5000, "patience": 120},
+        source="LightGBM",
+    ),
+    LearnerSpec(
+        "lightgbm_linear",
+        "models.tables.lightgbm:LightGBM",
+        "boosted trees with linear leaves",
+        "fits",
+        settings={"linear_tree": True, "num_leaves": 4, "learning_rate": 0.08, "lambda_l2": 10.0},
+        quick={"learning_rate": 0.15, "rounds": 300, "patience": 20},
+        best={"learning_rate": 0.04, "rounds": 4000, "patience": 100},
+        source="LightGBM",
+    ),
+    LearnerSpec(
+        "xgboost",
+        "models.tables.xgboost:XGBoost",
+        "boosted trees on quantile bins",
+        "fits",
+        quick={"learning_rate": 0.12, "rounds": 400, "patience": 25, "max_bin": 128},
+        best={"learning_rate": 0.025, "rounds": 5000, "patience": 120},
+        source="XGBoost",
+    ),
+    LearnerSpec(
+        "catboost",
+        "models.tables.catboost:CatBoost",
+        "boosted symmetric trees",
+        "fits",
+        quick={"learning_rate": 0.15, "rounds": 400, "patience": 25, "border_count": 64},
+        best={"learning_rate": 0.03, "rounds": 5000, "patience": 120},
+        source="CatBoost",
+    ),
+    LearnerSpec(
+        "hist_boosting",
+        "models.tables.hist_boosting:HistBoosting",
+        "histogram gradient boosting",
+        "fits+profile",
+        quick={"learning_rate": 0.1, "rounds": 200, "patience": 15},
+        best={"learning_rate": 0.03, "rounds": 2000, "patience": 60},
+        source="scikit-learn",
+    ),
+    LearnerSpec(
+        "random_forest",
+        "models.tables.forest:RandomForest",
+        "bagged trees with smoothed leaves",
+        "fits",
+        quick={"trees": 150, "min_samples_leaf": 12},
+        best={"trees": 1000},
+        source="scikit-learn",
+    ),
+    LearnerSpec(
+        "extra_trees",
+        "models.tables.forest:ExtraTrees",
+        "extremely randomised trees with smoothed leaves",
+        "fits",
+        quick={"trees": 150, "min_samples_leaf": 12},
+        best={"trees": 1000},
+        source="scikit-learn",
+    ),
+)
+
+SMOOTH = (
+    LearnerSpec(
+        "quadratic_logit",
+        "models.tables.quadratic:QuadraticLogit",
+        "multinomial logit with squares and products",
+        "fits",
+        quick={"max_iterations": 60},
+        source="scikit-learn",
+    ),
+    LearnerSpec(
+        "mlp",
+        "models.networks.tabular:TabularMLP",
+        "residual MLP on features",
+        "fits",
+        quick={"epochs": 10},
+    ),
+    LearnerSpec(
+        "mlp_bag",
+        "models.catalogue.average:Average",
+        "four residual MLPs of different seeds, pooled",
+        "fits",
+        settings={"members": ({"learner": "models.networks.tabular:TabularMLP"},) * 4},
+        quick={"common": {"epochs": 8}},
+    ),
+)
+
+GRID_NETWORKS = (
+    LearnerSpec(
+        "lenet",
+        "models.networks.lenet:LeNetLearner",
+        "LeNet on log1p grids with 8 symmetries",
+        None,
+        quick={"epochs": 12},
+        needs_grid=True,
+        source="JINST 19 (2024) P01025",
+    ),
+    LearnerSpec(
+        "lenet_fits",
+        "models.networks.lenet:LeNetLearner",
+        "the same with fitted quantities as scalars",
+        FITS,
+        settings={"dropout": 0.2, "epochs": 16},
+        quick={"epochs": 10},
+        needs_grid=True,
+    ),
+    LearnerSpec(
+        "hybrid",
+        "models.networks.hybrid:HybridLearner",
+        "CNN with channel attention + MLP on fits",
+        FITS,
+        quick={"epochs": 6},
+        best={"epochs": 25, "patience": 8},
+        needs_grid=True,
+    ),
+    LearnerSpec(
+        "resnet",
+        "models.networks.resnet:ResNetLearner",
+        "residual CNN with fits as scalars",
+        FITS,
+        quick={"epochs": 6},
+        needs_grid=True,
+        source="arXiv:1512.03385",
+    ),
+    LearnerSpec(
+        "vit",
+        "models.networks.vit:ViTLearner",
+        "vision transformer with fits as a token",
+        FITS,
+        quick={"epochs": 8},
+        needs_grid=True,
+        source="arXiv:2010.11929",
+    ),
+    LearnerSpec(
+        "set_transformer",
+        "models.networks.settransformer:SetTransformerLearner",
+        "attention over hit stations around the core",
+        FITS,
+        quick={"epochs": 6},
+        needs_grid=True,
+        source="arXiv:1810.00825",
+    ),
+    LearnerSpec(
+        "physics",
+        "models.networks.physics:PhysicsLearner",
+        "stations around the core + CNN, pooled; lg A head",
+        FITS,
+        quick={"epochs": 8},
+        best={"epochs": 30, "patience": 8},
+        needs_grid=True,
+    ),
+)
+
+OURS: tuple[LearnerSpec, ...] = (*TREES, *SMOOTH, *GRID_NETWORKS)

@@ -1,0 +1,1 @@
+"""Learners on feature tables: boosted trees, forests, quadratic logit."""

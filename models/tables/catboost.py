@@ -1,0 +1,130 @@
+"""CatBoost behind the learner interface: symmetric trees, a strong regulariser on smooth problems."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from catboost import CatBoost as Booster
+from catboost import CatBoostError, Pool
+from catboost.utils import get_gpu_device_count
+
+from models.base import Batch
+from models.checks import select_table
+from models.posterior import log_of_margins
+from models.tables.base import TableEvents, TableLearner, normalised
+from models.tables.lightgbm import unfold_contributions
+from showers.files import atomic_path
+from showers.progress import Progress
+from showers.schema import InputError
+
+MODEL_FILE = "catboost.cbm"
+
+
+class CatBoost(TableLearner):
+    """Gradient-boosted symmetric trees of the CatBoost library.
+
+    Settings: ``rounds``, ``patience``, ``native`` as for LightGBM, and CatBoost's own ``learning_rate``, ``depth``,
+    ``l2_leaf_reg``, ``random_strength``, ``bagging_temperature``, ``rsm`` (CPU only), ``border_count``.
+    """
+
+    model_files = (MODEL_FILE,)
+    defaults: ClassVar[dict[str, Any]] = {
+        "rounds": 2000,
+        "patience": 60,
+        "learning_rate": 0.06,
+        "depth": 4,
+        "l2_leaf_reg": 10.0,
+        "random_strength": 1.0,
+        "bagging_temperature": 1.0,
+        "rsm": 0.25,
+        "border_count": 254,
+        "native": {},
+    }
+
+    booster_: Booster
+
+    def _parameters(self, seed: int, device: str) -> dict[str, Any]:
+        chosen = self._library_parameters()
+        if device == "cuda":
+            # Column sampling exists on the GPU for pairwise losses only.
+            chosen.pop("rsm", None)
+        return {
+            "loss_function": "Logloss" if len(self.classes) == 2 else "MultiClass",
+            "iterations": int(self.chosen["rounds"]),
+            "early_stopping_rounds": int(self.chosen["patience"]),
+            "use_best_model": True,
+            "bootstrap_type": "Bayesian",
+            "random_seed": seed,
+            "thread_count": self.threads,
+            "task_type": "GPU" if device == "cuda" else "CPU",
+            "allow_writing_files": False,
+            "logging_level": "Silent",
+            **chosen,
+        }
+
+    def _fit(
+        self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
+    ) -> None:
+        if device == "cuda" and not get_gpu_device_count():
+            raise InputError("device cuda: CatBoost finds no GPU (is the driver installed?)")
+        self.device_ = device
+        booster = Booster(self._parameters(seed, device))
+        callbacks = [_Reporter(progress, int(self.chosen["rounds"]))] if progress and device == "cpu" else None
+        booster.fit(self._pool(train), eval_set=self._pool(valid), callbacks=callbacks)
+        self.booster_ = booster
+
+    def _pool(self, events: TableEvents) -> Pool:
+        return Pool(
+            events.table,
+            events.labels,
+            weight=events.weights,
+            feature_names=[f"f{k}" for k in range(len(self.columns_))],
+            thread_count=self.threads,
+        )
+
+    def _log_proba(self, table: np.ndarray) -> np.ndarray:
+        margins = self.booster_.predict(table, prediction_type="RawFormulaVal", thread_count=self.threads)
+        return log_of_margins(margins)
+
+    def contributions(self, batch: Batch) -> np.ndarray:
+        """Return each column's share of each class margin (TreeSHAP), shaped as LightGBM's."""
+        self._check_fitted()
+        pool = Pool(select_table(batch, self.columns_), thread_count=self.threads)
+        flat = self.booster_.get_feature_importance(pool, type="ShapValues", thread_count=self.threads)
+        return unfold_contributions(np.asarray(flat).reshape(len(batch), -1), len(self.classes), len(self.columns_))
+
+    def importances(self) -> dict[str, float]:
+        """Return the change of prediction by each column, summing to one."""
+        gain = self.booster_.get_feature_importance(type="PredictionValuesChange", thread_count=self.threads)
+        return normalised(np.asarray(gain, dtype=np.float64), self.columns_)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of leaf values."""
+        return int(self.booster_.get_leaf_values().size)
+
+    def _write(self, folder: Path) -> None:
+        with atomic_path(folder / MODEL_FILE) as temporary:
+            self.booster_.save_model(str(temporary), format="cbm")
+
+    def _read(self, folder: Path, header: dict[str, Any]) -> None:
+        booster = Booster()
+        try:
+            booster.load_model(str(folder / MODEL_FILE), format="cbm")
+        except CatBoostError as error:
+            raise InputError(f"{folder / MODEL_FILE} is not a CatBoost model: {str(error).splitlines()[0]}") from None
+        self.booster_ = booster
+
+
+class _Reporter:
+    """CatBoost's callback: after each round."""
+
+    def __init__(self, progress: Progress, rounds: int) -> None:
+        self.progress, self.rounds = progress, rounds
+
+    def after_iteration(self, info: Any) -> bool:
+        loss = next(iter(info.metrics["validation"].values()))[-1]
+        self.progress(info.iteration, self.rounds, f"log-loss {loss:.4f}")
+        return True

@@ -1,0 +1,179 @@
+"""LightGBM behind the learner interface; with ``linear_tree`` its leaves hold linear models.
+
+Slow and shallow by default: on smooth, oblique class borders, such as those between primary masses, deep trees fit
+noise.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lightgbm as lgb
+import numpy as np
+
+from models.base import Batch
+from models.checks import select_table
+from models.posterior import log_of_margins
+from models.tables.base import TableEvents, TableLearner, native_names, normalised
+from showers.files import atomic_path
+from showers.progress import Progress
+from showers.schema import InputError
+
+MODEL_FILE = "lightgbm.txt"
+
+
+class LightGBM(TableLearner):
+    """Gradient-boosted trees of the LightGBM library.
+
+    Settings: ``rounds`` (most trees per class), ``patience`` (rounds without a better validation log-loss),
+    ``native`` (parameters of LightGBM that have no name here), and LightGBM's own ``learning_rate``, ``num_leaves``,
+    ``min_data_in_leaf``, ``feature_fraction``, ``bagging_fraction``, ``lambda_l2``, ``max_bin``, ``linear_tree``,
+    ``linear_lambda``.
+    """
+
+    model_files = (MODEL_FILE,)
+    defaults: ClassVar[dict[str, Any]] = {
+        "rounds": 2000,
+        "patience": 60,
+        "learning_rate": 0.05,
+        "num_leaves": 6,
+        "min_data_in_leaf": 60,
+        "feature_fraction": 0.25,
+        "bagging_fraction": 0.7,
+        "lambda_l2": 30.0,
+        "max_bin": 255,
+        "linear_tree": False,
+        "linear_lambda": 1.0,
+        "native": {},
+    }
+
+    booster_: lgb.Booster
+
+    def _parameters(self, seed: int, device: str) -> dict[str, Any]:
+        n_classes = len(self.classes)
+        parameters: dict[str, Any] = {
+            "objective": "binary" if n_classes == 2 else "multiclass",
+            "metric": "binary_logloss" if n_classes == 2 else "multi_logloss",
+            "bagging_freq": 1,
+            "seed": seed,
+            "deterministic": True,
+            "force_col_wise": device == "cpu",
+            "num_threads": self.threads,
+            "device_type": device,
+            "verbosity": -1,
+            **self._library_parameters(),
+        }
+        if n_classes > 2:
+            parameters["num_class"] = n_classes
+        return parameters
+
+    def _fit(
+        self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
+    ) -> None:
+        if device == "cuda":
+            device = gpu_device() or "cpu"
+            if device == "cpu":
+                warnings.warn("this LightGBM is built without GPU support: it trains on the CPU", stacklevel=2)
+        self.device_ = device
+        parameters = self._parameters(seed, device)
+        # Binned once into one byte a value; the table itself is not copied, and not kept (linear leaves need it).
+        data = self._dataset(train, parameters)
+        check = self._dataset(valid, parameters, reference=data)
+        rounds = int(self.chosen["rounds"])
+        callbacks: list[Any] = [lgb.early_stopping(int(self.chosen["patience"]), verbose=False)]
+        if progress:
+            callbacks.append(_reporter(progress))
+        booster = lgb.train(parameters, data, num_boost_round=rounds, valid_sets=[check], callbacks=callbacks)
+        # Through its text form at once: what predicts now is exactly what a saved learner will be.
+        best = booster.best_iteration if booster.best_iteration > 0 else rounds
+        self.booster_ = lgb.Booster(model_str=booster.model_to_string(num_iteration=best))
+
+    def _dataset(
+        self, events: TableEvents, parameters: dict[str, Any], reference: lgb.Dataset | None = None
+    ) -> lgb.Dataset:
+        return lgb.Dataset(
+            events.table,
+            events.labels,
+            weight=events.weights,
+            reference=reference,
+            feature_name=native_names(self.columns_),
+            params=parameters,
+            free_raw_data=not self.chosen["linear_tree"],
+        )
+
+    def _log_proba(self, table: np.ndarray) -> np.ndarray:
+        margins = np.asarray(self.booster_.predict(table, raw_score=True, num_threads=self.threads))
+        return log_of_margins(margins)
+
+    def contributions(self, batch: Batch) -> np.ndarray:
+        """Return each column's share of each class margin (TreeSHAP).
+
+        Returns
+        -------
+        numpy.ndarray
+            (n, C, F + 1) float64; the last entry is the mean margin, the sum over the last axis is the raw margin.
+            With two classes the first class has margin zero.
+
+        Raises
+        ------
+        InputError
+            For linear trees, whose contributions LightGBM cannot give.
+        """
+        self._check_fitted()
+        if self.chosen["linear_tree"]:
+            raise InputError("LightGBM gives no contributions for linear trees")
+        table = select_table(batch, self.columns_)
+        flat = np.asarray(self.booster_.predict(table, pred_contrib=True, num_threads=self.threads))
+        return unfold_contributions(flat, len(self.classes), len(self.columns_))
+
+    def importances(self) -> dict[str, float]:
+        """Return the gain of each column, summing to one."""
+        return normalised(np.asarray(self.booster_.feature_importance("gain"), dtype=np.float64), self.columns_)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of leaves."""
+        return sum(tree["num_leaves"] for tree in self.booster_.dump_model()["tree_info"])
+
+    def _write(self, folder: Path) -> None:
+        with atomic_path(folder / MODEL_FILE) as temporary:
+            temporary.write_text(self.booster_.model_to_string(), encoding="utf-8")
+
+    def _read(self, folder: Path, header: dict[str, Any]) -> None:
+        try:
+            self.booster_ = lgb.Booster(model_str=(folder / MODEL_FILE).read_text(encoding="utf-8"))
+        except lgb.basic.LightGBMError as error:
+            raise InputError(f"{folder / MODEL_FILE} is not a LightGBM model: {error}") from None
+
+
+def unfold_contributions(flat: np.ndarray, n_classes: int, n_columns: int) -> np.ndarray:
+    """Return (n, C, F + 1) contributions from a library's (n, K * (F + 1)); two classes have one margin, of class 1."""
+    shaped = np.asarray(flat, dtype=np.float64).reshape(len(flat), -1, n_columns + 1)
+    if n_classes == 2 and shaped.shape[1] == 1:
+        return np.concatenate([np.zeros_like(shaped), shaped], axis=1)
+    return shaped
+
+
+@cache
+def gpu_device() -> str | None:
+    """Return ``"cuda"`` or ``"gpu"`` (OpenCL) if this build of LightGBM can train there, else None."""
+    table = np.random.default_rng(0).normal(size=(200, 2))
+    for device in ("cuda", "gpu"):
+        try:
+            data = lgb.Dataset(table, (table[:, 0] > 0).astype(int), params={"verbosity": -1})
+            lgb.train({"objective": "binary", "device_type": device, "verbosity": -1}, data, num_boost_round=1)
+        except lgb.basic.LightGBMError:
+            continue
+        return device
+    return None
+
+
+def _reporter(progress: Progress) -> Any:
+    def report(environment: Any) -> None:
+        loss = environment.evaluation_result_list[0][2]
+        progress(environment.iteration + 1, environment.end_iteration, f"log-loss {loss:.4f}")
+
+    return report

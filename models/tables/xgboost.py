@@ -1,0 +1,180 @@
+"""XGBoost behind the learner interface, through its memory-lean quantile matrix."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import xgboost as xgb
+
+from features.device import resolve_device
+from models.base import Batch
+from models.checks import select_table
+from models.posterior import log_of_margins
+from models.tables.base import TableEvents, TableLearner, native_names, normalised
+from models.tables.lightgbm import unfold_contributions
+from showers.files import atomic_path
+from showers.progress import Progress
+from showers.schema import InputError
+
+MODEL_FILE = "xgboost.ubj"
+
+
+class XGBoost(TableLearner):
+    """Gradient-boosted trees of the XGBoost library.
+
+    Settings: ``rounds``, ``patience``, ``native`` as for LightGBM, and XGBoost's own ``learning_rate``, ``max_depth``,
+    ``min_child_weight``, ``subsample``, ``colsample_bytree``, ``reg_lambda``, ``max_bin``.
+    """
+
+    model_files = (MODEL_FILE,)
+    defaults: ClassVar[dict[str, Any]] = {
+        "rounds": 2000,
+        "patience": 60,
+        "learning_rate": 0.05,
+        "max_depth": 3,
+        "min_child_weight": 20.0,
+        "subsample": 0.7,
+        "colsample_bytree": 0.5,
+        "reg_lambda": 10.0,
+        "max_bin": 256,
+        "native": {},
+    }
+
+    booster_: xgb.Booster
+
+    def _parameters(self, seed: int, device: str) -> dict[str, Any]:
+        n_classes = len(self.classes)
+        parameters: dict[str, Any] = {
+            "objective": "binary:logistic" if n_classes == 2 else "multi:softprob",
+            "eval_metric": "logloss" if n_classes == 2 else "mlogloss",
+            "tree_method": "hist",
+            "device": device,
+            "seed": seed,
+            "nthread": self.threads,
+            **self._library_parameters(),
+        }
+        if n_classes > 2:
+            parameters["num_class"] = n_classes
+        return parameters
+
+    def _fit(
+        self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
+    ) -> None:
+        if device == "cuda":
+            check_can_use_cuda()
+        self.device_ = device
+        data = self._matrix(train, device)
+        check = self._matrix(valid, device, reference=data)
+        rounds = int(self.chosen["rounds"])
+        callbacks: list[Any] = [xgb.callback.EarlyStopping(rounds=int(self.chosen["patience"]), save_best=True)]
+        if progress:
+            callbacks.append(_Reporter(progress, rounds))
+        booster = xgb.train(
+            self._parameters(seed, device),
+            data,
+            num_boost_round=rounds,
+            evals=[(check, "valid")],
+            callbacks=callbacks,
+            verbose_eval=False,
+        )
+        if device == "cuda":
+            check_ran_on_cuda(booster)
+        self.booster_ = xgb.Booster({"nthread": self.threads}, model_file=booster.save_raw("ubj"))
+
+    def _matrix(
+        self, events: TableEvents, device: str, reference: xgb.QuantileDMatrix | None = None
+    ) -> xgb.QuantileDMatrix:
+        table: Any = events.table
+        if device == "cuda":
+            # From device memory XGBoost sketches quantiles on the GPU and keeps no copy on the host.
+            import cupy
+
+            table = cupy.asarray(table)
+        return xgb.QuantileDMatrix(
+            table,
+            events.labels,
+            weight=events.weights,
+            feature_names=native_names(self.columns_),
+            nthread=self.threads,
+            max_bin=int(self.chosen["max_bin"]),
+            ref=reference,
+        )
+
+    def _log_proba(self, table: np.ndarray) -> np.ndarray:
+        margins = self.booster_.predict(self._plain_matrix(table), output_margin=True)
+        return log_of_margins(margins)
+
+    def _plain_matrix(self, table: np.ndarray) -> xgb.DMatrix:
+        return xgb.DMatrix(table, feature_names=native_names(self.columns_), nthread=self.threads)
+
+    def contributions(self, batch: Batch) -> np.ndarray:
+        """Return each column's share of each class margin (TreeSHAP), shaped as LightGBM's.
+
+        Computed in float32 by the library.
+        """
+        self._check_fitted()
+        flat = self.booster_.predict(self._plain_matrix(select_table(batch, self.columns_)), pred_contribs=True)
+        return unfold_contributions(flat.reshape(len(batch), -1), len(self.classes), len(self.columns_))
+
+    def importances(self) -> dict[str, float]:
+        """Return the total gain of each column, summing to one."""
+        gain = self.booster_.get_score(importance_type="total_gain")
+        values = np.array([float(np.sum(gain.get(name, 0.0))) for name in native_names(self.columns_)])
+        return normalised(values, self.columns_)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of leaves."""
+        return sum(tree.count("leaf=") for tree in self.booster_.get_dump())
+
+    def _write(self, folder: Path) -> None:
+        with atomic_path(folder / MODEL_FILE) as temporary:
+            temporary.write_bytes(bytes(self.booster_.save_raw("ubj")))
+
+    def _read(self, folder: Path, header: dict[str, Any]) -> None:
+        try:
+            raw = bytearray((folder / MODEL_FILE).read_bytes())
+            self.booster_ = xgb.Booster({"nthread": self.threads}, model_file=raw)
+        except xgb.core.XGBoostError as error:
+            raise InputError(f"{folder / MODEL_FILE} is not an XGBoost model: {str(error).splitlines()[0]}") from None
+
+
+def check_can_use_cuda() -> None:
+    """Refuse a device that XGBoost would silently replace by the CPU.
+
+    Raises
+    ------
+    InputError
+        Saying what is missing.
+    """
+    if not xgb.build_info().get("USE_CUDA", False):
+        raise InputError("device cuda: this XGBoost is built without CUDA; install the standard Linux wheel")
+    resolve_device("cuda")
+
+
+def check_ran_on_cuda(booster: xgb.Booster) -> None:
+    """Refuse a booster that XGBoost trained on the CPU although CUDA was asked for (it only warns).
+
+    Raises
+    ------
+    InputError
+        Saying which device was used.
+    """
+    used = json.loads(booster.save_config())["learner"]["generic_param"]["device"]
+    if not used.startswith("cuda"):
+        raise InputError(
+            f"device cuda: XGBoost trained on {used!r} instead; no GPU answered (is the driver installed?)"
+        )
+
+
+class _Reporter(xgb.callback.TrainingCallback):
+    def __init__(self, progress: Progress, rounds: int) -> None:
+        self.progress, self.rounds = progress, rounds
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        loss = next(iter(evals_log["valid"].values()))[-1]
+        self.progress(epoch + 1, self.rounds, f"log-loss {loss:.4f}")
+        return False

@@ -1,0 +1,1 @@
+"""Training of networks: loop, optimiser step, checkpoints, batches, augmentation."""

@@ -1,0 +1,162 @@
+"""The one training loop of all networks.
+
+AdamW (or SAM on top of it), warm-up and cosine decay, gradient clipping, exponential average of the weights, bf16
+autocast where the hardware has it, early stopping by the log-loss of the held-out events. Every epoch draws from its
+own seed, so a run resumed from a checkpoint is the run that was interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from models.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from models.training.loading import EventTensors
+from models.training.step import Augment, Stepper, TrainingSettings, autocast_of, optimiser_of
+from showers.progress import Progress
+
+VALIDATION_BATCH = 2048
+
+
+Judge = Callable[[torch.Tensor], float]
+"""Log-loss (nats) of the validation events from their logits (n, C)."""
+
+
+@dataclass
+class History:
+    """What training reports."""
+
+    losses: list[float] = field(default_factory=list)
+    """Validation log-loss after each epoch."""
+    best_epoch: int = 0
+    events_per_s: float = 0.0
+
+
+def train(
+    network: nn.Module,
+    events: EventTensors,
+    valid: EventTensors,
+    judge: Judge,
+    settings: TrainingSettings,
+    *,
+    seed: int,
+    augment: Augment | None = None,
+    class_weights: torch.Tensor | None = None,
+    class_values: torch.Tensor | None = None,
+    progress: Progress | None = None,
+    checkpoint: Path | None = None,
+    identity: str = "",
+) -> History:
+    """Train ``network`` in place; it ends with the (averaged) weights of its best epoch.
+
+    Parameters
+    ----------
+    network
+        Called with (grids or None, inputs), returns :class:`Output`.
+    events, valid
+        Labelled training events, and events to validate on.
+    judge
+        Validation log-loss of logits.
+    settings
+        See :class:`TrainingSettings`.
+    seed
+        Same seed, device and threads: same weights.
+    augment
+        Applied to every training batch.
+    class_weights
+        (C,) weight of each class's term of the cross-entropy.
+    class_values
+        (C,) target of the regression head by class.
+    progress
+        Called after every batch.
+    checkpoint
+        File in which the state is kept after every epoch; if it exists already, training continues from it.
+    identity
+        Names this run in the checkpoint; that of another run is refused.
+
+    Raises
+    ------
+    FloatingPointError
+        If the loss is not finite.
+    """
+    device = events.inputs.device
+    state = Checkpoint.start(network, optimiser_of(network, settings), identity)
+    if checkpoint is not None and checkpoint.exists():
+        read_checkpoint(checkpoint, state)
+    called = torch.compile(network) if settings.compile else network
+    trainer = Stepper(called, state, settings, autocast_of(device, settings.precision), augment)
+    trainer.class_weights, trainer.class_values = class_weights, class_values
+    n_batches = math.ceil(len(events) / settings.batch_size)
+    total = settings.epochs * n_batches
+    started, seen = time.monotonic(), 0
+    for epoch in range(state.epoch, settings.epochs):
+        if state.epoch - 1 - state.best_epoch >= settings.patience:
+            break
+        orders = _epoch_orders(len(events), n_batches, seed, epoch)
+        generator = torch.Generator(device).manual_seed(_epoch_seed(seed, epoch, 1))
+        network.train()
+        with _seeded(_epoch_seed(seed, epoch, 2), device):
+            for k, (rows, grids) in enumerate(events.batches(orders)):
+                rate = learning_rate(settings, epoch * n_batches + k, total)
+                trainer.step(events, rows, grids, rate, generator)
+                seen += len(rows)
+                if progress:
+                    done = epoch * n_batches + k + 1
+                    progress(done * len(events) / n_batches, total * len(events) / n_batches, _note(state))
+        state.finish_epoch(judge(predict_logits(state.averaged, valid)))
+        if checkpoint is not None:
+            write_checkpoint(checkpoint, state)
+    network.load_state_dict(state.best)
+    network.eval()
+    rate_per_s = seen / max(time.monotonic() - started, 1e-9)
+    return History(list(state.losses), state.best_epoch, rate_per_s)
+
+
+def predict_logits(network: nn.Module, events: EventTensors, batch_size: int = VALIDATION_BATCH) -> torch.Tensor:
+    """Return (n, C) float32 logits on the CPU, computed in float32 and in batches of fixed borders."""
+    network.eval()
+    orders = [np.arange(k, min(k + batch_size, len(events))) for k in range(0, len(events), batch_size)]
+    with torch.inference_mode():
+        logits = [network(grids, events.inputs[rows]).logits.float().cpu() for rows, grids in events.batches(orders)]
+    return torch.cat(logits)
+
+
+def learning_rate(settings: TrainingSettings, step: int, total: int) -> float:
+    """Return the learning rate of a step: linear warm-up, then half a cosine down to ``final_rate``."""
+    warm = max(1, round(settings.warmup * total))
+    if step < warm:
+        return settings.learning_rate * (step + 1) / warm
+    phase = (step - warm) / max(1, total - warm)
+    share = settings.final_rate + (1 - settings.final_rate) * 0.5 * (1 + math.cos(math.pi * phase))
+    return settings.learning_rate * share
+
+
+def _epoch_seed(seed: int, epoch: int, purpose: int) -> int:
+    return int(np.random.SeedSequence([seed, epoch, purpose]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _epoch_orders(n_events: int, n_batches: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Return the epoch's batches: a fresh permutation in groups of equal size (within one)."""
+    order = np.random.default_rng([seed, epoch, 0]).permutation(n_events)
+    return np.array_split(order, n_batches)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generators (dropout uses them) and give them back afterwards as they were."""
+    devices = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
+
+
+def _note(state: Checkpoint) -> str:
+    return f"log-loss {state.losses[-1]:.4f}, best {min(state.losses):.4f}" if state.losses else ""

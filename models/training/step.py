@@ -1,0 +1,184 @@
+"""One optimiser step of a network: what networks return, how the loss is made of it, and the settings of training."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from models.training.checkpoint import Checkpoint
+from models.training.loading import EventTensors
+from showers.schema import InputError
+
+
+class Output(NamedTuple):
+    """What a network returns."""
+
+    logits: torch.Tensor
+    """(n, C)."""
+    auxiliary: torch.Tensor | None = None
+    """(n, C) logits of an auxiliary head that only training uses."""
+    regression: torch.Tensor | None = None
+    """(n,) estimate of a number that each class has, such as its lg A; only training uses it."""
+    members: torch.Tensor | None = None
+    """(n, K, C) logits of an ensemble inside the network; training then scores each member, not their mean."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How to train; every field is a setting of every network."""
+
+    epochs: int = 30
+    batch_size: int = 256
+    learning_rate: float = 2e-3
+    weight_decay: float = 1e-2
+    warmup: float = 0.05
+    """Share of all steps during which the learning rate rises."""
+    final_rate: float = 0.01
+    """Learning rate at the end of the cosine, in units of ``learning_rate``."""
+    optimiser: str = "adamw"
+    """``adamw``, or ``sam``: sharpness-aware minimisation (arXiv:2010.01412) with AdamW as base."""
+    sam_radius: float = 0.05
+    clip_norm: float = 1.0
+    ema: float = 0.995
+    """Decay per step of the averaged weights that validate and predict; 0 for none."""
+    patience: int = 8
+    """Epochs without a better validation log-loss."""
+    label_smoothing: float = 0.0
+    auxiliary_weight: float = 0.0
+    regression_weight: float = 0.0
+    precision: str = "auto"
+    """``float32``, ``bf16``, or ``auto``: bf16 where the hardware multiplies it natively."""
+    compile: bool = False
+    """Compile the network first (worth it on a GPU)."""
+
+    def __post_init__(self) -> None:
+        if self.optimiser not in ("adamw", "sam"):
+            raise InputError(f"optimiser {self.optimiser!r}: choose adamw or sam")
+        if self.precision not in ("auto", "float32", "bf16"):
+            raise InputError(f"precision {self.precision!r}: choose auto, float32 or bf16")
+        for name in ("epochs", "batch_size", "patience"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.label_smoothing < 1 or not 0 <= self.ema < 1:
+            raise InputError("label_smoothing and ema lie between 0 and 1 (1 excluded)")
+
+
+Augment = Callable[[torch.Tensor | None, torch.Tensor, torch.Generator], tuple[torch.Tensor | None, torch.Tensor]]
+"""Turns (grids, inputs) of a training batch into an equally plausible batch."""
+
+
+@dataclass
+class Stepper:
+    """Takes optimiser steps: augmentation, loss, gradient, SAM's climb, averaging."""
+
+    network: Callable[..., Output]
+    state: Checkpoint
+    settings: TrainingSettings
+    autocast: Callable[[], contextlib.AbstractContextManager[object]]
+    augment: Augment | None
+    class_weights: torch.Tensor | None = None
+    class_values: torch.Tensor | None = None
+
+    def step(
+        self,
+        events: EventTensors,
+        rows: torch.Tensor,
+        grids: torch.Tensor | None,
+        rate: float,
+        generator: torch.Generator,
+    ) -> None:
+        """Take one optimiser step."""
+        inputs = events.inputs[rows]
+        if self.augment is not None:
+            grids, inputs = self.augment(grids, inputs, generator)
+        optimiser = self.state.optimiser
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        self._backward(events, rows, grids, inputs)
+        if self.settings.optimiser == "sam":
+            ascent = self._climb()
+            self._backward(events, rows, grids, inputs)
+            with torch.no_grad():
+                for parameter, moved in ascent:
+                    parameter.sub_(moved)
+        nn.utils.clip_grad_norm_(self.state.network.parameters(), self.settings.clip_norm)
+        optimiser.step()
+        self.state.average(self.settings.ema)
+
+    def _backward(
+        self, events: EventTensors, rows: torch.Tensor, grids: torch.Tensor | None, inputs: torch.Tensor
+    ) -> None:
+        assert events.labels is not None
+        self.state.optimiser.zero_grad(set_to_none=True)
+        with self.autocast():
+            output = self.network(grids, inputs)
+        labels = events.labels[rows]
+        weights = None if events.weights is None else events.weights[rows]
+        loss = self._loss(output, labels, weights)
+        if not torch.isfinite(loss):
+            raise FloatingPointError(f"the training loss became {loss.item()}: lower the learning rate")
+        loss.backward()
+
+    def _loss(self, output: Output, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+        settings = self.settings
+
+        def entropy(logits: torch.Tensor, smoothing: float) -> torch.Tensor:
+            return functional.cross_entropy(
+                logits.float(), labels, weight=self.class_weights, reduction="none", label_smoothing=smoothing
+            )
+
+        each = entropy(output.logits, settings.label_smoothing)
+        if output.members is not None:
+            scores = [entropy(member, settings.label_smoothing) for member in output.members.unbind(1)]
+            each = torch.stack(scores).mean(dim=0)
+        if output.auxiliary is not None and settings.auxiliary_weight:
+            each = each + settings.auxiliary_weight * entropy(output.auxiliary, 0.0)
+        if output.regression is not None and settings.regression_weight and self.class_values is not None:
+            error = output.regression.float() - self.class_values[labels]
+            each = each + settings.regression_weight * error.square()
+        if weights is None:
+            return each.mean()
+        return (each * weights).sum() / weights.sum().clamp_min(1e-12)
+
+    def _climb(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Move the weights to the worst point within ``sam_radius``; return the moves."""
+        with torch.no_grad():
+            having = [p for p in self.state.network.parameters() if p.grad is not None]
+            gradients = [p.grad for p in having if p.grad is not None]
+            norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+            scale = self.settings.sam_radius / (norm + 1e-12)
+            moves: list[tuple[torch.Tensor, torch.Tensor]] = [
+                (p, g * scale) for p, g in zip(having, gradients, strict=True)
+            ]
+            for parameter, move in moves:
+                parameter.add_(move)
+        return moves
+
+
+def optimiser_of(network: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
+    """Return AdamW that decays matrices and kernels, not biases, norms and scales."""
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.learning_rate)
+
+
+def autocast_of(device: torch.device, precision: str) -> Callable[[], contextlib.AbstractContextManager[object]]:
+    if precision == "auto":
+        native = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else _cpu_has_bf16()
+        precision = "bf16" if native else "float32"
+    if precision == "float32":
+        return contextlib.nullcontext
+    return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def _cpu_has_bf16() -> bool:
+    return bool(torch.cpu._is_amx_tile_supported())

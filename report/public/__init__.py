@@ -1,0 +1,1 @@
+"""What goes to others: leaderboard, published results, submission."""

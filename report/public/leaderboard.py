@@ -1,0 +1,216 @@
+"""Our runs beside the published systems: one table a task and protocol, simulations in tables of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from report.published import N_HADRON, Published, published_for
+from report.run import Run, is_simulated, read_source
+from report.sections.run import duration, totals
+from report.summary import metric_text, short
+from scoring.intervals import Interval
+from scoring.score import metrics_path
+from showers.files import read_json
+from showers.schema import GAMMA, InputError, task_named
+
+SIMULATION = "simulation"
+LEGEND = (
+    "Bold: our runs. score: 0 is the weakest valid result of its table, 1 the published best (of a simulation: the "
+    "best row); equal steps are equal factors in the error. * chosen or tuned on test labels. 95 % intervals; of "
+    "published results from the size of the test set alone. Wall-clock is summed over tasks that may have run side by "
+    "side; memory is the peak of one task; energy is estimated from CPU time."
+)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One row of a leaderboard."""
+
+    task: str
+    protocol: str
+    """``v2``, ``matched``, or what kind of simulation it was; only equal protocols share a table."""
+    system: str
+    value: float
+    interval: Interval | None
+    accuracy: float | None
+    n_parameters: int | None
+    tuned_on_test: bool
+    cost: tuple[str, ...]
+    """Wall-clock, CPU time, peak memory, energy, device; empty where nothing was published."""
+    ours: bool
+    n_trials: int | None = None
+    """Hadrons behind a survival."""
+
+    @property
+    def regularised(self) -> float:
+        """The value as the normalised score takes it: survivals as (n + 0.5) / (N + 1)."""
+        if self.n_trials is None:
+            return self.value
+        return (round(self.value * self.n_trials) + 0.5) / (self.n_trials + 1)
+
+
+def march_of_nines(value: float, weakest: float, best: float, optimum: float = 0.0) -> float | None:
+    """Return the normalised score (phi(s) - phi(min)) / (phi(best) - phi(min)), phi(s) = -lg |s - optimum|.
+
+    0 is the weakest valid result, 1 the published best, above 1 beats it; each factor of ten counts the same.
+
+    Returns
+    -------
+    None where it is undefined: a perfect value, or weakest and best coincide.
+
+    >>> march_of_nines(1e-3, 1e-2, 1e-4)
+    0.5
+    """
+    distances = [abs(v - optimum) for v in (value, weakest, best)]
+    if min(distances) == 0 or distances[1] == distances[2]:
+        return None
+    phi, low, high = (-math.log10(d) for d in distances)
+    return round((phi - low) / (high - low), 12)
+
+
+def leaderboard(runs: Sequence[Path], *, data: Path | None = None) -> RenderableType:
+    """Return the tables of all protocols that the runs belong to.
+
+    Parameters
+    ----------
+    runs
+        Scored run folders (``metrics_{task}.json`` beside ``predictions.npz``).
+    data
+        Folder with the test sets, if they are no longer where the runs' manifests say.
+
+    Raises
+    ------
+    InputError
+        If there is no run, or one cannot be read or was not scored.
+    """
+    if not runs:
+        raise InputError("leaderboard needs at least one run folder")
+    standings = [standing(Path(run), data) for run in runs]
+    keys = sorted({(row.task, row.protocol) for row in standings})
+    tables: list[RenderableType] = []
+    for task, protocol in keys:
+        rows = [row for row in standings if (row.task, row.protocol) == (task, protocol)]
+        rows += [_published(found) for found in published_for(task, protocol)]
+        what = "hadron survival at 75 % gamma efficiency" if task == GAMMA.name else "fraction error"
+        tables.append(Text(f"{task}, {protocol}: {what}, lower is better", style="bold"))
+        tables.append(_table(sorted(rows, key=lambda row: row.value), task))
+    return Group(*tables, _cost_table(standings), Text(LEGEND, style="dim"))
+
+
+def standing(folder: Path, data: Path | None = None) -> Standing:
+    """Return the row of one scored run."""
+    run = Run.open(folder)
+    file = metrics_path(run.predictions, run.task)
+    if not file.exists():
+        raise InputError(f"{file} does not exist: score the run first (python verify.py --task {run.task.name} ...)")
+    metrics = read_json(file)
+    gamma = run.task.name == GAMMA.name
+    interval = metrics.get("intervals", {}).get("key_metric" if gamma else "mean_fraction_error")
+    steps = totals(run.manifest.get("steps", []))
+    learners = run.manifest.get("learners", [])
+    parameters = [row.get("n_parameters") for row in learners if row.get("status", "ok") == "ok"]
+    return Standing(
+        task=run.task.name,
+        protocol=_protocol(run, data),
+        system=run.name,
+        value=metrics["key_metric" if gamma else "mean_fraction_error"],
+        interval=Interval(**interval) if interval else None,
+        accuracy=None if gamma else metrics["accuracy"],
+        n_parameters=sum(p for p in parameters if p) or None,
+        tuned_on_test=False,  # nothing in stacking can read test labels
+        cost=(
+            duration(steps["wall_s"]),
+            duration(steps["cpu_s"]),
+            f"{steps['peak_mb']:,.0f}",
+            f"{steps['energy_wh']:.1f}",
+            str(run.manifest.get("device", "?")),
+        ),
+        ours=True,
+        n_trials=metrics["n_hadron"] if gamma else None,
+    )
+
+
+def _protocol(run: Run, data: Path | None) -> str:
+    stated = run.manifest.get("data", {}).get("test")
+    folder = data / f"{run.task.name}_test" if data else Path(str(stated))
+    if not folder.is_dir():
+        raise InputError(f"{folder}, the test set of {run.folder}, does not exist: say where it is with --data")
+    source = read_source(folder)
+    protocol = str(source.get("protocol", "v2"))
+    if not is_simulated(source):
+        return protocol
+    made = [source.get("model", "?"), f"{source.get('world', 'default')} world", f"seed {source.get('seed', '?')}"]
+    return f"{SIMULATION} of {protocol} ({', '.join(map(str, made))})"
+
+
+def _published(found: Published) -> Standing:
+    return Standing(
+        task=found.task,
+        protocol=found.protocol,
+        system=found.system,
+        value=found.value,
+        interval=found.interval,
+        accuracy=found.accuracy,
+        n_parameters=found.n_parameters,
+        tuned_on_test=found.tuned_on_test,
+        cost=(),
+        ours=False,
+        n_trials=N_HADRON if found.task == GAMMA.name else None,
+    )
+
+
+def scores(rows: Sequence[Standing]) -> list[float | None]:
+    """Return the normalised score of each row.
+
+    The scale runs from the weakest valid result (not tuned on test) to the published best; where nothing is
+    published (simulations), to the best row.
+    """
+    valid = [row.regularised for row in rows if not row.tuned_on_test]
+    published = [row.regularised for row in rows if not row.ours]
+    if not valid:
+        return [None] * len(rows)
+    best = min(published or valid)
+    return [march_of_nines(row.regularised, max(valid), best) for row in rows]
+
+
+def _table(rows: Sequence[Standing], task: str) -> Table:
+    gamma = task == GAMMA.name
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("system")
+    for head in (
+        "survival" if gamma else "fraction error",
+        *(() if gamma else ("accuracy, %",)),
+        "parameters",
+        "score",
+    ):
+        table.add_column(head, justify="right", no_wrap=True)
+    for row, score in zip(rows, scores(rows), strict=True):
+        value = metric_text(row.value, row.interval, task_named(task)) if row.interval else short(row.value)
+        accuracy = "" if row.accuracy is None else f"{100 * row.accuracy:.2f}"
+        table.add_row(
+            row.system + (" *" if row.tuned_on_test else ""),
+            value,
+            *(() if gamma else (accuracy,)),
+            "" if row.n_parameters is None else f"{row.n_parameters:,}",
+            "" if score is None else f"{score:.2f}",
+            style="bold" if row.ours else None,
+        )
+    return table
+
+
+def _cost_table(rows: Sequence[Standing]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("cost of our runs")
+    for head in ("wall-clock", "CPU time", "memory, MB", "energy, Wh", "device"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(f"{row.system} ({row.task})", *row.cost)
+    return table

@@ -1,0 +1,262 @@
+"""A submission folder as the public benchmark asks for it, made from finished runs and checked before it is done."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from report.run import Run, is_simulated, read_source
+from report.sections.run import duration, totals
+from report.summary import metric_text
+from scoring import metric_for
+from scoring.intervals import Interval, accuracy_interval
+from scoring.read import OUTPUT_KEYS, Truth, read_output, read_truth
+from scoring.score import score_arrays
+from showers.files import atomic_folder, write_npz
+from showers.schema import COMPOSITION, InputError
+
+SOURCE = Path(__file__).resolve().parents[2]
+ROOMS = ("showers", "features", "models", "stacking", "scoring", "report")
+FILES = ("cli.py", "verify.py", "pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md")
+"""What the snapshot of the source holds beside the rooms."""
+PUBLIC_EVENTS = {"composition": 119_027, "gamma": 35_751}
+"""Size of the public test sets: predictions of any other number of events cannot be submitted."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+PLAIN_KEY = re.compile(r"[a-z]{3,}(_[a-z0-9]+)*(?<!yes)(?<!off)(?<!true)(?<!false)(?<!null)")
+"""Keys that YAML reads as text without quotes."""
+
+
+def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path = Path("submissions")) -> Path:
+    """Write ``OUT/NAME`` with predictions.npz, README.md, metadata.yaml and a snapshot of the source.
+
+    Parameters
+    ----------
+    runs
+        One finished run, or one of each task.
+    name
+        Name of the folder: letters, digits, dot, dash, underscore.
+    data
+        Folder that holds the test sets; their labels give the scores in the README.
+    out
+        Where submissions go.
+
+    Returns
+    -------
+    The folder, complete and checked.
+
+    Raises
+    ------
+    InputError
+        For a name that is no folder name, two runs of one task, a folder that exists already, or predictions that
+        the scorer would refuse.
+    """
+    if not NAME.fullmatch(name):
+        raise InputError(f"--name {name!r}: use letters, digits, dot, dash and underscore, beginning with a letter")
+    opened = [Run.open(run) for run in runs]
+    tasks = [run.task.name for run in opened]
+    if not opened or len(set(tasks)) != len(tasks):
+        raise InputError(f"a submission holds one run of each task, got {', '.join(tasks) or 'none'}")
+    truths = [read_truth(data, run.task) for run in opened]
+    outputs = [
+        read_output(run.predictions, run.task, len(truth.labels))[0] for run, truth in zip(opened, truths, strict=True)
+    ]
+    with atomic_folder(Path(out) / name) as folder:
+        arrays = {
+            OUTPUT_KEYS[run.task.name]: output.astype(np.int8) if run.task.name == COMPOSITION.name else output
+            for run, output in zip(opened, outputs, strict=True)
+        }
+        write_npz(folder / "predictions.npz", **arrays)
+        scored = [
+            score_arrays(truth, output, run.task) for run, truth, output in zip(opened, truths, outputs, strict=True)
+        ]
+        (folder / "README.md").write_text(_readme(name, opened, truths, scored), encoding="utf-8")
+        metadata = _metadata(name, opened, truths, scored)
+        (folder / "metadata.yaml").write_text("\n".join(yaml_lines(metadata)) + "\n", encoding="utf-8")
+        snapshot(folder / "code")
+        check(folder, opened, truths, outputs)
+    return Path(out) / name
+
+
+def check(folder: Path, runs: Sequence[Run], truths: Sequence[Truth], outputs: Sequence[np.ndarray]) -> None:
+    """Read a submission folder back as the scorer does, and compare with what it was made from.
+
+    Raises
+    ------
+    InputError
+        If a part is missing, empty, differs from the run, or names a folder of this machine.
+    """
+    for part in ("predictions.npz", "README.md", "metadata.yaml", "code/pyproject.toml", "code/cli.py"):
+        if not (folder / part).is_file() or not (folder / part).stat().st_size:
+            raise InputError(f"{folder / part} is missing or empty")
+    for run, truth, output in zip(runs, truths, outputs, strict=True):
+        found, _ = read_output(folder / "predictions.npz", run.task, len(truth.labels))
+        if not np.array_equal(found, output):
+            raise InputError(f"{folder / 'predictions.npz'} differs from {run.predictions}")
+    home = str(Path.home())
+    for part in ("README.md", "metadata.yaml"):
+        text = (folder / part).read_text(encoding="utf-8")
+        for run in runs:
+            if str(run.folder.resolve()) in text or (home != "/" and home in text):
+                raise InputError(f"{folder / part} names a folder of this machine")
+
+
+def snapshot(target: Path) -> None:
+    """Copy the project's source, without caches or data."""
+    ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
+    for room in ROOMS:
+        shutil.copytree(SOURCE / room, target / room, ignore=ignore)
+    for name in FILES:
+        if (SOURCE / name).is_file():
+            shutil.copy2(SOURCE / name, target / name)
+
+
+def _scores(run: Run, truth: Truth, metrics: dict[str, Any]) -> dict[str, str]:
+    """Return the headline numbers with their 95 % intervals."""
+    if run.task.name == COMPOSITION.name:
+        value, span = metrics["mean_fraction_error"], metrics["intervals"]["mean_fraction_error"]
+        share = metrics["intervals"]["accuracy"]
+        hits = f"{100 * metrics['accuracy']:.2f} % [{100 * share['low']:.2f}, {100 * share['high']:.2f}]"
+        extra = {"accuracy": hits}
+    else:
+        value, span = metrics["key_metric"], metrics["intervals"]["key_metric"]
+        left = metrics["survival_rates"]["75%"]["hadron_surviving"]
+        extra = {"hadrons surviving at 75 % gamma efficiency": f"{left} of {metrics['n_hadron']}"}
+    return {metric_for(run.task).name: metric_text(value, Interval(**span), run.task), **extra}
+
+
+def _is_public(run: Run, truth: Truth) -> bool:
+    return len(truth.labels) == PUBLIC_EVENTS[run.task.name] and not is_simulated(read_source(truth.folder))
+
+
+def _metadata(
+    name: str, runs: Sequence[Run], truths: Sequence[Truth], scored: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    parts = {}
+    for run, truth, metrics in zip(runs, truths, scored, strict=True):
+        manifest = run.manifest
+        steps = manifest.get("steps", [])
+        found = totals(steps)
+        options = {k: v for k, v in manifest.get("config", {}).items() if k not in ("run", "data") and v is not None}
+        parts[run.task.name] = {
+            "model": f"{run.shipped or 'stack'} of {', '.join(run.learner_names)}",
+            "scores": _scores(run, truth, metrics),
+            "test_events": len(truth.labels),
+            "public_test_set": _is_public(run, truth),
+            "tuned_on_test": False,
+            "configuration": options,
+            "configuration_hash": str(manifest.get("config_hash")),
+            "source_revision": str(manifest.get("git_revision")),
+            "device": str(manifest.get("device")),
+            "wall_clock_s": round(found["wall_s"], 1),
+            "cpu_time_s": round(found["cpu_s"], 1),
+            "peak_memory_mb": round(found["peak_mb"]),
+            "energy_wh_estimated": round(found["energy_wh"], 2),
+            "number_of_experiments": len(manifest.get("learners", [])),
+            "number_of_trainings": sum(step.get("step") == "train" for step in steps),
+            "versions": manifest.get("versions", {}),
+        }
+    return {"name": name, "tasks": parts}
+
+
+def yaml_lines(content: dict[str, Any], indent: str = "") -> Iterator[str]:
+    """Yield nested dictionaries of plain values as YAML; strings in JSON's quotes, which YAML shares."""
+    for key, value in content.items():
+        name = str(key) if PLAIN_KEY.fullmatch(str(key)) else json.dumps(str(key))
+        if isinstance(value, dict) and value:
+            yield f"{indent}{name}:"
+            yield from yaml_lines(value, indent + "  ")
+        else:
+            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+
+
+def _readme(name: str, runs: Sequence[Run], truths: Sequence[Truth], scored: Sequence[dict[str, Any]]) -> str:
+    lines = [f"# {name}", ""]
+    for run, truth, metrics in zip(runs, truths, scored, strict=True):
+        lines += [f"## {run.task.name}", ""]
+        if not _is_public(run, truth):
+            kind = "simulated " if is_simulated(read_source(truth.folder)) else ""
+            warning = f"**Not the public test set** ({len(truth.labels):,} {kind}events)"
+            lines += [f"{warning}: these scores belong in no public table.", ""]
+        lines += ["### Scores, with 95 % intervals", ""]
+        lines += [f"- {key}: {text}" for key, text in _scores(run, truth, metrics).items()]
+        lines += ["", "### Approach", "", *_approach(run), "", "### Learners on the test set", ""]
+        lines += [*_learner_rows(run, truth), "", "### What failed or did not help", "", *_failures(run), ""]
+    lines += [
+        "## Making it again",
+        "",
+        "`code/` holds the source. In it, with the benchmark's files under `data/`:",
+        "",
+        "```",
+        "make env",
+        *(f".venv/bin/python cli.py stack --data data {_options(run)} --run runs/{run.task.name}" for run in runs),
+        f".venv/bin/python verify.py --task {runs[0].task.name} --data data ../predictions.npz",
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _options(run: Run) -> str:
+    config = run.manifest.get("config", {})
+    words = [f"--task {run.task.name}"]
+    words += [f"--{key} {config[key]}" for key in ("preset", "seed") if config.get(key) is not None]
+    if config.get("learners"):
+        words.append(f"--learners {','.join(config['learners'])}")
+    return " ".join(words)
+
+
+def _approach(run: Run) -> list[str]:
+    manifest = run.manifest
+    meta, gate, decision = (manifest.get(key) or {} for key in ("meta", "gate", "decision"))
+    cost = totals(manifest.get("steps", []))
+    folds = sum(step.get("step") == "train" for step in manifest.get("steps", [])) // max(len(run.learner_names), 1)
+    lines = [
+        f"Base learners ({', '.join(run.learner_names)}) predict out of fold ({folds} trainings each); their "
+        "log-probabilities are calibrated and combined by a meta-learner that never saw the rows it predicts. No test "
+        "label took part in any choice.",
+        "",
+        f"- meta-learner: {meta.get('chosen', 'see metadata')}",
+        f"- gate: {gate.get('reason', 'see metadata')}",
+    ]
+    if decision.get("chosen"):
+        lines.append(f"- decision rule for hard labels: {decision['chosen']}")
+    lines.append(f"- cost: {duration(cost['cpu_s'])} of CPU time, {cost['peak_mb']:,.0f} MB peak")
+    return lines
+
+
+def _learner_rows(run: Run, truth: Truth) -> list[str]:
+    metric = metric_for(run.task)
+    lines = [f"| system | accuracy, % | {metric.name} |", "|---|---|---|"]
+    for system in run.systems(len(truth.labels)):
+        guessed = system.output if run.task.name == COMPOSITION.name else system.log_proba.argmax(axis=1)
+        share, span = float(np.mean(guessed == truth.labels)), accuracy_interval(truth.labels, guessed)
+        text = metric_text(
+            metric.value(truth.labels, system.output), metric.interval(truth.labels, system.output), run.task
+        )
+        label = system.name if system.rule == "score" else f"{system.name}, {system.rule}"
+        lines.append(f"| {label} | {100 * share:.2f} [{100 * span.low:.2f}, {100 * span.high:.2f}] | {text} |")
+    return lines
+
+
+def _failures(run: Run) -> list[str]:
+    lines = [
+        f"- {row['name']} failed: {row.get('error')}"
+        for row in run.manifest.get("learners", [])
+        if row.get("status") == "failed"
+    ]
+    if run.shipped not in (None, "stack"):
+        lines.append(f"- the stack did not beat its best learner on held-out folds; {run.shipped} was shipped")
+    rules = (run.manifest.get("decision") or {}).get("held_out_fraction_error", {})
+    chosen = (run.manifest.get("decision") or {}).get("chosen")
+    lines += [
+        f"- decision rule {rule}, not shipped: held-out fraction error {error:.4f} (shipped: {rules[chosen]:.4f})"
+        for rule, error in rules.items()
+        if rule != chosen and chosen in rules
+    ]
+    return lines or ["- nothing failed in this run"]

@@ -1,0 +1,85 @@
+"""Sections that look inside: feature importance, and a gallery of single showers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from report.display import event_picture, read_showers
+from report.importance import importances
+from report.page import Section, paragraph, picture, pictures
+from report.pictures.importance import gain_picture, shuffle_picture
+from report.pictures.style import as_svg
+from report.subject import Subject
+
+EACH = 2
+"""Showers of each kind in the gallery."""
+
+
+def importance(subject: Subject) -> Section | None:
+    """Return gain and permutation importance by group of features."""
+    found = importances(subject)
+    gains = {entry.learner: entry.gain for entry in found if entry.gain}
+    figures = []
+    if gains:
+        caption = (
+            "Share of the splitting gain by group of features, mean over folds. Gain favours groups of many columns."
+        )
+        figures.append(picture(as_svg(gain_picture(gains), "gain by feature group"), caption))
+    for entry in found:
+        if entry.shuffled:
+            caption = (
+                f"{entry.learner}, fold 0, up to 2,000 test showers: log-loss lost when all columns of a group are "
+                "taken from other showers, 95 % intervals. Groups that say the same thing share the loss: a small "
+                "value does not mean that a group is useless."
+            )
+            figures.append(picture(as_svg(shuffle_picture(entry.shuffled), "permutation importance"), caption))
+    if not figures:
+        return None
+    return Section("importance", "What the learners look at", pictures(figures))
+
+
+def chosen_events(labels: np.ndarray, log_proba: np.ndarray) -> dict[str, list[int]]:
+    """Return which showers the gallery shows: most confident (of different predictions), most wrong, most ambiguous.
+
+    Parameters
+    ----------
+    labels
+        (N,) true classes.
+    log_proba
+        (N, C) natural logarithms of posteriors.
+    """
+    guessed, top = log_proba.argmax(axis=1), log_proba.max(axis=1)
+    confident: list[int] = []
+    for event in np.argsort(-top, kind="stable"):
+        if guessed[event] not in guessed[confident]:
+            confident.append(int(event))
+        if len(confident) == EACH:
+            break
+    true = log_proba[np.arange(len(labels)), labels]
+    wrong = [int(event) for event in np.argsort(true, kind="stable")[:EACH]]
+    entropy = -(np.exp(log_proba) * log_proba).sum(axis=1)
+    ambiguous = [int(event) for event in np.argsort(-entropy, kind="stable")[:EACH]]
+    return {"most confident": confident, "most wrong": wrong, "most ambiguous": ambiguous}
+
+
+def gallery(subject: Subject) -> Section:
+    """Return event displays of telling showers."""
+    classes = subject.task.classes
+    chosen = chosen_events(subject.labels, subject.final)
+    figures = []
+    for kind, events in chosen.items():
+        for event, shower in zip(events, read_showers(subject.dataset, events), strict=True):
+            posterior = np.exp(subject.final[event])
+            said = classes[int(posterior.argmax())]
+            # tiny probabilities must not read as zero
+            own = f"{posterior[subject.labels[event]]:.3g}"
+            title = f"{kind}: true {classes[subject.labels[event]]}, given {own}; said {said} {posterior.max():.3g}"
+            drawn = as_svg(event_picture(shower, title), f"event {event}, {kind}")
+            figures.append(picture(drawn, f"Event {event} of the test set."))
+    note = paragraph(
+        "Maps: deposits of the stations, open circles silent ones; cross: fitted core, with a line toward the azimuth. "
+        "Below: densities in the shower plane. Markers are means over rings with standard errors (silent stations "
+        "count as zero; muons also leave signals in the e/gamma channel), dots single stations, lines the fits.",
+        "quiet",
+    )
+    return Section("gallery", "Single showers", pictures(figures) + note)

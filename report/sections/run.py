@@ -1,0 +1,152 @@
+"""Sections on how the run was made: training curves, cost, provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from report.page import Section, paragraph, picture, pictures, table
+from report.pictures.learners import training_picture
+from report.pictures.style import as_svg
+from report.run import Run
+from report.subject import Subject
+from report.summary import short
+from showers.files import read_json
+
+WATTS_PER_CORE = 10.0
+"""Electrical power of a busy CPU core with its share of the machine; a rule of thumb for servers, within a factor 2."""
+
+
+def training(subject: Subject) -> Section | None:
+    """Return validation curves of the networks, where the saved learners carry them."""
+    curves = {}
+    for name in subject.run.learner_names:
+        header = subject.run.folder / "learners" / name / "fold-0" / "learner.json"
+        if header.exists():
+            losses = read_json(header).get("losses")
+            if isinstance(losses, list) and len(losses) > 1:
+                curves[name] = [float(value) for value in losses]
+    if not curves:
+        return None
+    caption = "Log-loss on the early-stopping split (cut from the training folds) of each network's first fold."
+    figure = as_svg(training_picture(curves), "validation log-loss by epoch")
+    return Section("training", "Learning curves", pictures([picture(figure, caption)]))
+
+
+def choices(subject: Subject) -> Section | None:
+    """Return what was chosen on held-out folds: meta-learner with its weights, decision rule, and by how much."""
+    manifest = subject.run.manifest
+    parts = []
+    meta = manifest.get("meta", {})
+    if meta.get("losses"):
+        judge = str(meta.get("judge", "loss")).replace("_", " ")
+        rows = [(name.replace("_", " "), f"{loss:.4f}") for name, loss in meta["losses"].items()]
+        chosen = str(meta.get("chosen")).replace("_", " ")
+        parts.append(paragraph(f"Meta-learner: {chosen}, judged by {judge} in nested folds of the training set."))
+        parts.append(table(("meta-learner", judge), rows))
+    if isinstance(meta.get("weights"), dict):
+        rows = [(name, f"{weight:.3f}") for name, weight in meta["weights"].items() if isinstance(weight, float)]
+        parts.append(table(("learner", "weight in the stack"), rows))
+    decision = manifest.get("decision", {})
+    if decision.get("held_out_fraction_error"):
+        worse = decision.get("worse_than_best", {})
+        lines = []
+        for rule, error in decision["held_out_fraction_error"].items():
+            gap = worse.get(rule, {})
+            text = f"{gap['difference']:+.4f} ± {gap['standard_error']:.4f}" if gap else ""
+            lines.append((rule, f"{error:.4f}", text))
+        parts.append(paragraph(f"Decision rule: {decision.get('chosen')}, the simplest within one standard error."))
+        parts.append(table(("rule", "held-out fraction error", "worse than the best by (standard error)"), lines))
+    if decision.get("thresholds"):
+        parts.append(_thresholds(decision["thresholds"]))
+    parts += [paragraph(str(remark), "warn") for remark in manifest.get("remarks", [])]
+    return Section("choices", "What was chosen on held-out folds", "".join(parts)) if parts else None
+
+
+def _thresholds(rows: list[dict[str, Any]]) -> str:
+    """Return thresholds by gamma efficiency, with the purity to expect in a real mixture."""
+    ratios = list(rows[0].get("purity", {}))
+    heads = ["gamma efficiency", "threshold", "hadron survival", *(f"purity at 1:{1 / float(r):,.0f}" for r in ratios)]
+    cells = []
+    for row in rows:
+        low, high = row["hadron_survival_interval"]
+        line = [f"{row['gamma_efficiency']:.3f}", f"{row['threshold']:.3f}"]
+        line.append(f"{short(row['hadron_survival'])} [{short(low)}, {short(high)}]")
+        for ratio in ratios:
+            bottom, top = row["purity"][ratio]["interval"]
+            line.append(f"{bottom:.2g} to {top:.2g}")
+        cells.append(line)
+    note = paragraph(
+        "Out-of-fold scores of training showers under the test's cuts. Purity: share of true gammas among the "
+        "selected, 95 % interval, for one gamma in so many hadrons.",
+        "quiet",
+    )
+    return "<h3>Thresholds for use</h3>" + table(heads, cells) + note
+
+
+def totals(steps: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """Return summed wall-clock and CPU seconds, peak memory in MB, and estimated energy in watt-hours of steps."""
+    steps = list(steps)
+    wall, cpu = (sum(float(step.get(key) or 0) for step in steps) for key in ("wall_s", "cpu_s"))
+    peak = max((float(step.get("peak_mb") or 0) for step in steps), default=0.0)
+    return {"wall_s": wall, "cpu_s": cpu, "peak_mb": peak, "energy_wh": cpu / 3600 * WATTS_PER_CORE}
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def cost(subject: Subject) -> Section | None:
+    """Return time, memory and estimated energy of each step, folds summed."""
+    steps = subject.run.manifest.get("steps", [])
+    if not steps:
+        return None
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    for step in steps:
+        name = f"{step.get('step')} {step['learner']}" if step.get("learner") else str(step.get("step"))
+        grouped.setdefault(name, []).append(step)
+    rows = []
+    for name, members in [*grouped.items(), ("all", steps)]:
+        found = totals(members)
+        rows.append(
+            (
+                name,
+                f"{len(members)}",
+                duration(found["wall_s"]),
+                duration(found["cpu_s"]),
+                f"{found['peak_mb']:,.0f}",
+                f"{found['energy_wh']:.2f}",
+            )
+        )
+    heads = ("step", "tasks", "wall-clock, summed", "CPU time", "peak memory, MB", "energy, Wh")
+    note = paragraph(
+        f"Tasks may have run side by side: wall-clock sums over them. Energy is estimated at {WATTS_PER_CORE:g} W per "
+        "busy core, right within a factor of two; a GPU's is not included.",
+        "quiet",
+    )
+    return Section("cost", "Cost", table(heads, rows, ours=[len(rows) - 1]) + note)
+
+
+def provenance(subject: Subject) -> Section:
+    """Return what is needed to make the run again."""
+    manifest = subject.run.manifest
+    source = subject.dataset.source
+    rows = [
+        ("configuration hash", str(manifest.get("config_hash"))),
+        ("source revision", str(manifest.get("git_revision"))),
+        ("seed", str(manifest.get("seed"))),
+        ("device", str(manifest.get("device"))),
+    ]
+    rows += [(f"data: {key.replace('_', ' ')}", str(value)) for key, value in _data(subject.run).items()]
+    rows += [(f"test set: {key}", str(value)) for key, value in source.items()]
+    rows += [(f"option: {key}", str(value)) for key, value in manifest.get("config", {}).items() if value is not None]
+    rows += [(f"version: {name}", str(version)) for name, version in manifest.get("versions", {}).items()]
+    return Section("provenance", "Provenance", table(("", ""), rows, kind="wide"))
+
+
+def _data(run: Run) -> dict[str, Any]:
+    data = run.manifest.get("data", {})
+    return {key: value for key, value in data.items() if not isinstance(value, dict)}

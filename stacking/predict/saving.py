@@ -1,0 +1,44 @@
+"""The chain on disk: calibration, meta-learner and decision rules as JSON in a run's ``meta`` folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from showers.files import read_json, write_json
+from showers.schema import TASKS, Task
+from stacking.combine.calibration import Calibrator
+from stacking.combine.meta import meta_from_json, meta_to_json
+from stacking.decide.decision import Rule
+from stacking.predict.chain import Chain
+
+CALIBRATION_FILE = "calibration.json"
+META_FILE = "stack.json"
+DECISION_FILE = "decision.json"
+SCORES_FILE = "held_out_scores.npz"
+"""Gamma runs: labels and out-of-fold scores of the judged events."""
+
+
+def save_chain(run: Path, chain: Chain) -> None:
+    """Write ``meta/*.json``."""
+    calibrators = {name: [c.as_json() for c in fits] for name, fits in chain.calibrators.items()}
+    write_json(run / "meta" / CALIBRATION_FILE, calibrators)
+    write_json(run / "meta" / META_FILE, {**meta_to_json(chain.meta), "shipped": chain.shipped})
+    write_json(run / "meta" / DECISION_FILE, {name: rule.as_json() for name, rule in chain.rules.items()})
+
+
+def load_chain(run: Path, manifest: Mapping[str, Any]) -> Chain:
+    """Read what :func:`save_chain` wrote."""
+    stack = read_json(run / "meta" / META_FILE)
+    calibrators = read_json(run / "meta" / CALIBRATION_FILE)
+    rules = read_json(run / "meta" / DECISION_FILE)
+    name = str(manifest["task"])
+    return Chain(
+        task=TASKS[name] if name in TASKS else Task(name, tuple(manifest["classes"])),
+        calibrators={name: [Calibrator.from_json(c) for c in fits] for name, fits in calibrators.items()},
+        meta=meta_from_json(stack),
+        rules={name: Rule.from_json(rule) for name, rule in rules.items()},
+        shipped=str(stack["shipped"]),
+        config_hash=str(manifest["config_hash"]),
+    )

@@ -1,0 +1,1 @@
+"""One run: configuration, tasks of the first and second level, run folder, provenance, cost."""

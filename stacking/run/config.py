@@ -1,0 +1,200 @@
+"""What a stacking run is asked to do: a validated, immutable configuration, its presets and its hash.
+
+The hash covers everything that can change a prediction (task, learners, folds, seeds, settings, data fingerprints)
+and nothing that cannot (paths, number of worker processes, cluster address).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from models.registry import LEARNERS, LearnerSpec, spec
+from showers.schema import TASKS, InputError, Task, task_named
+
+Preset = Literal["quick", "good", "best"]
+Device = Literal["auto", "cpu", "cuda"]
+
+WHERE_IT_RUNS = ("run", "data", "table", "test_table", "workers", "scheduler")
+"""Options that say where a run happens, not what it computes; the hash leaves them out."""
+
+
+@dataclass(frozen=True)
+class PresetSettings:
+    """What a preset stands for; the registry says what it means for each learner's settings."""
+
+    learners: tuple[str, ...] | None
+    """Names in the registry; None means every learner there that is not a published system."""
+    folds: int
+    metas: tuple[str, ...]
+
+
+PRESETS: dict[str, PresetSettings] = {
+    "quick": PresetSettings(
+        learners=("lightgbm", "xgboost", "catboost", "random_forest", "mlp", "lenet_fits"),
+        folds=3,
+        metas=("average", "log_pool", "greedy", "logistic"),
+    ),
+    "good": PresetSettings(
+        learners=(
+            "lightgbm",
+            "lightgbm_linear",
+            "xgboost",
+            "catboost",
+            "random_forest",
+            "quadratic_logit",
+            "mlp",
+            "lenet_fits",
+            "hybrid",
+            "physics",
+        ),
+        folds=5,
+        metas=("average", "log_pool", "greedy", "logistic", "boosted"),
+    ),
+    "best": PresetSettings(
+        learners=None,
+        folds=8,
+        metas=("average", "log_pool", "greedy", "logistic", "boosted"),
+    ),
+}
+
+
+class EngineConfig(BaseModel):
+    """Options that every stacking run has, whatever its events are.
+
+    Raises
+    ------
+    InputError
+        On an option that cannot be used; the message names it and says what is allowed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: Path
+    preset: Preset = "good"
+    learners: tuple[str, ...] | None = None
+    """Registry names; None takes the preset's."""
+    seed: int = Field(1, ge=0, lt=2**31)
+    device: Device = "auto"
+    folds: int | None = Field(None, ge=2, le=100)
+    """None takes the preset's."""
+    repeats: int = Field(1, ge=1, le=20)
+    """Independent partitions into folds, averaged."""
+    workers: int | None = Field(None, ge=1)
+    """Processes at work at once; None: one per core."""
+    threads: int = Field(1, ge=1)
+    """Numerical threads per process, fixed because they can change the last bits of a learner."""
+    scheduler: str | None = None
+    """Address of a Dask scheduler (``tcp://host:port``) that shares this file system; None runs on this machine."""
+    metas: tuple[str, ...] | None = None
+    """Meta-learners that the nested cross-validation may choose from; None takes the preset's."""
+    off_cut_weight: float = Field(1.0, ge=0.0, le=1.0)
+    """Weight in base-learner training of events that fail the evaluation cuts; 0 leaves them out."""
+    valid_fraction: float = Field(0.1, gt=0.0, lt=0.5)
+    """Share of each training part that serves early stopping."""
+    settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Per learner, settings that replace the registered ones."""
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            raise InputError(_one_line(error)) from None
+
+    @field_validator("learners", "metas")
+    @classmethod
+    def _names_once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if names is not None and (not names or len(set(names)) != len(names)):
+            raise ValueError("expected a list of different names, at least one")
+        return names
+
+    @model_validator(mode="after")
+    def _known_names(self) -> EngineConfig:
+        for name in (*(self.learners or ()), *self.settings):
+            spec(name)
+        # Imported here: the meta-learners know configurations' names, not the reverse.
+        from stacking.combine.meta import META_LEARNERS
+
+        for name in self.metas or ():
+            if name not in META_LEARNERS:
+                raise ValueError(f"unknown meta-learner {name!r}: choose from {', '.join(META_LEARNERS)}")
+        return self
+
+    @property
+    def n_folds(self) -> int:
+        """Number of folds."""
+        return self.folds if self.folds is not None else PRESETS[self.preset].folds
+
+    @property
+    def meta_names(self) -> tuple[str, ...]:
+        """Meta-learners to choose from, simplest first."""
+        return self.metas if self.metas is not None else PRESETS[self.preset].metas
+
+    def learner_specs(self, task: Task, *, grids: bool = True) -> tuple[LearnerSpec, ...]:
+        """Return the learners of this run that fit the task (and, without grids, need none).
+
+        Raises
+        ------
+        InputError
+            If a learner asked for by name cannot serve here, or none is left.
+        """
+        wanted = self.learners or PRESETS[self.preset].learners
+        names = wanted or tuple(name for name in LEARNERS if not name.startswith("published."))
+        fitting = []
+        for chosen in map(spec, names):
+            serves = not chosen.tasks or task.name in chosen.tasks or task.name not in TASKS
+            if serves and (grids or not chosen.needs_grid):
+                fitting.append(chosen)
+            elif self.learners:
+                why = "needs detector grids" if serves else f"serves only {', '.join(chosen.tasks)}"
+                raise InputError(f"learner {chosen.name!r} {why}: leave it out for {task.name}")
+        if not fitting:
+            raise InputError(f"no learner of preset {self.preset!r} serves task {task.name!r}")
+        return tuple(fitting)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the options that can change a prediction, as JSON content."""
+        content = self.model_dump(mode="json", exclude=set(WHERE_IT_RUNS))
+        content["folds"], content["metas"] = self.n_folds, list(self.meta_names)
+        return content
+
+
+class StackConfig(EngineConfig):
+    """A run on the benchmark's dataset folders ``DATA/{task}_train`` and ``DATA/{task}_test``."""
+
+    task: str
+    data: Path
+
+    @field_validator("task")
+    @classmethod
+    def _known_task(cls, name: str) -> str:
+        return task_named(name).name
+
+    @property
+    def train_folder(self) -> Path:
+        """Where the training events are."""
+        return self.data / f"{self.task}_train"
+
+    @property
+    def test_folder(self) -> Path:
+        """Where the events to predict are."""
+        return self.data / f"{self.task}_test"
+
+
+class TableConfig(EngineConfig):
+    """A run on a table of any origin (Parquet or CSV)."""
+
+    table: Path
+    label: str
+    group: str | None = None
+    test_table: Path | None = None
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return f"option {where}: {message}, got {first['input']!r}" if where else message

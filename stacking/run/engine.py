@@ -1,0 +1,131 @@
+"""One run from opened events to predictions: folds, learners, calibration, meta-learner, gate, decision.
+
+The benchmark's dataset folders (:mod:`stacking.pipeline`) and tables of any origin (:mod:`stacking.table`) both end
+here. Test labels do not exist in this module: test events come without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from showers.files import hash_json, read_json
+from showers.progress import Bars, silent
+from stacking.predict.chain import Predictions
+from stacking.run.first_level import calibrated, deal, fold_tasks
+from stacking.run.folder import MANIFEST_FILE, opened_for_writing, write_manifest
+from stacking.run.job import Folds, Job
+from stacking.run.provenance import code_version, git_revision, versions
+from stacking.run.second_level import stack_and_decide
+from stacking.tasks.oof import TASK_FILE, FoldTask, TaskFailure, run_tasks
+from stacking.tasks.resources import Cost, measured
+
+
+@dataclass(frozen=True)
+class StackResult:
+    """A finished run."""
+
+    run: Path
+    manifest: Mapping[str, Any]
+    predictions: Predictions | None
+    """Of the test events; None where there are none, or where the run had been finished before."""
+
+
+def run(job: Job, *, bars: Bars = silent) -> StackResult:
+    """Do the whole run, or what is left of it.
+
+    Raises
+    ------
+    InputError
+        If the run folder belongs to another configuration, a class has fewer events than folds, or no learner could
+        be trained.
+    """
+    identity = job.identity
+    config_hash = hash_json(identity)
+    folder = job.config.run
+    with opened_for_writing(folder, config_hash, identity):
+        finished = _finished(folder)
+        if finished:
+            return StackResult(folder, finished, None)
+        if job.prepare:
+            job.prepare()
+        folds = deal(job)
+        manifest = _opening(job, folds, identity, config_hash)
+        write_manifest(folder, manifest)
+        tasks = fold_tasks(job, config_hash)
+        with bars("training", "fits") as progress:
+            failures = run_tasks(
+                tasks,
+                workers=job.workers,
+                threads=job.config.threads,
+                scheduler=job.config.scheduler,
+                progress=progress,
+            )
+        # Small fits and their predictions: one thread gives the same last bits on every machine.
+        with threadpool_limits(1):
+            return _second_level(job, folds, tasks, failures, manifest, bars)
+
+
+def _finished(folder: Path) -> dict[str, Any] | None:
+    file = folder / MANIFEST_FILE
+    if not file.exists():
+        return None
+    manifest: dict[str, Any] = read_json(file)
+    done = manifest.get("complete") and manifest.get("code_version") == code_version()
+    return manifest if done else None
+
+
+def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str) -> dict[str, Any]:
+    return {
+        "complete": False,
+        "task": job.task.name,
+        "classes": list(job.task.classes),
+        "config": job.config.model_dump(mode="json"),
+        "identity": identity,
+        "config_hash": config_hash,
+        "code_version": code_version(),
+        "seed": job.config.seed,
+        "data": {
+            "train": str(job.train.location),
+            "test": str(job.test.location) if job.test is not None else None,
+            "train_fingerprint": identity["train_fingerprint"],
+            "test_fingerprint": identity["test_fingerprint"],
+            "n_train": len(job.train),
+            "n_judged": int(folds.judged.sum()),
+            "n_test": len(job.test) if job.test is not None else 0,
+            "grouped": job.train.groups() is not None,
+        },
+        "remarks": [*job.remarks, *([folds.remark] if folds.remark else [])],
+        "versions": versions(),
+        "git_revision": git_revision(),
+        "device": job.device,
+    }
+
+
+def _second_level(
+    job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], manifest: dict[str, Any], bars: Bars
+) -> StackResult:
+    with measured("calibration") as cost, bars("calibrating", "learners") as progress:
+        level = calibrated(job, folds, tasks, failures, progress)
+    outcome = stack_and_decide(job, folds, level, manifest["config_hash"], bars)
+    steps = [*job.costs, *_training_costs(tasks, failures), cost, *outcome.costs]
+    manifest |= {
+        "complete": True,
+        "learners": level.records,
+        "reliability": level.reliability,
+        **outcome.record,
+        "steps": [step.as_json() for step in steps],
+    }
+    write_manifest(job.config.run, manifest)
+    return StackResult(job.config.run, manifest, outcome.predictions)
+
+
+def _training_costs(tasks: list[FoldTask], failures: list[TaskFailure]) -> list[Cost]:
+    failed = {(failure.learner, failure.fold) for failure in failures}
+    return [
+        Cost(**read_json(task.folder / TASK_FILE)["cost"]) for task in tasks if (task.name, task.fold) not in failed
+    ]

@@ -1,0 +1,113 @@
+"""The run folder: who may write into it, and what the finished parts are called."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from showers.files import atomic_path, read_json, write_json, write_npz
+from showers.schema import GAMMA, InputError
+from stacking.decide.gamma_scores import gamma_scores
+from stacking.predict.chain import Chain, Predictions
+
+MANIFEST_FILE = "manifest.json"
+PREDICTIONS_FILE = "predictions.npz"
+LOCK_FILE = ".lock"
+
+
+@contextmanager
+def opened_for_writing(run: Path, config_hash: str, identity: Mapping[str, Any]) -> Iterator[None]:
+    """Hold the run folder for this process alone, after checking that it belongs to this configuration.
+
+    Raises
+    ------
+    InputError
+        If the folder holds something else, a run of another configuration, or is in use.
+    """
+    if run.exists() and not run.is_dir():
+        raise InputError(f"{run} is a file: expected a run folder")
+    if run.is_dir() and any(run.iterdir()) and not (run / MANIFEST_FILE).exists() and not (run / LOCK_FILE).exists():
+        raise InputError(f"{run} holds other files: choose an empty or new folder for the run")
+    run.mkdir(parents=True, exist_ok=True)
+    with (run / LOCK_FILE).open("w") as lock:
+        # The kernel drops the lock when the process ends, however it ends.
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{run} is being written by another process: wait for it or choose another name") from None
+        _refuse_other_configuration(run, config_hash, identity)
+        _remove_leftovers(run)
+        yield
+
+
+def _remove_leftovers(run: Path) -> None:
+    """Remove what a killed run left half-written."""
+    for leftover in [*run.glob(".partial-*"), *run.glob("*/.partial-*"), *run.glob("learners/*/.partial-*")]:
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
+def _refuse_other_configuration(run: Path, config_hash: str, identity: Mapping[str, Any]) -> None:
+    file = run / MANIFEST_FILE
+    if not file.exists():
+        return
+    manifest = read_json(file)
+    if manifest.get("config_hash") == config_hash:
+        return
+    before = manifest.get("identity", {})
+    changed = [key for key in {**before, **identity} if before.get(key) != identity.get(key)]
+    raise InputError(
+        f"{run} belongs to another configuration (different: {', '.join(changed) or 'everything'}): "
+        "choose another run folder or remove this one"
+    )
+
+
+def write_out_of_fold(file: Path, log_proba: np.ndarray, folds: np.ndarray, classes: tuple[str, ...]) -> None:
+    """Write out-of-fold log-probabilities: event, fold, ``logp_<class>``; NaN where a row was never predicted."""
+    frame = pl.DataFrame(
+        {
+            "event": np.arange(len(folds), dtype=np.uint32),
+            "fold": folds.astype(np.int8),
+            **{f"logp_{name}": np.ascontiguousarray(log_proba[:, k]) for k, name in enumerate(classes)},
+        }
+    )
+    with atomic_path(file) as temporary:
+        frame.write_parquet(temporary)
+
+
+def write_test_posteriors(run: Path, chain: Chain, posteriors: Mapping[str, np.ndarray]) -> None:
+    """Write ``test/<name>.npz`` of every learner, the average and the stack."""
+    for name, log_proba in posteriors.items():
+        arrays = {"log_proba": log_proba}
+        if chain.task.name == GAMMA.name:
+            arrays["scores"] = gamma_scores(log_proba)
+        else:
+            arrays["argmax"] = np.argmax(log_proba, axis=1).astype(np.int8)
+            arrays["decided"] = chain.decide(name, log_proba)
+        write_npz(run / "test" / f"{name}.npz", **arrays)
+
+
+def write_predictions(file: Path, predictions: Predictions) -> None:
+    """Write ``predictions.npz``: what the scorer and the public benchmark read, with posteriors and hash."""
+    arrays: dict[str, np.ndarray] = {}
+    if predictions.scores is not None:
+        arrays["gamma_scores"] = predictions.scores
+    else:
+        arrays["predictions"] = predictions.labels
+    arrays["log_proba"] = predictions.log_proba
+    arrays["config_hash"] = np.array(predictions.config_hash)
+    write_npz(file, **arrays)
+
+
+def write_manifest(run: Path, content: Mapping[str, Any]) -> None:
+    """Write ``manifest.json``."""
+    write_json(run / MANIFEST_FILE, dict(content))

@@ -1,0 +1,67 @@
+"""What one run works on: configuration, events, device, and what of it decides the outcome."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from showers.schema import Task
+from stacking.events import Events
+from stacking.run.config import EngineConfig
+from stacking.tasks.resources import Cost
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one run works on."""
+
+    config: EngineConfig
+    task: Task
+    train: Events
+    test: Events | None
+    device: str
+    costs: list[Cost] = field(default_factory=list)
+    """Steps done before the engine starts (feature tables)."""
+    prepare: Callable[[], None] | None = None
+    """What to write into the run folder first, once it is known to be this run's."""
+    remarks: tuple[str, ...] = ()
+    """What the user should know about the input."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Return everything that can change a prediction."""
+        return {
+            **self.config.identity(),
+            "task": self.task.name,
+            "classes": list(self.task.classes),
+            "device": self.device,
+            "train_fingerprint": self.train.fingerprint(),
+            "test_fingerprint": self.test.fingerprint() if self.test is not None else None,
+        }
+
+    @property
+    def workers(self) -> int:
+        """Processes at work at once; on a GPU one, unless asked otherwise."""
+        return self.config.workers or (1 if self.device == "cuda" else os.cpu_count() or 1)
+
+
+@dataclass
+class Folds:
+    """Who is in which fold."""
+
+    partitions: np.ndarray
+    """(R, N) int8."""
+    judged: np.ndarray
+    """(N,) bool."""
+    labels: np.ndarray
+    """(N,) int64."""
+    remark: str
+
+    @property
+    def n_folds(self) -> int:
+        """Number of folds."""
+        return int(self.partitions.max()) + 1

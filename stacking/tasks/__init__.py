@@ -1,0 +1,1 @@
+"""Folds and out-of-fold tasks, and the processes that do them."""

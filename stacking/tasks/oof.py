@@ -1,0 +1,292 @@
+"""The out-of-fold engine: every learner predicts every event from a fit that has not seen it.
+
+One task is one learner on one fold: fit on the other folds, predict the fold and the test events, save. A task's
+folder ``learners/<name>/fold-<k>/`` appears only when the task is complete and carries the key of everything that
+went into it; a run that was killed finds the finished ones and does the rest. Tasks carry paths, not arrays, and
+run in processes of this machine or on a Dask cluster.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from models.base import Batch, Learner
+from models.registry import LearnerSpec, create
+from showers.files import atomic_folder, hash_json, open_npy, read_json, write_json, write_npz
+from showers.progress import Progress
+from showers.schema import InputError
+from stacking.events import Events
+from stacking.tasks.executor import in_processes
+from stacking.tasks.folds import early_stopping_rows
+from stacking.tasks.resources import Cost, measured
+
+PREDICT_EVENTS = 100_000
+"""Events predicted at once: bounds the memory of a prediction."""
+TASK_FILE = "task.json"
+HELD_OUT_FILE = "held_out.npz"
+TEST_FILE = "test.npz"
+FOLDS_FILE = "folds.npy"
+JUDGED_FILE = "judged.npy"
+
+
+@dataclass(frozen=True)
+class FoldTask:
+    """One learner on one fold; everything a worker needs, as paths and numbers."""
+
+    run: Path
+    spec: LearnerSpec
+    fold: int
+    """0 .. repeats * n_folds - 1; ``fold // n_folds`` is the repetition."""
+    n_folds: int
+    train: Events
+    test: Events | None
+    columns: tuple[str, ...]
+    classes: tuple[str, ...]
+    preset: str = "good"
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What replaces the registered settings."""
+    seed: int = 1
+    device: str = "cpu"
+    threads: int = 1
+    valid_fraction: float = 0.1
+    off_cut_weight: float = 1.0
+    context_hash: str = ""
+    """Hash of the run's configuration, data and code."""
+
+    @property
+    def name(self) -> str:
+        """The learner's name."""
+        return self.spec.name
+
+    @property
+    def folder(self) -> Path:
+        """Where the finished task is."""
+        return fold_folder(self.run, self.name, self.fold)
+
+    @property
+    def key(self) -> str:
+        """Hash of everything that decides the outcome."""
+        parts = [self.context_hash, self.name, self.fold, list(self.columns)]
+        return hash_json(parts)
+
+    @property
+    def fit_seed(self) -> int:
+        """Seed of this fit: different for every learner and fold, the same on every machine."""
+        sequence = np.random.SeedSequence([self.seed, zlib.crc32(self.name.encode()), self.fold])
+        return int(sequence.generate_state(1)[0] >> 1)
+
+    def is_done(self) -> bool:
+        """Return whether a finished folder with the same key exists."""
+        file = self.folder / TASK_FILE
+        return file.exists() and read_json(file).get("key") == self.key
+
+
+@dataclass(frozen=True)
+class TaskFailure:
+    """A task that raised: the learner is left out and the run goes on."""
+
+    learner: str
+    fold: int
+    error: str
+
+
+def fold_folder(run: Path, learner: str, fold: int) -> Path:
+    """Return where one learner's fit on one fold is kept."""
+    return run / "learners" / learner / f"fold-{fold}"
+
+
+def run_tasks(
+    tasks: Sequence[FoldTask],
+    *,
+    workers: int,
+    threads: int,
+    scheduler: str | None = None,
+    progress: Progress | None = None,
+) -> list[TaskFailure]:
+    """Do all tasks that are not done yet, in parallel processes.
+
+    Returns
+    -------
+    Failures, one per failed task; the errors themselves are text, so that one learner cannot stop the others.
+    """
+    waiting = [task for task in tasks if not task.is_done()]
+    done, failures = len(tasks) - len(waiting), []
+    wanted = min(workers, max(1, len(waiting)))
+    with _backend(scheduler, threads):
+        outcomes = in_processes(_attempt, [(task,) for task in waiting], workers=wanted, ordered=False)
+        for task_name, fold, error in outcomes:
+            done += 1
+            if error:
+                failures.append(TaskFailure(task_name, fold, error))
+            if progress:
+                progress(done, len(tasks), f"{task_name} fold {fold}{' FAILED' if error else ''}")
+    return sorted(failures, key=lambda failure: (failure.learner, failure.fold))
+
+
+@contextmanager
+def _backend(scheduler: str | None, threads: int) -> Iterator[None]:
+    if scheduler is None:
+        with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
+            yield
+        return
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError(
+            "option scheduler needs the package 'distributed': pip install 'showerstack[cluster]'"
+        ) from None
+    try:
+        client = Client(scheduler, timeout=5)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise InputError(f"option scheduler: no Dask scheduler answers at {scheduler}: {error}") from None
+    with client, joblib.parallel_config(backend="dask", client=client):
+        yield
+
+
+def _attempt(task: FoldTask) -> tuple[str, int, str]:
+    # Any error of a learner is this learner's failure: it goes into the manifest and the report.
+    try:
+        do_task(task)
+    except Exception as error:
+        return task.name, task.fold, f"{type(error).__name__}: {error}"
+    return task.name, task.fold, ""
+
+
+def do_task(task: FoldTask) -> None:
+    """Fit one learner on one fold, predict its held-out and test events, and store all of it atomically."""
+    learner = create(task.spec, task.classes, threads=task.threads, overrides=task.settings, preset=task.preset)
+    with atomic_folder(task.folder, overwrite=True) as folder, threadpool_limits(task.threads):
+        with measured("train", task.name, task.fold) as cost:
+            train, valid, held_out = split_rows(task)
+            learner.fit(_labelled(task, train), _labelled(task, valid), seed=task.fit_seed, device=task.device)
+            learner.save(folder)
+            held_out_log_proba = predict(learner, task.train, held_out, task.columns, grids=task.spec.needs_grid)
+            write_npz(folder / HELD_OUT_FILE, log_proba=held_out_log_proba)
+            if task.test is not None:
+                every = np.arange(len(task.test))
+                test = predict(learner, task.test, every, task.columns, grids=task.spec.needs_grid)
+                write_npz(folder / TEST_FILE, log_proba=test)
+        write_json(folder / TASK_FILE, _task_record(task, learner, cost, len(train), len(valid)))
+
+
+def _task_record(task: FoldTask, learner: Learner, cost: Cost, n_train: int, n_valid: int) -> dict[str, Any]:
+    return {
+        "key": task.key,
+        "learner": task.name,
+        "fold": task.fold,
+        "columns": list(task.columns),
+        "n_train": n_train,
+        "n_valid": n_valid,
+        "n_parameters": learner.n_parameters,
+        "cost": cost.as_json(),
+    }
+
+
+def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows to learn from, to stop early by, and to predict (held out).
+
+    Held-out and early-stopping rows are of the kind that predictions are judged on; training rows also of others,
+    unless their weight is 0.
+    """
+    folds = open_npy(task.run / FOLDS_FILE)[task.fold // task.n_folds]
+    judged = np.asarray(open_npy(task.run / JUDGED_FILE))
+    held_out = np.flatnonzero((folds == task.fold % task.n_folds) & judged)
+    outside = folds != task.fold % task.n_folds
+    usable = np.flatnonzero(outside & (judged if task.off_cut_weight == 0 else True))
+    labels = task.train.labels()
+    stop = early_stopping_rows(
+        usable,
+        labels,
+        task.valid_fraction,
+        seed=task.fit_seed,
+        energy=task.train.energy(),
+        groups=task.train.groups(),
+    )
+    train, valid = usable[~stop], usable[stop]
+    of_kind = valid[judged[valid]]
+    n_classes = len(task.classes)
+    if len(np.unique(labels[of_kind])) == n_classes:
+        valid = of_kind
+    return train, valid, held_out
+
+
+def _labelled(task: FoldTask, rows: np.ndarray) -> Batch:
+    batch = task.train.batch(rows, task.columns, grids=task.spec.needs_grid)
+    weights = None
+    if task.off_cut_weight < 1.0:
+        judged = np.asarray(open_npy(task.run / JUDGED_FILE))[rows]
+        weights = np.where(judged, 1.0, task.off_cut_weight)
+    return Batch(
+        index=batch.index,
+        table=batch.table,
+        columns=batch.columns,
+        grids=batch.grids,
+        scalars=batch.scalars,
+        scalar_columns=batch.scalar_columns,
+        labels=task.train.labels()[rows],
+        weights=weights,
+    )
+
+
+def predict(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> np.ndarray:
+    """Return a learner's (n, C) float64 log-probabilities of some events, in pieces of bounded memory.
+
+    Raises
+    ------
+    ValueError
+        If the learner returns something else than finite log-probabilities.
+    """
+    result = np.empty((len(rows), len(learner.classes)))
+    for start in range(0, len(rows), PREDICT_EVENTS):
+        piece = rows[start : start + PREDICT_EVENTS]
+        result[start : start + len(piece)] = learner.predict_log_proba(events.batch(piece, columns, grids=grids))
+    if not np.isfinite(result).all():
+        first = int(np.argwhere(~np.isfinite(result))[0, 0])
+        raise ValueError(f"log-probability of event {int(rows[first])} is {result[first].tolist()}, expected finite")
+    return result
+
+
+def held_out_log_proba(run: Path, learner: str, folds: np.ndarray, judged: np.ndarray) -> np.ndarray:
+    """Collect a learner's out-of-fold log-probabilities.
+
+    Parameters
+    ----------
+    folds
+        (R, N) int8, one partition per repetition.
+    judged
+        (N,) bool: rows that were predicted.
+
+    Returns
+    -------
+    (R, N, C) float64; NaN where a row was never predicted.
+    """
+    repeats, n_events = folds.shape
+    n_folds = int(folds.max()) + 1
+    parts = {}
+    for fold in range(repeats * n_folds):
+        with np.load(fold_folder(run, learner, fold) / HELD_OUT_FILE, allow_pickle=False) as stored:
+            parts[fold] = stored["log_proba"]
+    result = np.full((repeats, n_events, parts[0].shape[1]), np.nan)
+    for fold, part in parts.items():
+        repeat, k = divmod(fold, n_folds)
+        result[repeat, (folds[repeat] == k) & judged] = part
+    return result
+
+
+def test_log_proba(run: Path, learner: str, n_fits: int) -> np.ndarray:
+    """Collect a learner's test log-probabilities, one set per fit: (R * K, M, C) float64."""
+    files = [fold_folder(run, learner, fold) / TEST_FILE for fold in range(n_fits)]
+    fits = []
+    for file in files:
+        with np.load(file, allow_pickle=False) as stored:
+            fits.append(stored["log_proba"])
+    return np.stack(fits)
