@@ -37,43 +37,57 @@ def on_device(chunks: Iterable[Chunk], device: str) -> Iterator[tuple[Chunk, Any
 def prefetched(chunks: Iterable[Chunk], cupy: Any) -> Iterator[tuple[Chunk, Any]]:
     """Yield chunks with their cells on the GPU, always one chunk ahead; see :func:`on_device`."""
     stream = cupy.cuda.Stream(non_blocking=True)
-    slots: list[_Slot] = [_Slot(cupy, stream), _Slot(cupy, stream)]
-    waiting: tuple[Chunk, _Slot, Any] | None = None
+    slots = [_Slot(cupy, stream), _Slot(cupy, stream)]
+    waiting: tuple[Chunk, _Slot] | None = None
     for number, chunk in enumerate(chunks):
         slot = slots[number % 2]
-        cells = slot.send(chunk.matrices)
+        slot.send(chunk.matrices)
         if waiting is not None:
-            yield _arrived(*waiting, cupy)
-        waiting = (chunk, slot, cells)
+            yield waiting[0], waiting[1].decoded()
+        waiting = (chunk, slot)
     if waiting is not None:
-        yield _arrived(*waiting, cupy)
-
-
-def _arrived(chunk: Chunk, slot: _Slot, cells: Any, cupy: Any) -> tuple[Chunk, Any]:
-    # Only the computing stream waits, not the host.
-    cupy.cuda.get_current_stream().wait_event(slot.sent)
-    return chunk, cells.astype(cupy.float32)
+        yield waiting[0], waiting[1].decoded()
 
 
 class _Slot:
-    """One page-locked buffer, reused as soon as its last content has left."""
+    """A page-locked buffer and one on the device, used again and again, with the events that order their use.
+
+    Both streams share the device's buffer, so neither may rely on what the memory pool knows of the other: the host
+    waits until the last copy has left its buffer, the copy until the last content has been decoded.
+    """
 
     def __init__(self, cupy: Any, stream: Any) -> None:
         self.cupy, self.stream = cupy, stream
-        self.buffer: np.ndarray | None = None
+        self.here: np.ndarray | None = None
+        self.there: Any = None
         self.sent: Any = None
+        self.used: Any = None
+        self.content: Any = None
 
-    def send(self, cells: np.ndarray) -> Any:
-        """Start the copy of (n, 16, 16, 2) float16 cells to the device and return the array they will be in."""
+    def send(self, cells: np.ndarray) -> None:
+        """Start the copy of (n, 16, 16, 2) float16 cells to the device."""
         if self.sent is not None:
             self.sent.synchronize()
-        if self.buffer is None or self.buffer.size < cells.size:
+        if self.here is None or len(self.here) < len(cells):
+            if self.used is not None:
+                # The old buffer goes back to the pool here.
+                self.used.synchronize()
             memory = self.cupy.cuda.alloc_pinned_memory(cells.nbytes)
-            self.buffer = np.frombuffer(memory, np.float16, cells.size)
-        staged = self.buffer[: cells.size].reshape(cells.shape)
+            self.here = np.frombuffer(memory, np.float16, cells.size).reshape(cells.shape)
+            with self.stream:
+                self.there = self.cupy.empty(cells.shape, self.cupy.float16)
+        staged = self.here[: len(cells)]
         staged[...] = cells
-        with self.stream:
-            there = self.cupy.empty(cells.shape, self.cupy.float16)
-            there.set(staged, stream=self.stream)
-            self.sent = self.stream.record()
-        return there
+        if self.used is not None:
+            self.stream.wait_event(self.used)
+        self.content = self.there[: len(cells)]
+        self.content.set(staged, stream=self.stream)
+        self.sent = self.stream.record()
+
+    def decoded(self) -> Any:
+        """Return what was sent as float32, in the order of the computing stream; the host does not wait."""
+        compute = self.cupy.cuda.get_current_stream()
+        compute.wait_event(self.sent)
+        cells = self.content.astype(self.cupy.float32)
+        self.used = compute.record()
+        return cells
