@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from showers.npy import open_npy as open_npy
+from showers.regular import open_regular
 from showers.schema import InputError
+
+_LEFTOVER = re.compile(r"\.(partial|replaced)-(?P<process>[0-9]{1,9})-(?P<name>.*)", re.DOTALL)
 
 
 @contextmanager
@@ -25,6 +30,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path)
     temporary = path.with_name(f".partial-{os.getpid()}-{path.name}")
     try:
         yield temporary
@@ -39,6 +45,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary folder beside ``path``; on success rename it to ``path``.
 
+    A folder that is replaced is renamed first and removed last: killed in between, neither the old nor the new one
+    is ever found in pieces under its name.
+
     Raises
     ------
     InputError
@@ -48,16 +57,45 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     if path.exists() and not overwrite:
         raise InputError(f"{path} exists already: choose another name or remove it first")
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path)
     temporary = path.with_name(f".partial-{os.getpid()}-{path.name}")
-    shutil.rmtree(temporary, ignore_errors=True)
+    replaced = path.with_name(f".replaced-{os.getpid()}-{path.name}")
+    for folder in (temporary, replaced):
+        shutil.rmtree(folder, ignore_errors=True)
     temporary.mkdir()
     try:
         yield temporary
         if path.exists():
-            shutil.rmtree(path)
+            path.replace(replaced)
         temporary.replace(path)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if replaced.exists() and not path.exists():
+            replaced.replace(path)
+        for folder in (temporary, replaced):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what processes that no longer live left half-written (or half-removed) on the way to ``path``."""
+    with os.scandir(path.parent) as entries:
+        found = [(entry, _LEFTOVER.fullmatch(entry.name)) for entry in entries]
+    for entry, match in found:
+        if match is None or match["name"] != path.name or _lives(int(match["process"])):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            Path(entry.path).unlink(missing_ok=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -72,14 +110,13 @@ def read_json(path: Path) -> Any:
     Raises
     ------
     InputError
-        If the file is missing or not JSON.
+        If the file is missing, no regular file, or not JSON.
     """
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
+    with open_regular(Path(path)) as file:
+        try:
+            return json.loads(file.read().decode())
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise InputError(f"{path} is not valid JSON: {error}") from None
 
 
 def write_npz(path: Path, **arrays: np.ndarray) -> None:
@@ -91,34 +128,10 @@ def write_npz(path: Path, **arrays: np.ndarray) -> None:
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def open_npy(path: Path) -> np.ndarray:
-    """Memory-map a ``.npy`` file read-only.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, truncated, not in NumPy's format, or holds Python objects.
-    """
-    path = Path(path)
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (ValueError, OSError, EOFError) as error:
-        # An empty array cannot be memory-mapped, but it is a valid file.
-        try:
-            array = np.load(path, allow_pickle=False)
-        except (ValueError, OSError, EOFError):
-            raise InputError(f"{path} cannot be read as a NumPy array (truncated or damaged?): {error}") from None
-        if array.size:
-            raise InputError(f"{path} cannot be memory-mapped: {error}") from None
-        return array
-
-
 def hash_file(path: Path, digest: hashlib._Hash | None = None) -> str:
     """Return the SHA-256 of a file's bytes, in hexadecimal; with ``digest``, feed that one."""
     digest = digest or hashlib.sha256()
-    with Path(path).open("rb") as file:
+    with open_regular(Path(path)) as file:
         while block := file.read(1 << 22):
             digest.update(block)
     return digest.hexdigest()

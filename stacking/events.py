@@ -71,7 +71,7 @@ class Events(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a hash of all inputs (labels excluded)."""
+        """Return a hash of all inputs; for training events the labels are among them."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,12 @@ class ShowerEvents(Events):
 
     def labels(self) -> np.ndarray:
         """Return the training labels; events to be predicted have none."""
+        return np.asarray(self._with_labels().labels, dtype=np.int64)
+
+    def _with_labels(self) -> Dataset:
         if not self.labelled:
             raise InputError(f"{self.dataset} holds events to be predicted: its labels are not read here")
-        found = Dataset.open(self.dataset, self.task, labels=True).labels
-        assert found is not None
-        return np.asarray(found, dtype=np.int64)
+        return Dataset.open(self.dataset, self.task, labels=True)
 
     def energy(self) -> np.ndarray:
         """Return the reconstructed lg(E/eV), (N,) float32."""
@@ -161,8 +162,9 @@ class ShowerEvents(Events):
         return data.evaluation_cuts.mask(data.scalar_frame())
 
     def fingerprint(self) -> str:
-        """Return the hash of the dataset and of its feature table."""
-        return f"{self._opened.fingerprint()}:{self._features.fingerprint}"
+        """Return the hash of the dataset, of its feature table and, of training events, of the labels."""
+        inputs = f"{self._opened.fingerprint()}:{self._features.fingerprint}"
+        return f"{inputs}:{self._with_labels().labels_fingerprint()}" if self.labelled else inputs
 
 
 @dataclass(frozen=True)

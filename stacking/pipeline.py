@@ -33,7 +33,8 @@ def stack(config: StackConfig, *, bars: Bars = silent) -> StackResult:
     device = resolve_device(config.device)
     # Before any work: both folders must be readable, and every fold must be able to hold every class.
     opened = Dataset.open(config.train_folder, task)
-    if not len(Dataset.open(config.test_folder, labels=False)):
+    test_set = Dataset.open(config.test_folder, labels=False)
+    if not len(test_set):
         raise InputError(f"{config.test_folder} holds no events")
     assert opened.labels is not None
     counts = np.bincount(opened.labels, minlength=task.n_classes)
@@ -51,4 +52,5 @@ def stack(config: StackConfig, *, bars: Bars = silent) -> StackResult:
         costs.append(cost)
     train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
     test = ShowerEvents(config.test_folder, tables["test"], task)
-    return run(Job(config, task, train, test, device, costs), bars=bars)
+    remarks = (*opened.remarks, *test_set.remarks)
+    return run(Job(config, task, train, test, device, costs, remarks=remarks), bars=bars)

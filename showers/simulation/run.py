@@ -6,21 +6,26 @@ import importlib.metadata
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
 
-from showers.dataset import write_dataset
+from showers.dataset_writer import SIMULATION, refuse_foreign, write_dataset
+from showers.integrity import already_made
 from showers.progress import Bars, silent
 from showers.schema import InputError, Task
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, Events, simulate_block
 from showers.simulation.settings import Settings, load_settings
 from showers.simulation.spectrum import throw_primaries
+from showers.source_hash import source_hash
 
 TRAIN_CUTS = ("none", "test")
 PROTOCOLS = ("v2", "matched")
+PACKAGES = ("numpy", "numba", "llvmlite", "scipy")
+"""Libraries whose version can change a simulated event's last bits."""
 BARREN_BLOCKS = 200
 """Give up after this many blocks (800,000 primaries) without a single accepted event."""
 
@@ -44,6 +49,9 @@ def simulate(
 ) -> tuple[Path, Path]:
     """Simulate a training and a test set in the benchmark's format.
 
+    A set that is there already, made from the same numbers by the same code, is kept: an interrupted simulation is
+    finished by starting it again.
+
     Parameters
     ----------
     task
@@ -63,7 +71,7 @@ def simulate(
     workers
         Threads; all processors if None.
     overwrite
-        Replace existing folders.
+        Replace existing sets, if they were simulated or converted here.
     bars
         Progress.
     settings
@@ -82,7 +90,7 @@ def simulate(
     Raises
     ------
     InputError
-        For unknown names, numbers below 1, or folders that exist.
+        For unknown names, numbers below 1, folders that hold anything else, or a disk without room.
     """
     settings = settings or load_settings(world)
     for name, value, known in (("train cuts", train_cuts, TRAIN_CUTS), ("protocol", protocol, PROTOCOLS)):
@@ -94,12 +102,14 @@ def simulate(
         job = BlockJob(task, split, seed, model, selection, settings, reuse)
         check(job, n, workers)
         folder = Path(out) / f"{task.name}_{split}"
-        if folder.exists() and not overwrite:
-            raise InputError(f"{folder} exists already: choose another folder or ask to overwrite it")
-        sets.append((folder, job, n))
-    for folder, job, n in sets:
         source = source_of(job, str(world), protocol)
-        _write(folder, job, n, source, workers=workers, overwrite=overwrite, bars=bars)
+        if overwrite:
+            refuse_foreign(folder)
+        made = not overwrite and already_made(folder, n, task, source)
+        sets.append((folder, job, n, source, made))
+    for folder, job, n, source, made in sets:
+        if not made:
+            _write(folder, job, n, source, workers=workers, overwrite=overwrite, bars=bars)
     return sets[0][0], sets[1][0]
 
 
@@ -182,11 +192,20 @@ def check(job: BlockJob, n: int, workers: int | None) -> None:
     throw_primaries(job.task, 1, job.model, job.settings.spectrum, np.random.default_rng(0))
 
 
+@cache
+def code_version() -> str:
+    """Return a hash of everything but the settings that decides a simulated event: code, constants, libraries."""
+    here = Path(__file__).parent
+    own = [path for path in sorted(here.iterdir()) if path.suffix in {".py", ".json"}]
+    return source_hash([*own, here.parent / "array.py", here.parent / "cuts.py", here.parent / "lateral.py"], PACKAGES)
+
+
 def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
     """Return the content of ``source.json``."""
     return {
-        "generator": "showers.simulation",
+        "generator": SIMULATION,
         "version": importlib.metadata.version("showerstack"),
+        "code": code_version(),
         "task": job.task.name,
         "split": job.split,
         "seed": job.seed,

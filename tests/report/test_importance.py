@@ -45,6 +45,7 @@ def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> t
         (data / "composition_test" / file.name).symlink_to(file)
     (data / "composition_test" / "labels_composition.npy").unlink()
     np.save(data / "composition_test" / "labels_composition.npy", labels.astype(np.int8))
+    (data / "composition_test" / "checksums.json").unlink()
     (data / "composition_test.features").symlink_to(source.with_name("composition_test.features"))
     assert len(Dataset.open(data / "composition_test", COMPOSITION)) == 1000
     return run, data

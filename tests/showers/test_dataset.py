@@ -1,11 +1,14 @@
 """Dataset folders: what is written comes back; what is wrong is refused by file, column and row."""
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
+from showers.checksums import CHECKSUMS_FILE
 from showers.dataset import Dataset, check_cells, write_dataset
 from showers.files import write_json
 from showers.schema import COMPOSITION, GAMMA, InputError
@@ -13,7 +16,7 @@ from showers.schema import COMPOSITION, GAMMA, InputError
 N = 37
 
 
-def _write(folder: Path, *, source: dict | None = None, **extras: np.ndarray) -> Path:
+def _write(folder: Path, *, source: dict | None = None, sealed: bool = False, **extras: np.ndarray) -> Path:
     rng = np.random.default_rng(1)
     kinds = {name: values.dtype for name, values in extras.items()}
     with write_dataset(folder, N, COMPOSITION, source=source or {}, extras=kinds) as writer:
@@ -25,6 +28,8 @@ def _write(folder: Path, *, source: dict | None = None, **extras: np.ndarray) ->
             more = {name: values[part] for name, values in extras.items()}
             truth = pl.DataFrame({"event": np.arange(N)[part]})
             writer.put(start, matrices[part], scalars[part], labels[part], truth=truth, **more)
+    if not sealed:
+        (folder / CHECKSUMS_FILE).unlink()
     return folder
 
 
@@ -75,6 +80,52 @@ def test_fingerprint_ignores_labels_and_sees_cells(tmp_path: Path) -> None:
     matrices[3, 4, 5, 1] += 1
     np.save(folder / "matrices.npy", matrices)
     assert Dataset.open(folder).fingerprint() != before
+
+
+def test_checksums_change_no_fingerprint_and_no_remark_is_made_with_them(tmp_path: Path) -> None:
+    sealed = Dataset.open(_write(tmp_path / "a", sealed=True))
+    plain = Dataset.open(_write(tmp_path / "b"))
+    assert sealed.fingerprint() == plain.fingerprint()
+    assert sealed.labels_fingerprint() == plain.labels_fingerprint()
+    assert sealed.remarks == ()
+    assert "checksums.json" in plain.remarks[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["matrices.npy", "features.npy", "labels_composition.npy", "groups.npy", "source.json"]
+)
+def test_a_flipped_bit_is_noticed_before_it_is_used(tmp_path: Path, name: str) -> None:
+    folder = _write(tmp_path / "d", sealed=True, groups=np.arange(N, dtype=np.int64))
+    content = bytearray((folder / name).read_bytes())
+    content[-3] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"{name} is not the file that was written"):
+        Dataset.open(folder).fingerprint()
+
+
+def test_a_file_that_is_lost_or_added_is_noticed(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "a", sealed=True, groups=np.arange(N, dtype=np.int64))
+    (folder / "groups.npy").unlink()
+    with pytest.raises(InputError, match=r"groups\.npy does not exist, but checksums\.json names it"):
+        Dataset.open(folder)
+    folder = _write(tmp_path / "b", sealed=True)
+    np.save(folder / "part.npy", np.zeros(N, np.int8))
+    with pytest.raises(InputError, match=r"part\.npy is not in checksums\.json"):
+        Dataset.open(folder)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_one_error(tmp_path: Path) -> None:
+    data = Dataset.open(_write(tmp_path / "d"))
+    chunks = data.chunks(10)
+    next(chunks)
+    with (tmp_path / "d" / "matrices.npy").open("rb+") as file:
+        file.truncate(8_000)
+    with pytest.raises(InputError, match=r"matrices\.npy has become shorter while it was being read"):
+        next(chunks)
+    with pytest.raises(InputError, match=r"matrices\.npy has become shorter"):
+        data.matrices[[30, 3]]
+    with pytest.raises(InputError, match=r"matrices\.npy cannot be read .*truncated"):
+        Dataset.open(tmp_path / "d")
 
 
 @pytest.mark.parametrize(
@@ -131,6 +182,61 @@ def test_largest_finite_and_negative_zero_cells_are_fine() -> None:
     matrices = np.zeros((1, 16, 16, 2), dtype=np.float16)
     matrices[0, 0, 0] = 65_504.0, -0.0
     check_cells(matrices, "edge.npy")
+
+
+@pytest.mark.parametrize("end", ["full disk", "size limit"])
+def test_full_disk_is_one_error_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    def full(number: int, start: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if end == "full disk":
+        monkeypatch.setattr(os, "posix_fallocate", full)
+    n_events = 5 if end == "full disk" else 2**52  # more than any file may hold
+    with (
+        pytest.raises(InputError, match=r"no room for .* GB .*: free some space"),
+        write_dataset(tmp_path / "d", n_events, GAMMA, source={}),
+    ):
+        pytest.fail("nothing may be simulated for a disk without room")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_row_that_was_not_filled_is_an_error(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ValueError, match=r"got 3 rows of 5"),
+        write_dataset(tmp_path / "d", 5, None, source={}) as writer,
+    ):
+        writer.put(0, np.zeros((3, 16, 16, 2)), np.zeros((3, 5)))
+    assert not any(tmp_path.iterdir())
+
+
+def test_only_our_own_sets_are_overwritten(tmp_path: Path) -> None:
+    rows = np.zeros((5, 16, 16, 2)), np.zeros((5, 5))
+
+    def write(folder: Path) -> None:
+        with write_dataset(folder, 5, None, source={"generator": "showers.simulation"}, overwrite=True) as writer:
+            writer.put(0, *rows)
+
+    for folder in (tmp_path / "empty", tmp_path / "new"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        write(folder)
+        write(folder)
+    (tmp_path / "new" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"notes\.txt, which is no file of a dataset"):
+        write(tmp_path / "new")
+    downloaded = _write(tmp_path / "downloaded")
+    (downloaded / "source.json").unlink()
+    with pytest.raises(InputError, match="was not simulated or converted here"):
+        write(downloaded)
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    (tmp_path / "file").write_text("mine")
+    for name in ("link", "file"):
+        with pytest.raises(InputError, match="is not a folder and is not overwritten"):
+            write(tmp_path / name)
+    assert (tmp_path / "file").read_text() == (tmp_path / "new" / "notes.txt").read_text() == "mine"
+    assert (downloaded / "matrices.npy").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["downloaded", "empty", "file", "link", "new"]
 
 
 def test_interrupted_write_leaves_nothing(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Whole simulations: format, seeds, workers, cuts, reuse, and the cheap pre-selection."""
 
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 
 from showers.dataset import Dataset
 from showers.files import hash_file
+from showers.integrity import problems
 from showers.schema import COMPOSITION, GAMMA, InputError, Task
-from showers.simulation import load_settings, simulate
+from showers.simulation import load_settings, run, simulate
 from showers.simulation.blocks import BlockJob, passes, simulate_block
 from showers.simulation.reconstruction import Reconstructed
 
@@ -159,3 +161,36 @@ def test_existing_sets_are_kept(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="composition_test exists already"):
         simulate(COMPOSITION, tmp_path, n_train=10, n_test=10)
     assert not (tmp_path / "composition_train").exists()
+
+
+def test_an_interrupted_simulation_goes_on_with_the_second_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wanted(out: Path, **options: int) -> list[dict[str, str]]:
+        return [_hashes(folder) for folder in simulate(COMPOSITION, out, **({"n_train": 20, "n_test": 10} | options))]
+
+    whole = wanted(tmp_path / "whole")
+    wanted(tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut" / "composition_test")
+    before = (tmp_path / "cut" / "composition_train").stat().st_mtime_ns
+    assert wanted(tmp_path / "cut") == whole
+    assert (tmp_path / "cut" / "composition_train").stat().st_mtime_ns == before, "the finished set is kept"
+    for options, message in (
+        ({"seed": 2}, "with another seed: choose"),
+        ({"n_train": 21}, "with 20 events instead of 21"),
+    ):
+        with pytest.raises(InputError, match=message):
+            wanted(tmp_path / "cut", **options)
+    monkeypatch.setattr(run, "code_version", lambda: "later")
+    with pytest.raises(InputError, match="with another code: choose"):
+        wanted(tmp_path / "cut")
+
+
+def test_a_damaged_set_is_not_taken_for_a_finished_one(tmp_path: Path) -> None:
+    simulate(COMPOSITION, tmp_path, n_train=20, n_test=10)
+    file = tmp_path / "composition_train" / "matrices.npy"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"matrices\.npy is not the file that was written"):
+        simulate(COMPOSITION, tmp_path, n_train=20, n_test=10)
+    simulate(COMPOSITION, tmp_path, n_train=20, n_test=10, overwrite=True)
+    assert problems(tmp_path / "composition_train") == []

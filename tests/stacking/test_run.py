@@ -238,6 +238,7 @@ def test_a_class_with_fewer_events_than_folds_is_refused_before_any_work(tiny_ga
     labels = np.ones(2000, dtype=np.int8)
     labels[:2] = 0
     np.save(data / "gamma_train" / "labels_gamma.npy", labels)
+    (data / "gamma_train" / "checksums.json").unlink()
     with pytest.raises(InputError, match="class 'gamma' has 2 events, fewer than the 3 folds"):
         _run(data, tmp_path / "run", "gamma")
     assert not (data / "gamma_train.features").exists()
