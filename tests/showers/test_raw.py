@@ -33,7 +33,7 @@ def test_columns(tmp_path: Path) -> None:
         truth = archive["true_features"]
     with np.load(tmp_path / "qgs_spectra_matrices.npz") as archive:
         matrices = archive["matrices"]
-    assert features.groups.moments == truth.shape == (300, 10)
+    assert features.shape == truth.shape == (300, 10)
     assert set(features[:, 0]) == {1, 2, 3, 4, 5}
     ids = {1: 14, 2: 402, 3: 1206, 4: 2814, 5: 5626}
     assert [ids[int(kind)] for kind in features[:, 0]] == truth[:, 1].tolist()
