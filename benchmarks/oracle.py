@@ -56,7 +56,7 @@ def deviations(folder: Path, response: Response) -> dict[str, np.ndarray]:
         raw = fit_showers(events)
         pieces.append(lateral.compute(events, raw, sum_stations(events, raw)))
     fitted = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    truth = pl.read_parquet(folder / TRUTH_FILE)
+    truth = pl.read_parquet(folder / TRUTH_FILE, glob=False)
     gaps = [fitted[f"fit_core_{axis}_m"] - truth[f"core_{axis}_m"].to_numpy() for axis in ("x", "y")]
     result = {"core, m": np.hypot(*gaps)}
     for name, (column, true) in QUANTITIES.items():

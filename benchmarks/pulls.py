@@ -129,7 +129,9 @@ def measure(folder: Path) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], dic
     table: FeatureTable = build_table(folder, bars=bar)
     names = [*COLUMNS, *ERRORS]
     values = dict(zip(names, table.matrix(names).T, strict=True))
-    truth = {name: column.to_numpy() for name, column in pl.read_parquet(folder / TRUTH_FILE).to_dict().items()}
+    truth = {
+        name: column.to_numpy() for name, column in pl.read_parquet(folder / TRUTH_FILE, glob=False).to_dict().items()
+    }
     x, y = truth["core_x_m"], truth["core_y_m"]
     deviations = {
         "core, m": (

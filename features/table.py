@@ -102,7 +102,7 @@ class FeatureTable:
             here = np.arange(start, stop) if order is None else np.flatnonzero((order >= start) & (order < stop))
             if not here.size:
                 continue
-            frame = pl.read_parquet(path, columns=list(columns))
+            frame = pl.read_parquet(path, columns=list(columns), glob=False)
             for j, name in enumerate(columns):
                 values = frame[name].to_numpy()
                 result[here, j] = values if order is None else values[order[here] - start]
@@ -110,7 +110,7 @@ class FeatureTable:
 
     def frame(self, columns: tuple[str, ...] | None = None) -> pl.LazyFrame:
         """Return the table as a lazy Polars frame with the column ``event``."""
-        scan = pl.scan_parquet(self.parts())
+        scan = pl.scan_parquet(self.parts(), glob=False)
         return scan.select([EVENT_COLUMN, *columns]) if columns else scan
 
 

@@ -177,7 +177,7 @@ class TableEvents(Events):
     grouped: bool = False
 
     def __len__(self) -> int:
-        return int(pl.scan_parquet(self.file).select(pl.len()).collect().item())
+        return int(pl.scan_parquet(self.file, glob=False).select(pl.len()).collect().item())
 
     @property
     def location(self) -> Path:
@@ -192,19 +192,19 @@ class TableEvents(Events):
         """Return unlabelled rows."""
         if grids:
             raise InputError(f"{self.file} is a table: learners that need grids cannot use it")
-        frame = pl.read_parquet(self.file, columns=list(columns))
+        frame = pl.read_parquet(self.file, columns=list(columns), glob=False)
         table = np.asfortranarray(frame.to_numpy(order="fortran")[rows], dtype=np.float32)
         return Batch(index=np.asarray(rows, dtype=np.int64), table=table, columns=columns)
 
     def labels(self) -> np.ndarray:
         """Return the class numbers of a training table."""
-        return pl.read_parquet(self.file, columns=[LABEL_COLUMN])[LABEL_COLUMN].to_numpy().astype(np.int64)
+        return pl.read_parquet(self.file, columns=[LABEL_COLUMN], glob=False)[LABEL_COLUMN].to_numpy().astype(np.int64)
 
     def groups(self) -> np.ndarray | None:
         """Return the group numbers, if the run names a group column."""
         if not self.grouped:
             return None
-        return pl.read_parquet(self.file, columns=[GROUP_COLUMN])[GROUP_COLUMN].to_numpy().astype(np.int64)
+        return pl.read_parquet(self.file, columns=[GROUP_COLUMN], glob=False)[GROUP_COLUMN].to_numpy().astype(np.int64)
 
     def fingerprint(self) -> str:
         """Return the hash of the file that the user gave."""

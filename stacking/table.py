@@ -142,7 +142,7 @@ def _write_results(result: StackResult, classes: tuple[str, ...], labels: np.nda
 
 
 def _out_of_fold(folder: Path, name: str, classes: tuple[str, ...]) -> np.ndarray:
-    frame = pl.read_parquet(folder / "oof" / f"{name}.parquet", columns=[f"logp_{c}" for c in classes])
+    frame = pl.read_parquet(folder / "oof" / f"{name}.parquet", columns=[f"logp_{c}" for c in classes], glob=False)
     return frame.to_numpy()
 
 
@@ -206,7 +206,11 @@ def _scan(file: Path) -> pl.LazyFrame:
     if suffix not in (".parquet", ".pq", ".csv"):
         raise InputError(f"{file}: expected a table named .parquet, .pq or .csv")
     try:
-        scan = pl.scan_csv(file, infer_schema_length=None) if suffix == ".csv" else pl.scan_parquet(file)
+        scan = (
+            pl.scan_csv(file, infer_schema_length=None, glob=False)
+            if suffix == ".csv"
+            else pl.scan_parquet(file, glob=False)
+        )
         scan.collect_schema()
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
