@@ -6,6 +6,9 @@ import math
 from types import ModuleType
 from typing import Any
 
+from numpy.polynomial.legendre import leggauss
+from scipy.special import digamma
+
 from features.bounds import LG_E, defined
 from features.events import Events
 from features.feature import Feature
@@ -19,7 +22,7 @@ from features.lateral.model import (
 )
 from features.lateral.reference import RawFit
 from features.stations.sums import Sums
-from showers.lateral import electron_normalisation, muon_normalisation
+from showers.lateral import MUON_R0_M, electron_normalisation, muon_normalisation
 
 ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP = "electron-fit", "muon-fit", "position"
 KASCADE = "W. D. Apel et al., Astropart. Phys. 24 (2006) 467"
@@ -30,14 +33,7 @@ MAX_AGE = 1.5
 """Beyond it the integral of the distribution grows without limit; sizes are quoted with this age."""
 TRUNCATED_M = (40.0, 200.0)
 """Range of KASCADE's truncated muon number."""
-GAUSS = (
-    (-0.9324695142, 0.1713244924),
-    (-0.6612093865, 0.3607615730),
-    (-0.2386191861, 0.4679139346),
-    (0.2386191861, 0.4679139346),
-    (0.6612093865, 0.3607615730),
-    (0.9324695142, 0.1713244924),
-)
+GAUSS = tuple((float(node), float(weight)) for node, weight in zip(*leggauss(6), strict=True))
 """Six-point Gauss-Legendre nodes and weights."""
 
 FEATURES: tuple[Feature, ...] = (
@@ -144,13 +140,10 @@ def _electron(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
     xp = events.xp
     core_x, core_y, level, age = fit.electron
     within = xp.minimum(age, xp.ones_like(age) * MAX_AGE)
-    # ln N_e = L - s G_ref - ln C(s), hence d lnN_e / ds by differences of the smooth ln C.
+    # ln N_e = L - s G_ref - ln C(s); beyond the limit the age no longer enters, nor does its error.
     ln_c = xp.log(electron_normalisation(within, xp=xp))
-    step = 0.01
-    ln_c_by_s = (
-        xp.log(electron_normalisation(within + step, xp=xp)) - xp.log(electron_normalisation(within - step, xp=xp))
-    ) / (2.0 * step)
-    by_s = -ELECTRON_G_REF - ln_c_by_s
+    ln_c_by_s = 2.0 * digamma(3.1 - 2.0 * within) - digamma(3.6 - within) - digamma(within + 0.5)
+    by_s = xp.where(age < MAX_AGE, -ELECTRON_G_REF - ln_c_by_s, xp.zeros_like(age))
     v = linear.inverse(fit.electron_fisher, 4, xp)
     var_ln_ne = v[5] + 2.0 * by_s * v[8] + by_s * by_s * v[9]
     pivot = electron_density(xp.ones_like(level) * ELECTRON_PIVOT_M, level, age, xp)
@@ -177,13 +170,9 @@ def _muon(fit: RawFit, sums: Sums, xp: ModuleType) -> dict[str, Any]:
     level, shape = fit.muon
     v = linear.inverse(fit.muon_fisher, 2, xp)
     ln_c = xp.log(muon_normalisation(shape, xp=xp))
-    step = 0.01
-    ln_c_by_s = (xp.log(muon_normalisation(shape + step, xp=xp)) - xp.log(muon_normalisation(shape - step, xp=xp))) / (
-        2.0 * step
-    )
+    ln_c_by_s = 2.0 * digamma(4.5 - 2.0 * shape) - digamma(4.5 - shape) - digamma(shape)
     total_by_s = -MUON_G_REF - ln_c_by_s
-    truncated, truncated_up = (_truncated(level, shape + ds, xp) for ds in (0.0, step))
-    truncated_by_s = (truncated_up - truncated) / step
+    truncated, truncated_by_s = _truncated(level, shape, xp)
     enough = sums["shape_hits"] >= MIN_SHAPE_HITS
 
     def error(by_s: Any) -> Any:
@@ -203,13 +192,15 @@ def _muon(fit: RawFit, sums: Sums, xp: ModuleType) -> dict[str, Any]:
     }
 
 
-def _truncated(level: Any, shape: Any, xp: Any) -> Any:
-    """Return ln of the muon number between 40 and 200 m: Gauss-Legendre in ln r of 2 pi r^2 rho."""
+def _truncated(level: Any, shape: Any, xp: Any) -> tuple[Any, Any]:
+    """Return ln of the muon number between 40 and 200 m, by Gauss-Legendre in ln r, and its derivative by the shape."""
     low, high = (math.log(r) for r in TRUNCATED_M)
-    total = xp.zeros_like(level)
+    total = by_shape = xp.zeros_like(level)
     for node, weight in GAUSS:
         r_m = math.exp(0.5 * (low + high) + 0.5 * (high - low) * node)
         # The level is kept out of the exponential so that showers without muons do not underflow.
         density = muon_density(xp.ones_like(level) * r_m, level * 0.0, shape, xp)
-        total = total + density * (weight * 0.5 * (high - low) * 2.0 * math.pi * r_m * r_m)
-    return level + xp.log(total)
+        part = density * (weight * 0.5 * (high - low) * 2.0 * math.pi * r_m * r_m)
+        g = math.log(r_m / MUON_R0_M) + math.log1p(r_m / MUON_R0_M) - MUON_G_REF
+        total, by_shape = total + part, by_shape + part * g
+    return level + xp.log(total), by_shape / total

@@ -20,10 +20,12 @@ import pytest
 
 from features.device import decode_float16
 from features.events import Events, make_events
+from features.groups.lateral import MAX_AGE
 from features.lateral.constants import PUBLISHED, Response
+from features.lateral.model import ELECTRON_PIVOT_M
 from showers import array
 from showers.dataset import write_dataset
-from showers.lateral import axis_distance, rho_electron, rho_muon
+from showers.lateral import ELECTRON_R0_M, axis_distance, rho_electron, rho_muon
 
 ELECTRON_SHAPE, MUON_SHAPE_E, MUON_SHAPE = 1 / 1.1, 5.0, 1 / 0.17
 """Shapes of the Gamma distributed deposits that give the dispersions 2.1, 1.2 and 1.17."""
@@ -62,8 +64,13 @@ def draw_showers(
     lg_ne: tuple[float, float] = (4.6, 6.0),
     response: Response = PUBLISHED,
     max_core_m: float = 85.0,
+    age: float | None = None,
 ) -> Drawn:
-    """Draw showers with compound-Poisson deposits in every station."""
+    """Draw showers with compound-Poisson deposits in every station, of one age if told.
+
+    Beyond the age at which sizes are quoted, the true size is the one quoted with that age, as in the fits: the size
+    that has the same density at the pivot.
+    """
     rng = np.random.default_rng(seed)
     core, angle = max_core_m * np.sqrt(rng.random(n)), 2 * np.pi * rng.random(n)
     size = rng.uniform(*lg_ne, n)
@@ -72,7 +79,7 @@ def draw_showers(
         "core_x_m": core * np.cos(angle),
         "core_y_m": core * np.sin(angle),
         "lg_ne": size,
-        "age": np.clip(rng.normal(1.0, 0.12, n), 0.5, 1.4),
+        "age": np.clip(rng.normal(1.0, 0.12, n), 0.5, 1.4) if age is None else np.full(n, age),
         "lg_nmu": 0.9 * size - 0.25 + rng.normal(0, 0.15, n),
         "zenith_deg": zenith,
         "azimuth_deg": 360 * rng.random(n),
@@ -82,7 +89,9 @@ def draw_showers(
     column = {name: values[:, None] for name, values in truth.items()}
     x, y, cosine = array.X_M.ravel(), array.Y_M.ravel(), np.cos(np.deg2rad(column["zenith_deg"]))
     r = axis_distance(x, y, *(column[name] for name in ("core_x_m", "core_y_m", "zenith_deg", "azimuth_deg")))
-    electrons = rho_electron(r, 10 ** column["lg_ne"], column["age"])
+    quoted = np.minimum(column["age"], MAX_AGE)
+    older = ((r / ELECTRON_PIVOT_M) * (1 + r / ELECTRON_R0_M) / (1 + ELECTRON_PIVOT_M / ELECTRON_R0_M)).clip(1e-2)
+    electrons = rho_electron(r, 10 ** column["lg_ne"], quoted) * older ** (column["age"] - quoted)
     muons = rho_muon(r, 10 ** column["lg_nmu"], column["s_mu"])
     area_e, area_m = array.ELECTRON_AREA_M2.ravel() * cosine, array.MUON_DETECTOR_AREA_M2.ravel() * cosine
     correction = response.gamma_fraction + response.core_excess * np.exp(-r / response.core_excess_scale_m)

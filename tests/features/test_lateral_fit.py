@@ -51,6 +51,19 @@ def test_pulls(drawn, fitted, feature, error, truth, mean, width):
     assert width[0] < pull.std() < width[1]
 
 
+def test_size_beyond_the_age_limit_has_the_error_of_the_density_alone(draw):
+    # The size is quoted with the age 1.5 there, so the age's error must not enter that of the size.
+    old = draw(1_500, seed=21, lg_ne=(5.4, 6.2), age=1.75)
+    events = old.events(XP)
+    raw = fit_fused(events)
+    columns = lateral.compute(events, raw, sum_reference(events, raw))
+    beyond = columns["fit_age"] > lateral.MAX_AGE
+    assert beyond.mean() > 0.95
+    pull = ((columns["fit_lg_ne"] - old.truth["lg_ne"].to_numpy()) / columns["fit_lg_ne_err"])[beyond]
+    assert abs(np.median(pull)) < 0.15
+    assert 0.9 < pull[np.abs(pull) < 5].std() < 1.2
+
+
 def test_core_pulls(drawn, fitted):
     raw, columns = fitted
     many = drawn.hits > 40
