@@ -2,12 +2,14 @@
 
     python benchmarks/realism.py                          every known fact beside its simulated value
     python benchmarks/realism.py --difficulty --data DIR  learners trained on it beside what they reach on real data
+    python benchmarks/realism.py --networks DIR           networks trained on real data beside what they said of it
 
 The first exits with 1 if a fact is outside its tolerance. The second simulates fixed sets into DIR (kept and reused),
 trains fixed learners with a fixed seed, and prints accuracies and hadron survivals with 95 % intervals. The default
 world was tuned to several of these rows at the default seed (docs/simulation.md says which): they show agreement, not
 prediction; ``--seed`` makes samples that chose nothing. Accuracies should lie within a point of the real ones,
-survivals within a factor of 2 or within the interval.
+survivals within a factor of 2 or within the interval. The third needs networks and posteriors downloaded from the
+public benchmark's repository (``showers/simulation/validation/published_network.py`` says which); they are only run.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import load_settings, simulate
 from showers.simulation.validation.check import realism, rendered
 from showers.simulation.validation.moments import Sizes
+from showers.simulation.validation.network_table import network_tables
+from showers.simulation.validation.networks import EVENTS, compare
+from showers.simulation.validation.published_network import load_networks
 
 SEED = 20_26
 TRAIN_EVENTS = 100_000
@@ -209,12 +214,19 @@ def difficulty_table(rows: list[Row]) -> Table:
     return drawn
 
 
+def show_networks(folder: Path, world: str, n: int, seed: int, console: Console) -> None:
+    """Print what published networks make of a world."""
+    for found in compare(load_networks(folder), load_settings(world), n=n, seed=seed, bars=bar):
+        for table in network_tables(found):
+            console.print(table)
+
+
 def main() -> int:
     """Parse, compare, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--world", default="default", help="a named world or a TOML file")
     parser.add_argument("--size", type=float, default=1.0, help="events, relative to the full comparison")
-    parser.add_argument("--seed", type=int, help=f"seed of the samples; 1 for the facts, {SEED} for --difficulty")
+    parser.add_argument("--seed", type=int, help=f"seed of the samples; 1 unless given, {SEED} for --difficulty")
     parser.add_argument("--difficulty", action="store_true", help="train learners instead of comparing facts")
     parser.add_argument("--task", choices=("composition", "gamma", "both"), default="both")
     parser.add_argument("--preset", choices=("quick", "good"), default="good", help="how long the learners train")
@@ -222,8 +234,12 @@ def main() -> int:
         "--learners", default="", help="with --difficulty: only these, by registry name, comma-separated"
     )
     parser.add_argument("--data", type=Path, default=Path("realism-data"), help="where --difficulty keeps its sets")
+    parser.add_argument("--networks", type=Path, metavar="DIR", help="folder of published networks: compare with them")
     options = parser.parse_args()
     console = Console()
+    if options.networks is not None:
+        show_networks(options.networks, options.world, int(options.size * EVENTS), options.seed or 1, console)
+        return 0
     if not options.difficulty:
         seed = 1 if options.seed is None else options.seed
         table = realism(load_settings(options.world), sizes=Sizes().times(options.size), seed=seed, bars=bar)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from scoring.intervals import LEVEL, accuracy_interval
+from scoring.roc import area_under_curve
 from stacking.combine.softmax import log_loss_per_event
 
 
@@ -38,29 +38,6 @@ def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str,
         "log_loss": _normal(float(loss.mean()), float(loss.std() / np.sqrt(len(loss)))),
         "auc": _normal(area, error, 0.0, 1.0),
     }
-
-
-def area_under_curve(positive: np.ndarray, score: np.ndarray) -> tuple[float, float]:
-    """Return the area under the ROC curve and its standard error.
-
-    The area is the Mann-Whitney statistic (ties count one half); its variance follows from the placements of each event
-    among those of the other kind (E. R. DeLong et al., Biometrics 44 (1988) 837), by ranks in N log N.
-
-    Parameters
-    ----------
-    positive
-        (N,) bool.
-    score
-        (N,) float, higher = more likely positive.
-    """
-    n_positive, n_negative = int(positive.sum()), int((~positive).sum())
-    ranks = rankdata(score)
-    placed_positive = (ranks[positive] - rankdata(score[positive])) / n_negative
-    placed_negative = 1.0 - (ranks[~positive] - rankdata(score[~positive])) / n_positive
-    variance = 0.0
-    for placed in (placed_positive, placed_negative):
-        variance += float(placed.var(ddof=1)) / len(placed) if len(placed) > 1 else 0.25
-    return float(placed_positive.mean()), float(np.sqrt(variance))
 
 
 def _normal(value: float, error: float, low: float = -np.inf, high: float = np.inf) -> dict[str, float]:

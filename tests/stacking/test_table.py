@@ -10,11 +10,11 @@ import polars as pl
 import pytest
 
 import stacking
+from scoring.roc import area_under_curve
 from showers.schema import InputError
 from stacking.combine.softmax import log_loss_per_event
 from stacking.output import predict_to_file
 from stacking.table import TableConfig, predict_table, stack_table
-from stacking.table_metrics import area_under_curve
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 

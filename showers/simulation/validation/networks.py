@@ -1,0 +1,162 @@
+"""What networks trained on the real data make of simulated showers, beside what they make of the real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from scoring.composition import confusion_matrix, row_normalised
+from scoring.intervals import accuracy_interval
+from scoring.resampling import LEVEL, Interval
+from showers.progress import Bars, silent
+from showers.schema import COMPOSITION
+from showers.simulation.blocks import BlockJob
+from showers.simulation.run import accepted
+from showers.simulation.settings import Settings
+from showers.simulation.validation.published_network import (
+    NormDeviation,
+    Published,
+    inputs,
+    norm_deviations,
+    posteriors,
+)
+from showers.simulation.validation.two_sample import TwoSample, two_sample
+
+EVENTS = 40_000
+NORM_EVENTS = 16_384
+"""Of these, the batch norms are compared on the first ones."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One network on simulated and on real events of the matched protocol."""
+
+    name: str
+    n: int
+    """Simulated events."""
+    accuracy: tuple[float, Interval]
+    real_accuracy: tuple[float, Interval]
+    log_loss: tuple[float, Interval]
+    real_log_loss: tuple[float, Interval]
+    confusion: np.ndarray
+    """(5, 5) shares of each class' simulated events."""
+    real_confusion: np.ndarray
+    spread: np.ndarray
+    """(5,) standard deviation of the mean class number within each class."""
+    real_spread: np.ndarray
+    norms: dict[str, NormDeviation]
+    areas: dict[str, TwoSample]
+    """Simulated against real posteriors: ``all``, and class by class."""
+    floors: dict[str, TwoSample]
+    """The same for one half of the real posteriors against the other."""
+
+    @property
+    def row_deviation(self) -> float:
+        """Sum of a confusion row's absolute deviations, mean of the rows."""
+        return float(np.abs(self.confusion - self.real_confusion).sum(axis=1).mean())
+
+
+def compare(
+    networks: list[Published],
+    settings: Settings,
+    *,
+    n: int = EVENTS,
+    seed: int = 1,
+    workers: int | None = None,
+    bars: Bars = silent,
+) -> Iterator[Comparison]:
+    """Simulate QGSJet events of the matched protocol and yield each network's view of them.
+
+    Parameters
+    ----------
+    networks
+        Networks with their posteriors of the real test events.
+    settings
+        The world.
+    n
+        Simulated events.
+    seed
+        Seed of the simulation, of augmentation and dropout, and of the trees' folds.
+    workers
+        Threads of the simulation.
+    bars
+        Progress.
+    """
+    job = BlockJob(COMPOSITION, "test", seed, "qgs", "matched", settings)
+    grids = np.empty((n, 16, 16, 2), dtype=np.float32)
+    scalars: dict[str, list[np.ndarray]] = {name: [] for name in ("E", "Ze", "Ne", "Nmu", "Age")}
+    found: list[np.ndarray] = []
+    done = 0
+    with bars("composition, matched protocol", "events") as progress:
+        for events in accepted(job, n, workers):
+            e = events.event
+            grids[done : done + len(events)] = events.grids
+            for name, values in zip(scalars, (e.lg_energy, e.zenith_deg, e.lg_ne, e.lg_nmu, e.age), strict=True):
+                scalars[name].append(values)
+            found.append(events.labels.astype(np.int64))
+            done += len(events)
+            progress(done, n)
+    labels = np.concatenate(found)
+    read = inputs(grids, {name: np.concatenate(parts) for name, parts in scalars.items()})
+    for published in networks:
+        with bars(f"network {published.name}", "comparisons") as progress:
+            said = posteriors(published.network, *read)
+            progress(1, 3)
+            norms = norm_deviations(published.network, *(part[:NORM_EVENTS] for part in read), seed=seed)
+            progress(2, 3)
+            yield _comparison(published, labels, said, norms, seed)
+            progress(3, 3)
+
+
+def _comparison(
+    published: Published, labels: np.ndarray, said: np.ndarray, norms: dict[str, NormDeviation], seed: int
+) -> Comparison:
+    real = (published.labels, published.posteriors)
+    half = np.random.default_rng(seed).permutation(len(real[0]))
+    first, second = ((real[0][part], real[1][part]) for part in np.array_split(half, 2))
+    return Comparison(
+        name=published.name,
+        n=len(labels),
+        accuracy=_accuracy(labels, said),
+        real_accuracy=_accuracy(*real),
+        log_loss=_log_loss(labels, said),
+        real_log_loss=_log_loss(*real),
+        confusion=_confusion(labels, said),
+        real_confusion=_confusion(*real),
+        spread=_spread(labels, said),
+        real_spread=_spread(*real),
+        norms=norms,
+        areas=_areas((labels, said), real, seed),
+        floors=_areas(first, second, seed),
+    )
+
+
+def _areas(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], seed: int) -> dict[str, TwoSample]:
+    """Return how well trees tell two sets of (labels, posteriors) apart: all events, and class by class."""
+    found = {"all": two_sample(a[1], b[1], seed=seed)}
+    for k, name in enumerate(COMPOSITION.classes):
+        found[name] = two_sample(*(said[labels == k] for labels, said in (a, b)), seed=seed)
+    return found
+
+
+def _accuracy(labels: np.ndarray, said: np.ndarray) -> tuple[float, Interval]:
+    predicted = said.argmax(axis=1)
+    return float((predicted == labels).mean()), accuracy_interval(labels, predicted)
+
+
+def _log_loss(labels: np.ndarray, said: np.ndarray) -> tuple[float, Interval]:
+    own = said[np.arange(len(labels)), labels].astype(np.float64)
+    loss = -np.log(np.maximum(own, np.finfo(np.float16).smallest_subnormal))
+    value, error = float(loss.mean()), 1.96 * float(loss.std()) / np.sqrt(len(loss))
+    return value, Interval(value - error, value + error, LEVEL)
+
+
+def _confusion(labels: np.ndarray, said: np.ndarray) -> np.ndarray:
+    return row_normalised(confusion_matrix(labels, said.argmax(axis=1)))
+
+
+def _spread(labels: np.ndarray, said: np.ndarray) -> np.ndarray:
+    index = said.astype(np.float64) @ np.arange(COMPOSITION.n_classes)
+    return np.array([index[labels == k].std() for k in range(COMPOSITION.n_classes)])
