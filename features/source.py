@@ -1,4 +1,4 @@
-"""One version of everything that feature values depend on: for finished tables and for compiled kernels alike."""
+"""One version of everything that feature values depend on, for finished tables; kernels see :mod:`showers.kernels`."""
 
 from __future__ import annotations
 

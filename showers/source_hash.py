@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.metadata
+import importlib.util
 import platform
 from collections.abc import Iterable
 from functools import cache
@@ -64,3 +65,45 @@ def _meaning(path: Path) -> str:
 
 def _is_bare_string(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def imported_files(module: str, packages: Iterable[str]) -> list[Path]:
+    """Return the file of a module and of all that it imports from the given packages, directly or not.
+
+    Parameters
+    ----------
+    module
+        Dotted name of a module that can be imported.
+    packages
+        Top-level packages whose modules are followed.
+    """
+    packages, found, waiting = tuple(packages), dict[str, Path](), [module]
+    while waiting:
+        name = waiting.pop()
+        file = _module_file(name)
+        if name not in found and file is not None:
+            found[name] = file
+            waiting += _imports(file, packages)
+    return [found[name] for name in sorted(found)]
+
+
+def _module_file(module: str) -> Path | None:
+    top, *rest = module.split(".")
+    package = importlib.util.find_spec(top)
+    if package is None or package.origin is None:
+        return None
+    place = Path(package.origin).parent.joinpath(*rest) if rest else Path(package.origin)
+    return next((file for file in (place, place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+
+
+@cache
+def _imports(file: Path, packages: tuple[str, ...]) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names if alias.name.split(".")[0] in packages]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in packages:
+            # A name is a module of a package, or something inside one.
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            names += [name if _module_file(name) else node.module for name in inner]
+    return names

@@ -8,7 +8,6 @@ in those that load it (bits would differ otherwise).
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from features.lateral.minimise import ELECTRON, MUON, centroid, minimise, start_
 from features.lateral.options import RECIPE, Recipe
 from features.lateral.reference import RawFit
 from features.lateral.vector_math import FAST, f32, full_vectors
-from features.source import code_version
+from showers.kernels import kernel
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -127,35 +126,23 @@ def _fit_all(
         raw[n, 23], raw[n, 24] = muon_steps, muon_arrived
 
 
-@lru_cache
-def _compiled() -> Any:
-    """Return the compiled function, from disk where the sources have not changed.
-
-    Numba looks at one file only to decide whether its cache is fresh, but at the values of closure variables too: so
-    the hash of all sources is made one.
-    """
-    version = code_version()
-
-    @njit(error_model="numpy", cache=True)
-    def fit_events(
-        electron_mev: Any,
-        muon_mev: Any,
-        cosine: Any,
-        u: Any,
-        v: Any,
-        stations_e: Any,
-        stations_m: Any,
-        res: Response,
-        recipe: Recipe,
-        raw: Any,
-    ) -> None:
-        _ = version
-        full_vectors()
-        where, x, y, area_e = stations_e
-        where_m, x_m, y_m, area_m = stations_m
-        _fit_all(electron_mev, muon_mev, cosine, u, v, where, x, y, area_e, where_m, x_m, y_m, area_m, res, recipe, raw)
-
-    return fit_events
+@kernel(error_model="numpy")
+def _fit_events(
+    electron_mev: Any,
+    muon_mev: Any,
+    cosine: Any,
+    u: Any,
+    v: Any,
+    stations_e: Any,
+    stations_m: Any,
+    res: Response,
+    recipe: Recipe,
+    raw: Any,
+) -> None:
+    full_vectors()
+    where, x, y, area_e = stations_e
+    where_m, x_m, y_m, area_m = stations_m
+    _fit_all(electron_mev, muon_mev, cosine, u, v, where, x, y, area_e, where_m, x_m, y_m, area_m, res, recipe, raw)
 
 
 def fit_fused(events: Events) -> RawFit:
@@ -166,5 +153,5 @@ def fit_fused(events: Events) -> RawFit:
     stations_m = (where_m, here.x_m[where_m], here.y_m[where_m], here.muon_area_m2[where_m])
     raw = np.empty((len(events), RawFit.N_COLUMNS), np.float32)
     planes = (events.electron_mev, events.muon_mev, events.cos_zenith, *events.direction)
-    _compiled()(*planes, stations_e, stations_m, events.response, RECIPE, raw)
+    _fit_events(*planes, stations_e, stations_m, events.response, RECIPE, raw)
     return RawFit.from_columns([raw[:, k] for k in range(RawFit.N_COLUMNS)])

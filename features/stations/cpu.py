@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,9 @@ from features.lateral.cpu_model import radii
 from features.lateral.model import MUON_G_REF
 from features.lateral.reference import RawFit
 from features.lateral.vector_math import f32, full_vectors
-from features.source import code_version
 from features.stations.kernel import N_LCM, N_RINGS, add_pattern, add_rings, deviance, expect, muon_sums, total_of
 from features.stations.sums import CHANNELS, PATTERN, PLAIN, Sums
+from showers.kernels import kernel
 from showers.lateral import muon_normalisation
 
 
@@ -81,41 +80,33 @@ def _sum_all(
         add_rings(r, s_m, area_m, mean_m, var_m, rings[n, 1], lcm[n, 1])
 
 
-@lru_cache
-def _compiled() -> Any:
-    """Return the compiled function; its cache follows all sources (see :mod:`features.lateral.cpu`)."""
-    version = code_version()
-
-    @njit(error_model="numpy", cache=True)
-    def sum_events(planes: Any, columns: Any, here: Any, fits: Any, res: Response, out: Any) -> None:
-        _ = version
-        full_vectors()
-        electron_mev, muon_mev = planes
-        cosine, u, v, cos_azimuth, sin_azimuth, reco = columns
-        x, y, area_e, area_m = here
-        plain, pattern, rings, lcm = out
-        _sum_all(
-            electron_mev,
-            muon_mev,
-            cosine,
-            u,
-            v,
-            cos_azimuth,
-            sin_azimuth,
-            reco,
-            x,
-            y,
-            area_e,
-            area_m,
-            fits,
-            res,
-            plain,
-            pattern,
-            rings,
-            lcm,
-        )
-
-    return sum_events
+@kernel(error_model="numpy")
+def _sum_events(planes: Any, columns: Any, here: Any, fits: Any, res: Response, out: Any) -> None:
+    full_vectors()
+    electron_mev, muon_mev = planes
+    cosine, u, v, cos_azimuth, sin_azimuth, reco = columns
+    x, y, area_e, area_m = here
+    plain, pattern, rings, lcm = out
+    _sum_all(
+        electron_mev,
+        muon_mev,
+        cosine,
+        u,
+        v,
+        cos_azimuth,
+        sin_azimuth,
+        reco,
+        x,
+        y,
+        area_e,
+        area_m,
+        fits,
+        res,
+        plain,
+        pattern,
+        rings,
+        lcm,
+    )
 
 
 def sum_fused(events: Events, fit: RawFit) -> Sums:
@@ -133,7 +124,7 @@ def sum_fused(events: Events, fit: RawFit) -> Sums:
     )
     columns = (events.cos_zenith, *events.direction, np.cos(azimuth), np.sin(azimuth), reco)
     geometry = (here.x_m, here.y_m, here.electron_area_m2, here.muon_area_m2)
-    _compiled()((events.electron_mev, events.muon_mev), columns, geometry, fits, response, out)
+    _sum_events((events.electron_mev, events.muon_mev), columns, geometry, fits, response, out)
     plain, pattern, rings, lcm = out
     sums: Sums = {"fitted": ~np.isnan(fits[:, 0])}
     sums.update({name: plain[:, k] for k, name in enumerate(PLAIN)})

@@ -13,6 +13,7 @@ import numba
 import numpy as np
 
 from showers import array
+from showers.kernels import kernel
 from showers.simulation import deviates
 
 CELLS = np.flatnonzero(array.HAS_STATION.ravel())
@@ -59,7 +60,7 @@ class Response(NamedTuple):
     dead: float
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def draw_deposits(
     mean_electrons: np.ndarray,
     muon_density: np.ndarray,
@@ -122,7 +123,7 @@ def draw_deposits(
                 muon[k, j] = deposit
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _clump(state: np.ndarray, modes: np.ndarray, dx: float, dy: float) -> float:
     """Return the relative density fluctuation at a station: azimuthal modes plus a finer, skewed part."""
     d = math.sqrt(dx * dx + dy * dy) + 1e-6
@@ -135,7 +136,7 @@ def _clump(state: np.ndarray, modes: np.ndarray, dx: float, dy: float) -> float:
     return total * min(1.0, d / CLUMP_FLAT_M)
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _alive(state: np.ndarray, key: np.uint64, outage: float) -> float:
     """Return which share of the muon detectors gives data in this event: all, or in an outage a uniform share."""
     if outage == 0.0:
@@ -144,7 +145,7 @@ def _alive(state: np.ndarray, key: np.uint64, outage: float) -> float:
     return deviates.uniform(state) if deviates.uniform(state) < outage else 1.0
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _is_dead(state: np.ndarray, key: np.uint64, station: int, probability: float) -> bool:
     """Return whether a station is dead for this event: in both its detectors, or in none."""
     if probability == 0.0:
@@ -153,7 +154,7 @@ def _is_dead(state: np.ndarray, key: np.uint64, station: int, probability: float
     return deviates.uniform(state) < probability
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _counts(state: np.ndarray, u: float, mean_1: float, mean_2: float, mean_3: float) -> tuple[int, int, int]:
     """Return three independent Poisson numbers; few particles from the uniform ``u`` by splitting their sum."""
     total = mean_1 + mean_2 + mean_3
@@ -171,7 +172,7 @@ def _counts(state: np.ndarray, u: float, mean_1: float, mean_2: float, mean_3: f
     return n_1, n_2, n_3
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _electron_deposit(
     state: np.ndarray, u: float, mean_e: float, mean_mu: float, per_electron: float, cosine: float, c: Response
 ) -> float:
@@ -186,7 +187,7 @@ def _electron_deposit(
     return min(deposit, c.electron_cap_mev)
 
 
-@numba.njit(cache=True)
+@numba.njit
 def _muon_deposit(state: np.ndarray, u: float, mean_mu: float, mean_punch: float, cosine: float, c: Response) -> float:
     """Return the reading of a muon detector, MeV: muons, punch-through of the electromagnetic core, strays."""
     n_mu, n_punch, n_stray = _counts(state, u, mean_mu, mean_punch, c.muon_stray)

@@ -8,6 +8,7 @@ not depend on the order or the number of workers, and a change of a constant lea
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numba
 import numpy as np
@@ -22,49 +23,46 @@ INVERSION_LIMIT = 12.0
 """Poisson means below are sampled by inversion, others by transformed rejection."""
 
 
-@numba.njit(cache=True, inline="always")
-def _mixed(z: np.uint64) -> np.uint64:
+@numba.njit(inline="always")
+def _mixed(z: Any) -> Any:
     z = (z ^ (z >> _S30)) * _MIX1
     z = (z ^ (z >> _S27)) * _MIX2
     return z ^ (z >> _S31)
 
 
-@numba.njit(cache=True)
 def stream_offsets(n: int) -> np.ndarray:
     """Return (n,) uint64 offsets, far apart, of the streams that share an event's key."""
-    offsets = np.empty(n, dtype=np.uint64)
-    for k in range(n):
-        offsets[k] = _mixed(np.uint64(k + 1) * _GAMMA)
+    offsets: np.ndarray = _mixed.py_func(np.arange(1, n + 1, dtype=np.uint64) * _GAMMA)
     return offsets
 
 
-@numba.njit(cache=True)
+@numba.njit
 def start(state: np.ndarray, key: np.uint64, offset: np.uint64) -> None:
     """Begin the stream with the given offset for the event ``key`` in ``state``, a (1,) uint64 array."""
     state[0] = _mixed(key + offset)
 
 
-@numba.njit(cache=True)
+@numba.njit
 def uniform(state: np.ndarray) -> float:
     """Return a uniform number in 0 < u < 1 (53 bits, never 0)."""
     state[0] += _GAMMA
     return (np.float64(_mixed(state[0]) >> _S11) + 0.5) * _TO_UNIT
 
 
-@numba.njit(cache=True)
+@numba.njit
 def exponential(state: np.ndarray) -> float:
     """Return an exponential number of mean 1."""
     return -math.log(uniform(state))
 
 
-@numba.njit(cache=True)
+@numba.njit
 def normal(state: np.ndarray) -> float:
     """Return a standard normal number (Box and Muller 1958)."""
     radius = math.sqrt(-2.0 * math.log(uniform(state)))
     return radius * math.cos(2.0 * math.pi * uniform(state))
 
 
-@numba.njit(cache=True)
+@numba.njit
 def gamma(state: np.ndarray, shape: float) -> float:
     """Return a Gamma number of the given shape and scale 1 (Marsaglia and Tsang, ACM TOMS 26 (2000) 363)."""
     boost = 1.0
@@ -86,7 +84,7 @@ def gamma(state: np.ndarray, shape: float) -> float:
             return boost * d * v
 
 
-@numba.njit(cache=True)
+@numba.njit
 def poisson(state: np.ndarray, mean: float) -> int:
     """Return a Poisson number.
 
@@ -116,7 +114,7 @@ def poisson(state: np.ndarray, mean: float) -> int:
             return int(k)
 
 
-@numba.njit(cache=True)
+@numba.njit
 def poisson_inverse(u: float, mean: float) -> int:
     """Return the Poisson number that belongs to the uniform number ``u``, for means below about 20."""
     term = math.exp(-mean)
