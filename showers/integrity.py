@@ -45,7 +45,14 @@ def problems(folder: Path, progress: Progress | None = None) -> list[str]:
     return []
 
 
-def already_made(folder: Path, n_events: int, task: Task, source: Mapping[str, Any]) -> bool:
+def already_made(
+    folder: Path,
+    n_events: int,
+    task: Task,
+    source: Mapping[str, Any],
+    *,
+    advice: str = "choose another folder or ask to overwrite it",
+) -> bool:
     """Return whether a folder holds the very set that is wanted, so that an interrupted command can go on after it.
 
     Returns
@@ -60,7 +67,6 @@ def already_made(folder: Path, n_events: int, task: Task, source: Mapping[str, A
     """
     if not folder.exists() and not folder.is_symlink():
         return False
-    advice = "choose another folder or ask to overwrite it"
     found = EventFiles.open(folder).source() if folder.is_dir() else {}
     wanted = json.loads(json.dumps(dict(source)))
     differing = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]

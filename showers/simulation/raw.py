@@ -1,30 +1,32 @@
-"""Simulated events in the raw format of the public data: three NPZ archives a mode, all columns, no cuts.
+"""Simulated events in the raw format of the public data (:mod:`showers.raw`): all columns, no cuts, and a mark.
 
-``{mode}_matrices.npz`` (N, 16, 16, 3: arrival time, e/gamma, muon), ``{mode}_features.npz`` and
-``{mode}_true_features.npz`` (N, 10 each), as :mod:`showers.convert` reads them. Photon and hadron numbers at the ground
-are not simulated: their columns hold NaN.
+Photon and hadron numbers at the ground are not simulated: their columns hold NaN.
 """
 
 from __future__ import annotations
 
-import tempfile
+import json
+import os
 import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from showers.convert import MODES
+from showers.dataset_writer import SIMULATION
 from showers.files import atomic_path
+from showers.npy import reserve, told_when_full
 from showers.progress import Bars, silent
-from showers.schema import COMPOSITION, InputError, Task
+from showers.raw import KINDS, MODES, Archives, archive_path, read_source
+from showers.schema import COMPOSITION, SOURCE_FILE, InputError, Task
 from showers.simulation.arrival import arrival_times
 from showers.simulation.blocks import BlockJob, Events, generator
-from showers.simulation.run import accepted, check
+from showers.simulation.run import accepted, check, source_of
 from showers.simulation.settings import load_settings
 from showers.simulation.spectrum import MODELS, PARTICLE_IDS, PHOTON
-
-KINDS: dict[str, tuple[int, ...]] = {"matrices": (16, 16, 3), "features": (10,), "true_features": (10,)}
-"""Archives of a mode: key of the array and its shape per event."""
 
 
 def simulate_raw(
@@ -41,6 +43,9 @@ def simulate_raw(
 ) -> list[Path]:
     """Write raw archives with ``n`` events for every mode (hadronic model) of a task's v2 protocol.
 
+    Modes that are complete already, made from the same numbers by the same code, are kept: an interrupted simulation
+    is finished by starting it again.
+
     Parameters
     ----------
     task
@@ -52,7 +57,7 @@ def simulate_raw(
     seed, world, workers, reuse
         As in :func:`showers.simulation.simulate`; a shower thrown several times keeps its true quantities.
     overwrite
-        Replace existing archives.
+        Replace existing archives, if they were simulated here.
     bars
         Progress.
 
@@ -64,45 +69,86 @@ def simulate_raw(
     Raises
     ------
     InputError
-        For unknown names, numbers below 1, or archives that exist.
+        For unknown names, numbers below 1, archives that may not be replaced, or a disk without room.
     """
     settings = load_settings(world)
-    modes = dict(zip(MODES["v2", task.name], MODELS, strict=False))
-    jobs = {mode: BlockJob(task, "train", seed, model, "none", settings, reuse) for mode, model in modes.items()}
-    files = {mode: [Path(out) / f"{mode}_{kind}.npz" for kind in KINDS] for mode in modes}
-    for mode, job in jobs.items():
+    out = Path(out)
+    wanted = []
+    for mode, model in zip(MODES["v2", task.name], MODELS, strict=False):
+        job = BlockJob(task, "train", seed, model, "none", settings, reuse)
         check(job, n, workers)
-        for file in files[mode]:
-            if file.exists() and not overwrite:
-                raise InputError(f"{file} exists already: choose another folder or ask to overwrite it")
-    for mode, job in jobs.items():
-        _write_mode(files[mode], job, n, workers, bars)
-    return [file for mode in modes for file in files[mode]]
+        known = source_of(job, str(world), "raw")
+        left_out = ("protocol", "evaluation_cuts", "age", "cuts", "split")
+        source = {name: value for name, value in known.items() if name not in left_out} | {"mode": mode, "n_events": n}
+        wanted.append((mode, job, source, _is_made(out, mode, source, overwrite)))
+    for mode, job, source, made in wanted:
+        if not made:
+            _write_mode(out, mode, job, n, source, workers, bars)
+    return [archive_path(out, mode, kind) for mode, *_ in wanted for kind in KINDS]
 
 
-def _write_mode(files: list[Path], job: BlockJob, n: int, workers: int | None, bars: Bars) -> None:
-    files[0].parent.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(dir=files[0].parent, prefix=".partial-") as folder,
-        bars(f"simulate {files[0].name}", "events") as progress,
-    ):
-        arrays = {
-            key: np.lib.format.open_memmap(Path(folder) / f"{key}.npy", mode="w+", dtype=np.float32, shape=(n, *shape))
-            for key, shape in KINDS.items()
-        }
-        start = 0
-        for events in accepted(job, n, workers):
-            part = slice(start, start + len(events))
-            arrays["matrices"][part, ..., 0] = arrival_times(events, generator(job, len(events), start))
-            arrays["matrices"][part, ..., 1:] = events.grids
-            arrays["features"][part] = reconstructed_columns(events, job.task)
-            arrays["true_features"][part] = true_columns(events, job.task)
-            start += len(events)
-            progress(start, n)
-        for file, (key, array) in zip(files, arrays.items(), strict=True):
-            array.flush()
-            with atomic_path(file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
-                archive.write(Path(folder) / f"{key}.npy", f"{key}.npy")
+def _is_made(out: Path, mode: str, source: dict[str, Any], overwrite: bool) -> bool:
+    """Return whether a mode is complete; refuse archives that are not to be replaced."""
+    files = [archive_path(out, mode, kind) for kind in KINDS]
+    present = [file for file in files if file.exists() or file.is_symlink()]
+    for file in present:
+        try:
+            found = read_source(file)
+        except InputError as error:
+            raise InputError(f"{file} exists already: {error}: remove it yourself or choose another folder") from None
+        if not str((found or {}).get("generator", "")).startswith(SIMULATION) or file.is_symlink():
+            raise InputError(f"{file} exists already and was not simulated here: remove it or choose another folder")
+        if found != source and not overwrite:
+            raise InputError(f"{file} exists already, made otherwise: choose another folder or ask to overwrite it")
+    if overwrite or len(present) < len(files):
+        return False
+    archives = Archives.open(out, mode)
+    for kind in KINDS:
+        for _ in archives.stream(kind):  # compares the archive's checksum
+            pass
+    return True
+
+
+def _write_mode(
+    out: Path, mode: str, job: BlockJob, n: int, source: dict[str, Any], workers: int | None, bars: Bars
+) -> None:
+    """Write the three archives of a mode; old ones go before the first new one comes, so that they never mix."""
+    files = {kind: archive_path(out, mode, kind) for kind in KINDS}
+    with told_when_full(out / mode), ExitStack() as renamed:
+        temporary = {kind: renamed.enter_context(atomic_path(file)) for kind, file in files.items()}
+        with ExitStack() as opened, bars(f"simulate {mode}", "events") as progress:
+            arrays = {
+                kind: opened.enter_context(_archive(temporary[kind], kind, (n, *shape), source))
+                for kind, shape in KINDS.items()
+            }
+            start = 0
+            for events in accepted(job, n, workers):
+                times = arrival_times(events, generator(job, len(events), start))
+                arrays["matrices"].write(_bytes(np.concatenate([times[..., None], events.grids], axis=-1)))
+                arrays["features"].write(_bytes(reconstructed_columns(events, job.task)))
+                arrays["true_features"].write(_bytes(true_columns(events, job.task)))
+                start += len(events)
+                progress(start, n)
+        for file in files.values():
+            file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _archive(path: Path, key: str, shape: tuple[int, ...], source: dict[str, Any]) -> Iterator[Any]:
+    """Open an NPZ archive of one float32 array for writing its content, row after row."""
+    with path.open("wb") as file:
+        reserve(file, 4 * prod(shape))
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr(zipfile.ZipInfo(SOURCE_FILE), json.dumps(source, allow_nan=False))
+            with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as array:
+                head = {"descr": "<f4", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(array, head)
+                yield array
+        file.truncate(file.seek(0, os.SEEK_CUR))
+
+
+def _bytes(values: np.ndarray) -> bytes:
+    return np.ascontiguousarray(values, dtype="<f4").tobytes()
 
 
 def reconstructed_columns(events: Events, task: Task) -> np.ndarray:

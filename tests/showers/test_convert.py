@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from showers.convert import COMPOSITION_IDS, convert, stream_npz
+from showers.convert import COMPOSITION_IDS, convert
 from showers.dataset import Dataset
+from showers.raw import stream_npz
 from showers.schema import COMPOSITION, GAMMA, InputError
 
 
@@ -90,6 +94,80 @@ def test_matched_split_is_the_published_one(tmp_path: Path) -> None:
     assert test_set.evaluation_cuts.name == "matched"
 
 
+def _changed(folder: Path, kind: str, row: int, column: int, value: float) -> None:
+    path = folder / f"qgs_spectra_{kind}.npz"
+    with np.load(path) as archive:
+        array = archive[kind]
+    array[row, column] = value
+    np.savez(path, **{kind: array})
+
+
+@pytest.mark.parametrize("value", [257, 0, 6, 2.5, -3, np.nan])
+def test_a_type_that_is_no_class_is_refused(tmp_path: Path, value: float) -> None:
+    raw_mode(tmp_path, "qgs_spectra", 400, 3)
+    _changed(tmp_path, "features", 123, 0, value)
+    with pytest.raises(
+        InputError, match=r"qgs_spectra_features\.npz: row 123, column type holds .*one of 1, 2, 3, 4, 5"
+    ):
+        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "name", "value"), [(1, "E", np.nan), (1, "E", np.inf), (1, "E", 6.5), (6, "Az", 1e4)]
+)
+def test_a_quantity_that_no_shower_has_is_refused(tmp_path: Path, column: int, name: str, value: float) -> None:
+    made = raw_mode(tmp_path, "qgs_spectra", 400, 3)
+    f = made["features"]
+    passing = (f[:, 5] < 30) & (f[:, 7] > 4.8) & (f[:, 9] > 0.2) & (f[:, 9] < 1.48) & (f[:, 8] > 3.6)
+    row = int(np.flatnonzero(passing)[5])
+    _changed(tmp_path, "features", row, column, value)
+    with pytest.raises(
+        InputError, match=rf"qgs_spectra_features\.npz: row {row}, column {name} holds .*expected a number"
+    ):
+        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_particles_are_refused(tmp_path: Path) -> None:
+    for k, mode in enumerate(("qgs-4_gm_pr", "LHC_gm_pr", "sibyll-23c_gm_pr")):
+        raw_mode(tmp_path, mode, 60, k, gamma=True)
+    path = tmp_path / "LHC_gm_pr_true_features.npz"
+    with np.load(path) as archive:
+        truth = archive["true_features"]
+    truth[7, 1] = np.nan
+    np.savez(path, true_features=truth)
+    with pytest.raises(InputError, match=r"LHC_gm_pr_true_features\.npz: row 7, column id holds nan"):
+        convert(tmp_path, tmp_path / "out", GAMMA)
+
+
+def test_an_interrupted_conversion_goes_on_with_the_second_set(tmp_path: Path) -> None:
+    raw_mode(tmp_path, "qgs_spectra", 600, 3)
+    whole = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+    contents = [{file.name: file.read_bytes() for file in folder.iterdir()} for folder in whole]
+    shutil.rmtree(whole[1])
+    made = whole[0].stat().st_mtime_ns
+    again = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+    assert [{file.name: file.read_bytes() for file in folder.iterdir()} for folder in again] == contents
+    assert whole[0].stat().st_mtime_ns == made
+    raw_mode(tmp_path, "qgs_spectra", 600, 4)
+    with pytest.raises(InputError, match=r"composition_train exists already with another raw.*remove it"):
+        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+
+
+def test_archives_that_unpack_without_end_are_refused_before_unpacking(tmp_path: Path) -> None:
+    raw_mode(tmp_path, "qgs_spectra", 400, 3)
+    np.savez_compressed(tmp_path / "qgs_spectra_features.npz", features=np.zeros((400_000, 10), np.float32))
+    with pytest.raises(InputError, match=r"features\.npz: array 'features' unpacks to 16,000,128 bytes"):
+        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+    with zipfile.ZipFile(tmp_path / "qgs_spectra_features.npz", "w") as archive:
+        head = io.BytesIO()
+        np.lib.format.write_array_header_1_0(head, {"descr": "<f4", "fortran_order": False, "shape": (1 << 50, 10)})
+        archive.writestr("features.npy", head.getvalue() + 4000 * b"x")
+    with pytest.raises(InputError, match=r"features\.npz: array 'features' of shape .*the archive holds 4,128"):
+        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+
+
 def test_stream_gives_the_same_rows_as_loading(tmp_path: Path) -> None:
     array = np.random.default_rng(0).random((103, 4, 2)).astype(np.float32)
     np.savez_compressed(tmp_path / "a.npz", x=array)
@@ -99,7 +177,7 @@ def test_stream_gives_the_same_rows_as_loading(tmp_path: Path) -> None:
 def test_refusals_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no protocol 'v3'"):
         convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="v3")
-    with pytest.raises(InputError, match=r"qgs_spectra_features\.npz does not exist"):
+    with pytest.raises(InputError, match=r"qgs_spectra_matrices\.npz does not exist"):
         convert(tmp_path, tmp_path / "out", COMPOSITION)
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 not a zip")
     with pytest.raises(InputError, match=r"bad\.npz is damaged"):

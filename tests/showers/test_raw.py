@@ -1,10 +1,12 @@
 """Raw archives: read back by the converter, with arrival times that follow the shower front."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from report.run import is_simulated
 from showers.convert import convert
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, InputError
@@ -46,6 +48,52 @@ def test_existing_archives_are_kept(tmp_path: Path) -> None:
     (tmp_path / "epos_spectra_features.npz").write_text("mine")
     with pytest.raises(InputError, match=r"epos_spectra_features\.npz exists already"):
         simulate_raw(COMPOSITION, tmp_path, 10)
+
+
+def test_only_simulated_archives_are_overwritten(tmp_path: Path) -> None:
+    simulate_raw(COMPOSITION, tmp_path, 20)
+    with pytest.raises(InputError, match=r"exists already, made otherwise: .* overwrite it"):
+        simulate_raw(COMPOSITION, tmp_path, 20, seed=2)
+    simulate_raw(COMPOSITION, tmp_path, 20, seed=2, overwrite=True)
+    public = tmp_path / "epos_spectra_features.npz"
+    np.savez(public, features=np.zeros((20, 10), np.float32))
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match=r"epos_spectra_features\.npz exists already and was not simulated here"):
+            simulate_raw(COMPOSITION, tmp_path, 20, seed=2, overwrite=overwrite)
+    with np.load(public) as archive:
+        assert archive.files == ["features"]
+
+
+def test_an_interrupted_simulation_goes_on(tmp_path: Path) -> None:
+    whole = {file.name: file.read_bytes() for file in simulate_raw(COMPOSITION, tmp_path, 20)}
+    (tmp_path / "epos_spectra_features.npz").unlink()
+    kept = (tmp_path / "qgs_spectra_matrices.npz").stat().st_mtime_ns
+    simulate_raw(COMPOSITION, tmp_path, 20)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == whole
+    assert (tmp_path / "qgs_spectra_matrices.npz").stat().st_mtime_ns == kept
+
+
+def test_archives_of_two_seeds_never_mix(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        simulate_raw(COMPOSITION, tmp_path / str(seed), 40, seed=seed)
+    for name, message in (
+        ("qgs_spectra_features.npz", "qgs_spectra_features.* and qgs_spectra_matrices.npz beside it were not made"),
+        ("epos_spectra_*.npz", "epos_spectra_matrices.* and qgs_spectra_matrices.npz beside it were not made together"),
+    ):
+        mixed = shutil.copytree(tmp_path / "1", tmp_path / name)
+        for file in (tmp_path / "2").glob(name):
+            shutil.copy(file, mixed)
+        with pytest.raises(InputError, match=message):
+            convert(mixed, tmp_path / "sets", COMPOSITION)
+
+
+def test_what_was_simulated_stays_marked(tmp_path: Path) -> None:
+    simulate_raw(COMPOSITION, tmp_path, 400, seed=3)
+    for protocol in ("v2", "matched"):
+        for folder in convert(tmp_path, tmp_path / protocol, COMPOSITION, protocol=protocol):
+            source = Dataset.open(folder).source
+            assert is_simulated(source)
+            assert (source["seed"], source["world"], source["protocol"]) == (3, "default", protocol)
 
 
 def test_front_sweeps_across_the_array() -> None:
