@@ -4,7 +4,8 @@
 
 Each group is added to the reconstructed scalars, left out of the set ``fits`` or added to it. Differences are paired:
 same test showers, 95 % intervals. Early stopping sees a split of the training showers; the test showers' labels are
-read only to score. Each result is kept in OUT, so a stopped run continues.
+read only to score. Each result is kept in OUT, in a folder named after its showers and the version of the feature code,
+so a stopped run continues.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from samples import sample
 
 from features.build import build_table
 from features.catalogue import SETS, feature_set
+from features.source import code_version
 from models.base import Batch
 from models.registry import create, spec
 from scoring.composition import fraction_error
@@ -28,7 +31,6 @@ from showers.dataset import Dataset
 from showers.files import write_npz
 from showers.progress import bar
 from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation import simulate
 
 ADDED = ("size", "shape", "grid", "electron-fit", "muon-fit", "muon-electron", "profile", "asymmetry")
 LEFT_OUT = ("derived", "electron-fit", "muon-fit", "muon-electron", "contrast")
@@ -63,12 +65,8 @@ def cases() -> list[Case]:
     ]
 
 
-def batches(task: Task, folder: Path, options: argparse.Namespace) -> tuple[Batch, Batch, Batch]:
+def batches(task: Task, folder: Path, seed: int) -> tuple[Batch, Batch, Batch]:
     """Return training, validation and test events with all columns."""
-    if not folder.exists():
-        simulate(
-            task, folder, n_train=options.train, n_test=options.test, seed=options.seed, train_cuts="test", bars=bar
-        )
     made = []
     for split in ("train", "test"):
         path = folder / f"{task.name}_{split}"
@@ -76,7 +74,7 @@ def batches(task: Task, folder: Path, options: argparse.Namespace) -> tuple[Batc
         columns = feature_set("all", table.columns)
         labels = np.asarray(Dataset.open(path, task).labels, np.int64)
         made.append(Batch(np.arange(len(table)), table=table.matrix(columns), columns=columns, labels=labels))
-    order = np.random.default_rng(options.seed).permutation(len(made[0]))
+    order = np.random.default_rng(seed).permutation(len(made[0]))
     n_valid = int(VALID_SHARE * len(order))
     return made[0].take(order[n_valid:]), made[0].take(order[:n_valid]), made[1]
 
@@ -89,16 +87,16 @@ def _select(batch: Batch, columns: tuple[str, ...]) -> Batch:
 
 
 def posterior(
-    task: Task, learner: str, case: Case, data: tuple[Batch, Batch, Batch], options: argparse.Namespace
+    task: Task, learner: str, case: Case, data: tuple[Batch, Batch, Batch], results: Path, seed: int
 ) -> np.ndarray:
     """Return the (N, C) log-posteriors of the test events, trained once and kept."""
     train, valid, test = data
     columns = tuple(name for g in case.groups for name in feature_set(g, train.columns))
-    kept = options.out / f"{task.name}-{options.train}" / learner / f"{case.name.replace(' ', '')}.npz"
+    kept = results / learner / f"{case.name.replace(' ', '')}.npz"
     if kept.exists():
         return np.load(kept, allow_pickle=False)["log_proba"]
     model = create(spec(learner), task.classes, threads=1, overrides=LEARNERS[learner])
-    model.fit(_select(train, columns), _select(valid, columns), seed=options.seed, device="cpu")
+    model.fit(_select(train, columns), _select(valid, columns), seed=seed, device="cpu")
     log_proba = model.predict_log_proba(Batch(test.index, table=_select(test, columns).table, columns=columns))
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_npz(kept, log_proba=log_proba)
@@ -159,7 +157,11 @@ HEADS = {
 
 def run(task: Task, options: argparse.Namespace) -> str:
     """Train and score everything of one task; return the tables as Markdown."""
-    data = batches(task, options.out / f"{task.name}-{options.train}" / "data", options)
+    folder = sample(
+        task, options.out, n_train=options.train, n_test=options.test, seed=options.seed, workers=1, bars=bar
+    )
+    results = options.out / f"results-{folder.name}-{code_version()[:8]}"
+    data = batches(task, folder, options.seed)
     labels = data[2].labels
     assert labels is not None
     pieces = [
@@ -171,7 +173,7 @@ def run(task: Task, options: argparse.Namespace) -> str:
         pieces += [f"### {learner}", "", "| features | columns | against | " + " | ".join(HEADS[task.name]) + " |"]
         pieces.append("|---" * (3 + len(HEADS[task.name])) + "|")
         for case in cases():
-            done[case.name] = posterior(task, learner, case, data, options)
+            done[case.name] = posterior(task, learner, case, data, results, options.seed)
             row = (composition_row if task == COMPOSITION else gamma_row)(labels, done[case.name], done[case.against])
             n = sum(len(feature_set(group, data[0].columns)) for group in case.groups)
             pieces.append(f"| {case.name} | {n} | {case.against} | " + " | ".join(row) + " |")

@@ -4,9 +4,10 @@
     python benchmarks/peers.py --train 10000 --test 10000 --task gamma --learners lightgbm,mlp,lenet --preset quick
 
 Nothing is chosen on the test showers: their labels are read once, after all predictions are on disk. A killed run
-continues where it stopped; each learner that is done is kept in ``OUT/results-.../{task}/{learner}-{seed}``. The table
-with 95 % intervals (after a plus-minus sign: standard errors) and paired differences to a reference learner is printed
-and, with ``--doc FILE``, written as Markdown.
+continues where it stopped; each learner that is done is kept in ``OUT/results-.../{learner}-{seed}``, a folder named
+after its showers, the preset and the version of the feature code. The table with 95 % intervals (after a plus-minus
+sign: standard errors) and paired differences to a reference learner is printed and, with ``--doc FILE``, written as
+Markdown.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from pathlib import Path
 
 import joblib
 import numpy as np
+from samples import sample
 
 from features.build import build_table
+from features.source import code_version
 from features.table import default_path
 from models.base import Batch
 from models.registry import LEARNERS, create, spec
@@ -34,7 +37,6 @@ from showers.dataset import Dataset
 from showers.files import atomic_folder, read_json, write_json, write_npz
 from showers.progress import bar
 from showers.schema import GAMMA, SOURCE_FILE, TASKS, InputError, Task
-from showers.simulation import simulate
 from stacking.events import ShowerEvents
 
 VALID_SHARE = 0.1
@@ -62,7 +64,12 @@ class Job:
     @property
     def folder(self) -> Path:
         """Where its result is kept."""
-        return self.results / self.task / f"{self.learner}-{self.seed}"
+        return self.results / f"{self.learner}-{self.seed}"
+
+    @property
+    def done(self) -> bool:
+        """Whether it was trained before."""
+        return (self.folder / "result.json").exists()
 
 
 @dataclass(frozen=True)
@@ -99,12 +106,12 @@ def training_batches(job: Job) -> tuple[Batch, Batch]:
 
 def do(job: Job) -> str:
     """Train, predict, save; return a line that says how it went."""
-    if (job.folder / "result.json").exists():
+    if job.done:
         return f"{job.task} {job.learner}: done before"
     entry, task = spec(job.learner), TASKS[job.task]
     train, valid = training_batches(job)
     learner = create(entry, task.classes, threads=job.threads, preset=job.preset)
-    learner.checkpoint = job.results / "checkpoints" / job.task / f"{job.learner}-{job.seed}"
+    learner.checkpoint = job.results / "checkpoints" / f"{job.learner}-{job.seed}"
     wall, cpu = time.perf_counter(), time.process_time()
     learner.fit(train, valid, seed=job.seed)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -136,7 +143,7 @@ def output_of(log_proba: np.ndarray, task: Task) -> np.ndarray:
 
 def table(jobs: Sequence[Job], task: Task, reference: str) -> list[str]:
     """Return the comparison as lines of Markdown, best log-loss first."""
-    done = [job for job in jobs if job.task == task.name and (job.folder / "result.json").exists()]
+    done = [job for job in jobs if job.done]
     labels = np.asarray(Dataset.open(jobs[0].data / f"{task.name}_test", task).labels, dtype=np.int64)
     metric = metric_for(task)
     bases = {job.seed: predictions(job) for job in done if job.learner == reference}
@@ -194,7 +201,7 @@ def over_seeds(jobs: Sequence[Job], task: Task, reference: str) -> list[str]:
     Test events and training seeds both scatter: the first error is that of the mean over events of the events' mean
     difference over seeds, the second that of the mean over seeds (nothing is assumed about how the two combine).
     """
-    done = [job for job in jobs if job.task == task.name and (job.folder / "result.json").exists()]
+    done = [job for job in jobs if job.done]
     labels = np.asarray(Dataset.open(jobs[0].data / f"{task.name}_test", task).labels, dtype=np.int64)
     losses = {(job.learner, job.seed): -predictions(job)[np.arange(len(labels)), labels] for job in done}
     rows = []
@@ -213,18 +220,25 @@ def over_seeds(jobs: Sequence[Job], task: Task, reference: str) -> list[str]:
     return [f"### {task.name}, over seeds", "", head, "|---|---|---|---|---|", *rows, ""]
 
 
-def prepare(arguments: argparse.Namespace, tasks: Sequence[Task]) -> Path:
+def prepare(arguments: argparse.Namespace, task: Task) -> Path:
     """Simulate what is missing and build feature tables; return the data folder."""
-    data: Path = arguments.out / f"data-{arguments.train}-{arguments.test}"
-    for task in tasks:
-        if not all((data / f"{task.name}_{split}").exists() for split in ("train", "test")):
-            simulate(
-                task, data, n_train=arguments.train, n_test=arguments.test, seed=arguments.data_seed,
-                train_cuts="test", workers=arguments.workers, overwrite=True, bars=bar,
-            )  # fmt: skip
-        for split in ("train", "test"):
-            build_table(data / f"{task.name}_{split}", device="cpu", workers=arguments.workers, bars=bar)
+    data = sample(
+        task, arguments.out, n_train=arguments.train, n_test=arguments.test, seed=arguments.data_seed,
+        workers=arguments.workers, bars=bar,
+    )  # fmt: skip
+    for split in ("train", "test"):
+        build_table(data / f"{task.name}_{split}", device="cpu", workers=arguments.workers, bars=bar)
     return data
+
+
+def jobs_of(arguments: argparse.Namespace, task: Task, data: Path) -> list[Job]:
+    """Return all trainings of a task; their folder is named after all that defines showers, features and settings."""
+    results = arguments.out / f"results-{data.name}-{arguments.preset}-{code_version()[:8]}"
+    return [
+        Job(task.name, name, seed, arguments.preset, data, results, arguments.threads)
+        for seed in range(1, arguments.seeds + 1)
+        for name in chosen_learners(arguments.learners, task)
+    ]
 
 
 def chosen_learners(names: str | None, task: Task) -> list[str]:
@@ -267,23 +281,17 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(arguments.threads))
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     tasks = list(TASKS.values()) if arguments.task == "both" else [TASKS[arguments.task]]
-    data = prepare(arguments, tasks)
-    results = arguments.out / f"results-{arguments.train}-{arguments.test}-{arguments.preset}"
-    jobs = [
-        Job(task.name, name, seed, arguments.preset, data, results, arguments.threads)
-        for seed in range(1, arguments.seeds + 1)
-        for task in tasks
-        for name in chosen_learners(arguments.learners, task)
-    ]
+    jobs = {task.name: jobs_of(arguments, task, prepare(arguments, task)) for task in tasks}
     if not arguments.table:
-        train_all([job for job in jobs if not (job.folder / "result.json").exists()], arguments.workers)
+        train_all([job for of in jobs.values() for job in of if not job.done], arguments.workers)
     settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("out", "doc", "table")}
     for task in tasks:
-        source = read_json(data / f"{task.name}_train" / SOURCE_FILE)
-        settings[f"{task.name} world"] = source["settings_hash"]
+        source = read_json(jobs[task.name][0].data / f"{task.name}_train" / SOURCE_FILE)
+        settings |= {f"{task.name} world": source["settings_hash"], f"{task.name} data seed": source["seed"]}
     lines = [f"Settings: `{json.dumps(settings)}`", ""]
     for task in tasks:
-        lines += table(jobs, task, arguments.reference) + over_seeds(jobs, task, arguments.reference)
+        lines += table(jobs[task.name], task, arguments.reference)
+        lines += over_seeds(jobs[task.name], task, arguments.reference)
     text = "\n".join(lines)
     print(text)
     if arguments.doc:

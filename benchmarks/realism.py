@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from samples import sample
 
 from features.build import build_table
 from features.catalogue import feature_set
@@ -34,7 +35,7 @@ from scoring.resampling import Interval
 from showers.dataset import Dataset
 from showers.progress import bar
 from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation import load_settings, simulate
+from showers.simulation import load_settings
 from showers.simulation.validation.check import realism, rendered
 from showers.simulation.validation.moments import Sizes
 from showers.simulation.validation.network_table import network_tables
@@ -104,22 +105,18 @@ def prepared(
     data: Path, task: Task, *, protocol: str, model: str, world: str, size: float, seed: int
 ) -> tuple[Dataset, Dataset]:
     """Simulate (or reuse) a training and a test set."""
-    folder = data / f"{task.name}-{protocol}-{model}-{world}-{size:g}-{seed}"
+    folder = sample(
+        task,
+        data,
+        n_train=int(size * TRAIN_EVENTS),
+        n_test=int(size * TEST_EVENTS[task.name]),
+        seed=seed,
+        world=world,
+        model=model,
+        protocol=protocol,
+        bars=bar,
+    )
     paths = [folder / f"{task.name}_{split}" for split in ("train", "test")]
-    if not all(path.exists() for path in paths):
-        simulate(
-            task,
-            folder,
-            n_train=int(size * TRAIN_EVENTS),
-            n_test=int(size * TEST_EVENTS[task.name]),
-            seed=seed,
-            model=model,
-            train_cuts="test",
-            world=world,
-            protocol=protocol,
-            overwrite=True,
-            bars=bar,
-        )
     train, test = (Dataset.open(path, task) for path in paths)
     return train, test
 

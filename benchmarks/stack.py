@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from samples import sample
 
 from scoring import metric_for
 from scoring.gamma import hadron_survival
@@ -28,7 +29,6 @@ from showers.dataset import Dataset
 from showers.files import read_json
 from showers.progress import bar
 from showers.schema import GAMMA, SOURCE_FILE, TASKS, InputError, Task
-from showers.simulation import simulate
 from stacking.decide.gamma_scores import gamma_scores
 from stacking.pipeline import stack
 from stacking.predict.chain import average_of
@@ -89,14 +89,11 @@ def main() -> None:
 
 def run_task(task: Task, options: argparse.Namespace) -> Outcome:
     """Simulate where needed, stack, and read the test labels last."""
-    data = options.work / f"data-{options.world}-{options.train}-{options.test}-{options.seed}"
-    if not (data / f"{task.name}_test").exists():
-        sizes = {"n_train": options.train, "n_test": options.test}
-        simulate(
-            task, data, **sizes, seed=options.seed, train_cuts="test", world=options.world,
-            workers=options.workers, overwrite=True, bars=bar,
-        )  # fmt: skip
-    run = options.work / f"run-{task.name}-{data.name}-{options.preset}"
+    data = sample(
+        task, options.work, n_train=options.train, n_test=options.test, seed=options.seed, world=options.world,
+        workers=options.workers, bars=bar,
+    )  # fmt: skip
+    run = options.work / f"run-{data.name}-{options.preset}"
     config = StackConfig(
         task=task.name, data=data, run=run, preset=options.preset, learners=tuple(options.learners.split(",")),
         folds=options.folds, seed=options.seed, device="cpu", workers=options.workers,

@@ -1,0 +1,63 @@
+"""Simulated samples that benchmarks keep between runs, in folders named after everything that defines their showers.
+
+A folder named by sizes alone would be used again for another seed, another world or other code, and the table printed
+would name what was asked for and not what was measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import showers.simulation
+from showers import array, cuts, lateral
+from showers.progress import Bars, silent
+from showers.schema import Task
+from showers.simulation import load_settings, simulate
+from showers.source_hash import source_hash
+
+_CODE = [Path(showers.simulation.__file__).parent, *(Path(module.__file__) for module in (array, cuts, lateral))]
+
+
+def sample_name(
+    task: Task,
+    *,
+    n_train: int,
+    n_test: int,
+    seed: int,
+    world: str = "default",
+    model: str = "mix",
+    protocol: str = "v2",
+) -> str:
+    """Return a sample's name: task, sizes and seed, then a hash of these, the world's constants and the code."""
+    whole = {
+        "task": task.name, "train": n_train, "test": n_test, "seed": seed, "model": model, "protocol": protocol,
+        "settings": load_settings(world).digest(), "code": source_hash(_CODE, ("numpy", "numba")),
+    }  # fmt: skip
+    key = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{task.name}-{n_train}-{n_test}-seed{seed}-{key}"
+
+
+def sample(
+    task: Task,
+    parent: Path,
+    *,
+    n_train: int,
+    n_test: int,
+    seed: int,
+    world: str = "default",
+    model: str = "mix",
+    protocol: str = "v2",
+    workers: int | None = None,
+    bars: Bars = silent,
+) -> Path:
+    """Return the folder below ``parent`` that holds a training and a test set under the test's cuts.
+
+    Simulated where it is missing. Arguments are those of :func:`showers.simulation.simulate`.
+    """
+    identity = {"n_train": n_train, "n_test": n_test, "seed": seed, "model": model, "protocol": protocol}
+    folder = parent / sample_name(task, world=world, **identity)
+    if not all((folder / f"{task.name}_{split}").exists() for split in ("train", "test")):
+        simulate(task, folder, **identity, train_cuts="test", world=world, workers=workers, overwrite=True, bars=bars)
+    return folder
