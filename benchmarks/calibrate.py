@@ -62,7 +62,6 @@ HADRONS = (
     Free("detector__punch", 0.02, 0.06),
     Free("detector__punch_range_m", 1.5, 5.0),
     Free("spectrum__low_share", 0.06, 0.2),
-    Free("reconstruction__energy_constant", 0.015, 0.05),
     Free("reconstruction__min_muons", 60.0, 40),
 )
 PHOTONS = (

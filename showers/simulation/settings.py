@@ -188,7 +188,6 @@ class Reconstruction(Section):
     core_m: NotNegative = Field(default=2.19, description="core error at 60 hit stations, per axis [f]")
     angle_deg: NotNegative = Field(default=0.35, description="angular error at 60 hit stations [g]")
     electron_r_min_m: NotNegative = Field(default=8.0, description="nearer e/gamma stations are left out [p]")
-    energy_constant: float = Field(default=10.905, description="constant of the energy formula, lg eV [f]")
     muon_r_min_m: NotNegative = Field(default=40.0, description="nearer muon stations are left out [p]")
     muon_round: float = Field(default=0.15, description="added before the number of muons is rounded [f]")
     min_muons: Positive = Field(default=100.0, description="floor of the muon number [deduced]")

@@ -163,5 +163,11 @@ def test_errors_of_direction_and_core_are_as_set(lg_ne: float, lg_nmu: float) ->
 
 def test_energy_formula_by_hand() -> None:
     one = np.ones(1)
-    found = energy(5.0 * one, 4.0 * one, 0.0 * one, 10.905)
-    assert found == pytest.approx([10.905 + 1.2894 + 2.66816 + 1.87675 + 1.48432 - 3.2262])
+    # At the reference zenith the sizes enter as they are.
+    found = energy(5.0 * one, 4.0 * one, np.degrees(np.arccos(1.0 / 1.0250)) * one)
+    assert found == pytest.approx([10.93499 + 1.2894 + 2.66816 + 1.87675 + 1.48432 - 3.2262])
+    vertical = energy(5.0 * one, 4.0 * one, 0.0 * one)
+    a, b = 5.0 - 2.8104 * 0.0250, 4.0 - 0.53955 * 0.0250
+    assert vertical == pytest.approx(
+        [10.93499 + 0.25788 * a + 0.66704 * b + 0.07507 * a**2 + 0.09277 * b**2 - 0.16131 * a * b]
+    )

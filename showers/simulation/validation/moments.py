@@ -63,7 +63,7 @@ def sample_moments(
     if COMPOSITION in tasks:
         matched = _draw(BlockJob(COMPOSITION, "train", seed, "qgs", "matched", settings), sizes.matched, workers, bars)
         free = _draw(BlockJob(COMPOSITION, "train", seed, "mix", "none", settings), sizes.free, workers, bars)
-        values |= {facts.MATCHED: _matched(matched), facts.FREE: _free(free)}
+        values |= {facts.MATCHED: _matched(matched), facts.BY_ENERGY: _by_energy(matched), facts.FREE: _free(free)}
     if GAMMA in tasks:
         values |= _gamma_sets(settings, sizes, seed, workers, bars)
     return {(sample, name): float(v) for sample, found in values.items() for name, v in found.items()}
@@ -105,6 +105,7 @@ def _columns(events: Events, *, matched: bool) -> dict[str, np.ndarray]:
         "Age": e.age,
         "Ne-Nmu": e.lg_ne - e.lg_nmu,
         "label": events.labels.astype(np.int64),
+        "model": events.showers.primaries.model[events.rows],
         "mass": events.showers.primaries.mass[events.rows],
         "passes": passes(e, "test"),
     }
@@ -196,7 +197,19 @@ def _free(c: dict[str, np.ndarray]) -> dict[str, float]:
     return _class_fractions(c) | {
         "pass Ze, Ne, Age cuts": c["passes"].mean(),
         "below lg E = 15": (c["E"] < 15.0).mean(),
+        "pass Ze, Ne, Age cuts, QGSJet": c["passes"][c["model"] == 0].mean(),
+        "pass Ze, Ne, Age cuts, EPOS": c["passes"][c["model"] == 1].mean(),
     }
+
+
+def _by_energy(c: dict[str, np.ndarray]) -> dict[str, float]:
+    found = {}
+    for low, high in facts.CLASS_COUNTS:
+        inside, name = (c["E"] >= low) & (c["E"] < high), f"lg E {low:g}-{high:g}"
+        found[f"share in {name}"] = inside.mean()
+        for k, fraction in enumerate(COMPOSITION.classes):
+            found[f"{name}: fraction {fraction}"] = (c["label"][inside] == k).sum() / max(inside.sum(), 1)
+    return found
 
 
 def _protons(c: dict[str, np.ndarray]) -> dict[str, float]:
