@@ -217,6 +217,7 @@ def predict(
     data: Annotated[Path, typer.Option(help="Dataset folder (or table); labels are neither needed nor read.")],
     out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz.")],
     device: DeviceOption = Device.auto,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Even if the feature code has changed since.")] = False,
 ) -> None:
     """Predict new, unlabelled events with a finished run.
 
@@ -224,7 +225,9 @@ def predict(
     """
     from stacking.output import predict_to_file
 
-    predict_to_file(run, data, out, device=device.value, bars=bar)
+    predictions = predict_to_file(run, data, out, device=device.value, anyway=anyway, bars=bar)
+    for remark in predictions.remarks:
+        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     console.print(f"wrote {out}", soft_wrap=True)
 
 

@@ -4,7 +4,8 @@
     python verify.py --task gamma --data data runs/gamma/predictions.npz
 
 Composition needs the array ``predictions`` (integers 0..4), gamma ``gamma_scores`` (numbers, higher = more gamma-like).
-Writes metrics_{task}.json beside the predictions. Exit code 2 and one line on input that cannot be scored.
+Predictions that say for which events they were made are scored on those alone. Writes metrics_{task}.json beside the
+predictions. Exit code 2 and one line on input that cannot be scored.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import sys
 from pathlib import Path
 
+from report.belonging import check_predictions
 from scoring.score import metrics_path, score_file
 from showers.schema import TASKS, InputError, task_named
 
@@ -34,7 +36,13 @@ def main() -> int:
     arguments = _arguments()
     task = task_named(arguments.task)
     try:
-        metrics = score_file(arguments.predictions, arguments.data, task, intervals=not arguments.no_intervals)
+        metrics = score_file(
+            arguments.predictions,
+            arguments.data,
+            task,
+            intervals=not arguments.no_intervals,
+            check=check_predictions,
+        )
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

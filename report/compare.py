@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from report.belonging import check_predictions
 from report.run import Run
 from report.summary import metric_text, short
 from scoring import metric_for
@@ -49,7 +50,7 @@ def compare(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> Re
     Raises
     ------
     InputError
-        If they are fewer than two, of different tasks, or cannot be read.
+        If they are fewer than two, of different tasks, made for other events, or cannot be read.
     """
     if len(runs) < 2:
         raise InputError("compare needs at least two runs")
@@ -80,8 +81,13 @@ def _names(runs: Sequence[Path]) -> list[str]:
 
 
 def _entry(run: Path, name: str, truth: Truth, task: Task) -> Entry:
-    file = run / "predictions.npz" if Path(run).is_dir() else Path(run)
-    output, _ = read_output(file, task, len(truth.labels))
+    if Path(run).is_dir():
+        opened = Run.open(run)
+        opened.check_test_set(truth.folder)
+        output = opened.output(truth)
+    else:
+        output, origin = read_output(Path(run), task, len(truth.labels))
+        check_predictions(Path(run), origin, truth.folder)
     if task.name == COMPOSITION.name:
         return Entry(name, output, output == truth.labels)
     kept = output >= hadron_survival(truth.labels, output).threshold

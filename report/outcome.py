@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from report.belonging import check_predictions
 from report.html import write_report
 from report.summary import learner_table
 from scoring.score import score_file
@@ -24,7 +25,7 @@ def show_outcome(run: Path, data: Path, task: Task, *, console: Console, bars: B
     if not (data / f"{task.name}_test" / str(task.label_file)).exists():
         console.print(f"{data / f'{task.name}_test'} has no labels: predictions are in {predictions}", soft_wrap=True)
         return
-    score_file(predictions, data, task)
+    score_file(predictions, data, task, check=check_predictions)
     console.print(learner_table(run, data))
     report = write_report(run, data, bars=bars)
     console.print(f"run folder: {run}\nreport:     {report}", soft_wrap=True)

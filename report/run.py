@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from scoring.read import Truth, read_arrays, read_truth
+from report.belonging import MANIFEST_FILE, PREDICTIONS_FILE, check_events, check_run
+from scoring.read import Truth, read_arrays, read_output, read_truth
 from showers.files import read_json
 from showers.schema import COMPOSITION, SOURCE_FILE, InputError, Task, task_named
 
-MANIFEST_FILE = "manifest.json"
-PREDICTIONS_FILE = "predictions.npz"
 SIMULATOR = "showers.simulation"
 """What ``source.json`` names as generator of simulated showers."""
 COMBINED = ("average", "stack")
@@ -137,5 +136,32 @@ class Run:
             yield System(name, log_proba, decided.astype(np.int64), "decided")
 
     def truth(self, data: Path) -> Truth:
-        """Read the test labels that this run is judged by."""
-        return read_truth(data, self.task)
+        """Read the test labels that this run is judged by.
+
+        Raises
+        ------
+        InputError
+            If they cannot be read, or are of other events than the run predicted.
+        """
+        truth = read_truth(data, self.task)
+        self.check_test_set(truth.folder)
+        return truth
+
+    def check_test_set(self, folder: Path) -> None:
+        """Refuse a test set whose events are not those that the run predicted."""
+        fingerprint = self.manifest.get("data", {}).get("test_fingerprint")
+        if not fingerprint:
+            raise InputError(f"{self.folder / MANIFEST_FILE} does not say which test set the run predicted")
+        check_events(str(self.folder), str(fingerprint), folder)
+
+    def output(self, truth: Truth) -> np.ndarray:
+        """Read what is judged from the run's own ``predictions.npz``: (N,) hard labels or scores.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be read, or was made by another run or for other events.
+        """
+        output, origin = read_output(self.predictions, self.task, len(truth.labels))
+        check_run(self.predictions, origin, self.manifest)
+        return output

@@ -13,7 +13,7 @@ from report.pictures.learners import Point
 from report.run import COMBINED, Run, System, is_simulated
 from scoring import Metric, metric_for
 from scoring.intervals import Paired, paired_log_loss
-from scoring.read import Truth, read_output
+from scoring.read import Truth
 from scoring.score import score_arrays
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, InputError, Task
@@ -43,7 +43,7 @@ class Subject:
         """
         run = Run.open(folder)
         truth = run.truth(data)
-        output, _ = read_output(run.predictions, run.task, len(truth.labels))
+        output = run.output(truth)
         systems = list(run.systems(len(truth.labels)))
         if not systems:
             raise InputError(f"{run.folder / 'test'} holds no predictions of the learners: finish the run first")

@@ -14,6 +14,18 @@ from showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES, SCALARS_FILE, Input
 
 OUTPUT_KEYS = {COMPOSITION.name: "predictions", GAMMA.name: "gamma_scores"}
 """Which array of ``predictions.npz`` each task scores."""
+ORIGIN_KEYS = ("config_hash", "test_fingerprint")
+"""Arrays beside it that say where the predictions come from."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a predictions file says of itself; None where it does not."""
+
+    config_hash: str | None
+    """Hash of the configuration, seeds and data of the run that made it."""
+    test_fingerprint: str | None
+    """Fingerprint of the events it was made for, as :meth:`showers.dataset.Dataset.fingerprint` gives it."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ def read_truth(data: Path, task: Task) -> Truth:
     return Truth(folder, labels.astype(np.int8), *columns)
 
 
-def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, str | None]:
+def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, Origin]:
     """Read what a task scores from a ``predictions.npz``.
 
     Parameters
@@ -74,7 +86,7 @@ def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, str 
 
     Returns
     -------
-    (N,) int64 hard labels or (N,) float scores, and the configuration hash stored beside them (or None).
+    (N,) int64 hard labels or (N,) float scores, and what is stored beside them about where they come from.
 
     Raises
     ------
@@ -84,17 +96,17 @@ def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, str 
     """
     file = Path(file)
     key = OUTPUT_KEYS[task.name]
-    found = read_arrays(file, key, "config_hash")
+    found = read_arrays(file, key, *ORIGIN_KEYS)
     if key not in found:
         raise InputError(f"{file} holds no array {key!r}: task {task.name} needs it")
     output = found[key]
-    config_hash = str(found["config_hash"]) if "config_hash" in found else None
+    origin = Origin(*(str(found[name]) if name in found else None for name in ORIGIN_KEYS))
     where = f"{file}, {key}"
     if output.ndim != 1:
         raise InputError(f"{where} has shape {output.shape}, expected ({n_events},): one value an event")
     if len(output) != n_events:
         raise InputError(f"{where} has {len(output)} events, but the test set has {n_events}")
-    return (_labels if task.name == COMPOSITION.name else _scores)(output, task, where), config_hash
+    return (_labels if task.name == COMPOSITION.name else _scores)(output, task, where), origin
 
 
 def read_arrays(file: Path, *wanted: str) -> dict[str, np.ndarray]:

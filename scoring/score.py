@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 from scoring.composition import composition_metrics, confusion_matrix, energy_bins, expected_fraction_error
 from scoring.gamma import EFFICIENCIES, efficiency_name, energy_zenith_grid, gamma_metrics, hadron_survival, zenith_bins
 from scoring.intervals import MIN_CLASS_EVENTS, RESAMPLES, clopper_pearson, confusion_intervals, survival_interval
-from scoring.read import Truth, read_output, read_truth
+from scoring.read import Origin, Truth, read_output, read_truth
 from showers.files import write_json
 from showers.schema import COMPOSITION, GAMMA, InputError, Task
 
@@ -19,7 +21,13 @@ BIN_RESAMPLES = 1000
 
 
 def score_file(
-    predictions: Path, data: Path, task: Task, *, intervals: bool = True, write: bool = True
+    predictions: Path,
+    data: Path,
+    task: Task,
+    *,
+    intervals: bool = True,
+    write: bool = True,
+    check: Callable[[Path, Origin, Path], list[str]] | None = None,
 ) -> dict[str, Any]:
     """Score ``predictions`` against the labels of ``data/{task}_test``.
 
@@ -35,11 +43,14 @@ def score_file(
         Add 95 % intervals (and ``too_few_events`` to bins that cannot carry a number).
     write
         Write ``metrics_{task}.json`` beside the predictions, atomically, after everything succeeded.
+    check
+        Given the predictions, what they say of their origin and the test folder, refuses what does not belong together
+        or returns remarks, which go into ``warnings``.
 
     Returns
     -------
-    The benchmark's keys; beside them ``n_events``, ``warnings``, ``config_hash`` where the predictions carry one,
-    and the intervals.
+    The benchmark's keys; beside them ``n_events``, ``warnings``, the intervals, and ``config_hash`` and
+    ``test_fingerprint`` where the predictions carry them.
 
     Raises
     ------
@@ -49,10 +60,11 @@ def score_file(
     if task.name not in (COMPOSITION.name, GAMMA.name):
         raise InputError(f"task {task.name!r} has no public metric: choose {COMPOSITION.name} or {GAMMA.name}")
     truth = read_truth(data, task)
-    output, config_hash = read_output(predictions, task, len(truth.labels))
+    output, origin = read_output(predictions, task, len(truth.labels))
+    remarks = check(Path(predictions), origin, truth.folder) if check else []
     metrics = score_arrays(truth, output, task, intervals=intervals)
-    if config_hash is not None:
-        metrics["config_hash"] = config_hash
+    metrics["warnings"] += remarks
+    metrics |= {key: value for key, value in asdict(origin).items() if value is not None}
     if write:
         write_json(metrics_path(predictions, task), metrics)
     return metrics

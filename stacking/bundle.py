@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from features.build import build_table
 from features.device import resolve_device
+from features.source import code_version as feature_code_version
 from models.registry import load as load_learner
 from showers.dataset import Dataset
 from showers.files import read_json
@@ -27,6 +28,7 @@ from stacking.events import Events, ShowerEvents
 from stacking.predict.chain import Chain, Predictions
 from stacking.predict.saving import SCORES_FILE, load_chain
 from stacking.run.folder import MANIFEST_FILE
+from stacking.run.provenance import code_version
 from stacking.tasks.oof import fold_folder, predict
 
 
@@ -50,6 +52,7 @@ class Bundle:
         device: str = "auto",
         workers: int | None = None,
         everything: bool = False,
+        anyway: bool = False,
         bars: Bars = silent,
     ) -> Predictions:
         """Predict the events of a dataset folder; labels are neither needed nor looked at.
@@ -64,21 +67,25 @@ class Bundle:
             Processes for the features.
         everything
             Also return the learners that the shipped prediction does not need.
+        anyway
+            Predict even if feature code or its libraries have changed since the training; a remark then says so.
 
         Raises
         ------
         InputError
-            If the folder cannot be used, or the run was trained on a table.
+            If the folder cannot be used, the run was trained on a table, or on features of other code.
         """
         if self.task.name not in TASKS:
             raise InputError(f"{self.run} was trained on a table: give it a table, not a dataset folder")
         if not len(Dataset.open(dataset, labels=False)):
             raise InputError(f"{dataset} holds no events")
+        remarks = self._code_remarks(anyway=anyway)
         device = resolve_device(device)
         table = build_table(Path(dataset), device=device, workers=workers, bars=bars)
-        return self.predict_events(
+        predictions = self.predict_events(
             ShowerEvents(Path(dataset), table.folder, self.task), everything=everything, bars=bars
         )
+        return replace(predictions, remarks=(*remarks, *predictions.remarks))
 
     def predict_events(self, events: Events, *, everything: bool = False, bars: Bars = silent) -> Predictions:
         """Predict opened events, in pieces of bounded memory."""
@@ -100,7 +107,13 @@ class Bundle:
                     done += len(rows)
                     progress(done, total, f"{name} fold {fold}")
                 fits[name] = np.stack(parts)
-        return self.chain.finish(fits, events.context())
+        predictions = self.chain.finish(fits, events.context(), events.events_fingerprint())
+        if self.manifest.get("code_version") == code_version():
+            return predictions
+        remark = (
+            f"{self.run} was trained by another version of the learners' code: its saved models are used as they are"
+        )
+        return replace(predictions, remarks=(remark,))
 
     def thresholds(
         self,
@@ -121,6 +134,19 @@ class Bundle:
             raise InputError(f"{self.run} has no thresholds: it was trained for {self.task.name}")
         with np.load(file, allow_pickle=False) as stored:
             return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios)
+
+    def _code_remarks(self, *, anyway: bool) -> tuple[str, ...]:
+        """Refuse a run whose learners were trained on features of other code, or say so."""
+        made_by, now = self.manifest.get("feature_code_version"), feature_code_version()
+        if made_by == now:
+            return ()
+        changed = f"{self.run} was trained on features of other code or libraries ({str(made_by)[:12]}, now {now[:12]})"
+        if anyway:
+            return (f"{changed}: the learners may be given numbers that they do not know",)
+        raise InputError(
+            f"{changed}: train again (python cli.py stack --task {self.task.name} --data DATA --run NEW_RUN), "
+            "or predict with --anyway"
+        )
 
     def _learner(self, name: str) -> Mapping[str, Any]:
         return next(row for row in self.manifest["learners"] if row["name"] == name)

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from features.catalogue import feature_set
+from features.source import code_version
 from features.table import FeatureTable
 from models.base import Batch
 from models.registry import LearnerSpec
@@ -68,6 +69,14 @@ class Events(ABC):
     def passes_evaluation_cuts(self) -> np.ndarray:
         """Return (N,) bool: events of the kind that predictions are judged on."""
         return np.ones(len(self), dtype=bool)
+
+    def feature_code_version(self) -> str | None:
+        """Return the version of the code that computes the table's columns, where it is ours."""
+        return None
+
+    def events_fingerprint(self) -> str | None:
+        """Return a hash of the events alone, whatever is computed from them."""
+        return self.fingerprint()
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -165,6 +174,14 @@ class ShowerEvents(Events):
         """Return the hash of the dataset, of its feature table and, of training events, of the labels."""
         inputs = f"{self._opened.fingerprint()}:{self._features.fingerprint}"
         return f"{inputs}:{self._with_labels().labels_fingerprint()}" if self.labelled else inputs
+
+    def events_fingerprint(self) -> str:
+        """Return the hash of the dataset."""
+        return self._opened.fingerprint()
+
+    def feature_code_version(self) -> str:
+        """Return the version of the feature code, by which the table has just been made or found valid."""
+        return code_version()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,14 @@ from stacking.table import predict_table_to_file
 
 
 def predict_to_file(
-    run: Path, data: Path, out: Path, *, device: str = "auto", workers: int | None = None, bars: Bars = silent
+    run: Path,
+    data: Path,
+    out: Path,
+    *,
+    device: str = "auto",
+    workers: int | None = None,
+    anyway: bool = False,
+    bars: Bars = silent,
 ) -> Predictions:
     """Predict new data with a finished run and write the result.
 
@@ -22,6 +29,6 @@ def predict_to_file(
     bundle = load(run)
     if bundle.task.name not in TASKS:
         return predict_table_to_file(bundle, Path(data), Path(out), bars=bars)
-    predictions = bundle.predict(data, device=device, workers=workers, bars=bars)
+    predictions = bundle.predict(data, device=device, workers=workers, anyway=anyway, bars=bars)
     write_predictions(Path(out), predictions)
     return predictions

@@ -42,6 +42,8 @@ class FrameEvents(Events):
     matrix: np.ndarray
     """(N, F) float32, Fortran-ordered."""
     columns: tuple[str, ...]
+    content_hash: str
+    """Of the file they were read from."""
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -66,8 +68,8 @@ class FrameEvents(Events):
         raise InputError("rows to be predicted have no labels")
 
     def fingerprint(self) -> str:
-        """Rows in memory are never trained on."""
-        raise InputError("rows in memory cannot be trained on")
+        """Return the hash of the file that the rows were read from."""
+        return self.content_hash
 
 
 def stack_table(config: TableConfig, *, bars: Bars = silent) -> StackResult:
@@ -171,15 +173,16 @@ def predict_table(bundle: Bundle, file: Path, *, bars: Bars = silent) -> tuple[P
     columns = tuple(bundle.manifest["learners"][0]["features"])
     config = bundle.manifest["config"]
     frame, _ = _test_rows(Path(file), columns, {config["label"], config["group"]})
-    events = FrameEvents(np.asfortranarray(frame.to_numpy(), dtype=np.float32), columns)
+    events = FrameEvents(np.asfortranarray(frame.to_numpy(), dtype=np.float32), columns, hash_file(Path(file)))
     predictions = bundle.predict_events(events, bars=bars)
     return predictions, probabilities(predictions.log_proba, bundle.task.classes)
 
 
 def predict_table_to_file(bundle: Bundle, file: Path, out: Path, *, bars: Bars = silent) -> Predictions:
-    """Predict a new table; write class probabilities (Parquet, or CSV by the name of ``out``) and the run's hash."""
+    """Predict a new table; write class probabilities and the hashes of run and table, as Parquet or CSV by ``out``."""
     predictions, frame = predict_table(bundle, file, bars=bars)
-    hashed = frame.with_columns(pl.lit(predictions.config_hash).alias("config_hash"))
+    origin = {"config_hash": predictions.config_hash, "test_fingerprint": predictions.test_fingerprint}
+    hashed = frame.with_columns(pl.lit(value).alias(name) for name, value in origin.items())
     if out.suffix.lower() == ".csv":
         with atomic_path(out) as temporary:
             hashed.write_csv(temporary)

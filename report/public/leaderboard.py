@@ -12,11 +12,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from report.belonging import check_run
 from report.published import N_HADRON, Published, published_for
 from report.run import Run, is_simulated, read_source
 from report.sections.run import duration, totals
 from report.summary import metric_text, short
 from scoring.intervals import Interval
+from scoring.read import Origin
 from scoring.score import metrics_path
 from showers.files import read_json
 from showers.schema import GAMMA, InputError, task_named
@@ -89,7 +91,7 @@ def leaderboard(runs: Sequence[Path], *, data: Path | None = None) -> Renderable
     Raises
     ------
     InputError
-        If there is no run, or one cannot be read or was not scored.
+        If there is no run, or one cannot be read, was not scored, or predicted other events.
     """
     if not runs:
         raise InputError("leaderboard needs at least one run folder")
@@ -112,6 +114,7 @@ def standing(folder: Path, data: Path | None = None) -> Standing:
     if not file.exists():
         raise InputError(f"{file} does not exist: score the run first (python verify.py --task {run.task.name} ...)")
     metrics = read_json(file)
+    check_run(file, Origin(metrics.get("config_hash"), metrics.get("test_fingerprint")), run.manifest)
     gamma = run.task.name == GAMMA.name
     interval = metrics.get("intervals", {}).get("key_metric" if gamma else "mean_fraction_error")
     steps = totals(run.manifest.get("steps", []))
@@ -143,6 +146,7 @@ def _protocol(run: Run, data: Path | None) -> str:
     folder = data / f"{run.task.name}_test" if data else Path(str(stated))
     if not folder.is_dir():
         raise InputError(f"{folder}, the test set of {run.folder}, does not exist: say where it is with --data")
+    run.check_test_set(folder)
     source = read_source(folder)
     protocol = str(source.get("protocol", "v2"))
     if not is_simulated(source):

@@ -16,7 +16,7 @@ from report.sections.run import duration, totals
 from report.summary import metric_text
 from scoring import metric_for
 from scoring.intervals import Interval, accuracy_interval
-from scoring.read import OUTPUT_KEYS, Truth, read_output, read_truth
+from scoring.read import OUTPUT_KEYS, Truth, read_output
 from scoring.score import score_arrays
 from showers.files import atomic_folder, write_npz
 from showers.schema import COMPOSITION, InputError
@@ -54,7 +54,7 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     ------
     InputError
         For a name that is no folder name, two runs of one task, a folder that exists already, or predictions that
-        the scorer would refuse.
+        the scorer would refuse or that were made for other events.
     """
     if not NAME.fullmatch(name):
         raise InputError(f"--name {name!r}: use letters, digits, dot, dash and underscore, beginning with a letter")
@@ -62,10 +62,8 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     tasks = [run.task.name for run in opened]
     if not opened or len(set(tasks)) != len(tasks):
         raise InputError(f"a submission holds one run of each task, got {', '.join(tasks) or 'none'}")
-    truths = [read_truth(data, run.task) for run in opened]
-    outputs = [
-        read_output(run.predictions, run.task, len(truth.labels))[0] for run, truth in zip(opened, truths, strict=True)
-    ]
+    truths = [run.truth(data) for run in opened]
+    outputs = [run.output(truth) for run, truth in zip(opened, truths, strict=True)]
     with atomic_folder(Path(out) / name) as folder:
         arrays = {
             OUTPUT_KEYS[run.task.name]: output.astype(np.int8) if run.task.name == COMPOSITION.name else output

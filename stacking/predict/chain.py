@@ -34,8 +34,12 @@ class Predictions:
     scores: np.ndarray | None
     """(N,) float64 gamma scores, higher = more gamma-like; None for other tasks."""
     config_hash: str
+    test_fingerprint: str | None
+    """Of the events, so that nobody judges the predictions by others; None where they have none."""
     by_name: Mapping[str, np.ndarray]
     """Per learner, ``average`` and ``stack``: (N, C) log-probabilities, as far as they were needed."""
+    remarks: tuple[str, ...] = ()
+    """What whoever uses them should know."""
 
 
 def average_of(log_proba: np.ndarray) -> np.ndarray:
@@ -95,13 +99,16 @@ class Chain:
         rule = self.rules.get(name)
         return (rule(log_proba) if rule else np.argmax(log_proba, axis=1)).astype(np.int8)
 
-    def predictions(self, posteriors: Mapping[str, np.ndarray]) -> Predictions:
+    def predictions(self, posteriors: Mapping[str, np.ndarray], test_fingerprint: str | None) -> Predictions:
         """Return what ships."""
         log_proba = posteriors[self.shipped]
         scores = gamma_scores(log_proba) if self.task.name == GAMMA.name else None
-        return Predictions(log_proba, self.decide(self.shipped, log_proba), scores, self.config_hash, posteriors)
+        labels = self.decide(self.shipped, log_proba)
+        return Predictions(log_proba, labels, scores, self.config_hash, test_fingerprint, posteriors)
 
-    def finish(self, fits: Mapping[str, np.ndarray], context: np.ndarray | None) -> Predictions:
+    def finish(
+        self, fits: Mapping[str, np.ndarray], context: np.ndarray | None, test_fingerprint: str | None
+    ) -> Predictions:
         """Take raw log-probabilities of all fits to the shipped prediction, piece by piece.
 
         One numerical thread, so that training and bundle give the same last bits anywhere.
@@ -114,4 +121,4 @@ class Chain:
                 part = {name: z[:, piece] for name, z in fits.items()}
                 pieces.append(self.posteriors(part, None if context is None else context[piece]))
         joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]} if pieces else {}
-        return self.predictions(joined)
+        return self.predictions(joined, test_fingerprint)

@@ -97,7 +97,7 @@ def write_test_posteriors(run: Path, chain: Chain, posteriors: Mapping[str, np.n
 
 
 def write_predictions(file: Path, predictions: Predictions) -> None:
-    """Write ``predictions.npz``: what the scorer and the public benchmark read, with posteriors and hash."""
+    """Write ``predictions.npz``: what the scorer and the public benchmark read, with posteriors and origin."""
     arrays: dict[str, np.ndarray] = {}
     if predictions.scores is not None:
         arrays["gamma_scores"] = predictions.scores
@@ -105,6 +105,8 @@ def write_predictions(file: Path, predictions: Predictions) -> None:
         arrays["predictions"] = predictions.labels
     arrays["log_proba"] = predictions.log_proba
     arrays["config_hash"] = np.array(predictions.config_hash)
+    if predictions.test_fingerprint is not None:
+        arrays["test_fingerprint"] = np.array(predictions.test_fingerprint)
     write_npz(file, **arrays)
 
 

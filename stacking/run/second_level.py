@@ -131,7 +131,7 @@ def _predict_test(job: Job, chain: Chain) -> Predictions | None:
         return None
     n_fits = job.config.n_folds * job.config.repeats
     fits = {name: test_log_proba(job.config.run, name, n_fits) for name in chain.meta.learners}
-    predictions = chain.finish(fits, job.test.context())
+    predictions = chain.finish(fits, job.test.context(), job.test.events_fingerprint())
     write_test_posteriors(job.config.run, chain, predictions.by_name)
     write_predictions(job.config.run / PREDICTIONS_FILE, predictions)
     return predictions

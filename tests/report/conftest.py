@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from report.html import write_report
-from showers.dataset import write_dataset
+from showers.dataset import Dataset, write_dataset
 from showers.files import write_json, write_npz
 from showers.schema import COMPOSITION, GAMMA, Task
 
@@ -66,7 +66,8 @@ def make_run(run: Path, task: Task, labels: np.ndarray, rng: np.random.Generator
     stack = found["stack"]
     key = "predictions" if task.name == COMPOSITION.name else "gamma_scores"
     chosen = arrays["decided"] if task.name == COMPOSITION.name else arrays["scores"]
-    write_npz(run / "predictions.npz", log_proba=stack, config_hash=np.array("c0ffee"), **{key: chosen})
+    origin = {"config_hash": "c0ffee", "test_fingerprint": Dataset.open(test, labels=False).fingerprint()}
+    write_npz(run / "predictions.npz", log_proba=stack, **{key: chosen}, **{k: np.array(v) for k, v in origin.items()})
     write_json(run / "manifest.json", _manifest(task, list(found)[:3], len(labels), train, test))
     return run
 
@@ -82,7 +83,7 @@ def _manifest(task: Task, learners: list[str], n_test: int, train: Path, test: P
             "train": str(train),
             "test": str(test),
             "train_fingerprint": "a" * 64,
-            "test_fingerprint": "b" * 64,
+            "test_fingerprint": Dataset.open(test, labels=False).fingerprint(),
             "n_train": 5 * n_test,
             "n_test": n_test,
         },

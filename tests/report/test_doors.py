@@ -31,8 +31,8 @@ def text(renderable: object, width: int = 100) -> str:
 def other_run(composition_world: tuple[Path, Path], tmp_path: Path) -> Path:
     """The composition run again, shipping its weakest learner."""
     run = shutil.copytree(composition_world[0], tmp_path / "weaker")
-    with np.load(run / "test" / "random_forest.npz") as archive:
-        write_npz(run / "predictions.npz", predictions=archive["argmax"])
+    with np.load(run / "test" / "random_forest.npz") as weakest, np.load(run / "predictions.npz") as own:
+        write_npz(run / "predictions.npz", **{**own, "predictions": weakest["argmax"]})
     return run
 
 

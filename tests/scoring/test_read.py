@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scoring.read import read_arrays, read_output
+from scoring.read import Origin, read_arrays, read_output
 from showers.schema import COMPOSITION, GAMMA, InputError
 
 LABELS = np.arange(200) % 5
@@ -40,14 +40,14 @@ def test_types_of_numbers_that_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "p.npz"
     for kind in (np.int8, np.uint8, np.int64, np.uint64):
         np.savez(file, predictions=LABELS.astype(kind))
-        found, config_hash = read_output(file, COMPOSITION, 200)
+        found, origin = read_output(file, COMPOSITION, 200)
         assert (found == LABELS).all()
-        assert config_hash is None
+        assert origin == Origin(None, None)
     for kind in (np.float16, np.float32, np.float64, np.int32):
         np.savez(file, gamma_scores=LABELS.astype(kind), config_hash=np.array("abc"))
-        scores, config_hash = read_output(file, GAMMA, 200)
+        scores, origin = read_output(file, GAMMA, 200)
         assert scores.dtype == np.float64
-        assert config_hash == "abc"
+        assert origin == Origin("abc", None)
 
 
 def test_an_archive_with_nothing_wanted_names_what_it_holds(tmp_path: Path) -> None:

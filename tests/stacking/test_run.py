@@ -84,6 +84,31 @@ def test_bundle_predicts_the_same_bits_from_python_and_to_a_file(
         stacking.load(tmp_path)
 
 
+def test_predictions_say_for_which_events_they_were_made(finished: Path, tiny_composition: Path) -> None:
+    expected = Dataset.open(tiny_composition / "composition_test", labels=False).fingerprint()
+    manifest = json.loads((finished / "manifest.json").read_text())
+    assert manifest["data"]["test_fingerprint"] == expected
+    with np.load(finished / "predictions.npz", allow_pickle=False) as stored:
+        assert str(stored["test_fingerprint"]) == expected
+    new = stacking.load(finished).predict(tiny_composition / "composition_train")
+    assert new.test_fingerprint == Dataset.open(tiny_composition / "composition_train", labels=False).fingerprint()
+    assert new.remarks == ()
+
+
+def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Path, tiny_composition: Path) -> None:
+    test, bundle = tiny_composition / "composition_test", stacking.load(finished)
+    with (
+        patch("stacking.bundle.feature_code_version", lambda: "0" * 64),
+        patch("stacking.bundle.code_version", lambda: "1" * 16),
+    ):
+        with pytest.raises(InputError, match=r"features of other code.*train again \(python cli.py stack") as caught:
+            bundle.predict(test)
+        assert "\n" not in str(caught.value)
+        found = bundle.predict(test, anyway=True)
+    assert ["features of other code" in found.remarks[0], "another version" in found.remarks[1]] == [True, True]
+    np.testing.assert_array_equal(found.log_proba, bundle.predict(test).log_proba)
+
+
 def test_another_configuration_is_refused_and_named(finished: Path, tiny_composition: Path, tmp_path: Path) -> None:
     before = (finished / "manifest.json").read_bytes()
     with pytest.raises(InputError, match=r"another configuration \(different: seed\)"):
