@@ -6,26 +6,48 @@ inside the commands, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import io
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
 
+from showers.failures import told
 from showers.progress import bar
 from showers.schema import InputError, task_named
+from showers.terminal import PlainConsole
+
+CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert")
+"""Commands that keep finished parts: given again after an interruption, they go on."""
+
+
+class Commands(TyperGroup):
+    """All commands; the one place where what leaves a command becomes a line and an exit code."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run a command; what the user can mend is told in one line with exit code 2."""
+
+        def interrupted() -> str:
+            done = ctx.invoked_subcommand in CONTINUES
+            return "interrupted: " + ("give the same command again to go on" if done else "nothing was changed")
+
+        with told(interrupted):
+            return super().invoke(ctx)
+
 
 app = typer.Typer(
     name="cli.py",
+    cls=Commands,
     help="Composition and gamma scores of air showers from raw detector-array grids, honestly measured.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-console = Console()
+console = PlainConsole()
 
 
 class TaskName(StrEnum):
@@ -379,12 +401,13 @@ def doctor() -> None:
 
 
 def main() -> None:
-    """Run a command; what the user can mend is told in one line with exit code 2."""
-    try:
-        app()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    """Run the command that the arguments name."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a name that the terminal's encoding lacks is no reason to stop
+    app()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from report.belonging import check_predictions
 from scoring.score import metrics_path, score_file
-from showers.schema import TASKS, InputError, task_named
+from showers.failures import told
+from showers.schema import TASKS, task_named
 
 
 def _arguments() -> argparse.Namespace:
@@ -34,32 +35,35 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Parse, score, print; return the exit code."""
     arguments = _arguments()
-    task = task_named(arguments.task)
     try:
-        metrics = score_file(
-            arguments.predictions,
-            arguments.data,
-            task,
-            intervals=not arguments.no_intervals,
-            check=check_predictions,
-        )
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        with told(lambda: "interrupted: nothing was written"):
+            _score(arguments)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def _score(arguments: argparse.Namespace) -> None:
+    task = task_named(arguments.task)
+    metrics = score_file(
+        arguments.predictions,
+        arguments.data,
+        task,
+        intervals=not arguments.no_intervals,
+        check=check_predictions,
+    )
     if arguments.quiet:
-        return 0
+        return
     if arguments.json:
         print(json.dumps(metrics, indent=2, allow_nan=False))
-        return 0
-    from rich.console import Console
-
+        return
     from report.metrics import summarise
+    from showers.terminal import PlainConsole
 
-    console = Console()
+    console = PlainConsole()
     for part in summarise(metrics, task):
         console.print(part)
-    console.print(f"written: {metrics_path(arguments.predictions, task)}", highlight=False)
-    return 0
+    console.print(f"written: {metrics_path(arguments.predictions, task)}", soft_wrap=True)
 
 
 if __name__ == "__main__":

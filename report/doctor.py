@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from features.device import resolve_device
 
@@ -40,9 +41,9 @@ def doctor(folder: Path = Path()) -> Table:
     table.add_column("")
     table.add_column("")
     table.add_column("found", overflow="fold")
-    marks = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "bad": "[red]bad[/]"}
+    colours = {"ok": "green", "note": "yellow", "bad": "red"}
     for finding in findings(folder):
-        table.add_row(marks[finding.state], finding.what, finding.found)
+        table.add_row(Text(finding.state, style=colours[finding.state]), finding.what, finding.found)
     return table
 
 

@@ -40,6 +40,6 @@ def show_table_outcome(run: Path, *, console: Console) -> None:
         drawn.add_column(name.replace("_", "-"), justify="right")
     for system, entries in metrics["systems"].items():
         cells = [f"{e['value']:.4f} [{e['low']:.4f}, {e['high']:.4f}]" for e in map(entries.get, names)]
-        drawn.add_row(f"[bold]{system}[/bold]" if system == metrics["shipped"] else system, *cells)
+        drawn.add_row(system, *cells, style="bold" if system == metrics["shipped"] else None)
     console.print(drawn)
     console.print(f"shipped:     {metrics['shipped']}\npredictions: {run / 'predictions.parquet'}", soft_wrap=True)

@@ -11,11 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
+if TYPE_CHECKING:
+    from rich.console import Console
 
 PATIENCE_S = 2.0
 """Work shorter than this shows nothing."""
@@ -51,15 +50,21 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
     In a terminal the bar appears after :data:`PATIENCE_S`; elsewhere (a log file, continuous integration)
     plain lines are printed, at most one per :data:`LINE_EVERY_S`.
     """
-    console = console or Console(stderr=True)
+    # Imported here: who asks only for help does not wait for it.
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    from showers.terminal import PlainConsole, escaped
+
+    console = console or PlainConsole(stderr=True)
     started = time.monotonic()
     columns = [
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
         TaskProgressColumn(),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[rate]}", markup=False),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     ]
     drawn = RichProgress(*columns, console=console, transient=True)
     task = drawn.add_task(title, total=None, rate="", note="")
@@ -80,7 +85,7 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
             last_line = now
             left = (total - done) / done * elapsed if done else float("nan")
             text = f"{title}: {100 * done / total:.0f} %, {rate}, {left:,.0f} s left" if done else f"{title}: working"
-            print(f"{text}{', ' + note if note else ''}", file=sys.stderr, flush=True)
+            print(escaped(f"{text}{', ' + note if note else ''}"), file=sys.stderr, flush=True)
 
     try:
         yield report
