@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import io
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
@@ -19,13 +19,14 @@ from features.compute import compute_chunk, warm_up
 from features.device import chunk_size, namespace, resolve_device, to_host
 from features.groups.reconstruction import add
 from features.source import code_version
-from features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, default_path, part_path, read_head
+from features.table import EVENT_COLUMN, FeatureTable, default_path, part_path, read_head
 from features.transfer import on_device
+from features.writer import TableWriter, one_line, opened_for_writing
 from showers.cuts import scalar_frame
 from showers.dataset import Dataset, check_cells
-from showers.files import atomic_path, write_json
+from showers.files import atomic_path
 from showers.progress import Bars, silent
-from showers.schema import MATRICES_FILE, InputError
+from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, InputError
 
 SHARD_EVENTS = 16_384
 """Events per shard on a CPU: what is lost at most by an interruption, and what a worker is handed at once."""
@@ -43,8 +44,9 @@ def build_table(
 ) -> FeatureTable:
     """Compute the features of a dataset, or reuse a valid table of it.
 
-    An existing table is reused if dataset, code and groups are the same, and completed if it is unfinished; otherwise
-    it is replaced. Memory is bounded by shards, whatever the number of events.
+    An existing table is reused if dataset, code and groups are the same, and completed if it is unfinished or lacks a
+    file; otherwise it is replaced, but never one of another dataset in a folder that was asked for. Memory is bounded
+    by shards, whatever the number of events.
 
     Parameters
     ----------
@@ -65,29 +67,21 @@ def build_table(
     Raises
     ------
     InputError
-        For a bad dataset, an unknown group, cells that are not finite and positive, or a device that is not there.
+        For a bad dataset, an unknown group, cells that are not finite and positive, a device that is not there, or a
+        folder that holds something else, is being written by another process or cannot be written.
     """
     device = resolve_device(device)
     chosen = check_groups(GROUPS if groups is None else groups)
+    # Before the data are read: a dataset that changes from here on is noticed.
+    stamp = _stamp(Path(dataset))
     data = Dataset.open(dataset, labels=False)
+    source = Source(data.path, data.fingerprint(), stamp)
     folder = Path(out) if out else default_path(Path(dataset))
-    dataset_fingerprint = data.fingerprint()
-    fingerprint = table_fingerprint(data, chosen, dataset_fingerprint)
-    shard_events = GPU_SHARD_EVENTS if device == "cuda" else SHARD_EVENTS
-    head = read_head(folder)
-    if head is not None and head["fingerprint"] == fingerprint and head["complete"]:
-        return FeatureTable.open(folder)
-    if folder.exists() and head is None and any(folder.iterdir()):
-        raise InputError(f"{folder} exists and is not a feature table: choose another folder or remove it")
-    if head is None or head["fingerprint"] != fingerprint or head["shard_events"] != shard_events:
-        _clear(folder)
-        head = _head(data, chosen, fingerprint, shard_events, device)
-        head["dataset_fingerprint"] = dataset_fingerprint
-        write_json(folder / CATALOGUE_FILE, head)
-    starts = range(0, len(data), shard_events)
-    missing = [k for k in range(len(starts)) if not part_path(folder, k).exists()]
-    _run(data, folder, missing, shard_events, tuple(sorted(chosen)), device, workers, bars)
-    write_json(folder / CATALOGUE_FILE, {**head, "complete": True})
+    head = _head(data, chosen, source.fingerprint, device)
+    if not _is_finished(folder, head):
+        with opened_for_writing(folder, head, replace=out is None) as writer:
+            _run(writer, source, tuple(sorted(chosen)), device, workers, bars)
+            writer.finish()
     return FeatureTable.open(folder)
 
 
@@ -123,41 +117,40 @@ def table_fingerprint(data: Dataset, groups: frozenset[str], dataset_fingerprint
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
-def _head(data: Dataset, groups: frozenset[str], fingerprint: str, shard_events: int, device: str) -> dict[str, Any]:
+def _head(data: Dataset, groups: frozenset[str], dataset_fingerprint: str, device: str) -> dict[str, Any]:
     columns = [asdict(CATALOGUE[name]) for name in column_names(data.age is not None, groups)]
     for column in columns:
         # Strict JSON knows no infinity: an open end of the range is null.
         column.update({end: None for end in ("low", "high") if not np.isfinite(column[end])})
     return {
         "complete": False,
-        "fingerprint": fingerprint,
+        "fingerprint": table_fingerprint(data, groups, dataset_fingerprint),
+        "dataset_fingerprint": dataset_fingerprint,
         "code_version": code_version(),
         "n_events": len(data),
-        "shard_events": shard_events,
+        "shard_events": GPU_SHARD_EVENTS if device == "cuda" else SHARD_EVENTS,
         "device": device,
         "groups": sorted(groups),
         "columns": columns,
     }
 
 
-def _clear(folder: Path) -> None:
-    """Remove a table that no longer fits; its head goes first: a half-removed one is never taken as complete."""
-    (folder / CATALOGUE_FILE).unlink(missing_ok=True)
-    for path in folder.glob("part-*.parquet"):
-        path.unlink()
+def _is_finished(folder: Path, head: dict[str, Any]) -> bool:
+    """Return whether the table is there; one that lacks a file is not."""
+    found = read_head(folder)
+    if found is None or not found["complete"] or found["fingerprint"] != head["fingerprint"]:
+        return False
+    try:
+        FeatureTable.open(folder)
+    except InputError:
+        return False
+    return True
 
 
 def _run(
-    data: Dataset,
-    folder: Path,
-    missing: list[int],
-    shard_events: int,
-    groups: tuple[str, ...],
-    device: str,
-    workers: int | None,
-    bars: Bars,
+    writer: TableWriter, source: Source, groups: tuple[str, ...], device: str, workers: int | None, bars: Bars
 ) -> None:
-    total = len(data)
+    missing, shard_events, total = writer.missing(), writer.head["shard_events"], writer.head["n_events"]
     done = total - sum(_length(k, shard_events, total) for k in missing)
     jobs = 1 if device == "cuda" else min(workers or joblib.cpu_count(), max(len(missing), 1))
     with bars("features", "events") as progress:
@@ -165,8 +158,9 @@ def _run(
         if jobs > 1 and FIT_GROUPS.intersection(groups):
             warm_up()
         parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
-        arguments = (data.path, folder, shard_events, groups, device)
-        for number in parallel(joblib.delayed(write_shard)(k, *arguments) for k in missing):
+        arguments = (source, writer.folder, shard_events, groups, device)
+        for number, n_bytes, digest in parallel(joblib.delayed(write_shard)(k, *arguments) for k in missing):
+            writer.add(number, n_bytes, digest)
             done += _length(number, shard_events, total)
             progress(done, total)
 
@@ -176,19 +170,55 @@ def _length(number: int, shard_events: int, total: int) -> int:
 
 
 def write_shard(
-    number: int, dataset: Path, folder: Path, shard_events: int, groups: tuple[str, ...], device: str
-) -> int:
-    """Compute and write one shard atomically; returns its number. Opens the dataset itself, so it runs anywhere."""
-    data = _opened(dataset, os.getpid())
+    number: int, source: Source, folder: Path, shard_events: int, groups: tuple[str, ...], device: str
+) -> tuple[int, int, str]:
+    """Compute and write one shard atomically; opens the dataset itself, so it runs anywhere.
+
+    Returns
+    -------
+    tuple
+        Its number, length in bytes and SHA-256.
+
+    Raises
+    ------
+    InputError
+        If the dataset is no longer the one whose features are asked for, or the shard cannot be written.
+    """
+    before = _stamp(source.path)
+    data = _opened(source, before)
     start = number * shard_events
     stop = min(start + shard_events, len(data))
     table = compute_rows(data, start, stop, frozenset(groups), device)
+    if _stamp(source.path) != before:
+        raise InputError(f"{source.path} changed while its features were computed: start again")
     event = pl.Series(EVENT_COLUMN, np.arange(start, stop, dtype=np.uint32))
-    with atomic_path(part_path(folder, number)) as temporary:
-        table.insert_column(0, event).write_parquet(temporary, compression="lz4", statistics=False)
-    return number
+    content = io.BytesIO()
+    table.insert_column(0, event).write_parquet(content, compression="lz4", statistics=False)
+    with one_line(folder), atomic_path(part_path(folder, number)) as temporary:
+        temporary.write_bytes(content.getbuffer())
+    return number, content.getbuffer().nbytes, hashlib.sha256(content.getbuffer()).hexdigest()
+
+
+class Source(NamedTuple):
+    """A dataset as it was when its features were asked for."""
+
+    path: Path
+    fingerprint: str
+    stamp: tuple[tuple[int, int, int], ...]
+    """Length, time and inode of its files; see :func:`_stamp`."""
+
+
+def _stamp(dataset: Path) -> tuple[tuple[int, int, int], ...]:
+    """Return what changes when a file of the dataset is written again or replaced, at the price of a look."""
+    files = (dataset / name for name in (MATRICES_FILE, SCALARS_FILE, AGE_FILE, SOURCE_FILE))
+    states = [file.stat() for file in files if file.exists()]
+    return tuple((state.st_size, state.st_mtime_ns, state.st_ino) for state in states)
 
 
 @lru_cache(maxsize=4)
-def _opened(dataset: Path, process: int) -> Dataset:
-    return Dataset.open(dataset, labels=False)
+def _opened(source: Source, stamp: tuple[tuple[int, int, int], ...]) -> Dataset:
+    data = Dataset.open(source.path, labels=False)
+    # Files seen from another machine may carry other stamps, so only the content tells.
+    if stamp != source.stamp and data.fingerprint() != source.fingerprint:
+        raise InputError(f"{source.path} changed while its features were computed: start again")
+    return data

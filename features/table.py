@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
+from showers.checksums import CHECKSUMS_FILE, Seal
 from showers.files import read_json
 from showers.schema import InputError
 
@@ -39,6 +40,8 @@ class FeatureTable:
     """Events per shard; only the last one may hold fewer."""
     fingerprint: str
     """Hash of dataset, code version and columns."""
+    seal: Seal
+    """Checksums by which every shard is compared before it is read, once in a process."""
 
     def __len__(self) -> int:
         return self.n_events
@@ -50,7 +53,7 @@ class FeatureTable:
         Raises
         ------
         InputError
-            If the folder is missing, unfinished or lacks a shard.
+            If the folder is missing, unfinished or lacks a shard, or its catalogue is not the one that was written.
         """
         folder = Path(folder)
         head = read_head(folder)
@@ -60,20 +63,25 @@ class FeatureTable:
             raise InputError(
                 f"{folder} is an unfinished feature table: run the feature extraction again to complete it"
             )
+        seal = Seal.open(folder)
+        seal.path(CATALOGUE_FILE)
         table = cls(
             folder=folder,
             columns=tuple(column["name"] for column in head["columns"]),
             n_events=head["n_events"],
             shard_events=head["shard_events"],
             fingerprint=head["fingerprint"],
+            seal=seal,
         )
+        if n_parts(head) != len(seal.files) - 1:
+            raise InputError(f"{seal.folder / CHECKSUMS_FILE} names {len(seal.files) - 1} shards of {n_parts(head)}")
         for path in table.parts():
-            if not path.exists():
-                raise InputError(f"{path} is missing: remove {folder} and run the feature extraction again")
+            if path.name not in seal.files or not path.is_file():
+                raise InputError(f"{path} is missing: run the feature extraction again to make it")
         return table
 
     def parts(self) -> list[Path]:
-        """Return the shards in event order."""
+        """Return the paths of the shards in event order."""
         return [part_path(self.folder, k) for k in range(-(-self.n_events // self.shard_events))]
 
     def matrix(self, columns: tuple[str, ...] | list[str], rows: np.ndarray | None = None) -> np.ndarray:
@@ -89,7 +97,7 @@ class FeatureTable:
         Raises
         ------
         InputError
-            If the table lacks a column; or a row is out of range.
+            If the table lacks a column, a row is out of range, or a shard is not the one that was written.
         """
         missing = [name for name in columns if name not in self.columns]
         if missing:
@@ -102,22 +110,68 @@ class FeatureTable:
             here = np.arange(start, stop) if order is None else np.flatnonzero((order >= start) & (order < stop))
             if not here.size:
                 continue
-            frame = pl.read_parquet(path, columns=list(columns), glob=False)
+            shard = self._read(path.name, columns, stop - start)
             for j, name in enumerate(columns):
-                values = frame[name].to_numpy()
+                values = shard[name].to_numpy()
                 result[here, j] = values if order is None else values[order[here] - start]
         return result
 
+    def _read(self, name: str, columns: tuple[str, ...] | list[str], n_events: int) -> pl.DataFrame:
+        """Return columns of a shard after comparing its bytes."""
+        path = self._compared(name)
+        try:
+            shard = pl.read_parquet(path, columns=list(columns), glob=False)
+        except (pl.exceptions.PolarsError, OSError, pl.exceptions.PanicException) as error:
+            raise InputError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+        if len(shard) != n_events or any(kind != pl.Float32 for kind in shard.dtypes):
+            raise InputError(f"{path} is not a shard of {n_events} events with float32 columns")
+        return shard
+
+    def _compared(self, name: str) -> Path:
+        problem = self.seal.problem(name)
+        if problem:
+            raise InputError(f"{problem}: remove it and run the feature extraction again")
+        return self.folder / name
+
     def frame(self, columns: tuple[str, ...] | None = None) -> pl.LazyFrame:
-        """Return the table as a lazy Polars frame with the column ``event``."""
-        scan = pl.scan_parquet(self.parts(), glob=False)
+        """Return the table as a lazy Polars frame with the column ``event``, after comparing every shard."""
+        scan = pl.scan_parquet([self._compared(path.name) for path in self.parts()], glob=False)
         return scan.select([EVENT_COLUMN, *columns]) if columns else scan
 
 
 def read_head(folder: Path) -> dict[str, Any] | None:
-    """Return ``catalogue.json`` of a table, or None where there is none."""
+    """Return ``catalogue.json`` of a table, or None where there is none.
+
+    Raises
+    ------
+    InputError
+        If the file is not the catalogue of a feature table.
+    """
     path = Path(folder) / CATALOGUE_FILE
-    return read_json(path) if path.exists() else None
+    if not path.exists():
+        return None
+    head = read_json(path)
+    if not _is_head(head):
+        raise InputError(f"{path} is not the catalogue of a feature table: choose another folder or remove this one")
+    return head
+
+
+def n_parts(head: dict[str, Any]) -> int:
+    """Return how many shards a table has."""
+    return int(-(-head["n_events"] // head["shard_events"]))
+
+
+def _is_head(head: Any) -> bool:
+    kinds = {"complete": bool, "fingerprint": str, "dataset_fingerprint": str, "n_events": int, "shard_events": int}
+    if not isinstance(head, dict) or not all(type(head.get(key)) is kind for key, kind in kinds.items()):
+        return False
+    columns = head.get("columns")
+    return (
+        head["n_events"] >= 0
+        and head["shard_events"] > 0
+        and isinstance(columns, list)
+        and all(isinstance(column, dict) and isinstance(column.get("name"), str) for column in columns)
+    )
 
 
 def _as_positions(rows: np.ndarray, n: int) -> np.ndarray:

@@ -96,14 +96,23 @@ class Seal:
                 progress(number, len(self.files), name)
         return found
 
+    def write(self) -> None:
+        """Write ``checksums.json``, atomically."""
+        entries = {name: {"bytes": n_bytes, "sha256": digest} for name, (n_bytes, digest) in sorted(self.files.items())}
+        write_json(self.folder / CHECKSUMS_FILE, {"format": FORMAT, "files": entries})
+
 
 def seal(folder: str | Path, names: Iterable[str]) -> Seal:
     """Write ``checksums.json`` with length and SHA-256 of the named files (relative POSIX paths)."""
     folder = Path(folder)
-    files = {name: ((folder / name).stat().st_size, hash_file(folder / name)) for name in sorted(names)}
-    entries = {name: {"bytes": n_bytes, "sha256": digest} for name, (n_bytes, digest) in files.items()}
-    write_json(folder / CHECKSUMS_FILE, {"format": FORMAT, "files": entries})
-    return Seal(folder, files)
+    made = Seal(folder, {name: checksum(folder / name) for name in names})
+    made.write()
+    return made
+
+
+def checksum(path: Path) -> tuple[int, str]:
+    """Return length in bytes and SHA-256 of a file, as :class:`Seal` keeps them."""
+    return path.stat().st_size, hash_file(path)
 
 
 @lru_cache(maxsize=65_536)

@@ -110,14 +110,6 @@ def test_resumes_and_reuses(write, draw, monkeypatch):
     assert written == [0, 1, 2, 0, 1, 2]
 
 
-def test_another_dataset_is_not_mistaken_for_the_first(write, draw):
-    table = build_table(write(draw(50)))
-    again = build_table(write(draw(50), "other"), table.folder)
-    assert table.fingerprint == again.fingerprint
-    changed = build_table(write(draw(50, seed=2), "changed"), table.folder)
-    assert changed.fingerprint != table.fingerprint
-
-
 @pytest.mark.parametrize("n", [1, 511, 513])
 def test_sizes_that_no_chunk_divides(write, draw, n):
     assert len(_all(build_table(write(draw(n))))) == n
@@ -153,12 +145,6 @@ def test_rows_and_refusals(write, draw, tmp_path):
         table.matrix(["Ne"], np.array([300]))
     with pytest.raises(InputError, match="not a feature table"):
         FeatureTable.open(tmp_path)
-    (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(InputError, match="is not a feature table"):
-        build_table(tmp_path / "set", tmp_path)
-    part_path(table.folder, 0).unlink()
-    with pytest.raises(InputError, match="is missing"):
-        FeatureTable.open(table.folder)
 
 
 def test_bad_cells_are_refused(write, draw):
