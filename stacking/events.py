@@ -22,8 +22,8 @@ from models.registry import LearnerSpec
 from showers.dataset import Dataset
 from showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, InputError, Task
 
-LABEL_COLUMN = "__label__"
-GROUP_COLUMN = "__group__"
+TRUTH_COLUMNS = ("label", "group")
+"""Columns of the file beside a training table: apart from it, so that a table may have columns of any name."""
 CONTEXT_SCALARS = ("E", "Ze", "Ne", "Nmu")
 """Scalars that a meta-learner may look at beside the learners' log-probabilities."""
 
@@ -186,7 +186,7 @@ class ShowerEvents(Events):
 
 @dataclass(frozen=True)
 class TableEvents(Events):
-    """A Parquet file as :mod:`stacking.table` writes it: float32 columns, label and group in reserved columns."""
+    """A Parquet file as :mod:`stacking.table` writes it: float32 columns; training labels are in a file beside it."""
 
     file: Path
     columns: tuple[str, ...]
@@ -215,17 +215,25 @@ class TableEvents(Events):
 
     def labels(self) -> np.ndarray:
         """Return the class numbers of a training table."""
-        return pl.read_parquet(self.file, columns=[LABEL_COLUMN], glob=False)[LABEL_COLUMN].to_numpy().astype(np.int64)
+        return self._truth(TRUTH_COLUMNS[0])
 
     def groups(self) -> np.ndarray | None:
         """Return the group numbers, if the run names a group column."""
         if not self.grouped:
             return None
-        return pl.read_parquet(self.file, columns=[GROUP_COLUMN], glob=False)[GROUP_COLUMN].to_numpy().astype(np.int64)
+        return self._truth(TRUTH_COLUMNS[1])
+
+    def _truth(self, column: str) -> np.ndarray:
+        return pl.read_parquet(truth_file(self.file), columns=[column], glob=False)[column].to_numpy().astype(np.int64)
 
     def fingerprint(self) -> str:
         """Return the hash of the file that the user gave."""
         return self.content_hash
+
+
+def truth_file(table: Path) -> Path:
+    """Return where the labels and groups of a training table are kept."""
+    return table.with_name(f"{table.stem}-labels.parquet")
 
 
 @lru_cache(maxsize=8)

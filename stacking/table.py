@@ -20,7 +20,7 @@ from showers.files import atomic_path, hash_file, write_json
 from showers.progress import Bars, silent
 from showers.schema import TASKS, InputError, Task
 from stacking.bundle import Bundle
-from stacking.events import GROUP_COLUMN, LABEL_COLUMN, Events, TableEvents
+from stacking.events import TRUTH_COLUMNS, Events, TableEvents, truth_file
 from stacking.predict.chain import Predictions
 from stacking.run.config import TableConfig
 from stacking.run.engine import Job, StackResult, run
@@ -89,8 +89,8 @@ def stack_table(config: TableConfig, *, bars: Bars = silent) -> StackResult:
     group = _groups(train, config.table, config.group)
     reserved = {config.label, config.group}
     columns, remarks = _numeric_columns(train, config.table, reserved)
-    frame = _checked(train, config.table, columns).with_columns(pl.Series(LABEL_COLUMN, label))
-    frame = frame if group is None else frame.with_columns(pl.Series(GROUP_COLUMN, group))
+    frame = _checked(train, config.table, columns)
+    truth = pl.DataFrame({name: v for name, v in zip(TRUTH_COLUMNS, (label, group), strict=True) if v is not None})
     folder = config.run / "table"
     hashes = {"train": hash_file(config.table)}
     test_frame, test = None, None
@@ -102,6 +102,7 @@ def stack_table(config: TableConfig, *, bars: Bars = silent) -> StackResult:
 
     def prepare() -> None:
         _write(folder / "train.parquet", frame)
+        _write(truth_file(folder / "train.parquet"), truth)
         if test_frame is not None:
             _write(folder / "test.parquet", test_frame)
 

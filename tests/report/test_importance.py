@@ -34,9 +34,7 @@ def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     log_proba = learner.predict_log_proba(batch)
     guessed = log_proba.argmax(axis=1).astype(np.int8)
     write_npz(run / "test" / "stack.npz", log_proba=log_proba, argmax=guessed)
-    write_npz(run / "predictions.npz", predictions=guessed)
     row = {"name": "lightgbm", "status": "ok", "features": list(COLUMNS), "needs_grid": False, "log_loss": 0.1}
-    write_json(run / "manifest.json", {"task": "composition", "learners": [row]})
     # a data folder whose labels are the ones that were learnt
     data = tmp_path_factory.mktemp("data")
     source = tiny_composition / "composition_test"
@@ -47,7 +45,12 @@ def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     np.save(data / "composition_test" / "labels_composition.npy", labels.astype(np.int8))
     (data / "composition_test" / "checksums.json").unlink()
     (data / "composition_test.features").symlink_to(source.with_name("composition_test.features"))
-    assert len(Dataset.open(data / "composition_test", COMPOSITION)) == 1000
+    opened = Dataset.open(data / "composition_test", COMPOSITION)
+    assert len(opened) == 1000
+    origin = {"config_hash": "c0ffee", "test_fingerprint": opened.fingerprint()}
+    write_npz(run / "predictions.npz", predictions=guessed, **{name: np.array(value) for name, value in origin.items()})
+    known = {"config_hash": origin["config_hash"], "data": {"test_fingerprint": origin["test_fingerprint"]}}
+    write_json(run / "manifest.json", {"task": "composition", "learners": [row], **known})
     return run, data
 
 

@@ -71,6 +71,22 @@ def test_a_label_column_in_the_test_table_is_never_seen(two_gaussians: tuple[Pat
 
 
 @pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize("name", ["__label__", "__group__", "label", "event", "row"])
+def test_columns_may_have_any_name(name: str, two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
+    frame = pl.read_parquet(two_gaussians[0]).with_row_index("box")
+    noise = np.random.default_rng(0).normal(size=frame.height)
+    frame.with_columns(pl.Series(name, noise)).write_parquet(tmp_path / "named.parquet")
+    frame.with_columns(pl.Series("noise", noise)).write_parquet(tmp_path / "plain.parquet")
+    options: dict[str, object] = {"group": "box", "learners": ("fake_linear",), "metas": ("average",)}
+    named, plain = (
+        stack_table(_config(tmp_path / kind, tmp_path / f"{kind}.parquet", **options)) for kind in ("named", "plain")
+    )
+    accuracy = [result.manifest["learners"][0]["accuracy"] for result in (named, plain)]
+    assert accuracy[0] == accuracy[1] < 0.9
+    assert named.manifest["learners"][0]["features"] == ["x", "y", name]
+
+
+@pytest.mark.usefixtures("fakes")
 def test_bundle_predicts_new_tables_alike(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = two_gaussians
     result = stack_table(_config(tmp_path / "run", train, test_table=test))
