@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
-from showers import array
+from showers.kascade import KASCADE
 from showers.lateral import axis_distance, rho_electron, rho_muon
 from showers.progress import bar
 from showers.schema import COMPOSITION, GAMMA
@@ -73,14 +73,14 @@ def event_displays() -> None:
     figure, axes = plt.subplots(2, 3, figsize=(11, 7.4), layout="constrained")
     for column, name in enumerate(("proton", "iron", "photon")):
         showers, grid, event = typical(MASSES[name])
-        for row, (channel, stations) in enumerate((("e/gamma", array.HAS_STATION), ("muon", array.OUTER))):
+        for row, (channel, stations) in enumerate((("e/gamma", KASCADE.has_station), ("muon", KASCADE.has_muon))):
             draw = axes[row, column]
             cells = grid[..., row]
             hit = stations & (cells > 0)
-            draw.scatter(array.X_M[stations & ~hit], array.Y_M[stations & ~hit], s=14, marker="s", facecolor="none",
+            draw.scatter(KASCADE.x_m[stations & ~hit], KASCADE.y_m[stations & ~hit], s=14, marker="s", facecolor="none",
                          edgecolor="0.8", linewidth=0.6)  # fmt: skip
             limits = LogNorm(1.0, 3e4) if row == 0 else LogNorm(1.0, 1e3)
-            shown = draw.scatter(array.X_M[hit], array.Y_M[hit], c=cells[hit], s=46, marker="s", norm=limits,
+            shown = draw.scatter(KASCADE.x_m[hit], KASCADE.y_m[hit], c=cells[hit], s=46, marker="s", norm=limits,
                                  cmap="viridis")  # fmt: skip
             core = showers.primaries
             draw.plot(core.core_x_m, core.core_y_m, "+", color="red", markersize=13, mew=2, label="true core")
@@ -141,14 +141,14 @@ def lateral() -> None:
         _, grid, event = typical(MASSES[name])
         colour = COLOURS[name]
         axis = (event.core_x_m[0], event.core_y_m[0], event.zenith_deg[0], event.azimuth_deg[0])
-        r_m = axis_distance(array.X_M, array.Y_M, *axis)
+        r_m = axis_distance(KASCADE.x_m, KASCADE.y_m, *axis)
         cosine = np.cos(np.radians(axis[2]))
         detector = SETTINGS.detector
         per_electron = 1 + detector.photon_share + detector.photon_share_core * np.exp(-r_m / detector.photon_core_m)
         curve_m = np.geomspace(5, 180, 100)
         for draw, channel, area, energy in (
-            (axes[0], 0, array.ELECTRON_AREA_M2, detector.electron_mev * per_electron),
-            (axes[1], 1, array.MUON_DETECTOR_AREA_M2, np.full_like(r_m, detector.muon_mev)),
+            (axes[0], 0, KASCADE.electron_area_m2, detector.electron_mev * per_electron),
+            (axes[1], 1, KASCADE.muon_area_m2, np.full_like(r_m, detector.muon_mev)),
         ):
             live = area > 0
             found = grid[..., channel][live] * cosine / energy[live] / (area[live] * cosine)

@@ -94,7 +94,7 @@ def compute_rows(dataset: Dataset, start: int, stop: int, groups: frozenset[str]
     pieces: list[dict[str, np.ndarray]] = []
     for chunk, grids in on_device(dataset.chunks(chunk_size(device), start, stop), device):
         check_cells(chunk.matrices, dataset.path / MATRICES_FILE, chunk.start)
-        computed = compute_chunk(xp, grids, chunk.scalars, groups)
+        computed = compute_chunk(xp, grids, chunk.scalars, groups, dataset.array)
         pieces.append({name: to_host(values) for name, values in computed.items()})
     age = None if dataset.age is None else np.asarray(dataset.age[start:stop])
     table = scalar_frame(np.asarray(dataset.scalars[start:stop], dtype=np.float32), age)

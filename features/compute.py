@@ -16,6 +16,8 @@ from features.lateral.gpu import fit_cuda
 from features.lateral.reference import RawFit, fit_reference
 from features.stations.cpu import sum_fused
 from features.stations.sums import Sums, sum_reference
+from showers.array import DetectorArray
+from showers.kascade import KASCADE
 
 
 def fit_showers(events: Events) -> RawFit:
@@ -36,21 +38,27 @@ def sum_stations(events: Events, raw: RawFit) -> Sums:
 
 def warm_up() -> None:
     """Compile the fused kernels if they are not on disk yet, so that worker processes find them there."""
-    nothing = make_events(namespace("cpu"), np.zeros((1, 16, 16, 2), np.float32), np.zeros((1, 5), np.float32))
+    nothing = make_events(
+        namespace("cpu"), np.zeros((1, *KASCADE.grid_shape), np.float32), np.zeros((1, 5), np.float32)
+    )
     sum_fused(nothing, fit_fused(nothing))
 
 
-def compute_chunk(xp: ModuleType, grids: Any, scalars: np.ndarray, groups: frozenset[str]) -> dict[str, Any]:
+def compute_chunk(
+    xp: ModuleType, grids: Any, scalars: np.ndarray, groups: frozenset[str], array: DetectorArray = KASCADE
+) -> dict[str, Any]:
     """Return the features of ``groups`` that need the grids, each (n,) float32 on the device of ``xp``.
 
     Parameters
     ----------
     grids
-        (n, 16, 16, 2) float32, MeV per station.
+        (n, rows, columns, 2) float32, MeV per station.
     scalars
         (n, 5) float32: E, Ze, Az, Ne, Nmu.
+    array
+        The stations.
     """
-    events = make_events(xp, grids, scalars)
+    events = make_events(xp, grids, scalars, array=array)
     columns: dict[str, Any] = {}
     for module in (deposits, moments, published):
         if module.GROUP in groups:

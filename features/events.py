@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from features.lateral.constants import PUBLISHED, Response
-from showers import array as station_array
-
-N_CELLS = 256
+from showers.array import DetectorArray
+from showers.kascade import KASCADE
 
 
 @dataclass(frozen=True)
 class Stations:
-    """Geometry per cell, (256,) float32, on the device of a namespace."""
+    """Geometry per cell, (cells,) float32, on the device of a namespace."""
 
     x_m: Any
     y_m: Any
@@ -28,25 +27,25 @@ class Stations:
     """1 where a station stands, else 0."""
     has_muon: Any
     """1 where a muon detector stands, else 0."""
-    inner: Any
-    """1 for the 60 inner stations, else 0."""
+    no_muon: Any
+    """1 for stations without a muon detector (at KASCADE the 60 inner ones), else 0."""
 
 
-@lru_cache
-def stations(xp: ModuleType) -> Stations:
+@lru_cache(maxsize=16)
+def stations(xp: ModuleType, array: DetectorArray = KASCADE) -> Stations:
     """Return the array's geometry as arrays of ``xp``."""
 
     def plane(values: np.ndarray) -> Any:
         return xp.asarray(values.astype(np.float32).ravel())
 
     return Stations(
-        x_m=plane(station_array.X_M),
-        y_m=plane(station_array.Y_M),
-        electron_area_m2=plane(station_array.ELECTRON_AREA_M2),
-        muon_area_m2=plane(station_array.MUON_DETECTOR_AREA_M2),
-        has_electron=plane(station_array.HAS_STATION),
-        has_muon=plane(station_array.OUTER),
-        inner=plane(station_array.INNER),
+        x_m=plane(array.x_m),
+        y_m=plane(array.y_m),
+        electron_area_m2=plane(array.electron_area_m2),
+        muon_area_m2=plane(array.muon_area_m2),
+        has_electron=plane(array.has_station),
+        has_muon=plane(array.has_muon),
+        no_muon=plane(array.no_muon),
     )
 
 
@@ -56,9 +55,9 @@ class Events:
 
     xp: ModuleType
     electron_mev: Any
-    """(n, 256): deposit of each e/gamma station, 0 where there is none."""
+    """(n, cells): deposit of each e/gamma station, 0 where there is none."""
     muon_mev: Any
-    """(n, 256): deposit of each muon station, 0 where there is none."""
+    """(n, cells): deposit of each muon station, 0 where there is none."""
     zenith_deg: Any
     """(n,)"""
     azimuth_deg: Any
@@ -66,6 +65,7 @@ class Events:
     lg_n_mu: Any
     """(n,): reconstructed lg N_mu."""
     response: Response = PUBLISHED
+    array: DetectorArray = KASCADE
 
     def __len__(self) -> int:
         return int(self.electron_mev.shape[0])
@@ -73,7 +73,7 @@ class Events:
     @property
     def stations(self) -> Stations:
         """The array's geometry on the same device."""
-        return stations(self.xp)
+        return stations(self.xp, self.array)
 
     @cached_property
     def cos_zenith(self) -> Any:
@@ -90,43 +90,51 @@ class Events:
 
     @cached_property
     def electron_hit(self) -> Any:
-        """(n, 256) float32: 1 where an e/gamma station reports a deposit."""
+        """(n, cells) float32: 1 where an e/gamma station reports a deposit."""
         return self.xp.astype(self.electron_mev > 0.0, self.xp.float32)
 
     @cached_property
     def muon_hit(self) -> Any:
-        """(n, 256) float32: 1 where a muon station reports a deposit."""
+        """(n, cells) float32: 1 where a muon station reports a deposit."""
         return self.xp.astype(self.muon_mev > 0.0, self.xp.float32)
 
     @cached_property
     def electron_sorted(self) -> Any:
-        """(n, 256): deposits of the e/gamma channel in ascending order."""
+        """(n, cells): deposits of the e/gamma channel in ascending order."""
         return self.xp.sort(self.electron_mev, axis=1, stable=False)
 
     @cached_property
     def muon_sorted(self) -> Any:
-        """(n, 256): deposits of the muon channel in ascending order."""
+        """(n, cells): deposits of the muon channel in ascending order."""
         return self.xp.sort(self.muon_mev, axis=1, stable=False)
 
 
-def make_events(xp: ModuleType, matrices: Any, scalars: np.ndarray, response: Response = PUBLISHED) -> Events:
+def make_events(
+    xp: ModuleType,
+    matrices: Any,
+    scalars: np.ndarray,
+    response: Response = PUBLISHED,
+    array: DetectorArray = KASCADE,
+) -> Events:
     """Return events on the device of ``xp``.
 
-    Deposits in cells without a station (the centre; inner cells of the muon channel) are set to 0.
+    Deposits in cells without a station (at KASCADE the centre; inner cells of the muon channel) are set to 0.
 
     Parameters
     ----------
     xp
         Array namespace.
     matrices
-        (n, 16, 16, 2) float32, MeV per station, of NumPy or already of ``xp``.
+        (n, rows, columns, 2) float32, MeV per station, of NumPy or already of ``xp``.
     scalars
         (n, 5) float32: E, Ze, Az, Ne, Nmu.
     response
         Constants of the detector that the fits are to use.
+    array
+        The stations.
     """
-    here = stations(xp)
-    flat = xp.reshape(xp.asarray(matrices), (matrices.shape[0], N_CELLS, 2))
+    here = stations(xp, array)
+    flat = xp.reshape(xp.asarray(matrices), (matrices.shape[0], array.n_cells, 2))
     zenith_deg, azimuth_deg, lg_n_mu = (xp.asarray(np.ascontiguousarray(scalars[:, k])) for k in (1, 2, 4))
     return Events(
         xp=xp,
@@ -136,4 +144,5 @@ def make_events(xp: ModuleType, matrices: Any, scalars: np.ndarray, response: Re
         azimuth_deg=azimuth_deg,
         lg_n_mu=lg_n_mu,
         response=response,
+        array=array,
     )

@@ -16,7 +16,7 @@ from showers.dataset import Chunk
 
 
 def on_device(chunks: Iterable[Chunk], device: str) -> Iterator[tuple[Chunk, Any]]:
-    """Yield each chunk with its cells as (n, 16, 16, 2) float32 on the device.
+    """Yield each chunk with its cells as (n, rows, columns, 2) float32 on the device.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class _Slot:
         self.content: Any = None
 
     def send(self, cells: np.ndarray) -> None:
-        """Start the copy of (n, 16, 16, 2) float16 cells to the device."""
+        """Start the copy of (n, rows, columns, 2) float16 cells to the device."""
         if self.sent is not None:
             self.sent.synchronize()
         if self.here is None or len(self.here) < len(cells):

@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from showers.array import DetectorArray
+from showers.kascade import KASCADE
 from showers.progress import Progress
 
 
@@ -31,7 +33,7 @@ class Batch:
     columns: tuple[str, ...] = ()
     """Names of the F columns."""
     grids: np.ndarray | None = None
-    """(N, 16, 16, 2) float16 memory map, MeV per station."""
+    """(N, rows, columns, 2) float16 memory map, MeV per station."""
     scalars: np.ndarray | None = None
     """(n, S) float32: the reconstructed scalars that the protocol has, for networks on grids."""
     scalar_columns: tuple[str, ...] = ()
@@ -40,6 +42,8 @@ class Batch:
     """(n,) int64 class numbers; None for events to be predicted."""
     weights: np.ndarray | None = None
     """(n,) float64 event weights; None means one each."""
+    array: DetectorArray = KASCADE
+    """The stations that the grids' cells belong to."""
 
     def __len__(self) -> int:
         return len(self.index)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from models.base import Batch
+from showers.array import DetectorArray
 from showers.schema import InputError
 
 
@@ -112,12 +113,14 @@ def select_table(batch: Batch, columns: tuple[str, ...]) -> np.ndarray:
     return np.asfortranarray(batch.table[:, [position[name] for name in columns]])
 
 
-def check_grids(batch: Batch, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the batch's grids after checking that each event has the given shape."""
+def check_grids(batch: Batch, array: DetectorArray) -> np.ndarray:
+    """Return the batch's grids after checking that they are of the given array."""
     if batch.grids is None:
         raise InputError("this learner needs detector grids, the events have none")
-    if batch.grids.shape[1:] != shape:
-        raise InputError(f"grids have shape {batch.grids.shape[1:]} per event, this learner was trained on {shape}")
+    if batch.grids.shape[1:] != array.grid_shape:
+        raise InputError(f"grids have shape {batch.grids.shape[1:]} per event, array {array.name} {array.grid_shape}")
+    if batch.array != array:
+        raise InputError(f"the events are of array {batch.array.name}, this learner was trained on {array.name}")
     return batch.grids
 
 

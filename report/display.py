@@ -16,8 +16,9 @@ from features.groups.lateral import ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP
 from features.lateral.constants import PUBLISHED as STATION
 from features.lateral.model import energy_correction
 from report.pictures.style import MAP, PALETTE, drawing, new_figure, save_figure
-from showers.array import ELECTRON_AREA_M2, HAS_STATION, MUON_DETECTOR_AREA_M2, X_M, Y_M
+from showers.array import DetectorArray
 from showers.dataset import Dataset, check_cells
+from showers.kascade import KASCADE
 from showers.lateral import axis_distance, rho_electron, rho_muon
 from showers.schema import MATRICES_FILE, InputError
 
@@ -34,11 +35,12 @@ class Shower:
     """One event, ready to be drawn."""
 
     grid: np.ndarray
-    """(16, 16, 2) float32, MeV per station."""
+    """(rows, columns, 2) float32, MeV per station."""
     scalars: dict[str, float]
     """E, Ze, Az, Ne, Nmu."""
     fit: dict[str, float]
     """Columns :data:`FIT_COLUMNS`; NaN where the fit is undefined."""
+    array: DetectorArray = KASCADE
 
 
 def read_showers(dataset: Dataset, events: list[int]) -> list[Shower]:
@@ -61,12 +63,13 @@ def read_showers(dataset: Dataset, events: list[int]) -> list[Shower]:
     grids = grids.astype(np.float32)
     scalars = np.asarray(dataset.scalars[events], dtype=np.float32)
     groups = frozenset({ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP})
-    columns = compute_chunk(np, grids, scalars, groups)
+    columns = compute_chunk(np, grids, scalars, groups, dataset.array)
     return [
         Shower(
             grid=grids[row],
             scalars=dict(zip(("E", "Ze", "Az", "Ne", "Nmu"), map(float, scalars[row]), strict=True)),
             fit={name: float(columns[name][row]) for name in FIT_COLUMNS},
+            array=dataset.array,
         )
         for row in range(len(events))
     ]
@@ -125,10 +128,11 @@ def _text(value: float, digits: int) -> str:
 
 
 def _map(axes: Axes, shower: Shower, channel: int) -> None:
-    deposit = shower.grid[:, :, channel]
-    live = HAS_STATION if channel == 0 else MUON_DETECTOR_AREA_M2 > 0
+    deposit, here = shower.grid[:, :, channel], shower.array
+    live = here.has_station if channel == 0 else here.has_muon
     hit, silent = live & (deposit > 0), live & (deposit <= 0)
-    axes.scatter(X_M[silent], Y_M[silent], s=3, facecolors="none", edgecolors=GREY, linewidths=0.4, rasterized=True)
+    x_m, y_m = here.x_m[silent], here.y_m[silent]
+    axes.scatter(x_m, y_m, s=3, facecolors="none", edgecolors=GREY, linewidths=0.4, rasterized=True)
     if hit.any():
         values = deposit[hit]
         low, high = max(float(values.min()), 1.0), max(float(values.max()), 10.0)
@@ -136,7 +140,14 @@ def _map(axes: Axes, shower: Shower, channel: int) -> None:
             low, high = 10 ** np.floor(np.log10(low)), 10 ** np.ceil(np.log10(high) + 0.01)
         norm = LogNorm(low, high)
         points = axes.scatter(
-            *(X_M[hit], Y_M[hit]), c=values, s=19, cmap=MAP, norm=norm, edgecolors=GREY, linewidths=0.2, rasterized=True
+            *(here.x_m[hit], here.y_m[hit]),
+            c=values,
+            s=19,
+            cmap=MAP,
+            norm=norm,
+            edgecolors=GREY,
+            linewidths=0.2,
+            rasterized=True,
         )
         bar = axes.figure.colorbar(points, ax=axes, location="bottom", shrink=0.95, aspect=30, pad=0.01)
         bar.set_label("deposit, MeV", fontsize=7)
@@ -153,8 +164,9 @@ def _map(axes: Axes, shower: Shower, channel: int) -> None:
             color=PALETTE[0],
             lw=1.2,
         )
-    axes.set_xlim(-108, 108)
-    axes.set_ylim(-108, 108)
+    edge = here.half_side_m + 4.0
+    axes.set_xlim(-edge, edge)
+    axes.set_ylim(-edge, edge)
     axes.set_aspect("equal")
     axes.set_xticks([-100, 0, 100])
     axes.set_yticks([-100, 0, 100])
@@ -172,12 +184,12 @@ def _lateral(axes: Axes, shower: Shower) -> None:
         axes.text(0.5, 0.5, "no fit: too few stations were hit", ha="center", va="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
-    s = shower.scalars
-    r_m = axis_distance(X_M, Y_M, fit["fit_core_x_m"], fit["fit_core_y_m"], s["Ze"], s["Az"])
+    s, here = shower.scalars, shower.array
+    r_m = axis_distance(here.x_m, here.y_m, fit["fit_core_x_m"], fit["fit_core_y_m"], s["Ze"], s["Az"])
     per_electron = STATION.electron_deposit_mev * energy_correction(r_m, STATION, np)
     channels = (
-        ("e/gamma", ELECTRON_AREA_M2, per_electron, PALETTE[4], "o"),
-        ("muon", MUON_DETECTOR_AREA_M2, np.full(r_m.shape, STATION.muon_deposit_mev), PALETTE[0], "^"),
+        ("e/gamma", here.electron_area_m2, per_electron, PALETTE[4], "o"),
+        ("muon", here.muon_area_m2, np.full(r_m.shape, STATION.muon_deposit_mev), PALETTE[0], "^"),
     )
     lowest, highest = [], []
     for channel, (name, area, unit, colour, marker) in enumerate(channels):

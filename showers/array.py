@@ -1,48 +1,163 @@
-"""Geometry of the detector array: where the 252 stations stand and what each of them carries.
+"""A detector array: where its stations stand, what each of them carries, and which of them trigger together.
 
-Positions and areas as published for KASCADE (T. Antoni et al., Nucl. Instrum. Meth. A 513 (2003) 490):
-a 16 x 16 grid of 13 m pitch whose four central positions have no station; the 60 inner stations have four
-e/gamma detectors and no muon detector, the 192 outer ones two e/gamma detectors above a muon detector.
+Everything that simulates, reads or draws events is told the array (:data:`showers.kascade.KASCADE` where nothing is
+said), so that another one needs no more than another :class:`DetectorArray`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Self
+
 import numpy as np
 
-PITCH_M = 13.0
-SIDE = 16
-N_STATIONS = 252
-N_INNER = 60
-N_OUTER = 192
+from showers.schema import InputError
 
-INNER_ELECTRON_AREA_M2 = 3.14
-OUTER_ELECTRON_AREA_M2 = 1.57
-MUON_AREA_M2 = 3.24
+CHANNELS = 2
+"""Readings per cell: e/gamma and muon deposit."""
+_TYPES = {"cluster": np.int64}
 
-_index = np.arange(SIDE, dtype=np.float64)
 
-X_M: np.ndarray = np.broadcast_to((_index[None, :] - 7.5) * PITCH_M, (SIDE, SIDE)).copy()
-"""(16, 16) float64, metres: x of the cell in row i, column j is (j - 7.5) * 13."""
-Y_M: np.ndarray = X_M.T.copy()
-"""(16, 16) float64, metres: y of the cell in row i, column j is (i - 7.5) * 13."""
+@dataclass(frozen=True, eq=False)
+class DetectorArray:
+    """Stations in the cells of a rectangular grid; two arrays with the same content are equal.
 
-_centre = (_index >= 7) & (_index <= 8)
-_inside = (_index >= 4) & (_index <= 11)
+    Raises
+    ------
+    InputError
+        For planes of different shapes, positions or areas that are not finite, negative areas, an array without
+        stations, a muon detector where no station stands, or a pitch that is not positive.
+    """
 
-HAS_STATION: np.ndarray = ~(_centre[:, None] & _centre[None, :])
-"""(16, 16) bool: false for the four central cells."""
-INNER: np.ndarray = (_inside[:, None] & _inside[None, :]) & HAS_STATION
-"""(16, 16) bool: the 60 stations without a muon detector."""
-OUTER: np.ndarray = HAS_STATION & ~INNER
-"""(16, 16) bool: the 192 stations with a muon detector."""
+    name: str
+    pitch_m: float
+    """Distance between neighbouring cells, m."""
+    x_m: np.ndarray
+    """(R, C) float64, m: x of each cell's centre, from the array's centre."""
+    y_m: np.ndarray
+    """(R, C) float64, m: y of each cell's centre."""
+    electron_area_m2: np.ndarray
+    """(R, C) float64, m2: sensitive e/gamma area, 0 where there is no station."""
+    muon_area_m2: np.ndarray
+    """(R, C) float64, m2: sensitive muon area, 0 where there is no muon detector."""
+    cluster: np.ndarray
+    """(R, C) int64: number 0.. of the trigger unit a cell belongs to."""
 
-ELECTRON_AREA_M2: np.ndarray = np.where(INNER, INNER_ELECTRON_AREA_M2, np.where(OUTER, OUTER_ELECTRON_AREA_M2, 0.0))
-"""(16, 16) float64, m2: sensitive e/gamma area per cell, 0 where there is no station."""
-MUON_DETECTOR_AREA_M2: np.ndarray = np.where(OUTER, MUON_AREA_M2, 0.0)
-"""(16, 16) float64, m2: sensitive muon area per cell, 0 for inner stations and the centre."""
+    def __post_init__(self) -> None:
+        for name in PLANES:
+            plane = np.array(getattr(self, name), dtype=_TYPES.get(name, np.float64))
+            plane.setflags(write=False)
+            object.__setattr__(self, name, plane)
+        shapes = {getattr(self, name).shape for name in PLANES}
+        if len(shapes) != 1 or len(self.x_m.shape) != 2:
+            raise InputError(f"array {self.name}: planes of shapes {sorted(shapes)}, expected one (rows, columns)")
+        if not all(np.isfinite(getattr(self, name)).all() for name in PLANES) or not self.pitch_m > 0:
+            raise InputError(f"array {self.name}: positions, areas and pitch must be finite, and the pitch positive")
+        if (self.electron_area_m2 < 0).any() or (self.muon_area_m2 < 0).any() or (self.cluster < 0).any():
+            raise InputError(f"array {self.name}: areas and cluster numbers must not be negative")
+        if not self.has_station.any() or (self.has_muon & ~self.has_station).any():
+            raise InputError(f"array {self.name}: expected stations, and muon detectors at stations only")
 
-CLUSTER: np.ndarray = ((np.arange(SIDE) // 4)[:, None] * 4 + (np.arange(SIDE) // 4)[None, :]).astype(np.int64)
-"""(16, 16) int64: number 0..15 of the 4 x 4 cluster of stations a cell belongs to (trigger unit)."""
+    @property
+    def grid_shape(self) -> tuple[int, int, int]:
+        """(rows, columns, channels) of one event."""
+        return (*self.x_m.shape, CHANNELS)
 
-for _array in (X_M, Y_M, HAS_STATION, INNER, OUTER, ELECTRON_AREA_M2, MUON_DETECTOR_AREA_M2, CLUSTER):
-    _array.setflags(write=False)
+    @property
+    def n_cells(self) -> int:
+        """Cells of the grid, with or without a station."""
+        return self.x_m.size
+
+    @cached_property
+    def has_station(self) -> np.ndarray:
+        """(R, C) bool."""
+        return self.electron_area_m2 > 0
+
+    @cached_property
+    def has_muon(self) -> np.ndarray:
+        """(R, C) bool: stations with a muon detector."""
+        return self.muon_area_m2 > 0
+
+    @cached_property
+    def no_muon(self) -> np.ndarray:
+        """(R, C) bool: stations without one (at KASCADE the inner ones)."""
+        return self.has_station & ~self.has_muon
+
+    @cached_property
+    def cells(self) -> np.ndarray:
+        """(S,) int64: flat cell number of each station."""
+        return np.flatnonzero(self.has_station)
+
+    @property
+    def n_stations(self) -> int:
+        """Stations, S."""
+        return len(self.cells)
+
+    @property
+    def n_muon_detectors(self) -> int:
+        """Stations with a muon detector."""
+        return int(self.has_muon.sum())
+
+    @cached_property
+    def half_side_m(self) -> float:
+        """Half the side of the square that the cells cover, m."""
+        return float(max(np.abs(self.x_m).max(), np.abs(self.y_m).max()) + self.pitch_m / 2)
+
+    @cached_property
+    def square_ring(self) -> np.ndarray:
+        """(R, C) int64: number of the square ring about the array's centre on which a cell lies, 0 the innermost."""
+        return np.floor(np.maximum(np.abs(self.x_m), np.abs(self.y_m)) / self.pitch_m + 0.01).astype(np.int64)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what JSON needs to rebuild the array; float64 survives JSON exactly."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Rebuild from :meth:`as_json`.
+
+        Raises
+        ------
+        InputError
+            If an entry is missing or is not a table of numbers.
+        """
+        try:
+            planes = {name: np.array(content[name], dtype=_TYPES.get(name, np.float64)) for name in PLANES}
+            return cls(name=str(content["name"]), pitch_m=float(content["pitch_m"]), **planes)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"the description of the detector array cannot be read: {error}") from None
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of name, positions, areas and clusters, in hexadecimal."""
+        return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DetectorArray) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+PLANES = ("x_m", "y_m", "electron_area_m2", "muon_area_m2", "cluster")
+
+
+def lattice(side: int, pitch_m: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return x and y of the cells of a square grid about the origin, (side, side) float64 each, m.
+
+    x of the cell in row i, column j is (j - (side - 1) / 2) pitch, y the same with i.
+    """
+    steps = (np.arange(side, dtype=np.float64) - (side - 1) / 2) * pitch_m
+    x_m = np.broadcast_to(steps[None, :], (side, side)).copy()
+    return x_m, x_m.T.copy()
+
+
+def square_clusters(side: int, width: int) -> np.ndarray:
+    """Return the number of the square of ``width`` x ``width`` cells that each cell lies in, (side, side) int64."""
+    index = np.arange(side) // width
+    return (index[:, None] * -(-side // width) + index[None, :]).astype(np.int64)

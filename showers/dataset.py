@@ -18,14 +18,15 @@ import numpy as np
 import polars as pl
 
 from showers import cuts
+from showers.array import DetectorArray
 from showers.checksums import CHECKSUMS_FILE
 from showers.dataset_writer import write_dataset as write_dataset
 from showers.event_files import EventFiles, check_cells, check_finite
 from showers.files import hash_file
+from showers.kascade import KASCADE, array_of
 from showers.progress import Progress
 from showers.schema import (
     AGE_FILE,
-    GRID_SHAPE,
     GROUPS_FILE,
     MATRICES_FILE,
     PART_FILE,
@@ -45,7 +46,7 @@ class Chunk:
 
     start: int
     matrices: np.ndarray
-    """(n, 16, 16, 2) float16, MeV per station."""
+    """(n, rows, columns, 2) float16, MeV per station."""
     scalars: np.ndarray
     """(n, 5) float32: E, Ze, Az, Ne, Nmu."""
 
@@ -59,7 +60,7 @@ class Dataset:
 
     path: Path
     matrices: np.ndarray
-    """(N, 16, 16, 2) float16, MeV per station; channel 0 e/gamma, 1 muon."""
+    """(N, rows, columns, 2) float16, MeV per station; channel 0 e/gamma, 1 muon. KASCADE: (N, 16, 16, 2)."""
     scalars: np.ndarray
     """(N, 5) float16 or float32: E, Ze, Az, Ne, Nmu as in :data:`showers.schema.SCALARS`."""
     task: Task | None = None
@@ -73,6 +74,8 @@ class Dataset:
     """(N,) int8: 0 train, 1 validation (matched protocol)."""
     source: Mapping[str, Any] = field(default_factory=dict)
     files: EventFiles = field(kw_only=True)
+    array: DetectorArray = KASCADE
+    """From ``source.json``; KASCADE where it does not say."""
 
     def __len__(self) -> int:
         return len(self.matrices)
@@ -100,9 +103,10 @@ class Dataset:
             or scalars that are not finite; names the file and the first offending row.
         """
         files = EventFiles.open(Path(path))
-        matrices = files.matrices(GRID_SHAPE)
-        n_events = len(matrices)
         source = files.source()
+        array = array_of(source)
+        matrices = files.matrices(array.grid_shape)
+        n_events = len(matrices)
         scalars = files.array(SCALARS_FILE, (len(SCALAR_NAMES),), (np.float16, np.float32), n_events)
         check_finite(files.folder / SCALARS_FILE, scalars, SCALAR_NAMES)
         read_labels = None
@@ -124,6 +128,7 @@ class Dataset:
             part=files.optional(PART_FILE, np.int8, n_events),
             source=source,
             files=files,
+            array=array,
         )
 
     @property
@@ -179,7 +184,9 @@ class Dataset:
         names += [GROUPS_FILE] if self.groups is not None else []
         names += [PART_FILE] if self.part is not None else []
         content = [f"{name} {self._hash(name)}" for name in names]
-        return hashlib.sha256("\n".join([*content, self.protocol, self.evaluation_cuts.name]).encode()).hexdigest()
+        content += [self.protocol, self.evaluation_cuts.name]
+        content += [self.array.digest] if self.array != KASCADE else []
+        return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
     def labels_fingerprint(self) -> str:
         """Return a SHA-256 of the labels that were opened.

@@ -14,10 +14,10 @@ import polars as pl
 from showers.checksums import CHECKSUMS_FILE, seal
 from showers.event_files import EventFiles
 from showers.files import atomic_folder, write_json
+from showers.kascade import array_of
 from showers.npy import ArrayFile, told_when_full
 from showers.schema import (
     AGE_FILE,
-    GRID_SHAPE,
     GROUPS_FILE,
     MATRICES_FILE,
     PART_FILE,
@@ -90,7 +90,7 @@ def write_dataset(
     task
         Whose label file to write; None for a folder without labels.
     source
-        Content of ``source.json``.
+        Content of ``source.json``; its entry ``array`` describes an array that is not KASCADE.
     extras
         Other per-event files to make: file stem (``groups``, ``age``, ``part``) to NumPy type.
     scalar_type
@@ -107,7 +107,7 @@ def write_dataset(
     if overwrite:
         refuse_foreign(path)
     columns: dict[str, tuple[tuple[int, ...], Any]] = {
-        "matrices": (GRID_SHAPE, np.float16),
+        "matrices": (array_of(source).grid_shape, np.float16),
         "features": ((len(SCALAR_NAMES),), scalar_type),
     }
     label_stem = Path(task.label_file).stem if task and task.label_file else None

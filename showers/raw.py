@@ -20,6 +20,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 
+from showers.kascade import RAW_SHAPE
 from showers.npy import Header, read_header
 from showers.regular import open_regular
 from showers.schema import COMPOSITION, GAMMA, SOURCE_FILE, InputError
@@ -31,7 +32,7 @@ MODES: dict[tuple[str, str], tuple[str, ...]] = {
 }
 """Which raw modes a protocol concatenates, in order."""
 
-KINDS: dict[str, tuple[int, ...]] = {"matrices": (16, 16, 3), "features": (10,), "true_features": (10,)}
+KINDS: dict[str, tuple[int, ...]] = {"matrices": RAW_SHAPE, "features": (10,), "true_features": (10,)}
 """Archives of a mode: key of the array and its shape per event."""
 
 RAW_COLUMNS = ("type", "E", "Xc", "Yc", "R", "Ze", "Az", "Ne", "Nmu", "Age")

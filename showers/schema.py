@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GRID_SHAPE = (16, 16, 2)
-"""One event's cells: row, column, channel (0 e/gamma, 1 muon); energy deposit per station in MeV."""
-
 MATRICES_FILE = "matrices.npy"
 SCALARS_FILE = "features.npy"
 GROUPS_FILE = "groups.npy"

@@ -140,6 +140,7 @@ class ShowerEvents(Events):
             grids=data.matrices if grids else None,
             scalars=scalars,
             scalar_columns=names,
+            array=data.array,
         )
 
     def labels(self) -> np.ndarray:

@@ -7,27 +7,27 @@ from typing import Any
 from features.bounds import defined, lg
 from features.events import Events
 from features.feature import Feature
+from showers.kascade import KASCADE
 
 GROUP = "size"
+HERE = "this project"
 QUANTILES = (0.5, 0.9)
 
 
 def _declare(channel: str, words: str) -> tuple[Feature, ...]:
     def one(name: str, unit: str, meaning: str, formula: str, low: float, high: float) -> Feature:
-        return Feature(
-            f"{channel}_{name}", unit, f"{meaning}, {words} channel", formula, "this project", GROUP, low, high
-        )
+        return Feature(f"{channel}_{name}", unit, f"{meaning}, {words} channel", formula, HERE, GROUP, low, high)
 
     return (
         one("sum_lg", "lg MeV", "total deposit", "lg(sum of cells)", -8, 8),
         one("max_lg", "lg MeV", "largest deposit", "lg(max of cells)", -8, 5),
-        one("hits", "1", "stations with a deposit", "count of cells > 0", 0, 252),
+        one("hits", "1", "stations with a deposit", "count of cells > 0", 0, KASCADE.n_stations),
         one("mean_hit_lg", "lg MeV", "mean deposit of hit stations", "lg(sum / hits)", -8, 5),
         one(
             "q50_lg", "lg MeV", "median deposit of hit stations", "lg of the sorted hit cells at 0.5 (hits - 1)", -8, 5
         ),
         one("q90_lg", "lg MeV", "upper decile of hit stations", "lg of the sorted hit cells at 0.9 (hits - 1)", -8, 5),
-        one("saturated", "1", "saturated stations", "count of cells at the upper limit", 0, 252),
+        one("saturated", "1", "saturated stations", "count of cells at the upper limit", 0, KASCADE.n_stations),
         one("top5_share", "1", "share of the five largest deposits", "sum of 5 largest / sum", 0, 1.0001),
     )
 
@@ -35,18 +35,18 @@ def _declare(channel: str, words: str) -> tuple[Feature, ...]:
 FEATURES: tuple[Feature, ...] = (
     *_declare("e", "e/gamma"),
     *_declare("mu", "muon"),
-    Feature("e_inner_lg", "lg MeV", "deposit of the 60 inner stations", "lg(sum inner)", "this project", GROUP, -8, 8),
-    Feature("e_outer_lg", "lg MeV", "deposit of the 192 outer stations", "lg(sum outer)", "this project", GROUP, -8, 8),
-    Feature("mu_e_sum_lg", "lg", "muon over e/gamma deposit", "mu_sum_lg - e_sum_lg", "this project", GROUP, -16, 16),
+    Feature("e_inner_lg", "lg MeV", "deposit of inner stations", "lg(sum without muon detector)", HERE, GROUP, -8, 8),
+    Feature("e_outer_lg", "lg MeV", "deposit of outer stations", "lg(sum with muon detector)", HERE, GROUP, -8, 8),
+    Feature("mu_e_sum_lg", "lg", "muon over e/gamma deposit", "mu_sum_lg - e_sum_lg", HERE, GROUP, -16, 16),
     Feature(
         "both_hits",
         "1",
         "stations with deposits in both channels",
         "count of e > 0 and mu > 0",
-        "this project",
+        HERE,
         GROUP,
         0,
-        192,
+        KASCADE.n_muon_detectors,
     ),
 )
 
@@ -58,7 +58,7 @@ def compute(events: Events) -> dict[str, Any]:
         **_channel("e", events.electron_mev, events.electron_hit, events.electron_sorted, response.saturation_mev, xp),
         **_channel("mu", events.muon_mev, events.muon_hit, events.muon_sorted, response.muon_saturation_mev, xp),
     }
-    inner = xp.sum(events.electron_mev * here.inner, axis=1)
+    inner = xp.sum(events.electron_mev * here.no_muon, axis=1)
     outer = xp.sum(events.electron_mev * here.has_muon, axis=1)
     columns["e_inner_lg"], columns["e_outer_lg"] = lg(inner, xp), lg(outer, xp)
     columns["mu_e_sum_lg"] = columns["mu_sum_lg"] - columns["e_sum_lg"]
@@ -72,7 +72,7 @@ def hit_quantile(ordered: Any, hits: Any, quantile: float, xp: Any) -> Any:
     Parameters
     ----------
     ordered
-        (n, 256) cells sorted ascending: the hit ones are the last ``hits``.
+        (n, cells) cells sorted ascending: the hit ones are the last ``hits``.
     hits
         (n,) float32.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any
 
 from numpy.polynomial.legendre import leggauss
@@ -22,13 +21,12 @@ from features.lateral.model import (
 )
 from features.lateral.reference import RawFit
 from features.stations.sums import Sums
+from showers.kascade import KASCADE
 from showers.lateral import MUON_R0_M, electron_normalisation, muon_normalisation
 
 ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP = "electron-fit", "muon-fit", "position"
-KASCADE = "W. D. Apel et al., Astropart. Phys. 24 (2006) 467"
+APEL_2006 = "W. D. Apel et al., Astropart. Phys. 24 (2006) 467"
 HERE = "this project"
-HALF_SIDE_M = 104.0
-"""Half the side of the square that the 16 x 16 cells cover."""
 MAX_AGE = 1.5
 """Beyond it the integral of the distribution grows without limit; sizes are quoted with this age."""
 TRUNCATED_M = (40.0, 200.0)
@@ -37,8 +35,8 @@ GAUSS = tuple((float(node), float(weight)) for node, weight in zip(*leggauss(6),
 """Six-point Gauss-Legendre nodes and weights."""
 
 FEATURES: tuple[Feature, ...] = (
-    Feature("fit_core_x_m", "m", "fitted core, x", "minimum of the electron fit", KASCADE, POSITION_GROUP, -151, 151),
-    Feature("fit_core_y_m", "m", "fitted core, y", "minimum of the electron fit", KASCADE, POSITION_GROUP, -151, 151),
+    Feature("fit_core_x_m", "m", "fitted core, x", "minimum of the electron fit", APEL_2006, POSITION_GROUP, -151, 151),
+    Feature("fit_core_y_m", "m", "fitted core, y", "minimum of the electron fit", APEL_2006, POSITION_GROUP, -151, 151),
     Feature(
         "fit_core_r_m", "m", "fitted core from the array's centre", "sqrt(x^2 + y^2)", HERE, ELECTRON_GROUP, 0, 213
     ),
@@ -57,12 +55,12 @@ FEATURES: tuple[Feature, ...] = (
         "lg",
         "electron number of the fit",
         "lg of the integral of rho_e over the plane",
-        KASCADE,
+        APEL_2006,
         ELECTRON_GROUP,
         -13,
         10,
     ),
-    Feature("fit_age", "1", "lateral age of the fit", "s of rho_e", KASCADE, ELECTRON_GROUP, -0.31, 2.21),
+    Feature("fit_age", "1", "lateral age of the fit", "s of rho_e", APEL_2006, ELECTRON_GROUP, -0.31, 2.21),
     Feature("fit_lg_rho50", "lg m^-2", "electron density at 50 m", "lg rho_e(50 m)", HERE, ELECTRON_GROUP, -9, 9),
     Feature(
         "fit_core_err_m",
@@ -79,14 +77,23 @@ FEATURES: tuple[Feature, ...] = (
     Feature(
         "fit_deviance_e", "1", "quality of the electron fit", "deviance / (stations - 4)", HERE, ELECTRON_GROUP, 0, 1e5
     ),
-    Feature("fit_stations_e", "1", "e/gamma stations in the fit that were hit", "count", HERE, ELECTRON_GROUP, 0, 252),
+    Feature(
+        "fit_stations_e",
+        "1",
+        "e/gamma stations in the fit that were hit",
+        "count",
+        HERE,
+        ELECTRON_GROUP,
+        0,
+        KASCADE.n_stations,
+    ),
     Feature("fit_converged", "1", "both fits converged", "decrement below 5e-4", HERE, ELECTRON_GROUP, 0, 1),
     Feature(
         "fit_lg_nmu",
         "lg",
         "total muon number of the fit",
         "lg of the integral of rho_mu over the plane",
-        KASCADE,
+        APEL_2006,
         MUON_GROUP,
         -9,
         13,
@@ -96,7 +103,7 @@ FEATURES: tuple[Feature, ...] = (
         "lg",
         "truncated muon number of the fit",
         "lg of the integral of rho_mu, 40..200 m",
-        KASCADE,
+        APEL_2006,
         MUON_GROUP,
         -9,
         13,
@@ -106,7 +113,7 @@ FEATURES: tuple[Feature, ...] = (
         "1",
         "shape of the muon distribution",
         "s_mu of rho_mu; NaN with fewer than 10 muon stations beyond 40 m",
-        KASCADE,
+        APEL_2006,
         MUON_GROUP,
         0.49,
         2.11,
@@ -133,7 +140,7 @@ UNKNOWN_LG = 5.0
 
 def compute(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
     """Return the features of the groups ``electron-fit``, ``muon-fit`` and ``position``, each (n,) float32."""
-    return {**_electron(events, fit, sums), **_muon(fit, sums, events.xp)}
+    return {**_electron(events, fit, sums), **_muon(events, fit, sums)}
 
 
 def _electron(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
@@ -148,7 +155,7 @@ def _electron(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
     var_ln_ne = v[5] + 2.0 * by_s * v[8] + by_s * by_s * v[9]
     pivot = electron_density(xp.ones_like(level) * ELECTRON_PIVOT_M, level, age, xp)
     error = xp.sqrt(xp.maximum(var_ln_ne, xp.zeros_like(var_ln_ne))) * LG_E
-    edge = HALF_SIDE_M - xp.maximum(xp.abs(core_x), xp.abs(core_y))
+    edge = events.array.half_side_m - xp.maximum(xp.abs(core_x), xp.abs(core_y))
     return {
         "fit_core_x_m": core_x,
         "fit_core_y_m": core_y,
@@ -160,13 +167,14 @@ def _electron(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
         "fit_core_err_m": xp.sqrt(v[0] + v[2]),
         "fit_lg_ne_err": defined(error < UNKNOWN_LG, error, xp),
         "fit_age_err": xp.sqrt(v[9]),
-        "fit_deviance_e": defined(sums["fitted"], sums["deviance_e"] * (2.0 / (252.0 - 4.0)), xp),
+        "fit_deviance_e": defined(sums["fitted"], sums["deviance_e"] * (2.0 / (events.array.n_stations - 4.0)), xp),
         "fit_stations_e": defined(sums["fitted"], xp.sum(events.electron_hit, axis=1), xp),
         "fit_converged": fit.electron_converged * fit.muon_converged,
     }
 
 
-def _muon(fit: RawFit, sums: Sums, xp: ModuleType) -> dict[str, Any]:
+def _muon(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
+    xp = events.xp
     level, shape = fit.muon
     v = linear.inverse(fit.muon_fisher, 2, xp)
     ln_c = xp.log(muon_normalisation(shape, xp=xp))
@@ -179,6 +187,7 @@ def _muon(fit: RawFit, sums: Sums, xp: ModuleType) -> dict[str, Any]:
         variance = v[0] + 2.0 * by_s * v[1] + by_s * by_s * v[2]
         return xp.sqrt(xp.maximum(variance, xp.zeros_like(variance))) * LG_E
 
+    freedom = events.array.n_muon_detectors - 2.0
     error_total, error_truncated = error(total_by_s), error(truncated_by_s)
     return {
         "fit_lg_nmu": defined(error_total < UNKNOWN_LG, (level - shape * MUON_G_REF - ln_c) * LG_E, xp),
@@ -187,7 +196,7 @@ def _muon(fit: RawFit, sums: Sums, xp: ModuleType) -> dict[str, Any]:
         "fit_lg_nmu_err": defined(error_total < UNKNOWN_LG, error_total, xp),
         "fit_lg_nmu_tr_err": defined(error_truncated < UNKNOWN_LG, error_truncated, xp),
         "fit_s_mu_err": xp.sqrt(v[2]),
-        "fit_deviance_mu": defined(sums["fitted"], sums["deviance_mu"] * (2.0 / (192.0 - 2.0)), xp),
+        "fit_deviance_mu": defined(sums["fitted"], sums["deviance_mu"] * (2.0 / freedom), xp),
         "fit_deviance_mu_lg": defined(sums["fitted"], xp.log(sums["deviance_mu_max"] + 1e-12) * LG_E, xp),
     }
 

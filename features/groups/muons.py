@@ -13,6 +13,7 @@ from features.bounds import LG_E, defined, held
 from features.events import Events
 from features.feature import Feature
 from features.stations.sums import Sums
+from showers.kascade import KASCADE
 
 GROUP = "muon-electron"
 HERE = "this project"
@@ -20,8 +21,8 @@ MAX_DEVIATE = 100.0
 
 FEATURES: tuple[Feature, ...] = (
     Feature("mu_far", "1", "muons seen beyond 42 m", "sum of deposits / 8.4 MeV, r > 42 m", HERE, GROUP, 0, 1e7),
-    Feature("mu_far_hits", "1", "muon stations hit beyond 42 m", "count", HERE, GROUP, 0, 192),
-    Feature("mu_far_live", "1", "live muon stations beyond 42 m", "count", HERE, GROUP, 0, 192),
+    Feature("mu_far_hits", "1", "muon stations hit beyond 42 m", "count", HERE, GROUP, 0, KASCADE.n_muon_detectors),
+    Feature("mu_far_live", "1", "live muon stations beyond 42 m", "count", HERE, GROUP, 0, KASCADE.n_muon_detectors),
     Feature(
         "mu_far_density_lg", "lg m^-2", "muon density beyond 42 m", "lg((mu_far + 0.5) / live area)", HERE, GROUP, -4, 4
     ),

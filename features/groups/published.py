@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from features.bounds import defined
 from features.events import Events
 from features.feature import Feature
 from features.groups.deposits import hit_quantile
+from showers.array import DetectorArray
+from showers.kascade import KASCADE
 
 GROUP = "grid"
 SOURCE = "in the style of the published grid statistics for this benchmark"
@@ -17,7 +20,7 @@ N_RINGS = 8
 QUANTILES = (25, 50, 75, 90)
 CHANNELS = (("e", "e/gamma"), ("mu", "muon"))
 LIVE_RINGS = {"e": range(1, N_RINGS), "mu": range(4, N_RINGS)}
-"""Square rings with stations: the centre has none, the inner ones carry no muon detector."""
+"""KASCADE's square rings with stations: the centre has none, the inner ones carry no muon detector."""
 
 
 def _declare() -> tuple[Feature, ...]:
@@ -29,9 +32,9 @@ def _declare() -> tuple[Feature, ...]:
         columns += [
             one(f"grid_{c}_sum", "ln MeV", f"total deposit, {words}", "ln(1 + sum)", 0, 18),
             one(f"grid_{c}_max", "ln MeV", f"largest deposit, {words}", "ln(1 + max)", 0, 12),
-            one(f"grid_{c}_hits", "1", f"hit cells, {words}", "count", 0, 252),
-            one(f"grid_{c}_mean", "1", f"mean of ln(1 + cell), {words}", "mean over 256 cells", 0, 12),
-            one(f"grid_{c}_std", "1", f"standard deviation of ln(1 + cell), {words}", "over 256 cells", 0, 12),
+            one(f"grid_{c}_hits", "1", f"hit cells, {words}", "count", 0, KASCADE.n_stations),
+            one(f"grid_{c}_mean", "1", f"mean of ln(1 + cell), {words}", "mean over all cells", 0, 12),
+            one(f"grid_{c}_std", "1", f"standard deviation of ln(1 + cell), {words}", "over all cells", 0, 12),
         ]
         columns += [
             one(f"grid_{c}_q{q}", "ln MeV", f"quantile {q} % of hit cells, {words}", "ln(1 + quantile)", 0, 12)
@@ -67,18 +70,18 @@ def _declare() -> tuple[Feature, ...]:
         ]
     columns += [
         one("grid_mu_e_sum", "ln", "muon over e/gamma deposit", "grid_mu_sum - grid_e_sum", -18, 18),
-        one("grid_mu_e_hits", "1", "muon over e/gamma hit cells", "hits / (hits + 1)", 0, 192),
+        one("grid_mu_e_hits", "1", "muon over e/gamma hit cells", "hits / (hits + 1)", 0, KASCADE.n_muon_detectors),
     ]
     return tuple(columns)
 
 
 FEATURES: tuple[Feature, ...] = _declare()
 
-_index = np.abs(np.arange(16) - 7.5)
-RING = np.maximum(_index[:, None], _index[None, :]).astype(np.int64).ravel()
-"""(256,) number 0..7 of the square ring a cell lies on."""
-MEMBERSHIP: np.ndarray = (RING[:, None] == np.arange(N_RINGS)[None, :]).astype(np.float32)
-"""(256, 8): 1 where the cell lies on the ring."""
+
+@lru_cache(maxsize=8)
+def ring_membership(array: DetectorArray) -> np.ndarray:
+    """Return (cells, 8) float32: 1 where the cell lies on the square ring."""
+    return (array.square_ring.reshape(-1, 1) == np.arange(N_RINGS)).astype(np.float32)
 
 
 def compute(events: Events) -> dict[str, Any]:
@@ -107,13 +110,13 @@ def _channel(c: str, cells: Any, hit: Any, ordered: Any, events: Events) -> dict
     }
     for q in QUANTILES:
         columns[f"grid_{c}_q{q}"] = xp.log1p(hit_quantile(ordered, hits, q / 100.0, xp))
-    membership = xp.asarray(MEMBERSHIP)
+    membership = xp.asarray(ring_membership(events.array))
     rings, ring_hits = xp.matmul(cells, membership), xp.matmul(hit, membership)
     for k in LIVE_RINGS[c]:
         columns[f"grid_{c}_ring{k}"] = xp.log1p(rings[:, k])
         columns[f"grid_{c}_ring{k}_hits"] = ring_hits[:, k]
     weight = logged / xp.maximum(xp.sum(logged, axis=1), xp.ones_like(mean) * 1e-6)[:, None]
-    x, y = here.x_m * (1.0 / 13.0), here.y_m * (1.0 / 13.0)
+    x, y = here.x_m * (1.0 / events.array.pitch_m), here.y_m * (1.0 / events.array.pitch_m)
     mean_x, mean_y = xp.sum(weight * x, axis=1), xp.sum(weight * y, axis=1)
     away = (x - mean_x[:, None]) ** 2 + (y - mean_y[:, None]) ** 2
     some = hits > 0.0

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from features.events import Events, stations
+from features.events import Events
 from features.lateral.constants import Response
 from features.lateral.cpu_model import ONE, ZERO, freeze_electron, freeze_muon, radii
 from features.lateral.minimise import ELECTRON, MUON, centroid, minimise, start_electron, start_muon
@@ -147,7 +147,7 @@ def _fit_events(
 
 def fit_fused(events: Events) -> RawFit:
     """Fit both lateral distributions of every event, as :func:`features.lateral.reference.fit_reference` does."""
-    here = stations(events.xp)
+    here = events.stations
     where_m = np.flatnonzero(here.has_muon)
     stations_e = (np.arange(here.x_m.size), here.x_m, here.y_m, here.electron_area_m2)
     stations_m = (where_m, here.x_m[where_m], here.y_m[where_m], here.muon_area_m2[where_m])

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from features.bounds import LG_E
-from features.events import Events, stations
+from features.events import Events
 from features.lateral import model
 from features.lateral.constants import Response
 from features.lateral.options import RECIPE
 from features.lateral.reference import RawFit
+from showers.array import DetectorArray
+from showers.kascade import KASCADE
 
 WARPS = 4
 """Events per block: 46 kB of shared memory, below the 48 kB that every device has."""
@@ -19,8 +21,8 @@ LANES = 32
 OPTIONS = ("--std=c++14",)
 
 
-def kernel_source(response: Response) -> str:
-    """Return the kernel's text with its constants."""
+def kernel_source(response: Response, array: DetectorArray = KASCADE) -> str:
+    """Return the kernel's text with its constants and the array's numbers of cells and muon detectors."""
     constants = {
         "soft_m": model.SOFT_M,
         "electron_g_ref": model.ELECTRON_G_REF,
@@ -38,21 +40,23 @@ def kernel_source(response: Response) -> str:
         lines = [f"constexpr float {name} = {value:.9e}f;" for name, value in values.items()]
         head.append(f"namespace {space} {{ {' '.join(lines)} }}")
     body = Path(__file__).with_name("kernel.cu").read_text(encoding="utf-8")
-    return "\n".join([*head, f"#define WARPS {WARPS}", body])
+    return "\n".join(
+        [*head, f"#define WARPS {WARPS}", f"const int N_E = {array.n_cells}, N_M = {array.n_muon_detectors};", body]
+    )
 
 
 @lru_cache(maxsize=4)
-def _kernel(response: Response) -> Any:
+def _kernel(response: Response, array: DetectorArray) -> Any:
     import cupy
 
-    return cupy.RawKernel(kernel_source(response), "fit_events", options=OPTIONS)
+    return cupy.RawKernel(kernel_source(response, array), "fit_events", options=OPTIONS)
 
 
 def fit_cuda(events: Events) -> RawFit:
     """Fit both lateral distributions of every event on the GPU; same result as the reference."""
     import cupy
 
-    here = stations(events.xp)
+    here = events.stations
     n = len(events)
     muon_cells = cupy.flatnonzero(here.has_muon).astype(cupy.int32)
     raw = cupy.empty((n, RawFit.N_COLUMNS), cupy.float32)
@@ -61,5 +65,5 @@ def fit_cuda(events: Events) -> RawFit:
     geometry += [values[muon_cells] for values in (here.x_m, here.y_m, here.muon_area_m2)]
     arguments = [cupy.ascontiguousarray(array) for array in (*planes, *geometry)]
     blocks = (-(-n // WARPS),)
-    _kernel(events.response)(blocks, (WARPS * LANES,), (*arguments, cupy.int32(n), raw))
+    _kernel(events.response, events.array)(blocks, (WARPS * LANES,), (*arguments, cupy.int32(n), raw))
     return RawFit.from_columns([raw[:, k] for k in range(RawFit.N_COLUMNS)])

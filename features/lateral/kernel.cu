@@ -25,7 +25,7 @@ using std::fmaxf; using std::fminf;
 
 #define EACH(k, n) for (int k = lane; k < n; k += LANES)
 
-const int N_E = 256, N_M = 192, N_TERMS = 25, N_RAW = 25;
+const int N_TERMS = 25, N_RAW = 25;  // N_E cells and N_M muon detectors are the array's
 
 // What the lanes of one event share.
 struct Scratch {
@@ -35,8 +35,8 @@ struct Scratch {
 };
 
 struct Stations {
-    const float *x, *y, *area;       // all 256 cells, e/gamma
-    const int *where_m;              // cells of the 192 muon detectors
+    const float *x, *y, *area;       // all cells, e/gamma
+    const int *where_m;              // cells of the muon detectors
     const float *x_m, *y_m, *area_m;
 };
 

@@ -50,7 +50,7 @@ MUON_SHAPE_RANGE = (0.9, 1.7)
 
 @dataclass(frozen=True)
 class Signals:
-    """What the stations measured, in particles; all (n, 256) float32."""
+    """What the stations measured, in particles; all (n, cells) float32."""
 
     electron: Any
     electron_area_m2: Any
@@ -67,7 +67,7 @@ class Signals:
 
 @dataclass(frozen=True)
 class Frozen:
-    """What a minimisation keeps fixed; all (n, 256) float32."""
+    """What a minimisation keeps fixed; all (n, cells) float32."""
 
     area_m2: Any
     """Projected area times the share of the deposit above the threshold."""
@@ -117,7 +117,7 @@ def _limited(deposits_mev: Any, limit_mev: float, xp: ModuleType) -> Any:
 
 
 def offsets(events: Events, core_x_m: Any, core_y_m: Any) -> tuple[Any, Any, Any]:
-    """Return distance from the axis (softened) and its derivatives by the core's x and y, (n, 256) each."""
+    """Return distance from the axis (softened) and its derivatives by the core's x and y, (n, cells) each."""
     xp, here = events.xp, events.stations
     u, v = (component[:, None] for component in events.direction)
     dx, dy = here.x_m - core_x_m[:, None], here.y_m - core_y_m[:, None]
@@ -147,7 +147,7 @@ def muon_density(r_m: Any, level: Any, shape: Any, xp: ModuleType) -> Any:
 
 
 def freeze_electron(measured: Signals, r_m: Any, electrons: Any, muons: Any, xp: ModuleType) -> Frozen:
-    """Freeze the electron channel at densities ``electrons`` and ``muons`` (per m2, (n, 256))."""
+    """Freeze the electron channel at densities ``electrons`` and ``muons`` (per m2, (n, cells))."""
     area, response = measured.electron_area_m2, measured.response
     n_electrons, n_muons = area * electrons, area * muons
     correction = energy_correction(r_m, response, xp)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from features.events import Events, stations
+from features.events import Events
 from features.lateral.constants import Response
 from features.lateral.cpu_model import radii
 from features.lateral.model import MUON_G_REF
@@ -111,7 +111,7 @@ def _sum_events(planes: Any, columns: Any, here: Any, fits: Any, res: Response, 
 
 def sum_fused(events: Events, fit: RawFit) -> Sums:
     """Return the same sums as :func:`features.stations.sums.sum_reference`."""
-    n, here, response = len(events), stations(events.xp), events.response
+    n, here, response = len(events), events.stations, events.response
     fits = np.stack(fit.columns(), axis=1).astype(np.float32)
     azimuth = events.azimuth_deg * np.float32(math.pi / 180.0)
     shape = response.muon_shape_mean

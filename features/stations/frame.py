@@ -25,7 +25,7 @@ from features.lateral.reference import RawFit
 
 @dataclass(frozen=True)
 class Frame:
-    """Planes (n, 256) float32 in particles, NaN-free: events without a fit have ``fitted`` false."""
+    """Planes (n, cells) float32 in particles, NaN-free: events without a fit have ``fitted`` false."""
 
     fitted: Any
     """(n,) bool."""

@@ -9,21 +9,29 @@ from torch import nn
 
 from models.inputs import InputTransform
 from models.networks.learner import NetworkLearner
-from models.networks.parts import N_CELLS, N_CHANNELS
+from models.networks.parts import N_CHANNELS
 from models.training.step import Output
+from showers.array import DetectorArray
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU}
 
 
 class FlatMLP(nn.Module):
-    """Dense layers on 512 cells and S inputs, each followed by batch norm (if wanted), activation and dropout."""
+    """Dense layers on all cells and S inputs, each followed by batch norm (if wanted), activation and dropout."""
 
     def __init__(
-        self, n_inputs: int, n_classes: int, hidden: tuple[int, ...], activation: str, norm: bool, dropout: float
+        self,
+        n_inputs: int,
+        n_classes: int,
+        array: DetectorArray,
+        hidden: tuple[int, ...],
+        activation: str,
+        norm: bool,
+        dropout: float,
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        width = N_CELLS * N_CHANNELS + n_inputs
+        width = array.n_cells * N_CHANNELS + n_inputs
         for size in hidden:
             layers.append(nn.Linear(width, size))
             if norm:
@@ -53,10 +61,10 @@ class FlatMLPLearner(NetworkLearner):
         "channels_last": False,
     }
 
-    def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
+    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
         """Return the MLP."""
         chosen = self.chosen
         hidden = tuple(int(size) for size in chosen["hidden"])
         return FlatMLP(
-            inputs.n_inputs, n_classes, hidden, chosen["activation"], chosen["norm"], float(chosen["dropout"])
+            inputs.n_inputs, n_classes, array, hidden, chosen["activation"], chosen["norm"], float(chosen["dropout"])
         )

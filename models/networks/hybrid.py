@@ -15,6 +15,7 @@ from models.inputs import InputTransform
 from models.networks.learner import NetworkLearner
 from models.networks.parts import N_CHANNELS, mlp
 from models.training.step import Output
+from showers.array import DetectorArray
 
 
 class ChannelAttention(nn.Module):
@@ -86,7 +87,7 @@ class HybridLearner(NetworkLearner):
         "patience": 5,
     }
 
-    def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
+    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
         """Return the hybrid."""
         chosen = self.chosen
         widths = tuple(int(width) for width in chosen["widths"])

@@ -28,9 +28,11 @@ from models.training import augmentation
 from models.training.loading import EventTensors, GridSource
 from models.training.loop import History, predict_logits, train
 from models.training.step import TrainingSettings
+from showers.array import DetectorArray
 from showers.files import atomic_path
+from showers.kascade import KASCADE
 from showers.progress import Progress
-from showers.schema import AGE, GRID_SHAPE, SCALAR_NAMES, InputError
+from showers.schema import AGE, SCALAR_NAMES, InputError
 
 WEIGHTS_FILE = "network.safetensors"
 ALL_SCALARS = (*SCALAR_NAMES, AGE.name)
@@ -69,6 +71,7 @@ class NetworkLearner(Learner):
         self.chosen = check_settings(type(self).__name__, self.settings, known)
         self.training = TrainingSettings(**{name: self.chosen[name] for name in TRAINING_NAMES})
         self.inputs_: InputTransform | None = None
+        self.array_: DetectorArray = KASCADE
         self.class_weights_: np.ndarray | None = None
         self.history_: History | None = None
         self.device_ = "cpu"
@@ -76,16 +79,17 @@ class NetworkLearner(Learner):
     network_: nn.Module
 
     @abstractmethod
-    def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
-        """Return the network: called with (grid (n, 2, 16, 16) float32 or None, inputs (n, S) float32)."""
+    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
+        """Return the network: called with (grid (n, 2, rows, columns) float32 or None, inputs (n, S) float32)."""
 
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
     ) -> Self:
         """Learn from ``train``; see :meth:`models.base.Learner.fit`."""
         check_training(train, valid, self.classes, table=self.needs_table, grid=self.needs_grid)
+        self.array_ = train.array
         if self.needs_grid:
-            check_grids(train, GRID_SHAPE)
+            check_grids(train, self.array_)
         assert train.labels is not None
         self.device_ = device
         self.inputs_ = InputTransform.fit(train, self._columns(train))
@@ -146,6 +150,7 @@ class NetworkLearner(Learner):
         """Return a hash of everything that decides what training gives, the content of the events apart."""
         assert self.inputs_ is not None
         parts = [type(self).__name__, self.classes, self.chosen, seed, self.threads, self.device_, self.inputs_.state()]
+        parts.append(self.array_.digest)
         digest = hashlib.sha256(json.dumps(plain(parts), sort_keys=True).encode())
         for rows in (events.index, valid.index):
             digest.update(np.ascontiguousarray(rows, dtype=np.int64).tobytes())
@@ -162,7 +167,7 @@ class NetworkLearner(Learner):
 
     def _assemble(self, inputs: InputTransform) -> Assembled:
         front = GridFront(self.chosen["grid"]) if self.needs_grid else None
-        return Assembled(front, self.build(inputs, len(self.classes)))
+        return Assembled(front, self.build(inputs, len(self.classes), self.array_))
 
     def _place(self, network: Any, device: str) -> Any:
         network = network.to(device)
@@ -175,7 +180,7 @@ class NetworkLearner(Learner):
         place = torch.device(device)
         grids = None
         if self.needs_grid:
-            grids = GridSource(check_grids(batch, GRID_SHAPE), batch.index, place)
+            grids = GridSource(check_grids(batch, self.array_), batch.index, place)
         labels = weights = None
         if batch.labels is not None:
             labels = torch.as_tensor(np.asarray(batch.labels, dtype=np.int64), device=place)
@@ -200,7 +205,7 @@ class NetworkLearner(Learner):
             n_symmetries = len(augmentation.SYMMETRIES)
             symmetry = torch.randint(n_symmetries, (len(inputs),), generator=generator, device=inputs.device)
             inputs = augmentation.move_vectors(inputs, self.inputs_.pairs, symmetry)
-            grids = None if grids is None else augmentation.move_grids(grids, symmetry)
+            grids = None if grids is None else augmentation.move_grids(grids, symmetry, self.array_)
         if self.chosen["size_jitter"]:
             found = [(k, name) for name in SIZES if (k := self.inputs_.position(name)) is not None]
             scales = [self.chosen["size_jitter"] / self.inputs_.width[k] for k, _ in found]
@@ -238,7 +243,7 @@ class NetworkLearner(Learner):
         """
         scalars = [name for name in self.chosen["scalars"] if name not in table and (age or name != AGE.name)]
         inputs = InputTransform.nominal((*table, *scalars))
-        return sum(parameter.numel() for parameter in self.build(inputs, len(self.classes)).parameters())
+        return sum(parameter.numel() for parameter in self.build(inputs, len(self.classes), self.array_).parameters())
 
     @property
     def n_parameters(self) -> int:
@@ -263,6 +268,7 @@ class NetworkLearner(Learner):
             "inputs": self.inputs_.state(),
             "class_weights": self.class_weights_,
             "device": self.device_,
+            "array": None if self.array_ == KASCADE else self.array_.as_json(),
             "losses": self.history_.losses,
             "best_epoch": self.history_.best_epoch,
         }
@@ -274,6 +280,8 @@ class NetworkLearner(Learner):
         header = read_header(Path(folder), cls.__name__)
         learner = cls(tuple(header["classes"]), header["settings"], threads=header["threads"])
         learner.inputs_ = InputTransform.from_state(header["inputs"])
+        if header.get("array"):
+            learner.array_ = DetectorArray.from_json(header["array"])
         weights = header["class_weights"]
         learner.class_weights_ = None if weights is None else np.asarray(weights, dtype=np.float64)
         learner.history_ = History(header["losses"], header["best_epoch"])
@@ -300,7 +308,7 @@ class Assembled(nn.Module):
         self.network = network
 
     def forward(self, grids: torch.Tensor | None, inputs: torch.Tensor) -> Any:
-        """Return the network's :class:`models.training.step.Output` for raw grids (n, 16, 16, 2) and inputs (n, S)."""
+        """Return the network's :class:`models.training.step.Output` for raw grids and inputs (n, S)."""
         if self.front is not None:
             assert grids is not None
             return self.network(self.front(grids), inputs)

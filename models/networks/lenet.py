@@ -15,9 +15,12 @@ from models.inputs import InputTransform
 from models.networks.learner import NetworkLearner
 from models.networks.parts import N_CHANNELS
 from models.training.step import Output
+from showers.array import DetectorArray
 
-POOLED_SIDE = 3
-"""Side of the last feature map: 16 -> 15 -> 14 -> 12 -> 11 -> 8 -> 4 -> 3."""
+
+def pooled_side(side: int) -> int:
+    """Return the side of the last feature map; 16 cells: 15, 14, 12, 11, 8, 4, 3."""
+    return (side - 8) // 2 - 1
 
 
 class LeNet(nn.Module):
@@ -27,6 +30,7 @@ class LeNet(nn.Module):
         self,
         n_inputs: int,
         n_classes: int,
+        array: DetectorArray,
         channels: int,
         dense: tuple[int, int],
         norm: bool,
@@ -51,7 +55,7 @@ class LeNet(nn.Module):
             *convolution(channels, 2, None),
             nn.Flatten(),
         )
-        n_features = channels * POOLED_SIDE**2
+        n_features = channels * pooled_side(array.grid_shape[0]) * pooled_side(array.grid_shape[1])
         self.auxiliary = nn.Linear(n_features, n_classes) if auxiliary else None
         self.dense = nn.Sequential(
             nn.Linear(n_features + n_inputs, dense[0]),
@@ -87,13 +91,14 @@ class LeNetLearner(NetworkLearner):
         "patience": 6,
     }
 
-    def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
+    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
         """Return the LeNet."""
         chosen = self.chosen
         first, second = (int(width) for width in chosen["dense"])
         return LeNet(
             inputs.n_inputs,
             n_classes,
+            array,
             chosen["channels"],
             (first, second),
             chosen["norm"],

@@ -9,17 +9,16 @@ import torch
 from torch import nn
 
 from models.base import Batch
-from showers.array import HAS_STATION, OUTER
-from showers.schema import GRID_SHAPE, InputError
+from showers.array import CHANNELS
+from showers.schema import InputError
 
-N_CELLS = GRID_SHAPE[0] * GRID_SHAPE[1]
-N_CHANNELS = GRID_SHAPE[2]
+N_CHANNELS = CHANNELS
 FRONT_EVENTS = 20_000
 """Standardisation of the cells is taken from at most this many training events, evenly spaced."""
 
 
 class GridFront(nn.Module):
-    """Raw float16 deposits (n, 16, 16, 2) to float32 channels-first inputs (n, 2, 16, 16).
+    """Raw float16 deposits (n, rows, columns, 2) to float32 channels-first inputs (n, 2, rows, columns).
 
     Parameters
     ----------
@@ -39,7 +38,7 @@ class GridFront(nn.Module):
         self.register_buffer("width", torch.ones(2))
 
     def forward(self, grids: torch.Tensor) -> torch.Tensor:
-        """Return (n, 2, 16, 16) float32."""
+        """Return (n, 2, rows, columns) float32."""
         with torch.autocast(grids.device.type, enabled=False):
             cells = grids.float()
             if self.mode == "log1p":
@@ -54,7 +53,7 @@ def fit_front(front: GridFront, batch: Batch) -> None:
     assert batch.grids is not None
     rows = np.sort(batch.index[:: max(1, len(batch) // FRONT_EVENTS)])
     cells = np.log1p(batch.grids[rows].astype(np.float32))
-    for channel, live in enumerate((HAS_STATION, OUTER)):
+    for channel, live in enumerate((batch.array.has_station, batch.array.has_muon)):
         values = cells[..., channel][:, live]
         front.mean[channel] = float(values.mean(dtype=np.float64))
         front.width[channel] = float(values.std(dtype=np.float64)) or 1.0

@@ -1,6 +1,6 @@
 """Our own network: two readings of one shower whose posteriors are pooled.
 
-The first reads stations: a residual perceptron on the fits, and beside it all 252 stations, empty ones included, as
+The first reads stations: a residual perceptron on the fits, and beside it all stations, empty ones included, as
 tokens in core-centred coordinates (distance to the axis, position along the shower's direction, both deposits), read in
 the light of the scalars and pooled by attention. It is invariant under the array's symmetries by construction, and a
 second head estimates lg A, which tells it that classes have an order. The second reads the picture: convolutions with
@@ -25,6 +25,7 @@ from models.networks.parts import N_CHANNELS
 from models.networks.stations import N_INVARIANT, StationTokens, invariant_inputs
 from models.networks.tabular import ResidualBlock
 from models.training.step import Output
+from showers.array import DetectorArray
 
 LG_A: dict[str, float] = {
     "proton": 0.0,
@@ -63,6 +64,7 @@ class StationNetwork(nn.Module):
         self,
         inputs: InputTransform,
         n_classes: int,
+        array: DetectorArray,
         width: int,
         blocks: int,
         station_width: int,
@@ -71,7 +73,7 @@ class StationNetwork(nn.Module):
         regress: bool,
     ) -> None:
         super().__init__()
-        self.tokens = StationTokens(inputs)
+        self.tokens = StationTokens(inputs, array)
         self.invariant = invariant_inputs(inputs)
         self.embed = nn.Linear(len(self.invariant), width)
         self.first = ResidualBlock(width, width, dropout)
@@ -140,13 +142,13 @@ class PhysicsLearner(NetworkLearner):
         "patience": 5,
     }
 
-    def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
+    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
         """Return the network; the lg A head is there only where the classes have mass numbers."""
         chosen = self.chosen
         sizes = {name: chosen[name] for name in ("width", "blocks", "station_width", "heads", "dropout")}
         regress = set(self.classes) <= set(self.class_values)
         widths = tuple(int(width) for width in chosen["widths"])
         return PhysicsNetwork(
-            StationNetwork(inputs, n_classes, **sizes, regress=regress),
+            StationNetwork(inputs, n_classes, array, **sizes, regress=regress),
             Hybrid(inputs.n_inputs, n_classes, widths, chosen["scalar_width"], chosen["head_width"], chosen["dropout"]),
         )

@@ -11,6 +11,7 @@ from models.inputs import InputTransform
 from models.networks.learner import NetworkLearner
 from models.networks.parts import N_CHANNELS, mlp
 from models.training.step import Output
+from showers.array import DetectorArray
 
 
 class BasicBlock(nn.Module):
@@ -71,7 +72,7 @@ class ResNetLearner(NetworkLearner):
         "patience": 4,
     }
 
-    def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
+    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
         """Return the ResNet."""
         widths = tuple(int(width) for width in self.chosen["widths"])
         return ResNet(inputs.n_inputs, n_classes, widths, self.chosen["blocks"], self.chosen["dropout"])

@@ -19,7 +19,7 @@ from models.networks.learner import NetworkLearner
 from models.networks.parts import Attention, mlp
 from models.networks.stations import N_INVARIANT, N_TOKEN, StationTokens, invariant_inputs
 from models.training.step import Output
-from showers.array import HAS_STATION, SIDE
+from showers.array import DetectorArray
 from showers.schema import InputError
 
 
@@ -27,10 +27,18 @@ class SetTransformer(nn.Module):
     """Tokens of hit stations; in each block the seeds look at the tokens, then at each other."""
 
     def __init__(
-        self, inputs: InputTransform, n_classes: int, width: int, blocks: int, heads: int, seeds: int, dropout: float
+        self,
+        inputs: InputTransform,
+        n_classes: int,
+        array: DetectorArray,
+        width: int,
+        blocks: int,
+        heads: int,
+        seeds: int,
+        dropout: float,
     ) -> None:
         super().__init__()
-        self.tokens = StationTokens(inputs)
+        self.tokens = StationTokens(inputs, array)
         self.invariant = invariant_inputs(inputs)
         self.embed = mlp((N_INVARIANT, width, width))
         self.scalars = mlp((len(self.invariant), 2 * width, width), dropout=dropout)
@@ -41,7 +49,7 @@ class SetTransformer(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(n_features), nn.Dropout(dropout), mlp((n_features, width, n_classes)))
 
     def forward(self, grid: torch.Tensor, inputs: torch.Tensor, hidden: torch.Tensor | None = None) -> Output:
-        """Return class logits; stations in ``hidden`` (n, 252) bool are left out of the set."""
+        """Return class logits; stations in ``hidden`` (n, S) bool are left out of the set."""
         with torch.autocast(grid.device.type, enabled=False):
             tokens, present = self.tokens(grid, inputs)
         if hidden is not None:
@@ -77,25 +85,25 @@ class SetTransformerLearner(NetworkLearner):
         "channels_last": False,
     }
 
-    def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
+    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
         """Return the set transformer."""
         names = ("width", "blocks", "heads", "seeds", "dropout")
-        return SetTransformer(inputs, n_classes, *(self.chosen[name] for name in names))
+        return SetTransformer(inputs, n_classes, array, *(self.chosen[name] for name in names))
 
     def attribute(self, batch: Batch) -> np.ndarray:
         """Return how much each station speaks for each class: log-posterior with it minus without it.
 
-        Exact, by leaving out one hit station at a time (some 250 evaluations an event).
+        Exact, by leaving out one hit station at a time (an evaluation per station and event).
 
         Returns
         -------
         numpy.ndarray
-            (n, 16, 16, C) float64, nats; zero where no station was hit.
+            (n, rows, columns, C) float64, nats; zero where no station was hit.
         """
         self._check_fitted()
         n_classes = len(self.classes)
-        out = np.zeros((len(batch), SIDE * SIDE, n_classes))
-        cells = np.flatnonzero(HAS_STATION)
+        out = np.zeros((len(batch), self.array_.n_cells, n_classes))
+        cells = self.array_.cells
         hide = torch.cat([torch.zeros(1, len(cells), dtype=torch.bool), torch.eye(len(cells), dtype=torch.bool)])
         network: Any = self.network_
         with self._environment("cpu"):
@@ -108,15 +116,17 @@ class SetTransformerLearner(NetworkLearner):
                     logits = network.network(grid, one.inputs.expand(len(hide), -1), hide).logits
                 log_p = self._log_posterior(logits)
                 out[k, cells] = log_p[0] - log_p[1:]
-        return out.reshape(len(batch), SIDE, SIDE, n_classes)
+        return out.reshape(len(batch), *self.array_.grid_shape[:2], n_classes)
 
 
 class HitTransformer(nn.Module):
     """Transformer encoder over hits as they are (array coordinates), mean over hits, head that sees the scalars."""
 
-    def __init__(self, inputs: InputTransform, n_classes: int, width: int, layers: int, heads: int) -> None:
+    def __init__(
+        self, inputs: InputTransform, n_classes: int, array: DetectorArray, width: int, layers: int, heads: int
+    ) -> None:
         super().__init__()
-        self.tokens = StationTokens(inputs)
+        self.tokens = StationTokens(inputs, array)
         self.embed = nn.Linear(N_TOKEN, width)
         self.layers = nn.ModuleList(Attention(width, heads) for _ in range(layers))
         self.head = mlp((width + inputs.n_inputs, 2 * width, n_classes))
@@ -150,9 +160,9 @@ class HitTransformerLearner(NetworkLearner):
         "channels_last": False,
     }
 
-    def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
+    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
         """Return the encoder."""
-        return HitTransformer(inputs, n_classes, self.chosen["width"], self.chosen["layers"], self.chosen["heads"])
+        return HitTransformer(inputs, n_classes, array, *(self.chosen[name] for name in ("width", "layers", "heads")))
 
 
 def pack(tokens: torch.Tensor, present: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from models.inputs import AZIMUTH, VECTOR_SCALE_M, VECTORS, ZENITH, InputTransform
-from showers.array import HAS_STATION, INNER, OUTER, X_M, Y_M
+from showers.array import DetectorArray
 
 DIRECTION_SCALE = 2.0
 """Inputs hold the horizontal direction of arrival times this (see :mod:`models.inputs`)."""
@@ -28,10 +28,10 @@ N_TOKEN = N_INVARIANT + 2
 
 
 class StationTokens(nn.Module):
-    """Raw grids (n, 2, 16, 16) in MeV to tokens (n, 252, 11) and hits (n, 252).
+    """Raw grids (n, 2, rows, columns) in MeV to tokens (n, S, 11) and hits (n, S) of the S stations.
 
     Entries: distance to the axis, its logarithm, distance along the shower's direction, both deposits, both hit flags,
-    inner station, muon detector present; then x and y relative to the core.
+    no muon detector, muon detector; then x and y relative to the core.
     """
 
     x_m: torch.Tensor
@@ -40,22 +40,24 @@ class StationTokens(nn.Module):
     cells: torch.Tensor
     area: torch.Tensor
 
-    def __init__(self, inputs: InputTransform) -> None:
+    def __init__(self, inputs: InputTransform, array: DetectorArray) -> None:
         super().__init__()
         pairs = dict(zip(inputs.vectors, inputs.pairs, strict=True))
         self.core = pairs.get(VECTORS[0])
         self.direction = pairs.get((ZENITH, AZIMUTH))
-        cells = np.flatnonzero(HAS_STATION)
-        fixed = np.stack([INNER.ravel()[cells], OUTER.ravel()[cells]], axis=1)
-        self.register_buffer("x_m", torch.tensor(X_M.ravel()[cells], dtype=torch.float32), persistent=False)
-        self.register_buffer("y_m", torch.tensor(Y_M.ravel()[cells], dtype=torch.float32), persistent=False)
-        self.register_buffer("fixed", torch.tensor(fixed, dtype=torch.float32), persistent=False)
-        self.register_buffer("cells", torch.tensor(cells), persistent=False)
-        # Inner stations have twice the area of the others.
-        self.register_buffer("area", 1.0 + self.fixed[:, 0], persistent=False)
+
+        def plane(values: np.ndarray) -> torch.Tensor:
+            return torch.tensor(values.ravel()[array.cells], dtype=torch.float32)
+
+        self.register_buffer("x_m", plane(array.x_m), persistent=False)
+        self.register_buffer("y_m", plane(array.y_m), persistent=False)
+        self.register_buffer("fixed", torch.stack([plane(array.no_muon), plane(array.has_muon)], 1), persistent=False)
+        self.register_buffer("cells", torch.tensor(array.cells), persistent=False)
+        area = plane(array.electron_area_m2)
+        self.register_buffer("area", area / area.min(), persistent=False)
 
     def forward(self, grid: torch.Tensor, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return tokens (n, 252, 11) float32 and which stations were hit (n, 252) bool."""
+        """Return tokens (n, S, 11) float32 and which stations were hit (n, S) bool."""
         deposits = grid.flatten(2)[:, :, self.cells]
         core = self._core(deposits[:, 0], inputs)
         dx_m, dy_m = self.x_m - core[:, :1], self.y_m - core[:, 1:]

@@ -14,6 +14,7 @@ from torch import nn
 from models.inputs import InputTransform
 from models.networks.learner import NetworkLearner
 from models.training.step import Output
+from showers.array import DetectorArray
 
 
 class ResidualBlock(nn.Module):
@@ -65,7 +66,7 @@ class TabularMLP(NetworkLearner):
         "precision": "float32",
     }
 
-    def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
+    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
         """Return the residual MLP."""
         chosen = self.chosen
         return ResidualMLP(

@@ -1,4 +1,4 @@
-"""A vision transformer (arXiv:2010.11929) on 4 x 4 patches: 16 tokens of the grid and one of the scalars."""
+"""A vision transformer (arXiv:2010.11929) on 4 x 4 patches: a token each, and one of the scalars."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from torch import nn
 
 from models.inputs import InputTransform
 from models.networks.learner import NetworkLearner
-from models.networks.parts import N_CELLS, N_CHANNELS, Attention, mlp
+from models.networks.parts import N_CHANNELS, Attention, mlp
 from models.training.step import Output
+from showers.array import DetectorArray
+from showers.schema import InputError
 
 PATCH = 4
 
@@ -18,11 +20,23 @@ PATCH = 4
 class ViT(nn.Module):
     """Patches to tokens, encoder layers (norm first), head on the scalars' token."""
 
-    def __init__(self, n_inputs: int, n_classes: int, width: int, layers: int, heads: int, dropout: float) -> None:
+    def __init__(
+        self,
+        n_inputs: int,
+        n_classes: int,
+        array: DetectorArray,
+        width: int,
+        layers: int,
+        heads: int,
+        dropout: float,
+    ) -> None:
         super().__init__()
+        rows, columns, _ = array.grid_shape
+        if rows % PATCH or columns % PATCH:
+            raise InputError(f"array {array.name} has {rows} x {columns} cells, which patches of {PATCH} do not divide")
         self.patches = nn.Conv2d(N_CHANNELS, width, PATCH, stride=PATCH)
         self.scalars = mlp((n_inputs, 96, width))
-        self.position = nn.Parameter(0.02 * torch.randn(1, N_CELLS // PATCH**2 + 1, width))
+        self.position = nn.Parameter(0.02 * torch.randn(1, array.n_cells // PATCH**2 + 1, width))
         self.layers = nn.ModuleList(Attention(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = mlp((width, width, n_classes), dropout=dropout)
@@ -54,8 +68,8 @@ class ViTLearner(NetworkLearner):
         "patience": 4,
     }
 
-    def build(self, inputs: InputTransform, n_classes: int) -> nn.Module:
+    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
         """Return the transformer."""
         chosen = self.chosen
         names = ("width", "layers", "heads", "dropout")
-        return ViT(inputs.n_inputs, n_classes, *(chosen[name] for name in names))
+        return ViT(inputs.n_inputs, n_classes, array, *(chosen[name] for name in names))

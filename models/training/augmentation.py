@@ -6,10 +6,15 @@ that every direction turns along: the azimuth, the core, any other vector among 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
+from scipy.spatial import KDTree
 
-from showers.array import PITCH_M, SIDE, X_M, Y_M
+from showers.array import DetectorArray
+from showers.kascade import KASCADE
+from showers.schema import InputError
 
 SYMMETRIES: np.ndarray = np.array(
     [[[a, 0], [0, b]] for a in (1, -1) for b in (1, -1)] + [[[0, a], [b, 0]] for a in (1, -1) for b in (1, -1)],
@@ -18,33 +23,43 @@ SYMMETRIES: np.ndarray = np.array(
 """(8, 2, 2): matrices M of the square's symmetries; a shower at ``(x, y)`` moves to ``M (x, y)``. First: identity."""
 
 
-def _cell_sources() -> np.ndarray:
-    positions = np.stack([X_M.ravel(), Y_M.ravel()])
-    sources = np.empty((len(SYMMETRIES), SIDE * SIDE), dtype=np.int64)
+@lru_cache(maxsize=8)
+def cell_sources(array: DetectorArray) -> np.ndarray:
+    """Return (8, cells) int64: the flat cell from which each cell of the moved grid takes its content.
+
+    Raises
+    ------
+    InputError
+        If the array has no such symmetry: a cell would move off the grid, or onto another kind of station.
+    """
+    positions = np.stack([array.x_m.ravel(), array.y_m.ravel()])
+    sources = np.empty((len(SYMMETRIES), array.n_cells), dtype=np.int64)
     for k, matrix in enumerate(SYMMETRIES):
-        x_m, y_m = matrix.T @ positions  # the inverse of an orthogonal matrix
-        column = np.rint(x_m / PITCH_M + (SIDE - 1) / 2).astype(np.int64)
-        row = np.rint(y_m / PITCH_M + (SIDE - 1) / 2).astype(np.int64)
-        sources[k] = row * SIDE + column
+        moved = matrix.T @ positions  # the inverse of an orthogonal matrix
+        distance, sources[k] = KDTree(positions.T).query(moved.T)
+        same = all(
+            np.array_equal(area.ravel()[sources[k]], area.ravel())
+            for area in (array.electron_area_m2, array.muon_area_m2)
+        )
+        if distance.max() > 0.01 * array.pitch_m or not same:
+            raise InputError(f"array {array.name} is not symmetric like a square: train with augment=false")
     return sources
 
 
-CELL_SOURCES: np.ndarray = _cell_sources()
-"""(8, 256) int64: the flat cell from which each cell of the moved grid takes its content."""
-
-
-def move_grids(grids: torch.Tensor, symmetry: torch.Tensor) -> torch.Tensor:
+def move_grids(grids: torch.Tensor, symmetry: torch.Tensor, array: DetectorArray = KASCADE) -> torch.Tensor:
     """Return each grid moved by its own symmetry; channels stay what they are.
 
     Parameters
     ----------
     grids
-        (n, 16, 16, 2).
+        (n, rows, columns, 2).
     symmetry
         (n,) int64, numbers of :data:`SYMMETRIES`.
+    array
+        The stations.
     """
-    sources = torch.from_numpy(CELL_SOURCES).to(grids.device)[symmetry]
-    flat = grids.reshape(len(grids), SIDE * SIDE, -1)
+    sources = torch.from_numpy(cell_sources(array)).to(grids.device)[symmetry]
+    flat = grids.reshape(len(grids), array.n_cells, -1)
     rows = torch.arange(len(grids), device=grids.device)[:, None]
     return flat[rows, sources].reshape(grids.shape)
 

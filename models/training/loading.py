@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from showers.schema import GRID_SHAPE
-
 RESIDENT_BYTES = 1 << 30
 """Grids of a fold up to this size are held in the host's memory: a million events."""
 RESIDENT_SHARE = 0.5
@@ -26,7 +24,7 @@ class GridSource:
     Parameters
     ----------
     grids
-        (N, 16, 16, 2) float16 memory map of the whole dataset.
+        (N, rows, columns, 2) float16 memory map of the whole dataset.
     index
         (n,) int64 rows of these events.
     device
@@ -39,7 +37,7 @@ class GridSource:
         self, grids: np.ndarray, index: np.ndarray, device: torch.device, *, resident: bool | None = None
     ) -> None:
         self.grids, self.index, self.device = grids, np.asarray(index, dtype=np.int64), device
-        size = len(index) * int(np.prod(GRID_SHAPE)) * 2
+        size = len(index) * int(np.prod(grids.shape[1:])) * 2
         if resident is None:
             resident = size <= _room(device)
         self.held: torch.Tensor | None = None
@@ -47,7 +45,7 @@ class GridSource:
             self.held = torch.from_numpy(_read(grids, self.index)).to(device)
 
     def fetch(self, positions: np.ndarray) -> torch.Tensor:
-        """Return (len(positions), 16, 16, 2) float16 on the device."""
+        """Return (len(positions), rows, columns, 2) float16 on the device."""
         if self.held is not None:
             return self.held[torch.from_numpy(positions).to(self.device)]
         grids = torch.from_numpy(_read(self.grids, self.index[positions]))
@@ -130,7 +128,7 @@ def read_ahead(items: Iterable[torch.Tensor], depth: int = READ_AHEAD) -> Iterat
 def _read(grids: np.ndarray, rows: np.ndarray) -> np.ndarray:
     # In ascending order the memory map is read forwards; a copy, since torch wants writable memory.
     order = np.argsort(rows, kind="stable")
-    out = np.empty((len(rows), *GRID_SHAPE), dtype=np.float16)
+    out = np.empty((len(rows), *grids.shape[1:]), dtype=np.float16)
     out[order] = grids[rows[order]]
     return out
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from showers import array
 from showers.lateral import axis_distance
 from showers.simulation.blocks import Events
 
@@ -23,20 +22,20 @@ CLOCK_NS = 1.0
 
 
 def arrival_times(events: Events, rng: np.random.Generator) -> np.ndarray:
-    """Return the arrival times at the e/gamma detectors, (n, 16, 16) float32, ns.
+    """Return the arrival times at the e/gamma detectors, (n, rows, columns) float32, ns.
 
     Times count from the event's earliest station, which reads a hundredth of a nanosecond; 0 means no hit.
     """
-    primaries, rows = events.showers.primaries, events.rows
+    primaries, rows, array = events.showers.primaries, events.rows, events.array
 
     def column(values: np.ndarray) -> np.ndarray:
         return values[rows, None, None]
 
     core_x_m, core_y_m = column(primaries.core_x_m), column(primaries.core_y_m)
     zenith_deg, azimuth_deg = column(primaries.zenith_deg), column(primaries.azimuth_deg)
-    r_m = axis_distance(array.X_M, array.Y_M, core_x_m, core_y_m, zenith_deg, azimuth_deg)
+    r_m = axis_distance(array.x_m, array.y_m, core_x_m, core_y_m, zenith_deg, azimuth_deg)
     azimuth = np.radians(azimuth_deg)
-    towards = (array.X_M - core_x_m) * np.cos(azimuth) + (array.Y_M - core_y_m) * np.sin(azimuth)
+    towards = (array.x_m - core_x_m) * np.cos(azimuth) + (array.y_m - core_y_m) * np.sin(azimuth)
     plane_ns = -towards * np.sin(np.radians(zenith_deg)) / LIGHT_M_PER_NS
     deposit = events.grids[..., 0]
     particles = np.maximum(np.rint(deposit / PARTICLE_MEV), 1.0)

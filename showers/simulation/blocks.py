@@ -13,6 +13,8 @@ import numpy as np
 import polars as pl
 
 from showers import cuts
+from showers.array import DetectorArray
+from showers.kascade import KASCADE
 from showers.schema import TASKS, Task
 from showers.simulation.cascade import Showers, develop
 from showers.simulation.deposits import CLUMP_AMPLITUDE
@@ -46,6 +48,7 @@ class BlockJob:
     """How many times each shower is thrown, at different cores."""
     preselect: bool = True
     """With cuts, skip showers that have no chance to pass before they are read out."""
+    array: DetectorArray = KASCADE
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,11 @@ class Events:
     rows: np.ndarray
     """Indices of the accepted events among the showers."""
     grids: np.ndarray
-    """(n, 16, 16, 2) float32, MeV."""
+    """(n, rows, columns, 2) float32, MeV."""
     event: Reconstructed
     group: np.ndarray
     """(n,) int64: number of the shower; equal where a shower was reused."""
+    array: DetectorArray
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -141,12 +145,12 @@ def simulate_block(job: BlockJob, block: int) -> Events:
         rows = np.flatnonzero(
             (showers.lg_ne > PRESELECTION_LG_NE) & (showers.primaries.zenith_deg < PRESELECTION_ZENITH_DEG)
         )
-    readings = read_out(showers, rows, job.settings, keys, modes)
+    readings = read_out(showers, rows, job.settings, keys, modes, job.array)
     fired = triggered(readings.largest_cluster, job.settings.trigger)
     rows, readings = rows[fired], readings.take(fired)
     event = reconstruct(showers, rows, readings, job.settings, errors[:, rows], chance[:, rows])
     good = np.flatnonzero(kept(event, job.settings.trigger) & passes(event, job.cuts))
-    return Events(showers, rows[good], readings.take(good).grids(), event.take(good), group[rows[good]])
+    return Events(showers, rows[good], readings.take(good).grids(), event.take(good), group[rows[good]], job.array)
 
 
 def generator(job: BlockJob, *number: int) -> np.random.Generator:

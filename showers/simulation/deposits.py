@@ -12,19 +12,10 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from showers import array
 from showers.kernels import kernel
 from showers.simulation import deviates
+from showers.simulation.stations import Stations
 
-CELLS = np.flatnonzero(array.HAS_STATION.ravel())
-"""(252,) cell number of each station."""
-X_M = array.X_M.ravel()[CELLS].astype(np.float32)
-Y_M = array.Y_M.ravel()[CELLS].astype(np.float32)
-ELECTRON_AREA_M2 = array.ELECTRON_AREA_M2.ravel()[CELLS].astype(np.float32)
-MUON_AREA_M2 = array.MUON_DETECTOR_AREA_M2.ravel()[CELLS].astype(np.float32)
-"""(252,) m2, 0 for the inner stations, which have no muon detector."""
-CLUSTER = array.CLUSTER.ravel()[CELLS]
-N_CLUSTERS = int(CLUSTER.max()) + 1
 FEW = 1.0
 """Below this expected number of particles, of all kinds together, one count is drawn and split by kind."""
 CLUMP_AMPLITUDE = np.sqrt([1 / 3, 0.15, 0.0625, 0.0625, 0.0625, 0.0625])
@@ -36,9 +27,6 @@ CLUMP_ELECTRONS = 0.5
 """Clumping is not simulated where fewer electrons than this are expected in a station."""
 CLUMP_FLAT_M = 15.0
 """Inside this radius the fluctuation falls linearly towards the axis [m]."""
-N_STATIONS = array.N_STATIONS
-STREAMS = deviates.stream_offsets(4 * N_STATIONS + 1)
-"""Random streams of an event: e/gamma detectors, muon detectors, dead stations, muon outage; the last is its own."""
 
 
 class Response(NamedTuple):
@@ -71,55 +59,58 @@ def draw_deposits(
     modes: np.ndarray,
     keys: np.ndarray,
     c: Response,
+    here: Stations,
     trigger_stations: int,
     electron: np.ndarray,
     muon: np.ndarray,
     hits: np.ndarray,
     largest: np.ndarray,
 ) -> None:
-    """Draw the readings of n showers into ``electron``, ``muon`` (n, 252), ``hits`` and ``largest`` (n,).
+    """Draw the readings of n showers into ``electron``, ``muon`` (n, S), ``hits`` and ``largest`` (n,).
 
     Parameters are what the stations expect (:func:`showers.simulation.detector.expected`), the cosine of the zenith,
-    core and clumping of each shower, its clumping modes (n, 6, 2) and its random key. Without a trigger (so many hit
+    core and clumping of each shower, its clumping modes (n, 6, 2) and its random key, the detector's constants and the
+    S stations of the array. Without a trigger (so many hit
     e/gamma stations in a cluster) the muon detectors are not drawn.
     """
     state = np.empty(1, dtype=np.uint64)
-    clusters = np.empty(N_CLUSTERS, dtype=np.int64)
+    n_stations = len(here.x_m)
+    clusters = np.empty(here.cluster.max() + 1, dtype=np.int64)
     for k in range(len(keys)):
         clusters[:] = 0
         core_x, core_y, sigma = core_and_sigma[k]
-        for j in range(N_STATIONS):
-            deviates.start(state, keys[k], STREAMS[j])
+        for j in range(n_stations):
+            deviates.start(state, keys[k], here.streams[j])
             mean_e = mean_electrons[k, j]
             if sigma > 0.0 and mean_e > CLUMP_ELECTRONS:
-                mean_e *= max(0.0, 1.0 + sigma * _clump(state, modes[k], X_M[j] - core_x, Y_M[j] - core_y))
-            mean_mu = muon_density[k, j] * ELECTRON_AREA_M2[j]
+                mean_e *= max(0.0, 1.0 + sigma * _clump(state, modes[k], here.x_m[j] - core_x, here.y_m[j] - core_y))
+            mean_mu = muon_density[k, j] * here.electron_area_m2[j]
             u = deviates.uniform(state)
             if u < 1.0 - (mean_e + mean_mu + c.electron_stray):
                 continue  # u is below exp(-sum), the probability of no particle: the usual case, decided cheaply
             deposit = _electron_deposit(state, u, mean_e, mean_mu, per_electron[k, j], cosine[k], c)
-            if deposit > 0.0 and not _is_dead(state, keys[k], j, c.dead):
+            if deposit > 0.0 and not _is_dead(state, keys[k], here.streams[2 * n_stations + j], c.dead):
                 electron[k, j] = deposit
                 hits[k] += 1
-                clusters[CLUSTER[j]] += 1
+                clusters[here.cluster[j]] += 1
         largest[k] = clusters.max()
         if largest[k] < trigger_stations:
             continue
-        alive = _alive(state, keys[k], c.muon_outage)
-        for j in range(N_STATIONS):
-            if MUON_AREA_M2[j] == 0.0:
+        alive = _alive(state, keys[k], here.streams[4 * n_stations], c.muon_outage)
+        for j in range(n_stations):
+            if here.muon_area_m2[j] == 0.0:
                 continue
             if alive < 1.0:
-                deviates.start(state, keys[k], STREAMS[3 * N_STATIONS + j])
+                deviates.start(state, keys[k], here.streams[3 * n_stations + j])
                 if deviates.uniform(state) > alive:
                     continue
-            deviates.start(state, keys[k], STREAMS[N_STATIONS + j])
-            mean_mu = muon_density[k, j] * MUON_AREA_M2[j]
+            deviates.start(state, keys[k], here.streams[n_stations + j])
+            mean_mu = muon_density[k, j] * here.muon_area_m2[j]
             u = deviates.uniform(state)
             if u < 1.0 - (mean_mu + mean_punch[k, j] + c.muon_stray):
                 continue
             deposit = _muon_deposit(state, u, mean_mu, mean_punch[k, j], cosine[k], c)
-            if deposit > 0.0 and not _is_dead(state, keys[k], j, c.dead):
+            if deposit > 0.0 and not _is_dead(state, keys[k], here.streams[2 * n_stations + j], c.dead):
                 muon[k, j] = deposit
 
 
@@ -137,20 +128,20 @@ def _clump(state: np.ndarray, modes: np.ndarray, dx: float, dy: float) -> float:
 
 
 @numba.njit
-def _alive(state: np.ndarray, key: np.uint64, outage: float) -> float:
+def _alive(state: np.ndarray, key: np.uint64, stream: np.uint64, outage: float) -> float:
     """Return which share of the muon detectors gives data in this event: all, or in an outage a uniform share."""
     if outage == 0.0:
         return 1.0
-    deviates.start(state, key, STREAMS[4 * N_STATIONS])
+    deviates.start(state, key, stream)
     return deviates.uniform(state) if deviates.uniform(state) < outage else 1.0
 
 
 @numba.njit
-def _is_dead(state: np.ndarray, key: np.uint64, station: int, probability: float) -> bool:
+def _is_dead(state: np.ndarray, key: np.uint64, stream: np.uint64, probability: float) -> bool:
     """Return whether a station is dead for this event: in both its detectors, or in none."""
     if probability == 0.0:
         return False
-    deviates.start(state, key, STREAMS[2 * N_STATIONS + station])
+    deviates.start(state, key, stream)
     return deviates.uniform(state) < probability
 
 

@@ -1,4 +1,4 @@
-"""From showers to readings: what the 252 stations can expect of a shower, and what they read.
+"""From showers to readings: what the stations of the array can expect of a shower, and what they read.
 
 Expected particle numbers come from the lateral distributions, in float32 and in chunks that stay in the cache;
 :mod:`showers.simulation.deposits` then draws counts and deposits.
@@ -11,21 +11,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from showers import array
+from showers.array import DetectorArray
+from showers.kascade import KASCADE
 from showers.lateral import axis_distance, rho_electron, rho_muon
 from showers.simulation.cascade import Showers
 from showers.simulation.deposits import (
-    CELLS,
     CLUMP_NEGLIGIBLE,
-    ELECTRON_AREA_M2,
-    MUON_AREA_M2,
-    X_M,
-    Y_M,
     Response,
     draw_deposits,
 )
 from showers.simulation.settings import Settings
 from showers.simulation.spectrum import PHOTON
+from showers.simulation.stations import stations_of
 
 CHUNK = 256
 """Showers at once: their density arrays (0.26 MB each) stay in the second-level cache."""
@@ -35,24 +32,26 @@ class Readings(NamedTuple):
     """What the array recorded."""
 
     electron: np.ndarray
-    """(N, 252) float32, MeV in the e/gamma detectors."""
+    """(N, S) float32, MeV in the e/gamma detectors of the S stations."""
     muon: np.ndarray
-    """(N, 252) float32, MeV in the muon detectors; not filled without a trigger."""
+    """(N, S) float32, MeV in the muon detectors; not filled without a trigger."""
     hits: np.ndarray
     """(N,) int64: e/gamma stations above threshold."""
     largest_cluster: np.ndarray
-    """(N,) int64: most of them in one cluster of 4 x 4."""
+    """(N,) int64: most of them in one trigger cluster."""
+    array: DetectorArray
 
     def take(self, rows: np.ndarray) -> Readings:
         """Return the given events."""
-        return Readings(*(values[rows] for values in self))
+        electron, muon, hits, largest = (values[rows] for values in self[:4])
+        return Readings(electron, muon, hits, largest, self.array)
 
     def grids(self) -> np.ndarray:
-        """Return (N, 16, 16, 2) float32, MeV per station."""
-        cells = np.zeros((len(self.hits), array.SIDE**2, 2), dtype=np.float32)
-        cells[:, CELLS, 0] = self.electron
-        cells[:, CELLS, 1] = self.muon
-        return cells.reshape(-1, array.SIDE, array.SIDE, 2)
+        """Return (N, rows, columns, 2) float32, MeV per station."""
+        cells = np.zeros((len(self.hits), self.array.n_cells, 2), dtype=np.float32)
+        cells[:, self.array.cells, 0] = self.electron
+        cells[:, self.array.cells, 1] = self.muon
+        return cells.reshape(-1, *self.array.grid_shape)
 
 
 def energy_per_electron(r_m: np.ndarray, settings: Settings) -> np.ndarray:
@@ -85,7 +84,14 @@ def clump_sigma(showers: Showers, settings: Settings) -> np.ndarray:
     return np.where((mass == PHOTON) | (sigma < CLUMP_NEGLIGIBLE), 0.0, sigma)
 
 
-def read_out(showers: Showers, rows: np.ndarray, settings: Settings, keys: np.ndarray, modes: np.ndarray) -> Readings:
+def read_out(
+    showers: Showers,
+    rows: np.ndarray,
+    settings: Settings,
+    keys: np.ndarray,
+    modes: np.ndarray,
+    array: DetectorArray = KASCADE,
+) -> Readings:
     """Simulate the stations' deposits of the showers in ``rows``.
 
     Parameters
@@ -100,13 +106,16 @@ def read_out(showers: Showers, rows: np.ndarray, settings: Settings, keys: np.nd
         (N,) uint64: one random key per shower.
     modes
         (N, 6, 2) standard normal: azimuthal modes of the clumping.
+    array
+        The stations.
     """
-    n = len(rows)
+    n, n_stations = len(rows), array.n_stations
     readings = Readings(
-        electron=np.zeros((n, len(CELLS)), dtype=np.float32),
-        muon=np.zeros((n, len(CELLS)), dtype=np.float32),
+        electron=np.zeros((n, n_stations), dtype=np.float32),
+        muon=np.zeros((n, n_stations), dtype=np.float32),
         hits=np.zeros(n, dtype=np.int64),
         largest_cluster=np.zeros(n, dtype=np.int64),
+        array=array,
     )
     values = settings.detector.model_dump()
     response = Response(**{name: float(values[name]) for name in Response._fields})
@@ -116,22 +125,23 @@ def read_out(showers: Showers, rows: np.ndarray, settings: Settings, keys: np.nd
         chosen = rows[part]
         primaries = showers.primaries
         draw_deposits(
-            *expected(showers, chosen, settings),
+            *expected(showers, chosen, settings, array),
             np.cos(np.radians(primaries.zenith_deg[chosen])),
             np.column_stack([primaries.core_x_m[chosen], primaries.core_y_m[chosen], sigma[chosen]]),
             modes[chosen],
             keys[chosen],
             response,
+            stations_of(array),
             settings.trigger.stations,
-            *(values[part] for values in readings),
+            *(values[part] for values in readings[:4]),
         )
     return readings
 
 
 def expected(
-    showers: Showers, rows: np.ndarray, settings: Settings
+    showers: Showers, rows: np.ndarray, settings: Settings, array: DetectorArray = KASCADE
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return what the stations can expect of the showers in ``rows``, (n, 252) float32 each.
+    """Return what the stations can expect of the showers in ``rows``, (n, S) float32 each.
 
     Returns
     -------
@@ -148,13 +158,13 @@ def expected(
     def column(values: np.ndarray) -> np.ndarray:
         return values[rows].astype(np.float32)[:, None]
 
-    p = showers.primaries
+    p, here = showers.primaries, stations_of(array)
     zenith = column(p.zenith_deg)
-    r_m = axis_distance(X_M, Y_M, column(p.core_x_m), column(p.core_y_m), zenith, column(p.azimuth_deg))
+    r_m = axis_distance(here.x_m, here.y_m, column(p.core_x_m), column(p.core_y_m), zenith, column(p.azimuth_deg))
     cosine = np.cos(np.radians(zenith))
     n_e, n_mu = column(10.0**showers.lg_ne), column(10.0**showers.lg_nmu)
     electrons = rho_electron(r_m, n_e, column(showers.age), settings.shape.electron_r0_m)
     muons = rho_muon(r_m, n_mu * cosine, column(showers.muon_age))
-    punch = electrons * punch_through(r_m, column(p.mass) == PHOTON, settings) * MUON_AREA_M2
-    through = (electrons * cosine + settings.detector.electrons_per_muon * muons) * ELECTRON_AREA_M2
+    punch = electrons * punch_through(r_m, column(p.mass) == PHOTON, settings) * here.muon_area_m2
+    through = (electrons * cosine + settings.detector.electrons_per_muon * muons) * here.electron_area_m2
     return through, muons, punch, energy_per_electron(r_m, settings)

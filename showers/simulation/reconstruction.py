@@ -13,10 +13,10 @@ import numpy as np
 
 from showers.lateral import MIN_R_M, axis_distance, electron_normalisation, rho_muon
 from showers.simulation.cascade import Showers, mean_muon_age
-from showers.simulation.deposits import ELECTRON_AREA_M2, MUON_AREA_M2, X_M, Y_M
 from showers.simulation.detector import CHUNK, Readings, energy_per_electron
 from showers.simulation.settings import Settings, Trigger
 from showers.simulation.spectrum import PHOTON
+from showers.simulation.stations import stations_of
 
 REFERENCE_HITS = 60.0
 """Hit stations at which the errors of core and direction are quoted [g]."""
@@ -137,18 +137,21 @@ def sizes(
     """
     axes = np.column_stack([core_x_m, core_y_m, zenith_deg, azimuth_deg]).astype(np.float32)
     lg_ne, lg_nmu, age = (np.empty(len(axes)) for _ in range(3))
+    here = stations_of(readings.array)
     for begin in range(0, len(axes), CHUNK):
         part = slice(begin, begin + CHUNK)
         core_x, core_y, zenith, azimuth = (column[:, None] for column in axes[part].T)
-        r_m = axis_distance(X_M, Y_M, core_x, core_y, zenith, azimuth)
+        r_m = axis_distance(here.x_m, here.y_m, core_x, core_y, zenith, azimuth)
         cosine = np.cos(np.radians(zenith))
-        lg_nmu[part], rho_mu = muon_number(readings.muon[part], r_m, cosine, settings)
-        lg_ne[part], age[part] = electron_number(readings.electron[part], r_m, cosine, rho_mu, settings)
+        lg_nmu[part], rho_mu = muon_number(readings.muon[part], r_m, here.muon_area_m2 * cosine, cosine, settings)
+        lg_ne[part], age[part] = electron_number(
+            readings.electron[part], r_m, here.electron_area_m2 * cosine, cosine, rho_mu, settings
+        )
     return lg_ne, lg_nmu, age
 
 
 def muon_number(
-    deposit: np.ndarray, r_m: np.ndarray, cosine: np.ndarray, settings: Settings
+    deposit: np.ndarray, r_m: np.ndarray, area_m2: np.ndarray, cosine: np.ndarray, settings: Settings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return lg Nmu and the density it implies: muons counted beyond 40 m over the sum of S cos(theta) f(r).
 
@@ -157,9 +160,11 @@ def muon_number(
     Parameters
     ----------
     deposit
-        (n, 252) float32, MeV in the muon detectors.
+        (n, S) float32, MeV in the muon detectors.
     r_m
-        (n, 252) float32, distances from the axis.
+        (n, S) float32, distances from the axis.
+    area_m2
+        (n, S) float32, sensitive areas seen along the axis.
     cosine
         (n, 1) of the zenith angle.
 
@@ -168,10 +173,10 @@ def muon_number(
     lg_nmu
         (n,) float32.
     rho_mu
-        (n, 252) float32, muons per m2 in the shower plane.
+        (n, S) float32, muons per m2 in the shower plane.
     """
     own = settings.reconstruction
-    area = (r_m > own.muon_r_min_m) * (MUON_AREA_M2 * cosine)
+    area = (r_m > own.muon_r_min_m) * area_m2
     muons = np.rint(deposit * (cosine / settings.detector.muon_mev) + np.float32(own.muon_round))
     counted = (muons * ((area > 0.0) & (deposit > 0.0))).sum(axis=1)
     lg_nmu = np.full(len(deposit), FIRST_LG_NMU, dtype=np.float32)
@@ -184,7 +189,12 @@ def muon_number(
 
 
 def electron_number(
-    deposit: np.ndarray, r_m: np.ndarray, cosine: np.ndarray, rho_mu: np.ndarray, settings: Settings
+    deposit: np.ndarray,
+    r_m: np.ndarray,
+    area_m2: np.ndarray,
+    cosine: np.ndarray,
+    rho_mu: np.ndarray,
+    settings: Settings,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return lg Ne and age, (n,) each, by moments of G = ln x + ln(1 + x), x = r/r0.
 
@@ -195,23 +205,24 @@ def electron_number(
     Parameters
     ----------
     deposit
-        (n, 252) float32, MeV in the e/gamma detectors.
+        (n, S) float32, MeV in the e/gamma detectors.
     r_m
-        (n, 252) float32, distances from the axis.
+        (n, S) float32, distances from the axis.
+    area_m2
+        (n, S) float32, sensitive areas seen along the axis.
     cosine
         (n, 1) of the zenith angle.
     rho_mu
-        (n, 252) muons per m2, to be subtracted.
+        (n, S) muons per m2, to be subtracted.
     """
     own, detector = settings.reconstruction, settings.detector
-    area = ELECTRON_AREA_M2 * cosine
-    particles = deposit * (cosine / detector.electron_mev) - rho_mu * area - np.float32(detector.electron_stray)
+    particles = deposit * (cosine / detector.electron_mev) - rho_mu * area_m2 - np.float32(detector.electron_stray)
     used = (r_m > own.electron_r_min_m) & (deposit < detector.electron_cap_mev)
     electrons = used * particles / energy_per_electron(r_m, settings)
     x = np.maximum(r_m, MIN_R_M) / np.float32(own.electron_r0_m)
     log_x, log_1x = np.log(x), np.log1p(x)
     g = log_x + log_1x
-    at_one = used * area * np.exp(np.float32(-0.5) * log_x - np.float32(2.6) * log_1x)
+    at_one = used * area_m2 * np.exp(np.float32(-0.5) * log_x - np.float32(2.6) * log_1x)
     total = electrons.sum(axis=1)
     bright = total > 0.0
     target = np.einsum("ij,ij->i", electrons, g) / np.where(bright, total, np.float32(1.0))

@@ -13,8 +13,10 @@ from typing import Any
 import joblib
 import numpy as np
 
+from showers.array import DetectorArray
 from showers.dataset_writer import SIMULATION, refuse_foreign, write_dataset
 from showers.integrity import already_made
+from showers.kascade import KASCADE
 from showers.progress import Bars, silent
 from showers.schema import InputError, Task
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, Events, simulate_block
@@ -46,6 +48,7 @@ def simulate(
     settings: Settings | None = None,
     reuse: int = 1,
     protocol: str = "v2",
+    array: DetectorArray = KASCADE,
 ) -> tuple[Path, Path]:
     """Simulate a training and a test set in the benchmark's format.
 
@@ -81,6 +84,8 @@ def simulate(
     protocol
         ``v2``; or ``matched``: both sets under the matched protocol's cuts (``train_cuts`` does not count), with
         ``age.npy`` and float32 scalars. Its published numbers are for ``model="qgs"``.
+    array
+        The stations; the cuts, the reconstruction and the world's constants stay KASCADE's.
 
     Returns
     -------
@@ -99,7 +104,7 @@ def simulate(
     cuts = ("matched", "matched") if protocol == "matched" else (train_cuts, "test")
     sets = []
     for split, n, selection in zip(SPLITS, (n_train, n_test), cuts, strict=True):
-        job = BlockJob(task, split, seed, model, selection, settings, reuse)
+        job = BlockJob(task, split, seed, model, selection, settings, reuse, array=array)
         check(job, n, workers)
         folder = Path(out) / f"{task.name}_{split}"
         source = source_of(job, str(world), protocol)
@@ -122,7 +127,13 @@ def _write(
     scalar_type = np.float32 if source["age"] else np.float16
     with (
         write_dataset(
-            folder, n, job.task, source=source, extras=kinds, scalar_type=scalar_type, overwrite=overwrite
+            folder,
+            n,
+            job.task,
+            source=source,
+            extras=kinds,
+            scalar_type=scalar_type,
+            overwrite=overwrite,
         ) as writer,
         bars(f"simulate {folder.name}", "events") as progress,
     ):
@@ -197,12 +208,15 @@ def code_version() -> str:
     """Return a hash of everything but the settings that decides a simulated event: code, constants, libraries."""
     here = Path(__file__).parent
     own = [path for path in sorted(here.iterdir()) if path.suffix in {".py", ".json"}]
-    return source_hash([*own, here.parent / "array.py", here.parent / "cuts.py", here.parent / "lateral.py"], PACKAGES)
+    return source_hash(
+        [*own, *(here.parent / name for name in ("array.py", "cuts.py", "kascade.py", "lateral.py"))], PACKAGES
+    )
 
 
 def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
     """Return the content of ``source.json``."""
-    return {
+    array = {} if job.array == KASCADE else {"array": job.array.as_json()}
+    return array | {
         "generator": SIMULATION,
         "version": importlib.metadata.version("showerstack"),
         "code": code_version(),

@@ -23,8 +23,8 @@ from features.events import Events, make_events
 from features.groups.lateral import MAX_AGE
 from features.lateral.constants import PUBLISHED, Response
 from features.lateral.model import ELECTRON_PIVOT_M
-from showers import array
 from showers.dataset import write_dataset
+from showers.kascade import KASCADE
 from showers.lateral import ELECTRON_R0_M, axis_distance, rho_electron, rho_muon
 
 ELECTRON_SHAPE, MUON_SHAPE_E, MUON_SHAPE = 1 / 1.1, 5.0, 1 / 0.17
@@ -87,13 +87,13 @@ def draw_showers(
     mean_shape = 1.3 - 0.094 * (truth["lg_nmu"] - 4.5) + 0.45 * (1 / np.cos(np.deg2rad(zenith)) - 1.035)
     truth["s_mu"] = np.clip(rng.normal(mean_shape, response.muon_shape_spread), 0.9, 1.7)
     column = {name: values[:, None] for name, values in truth.items()}
-    x, y, cosine = array.X_M.ravel(), array.Y_M.ravel(), np.cos(np.deg2rad(column["zenith_deg"]))
+    x, y, cosine = KASCADE.x_m.ravel(), KASCADE.y_m.ravel(), np.cos(np.deg2rad(column["zenith_deg"]))
     r = axis_distance(x, y, *(column[name] for name in ("core_x_m", "core_y_m", "zenith_deg", "azimuth_deg")))
     quoted = np.minimum(column["age"], MAX_AGE)
     older = ((r / ELECTRON_PIVOT_M) * (1 + r / ELECTRON_R0_M) / (1 + ELECTRON_PIVOT_M / ELECTRON_R0_M)).clip(1e-2)
     electrons = rho_electron(r, 10 ** column["lg_ne"], quoted) * older ** (column["age"] - quoted)
     muons = rho_muon(r, 10 ** column["lg_nmu"], column["s_mu"])
-    area_e, area_m = array.ELECTRON_AREA_M2.ravel() * cosine, array.MUON_DETECTOR_AREA_M2.ravel() * cosine
+    area_e, area_m = KASCADE.electron_area_m2.ravel() * cosine, KASCADE.muon_area_m2.ravel() * cosine
     correction = response.gamma_fraction + response.core_excess * np.exp(-r / response.core_excess_scale_m)
     per_e, per_m = response.electron_deposit_mev / cosine, response.muon_deposit_mev / cosine
     n_e, n_m, n_below = rng.poisson(electrons * area_e), rng.poisson(muons * area_e), rng.poisson(muons * area_m)

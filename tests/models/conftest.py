@@ -9,7 +9,7 @@ import pytest
 
 from models.base import Batch
 from models.posterior import log_softmax
-from showers.array import HAS_STATION, OUTER, X_M, Y_M
+from showers.kascade import KASCADE
 from showers.schema import SCALAR_NAMES
 
 COLUMNS = ("Ne", "Nmu", "Ze", "noise", "constant", "gap")
@@ -47,11 +47,11 @@ def toy_showers(n: int, seed: int, n_classes: int = 5) -> Batch:
     rng = np.random.default_rng(seed)
     labels = np.arange(n) % n_classes
     core = rng.uniform(-50, 50, size=(n, 2))
-    r_m = np.hypot(X_M - core[:, 0, None, None], Y_M - core[:, 1, None, None])
+    r_m = np.hypot(KASCADE.x_m - core[:, 0, None, None], KASCADE.y_m - core[:, 1, None, None])
     size = 10 ** rng.uniform(2.0, 3.0, size=n)
     scale_m = 20.0 + 6.0 * labels
-    electrons = rng.poisson(size[:, None, None] * np.exp(-r_m / scale_m[:, None, None])) * HAS_STATION
-    muons = rng.poisson(0.3 * (1 + labels[:, None, None]) * np.exp(-r_m / 60)) * OUTER
+    electrons = rng.poisson(size[:, None, None] * np.exp(-r_m / scale_m[:, None, None])) * KASCADE.has_station
+    muons = rng.poisson(0.3 * (1 + labels[:, None, None]) * np.exp(-r_m / 60)) * KASCADE.has_muon
     grids = np.stack([9.5 * electrons, 8.4 * muons], axis=-1).astype(np.float16)
     zenith, azimuth = rng.uniform(0, 30, size=n), rng.uniform(0, 360, size=n)
     lg_size, lg_muons = np.log10(size) + 3, np.log10(muons.sum(axis=(1, 2)) + 10) + 2

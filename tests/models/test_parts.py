@@ -22,7 +22,7 @@ from models.tables.forest import RegressionForest
 from models.tables.lightgbm import LightGBM
 from models.tables.xgboost import check_ran_on_cuda
 from models.training import augmentation
-from showers.array import HAS_STATION, OUTER, X_M, Y_M
+from showers.kascade import KASCADE
 from showers.schema import COMPOSITION, GAMMA, InputError
 
 CLASSES = COMPOSITION.classes
@@ -73,11 +73,11 @@ def test_symmetries_are_the_eight_of_the_square() -> None:
     matrices = augmentation.SYMMETRIES
     assert len({tuple(m.ravel()) for m in matrices}) == 8
     np.testing.assert_allclose(matrices @ matrices.transpose(0, 2, 1), np.broadcast_to(np.eye(2), (8, 2, 2)))
-    np.testing.assert_array_equal(augmentation.CELL_SOURCES[0], np.arange(256))
-    for sources in augmentation.CELL_SOURCES:
+    np.testing.assert_array_equal(augmentation.cell_sources(KASCADE)[0], np.arange(256))
+    for sources in augmentation.cell_sources(KASCADE):
         np.testing.assert_array_equal(np.sort(sources), np.arange(256))
-        np.testing.assert_array_equal(HAS_STATION.ravel()[sources], HAS_STATION.ravel())
-        np.testing.assert_array_equal(OUTER.ravel()[sources], OUTER.ravel())
+        np.testing.assert_array_equal(KASCADE.has_station.ravel()[sources], KASCADE.has_station.ravel())
+        np.testing.assert_array_equal(KASCADE.has_muon.ravel()[sources], KASCADE.has_muon.ravel())
 
 
 def test_moved_grids_have_moved_centroids() -> None:
@@ -87,7 +87,7 @@ def test_moved_grids_have_moved_centroids() -> None:
 
     def centroid(cells: torch.Tensor) -> np.ndarray:
         each = cells.numpy().astype(np.float64)[..., 0]
-        return np.stack([(each * X_M).sum(axis=(1, 2)), (each * Y_M).sum(axis=(1, 2))], axis=1)
+        return np.stack([(each * KASCADE.x_m).sum(axis=(1, 2)), (each * KASCADE.y_m).sum(axis=(1, 2))], axis=1)
 
     expected = np.einsum("nij,nj->ni", augmentation.SYMMETRIES, centroid(grids))
     np.testing.assert_allclose(centroid(moved), expected, atol=1e-3)

@@ -10,8 +10,8 @@ import pytest
 from report.display import FIT_COLUMNS, Shower, draw_event, event_picture, read_showers, ring_means
 from report.pictures.style import as_svg
 from report.sections.events import chosen_events
-from showers.array import X_M, Y_M
 from showers.dataset import Dataset
+from showers.kascade import KASCADE
 from showers.schema import InputError
 
 SCALARS = {"E": 15.3, "Ze": 20.0, "Az": 45.0, "Ne": 5.2, "Nmu": 4.4}
@@ -50,7 +50,7 @@ def test_odd_showers_render(fit: dict[str, float], deposit: float) -> None:
 
 
 def test_ring_means_count_silent_stations() -> None:
-    r_m = np.hypot(X_M, Y_M).ravel()
+    r_m = np.hypot(KASCADE.x_m, KASCADE.y_m).ravel()
     rho = np.where(np.arange(256) % 2, 2.0, 0.0)
     centre, mean, error = ring_means(r_m, rho)
     assert mean == pytest.approx(np.ones(len(centre)), abs=0.5)

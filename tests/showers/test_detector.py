@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from showers import array
+from showers.kascade import KASCADE
 from showers.lateral import axis_distance
 from showers.simulation.cascade import Showers
-from showers.simulation.deposits import CELLS
 from showers.simulation.detector import Readings, expected, read_out
 from showers.simulation.reconstruction import energy, reconstruct, sizes, triggered
 from showers.simulation.settings import Settings
@@ -52,9 +51,9 @@ def test_mean_deposits() -> None:
     readings = _read(showers, QUIET)
     electrons, muons, punch, per_electron = (values[0] for values in expected(showers, np.arange(1), QUIET))
     d, cosine = QUIET.detector, np.cos(np.radians(20.0))
-    area = array.ELECTRON_AREA_M2.ravel()[CELLS]
+    area = KASCADE.electron_area_m2.ravel()[KASCADE.cells]
     mean_e = d.electron_mev / cosine * (per_electron * electrons + muons * area)
-    mean_mu = d.muon_mev / cosine * muons * array.MUON_DETECTOR_AREA_M2.ravel()[CELLS] + d.punch_mev * punch
+    mean_mu = d.muon_mev / cosine * muons * KASCADE.muon_area_m2.ravel()[KASCADE.cells] + d.punch_mev * punch
     error = readings.electron.std(axis=0) / np.sqrt(N)
     assert np.abs((readings.electron.mean(axis=0) - mean_e) / error).max() < 4.5
     outer = mean_mu > 0.0
@@ -86,7 +85,7 @@ def test_caps_and_thresholds() -> None:
 def test_dead_stations_read_nothing_in_either_detector() -> None:
     settings = QUIET.changed(detector__dead=0.3)
     readings = _read(_showers(1_000, lg_ne=6.5, lg_nmu=6.5), settings)
-    outer = array.OUTER.ravel()[CELLS]
+    outer = KASCADE.has_muon.ravel()[KASCADE.cells]
     dead = readings.electron == 0.0
     assert dead.mean() == pytest.approx(0.3, abs=0.01)
     assert np.array_equal(dead[:, outer], readings.muon[:, outer] == 0.0)
@@ -96,7 +95,7 @@ def test_clumps_add_variance_beyond_poisson() -> None:
     smooth = _read(_showers(lg_ne=6.3, mass=56), QUIET)
     clumpy = _read(_showers(lg_ne=6.3, mass=56), QUIET.changed(shape__clump_sigma=0.5))
     # Far from the core in metres: the fluctuation is flat beyond 15 m.
-    far = np.hypot(array.X_M - 12.0, array.Y_M + 7.0).ravel()[CELLS] > 20.0
+    far = np.hypot(KASCADE.x_m - 12.0, KASCADE.y_m + 7.0).ravel()[KASCADE.cells] > 20.0
     ratio = clumpy.electron.var(axis=0)[far] / smooth.electron.var(axis=0)[far]
     assert ratio.mean() > 1.3
     assert clumpy.electron[:, far].mean() == pytest.approx(smooth.electron[:, far].mean(), rel=0.01)
@@ -107,9 +106,9 @@ def test_punch_through_of_photons_and_hadrons() -> None:
     d = settings.detector
     for mass, share, scale in ((1, d.punch, d.punch_range_m), (0, d.punch_photon, d.punch_photon_range_m)):
         electrons, _, punch, _ = (values[0] for values in expected(_showers(1, mass=mass), np.arange(1), settings))
-        r_m = axis_distance(array.X_M, array.Y_M, 12.0, -7.0, 20.0, 65.0).ravel()[CELLS]
-        outer = array.OUTER.ravel()[CELLS]
-        per_m2 = (electrons / array.ELECTRON_AREA_M2.ravel()[CELLS] / np.cos(np.radians(20.0)))[outer]
+        r_m = axis_distance(KASCADE.x_m, KASCADE.y_m, 12.0, -7.0, 20.0, 65.0).ravel()[KASCADE.cells]
+        outer = KASCADE.has_muon.ravel()[KASCADE.cells]
+        per_m2 = (electrons / KASCADE.electron_area_m2.ravel()[KASCADE.cells] / np.cos(np.radians(20.0)))[outer]
         assert punch[outer] == pytest.approx(per_m2 * 3.24 * share * np.exp(-r_m[outer] / scale), rel=1e-4)
         assert not punch[~outer].any()
 
@@ -124,8 +123,8 @@ def test_largest_cluster_of_hand_made_showers() -> None:
     # A shower far outside has only strays; cluster counts follow from the grids themselves.
     readings = _read(_showers(400, lg_ne=4.3), Settings())
     hit = np.zeros((400, 256), dtype=bool)
-    hit[:, CELLS] = readings.electron > 0.0
-    by_cluster = np.stack([hit[:, array.CLUSTER.ravel() == k].sum(axis=1) for k in range(16)])
+    hit[:, KASCADE.cells] = readings.electron > 0.0
+    by_cluster = np.stack([hit[:, KASCADE.cluster.ravel() == k].sum(axis=1) for k in range(16)])
     assert np.array_equal(by_cluster.max(axis=0), readings.largest_cluster)
     assert np.array_equal(hit.sum(axis=1), readings.hits)
 

@@ -85,7 +85,7 @@ def compare(
         Progress.
     """
     job = BlockJob(COMPOSITION, "test", seed, "qgs", "matched", settings)
-    grids = np.empty((n, 16, 16, 2), dtype=np.float32)
+    grids = np.empty((n, *job.array.grid_shape), dtype=np.float32)
     scalars: dict[str, list[np.ndarray]] = {name: [] for name in ("E", "Ze", "Ne", "Nmu", "Age")}
     found: list[np.ndarray] = []
     done = 0
