@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -225,16 +225,7 @@ def _labelled(task: FoldTask, rows: np.ndarray) -> Batch:
     if task.off_cut_weight < 1.0:
         judged = np.asarray(open_npy(task.run / JUDGED_FILE))[rows]
         weights = np.where(judged, 1.0, task.off_cut_weight)
-    return Batch(
-        index=batch.index,
-        table=batch.table,
-        columns=batch.columns,
-        grids=batch.grids,
-        scalars=batch.scalars,
-        scalar_columns=batch.scalar_columns,
-        labels=task.train.labels()[rows],
-        weights=weights,
-    )
+    return replace(batch, labels=task.train.labels()[rows], weights=weights)
 
 
 def predict(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> np.ndarray:
