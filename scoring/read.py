@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from scoring.archive import read_arrays as read_arrays
 from showers.files import open_npy
+from showers.npy import Header
 from showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES, SCALARS_FILE, InputError, Task
 
 OUTPUT_KEYS = {COMPOSITION.name: "predictions", GAMMA.name: "gamma_scores"}
 """Which array of ``predictions.npz`` each task scores."""
 ORIGIN_KEYS = ("config_hash", "test_fingerprint")
 """Arrays beside it that say where the predictions come from."""
+MAX_WORD_BYTES = 4096
+"""Length of the longest hash that is read."""
 
 
 @dataclass(frozen=True)
@@ -96,49 +98,23 @@ def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, Orig
     """
     file = Path(file)
     key = OUTPUT_KEYS[task.name]
-    found = read_arrays(file, key, *ORIGIN_KEYS)
+    where = f"{file}, {key}"
+
+    def check(name: str, header: Header) -> None:
+        if name != key:
+            if header.shape or header.dtype.kind not in "US" or header.dtype.itemsize > MAX_WORD_BYTES:
+                raise InputError(f"{file}, {name} has shape {header.shape} and type {header.dtype}, expected a word")
+        elif len(header.shape) != 1:
+            raise InputError(f"{where} has shape {header.shape}, expected ({n_events},): one value an event")
+        elif header.shape[0] != n_events:
+            raise InputError(f"{where} has {header.shape[0]} events, but the test set has {n_events}")
+
+    found = read_arrays(file, key, *ORIGIN_KEYS, check=check)
     if key not in found:
         raise InputError(f"{file} holds no array {key!r}: task {task.name} needs it")
     output = found[key]
     origin = Origin(*(str(found[name]) if name in found else None for name in ORIGIN_KEYS))
-    where = f"{file}, {key}"
-    if output.ndim != 1:
-        raise InputError(f"{where} has shape {output.shape}, expected ({n_events},): one value an event")
-    if len(output) != n_events:
-        raise InputError(f"{where} has {len(output)} events, but the test set has {n_events}")
     return (_labels if task.name == COMPOSITION.name else _scores)(output, task, where), origin
-
-
-def read_arrays(file: Path, *wanted: str) -> dict[str, np.ndarray]:
-    """Read those of the wanted arrays that an ``.npz`` archive holds.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, a folder, no complete archive, damaged, or a wanted array holds Python objects.
-    """
-    file = Path(file)
-    if not file.exists():
-        raise InputError(f"{file} does not exist")
-    if file.is_dir():
-        raise InputError(f"{file} is a folder: give the predictions.npz inside it")
-    if not zipfile.is_zipfile(file):
-        raise InputError(f"{file} is not a complete .npz archive: write it with numpy.savez(file, {wanted[0]}=...)")
-    found = {}
-    try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            for name in wanted:
-                if name in archive:
-                    found[name] = archive[name]
-            if not found:
-                held = ", ".join(archive.files) or "nothing"
-                raise InputError(f"{file} holds no array {wanted[0]!r} (it holds {held})")
-    except InputError:
-        raise
-    except (ValueError, OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
-        why = "it holds Python objects; only plain arrays are accepted" if "pickle" in str(error) else f"{error}"
-        raise InputError(f"{file}: cannot be read: {why}") from None
-    return found
 
 
 def _labels(output: np.ndarray, task: Task, where: str) -> np.ndarray:

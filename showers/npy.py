@@ -39,7 +39,7 @@ class Header:
         return self.offset + prod(self.shape) * self.dtype.itemsize
 
 
-def read_header(stream: BinaryIO, where: str) -> Header:
+def read_header(stream: BinaryIO, where: str, *, any_order: bool = False) -> Header:
     """Read the head of an array, and no more.
 
     Parameters
@@ -48,6 +48,8 @@ def read_header(stream: BinaryIO, where: str) -> Header:
         At the array's first byte.
     where
         What error messages call it.
+    any_order
+        Accept Fortran order too.
 
     Raises
     ------
@@ -62,7 +64,7 @@ def read_header(stream: BinaryIO, where: str) -> Header:
         raise InputError(f"{where} cannot be read as a NumPy array (truncated or damaged?): {why}") from None
     if dtype.hasobject or not dtype.itemsize:
         raise InputError(f"{where} cannot be read as a NumPy array: it holds Python objects, expected numbers")
-    if fortran and len(shape) > 1:
+    if fortran and len(shape) > 1 and not any_order:
         raise InputError(f"{where} is in Fortran order, expected C order")
     if any(isinstance(length, bool) or length < 0 for length in shape):
         raise InputError(f"{where} cannot be read as a NumPy array (damaged?): its shape is {shape}")

@@ -22,6 +22,7 @@ from showers.schema import TASKS, InputError, Task
 from stacking.bundle import Bundle
 from stacking.events import TRUTH_COLUMNS, Events, TableEvents, truth_file
 from stacking.predict.chain import Predictions
+from stacking.reading import read_table, scan_table
 from stacking.run.config import TableConfig
 from stacking.run.engine import Job, StackResult, run
 from stacking.table_metrics import table_metrics
@@ -84,7 +85,7 @@ def stack_table(config: TableConfig, *, bars: Bars = silent) -> StackResult:
         For a file that cannot be read, a missing column, labels that are missing or not classes, infinite values, a
         test table that lacks columns.
     """
-    train = _read(config.table)
+    train = read_table(config.table)
     label, classes = _labels(train, config.table, config.label)
     group = _groups(train, config.table, config.group)
     reserved = {config.label, config.group}
@@ -192,35 +193,6 @@ def predict_table_to_file(bundle: Bundle, file: Path, out: Path, *, bars: Bars =
     return predictions
 
 
-def _read(file: Path, columns: list[str] | None = None) -> pl.DataFrame:
-    scan = _scan(file)
-    try:
-        found = (scan if columns is None else scan.select(columns)).collect()
-    except pl.exceptions.PolarsError as error:
-        raise InputError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
-    if not found.height:
-        raise InputError(f"{file} has no rows")
-    return found
-
-
-def _scan(file: Path) -> pl.LazyFrame:
-    if not file.is_file():
-        raise InputError(f"{file} is a folder: expected a table" if file.is_dir() else f"{file} does not exist")
-    suffix = file.suffix.lower()
-    if suffix not in (".parquet", ".pq", ".csv"):
-        raise InputError(f"{file}: expected a table named .parquet, .pq or .csv")
-    try:
-        scan = (
-            pl.scan_csv(file, infer_schema_length=None, glob=False)
-            if suffix == ".csv"
-            else pl.scan_parquet(file, glob=False)
-        )
-        scan.collect_schema()
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"{file} cannot be read: {str(error).splitlines()[0]}") from None
-    return scan
-
-
 def _labels(frame: pl.DataFrame, file: Path, column: str) -> tuple[np.ndarray, tuple[str, ...]]:
     values = _column(frame, file, column, "label")
     found = values.unique().sort()
@@ -262,13 +234,13 @@ def _numeric_columns(frame: pl.DataFrame, file: Path, reserved: set[str | None])
 
 
 def _test_rows(file: Path, columns: tuple[str, ...], reserved: set[str | None]) -> tuple[pl.DataFrame, list[str]]:
-    header = _scan(file).collect_schema().names()
+    header = scan_table(file).collect_schema().names()
     missing = [name for name in columns if name not in header]
     if missing:
         raise InputError(f"{file} lacks columns of the training table: {', '.join(missing)}")
     extra = [name for name in header if name not in columns and name not in reserved]
     remarks = [f"{file}: columns that the training table lacks are ignored: {', '.join(extra)}"] if extra else []
-    return _checked(_read(file, list(columns)), file, columns), remarks
+    return _checked(read_table(file, list(columns)), file, columns), remarks
 
 
 def _checked(frame: pl.DataFrame, file: Path, columns: tuple[str, ...]) -> pl.DataFrame:
