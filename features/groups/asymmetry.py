@@ -16,8 +16,11 @@ from features.stations.sums import LCM_RINGS_M, Sums
 
 GROUP = "asymmetry"
 HERE = "this project"
-LCM = "R. Conceicao et al., arXiv:2204.12337, 2304.02988"
-TAIL = "R. Conceicao et al., arXiv:2309.17217; Wilson-Hilferty tail of the compound Poisson"
+LCM = "R. Conceição et al., arXiv:2204.12337, 2304.02988; densities, since stations differ in area"
+TAIL = "R. Conceição et al., arXiv:2309.17217; tail of the compound Poisson, features/stations/tail.py"
+LCM_ZONES_M = ((30, 60), (60, 90), (90, 120))
+"""Zones over whose rings of 10 m LCm is averaged."""
+RINGS_PER_ZONE = len(LCM_RINGS_M) // len(LCM_ZONES_M)
 ALPHAS = (0.5, 1.0, 2.0)
 """Exponents of the survival term -lg(tail probability)."""
 MAX_EXCESS = 10.0
@@ -27,14 +30,14 @@ CHANNELS = (("e", "e/gamma"), ("mu", "muon"))
 def _declare() -> tuple[Feature, ...]:
     columns = []
     for channel, words in CHANNELS:
-        for low, high in LCM_RINGS_M:
-            ring = f"{int(low)}_{int(high)}"
+        for low, high in LCM_ZONES_M:
+            ring = f"{low}_{high}"
             columns += [
                 Feature(
                     f"lcm_{channel}_{ring}",
                     "lg",
-                    f"LCm of the {words} signals, {int(low)} to {int(high)} m",
-                    "lg(2/(n(n-1)) sum (S_i - S_j)^2 / <S>)",
+                    f"LCm of the {words} densities, {low} to {high} m",
+                    "mean over rings of 10 m of lg(2/(n(n-1)) sum (d_i - d_j)^2 / <d>), d = S / area",
                     LCM,
                     GROUP,
                     -20,
@@ -43,8 +46,8 @@ def _declare() -> tuple[Feature, ...]:
                 Feature(
                     f"lcm_{channel}_{ring}_excess",
                     "lg",
-                    f"the same over the fit's expectation, {int(low)} to {int(high)} m",
-                    "lg(sum (S_i - S_j)^2 / expected)",
+                    f"the same over the fit's expectation, {low} to {high} m",
+                    "mean over rings of 10 m of lg(sum (d_i - d_j)^2 / expected)",
                     LCM,
                     GROUP,
                     -20,
@@ -136,25 +139,30 @@ def compute(events: Events, sums: Sums, core: tuple[Any, Any]) -> dict[str, Any]
 
 
 def _lcm(channel: str, sums: list[Any], xp: ModuleType) -> dict[str, Any]:
-    """LCm per ring: sum over pairs of (S_i - S_j)^2 is n sum S^2 - (sum S)^2.
+    """LCm per zone: sum over pairs of (d_i - d_j)^2 is n sum d^2 - (sum d)^2.
 
     Parameters
     ----------
     sums
-        Per ring, (n, rings) each: stations, sum S, sum S^2, sum of expectations, of their squares, and of variances.
+        Per ring, (n, rings) each, of densities d: stations, sum d, sum d^2, sums of expectations, of their squares, and
+        of variances.
     """
     n, total, square, mean, mean_square, spread = sums
     pairs = xp.maximum(n * square - total * total, xp.zeros_like(n))
     predicted = n * (spread + mean_square) - spread - mean * mean
     enough = (n >= 2.0) & (total > 0.0)
     norm = xp.where(enough, 0.5 * (n - 1.0) * total, xp.ones_like(n))
-    value = defined(enough, xp.log(pairs / norm + 1e-12) * LG_E, xp)
+    value = xp.log(pairs / norm + 1e-12) * LG_E
     ratio = (pairs + 1e-6) / (xp.maximum(predicted, xp.zeros_like(n)) + 1e-6)
-    excess = defined(enough, held(xp.log(ratio) * LG_E, MAX_EXCESS, xp), xp)
+    excess = held(xp.log(ratio) * LG_E, MAX_EXCESS, xp)
+    counted = xp.astype(enough, xp.float32)
     columns = {}
-    for k, (low, high) in enumerate(LCM_RINGS_M):
-        columns[f"lcm_{channel}_{int(low)}_{int(high)}"] = value[:, k]
-        columns[f"lcm_{channel}_{int(low)}_{int(high)}_excess"] = excess[:, k]
+    for k, (low, high) in enumerate(LCM_ZONES_M):
+        rings = slice(k * RINGS_PER_ZONE, (k + 1) * RINGS_PER_ZONE)
+        n_rings = xp.sum(counted[:, rings], axis=1)
+        for name, each in (("", value), ("_excess", excess)):
+            mean = xp.sum(each[:, rings] * counted[:, rings], axis=1) / xp.maximum(n_rings, 1.0)
+            columns[f"lcm_{channel}_{low}_{high}{name}"] = defined(n_rings > 0.0, mean, xp)
     return columns
 
 

@@ -12,19 +12,19 @@ from showers.schema import AGE, SCALARS
 GROUP, DERIVED_GROUP, CONTRAST_GROUP = "reconstruction", "derived", "contrast"
 DATA = "data set"
 HERE = "this project"
-ATTENUATION = "KASCADE: attenuation of shower sizes, H. Falcke et al.; T. Antoni et al., Astropart. Phys. 19 (2003) 703"
+ATTENUATION = "attenuation of the electron number, T. Antoni et al., Astropart. Phys. 19 (2003) 703"
 HEITLER = "J. Matthews, Astropart. Phys. 22 (2005) 387"
 
 DEPTH_G_CM2 = 1020.0
 """Atmospheric depth of the array (110 m above sea level)."""
 ELECTRON_ATTENUATION_G_CM2 = 175.0
-"""Attenuation length of the electron number (Antoni et al. 2003: 156..197 g/cm2)."""
+"""Attenuation length of the electron number (Antoni et al. 2003: 175..196 g/cm2, by the method)."""
 MUON_ATTENUATION_G_CM2 = 1100.0
-"""The muon number falls much more slowly with depth."""
+"""The muon number falls much more slowly with depth; a rough value of this project."""
 MUON_EXPONENT = 0.90
 """N_mu grows as E^beta in the Heitler-Matthews model, and as A^(1-beta) at equal energy."""
 PROTON_MUONS_AT_PEV = 3.92
-"""lg of a vertical proton shower's total muon number at lg(E/eV) = 15."""
+"""lg of a vertical proton shower's total muon number at lg(E/eV) = 15; a rough value of this project."""
 LG_IRON = math.log10(56.0)
 
 FEATURES: tuple[Feature, ...] = (
@@ -47,7 +47,7 @@ FEATURES: tuple[Feature, ...] = (
         "lg",
         "muon number corrected to vertical",
         "Nmu + X0 (sec - 1) / 1100 g/cm2 / ln 10",
-        ATTENUATION,
+        HERE,
         DERIVED_GROUP,
         0,
         20,

@@ -16,6 +16,7 @@ from features.lateral.reference import RawFit
 from features.lateral.vector_math import f32, full_vectors
 from features.stations.kernel import N_LCM, N_RINGS, add_pattern, add_rings, deviance, expect, muon_sums, total_of
 from features.stations.sums import CHANNELS, PATTERN, PLAIN, Sums
+from features.stations.tail import tail_table
 from showers.kernels import kernel
 from showers.lateral import muon_normalisation
 
@@ -36,6 +37,8 @@ def _sum_all(
     area_m_m2: Any,
     fits: Any,
     res: Response,
+    tails_e: Any,
+    tails_m: Any,
     plain: Any,
     pattern: Any,
     rings: Any,
@@ -74,14 +77,14 @@ def _sum_all(
         deviance(s_m, mean_m, var_fit, top_m * per_m, value)
         plain[n, 1], plain[n, 2] = total_of(value), np.max(value)
         muon_sums(res, reco[n], r, s_e, s_m, area_e, area_m, planes, plain[n])
-        add_pattern(fit, cos_azimuth[n], sin_azimuth[n], x, y, r, s_e, area_e, mean_e, var_e, pattern[n, 0])
-        add_pattern(fit, cos_azimuth[n], sin_azimuth[n], x, y, r, s_m, area_m, mean_m, var_m, pattern[n, 1])
+        add_pattern(fit, cos_azimuth[n], sin_azimuth[n], x, y, r, s_e, area_e, mean_e, var_e, tails_e, pattern[n, 0])
+        add_pattern(fit, cos_azimuth[n], sin_azimuth[n], x, y, r, s_m, area_m, mean_m, var_m, tails_m, pattern[n, 1])
         add_rings(r, s_e, area_e, mean_e, var_e, rings[n, 0], lcm[n, 0])
         add_rings(r, s_m, area_m, mean_m, var_m, rings[n, 1], lcm[n, 1])
 
 
 @kernel(error_model="numpy")
-def _sum_events(planes: Any, columns: Any, here: Any, fits: Any, res: Response, out: Any) -> None:
+def _sum_events(planes: Any, columns: Any, here: Any, fits: Any, res: Response, tails: Any, out: Any) -> None:
     full_vectors()
     electron_mev, muon_mev = planes
     cosine, u, v, cos_azimuth, sin_azimuth, reco = columns
@@ -102,6 +105,8 @@ def _sum_events(planes: Any, columns: Any, here: Any, fits: Any, res: Response, 
         area_m,
         fits,
         res,
+        tails[0],
+        tails[1],
         plain,
         pattern,
         rings,
@@ -123,8 +128,10 @@ def sum_fused(events: Events, fit: RawFit) -> Sums:
         for dims in ((n, len(PLAIN)), (n, 2, len(PATTERN)), (n, 2, 4, N_RINGS), (n, 2, 6, N_LCM))
     )
     columns = (events.cos_zenith, *events.direction, np.cos(azimuth), np.sin(azimuth), reco)
+    dispersions = (response.electron_dispersion, response.muon_dispersion)
+    tails = tuple((dispersion, tail_table(dispersion)) for dispersion in dispersions)
     geometry = (here.x_m, here.y_m, here.electron_area_m2, here.muon_area_m2)
-    _sum_events((events.electron_mev, events.muon_mev), columns, geometry, fits, response, out)
+    _sum_events((events.electron_mev, events.muon_mev), columns, geometry, fits, response, tails, out)
     plain, pattern, rings, lcm = out
     sums: Sums = {"fitted": ~np.isnan(fits[:, 0])}
     sums.update({name: plain[:, k] for k, name in enumerate(PLAIN)})

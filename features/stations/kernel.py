@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from features.bounds import LG_E
 from features.lateral.constants import Response
 from features.lateral.cpu_model import ONE, TINY, ZERO, electron_density, muon_density
 from features.lateral.vector_math import FAST, f32, full_vectors, vexp, vln
+from features.stations import tail
 from features.stations.sums import FAR_M, LCM_RINGS_M, MAX_DEVIATE, OUTER_M, RINGS_M, SHAPE_FROM_M
 
 N_RINGS, N_LCM = len(RINGS_M), len(LCM_RINGS_M)
 RING_EDGES = np.array([low for low, _ in RINGS_M] + [RINGS_M[-1][1]], np.float32)
 LCM_EDGES = np.array([low for low, _ in LCM_RINGS_M] + [LCM_RINGS_M[-1][1]], np.float32)
-FAR, OUTER, SHAPE_FROM, LIMIT, LG = f32(FAR_M), f32(OUTER_M), f32(SHAPE_FROM_M), f32(MAX_DEVIATE), f32(LG_E)
+FAR, OUTER, SHAPE_FROM, LIMIT = f32(FAR_M), f32(OUTER_M), f32(SHAPE_FROM_M), f32(MAX_DEVIATE)
 TWO, MICRO = f32(2.0), f32(1e-6)
+TAIL_LEAST, TAIL_MOST, TAIL_LOW = f32(tail.MIN_MEAN), f32(tail.MAX_MEAN), f32(tail.LOW)
+TAIL_PER_MEAN, TAIL_PER_STEP, TAIL_LAST = f32(1.0 / tail.MEAN_STEP), f32(1.0 / tail.STEP), f32(tail.N_STEPS - 1.001)
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -130,27 +132,39 @@ def muon_sums(
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def root_lg_tail(seen: Any, mean: Any, variance: Any, dispersion: Any, table: Any) -> Any:
+    """Return the square root of -lg P(S >= seen), as :func:`features.stations.tail.minus_lg_tail` looks it up."""
+    per_deposit = dispersion * mean / (variance + TINY)
+    deposits = min(max(per_deposit * mean, TAIL_LEAST), TAIL_MOST)
+    row = vln(deposits / TAIL_LEAST) * TAIL_PER_MEAN
+    column = (np.sqrt(per_deposit * seen) - np.sqrt(deposits) - TAIL_LOW) * TAIL_PER_STEP
+    column = min(max(column, ZERO), TAIL_LAST)
+    i, j = int(row), int(column)
+    a, b = row - f32(i), column - f32(j)
+    near = table[i, j] + b * (table[i, j + 1] - table[i, j])
+    far = table[i + 1, j] + b * (table[i + 1, j + 1] - table[i + 1, j])
+    return near + a * (far - near)
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def add_pattern(
-    fit: Any, ca: Any, sa: Any, x: Any, y: Any, r: Any, s: Any, area: Any, mean: Any, var: Any, out: Any
+    fit: Any, ca: Any, sa: Any, x: Any, y: Any, r: Any, s: Any, area: Any, mean: Any, var: Any, tails: Any, out: Any
 ) -> None:
-    """Fill the nine sums of ``PATTERN`` of one channel."""
+    """Fill the nine sums of ``PATTERN`` of one channel; ``tails``: its dispersion and table (:mod:`..tail`)."""
     full_vectors()
     live = far_live = tail05 = tail1 = tail2 = c1 = s1 = c2 = s2 = ZERO
+    dispersion, table = tails
+    for k in range(r.size):
+        if s[k] > ZERO and r[k] > FAR and area[k] > ZERO:
+            root = root_lg_tail(s[k], mean[k], var[k], f32(dispersion), table)
+            tail05 += root
+            tail1 += root * root
+            tail2 += root * root * root * root
     for k in range(r.size):
         here = ONE if area[k] > ZERO else ZERO
         far = (ONE if r[k] > FAR else ZERO) * here
-        hit = ONE if s[k] > ZERO else ZERO
-        mu = mean[k] + MICRO
-        shape = mu * mu / (var[k] + MICRO)
-        root = vexp(vln(max(s[k] / mu, TINY)) * f32(1.0 / 3.0))
-        z = min(f32(3.0) * np.sqrt(shape) * (root - ONE + ONE / (f32(9.0) * shape)), f32(12.0))
-        exponent = z * (f32(1.5976) + f32(0.07056) * z * z)
-        tail = (max(exponent, ZERO) + vln(ONE + vexp(-abs(exponent)))) * LG * far * hit
         live += here
         far_live += far
-        tail05 += np.sqrt(max(tail, ZERO))
-        tail1 += tail
-        tail2 += tail * tail
         deviate = (s[k] - mean[k]) / np.sqrt(var[k] + MICRO)
         deviate = min(max(deviate, -LIMIT), LIMIT) * here
         dx, dy = x[k] - fit[0], y[k] - fit[1]
@@ -182,12 +196,14 @@ def add_rings(r: Any, s: Any, area: Any, mean: Any, var: Any, rings: Any, lcm: A
         ring = 0
         while r[k] >= LCM_EDGES[ring + 1]:
             ring += 1
+        per_m2 = ONE / area[k]
+        density, expected = s[k] * per_m2, mean[k] * per_m2
         lcm[0, ring] += ONE
-        lcm[1, ring] += s[k]
-        lcm[2, ring] += s[k] * s[k]
-        lcm[3, ring] += mean[k]
-        lcm[4, ring] += mean[k] * mean[k]
-        lcm[5, ring] += var[k]
+        lcm[1, ring] += density
+        lcm[2, ring] += density * density
+        lcm[3, ring] += expected
+        lcm[4, ring] += expected * expected
+        lcm[5, ring] += var[k] * per_m2 * per_m2
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)

@@ -8,18 +8,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from features.bounds import LG_E, decay
+from features.bounds import decay
 from features.events import Events
 from features.lateral.model import half_deviance, muon_density
 from features.lateral.reference import RawFit
 from features.stations.frame import Frame, make_frame
 from features.stations.rings import ring_masks, ring_sums
+from features.stations.tail import minus_lg_tail
 from showers.lateral import rho_muon
 
 EDGES_M = (10.0, 16.0, 25.0, 40.0, 63.0, 90.0, 130.0)
 """Outer edges of the profile's rings, logarithmic; the first ring begins on the axis."""
 RINGS_M: tuple[tuple[float, float], ...] = tuple(zip((0.0, *EDGES_M[:-1]), EDGES_M, strict=True))
-LCM_RINGS_M = ((25.0, 50.0), (50.0, 80.0), (80.0, 120.0))
+LCM_RINGS_M: tuple[tuple[float, float], ...] = tuple((float(low), low + 10.0) for low in range(30, 120, 10))
+"""Rings of LCm, 10 m wide as published; nearer than 30 m such a ring holds fewer than ten stations of 13 m pitch."""
 FAR_M = 42.0
 """Beyond it the muon channel counts muons, nearer it measures punch-through too."""
 SHAPE_FROM_M = 40.0
@@ -51,7 +53,7 @@ PATTERN = (
 CHANNELS = ("e", "mu")
 Sums = dict[str, Any]
 """Arrays (n,) float32 by name. ``ring_e`` and ``ring_mu`` are lists of (n, rings): seen, area, expected, variance;
-``lcm_e`` and ``lcm_mu`` lists of (n, 3): stations, seen, seen^2, expected, expected^2, variance;
+``lcm_e`` and ``lcm_mu`` lists of (n, rings of LCm), densities: stations, seen, seen^2, expected, expected^2, variance;
 ``fitted`` is (n,) bool."""
 
 
@@ -77,13 +79,18 @@ def sum_reference(events: Events, fit: RawFit) -> Sums:
         "e": (measured.electron, measured.electron_area_m2, frame.electron_expected, frame.electron_variance, live_e),
         "mu": (measured.muon, measured.muon_area_m2, frame.muon_expected, frame.muon_variance, live_mu),
     }
+    dispersions = {"e": events.response.electron_dispersion, "mu": events.response.muon_dispersion}
     masks, lcm_masks = ring_masks(frame.r_m, RINGS_M, xp), ring_masks(frame.r_m, LCM_RINGS_M, xp)
     angles = _angles(events, fit)
     for channel, (seen, area, expected, variance, live) in planes.items():
         sums[f"ring_{channel}"] = ring_sums(masks, [seen, area, expected, variance], xp)
-        products = [live, seen, seen * seen, expected, expected * expected, variance]
+        # Densities: stations of different area are compared.
+        per_m2 = live / xp.maximum(area, 1e-6)
+        density, mean = seen * per_m2, expected * per_m2
+        products = [live, density, density * density, mean, mean * mean, variance * per_m2 * per_m2]
         sums[f"lcm_{channel}"] = ring_sums(lcm_masks, products, xp)
-        pattern = _pattern(seen, expected, variance, live, far, angles, xp)
+        tail = minus_lg_tail(seen, expected, variance, dispersions[channel], xp) * far * live
+        pattern = _pattern(seen, expected, variance, tail, live, far, angles, xp)
         sums.update({f"{channel}_{name}": values for name, values in pattern.items()})
     return sums
 
@@ -161,9 +168,10 @@ def _angles(events: Events, fit: RawFit) -> tuple[Any, Any]:
     return (dx * cosine + dy * sine) / length, (dy * cosine - dx * sine) / length
 
 
-def _pattern(seen: Any, expected: Any, variance: Any, live: Any, far: Any, angles: tuple[Any, Any], xp: Any) -> Sums:
+def _pattern(
+    seen: Any, expected: Any, variance: Any, tail: Any, live: Any, far: Any, angles: tuple[Any, Any], xp: Any
+) -> Sums:
     one = xp.ones_like(seen)
-    tail = minus_lg_tail(seen, expected, variance, xp) * far * live
     deviate = (seen - expected) / xp.sqrt(variance + 1e-6)
     deviate = xp.minimum(xp.maximum(deviate, -MAX_DEVIATE * one), MAX_DEVIATE * one) * live
     cosine, sine = angles
@@ -171,20 +179,3 @@ def _pattern(seen: Any, expected: Any, variance: Any, live: Any, far: Any, angle
     planes = [live, far * live, xp.sqrt(tail), tail, tail * tail]
     planes += [deviate * cosine, deviate * sine, deviate * double_c, deviate * double_s]
     return {name: xp.sum(plane, axis=1) for name, plane in zip(PATTERN, planes, strict=True)}
-
-
-def minus_lg_tail(seen: Any, expected: Any, variance: Any, xp: Any) -> Any:
-    """Return -lg P(S >= seen) of a compound Poisson signal, by Wilson and Hilferty's cube root; 0 for an empty station.
-
-    With k = mean^2 / variance, z = 3 sqrt(k) [(S/mean)^(1/3) - 1 + 1/(9k)] is nearly normal, and the normal tail
-    nearly logistic: P = 1 / (1 + exp(1.5976 z + 0.07056 z^3)).
-    """
-    mean = expected + 1e-6
-    k = mean * mean / (variance + 1e-6)
-    ratio = seen / mean
-    root = xp.exp(xp.log(xp.maximum(ratio, xp.ones_like(ratio) * 1e-12)) * (1.0 / 3.0))
-    z = 3.0 * xp.sqrt(k) * (root - 1.0 + 1.0 / (9.0 * k))
-    z = xp.minimum(z, xp.ones_like(z) * 12.0)
-    exponent = z * (1.5976 + 0.07056 * z * z)
-    tail = (xp.maximum(exponent, xp.zeros_like(exponent)) + xp.log1p(decay(xp.abs(exponent), xp))) * LG_E
-    return tail * xp.astype(seen > 0.0, xp.float32)

@@ -42,7 +42,7 @@ def test_nothing_hit():
         "fit_age",
         "mu_far",
         "prof_e_0_10",
-        "lcm_e_25_50",
+        "lcm_e_30_60",
     ):
         assert np.isnan(columns[name]).all(), name
 

@@ -147,7 +147,7 @@ FACTS: tuple[Fact, ...] = (
         CELLS_RELATIVE,
     ),
     Fact(MATCHED, "below lg E = 15", 0.081, ENERGY_BIN),
-    Fact(MATCHED, "below lg E = 15: fraction iron", 0.11, 0.03),
+    Fact(MATCHED, "below lg E = 15: fraction iron", 766 / 7_527, 0.03),
     Fact(FREE, "pass Ze, Ne, Age cuts", 0.0856, PASS_RELATIVE * 0.0856),
     *_fractions(FREE, (0.2120, 0.2131, 0.2053, 0.1933, 0.1763)),
     Fact(FREE, "below lg E = 15", 0.75, ENERGY_BIN),
