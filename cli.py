@@ -7,6 +7,7 @@ inside the commands, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import io
+import signal
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -407,6 +408,8 @@ def main() -> None:
             stream.reconfigure(
                 errors="backslashreplace"
             )  # a name that the terminal's encoding lacks is no reason to stop
+    # A polite end (kill, a batch system's time limit) cleans up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     app()
 
 

@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import joblib
 import numpy as np
 from samples import sample
 
@@ -35,6 +34,7 @@ from scoring.metric import metric_for
 from scoring.paired import paired_log_loss, paired_mean
 from showers.dataset import Dataset
 from showers.files import atomic_folder, read_json, write_json, write_npz
+from showers.processes import in_processes
 from showers.progress import bar
 from showers.schema import GAMMA, SOURCE_FILE, TASKS, InputError, Task
 from stacking.events import ShowerEvents
@@ -250,8 +250,8 @@ def chosen_learners(names: str | None, task: Task) -> list[str]:
 def train_all(jobs: Sequence[Job], workers: int) -> None:
     """Train what is not yet trained, several at a time."""
     with bar("training", "learners") as progress:
-        pool = joblib.Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
-        for k, line in enumerate(pool(joblib.delayed(attempt)(job) for job in jobs), start=1):
+        lines = in_processes(attempt, [(job,) for job in jobs], workers=workers, ordered=False)
+        for k, line in enumerate(lines, start=1):
             print(line, flush=True)
             progress(k, len(jobs))
 

@@ -25,6 +25,7 @@ from features.writer import TableWriter, one_line, opened_for_writing
 from showers.cuts import scalar_frame
 from showers.dataset import Dataset, check_cells
 from showers.files import atomic_path
+from showers.processes import in_processes
 from showers.progress import Bars, silent
 from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, InputError
 
@@ -157,9 +158,8 @@ def _run(
         progress(done, total)
         if jobs > 1 and FIT_GROUPS.intersection(groups):
             warm_up()
-        parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
-        arguments = (source, writer.folder, shard_events, groups, device)
-        for number, n_bytes, digest in parallel(joblib.delayed(write_shard)(k, *arguments) for k in missing):
+        arguments = [(k, source, writer.folder, shard_events, groups, device) for k in missing]
+        for number, n_bytes, digest in in_processes(write_shard, arguments, workers=jobs, ordered=False):
             writer.add(number, n_bytes, digest)
             done += _length(number, shard_events, total)
             progress(done, total)

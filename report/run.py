@@ -12,7 +12,7 @@ import numpy as np
 
 from report.belonging import MANIFEST_FILE, PREDICTIONS_FILE, check_events, check_run
 from scoring.read import Truth, read_arrays, read_output, read_truth
-from showers.files import read_json
+from showers.files import check_name, read_json
 from showers.schema import COMPOSITION, SOURCE_FILE, InputError, Task, task_named
 
 SIMULATOR = "showers.simulation"
@@ -68,6 +68,8 @@ class Run:
         manifest = read_json(folder / MANIFEST_FILE)
         if not isinstance(manifest, dict) or "task" not in manifest:
             raise InputError(f"{folder / MANIFEST_FILE} names no task: expected the manifest of a stacking run")
+        for row in manifest.get("learners", []):
+            check_name(row["name"], folder / MANIFEST_FILE)
         return cls(folder, manifest, task_named(str(manifest["task"])))
 
     @property

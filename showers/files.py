@@ -6,7 +6,10 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
+import socket
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,20 +21,32 @@ from showers.npy import open_npy as open_npy
 from showers.regular import open_regular
 from showers.schema import InputError
 
-_LEFTOVER = re.compile(r"\.(partial|replaced)-(?P<process>[0-9]{1,9})-(?P<name>.*)", re.DOTALL)
+_TEMPORARY = re.compile(
+    r"\.(partial|replaced)-(?P<process>[0-9]{1,9})-((?P<host>[0-9a-f]{8})[0-9a-f]{8}-)?(?P<name>.*)", re.DOTALL
+)
+"""Temporary names: the process that writes, a hash of its machine's name and what nobody can foretell."""
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary file name beside ``path``; on success flush it to disk and rename it to ``path``.
+    """Yield a temporary file beside ``path``; on success flush it to disk and rename it to ``path``.
 
-    The parent folder is created. On an exception the temporary file is removed and ``path`` is untouched.
-    The temporary name keeps the suffix, because some libraries choose a format by it.
+    The parent folder is created. On an exception the temporary file is removed and ``path`` is untouched. The
+    temporary file is new and empty, its name cannot be foretold (a link planted there would be written through), and
+    it keeps the suffix, because some libraries choose a format by it.
+
+    Raises
+    ------
+    InputError
+        If ``path`` is a folder, a device, a pipe or a socket.
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is {kind_of(path)}: choose the name of a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path)
-    temporary = path.with_name(f".partial-{os.getpid()}-{path.name}")
+    temporary = _temporary_name(path)
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
         yield temporary
         with temporary.open("rb+") as file:
@@ -45,27 +60,25 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary folder beside ``path``; on success rename it to ``path``.
 
-    A folder that is replaced is renamed first and removed last: killed in between, neither the old nor the new one
-    is ever found in pieces under its name.
-
     Raises
     ------
     InputError
-        If ``path`` exists and ``overwrite`` is false.
+        If ``path`` exists and ``overwrite`` is false, or is no folder.
     """
     path = Path(path)
-    if path.exists() and not overwrite:
-        raise InputError(f"{path} exists already: choose another name or remove it first")
+    if path.is_symlink() or path.exists():
+        if not overwrite:
+            raise InputError(f"{path} exists already: choose another name or remove it first")
+        if path.is_symlink() or not path.is_dir():
+            raise InputError(f"{path} is {kind_of(path)}: choose the name of a folder")
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path)
-    temporary = path.with_name(f".partial-{os.getpid()}-{path.name}")
-    replaced = path.with_name(f".replaced-{os.getpid()}-{path.name}")
-    for folder in (temporary, replaced):
-        shutil.rmtree(folder, ignore_errors=True)
+    temporary, replaced = _temporary_name(path), _temporary_name(path, "replaced")
     temporary.mkdir()
     try:
         yield temporary
         if path.exists():
+            # Removing takes time: a folder that is half gone must not bear the name.
             path.replace(replaced)
         temporary.replace(path)
     finally:
@@ -75,17 +88,37 @@ def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _temporary_name(path: Path, kind: str = "partial") -> Path:
+    return path.with_name(f".{kind}-{os.getpid()}-{_host()}{secrets.token_hex(4)}-{path.name}")
+
+
+def _host() -> str:
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+
+
 def remove_leftovers(path: Path) -> None:
-    """Remove what processes that no longer live left half-written (or half-removed) on the way to ``path``."""
-    with os.scandir(path.parent) as entries:
-        found = [(entry, _LEFTOVER.fullmatch(entry.name)) for entry in entries]
-    for entry, match in found:
-        if match is None or match["name"] != path.name or _lives(int(match["process"])):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path, ignore_errors=True)
-        else:
-            Path(entry.path).unlink(missing_ok=True)
+    """Remove what processes of this machine that no longer live left half-written or half-removed for ``path``."""
+    for found, match in _temporary_ones(path.parent):
+        here = match["host"] in (None, _host())
+        if match["name"] == path.name and here and not _lives(int(match["process"])):
+            _remove(found)
+
+
+def remove_all_leftovers(folder: Path) -> None:
+    """Remove everything half-written in a folder, whoever wrote it: for the holder of the folder's lock."""
+    for found, _ in _temporary_ones(folder):
+        _remove(found)
+
+
+def _temporary_ones(folder: Path) -> list[tuple[Path, re.Match[str]]]:
+    return [(found, match) for found in folder.iterdir() if (match := _TEMPORARY.fullmatch(found.name))]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _lives(process: int) -> bool:
@@ -96,6 +129,28 @@ def _lives(process: int) -> bool:
     except OSError:
         return True
     return True
+
+
+def kind_of(path: Path) -> str:
+    """Return what is at ``path``, in words."""
+    if path.is_symlink():
+        return "a link"
+    if path.is_dir():
+        return "a folder"
+    return "a file" if path.is_file() else "a device, a pipe or a socket"
+
+
+def check_name(name: str, file: Path) -> str:
+    """Return ``name``, which ``file`` gives to a part of a folder, if it cannot lead out of that folder.
+
+    Raises
+    ------
+    InputError
+        If it is more than one plain component of a path.
+    """
+    if not isinstance(name, str) or name in ("", ".", "..") or not name.isprintable() or set(name) & set("/\\"):
+        raise InputError(f"{file} names {name!r}, which cannot be the name of a file or folder")
+    return name
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -20,7 +20,7 @@ from features.device import resolve_device
 from features.source import code_version as feature_code_version
 from models.registry import load as load_learner
 from showers.dataset import Dataset
-from showers.files import read_json
+from showers.files import check_name, read_json
 from showers.progress import Bars, silent
 from showers.schema import TASKS, InputError, Task
 from stacking.decide.gamma_scores import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
@@ -166,6 +166,8 @@ class Bundle:
         manifest = read_json(run / MANIFEST_FILE)
         if not manifest.get("complete"):
             raise InputError(f"{run} is not finished: start the same command again to continue it")
+        for row in manifest.get("learners", []):
+            check_name(row["name"], run / MANIFEST_FILE)
         return cls(run, load_chain(run, manifest), manifest)
 
 

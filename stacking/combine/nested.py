@@ -14,11 +14,11 @@ from itertools import combinations
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from showers.processes import in_processes
 from showers.progress import Progress
 from stacking.combine.judges import GammaJudge, Judge, LogLossJudge
 from stacking.combine.meta import META_LEARNERS, MetaLearner, StackInputs
 from stacking.decide.gamma_scores import gamma_scores
-from stacking.tasks.executor import in_processes
 
 MAX_META_FOLDS = 5
 """More learner folds are merged: meta-learners have few parameters, and the fits grow with the square."""

@@ -10,6 +10,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from showers.files import atomic_path, hash_json, read_json
+from showers.processes import in_processes
 from showers.progress import Progress
 from showers.schema import InputError
 from stacking.combine.calibration import Calibrator, cross_fit, reliability
@@ -18,7 +19,6 @@ from stacking.combine.softmax import log_loss_per_event
 from stacking.predict.chain import average_of
 from stacking.run.job import Folds, Job
 from stacking.run.provenance import code_version
-from stacking.tasks.executor import in_processes
 from stacking.tasks.folds import assign_folds, judged_events
 from stacking.tasks.oof import (
     FOLDS_FILE,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,14 +10,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showers.files import atomic_path, read_json, write_json, write_npz
+from showers.files import atomic_path, read_json, remove_all_leftovers, write_json, write_npz
+from showers.locks import LOCK_FILE, locked
 from showers.schema import GAMMA, InputError
 from stacking.decide.gamma_scores import gamma_scores
 from stacking.predict.chain import Chain, Predictions
 
 MANIFEST_FILE = "manifest.json"
 PREDICTIONS_FILE = "predictions.npz"
-LOCK_FILE = ".lock"
 
 
 @contextmanager
@@ -35,25 +33,20 @@ def opened_for_writing(run: Path, config_hash: str, identity: Mapping[str, Any])
         raise InputError(f"{run} is a file: expected a run folder")
     if run.is_dir() and any(run.iterdir()) and not (run / MANIFEST_FILE).exists() and not (run / LOCK_FILE).exists():
         raise InputError(f"{run} holds other files: choose an empty or new folder for the run")
-    run.mkdir(parents=True, exist_ok=True)
-    with (run / LOCK_FILE).open("w") as lock:
-        # The kernel drops the lock when the process ends, however it ends.
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{run} is being written by another process: wait for it or choose another name") from None
+    with locked(run):
         _refuse_other_configuration(run, config_hash, identity)
         _remove_leftovers(run)
-        yield
+        try:
+            yield
+        finally:
+            # Workers that were stopped half-way had no time to do it.
+            _remove_leftovers(run)
 
 
 def _remove_leftovers(run: Path) -> None:
     """Remove what a killed run left half-written."""
-    for leftover in [*run.glob(".partial-*"), *run.glob("*/.partial-*"), *run.glob("learners/*/.partial-*")]:
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
+    for folder in (run, *run.glob("[!.]*/"), *run.glob("[!.]*/[!.]*/")):
+        remove_all_leftovers(folder)
 
 
 def _refuse_other_configuration(run: Path, config_hash: str, identity: Mapping[str, Any]) -> None:

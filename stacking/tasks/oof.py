@@ -21,11 +21,11 @@ from threadpoolctl import threadpool_limits
 
 from models.base import Batch, Learner
 from models.registry import LearnerSpec, create
-from showers.files import atomic_folder, hash_json, open_npy, read_json, write_json, write_npz
+from showers.files import atomic_folder, check_name, hash_json, open_npy, read_json, write_json, write_npz
+from showers.processes import in_processes
 from showers.progress import Progress
 from showers.schema import InputError
 from stacking.events import Events
-from stacking.tasks.executor import in_processes
 from stacking.tasks.folds import early_stopping_rows
 from stacking.tasks.resources import Cost, measured
 
@@ -100,8 +100,8 @@ class TaskFailure:
 
 
 def fold_folder(run: Path, learner: str, fold: int) -> Path:
-    """Return where one learner's fit on one fold is kept."""
-    return run / "learners" / learner / f"fold-{fold}"
+    """Return where one learner's fit on one fold is kept; a name that leads out of the run is refused."""
+    return run / "learners" / check_name(learner, run) / f"fold-{fold}"
 
 
 def run_tasks(

@@ -1,0 +1,81 @@
+"""Work in several processes of this machine: results as they come, and no worker that outlives who started it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import joblib
+from joblib.parallel import get_active_backend
+
+from showers.schema import InputError
+
+_PR_SET_PDEATHSIG = 1
+_WATCH_EVERY_S = 1.0
+
+
+def in_processes(
+    function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], *, workers: int, ordered: bool = True
+) -> Iterator[Any]:
+    """Yield ``function(*one)`` of each tuple; with ``ordered`` false, as they finish.
+
+    A surrounding ``joblib.parallel_config`` chooses where: processes here, which end with this one, or a cluster.
+
+    Raises
+    ------
+    InputError
+        If a worker is lost: killed by somebody or by the system, which does so when memory runs out.
+    """
+    pool = joblib.Parallel(
+        n_jobs=workers,
+        return_as="generator" if ordered else "generator_unordered",
+        batch_size=1,
+        **_of_this_machine(),
+    )
+    with warnings.catch_warnings():
+        # joblib replaces workers whose memory has grown between tasks, and says so; that is as it should be.
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
+        try:
+            yield from pool(joblib.delayed(function)(*one) for one in arguments)
+        except BrokenProcessPool:
+            raise InputError(
+                "a worker process was lost (killed, or out of memory): nothing that was finished is lost; "
+                "start the same command again, with fewer workers if memory is short"
+            ) from None
+
+
+def _of_this_machine() -> dict[str, Any]:
+    """Return what joblib's own processes are started with; workers of a cluster are not ours to end."""
+    backend, _ = get_active_backend()
+    if type(backend).__name__ != "LokyBackend":
+        return {}
+    return {"initializer": end_with_parent, "initargs": (os.getpid(),)}
+
+
+def end_with_parent(parent: int) -> None:
+    """Make this process end when its parent, of process number ``parent``, does: however that ends.
+
+    Without it a worker of a killed run would finish its work beside the run started next, or wait for ever to hand
+    its result to nobody. Linux sends the signal itself (prctl(2), PR_SET_PDEATHSIG), whatever native code runs;
+    elsewhere a thread looks who the parent is.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:  # it ended before this was asked for
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_WATCH_EVERY_S)
+    os.kill(os.getpid(), signal.SIGKILL)
