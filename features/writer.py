@@ -21,8 +21,9 @@ from showers.schema import InputError
 
 _SHARD = r"part-[0-9]{5,}\.parquet"
 _MADE = rf"({_SHARD}|{re.escape(CATALOGUE_FILE)}|{re.escape(CHECKSUMS_FILE)})"
-_OURS = re.compile(rf"{re.escape(LOCK_FILE)}|(\.partial-[0-9]+-)?{_MADE}")
-_LEFTOVER = re.compile(rf"\.partial-[0-9]+-{_MADE}")
+_TEMPORARY = r"\.partial-[0-9]+-([0-9a-f]{16}-)?"
+_OURS = re.compile(rf"{re.escape(LOCK_FILE)}|({_TEMPORARY})?{_MADE}")
+_LEFTOVER = re.compile(rf"{_TEMPORARY}{_MADE}")
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def test_a_lock_is_no_way_to_empty_a_file(precious: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_cannot_be_locked_is_refused(make: object, tmp_path: Path) -> None:
     make(tmp_path / LOCK_FILE)  # type: ignore[operator]
-    with pytest.raises(InputError, match="cannot be opened as a lock|not a plain file"), locked(tmp_path):
+    with pytest.raises(InputError, match=r"cannot be opened as a lock|not a plain file"), locked(tmp_path):
         pass
 
 
