@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from scoring.intervals import Interval, clopper_pearson
 from showers.schema import COMPOSITION, GAMMA
 
-TEST_EVENTS = {("composition", "v2"): 119_027, ("composition", "matched"): 34_519, ("gamma", "v2"): 35_751}
-"""Size of each protocol's test set."""
+TEST_CLASSES = {
+    ("composition", "v2"): (32_804, 26_886, 22_065, 19_584, 17_688),
+    ("composition", "matched"): (9_465, 7_832, 6_333, 5_643, 5_246),
+    ("composition", "2026"): (31_362, 26_109, 21_430, 18_792, 17_371),
+    ("gamma", "v2"): (1_514, 34_237),
+    ("gamma", "2026"): (1_579, 34_267),
+}
+"""Events of each class in the public test sets, by task and protocol: what they are recognised by."""
 N_HADRON = 34_237
 """Hadrons among the gamma test events."""
 ERROR_OF_FRACTION_ERROR = {"v2": 0.0003, "matched": 0.0006}

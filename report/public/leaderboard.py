@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from report.belonging import check_run
+from report.public.origin import origin_of
 from report.published import N_HADRON, Published, published_for
-from report.run import Run, is_simulated, read_source
+from report.run import Run
 from report.sections.run import duration, totals
 from report.summary import metric_text, short
 from scoring.intervals import Interval
@@ -23,7 +24,6 @@ from scoring.score import metrics_path
 from showers.files import read_json
 from showers.schema import GAMMA, InputError, task_named
 
-SIMULATION = "simulation"
 LEGEND = (
     "Bold: our runs. score: 0 is the weakest valid result of its table, 1 the published best (of a simulation: the "
     "best row); equal steps are equal factors in the error. * chosen or tuned on test labels. 95 % intervals; of "
@@ -38,7 +38,7 @@ class Standing:
 
     task: str
     protocol: str
-    """``v2``, ``matched``, or what kind of simulation it was; only equal protocols share a table."""
+    """As :attr:`report.public.origin.Origin.protocol`; only equal ones share a table, public ones with published."""
     system: str
     value: float
     interval: Interval | None
@@ -147,12 +147,7 @@ def _protocol(run: Run, data: Path | None) -> str:
     if not folder.is_dir():
         raise InputError(f"{folder}, the test set of {run.folder}, does not exist: say where it is with --data")
     run.check_test_set(folder)
-    source = read_source(folder)
-    protocol = str(source.get("protocol", "v2"))
-    if not is_simulated(source):
-        return protocol
-    made = [source.get("model", "?"), f"{source.get('world', 'default')} world", f"seed {source.get('seed', '?')}"]
-    return f"{SIMULATION} of {protocol} ({', '.join(map(str, made))})"
+    return origin_of(folder, run.task).protocol
 
 
 def _published(found: Published) -> Standing:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from report.public.origin import origin_of
 from report.run import Run, is_simulated, read_source
 from report.sections.run import duration, totals
 from report.summary import metric_text
@@ -25,7 +26,6 @@ SOURCE = Path(__file__).resolve().parents[2]
 ROOMS = ("showers", "features", "models", "stacking", "scoring", "report")
 FILES = ("cli.py", "verify.py", "pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md")
 """What the snapshot of the source holds beside the rooms."""
-PUBLIC_EVENTS = {"composition": 119_027, "gamma": 35_751}
 """Size of the public test sets: predictions of any other number of events cannot be submitted."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PLAIN_KEY = re.compile(r"[a-z]{3,}(_[a-z0-9]+)*(?<!yes)(?<!off)(?<!true)(?<!false)(?<!null)")
@@ -129,7 +129,7 @@ def _scores(run: Run, truth: Truth, metrics: dict[str, Any]) -> dict[str, str]:
 
 
 def _is_public(run: Run, truth: Truth) -> bool:
-    return len(truth.labels) == PUBLIC_EVENTS[run.task.name] and not is_simulated(read_source(truth.folder))
+    return origin_of(truth.folder, run.task).public
 
 
 def _metadata(

@@ -14,11 +14,12 @@ from rich.console import Console
 from report.compare import compare
 from report.doctor import findings
 from report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing
+from report.public.origin import Origin, origin_of
 from report.public.submission import write_submission, yaml_lines
-from report.published import PUBLISHED, published_for
+from report.published import PUBLISHED, TEST_CLASSES, published_for
 from scoring.score import score_file
 from showers.files import read_json, write_json, write_npz
-from showers.schema import COMPOSITION, GAMMA, InputError
+from showers.schema import COMPOSITION, GAMMA, InputError, task_named
 
 
 def text(renderable: object, width: int = 100) -> str:
@@ -73,18 +74,49 @@ def test_simulated_runs_never_share_a_table_with_published_ones(composition_worl
     assert not any(row.system[:12] in shown for row in PUBLISHED)
 
 
-def test_runs_on_public_data_stand_beside_published_ones(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
+def test_only_recognised_public_sets_stand_beside_published_ones(
+    composition_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, data = composition_world
     score_file(run / "predictions.npz", data, COMPOSITION)
     real = shutil.copytree(data, tmp_path / "data")
     for name in ("source.json", "checksums.json"):
         (real / "composition_test" / name).unlink()
     shown = text(leaderboard([run], data=real))
+    assert "composition, unknown origin (v2)" in shown
+    assert "two CNNs" not in shown, "a set without a mark is not public for that"
+
+    labels = np.load(real / "composition_test" / "labels_composition.npy")
+    monkeypatch.setitem(TEST_CLASSES, ("composition", "v2"), tuple(np.bincount(labels).tolist()))
+    shown = text(leaderboard([run], data=real))
     assert "composition, v2" in shown
     assert "two CNNs, biases *" in shown
     assert "LeNet" not in shown, "the matched protocol has its own table"
+    assert "simulation of v2" in text(leaderboard([run], data=data)), "a mark counts more than the numbers of events"
     with pytest.raises(InputError, match="say where it is with --data"):
         leaderboard([run], data=tmp_path / "nowhere")
+
+
+def test_public_sets_are_recognised_by_their_classes(tmp_path: Path) -> None:
+    for (task, protocol), counts in TEST_CLASSES.items():
+        folder = tmp_path / task / protocol
+        folder.mkdir(parents=True)
+        labels = np.repeat(np.arange(len(counts)), counts).astype(np.int8)
+        np.save(folder / f"labels_{task}.npy", labels)
+        np.save(folder / "features.npy", np.zeros((len(labels), 5), np.float16))
+        assert origin_of(folder, task_named(task)) == Origin(True, protocol, {})
+        labels[0] = 1
+        np.save(folder / f"labels_{task}.npy", labels)
+        assert not origin_of(folder, task_named(task)).public
+        labels[0] = 0
+        np.save(folder / f"labels_{task}.npy", labels)
+        np.save(folder / "features.npy", np.zeros((len(labels) - 1, 5), np.float16))
+        assert not origin_of(folder, task_named(task)).public
+    sizes = {key: sum(counts) for key, counts in TEST_CLASSES.items()}
+    assert sizes[COMPOSITION.name, "v2"] == 119_027
+    assert sizes[COMPOSITION.name, "matched"] == 34_519
+    assert sizes[COMPOSITION.name, "2026"] == 115_064
+    assert sizes[GAMMA.name, "v2"] == 35_751
 
 
 def test_leaderboard_wants_scored_runs(gamma_world: tuple[Path, Path], tmp_path: Path) -> None:
