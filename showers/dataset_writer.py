@@ -126,7 +126,10 @@ def write_dataset(
                     raise ValueError(f"{stem}.npy got {file.rows_written} rows of {n_events}")
                 file.close()
         if writer.truth:
-            pl.concat(writer.truth).write_parquet(folder / TRUTH_FILE)
+            try:
+                pl.concat(writer.truth).write_parquet(folder / TRUTH_FILE)
+            except pl.exceptions.ComputeError as error:  # what a full disk is to Polars
+                raise InputError(f"{path}: {TRUTH_FILE} cannot be written: {error}") from None
         write_json(folder / SOURCE_FILE, dict(source))
         seal(folder, [file.name for file in folder.iterdir()])
 

@@ -164,7 +164,7 @@ def reserve(file: BinaryIO, n_bytes: int) -> None:
         os.posix_fallocate(file.fileno(), 0, n_bytes)
     except OSError as error:
         if error.errno in _FULL:
-            place = Path(str(file.name)).parent
+            place = next(folder for folder in Path(str(file.name)).parents if not folder.name.startswith(".partial-"))
             raise InputError(
                 f"{place}: no room for {n_bytes / 1e9:,.3f} GB ({error.strerror}): free some space or write elsewhere"
             ) from None

@@ -195,10 +195,20 @@ def test_full_disk_is_one_error_before_anything_is_written(
         monkeypatch.setattr(os, "posix_fallocate", full)
     n_events = 5 if end == "full disk" else 2**52  # more than any file may hold
     with (
-        pytest.raises(InputError, match=r"no room for .* GB .*: free some space"),
+        pytest.raises(InputError, match=rf"^{tmp_path}: no room for .* GB .*: free some space"),
         write_dataset(tmp_path / "d", n_events, GAMMA, source={}),
     ):
         pytest.fail("nothing may be simulated for a disk without room")
+    assert not any(tmp_path.iterdir())
+
+
+def test_disk_that_fills_up_at_the_end_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: pl.DataFrame, file: Path) -> None:
+        raise pl.exceptions.ComputeError("underlying IO error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    with pytest.raises(InputError, match=r"d: truth\.parquet cannot be written: .*No space left on device"):
+        _write(tmp_path / "d")
     assert not any(tmp_path.iterdir())
 
 
