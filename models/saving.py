@@ -21,6 +21,10 @@ FORMAT = 1
 """Raised when the meaning of a saved learner changes."""
 
 
+class CheckpointError(InputError):
+    """The state of an unfinished fit is damaged or belongs to another fit."""
+
+
 def write_header(folder: Path, learner: str, files: tuple[str, ...], content: dict[str, Any]) -> None:
     """Write ``learner.json`` beside the learner's ``files``, with their hashes."""
     hashes = {name: hash_file(folder / name) for name in files}

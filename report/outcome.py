@@ -9,11 +9,13 @@ from rich.table import Table
 
 from report.belonging import check_predictions
 from report.html import write_report
+from report.run import MANIFEST_FILE
 from report.summary import learner_table
 from scoring.score import score_file
 from showers.files import read_json
 from showers.progress import Bars, silent
 from showers.schema import Task
+from showers.terminal import escaped
 
 
 def show_outcome(run: Path, data: Path, task: Task, *, console: Console, bars: Bars = silent) -> None:
@@ -21,6 +23,7 @@ def show_outcome(run: Path, data: Path, task: Task, *, console: Console, bars: B
 
     A test set without labels is left unscored, and the reader is told so.
     """
+    _tell_failures(run, console)
     predictions = run / "predictions.npz"
     if not (data / f"{task.name}_test" / str(task.label_file)).exists():
         console.print(f"{data / f'{task.name}_test'} has no labels: predictions are in {predictions}", soft_wrap=True)
@@ -33,6 +36,7 @@ def show_outcome(run: Path, data: Path, task: Task, *, console: Console, bars: B
 
 def show_table_outcome(run: Path, *, console: Console) -> None:
     """Print what a run on a table of any origin reached on rows held out, and where its predictions are."""
+    _tell_failures(run, console)
     metrics = read_json(run / "metrics_table.json")
     drawn = Table("system", title=f"{metrics['judged_on']}, 95 % intervals", title_justify="left")
     names = ("accuracy", "log_loss", "auc")
@@ -43,3 +47,10 @@ def show_table_outcome(run: Path, *, console: Console) -> None:
         drawn.add_row(system, *cells, style="bold" if system == metrics["shipped"] else None)
     console.print(drawn)
     console.print(f"shipped:     {metrics['shipped']}\npredictions: {run / 'predictions.parquet'}", soft_wrap=True)
+
+
+def _tell_failures(run: Path, console: Console) -> None:
+    for row in read_json(run / MANIFEST_FILE).get("learners", []):
+        if row["status"] != "ok":
+            line = f"learner {row['name']} was left out, {row['error']}"
+            console.print(escaped(line), style="bold red", markup=False, highlight=False, soft_wrap=True)

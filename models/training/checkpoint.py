@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from models.saving import CheckpointError
 from showers.files import atomic_path
-from showers.schema import InputError
 
 
 @dataclass
@@ -75,8 +76,10 @@ def write_checkpoint(file: Path, state: Checkpoint) -> None:
         "best_epoch": state.best_epoch,
         "losses": [loss.hex() for loss in state.losses],
     }
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    metadata = {"state": json.dumps(numbers), "sha256": _digest(tensors, numbers)}
     with atomic_path(file) as temporary:
-        save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, metadata={"state": json.dumps(numbers)})
+        save_file(tensors, temporary, metadata=metadata)
 
 
 def read_checkpoint(file: Path, state: Checkpoint) -> None:
@@ -84,13 +87,16 @@ def read_checkpoint(file: Path, state: Checkpoint) -> None:
 
     Raises
     ------
-    InputError
+    CheckpointError
         If the file is damaged or belongs to another run.
     """
     try:
         with safe_open(file, framework="pt") as content:
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 (not a mapping)
-            numbers = json.loads((content.metadata() or {})["state"])
+            metadata = content.metadata() or {}
+        numbers = json.loads(metadata["state"])
+        if _digest(tensors, numbers) != metadata["sha256"]:
+            raise ValueError("damaged")
         if numbers["identity"] != state.identity:
             raise ValueError("other settings, seed or events")
         parts: dict[str, dict[str, torch.Tensor]] = {"network": {}, "averaged": {}, "best": {}, "optimiser": {}}
@@ -104,12 +110,23 @@ def read_checkpoint(file: Path, state: Checkpoint) -> None:
             number, _, key = name.partition(".")
             optimiser["state"].setdefault(int(number), {})[key] = tensor
         state.optimiser.load_state_dict(optimiser)
-    except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
-        raise InputError(f"{file} is not a checkpoint of this run ({error}): remove it to start afresh") from None
-    device = next(state.network.parameters()).device
-    state.best = {name: tensor.to(device) for name, tensor in parts["best"].items()}
-    state.epoch, state.step, state.best_epoch = numbers["epoch"], numbers["step"], numbers["best_epoch"]
-    state.losses = [float.fromhex(loss) for loss in numbers["losses"]]
+        if parts["best"].keys() != parts["averaged"].keys():
+            raise ValueError("weights of the best epoch are missing")
+        device = next(state.network.parameters()).device
+        state.best = {name: tensor.to(device) for name, tensor in parts["best"].items()}
+        state.epoch, state.step, state.best_epoch = numbers["epoch"], numbers["step"], numbers["best_epoch"]
+        state.losses = [float.fromhex(loss) for loss in numbers["losses"]]
+    except (SafetensorError, KeyError, TypeError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{file} is not a checkpoint of this run ({reason}): remove it to start afresh") from None
+
+
+def _digest(tensors: dict[str, torch.Tensor], numbers: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(numbers, sort_keys=True).encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _clone(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -8,6 +8,7 @@ run in processes of this machine or on a Dask cluster.
 
 from __future__ import annotations
 
+import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,11 +22,13 @@ from threadpoolctl import threadpool_limits
 
 from models.base import Batch, Learner
 from models.registry import LearnerSpec, create
+from models.saving import CheckpointError
 from showers.files import atomic_folder, check_name, hash_json, open_npy, read_json, write_json, write_npz
 from showers.processes import in_processes
 from showers.progress import Progress
 from showers.schema import InputError
 from stacking.events import Events
+from stacking.tasks.causes import is_of_the_machine
 from stacking.tasks.folds import early_stopping_rows
 from stacking.tasks.resources import Cost, measured
 
@@ -34,6 +37,8 @@ PREDICT_EVENTS = 100_000
 TASK_FILE = "task.json"
 HELD_OUT_FILE = "held_out.npz"
 TEST_FILE = "test.npz"
+CHECKPOINTS = "checkpoints"
+"""Folder of a run with the state of unfinished fits; gone when all are done."""
 FOLDS_FILE = "folds.npy"
 JUDGED_FILE = "judged.npy"
 
@@ -71,6 +76,11 @@ class FoldTask:
     def folder(self) -> Path:
         """Where the finished task is."""
         return fold_folder(self.run, self.name, self.fold)
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where an unfinished fit keeps its state; that of another configuration or code has another name."""
+        return self.run / CHECKPOINTS / self.name / f"fold-{self.fold}-{self.key[:16]}"
 
     @property
     def key(self) -> str:
@@ -117,18 +127,31 @@ def run_tasks(
     Returns
     -------
     Failures, one per failed task; the errors themselves are text, so that one learner cannot stop the others.
+
+    Raises
+    ------
+    InputError
+        If a fit ended for a reason that is not its learner's (no memory, no space on disk, a lost worker): what is
+        done is kept, and the rest is tried again at the next start.
     """
     waiting = [task for task in tasks if not task.is_done()]
     done, failures = len(tasks) - len(waiting), []
     wanted = min(workers, max(1, len(waiting)))
     with _backend(scheduler, threads):
         outcomes = in_processes(_attempt, [(task,) for task in waiting], workers=wanted, ordered=False)
-        for task_name, fold, error in outcomes:
+        for task_name, fold, error, of_the_machine in outcomes:
+            if of_the_machine:
+                raise InputError(
+                    f"{task_name} fold {fold} could not be trained: {error}; finished fits are kept: "
+                    "free memory or disk space and start the same command again"
+                )
             done += 1
             if error:
                 failures.append(TaskFailure(task_name, fold, error))
             if progress:
                 progress(done, len(tasks), f"{task_name} fold {fold}{' FAILED' if error else ''}")
+    for run in {task.run for task in tasks}:
+        shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
     return sorted(failures, key=lambda failure: (failure.learner, failure.fold))
 
 
@@ -152,22 +175,21 @@ def _backend(scheduler: str | None, threads: int) -> Iterator[None]:
         yield
 
 
-def _attempt(task: FoldTask) -> tuple[str, int, str]:
-    # Any error of a learner is this learner's failure: it goes into the manifest and the report.
+def _attempt(task: FoldTask) -> tuple[str, int, str, bool]:
+    # A learner's error is this learner's failure: it goes into the manifest and the report. One of the machine is not.
     try:
         do_task(task)
     except Exception as error:
-        return task.name, task.fold, f"{type(error).__name__}: {error}"
-    return task.name, task.fold, ""
+        return task.name, task.fold, " ".join(f"{type(error).__name__}: {error}".split()), is_of_the_machine(error)
+    return task.name, task.fold, "", False
 
 
 def do_task(task: FoldTask) -> None:
     """Fit one learner on one fold, predict its held-out and test events, and store all of it atomically."""
-    learner = create(task.spec, task.classes, threads=task.threads, overrides=task.settings, preset=task.preset)
     with atomic_folder(task.folder, overwrite=True) as folder, threadpool_limits(task.threads):
         with measured("train", task.name, task.fold) as cost:
             train, valid, held_out = split_rows(task)
-            learner.fit(_labelled(task, train), _labelled(task, valid), seed=task.fit_seed, device=task.device)
+            learner = _fitted(task, _labelled(task, train), _labelled(task, valid))
             learner.save(folder)
             held_out_log_proba = predict(learner, task.train, held_out, task.columns, grids=task.spec.needs_grid)
             write_npz(folder / HELD_OUT_FILE, log_proba=held_out_log_proba)
@@ -176,6 +198,20 @@ def do_task(task: FoldTask) -> None:
                 test = predict(learner, task.test, every, task.columns, grids=task.spec.needs_grid)
                 write_npz(folder / TEST_FILE, log_proba=test)
         write_json(folder / TASK_FILE, _task_record(task, learner, cost, len(train), len(valid)))
+    shutil.rmtree(task.checkpoint, ignore_errors=True)
+
+
+def _fitted(task: FoldTask, train: Batch, valid: Batch) -> Learner:
+    """Fit from where a killed fit of the same task stopped, or from the start if that state cannot be used."""
+    for _ in range(2):
+        learner = create(task.spec, task.classes, threads=task.threads, overrides=task.settings, preset=task.preset)
+        learner.checkpoint = task.checkpoint
+        try:
+            return learner.fit(train, valid, seed=task.fit_seed, device=task.device)
+        except CheckpointError as error:
+            refused = error
+            shutil.rmtree(task.checkpoint, ignore_errors=True)
+    raise refused
 
 
 def _task_record(task: FoldTask, learner: Learner, cost: Cost, n_train: int, n_valid: int) -> dict[str, Any]:

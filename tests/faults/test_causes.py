@@ -1,0 +1,156 @@
+"""What is not a learner's fault ends the run, and is tried again; unfinished fits continue where they stopped."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from rich.console import Console
+
+from models.base import Batch
+from models.registry import LEARNERS, LearnerSpec
+from models.training import loop
+from report.outcome import show_table_outcome
+from showers.progress import Progress
+from showers.schema import InputError
+from stacking.run.engine import StackResult
+from stacking.table import TableConfig, stack_table
+from stacking.tasks.causes import is_of_the_machine
+from stacking.tasks.oof import CHECKPOINTS
+from tests.stacking.fakes import Linear
+
+
+class Unlucky(Linear):
+    """Fails once for the reason that its settings name, then works."""
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        mark = Path(self.settings["mark"])
+        if not mark.exists():
+            mark.touch()
+            REASONS[self.settings["reason"]]()
+        return super().fit(train, valid, seed=seed, device=device, progress=progress)
+
+
+def _raises(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def _wrapped() -> None:
+    try:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    except OSError as error:
+        raise InputError("the model cannot be written") from error
+
+
+REASONS: dict[str, Callable[[], None]] = {
+    "disk": _raises(OSError(errno.ENOSPC, "No space left on device")),
+    "memory": _raises(MemoryError("Unable to allocate 8 TiB")),
+    "torch": _raises(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")),
+    "booster": _raises(RuntimeError("std::bad_alloc")),
+    "wrapped": _wrapped,
+    "lost": lambda: os.kill(os.getpid(), signal.SIGKILL),
+}
+
+
+@pytest.fixture
+def unlucky(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register the learner that fails once."""
+    spec = LearnerSpec("unlucky", "tests.faults.test_causes:Unlucky", "", "scalars", source="test")
+    monkeypatch.setitem(LEARNERS, "unlucky", spec)
+
+
+def _stack(
+    table: Path, run: Path, learner: str, settings: dict[str, Any], workers: int = 1, **more: Any
+) -> StackResult:
+    return stack_table(
+        TableConfig(
+            run=run, table=table, label="kind", preset="quick", folds=2, device="cpu", workers=workers,
+            learners=(learner,), settings={learner: settings}, **more,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("unlucky")
+@pytest.mark.parametrize("reason", REASONS)
+def test_what_is_not_the_learners_fault_is_tried_again(
+    reason: str, two_gaussians: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, settings = tmp_path / "run", {"mark": str(tmp_path / "mark"), "reason": reason}
+    workers = 2 if reason == "lost" else 1
+    with pytest.raises(InputError, match="start the same command again") as refusal:
+        _stack(two_gaussians[0], run, "unlucky", settings, workers)
+    assert str(refusal.value).isprintable()
+    result = _stack(two_gaussians[0], run, "unlucky", settings)
+    assert [row["status"] for row in result.manifest["learners"]] == ["ok"]
+    assert result.manifest["complete"]
+
+
+def test_a_learners_own_errors_are_its_own() -> None:
+    for error in (ValueError("NaN in row 3"), RuntimeError("loss is not finite"), InputError("no allocation of names")):
+        assert not is_of_the_machine(error)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_learner_left_out_is_told(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    stack_table(
+        TableConfig(
+            run=run, table=two_gaussians[0], label="kind", preset="quick", folds=2, device="cpu", workers=1,
+            learners=("fake_linear", "fake_failing"),
+        )
+    )  # fmt: skip
+    console = Console(width=200)
+    with console.capture() as captured:
+        show_table_outcome(run, console=console)
+    told = captured.get()
+    assert "learner fake_failing was left out, fold 0: RuntimeError: this learner always fails" in told
+    assert "fake_linear was left out" not in told
+
+
+class _Killed(BaseException):
+    pass
+
+
+NETWORK = {"epochs": 4, "batch_size": 256, "dropout": 0.2, "patience": 4}
+
+
+@pytest.mark.parametrize("damage", ["none", "flipped", "cut"])
+def test_a_killed_network_continues_and_ends_with_the_same_bytes(
+    damage: str, two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    _stack(two_gaussians[0], whole, "mlp", NETWORK, test_table=two_gaussians[1])
+    epochs: list[int] = []
+    write = loop.write_checkpoint
+
+    def killing(file: Path, state: Any) -> None:
+        write(file, state)
+        epochs.append(state.epoch)
+        if len(epochs) == 2:
+            raise _Killed
+
+    monkeypatch.setattr(loop, "write_checkpoint", killing)
+    with pytest.raises(_Killed):
+        _stack(two_gaussians[0], run, "mlp", NETWORK, test_table=two_gaussians[1])
+    (state,) = (run / CHECKPOINTS / "mlp").glob("fold-0-*/training.safetensors")
+    content = bytearray(state.read_bytes())
+    if damage == "flipped":
+        content[-100] ^= 1
+    state.write_bytes(content[:-1000] if damage == "cut" else content)
+    _stack(two_gaussians[0], run, "mlp", NETWORK, test_table=two_gaussians[1])
+    assert epochs == ([1, 2, 3, 4] if damage == "none" else [1, 2, 1, 2, 3, 4]) + [1, 2, 3, 4]
+    assert not (run / CHECKPOINTS).exists()
+    assert (run / "predictions.npz").read_bytes() == (whole / "predictions.npz").read_bytes()
+    for fold in range(2):
+        name = f"learners/mlp/fold-{fold}/network.safetensors"
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
