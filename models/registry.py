@@ -1,12 +1,14 @@
 """Every base learner under its name: which class, which inputs, which settings, where it comes from.
 
-``LEARNERS`` holds our own and the published systems (``published.*``); :func:`create` makes one, :func:`load` opens a
-saved one, :func:`listing` shows them all.
+``LEARNERS`` holds what the modules of :mod:`models.catalogue` declare, our own learners and the published systems
+(``published.*``) among them; a module put beside them is found by itself. :func:`create` makes a learner, :func:`load`
+opens a saved one, :func:`listing` shows them all.
 """
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,8 @@ from typing import Any
 from rich.table import Table
 
 from features.catalogue import CATALOGUE, feature_set
+from models import catalogue
 from models.base import Learner
-from models.catalogue.ours import OURS
-from models.catalogue.published import PUBLISHED
 from models.saving import HEADER_FILE, read_header
 from models.spec import LearnerSpec
 from showers.schema import AGE, COMPOSITION, TASKS, InputError, Task
@@ -144,5 +145,16 @@ def listing() -> Table:
     return table
 
 
-LEARNERS: dict[str, LearnerSpec] = {entry.name: entry for entry in (*OURS, *PUBLISHED)}
+def _declared() -> dict[str, LearnerSpec]:
+    """Return what the catalogue's modules declare in ``LEARNERS``; names must differ."""
+    found: dict[str, LearnerSpec] = {}
+    for module in pkgutil.iter_modules(catalogue.__path__, f"{catalogue.__name__}."):
+        for entry in getattr(importlib.import_module(module.name), "LEARNERS", ()):
+            if entry.name in found:
+                raise ValueError(f"{module.name} declares learner {entry.name!r}, which exists already")
+            found[entry.name] = entry
+    return found
+
+
+LEARNERS: dict[str, LearnerSpec] = _declared()
 """All learners by name."""

@@ -31,6 +31,8 @@ class LearnerSpec:
     needs_grid: bool = False
     tasks: tuple[str, ...] = ()
     """Tasks it serves; empty for any."""
+    presets: tuple[str, ...] = ()
+    """Presets of a run (``quick``, ``good``, ``best``) that train it when no learner is asked for by name."""
     source: str = "showerstack"
     """Publication or library."""
 

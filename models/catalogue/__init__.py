@@ -1,1 +1,1 @@
-"""The named learners: ours, the published networks, and averages of fits."""
+"""The named learners: a module here declares some as a tuple ``LEARNERS`` of :class:`models.spec.LearnerSpec`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -15,24 +16,8 @@ from models.saving import read_header, write_header
 from showers.progress import Progress
 from showers.schema import InputError
 
-MEMBER_CLASSES = (
-    "models.tables.catboost:CatBoost",
-    "models.tables.forest:ExtraTrees",
-    "models.tables.forest:RandomForest",
-    "models.tables.hist_boosting:HistBoosting",
-    "models.tables.lightgbm:LightGBM",
-    "models.networks.flat:FlatMLPLearner",
-    "models.networks.hybrid:HybridLearner",
-    "models.networks.lenet:LeNetLearner",
-    "models.networks.physics:PhysicsLearner",
-    "models.networks.resnet:ResNetLearner",
-    "models.networks.settransformer:SetTransformerLearner",
-    "models.networks.tabular:TabularMLP",
-    "models.networks.vit:ViTLearner",
-    "models.tables.quadratic:QuadraticLogit",
-    "models.tables.xgboost:XGBoost",
-)
-"""What can be a member; names in a saved file are looked up here and never imported freely."""
+_MEMBER = re.compile(r"models(\.\w+)+:\w+")
+"""Members are classes of this package only: a name in a saved file imports nothing else."""
 
 
 class Average(Learner):
@@ -54,11 +39,7 @@ class Average(Learner):
         self.fitted_ = False
 
     def _member(self, entry: dict[str, Any]) -> Learner:
-        path = entry.get("learner", "")
-        if path not in MEMBER_CLASSES:
-            raise InputError(f"{path!r} cannot be a member of an average: choose from {', '.join(MEMBER_CLASSES)}")
-        module, _, name = path.partition(":")
-        found: type[Learner] = getattr(importlib.import_module(module), name)
+        found = _member_class(str(entry.get("learner", "")))
         settings = {**entry.get("settings", {}), **self.chosen["common"]}
         return found(self.classes, settings, threads=self.threads)
 
@@ -108,6 +89,20 @@ class Average(Learner):
     def _check_fitted(self) -> None:
         if not self.fitted_:
             raise InputError("this Average has not been trained yet")
+
+
+def _member_class(path: str) -> type[Learner]:
+    refusal = InputError(f"{path!r} cannot be a member of an average: expected models.<module>:<learner's class>")
+    if not _MEMBER.fullmatch(path):
+        raise refusal
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        raise refusal from None
+    if not (isinstance(found, type) and issubclass(found, Learner)) or found is Average:
+        raise refusal
+    return found
 
 
 def _part(progress: Progress, k: int, n_parts: int) -> Progress:

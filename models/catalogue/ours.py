@@ -7,6 +7,9 @@ from models.spec import LearnerSpec
 FITS = "fits+core"
 """Fits with the fitted core itself, for networks that turn with the array or place stations around it."""
 
+ALWAYS, LONG, LONGEST = ("quick", "good", "best"), ("good", "best"), ("best",)
+"""Presets that train a learner."""
+
 TREES = (
     LearnerSpec(
         "lightgbm",
@@ -16,6 +19,7 @@ TREES = (
         quick={"learning_rate": 0.1, "rounds": 400, "patience": 25, "max_bin": 127},
         best={"learning_rate": 0.025, "rounds": 5000, "patience": 120},
         source="LightGBM",
+        presets=ALWAYS,
     ),
     LearnerSpec(
         "lightgbm_linear",
@@ -26,6 +30,7 @@ TREES = (
         quick={"learning_rate": 0.15, "rounds": 300, "patience": 20},
         best={"learning_rate": 0.04, "rounds": 4000, "patience": 100},
         source="LightGBM",
+        presets=LONG,
     ),
     LearnerSpec(
         "xgboost",
@@ -35,6 +40,7 @@ TREES = (
         quick={"learning_rate": 0.12, "rounds": 400, "patience": 25, "max_bin": 128},
         best={"learning_rate": 0.025, "rounds": 5000, "patience": 120},
         source="XGBoost",
+        presets=ALWAYS,
     ),
     LearnerSpec(
         "catboost",
@@ -44,6 +50,7 @@ TREES = (
         quick={"learning_rate": 0.15, "rounds": 400, "patience": 25, "border_count": 64},
         best={"learning_rate": 0.03, "rounds": 5000, "patience": 120},
         source="CatBoost",
+        presets=ALWAYS,
     ),
     LearnerSpec(
         "hist_boosting",
@@ -53,6 +60,7 @@ TREES = (
         quick={"learning_rate": 0.1, "rounds": 200, "patience": 15},
         best={"learning_rate": 0.03, "rounds": 2000, "patience": 60},
         source="scikit-learn",
+        presets=LONGEST,
     ),
     LearnerSpec(
         "random_forest",
@@ -62,6 +70,7 @@ TREES = (
         quick={"trees": 150, "min_samples_leaf": 12},
         best={"trees": 1000},
         source="scikit-learn",
+        presets=ALWAYS,
     ),
     LearnerSpec(
         "extra_trees",
@@ -71,6 +80,7 @@ TREES = (
         quick={"trees": 150, "min_samples_leaf": 12},
         best={"trees": 1000},
         source="scikit-learn",
+        presets=LONGEST,
     ),
 )
 
@@ -82,6 +92,7 @@ SMOOTH = (
         "fits",
         quick={"max_iterations": 60},
         source="scikit-learn",
+        presets=LONG,
     ),
     LearnerSpec(
         "mlp",
@@ -89,6 +100,7 @@ SMOOTH = (
         "residual MLP on features",
         "fits",
         quick={"epochs": 10},
+        presets=ALWAYS,
     ),
     LearnerSpec(
         "mlp_bag",
@@ -97,6 +109,7 @@ SMOOTH = (
         "fits",
         settings={"members": ({"learner": "models.networks.tabular:TabularMLP"},) * 4},
         quick={"common": {"epochs": 8}},
+        presets=LONGEST,
     ),
 )
 
@@ -109,6 +122,7 @@ GRID_NETWORKS = (
         quick={"epochs": 12},
         needs_grid=True,
         source="JINST 19 (2024) P01025",
+        presets=LONGEST,
     ),
     LearnerSpec(
         "lenet_fits",
@@ -118,6 +132,7 @@ GRID_NETWORKS = (
         settings={"dropout": 0.2, "epochs": 16},
         quick={"epochs": 10},
         needs_grid=True,
+        presets=ALWAYS,
     ),
     LearnerSpec(
         "hybrid",
@@ -127,6 +142,7 @@ GRID_NETWORKS = (
         quick={"epochs": 6},
         best={"epochs": 25, "patience": 8},
         needs_grid=True,
+        presets=LONG,
     ),
     LearnerSpec(
         "resnet",
@@ -136,6 +152,7 @@ GRID_NETWORKS = (
         quick={"epochs": 6},
         needs_grid=True,
         source="arXiv:1512.03385",
+        presets=LONGEST,
     ),
     LearnerSpec(
         "vit",
@@ -145,6 +162,7 @@ GRID_NETWORKS = (
         quick={"epochs": 8},
         needs_grid=True,
         source="arXiv:2010.11929",
+        presets=LONGEST,
     ),
     LearnerSpec(
         "set_transformer",
@@ -154,6 +172,7 @@ GRID_NETWORKS = (
         quick={"epochs": 6},
         needs_grid=True,
         source="arXiv:1810.00825",
+        presets=LONGEST,
     ),
     LearnerSpec(
         "physics",
@@ -163,7 +182,8 @@ GRID_NETWORKS = (
         quick={"epochs": 8},
         best={"epochs": 30, "patience": 8},
         needs_grid=True,
+        presets=LONG,
     ),
 )
 
-OURS: tuple[LearnerSpec, ...] = (*TREES, *SMOOTH, *GRID_NETWORKS)
+LEARNERS: tuple[LearnerSpec, ...] = (*TREES, *SMOOTH, *GRID_NETWORKS)

@@ -196,4 +196,4 @@ BOTH_TASKS = tuple(
 )
 """The MLPs on the grid were published for both tasks."""
 
-PUBLISHED: tuple[LearnerSpec, ...] = (*COMPOSITION_SYSTEMS, *GAMMA_SYSTEMS, *BOTH_TASKS)
+LEARNERS: tuple[LearnerSpec, ...] = (*COMPOSITION_SYSTEMS, *GAMMA_SYSTEMS, *BOTH_TASKS)

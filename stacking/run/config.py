@@ -24,38 +24,22 @@ WHERE_IT_RUNS = ("run", "data", "table", "test_table", "workers", "scheduler")
 
 @dataclass(frozen=True)
 class PresetSettings:
-    """What a preset stands for; the registry says what it means for each learner's settings."""
+    """What a preset stands for; each learner's entry in the registry says whether and how it takes part."""
 
-    learners: tuple[str, ...] | None
-    """Names in the registry; None means every learner there that is not a published system."""
     folds: int
     metas: tuple[str, ...]
 
 
 PRESETS: dict[str, PresetSettings] = {
     "quick": PresetSettings(
-        learners=("lightgbm", "xgboost", "catboost", "random_forest", "mlp", "lenet_fits"),
         folds=3,
         metas=("average", "log_pool", "greedy", "logistic"),
     ),
     "good": PresetSettings(
-        learners=(
-            "lightgbm",
-            "lightgbm_linear",
-            "xgboost",
-            "catboost",
-            "random_forest",
-            "quadratic_logit",
-            "mlp",
-            "lenet_fits",
-            "hybrid",
-            "physics",
-        ),
         folds=5,
         metas=("average", "log_pool", "greedy", "logistic", "boosted"),
     ),
     "best": PresetSettings(
-        learners=None,
         folds=8,
         metas=("average", "log_pool", "greedy", "logistic", "boosted"),
     ),
@@ -141,8 +125,7 @@ class EngineConfig(BaseModel):
         InputError
             If a learner asked for by name cannot serve here, or none is left.
         """
-        wanted = self.learners or PRESETS[self.preset].learners
-        names = wanted or tuple(name for name in LEARNERS if not name.startswith("published."))
+        names = self.learners or tuple(entry.name for entry in LEARNERS.values() if self.preset in entry.presets)
         fitting = []
         for chosen in map(spec, names):
             serves = not chosen.tasks or task.name in chosen.tasks or task.name not in TASKS

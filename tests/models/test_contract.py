@@ -1,0 +1,153 @@
+"""What every registered learner promises: fit, predict, save, load bit-identical, determinism, refusal of bad input."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import catalogue, registry
+from models.base import Batch, Learner
+from models.catalogue.average import Average
+from models.spec import LearnerSpec
+from showers.schema import SCALAR_NAMES, TASKS, InputError
+
+from .conftest import toy_showers
+
+SMALLEST = {"epochs": 1, "rounds": 4, "trees": 6, "max_iterations": 4, "batch_size": 128}
+TABLE = ("fit_core_x_m", "fit_core_y_m", "Ne", "Nmu", "Ze")
+
+
+def smallest(path: str, settings: dict[str, Any], classes: tuple[str, ...]) -> dict[str, Any]:
+    """Return settings that train in a moment: those of :data:`SMALLEST` that the class knows."""
+    kind = registry.learner_class(path)
+    for name, value in SMALLEST.items():
+        try:
+            kind(classes, {**settings, name: value})
+        except InputError:
+            continue
+        settings = {**settings, name: value}
+    return settings
+
+
+def learner_of(entry: LearnerSpec) -> Learner:
+    classes = TASKS[entry.tasks[0] if entry.tasks else "composition"].classes
+    settings = entry.settings_for("quick")
+    if "members" in settings:
+        settings["members"] = [
+            {**member, "settings": smallest(member["learner"], dict(member.get("settings", {})), classes)}
+            for member in settings["members"]
+        ]
+        settings.pop("common", None)
+        return registry.create(replace(entry, settings=settings, quick={}), classes)
+    return registry.create(replace(entry, settings=smallest(entry.learner, settings, classes), quick={}), classes)
+
+
+def events_of(entry: LearnerSpec, n: int, seed: int) -> Batch:
+    showers = toy_showers(n, seed, len(learner_of(entry).classes))
+    assert showers.scalars is not None
+    columns = entry.features if isinstance(entry.features, tuple) else TABLE if entry.features else ()
+    rng = np.random.default_rng(seed)
+    values = [
+        showers.scalars[:, SCALAR_NAMES.index(name)] if name in SCALAR_NAMES else rng.normal(size=n) for name in columns
+    ]
+    table = np.asfortranarray(np.column_stack(values), dtype=np.float32) if columns else None
+    return replace(showers, table=table, columns=columns, grids=showers.grids if entry.needs_grid else None)
+
+
+@pytest.mark.parametrize("name", list(registry.LEARNERS))
+def test_contract(name: str, tmp_path: Path) -> None:
+    entry = registry.spec(name)
+    train, valid = events_of(entry, 300, 1), events_of(entry, 100, 2)
+    unlabelled = replace(events_of(entry, 50, 3), labels=None)
+    learner = learner_of(entry)
+    assert learner.fit(train, valid, seed=5) is learner
+    log_proba = learner.predict_log_proba(unlabelled)
+    assert log_proba.shape == (50, len(learner.classes))
+    assert log_proba.dtype == np.float64
+    assert np.isfinite(log_proba).all()
+    np.testing.assert_allclose(np.exp(log_proba).sum(axis=1), 1.0, atol=1e-9)
+    learner.save(tmp_path / "saved")
+    loaded = registry.load(tmp_path / "saved", classes=learner.classes)
+    np.testing.assert_array_equal(loaded.predict_log_proba(unlabelled), log_proba)
+    again = learner_of(entry).fit(train, valid, seed=5)
+    np.testing.assert_array_equal(again.predict_log_proba(unlabelled), log_proba)
+    assert train.labels is not None
+    with pytest.raises(InputError):
+        learner_of(entry).fit(replace(train, labels=np.zeros_like(train.labels)), valid, seed=5)
+    with pytest.raises(InputError):
+        learner.predict_log_proba(replace(unlabelled, table=None, columns=(), grids=None, scalars=None))
+
+
+def test_every_learner_says_where_it_comes_from() -> None:
+    for entry in registry.LEARNERS.values():
+        assert entry.meaning
+        assert entry.source
+        assert issubclass(registry.learner_class(entry.learner), Learner)
+
+
+ONE_FILE = '''
+"""Class frequencies of the training events, whatever the event."""
+
+
+import numpy as np
+
+from models.base import Learner
+from models.saving import read_header, write_header
+from models.spec import LearnerSpec
+
+
+class Frequencies(Learner):
+    def fit(self, train, valid, *, seed, device="cpu", progress=None):
+        counts = np.bincount(train.labels, minlength=len(self.classes)) + 1.0
+        self.log_share_ = np.log(counts / counts.sum())
+        return self
+
+    def predict_log_proba(self, batch):
+        return np.tile(self.log_share_, (len(batch), 1))
+
+    def save(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {"classes": self.classes, "settings": self.settings, "threads": self.threads}
+        write_header(folder, "Frequencies", (), {**content, "log_share": self.log_share_})
+
+    @classmethod
+    def load(cls, folder):
+        header = read_header(folder, "Frequencies")
+        learner = cls(tuple(header["classes"]), header["settings"], threads=header["threads"])
+        learner.log_share_ = np.array(header["log_share"])
+        return learner
+
+
+LEARNERS = (
+    LearnerSpec("frequencies", f"{__name__}:Frequencies", "class frequencies", "fits", presets=("quick",)),
+)
+'''
+
+
+def test_a_learner_takes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "frequencies.py").write_text(ONE_FILE)
+    monkeypatch.setattr(catalogue, "__path__", [*catalogue.__path__, str(tmp_path)])
+    found = registry._declared()
+    assert set(found) == {*registry.LEARNERS, "frequencies"}
+    monkeypatch.setattr(registry, "LEARNERS", found)
+    events = events_of(found["frequencies"], 60, 4)
+    learner = learner_of(found["frequencies"]).fit(events, events, seed=1)
+    learner.save(tmp_path / "saved")
+    loaded = registry.load(tmp_path / "saved")
+    np.testing.assert_array_equal(loaded.predict_log_proba(events), learner.predict_log_proba(events))
+    (tmp_path / "again.py").write_text(ONE_FILE)
+    with pytest.raises(ValueError, match="exists already"):
+        registry._declared()
+    for name in ("frequencies", "again"):
+        sys.modules.pop(f"models.catalogue.{name}", None)
+
+
+def test_members_of_an_average_are_learners_of_this_package() -> None:
+    for path in ("os:system", "models.base:Batch", "models.nowhere:Nothing", "models.catalogue.average:Average", ""):
+        with pytest.raises(InputError, match="cannot be a member"):
+            Average(("a", "b"), {"members": [{"learner": path}]})
