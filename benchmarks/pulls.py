@@ -87,7 +87,6 @@ def fit_constants() -> dict[str, dict[str, float]]:
             "detector__punch_range_m": r.punch_through_scale_m,
             "detector__punch_mev": MEAN_PUNCH_MEV,
         },
-        "muon detectors out": {"detector__muon_outage": 0.0},
         "direction's error": {"reconstruction__angle_deg": 0.0},
     }
 

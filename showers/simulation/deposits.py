@@ -44,7 +44,6 @@ class Response(NamedTuple):
     muon_stray: float
     muon_cap_mev: float
     punch_mev: float
-    muon_outage: float
     dead: float
 
 
@@ -96,14 +95,9 @@ def draw_deposits(
         largest[k] = clusters.max()
         if largest[k] < trigger_stations:
             continue
-        alive = _alive(state, keys[k], here.streams[4 * n_stations], c.muon_outage)
         for j in range(n_stations):
             if here.muon_area_m2[j] == 0.0:
                 continue
-            if alive < 1.0:
-                deviates.start(state, keys[k], here.streams[3 * n_stations + j])
-                if deviates.uniform(state) > alive:
-                    continue
             deviates.start(state, keys[k], here.streams[n_stations + j])
             mean_mu = muon_density[k, j] * here.muon_area_m2[j]
             u = deviates.uniform(state)
@@ -125,15 +119,6 @@ def _clump(state: np.ndarray, modes: np.ndarray, dx: float, dy: float) -> float:
         re, im = re * cosine - im * sine, re * sine + im * cosine
         total += CLUMP_AMPLITUDE[m] * (modes[m, 0] * re + modes[m, 1] * im)
     return total * min(1.0, d / CLUMP_FLAT_M)
-
-
-@numba.njit
-def _alive(state: np.ndarray, key: np.uint64, stream: np.uint64, outage: float) -> float:
-    """Return which share of the muon detectors gives data in this event: all, or in an outage a uniform share."""
-    if outage == 0.0:
-        return 1.0
-    deviates.start(state, key, stream)
-    return deviates.uniform(state) if deviates.uniform(state) < outage else 1.0
 
 
 @numba.njit

@@ -163,9 +163,6 @@ class Detector(Section):
     punch_mev: Positive = Field(default=12.0, description="mean of a punch-through particle's exponential deposit [f]")
     punch_photon: NotNegative = Field(default=0.35, description="the same in photon showers [f]")
     punch_photon_range_m: Positive = Field(default=7.0, description="its exponential range in photon showers [f]")
-    muon_outage: Share = Field(
-        default=0.0, description="share of events in which a random part of the muon detectors gives no data [f]"
-    )
     dead: Share = Field(default=0.0, description="probability that a station is dead for an event [g]")
 
 

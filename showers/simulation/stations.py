@@ -24,8 +24,7 @@ class Stations(NamedTuple):
     cluster: np.ndarray
     """(S,) int64: trigger unit."""
     streams: np.ndarray
-    """(4 S + 1,) uint64: random streams of an event, for the e/gamma detectors, the muon detectors, dead stations and
-    the muon outage; the last is the event's own."""
+    """(3 S,) uint64: random streams of an event, for the e/gamma detectors, the muon detectors and dead stations."""
 
 
 @lru_cache(maxsize=8)
@@ -42,5 +41,5 @@ def stations_of(array: DetectorArray) -> Stations:
         electron_area_m2=plane(array.electron_area_m2),
         muon_area_m2=plane(array.muon_area_m2),
         cluster=array.cluster.ravel()[cells],
-        streams=deviates.stream_offsets(4 * len(cells) + 1),
+        streams=deviates.stream_offsets(3 * len(cells)),
     )

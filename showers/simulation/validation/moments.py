@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,7 @@ def sample_moments(
     seed: int = 1,
     workers: int | None = None,
     tasks: tuple[Task, ...] = (COMPOSITION, GAMMA),
+    watch: Callable[[Events], None] | None = None,
     bars: Bars = silent,
 ) -> dict[tuple[str, str], float]:
     """Simulate the samples that the facts describe and return each fact's simulated value, by the fact's key.
@@ -56,12 +57,15 @@ def sample_moments(
         Threads.
     tasks
         Simulate the sets of these tasks only.
+    watch
+        Called with every portion of the events under the matched protocol's cuts.
     bars
         Progress.
     """
     values: dict[str, dict[str, float]] = {}
     if COMPOSITION in tasks:
-        matched = _draw(BlockJob(COMPOSITION, "train", seed, "qgs", "matched", settings), sizes.matched, workers, bars)
+        job = BlockJob(COMPOSITION, "train", seed, "qgs", "matched", settings)
+        matched = _draw(job, sizes.matched, workers, bars, watch)
         free = _draw(BlockJob(COMPOSITION, "train", seed, "mix", "none", settings), sizes.free, workers, bars)
         values |= {facts.MATCHED: _matched(matched), facts.BY_ENERGY: _by_energy(matched), facts.FREE: _free(free)}
     if GAMMA in tasks:
@@ -83,13 +87,17 @@ def _gamma_sets(
     }
 
 
-def _draw(job: BlockJob, n: int, workers: int | None, bars: Bars) -> dict[str, np.ndarray]:
+def _draw(
+    job: BlockJob, n: int, workers: int | None, bars: Bars, watch: Callable[[Events], None] | None = None
+) -> dict[str, np.ndarray]:
     """Return columns of ``n`` events and, under ``cells``, of their grids."""
     parts: list[dict[str, np.ndarray]] = []
     done = 0
     with bars(f"{job.task.name}, {job.model}, {job.cuts} cuts", "events") as progress:
         for events in accepted(job, n, workers):
             parts.append(_columns(events, matched=job.cuts == "matched"))
+            if watch is not None:
+                watch(events)
             done += len(events)
             progress(done, n)
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,6 +1,5 @@
 """Published networks: loaded without running code, and simulated events compared with what they said of real ones."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +32,6 @@ def folder(tmp_path: Path) -> Path:
     said = rng.dirichlet(np.ones(5), 800).astype(np.float16)
     np.savez(tmp_path / "posteriors_real.npz", labels=rng.integers(0, 5, 800).astype(np.int8), v1=said)
     return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def events(n: int, seed: int = 3) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,193 @@
+"""Generalised least-squares fit of a world's constants to facts of the real data and to networks trained on it.
+
+Deviations of the facts are in units of their tolerances (those beyond tolerance count more), deviations of the
+posteriors that networks trained on the real data give to simulated showers as in
+:mod:`showers.simulation.validation.posterior_moments`; a prior keeps constants near where they start. Slopes are
+one-sided differences with common random numbers (every station of every event keeps its random stream when a constant
+changes) and are improved by every step (C. G. Broyden, Math. Comp. 19 (1965) 577).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import lsq_linear
+
+from showers.schema import Task
+from showers.simulation.blocks import Events
+from showers.simulation.settings import Settings
+from showers.simulation.validation.facts import Fact
+from showers.simulation.validation.moments import Sizes, sample_moments
+from showers.simulation.validation.posterior_moments import PosteriorTarget
+from showers.simulation.validation.published_network import Published, inputs, posteriors
+
+REACH = 0.7
+"""A step changes no constant by more than so many widths of its prior; halved after a step that did not help."""
+SIGNED = ("offset", "mass", "energy", "inclination", "depth", "slope")
+"""Endings of the names of constants that may be negative."""
+
+
+@dataclass(frozen=True)
+class Free:
+    """A free constant: its name ``section__field``, the step of its numerical derivative, the width of its prior."""
+
+    name: str
+    step: float
+    prior: float
+
+
+class Problem:
+    """Deviations from the chosen targets as a function of the chosen constants."""
+
+    def __init__(
+        self,
+        start: Settings,
+        free: Sequence[Free],
+        targets: Sequence[Fact],
+        networks: Sequence[Published],
+        tasks: tuple[Task, ...],
+        *,
+        sizes: Sizes,
+        seed: int,
+        workers: int | None = None,
+    ) -> None:
+        self.start, self.free, self.facts, self.tasks = start, free, targets, tasks
+        self.sizes, self.seed, self.workers = sizes, seed, workers
+        self.networks = [(published.network, PosteriorTarget(published)) for published in networks]
+        self.origin = self.values_of(start)
+        self.prior = np.array([free.prior for free in self.free])
+
+    def values_of(self, settings: Settings) -> np.ndarray:
+        """Return the free constants' values."""
+        content = settings.model_dump()
+        return np.array([content[s][f] for s, f in (free.name.split("__") for free in self.free)])
+
+    def settings(self, values: np.ndarray) -> Settings:
+        """Return the settings with the free constants set; validated."""
+        named = {free.name: float(value) for free, value in zip(self.free, values, strict=True)}
+        return self.start.changed(**named)
+
+    def deviations(self, values: np.ndarray, *, first_network_only: bool = False, size: float = 1.0) -> np.ndarray:
+        """Simulate and return the deviations: of the facts in tolerances, then the networks' mean one."""
+        networks = self.networks[:1] if first_network_only else self.networks
+        said: list[list[np.ndarray]] = [[] for _ in networks]
+        labels: list[np.ndarray] = []
+
+        def look(events: Events) -> None:
+            e = events.event
+            scalars = {"E": e.lg_energy, "Ze": e.zenith_deg, "Ne": e.lg_ne, "Nmu": e.lg_nmu, "Age": e.age}
+            read = inputs(events.grids, scalars)
+            labels.append(events.labels.astype(np.int64))
+            for parts, (network, _) in zip(said, networks, strict=True):
+                parts.append(posteriors(network, *read))
+
+        found = sample_moments(
+            self.settings(values),
+            self.sizes.times(size),
+            seed=self.seed,
+            workers=self.workers,
+            tasks=self.tasks,
+            watch=look if networks else None,
+        )
+        own = np.array([(found[fact.key] - fact.real) / fact.tolerance for fact in self.facts])
+        if not networks or not labels:
+            return own
+        theirs = [
+            target.deviations(np.concatenate(labels), np.concatenate(parts))
+            for parts, (_, target) in zip(said, networks, strict=True)
+        ]
+        return np.concatenate([own, np.mean(theirs, axis=0)])
+
+    def weights(self, deviations: np.ndarray) -> np.ndarray:
+        """Return 1 for small deviations of facts, more beyond half a tolerance; the networks' count as they are."""
+        n = len(self.facts)
+        return np.concatenate([1.0 + np.minimum((deviations[:n] / 0.8) ** 2, 4.0), np.ones(len(deviations) - n)])
+
+    def cost(self, deviations: np.ndarray, values: np.ndarray) -> float:
+        """Return the weighted sum of squared deviations and of the prior's pulls."""
+        return float((self.weights(deviations) * deviations**2).sum() + (self.pulls(values) ** 2).sum())
+
+    def pulls(self, values: np.ndarray) -> np.ndarray:
+        """Return how far the constants are from where they started, in widths of their priors."""
+        return (values - self.origin) / self.prior
+
+
+SIGNED = ("offset", "mass", "energy", "inclination", "depth", "slope")
+"""Endings of the names of constants that may be negative."""
+
+
+def jacobian(problem: Problem, values: np.ndarray, size: float) -> np.ndarray:
+    """Return d deviation / d constant by one-sided differences with common random numbers."""
+    base = problem.deviations(values, first_network_only=True, size=size)
+    columns = []
+    for k, free in enumerate(problem.free):
+        moved = values.copy()
+        moved[k] += free.step
+        columns.append((problem.deviations(moved, first_network_only=True, size=size) - base) / free.step)
+        print(f"  {free.name:38s} moves {describe(problem, columns[-1] * free.step)}", flush=True)
+    return np.column_stack(columns)
+
+
+def describe(problem: Problem, change: np.ndarray, n: int = 3) -> str:
+    """Return how far the facts and the posteriors move together, and the facts that move most."""
+    own, theirs = change[: len(problem.facts)], change[len(problem.facts) :]
+    order = np.argsort(-np.abs(own))[:n]
+    named = ", ".join(f"{problem.facts[k].name} {own[k]:+.2f}" for k in order)
+    return f"facts by {np.linalg.norm(own):.2f}, posteriors by {np.linalg.norm(theirs):.2f}: {named}"
+
+
+def fit(problem: Problem, iterations: int, slope_size: float, keep: Callable[[Settings], None]) -> np.ndarray:
+    """Run the steps, hand the settings after each that helped to ``keep``, and return the fitted constants."""
+    values = problem.origin.copy()
+    base = problem.deviations(values)
+    print(f"start: {summary(problem, base, values)}", flush=True)
+    slope = jacobian(problem, values, slope_size)
+    reach = REACH
+    for iteration in range(iterations):
+        step = next_step(problem, values, base, slope, reach)
+        found = problem.deviations(values + step)
+        print(f"step {iteration}: {summary(problem, found, values + step)}", flush=True)
+        relative = step / problem.prior
+        wrong = found - base - slope @ step
+        slope += np.outer(wrong, relative / problem.prior) / (relative @ relative)
+        if problem.cost(found, values + step) < problem.cost(base, values):
+            values, base = values + step, found
+            keep(problem.settings(values))
+        else:
+            reach *= 0.5
+    report(problem, values, base)
+    return values
+
+
+def next_step(problem: Problem, values: np.ndarray, base: np.ndarray, slope: np.ndarray, reach: float) -> np.ndarray:
+    """Return the step to the minimum of the linearised problem, within reach and without leaving what is allowed."""
+    root = np.sqrt(problem.weights(base))
+    matrix = np.vstack([root[:, None] * slope, np.diag(1.0 / problem.prior)])
+    right = -np.concatenate([root * base, problem.pulls(values)])
+    low, high = -reach * problem.prior, reach * problem.prior
+    positive = np.array([not free.name.endswith(SIGNED) for free in problem.free])
+    low = np.where(positive, np.maximum(low, -values), low)
+    # The solver wants room below; 0 itself is put back.
+    step = lsq_linear(matrix, right, bounds=(np.minimum(low, -1e-9), high), method="bvls").x
+    return np.asarray(np.where(positive, np.maximum(step, -values), step))
+
+
+def summary(problem: Problem, base: np.ndarray, values: np.ndarray) -> str:
+    """Return the cost, its two parts and the number of facts outside."""
+    own, theirs = base[: len(problem.facts)], base[len(problem.facts) :]
+    outside = int((np.abs(own) > 1.0).sum())
+    return (
+        f"cost {problem.cost(base, values):.1f} (posteriors {(theirs**2).sum():.1f}), "
+        f"{outside} of {len(own)} facts outside"
+    )
+
+
+def report(problem: Problem, values: np.ndarray, base: np.ndarray) -> None:
+    """Print the constants with their pulls, and the facts that remain outside."""
+    print(f"cost {problem.cost(base, values):.1f}")
+    for free, old, new, pull in zip(problem.free, problem.origin, values, problem.pulls(values), strict=True):
+        print(f"  {free.name:38s} {old:9.4f} -> {new:9.4f}  ({pull:+.1f} prior widths)")
+    for k in np.argsort(-np.abs(base[: len(problem.facts)]))[:25]:
+        print(f"  {problem.facts[k].sample:36s} {problem.facts[k].name:34s} {base[k]:+.2f}")

@@ -1,0 +1,75 @@
+"""The fit of a world's constants: targets, steps, bounds."""
+
+import numpy as np
+import pytest
+
+from showers.schema import COMPOSITION
+from showers.simulation import load_settings
+from showers.simulation.validation.facts import FACTS, MATCHED
+from showers.simulation.validation.fit import Free, Problem, fit, next_step
+from showers.simulation.validation.moments import Sizes
+from showers.simulation.validation.posterior_moments import PosteriorTarget, decisions
+from showers.simulation.validation.published_network import Published, PublishedNetwork
+
+SIZES = Sizes(matched=500, free=200, gamma=200, gamma_test=200)
+
+
+def published(n: int = 5_000) -> Published:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 5, n)
+    logits = rng.normal(0.0, 1.0, (n, 5)) - np.abs(labels[:, None] - np.arange(5))
+    said = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    return Published("v1", PublishedNetwork(), labels, said.astype(np.float16))
+
+
+def test_real_posteriors_do_not_deviate_and_others_do() -> None:
+    real = published()
+    target = PosteriorTarget(real)
+    assert np.abs(target.deviations(real.labels, real.posteriors)).max() < 1e-6
+    bolder = decisions(real.posteriors)
+    assert (target.deviations(real.labels, bolder) ** 2).sum() > 100.0
+    # Half of the events: deviations of the size of the sampling error, far below a unit.
+    half = target.deviations(real.labels[::2], real.posteriors[::2])
+    assert np.abs(half).max() < 2.5
+
+
+def test_smooth_decisions_are_nearly_those_for_the_largest() -> None:
+    real = published()
+    smooth, hard = decisions(real.posteriors), np.eye(5)[real.posteriors.argmax(axis=1)]
+    assert np.abs(smooth.mean(axis=0) - hard.mean(axis=0)).max() < 0.02
+    assert smooth.sum(axis=1) == pytest.approx(1.0)
+
+
+def problem(names: tuple[str, ...], start: dict[str, float], networks: tuple[Published, ...] = ()) -> Problem:
+    free = [Free(name, 0.02, 0.1) for name in names]
+    targets = [fact for fact in FACTS if fact.sample == MATCHED and fact.name in ("mean Ne", "mean Nmu")]
+    settings = load_settings().changed(**start)
+    return Problem(settings, free, targets, networks, (COMPOSITION,), sizes=SIZES, seed=3, workers=1)
+
+
+def test_a_displaced_constant_is_found_again() -> None:
+    base = load_settings()
+    moved = problem(("cascade__lg_nmu_offset",), {"cascade__lg_nmu_offset": base.cascade.lg_nmu_offset + 0.08})
+    kept = []
+    fitted = fit(moved, 2, 1.0, kept.append)
+    assert kept
+    assert kept[-1].cascade.lg_nmu_offset == fitted[0]
+    # Two facts against the prior's pull back to where the fit began.
+    assert fitted[0] < base.cascade.lg_nmu_offset + 0.045
+
+
+def test_constants_that_cannot_be_negative_stop_at_zero() -> None:
+    at = problem(("detector__muon_stray", "cascade__lg_nmu_offset"), {})
+    slope = np.array([[3000.0, 0.0], [0.0, 10.0]])
+    step = next_step(at, at.origin, np.array([30.0, 30.0]), slope, 0.7)
+    assert at.origin[0] + step[0] == pytest.approx(0.0, abs=1e-8)
+    assert at.origin[0] + step[0] >= 0.0
+    assert step[1] == pytest.approx(-0.07)
+
+
+def test_networks_add_their_deviations() -> None:
+    alone, watched = problem(("cascade__lg_nmu_offset",), {}), problem(("cascade__lg_nmu_offset",), {}, (published(),))
+    found = watched.deviations(watched.origin)
+    assert found[:2] == pytest.approx(alone.deviations(alone.origin))
+    assert len(found) == 2 + 5 * 19
+    assert watched.weights(found)[2:].tolist() == [1.0] * 95
