@@ -376,6 +376,26 @@ def report(
 
 
 @app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="Run, feature table or dataset folder.")],
+) -> None:
+    """Compare every file of a finished folder with its checksums; exit code 1 and a line for each that differs.
+
+    This shows damage and mix-ups, not forgery: whoever can replace a file can replace its checksum too.
+
+    Example: [bold]python cli.py check runs/composition[/bold]
+    """
+    from report.check import check_folder
+
+    kind, problems = check_folder(folder, bars=bar)
+    for problem in problems:
+        console.print(problem, soft_wrap=True)
+    if problems:
+        raise typer.Exit(1)
+    console.print(f"{folder} is a sound {kind}", soft_wrap=True)
+
+
+@app.command()
 def display(
     dataset: Annotated[Path, typer.Argument(help="Dataset folder; labels are not needed.")],
     event: Annotated[int, typer.Argument(min=0, help="Row of the event, from 0.")],

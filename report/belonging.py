@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scoring.read import Origin
+from showers.checksums import CHECKSUMS_FILE, Seal
 from showers.dataset import Dataset
 from showers.files import read_json
 from showers.schema import MATRICES_FILE, InputError
@@ -41,6 +42,8 @@ def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
     manifest = file.parent / MANIFEST_FILE
     if file.name == PREDICTIONS_FILE and manifest.is_file():
         check_run(file, origin, read_json(manifest))
+        if (file.parent / CHECKSUMS_FILE).is_file():
+            Seal.open(file.parent).path(PREDICTIONS_FILE)
     if origin.test_fingerprint is None:
         return [f"{file.name} does not say for which events it was made: only their number could be checked"]
     return check_events(str(file), origin.test_fingerprint, folder)

@@ -11,10 +11,13 @@ from features.catalogue import CATALOGUE
 from features.table import FeatureTable, default_path
 from models.base import Batch, Learner
 from models.registry import LEARNERS, load
+from models.saving import HEADER_FILE
+from report.run import Run
 from report.subject import Subject
 from scoring.intervals import Paired, paired_log_loss
 from showers.schema import InputError
 from stacking.events import ShowerEvents
+from stacking.run.sealing import learner_folder
 
 MAX_EVENTS = 2000
 """Test events on which groups are shuffled."""
@@ -41,17 +44,22 @@ def importances(subject: Subject) -> list[Importance]:
     """Return the importance of feature groups for every table learner of the run; the best one is also shuffled."""
     run = subject.run
     entries = [row for row in run.manifest.get("learners", []) if row.get("status") == "ok" and row.get("features")]
-    folds = {row["name"]: sorted((run.folder / "learners" / row["name"]).glob("fold-*")) for row in entries}
+    folds = {row["name"]: _folds(run, row["name"]) for row in entries}
     entries = [row for row in entries if folds[row["name"]] and row["name"] in LEARNERS]
     if not entries:
         return []
     best = min(entries, key=lambda row: row.get("log_loss") or np.inf)["name"]
     found = []
     for row in entries:
-        learners = [load(folder) for folder in folds[row["name"]]]
+        learners = [load(learner_folder(run.sealed, row["name"], fold)) for fold in folds[row["name"]]]
         shuffled = _shuffled(subject, learners[0], row) if row["name"] == best else {}
         found.append(Importance(row["name"], _gain(learners), shuffled))
     return found
+
+
+def _folds(run: Run, learner: str) -> list[int]:
+    """Return the numbers of a learner's fits, 0 .. K - 1, that the run's checksums name."""
+    return [k for k in range(len(run.sealed.files)) if f"learners/{learner}/fold-{k}/{HEADER_FILE}" in run.sealed.files]
 
 
 def _gain(learners: list[Learner]) -> dict[str, float] | None:

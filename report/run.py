@@ -12,8 +12,10 @@ import numpy as np
 
 from report.belonging import MANIFEST_FILE, PREDICTIONS_FILE, check_events, check_run
 from scoring.read import Truth, read_arrays, read_output, read_truth
-from showers.files import check_name, read_json
+from showers.checksums import Seal
+from showers.files import read_json
 from showers.schema import COMPOSITION, SOURCE_FILE, InputError, Task, task_named
+from stacking.run.sealing import open_sealed
 
 SIMULATOR = "showers.simulation"
 """What ``source.json`` names as generator of simulated showers."""
@@ -52,6 +54,8 @@ class Run:
     folder: Path
     manifest: dict[str, Any]
     task: Task
+    sealed: Seal
+    """Checksums by which every file is compared before it is used."""
 
     @classmethod
     def open(cls, folder: Path) -> Run:
@@ -60,17 +64,11 @@ class Run:
         Raises
         ------
         InputError
-            If it is no run folder, or was made for a table of another origin.
+            If it is no finished run folder, was made for a table of another origin, or its manifest is damaged.
         """
         folder = Path(folder)
-        if not (folder / MANIFEST_FILE).exists():
-            raise InputError(f"{folder} is not a finished run folder: it has no {MANIFEST_FILE}")
-        manifest = read_json(folder / MANIFEST_FILE)
-        if not isinstance(manifest, dict) or "task" not in manifest:
-            raise InputError(f"{folder / MANIFEST_FILE} names no task: expected the manifest of a stacking run")
-        for row in manifest.get("learners", []):
-            check_name(row["name"], folder / MANIFEST_FILE)
-        return cls(folder, manifest, task_named(str(manifest["task"])))
+        sealed, manifest = open_sealed(folder)
+        return cls(folder, manifest, task_named(str(manifest["task"])), sealed)
 
     @property
     def name(self) -> str:
@@ -96,17 +94,14 @@ class Run:
         return [str(row["name"]) for row in self.manifest.get("learners", []) if row.get("status", "ok") == "ok"]
 
     def array(self, name: str, key: str) -> np.ndarray | None:
-        """Return one array of ``test/<name>.npz``, or None if the file or the array is not there.
+        """Return one array of ``test/<name>.npz``, or None if the array is not there.
 
         Raises
         ------
         InputError
-            If the file is damaged.
+            If the file is missing, damaged or replaced.
         """
-        file = self.folder / "test" / f"{name}.npz"
-        if not file.exists():
-            return None
-        return read_arrays(file, key, "log_proba").get(key)
+        return read_arrays(self.sealed.path(f"test/{name}.npz"), key, "log_proba").get(key)
 
     def systems(self, n_events: int) -> Iterator[System]:
         """Yield learners, average and stack; for composition argmax first, then decided labels where they differ.
@@ -162,8 +157,9 @@ class Run:
         Raises
         ------
         InputError
-            If the file cannot be read, or was made by another run or for other events.
+            If the file cannot be read, is damaged, or was made by another run or for other events.
         """
         output, origin = read_output(self.predictions, self.task, len(truth.labels))
         check_run(self.predictions, origin, self.manifest)
+        self.sealed.path(PREDICTIONS_FILE)
         return output

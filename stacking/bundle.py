@@ -19,17 +19,17 @@ from features.build import build_table
 from features.device import resolve_device
 from features.source import code_version as feature_code_version
 from models.registry import load as load_learner
+from showers.checksums import Seal
 from showers.dataset import Dataset
-from showers.files import check_name, read_json
 from showers.progress import Bars, silent
-from showers.schema import TASKS, InputError, Task
+from showers.schema import GAMMA, TASKS, InputError, Task
 from stacking.decide.gamma_scores import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from stacking.events import Events, ShowerEvents
 from stacking.predict.chain import Chain, Predictions
 from stacking.predict.saving import SCORES_FILE, load_chain
-from stacking.run.folder import MANIFEST_FILE
 from stacking.run.provenance import code_version
-from stacking.tasks.oof import fold_folder, predict
+from stacking.run.sealing import learner_folder, open_sealed, required_names
+from stacking.tasks.oof import predict
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Bundle:
     run: Path
     chain: Chain
     manifest: Mapping[str, Any]
+    sealed: Seal
+    """Checksums by which every file is compared before it is used."""
 
     @property
     def task(self) -> Task:
@@ -100,7 +102,7 @@ class Bundle:
                 record = self._learner(name)
                 parts = []
                 for fold in range(n_fits[name]):
-                    learner = load_learner(fold_folder(self.run, name, fold))
+                    learner = load_learner(learner_folder(self.sealed, name, fold))
                     parts.append(
                         predict(learner, events, rows, tuple(record["features"]), grids=bool(record["needs_grid"]))
                     )
@@ -129,10 +131,9 @@ class Bundle:
         InputError
             If this is no gamma run, or an efficiency is outside (0, 1].
         """
-        file = self.run / "meta" / SCORES_FILE
-        if not file.exists():
+        if self.task.name != GAMMA.name:
             raise InputError(f"{self.run} has no thresholds: it was trained for {self.task.name}")
-        with np.load(file, allow_pickle=False) as stored:
+        with np.load(self.sealed.path(f"meta/{SCORES_FILE}"), allow_pickle=False) as stored:
             return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios)
 
     def _code_remarks(self, *, anyway: bool) -> tuple[str, ...]:
@@ -158,17 +159,11 @@ class Bundle:
         Raises
         ------
         InputError
-            If it is not a run folder or not finished.
+            If it is not a run folder, not finished, or a file is not the one that was written.
         """
-        run = Path(run)
-        if not (run / MANIFEST_FILE).exists():
-            raise InputError(f"{run} is not a run folder: it has no {MANIFEST_FILE}")
-        manifest = read_json(run / MANIFEST_FILE)
-        if not manifest.get("complete"):
-            raise InputError(f"{run} is not finished: start the same command again to continue it")
-        for row in manifest.get("learners", []):
-            check_name(row["name"], run / MANIFEST_FILE)
-        return cls(run, load_chain(run, manifest), manifest)
+        sealed, manifest = open_sealed(Path(run))
+        sealed = Seal.open(sealed.folder, required_names(manifest))
+        return cls(Path(run), load_chain(sealed, manifest), manifest, sealed)
 
 
 def load(run: str | Path) -> Bundle:

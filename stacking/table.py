@@ -6,6 +6,7 @@ predictions of the training table; a label column in the test table is dropped w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def stack_table(config: TableConfig, *, bars: Bars = silent) -> StackResult:
         if test_frame is not None:
             _write(folder / "test.parquet", test_frame)
 
-    result = run(
+    return run(
         Job(
             config=config,
             task=Task(TASK_NAME, classes),
@@ -115,18 +116,17 @@ def stack_table(config: TableConfig, *, bars: Bars = silent) -> StackResult:
             test=test,
             device=resolve_device(config.device),
             prepare=prepare,
+            conclude=lambda manifest: _write_results(config.run, manifest, classes, label),
             remarks=tuple(remarks),
         ),
         bars=bars,
     )
-    _write_results(result, classes, label)
-    return result
 
 
-def _write_results(result: StackResult, classes: tuple[str, ...], labels: np.ndarray) -> None:
-    systems = [row["name"] for row in result.manifest["learners"] if row["status"] == "ok"] + ["average", "stack"]
-    shipped = "stack" if result.manifest["gate"]["shipped"] else result.manifest["gate"]["best_learner"]
-    out_of_fold = {name: _out_of_fold(result.run, name, classes) for name in systems}
+def _write_results(folder: Path, manifest: Mapping[str, Any], classes: tuple[str, ...], labels: np.ndarray) -> None:
+    systems = [row["name"] for row in manifest["learners"] if row["status"] == "ok"] + ["average", "stack"]
+    shipped = "stack" if manifest["gate"]["shipped"] else manifest["gate"]["best_learner"]
+    out_of_fold = {name: _out_of_fold(folder, name, classes) for name in systems}
     judged = np.isfinite(out_of_fold["stack"][:, 0])
     metrics: dict[str, Any] = {
         "judged_on": "nested out-of-fold predictions of the training table",
@@ -135,14 +135,14 @@ def _write_results(result: StackResult, classes: tuple[str, ...], labels: np.nda
             name: table_metrics(labels[judged], log_proba[judged], classes) for name, log_proba in out_of_fold.items()
         },
     }
-    write_json(result.run / METRICS_FILE, metrics)
-    file = result.run / "test" / f"{shipped}.npz"
-    if result.manifest["data"]["n_test"]:
+    write_json(folder / METRICS_FILE, metrics)
+    file = folder / "test" / f"{shipped}.npz"
+    if manifest["data"]["n_test"]:
         with np.load(file, allow_pickle=False) as stored:
             log_proba = stored["log_proba"]
     else:
         log_proba = out_of_fold[shipped]
-    _write(result.run / PREDICTIONS_TABLE, probabilities(log_proba, classes))
+    _write(folder / PREDICTIONS_TABLE, probabilities(log_proba, classes))
 
 
 def _out_of_fold(folder: Path, name: str, classes: tuple[str, ...]) -> np.ndarray:

@@ -21,9 +21,9 @@ def training(subject: Subject) -> Section | None:
     """Return validation curves of the networks, where the saved learners carry them."""
     curves = {}
     for name in subject.run.learner_names:
-        header = subject.run.folder / "learners" / name / "fold-0" / "learner.json"
-        if header.exists():
-            losses = read_json(header).get("losses")
+        header = f"learners/{name}/fold-0/learner.json"
+        if header in subject.run.sealed.files:
+            losses = read_json(subject.run.sealed.path(header)).get("losses")
             if isinstance(losses, list) and len(losses) > 1:
                 curves[name] = [float(value) for value in losses]
     if not curves:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from showers.checksums import Seal
 from showers.files import read_json, write_json
 from showers.schema import InputError
 
@@ -164,5 +165,5 @@ def write_response(
 
 def read_response(run: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the inner borders (B - 1,) of the lg(E/eV) bins and the response counts (B, C, C); sum over B for all."""
-    content = read_json(run / "meta" / RESPONSE_FILE)
+    content = read_json(Seal.open(run).path(f"meta/{RESPONSE_FILE}"))
     return np.array(content["lg_energy_edges"]), np.array(content["counts"])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from showers.checksums import Seal
 from showers.files import read_json, write_json
 from showers.schema import TASKS, Task
 from stacking.combine.calibration import Calibrator
@@ -28,11 +29,11 @@ def save_chain(run: Path, chain: Chain) -> None:
     write_json(run / "meta" / DECISION_FILE, {name: rule.as_json() for name, rule in chain.rules.items()})
 
 
-def load_chain(run: Path, manifest: Mapping[str, Any]) -> Chain:
-    """Read what :func:`save_chain` wrote."""
-    stack = read_json(run / "meta" / META_FILE)
-    calibrators = read_json(run / "meta" / CALIBRATION_FILE)
-    rules = read_json(run / "meta" / DECISION_FILE)
+def load_chain(sealed: Seal, manifest: Mapping[str, Any]) -> Chain:
+    """Read what :func:`save_chain` wrote, each file compared with its checksum."""
+    stack = read_json(sealed.path(f"meta/{META_FILE}"))
+    calibrators = read_json(sealed.path(f"meta/{CALIBRATION_FILE}"))
+    rules = read_json(sealed.path(f"meta/{DECISION_FILE}"))
     name = str(manifest["task"])
     return Chain(
         task=TASKS[name] if name in TASKS else Task(name, tuple(manifest["classes"])),

@@ -20,6 +20,7 @@ from stacking.run.first_level import calibrated, deal, fold_tasks
 from stacking.run.folder import MANIFEST_FILE, opened_for_writing, write_manifest
 from stacking.run.job import Folds, Job
 from stacking.run.provenance import code_version, git_revision, versions
+from stacking.run.sealing import break_seal, is_sealed, seal_run
 from stacking.run.second_level import stack_and_decide
 from stacking.tasks.oof import TASK_FILE, FoldTask, TaskFailure, run_tasks
 from stacking.tasks.resources import Cost, measured
@@ -51,6 +52,7 @@ def run(job: Job, *, bars: Bars = silent) -> StackResult:
         finished = _finished(folder)
         if finished:
             return StackResult(folder, finished, None)
+        break_seal(folder)
         if job.prepare:
             job.prepare()
         folds = deal(job)
@@ -75,7 +77,7 @@ def _finished(folder: Path) -> dict[str, Any] | None:
     if not file.exists():
         return None
     manifest: dict[str, Any] = read_json(file)
-    done = manifest.get("complete") and manifest.get("code_version") == code_version()
+    done = manifest.get("complete") and manifest.get("code_version") == code_version() and is_sealed(folder)
     return manifest if done else None
 
 
@@ -121,7 +123,10 @@ def _second_level(
         **outcome.record,
         "steps": [step.as_json() for step in steps],
     }
+    if job.conclude:
+        job.conclude(manifest)
     write_manifest(job.config.run, manifest)
+    seal_run(job.config.run)
     return StackResult(job.config.run, manifest, outcome.predictions)
 
 

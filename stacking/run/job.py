@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ class Job:
     """Steps done before the engine starts (feature tables)."""
     prepare: Callable[[], None] | None = None
     """What to write into the run folder first, once it is known to be this run's."""
+    conclude: Callable[[Mapping[str, Any]], None] | None = None
+    """What to write into the run folder last, from the run's manifest."""
     remarks: tuple[str, ...] = ()
     """What the user should know about the input."""
 

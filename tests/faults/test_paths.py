@@ -16,6 +16,7 @@ from showers.files import atomic_folder, atomic_path, write_json
 from showers.locks import LOCK_FILE, locked
 from showers.schema import InputError
 from stacking.run.folder import opened_for_writing
+from stacking.run.sealing import seal_run
 from stacking.tasks.oof import fold_folder
 
 PARTIAL = ".partial-"
@@ -107,6 +108,7 @@ def test_only_files_are_replaced_by_files(precious: Path, tmp_path: Path) -> Non
 def test_names_in_a_manifest_do_not_lead_out_of_the_run(name: str, tmp_path: Path) -> None:
     manifest = {"task": "gamma", "complete": True, "learners": [{"name": name}]}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    seal_run(tmp_path)
     for read in (stacking.load, Run.open):
         with pytest.raises(InputError, match=r"manifest\.json names .* which cannot be the name") as refusal:
             read(tmp_path)

@@ -11,6 +11,7 @@ from report.html import write_report
 from showers.dataset import Dataset, write_dataset
 from showers.files import write_json, write_npz
 from showers.schema import COMPOSITION, GAMMA, Task
+from stacking.run.sealing import seal_run
 
 CLASS_SHIFT = 0.9
 """Distance of neighbouring classes on the hidden axis, in standard deviations: accuracy about one half."""
@@ -69,11 +70,13 @@ def make_run(run: Path, task: Task, labels: np.ndarray, rng: np.random.Generator
     origin = {"config_hash": "c0ffee", "test_fingerprint": Dataset.open(test, labels=False).fingerprint()}
     write_npz(run / "predictions.npz", log_proba=stack, **{key: chosen}, **{k: np.array(v) for k, v in origin.items()})
     write_json(run / "manifest.json", _manifest(task, list(found)[:3], len(labels), train, test))
+    seal_run(run)
     return run
 
 
 def _manifest(task: Task, learners: list[str], n_test: int, train: Path, test: Path) -> dict:
     return {
+        "complete": True,
         "task": task.name,
         "classes": list(task.classes),
         "config": {"task": task.name, "preset": "quick", "folds": 3, "seed": 1},

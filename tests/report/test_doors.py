@@ -20,6 +20,7 @@ from report.published import PUBLISHED, TEST_CLASSES, published_for
 from scoring.score import score_file
 from showers.files import read_json, write_json, write_npz
 from showers.schema import COMPOSITION, GAMMA, InputError, task_named
+from stacking.run.sealing import seal_run
 
 
 def text(renderable: object, width: int = 100) -> str:
@@ -34,6 +35,7 @@ def other_run(composition_world: tuple[Path, Path], tmp_path: Path) -> Path:
     run = shutil.copytree(composition_world[0], tmp_path / "weaker")
     with np.load(run / "test" / "random_forest.npz") as weakest, np.load(run / "predictions.npz") as own:
         write_npz(run / "predictions.npz", **{**own, "predictions": weakest["argmax"]})
+    seal_run(run)
     return run
 
 
@@ -219,6 +221,7 @@ def test_doctor_looks_at_everything(tmp_path: Path) -> None:
 
 def test_manifest_without_a_task_is_refused(tmp_path: Path) -> None:
     write_json(tmp_path / "manifest.json", {"classes": []})
+    seal_run(tmp_path)
     with pytest.raises(InputError, match="names no task"):
         standing(tmp_path)
     assert json.loads((tmp_path / "manifest.json").read_text()) == read_json(tmp_path / "manifest.json")

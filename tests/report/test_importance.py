@@ -15,6 +15,7 @@ from report.subject import Subject
 from showers.dataset import Dataset
 from showers.files import write_json, write_npz
 from showers.schema import COMPOSITION
+from stacking.run.sealing import seal_run
 
 COLUMNS = ("fit_lg_nmu", "fit_lg_ne", "prof_e_r50_m")
 
@@ -33,7 +34,8 @@ def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     learner.save(run / "learners" / "lightgbm" / "fold-0")
     log_proba = learner.predict_log_proba(batch)
     guessed = log_proba.argmax(axis=1).astype(np.int8)
-    write_npz(run / "test" / "stack.npz", log_proba=log_proba, argmax=guessed)
+    for name in ("lightgbm", "average", "stack"):
+        write_npz(run / "test" / f"{name}.npz", log_proba=log_proba, argmax=guessed)
     row = {"name": "lightgbm", "status": "ok", "features": list(COLUMNS), "needs_grid": False, "log_loss": 0.1}
     # a data folder whose labels are the ones that were learnt
     data = tmp_path_factory.mktemp("data")
@@ -51,6 +53,7 @@ def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     write_npz(run / "predictions.npz", predictions=guessed, **{name: np.array(value) for name, value in origin.items()})
     known = {"config_hash": origin["config_hash"], "data": {"test_fingerprint": origin["test_fingerprint"]}}
     write_json(run / "manifest.json", {"task": "composition", "learners": [row], **known})
+    seal_run(run)
     return run, data
 
 

@@ -80,7 +80,7 @@ def test_bundle_predicts_the_same_bits_from_python_and_to_a_file(
         np.testing.assert_array_equal(ours["log_proba"], predictions.log_proba)
         np.testing.assert_array_equal(ours["predictions"], predictions.labels)
     assert (tmp_path / "new.npz").read_bytes() == (finished / "predictions.npz").read_bytes()
-    with pytest.raises(InputError, match="not a run folder"):
+    with pytest.raises(InputError, match="not a finished run folder"):
         stacking.load(tmp_path)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from showers.checksums import seal
 from showers.schema import InputError
 from stacking.decide.unfolding import read_response, unfold, unfold_composition, write_response
 
@@ -76,6 +77,7 @@ def test_response_is_stored_by_energy(tmp_path: Path) -> None:
     labels, energy = rng.integers(0, 5, 3000), rng.uniform(14.5, 17.0, 3000)
     decided = _decided(labels, rng)
     write_response(tmp_path, labels, decided, energy, (15.0, 16.0), 5)
+    seal(tmp_path, ["meta/response.json"])
     edges, counts = read_response(tmp_path)
     assert counts.shape == (3, 5, 5)
     low = energy < edges[0]
