@@ -45,27 +45,30 @@ FIT_GROUPS: frozenset[str] = frozenset(
 """Groups that need the lateral fits."""
 
 _SCALARS = (reconstruction.GROUP, reconstruction.DERIVED_GROUP)
-_FITS = (*_SCALARS, lateral.ELECTRON_GROUP, lateral.MUON_GROUP, muons.GROUP, reconstruction.CONTRAST_GROUP)
+_FIT_GROUPS = (lateral.ELECTRON_GROUP, lateral.MUON_GROUP, muons.GROUP, reconstruction.CONTRAST_GROUP)
+_PUBLISHED_TOO = ("e_hits", "mu_hits", "e_centroid_r_m", "mu_centroid_r_m")
+"""Columns of other groups that belong to the published grid statistics as well."""
+_FITS = (*_SCALARS, *_FIT_GROUPS, "e_hits")
 SETS: dict[str, tuple[str, ...]] = {
     "scalars": _SCALARS,
-    "published-grid": (*_SCALARS, published.GROUP),
+    "published-grid": (*_SCALARS, published.GROUP, *_PUBLISHED_TOO),
     "fits": _FITS,
     "fits+core": (*_FITS, lateral.POSITION_GROUP),
     "fits+profile": (*_FITS, profile.GROUP),
     "all": tuple(group for group in GROUPS if group != lateral.POSITION_GROUP),
 }
-"""Named sets as groups; the azimuth and bookkeeping columns are left out (see :data:`NOT_LEARNED`)."""
+"""Named sets as groups and single columns; the azimuth is left out (see :data:`NOT_LEARNED`)."""
 NOT_LEARNED: frozenset[str] = frozenset({"Az"})
 """Columns that carry no physics by themselves: the array looks the same in all directions."""
 
 
 def feature_set(name: str, available: Iterable[str]) -> tuple[str, ...]:
-    """Return the columns of a named set (or of one group) that a table has, in catalogue order.
+    """Return the columns of a named set (or of one group, or one column) that a table has, in catalogue order.
 
     Parameters
     ----------
     name
-        One of :data:`SETS` or :data:`GROUPS`.
+        One of :data:`SETS`, :data:`GROUPS` or :data:`CATALOGUE`.
     available
         Columns of the table.
 
@@ -74,11 +77,12 @@ def feature_set(name: str, available: Iterable[str]) -> tuple[str, ...]:
     InputError
         If there is no such set, or the table has none of its columns.
     """
-    groups = SETS.get(name) or ((name,) if name in GROUPS else None)
-    if groups is None:
+    members = SETS.get(name) or ((name,) if name in GROUPS or name in CATALOGUE else None)
+    if members is None:
         raise InputError(f"unknown feature set {name!r}: choose one of {', '.join([*SETS, *GROUPS])}")
     present = set(available)
-    columns = tuple(f.name for f in CATALOGUE.values() if f.group in groups and f.name in present - NOT_LEARNED)
+    wanted = (f.name for f in CATALOGUE.values() if f.group in members or f.name in members)
+    columns = tuple(column for column in wanted if column in present - NOT_LEARNED)
     if not columns:
         raise InputError(f"the table has no column of feature set {name!r}: was it made without its groups?")
     return columns
@@ -137,7 +141,7 @@ def _markdown_head() -> str:
             "particle. A value is NaN where it is undefined. The fits are described in `features/lateral/model.py` and",
             "`features/lateral/reference.py`, their constants in `features/lateral/constants.py`.",
             "",
-            "| set | columns | groups |",
+            "| set | columns | groups and single columns |",
             "|---|---|---|",
             *rows,
             "",

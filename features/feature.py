@@ -36,3 +36,8 @@ class Feature:
     group: str
     low: float = -math.inf
     high: float = math.inf
+
+
+def row(name: str, unit: str, low: float, high: float, meaning: str, formula: str, group: str, source: str) -> Feature:
+    """Return a feature from the columns of a declaration: what it is, its range, its meaning, where it belongs."""
+    return Feature(name, unit, meaning, formula, source, group, low, high)

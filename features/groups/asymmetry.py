@@ -6,12 +6,13 @@ fit, so that nothing has to be trained.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from features.bounds import LG_E, defined, held
 from features.events import Events
-from features.feature import Feature
+from features.feature import Feature, row
 from features.stations.sums import LCM_RINGS_M, Sums
 
 GROUP = "asymmetry"
@@ -27,94 +28,32 @@ MAX_EXCESS = 10.0
 CHANNELS = (("e", "e/gamma"), ("mu", "muon"))
 
 
-def _declare() -> tuple[Feature, ...]:
-    columns = []
-    for channel, words in CHANNELS:
+# fmt: off
+def _declare() -> Iterator[Feature]:
+    squares = "sum (d_i - d_j)^2"
+    per_zone = f"mean over rings of 10 m of lg(2/(n(n-1)) {squares} / <d>), d = S / area"
+    for c, words in CHANNELS:
         for low, high in LCM_ZONES_M:
-            ring = f"{low}_{high}"
-            columns += [
-                Feature(
-                    f"lcm_{channel}_{ring}",
-                    "lg",
-                    f"LCm of the {words} densities, {low} to {high} m",
-                    "mean over rings of 10 m of lg(2/(n(n-1)) sum (d_i - d_j)^2 / <d>), d = S / area",
-                    LCM,
-                    GROUP,
-                    -20,
-                    12,
-                ),
-                Feature(
-                    f"lcm_{channel}_{ring}_excess",
-                    "lg",
-                    f"the same over the fit's expectation, {low} to {high} m",
-                    "mean over rings of 10 m of lg(sum (d_i - d_j)^2 / expected)",
-                    LCM,
-                    GROUP,
-                    -20,
-                    20,
-                ),
-            ]
-        columns += [
-            Feature(
-                f"tail_{channel}_{alpha:g}".replace(".", ""),
-                "1",
-                f"tail sum of the {words} stations beyond 42 m, alpha = {alpha:g}",
-                f"mean of (-lg P(S >= seen))^{alpha:g}",
-                TAIL,
-                GROUP,
-                0,
-                1e4,
-            )
-            for alpha in ALPHAS
-        ]
-        columns += [
-            Feature(
-                f"dipole_{channel}",
-                "1",
-                f"dipole of the {words} residuals around the axis",
-                "|sum z exp(i phi)| / sqrt(n)",
-                HERE,
-                GROUP,
-                0,
-                1e4,
-            ),
-            Feature(
-                f"quadrupole_{channel}",
-                "1",
-                f"quadrupole of the {words} residuals",
-                "|sum z exp(2 i phi)| / sqrt(n)",
-                HERE,
-                GROUP,
-                0,
-                1e4,
-            ),
-            Feature(
-                f"dipole_{channel}_azimuth",
-                "1",
-                f"dipole of the {words} residuals along the shower's azimuth",
-                "sum z cos(phi - azimuth) / sqrt(n)",
-                HERE,
-                GROUP,
-                -1e4,
-                1e4,
-            ),
-        ]
-    columns.append(
-        Feature(
-            "centroid_core_m",
-            "m",
-            "centroid of ln(1 + e/gamma) to the fitted core",
-            "distance on the ground",
-            HERE,
-            GROUP,
-            0,
-            300,
-        )
-    )
-    return tuple(columns)
+            zone, metres = f"lcm_{c}_{low}_{high}", f"{low} to {high} m"
+            yield row(zone, "lg", -20, 12, f"LCm of the {words} densities, {metres}", per_zone, GROUP, LCM)
+            yield row(f"{zone}_excess", "lg", -20, 20, f"the same over the fit's expectation, {metres}",
+                      f"mean over rings of 10 m of lg({squares} / expected)", GROUP, LCM)
+        for alpha in ALPHAS:
+            yield row(f"tail_{c}_{alpha:g}".replace(".", ""), "1", 0, 1e4,
+                      f"tail sum of the {words} stations beyond 42 m, alpha = {alpha:g}",
+                      f"mean of (-lg P(S >= seen))^{alpha:g}", GROUP, TAIL)
+        yield row(f"dipole_{c}", "1", 0, 1e4, f"dipole of the {words} residuals around the axis",
+                  "|sum z exp(i phi)| / sqrt(n)", GROUP, HERE)
+        yield row(f"quadrupole_{c}", "1", 0, 1e4, f"quadrupole of the {words} residuals",
+                  "|sum z exp(2 i phi)| / sqrt(n)", GROUP, HERE)
+        yield row(f"dipole_{c}_azimuth", "1", -1e4, 1e4, f"dipole of the {words} residuals along the shower's azimuth",
+                  "sum z cos(phi - azimuth) / sqrt(n)", GROUP, HERE)
+    yield row("centroid_core_m", "m", 0, 300, "centroid of ln(1 + e/gamma) to the fitted core",
+              "distance on the ground", GROUP, HERE)
+# fmt: on
 
 
-FEATURES: tuple[Feature, ...] = _declare()
+FEATURES: tuple[Feature, ...] = tuple(_declare())
 
 
 def compute(events: Events, sums: Sums, core: tuple[Any, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from scipy.special import digamma
 
 from features.bounds import LG_E, defined
 from features.events import Events
-from features.feature import Feature
+from features.feature import Feature, row
 from features.lateral import linear
 from features.lateral.model import (
     ELECTRON_G_REF,
@@ -21,7 +21,6 @@ from features.lateral.model import (
 )
 from features.lateral.reference import RawFit
 from features.stations.sums import Sums
-from showers.kascade import KASCADE
 from showers.lateral import MUON_R0_M, electron_normalisation, muon_normalisation
 
 ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP = "electron-fit", "muon-fit", "position"
@@ -34,105 +33,38 @@ TRUNCATED_M = (40.0, 200.0)
 GAUSS = tuple((float(node), float(weight)) for node, weight in zip(*leggauss(6), strict=True))
 """Six-point Gauss-Legendre nodes and weights."""
 
+# fmt: off
 FEATURES: tuple[Feature, ...] = (
-    Feature("fit_core_x_m", "m", "fitted core, x", "minimum of the electron fit", APEL_2006, POSITION_GROUP, -151, 151),
-    Feature("fit_core_y_m", "m", "fitted core, y", "minimum of the electron fit", APEL_2006, POSITION_GROUP, -151, 151),
-    Feature(
-        "fit_core_r_m", "m", "fitted core from the array's centre", "sqrt(x^2 + y^2)", HERE, ELECTRON_GROUP, 0, 213
-    ),
-    Feature(
-        "fit_core_edge_m",
-        "m",
-        "fitted core to the array's edge, negative outside",
-        "104 m - max(|x|, |y|)",
-        HERE,
-        ELECTRON_GROUP,
-        -47,
-        104,
-    ),
-    Feature(
-        "fit_lg_ne",
-        "lg",
-        "electron number of the fit",
-        "lg of the integral of rho_e over the plane",
-        APEL_2006,
-        ELECTRON_GROUP,
-        -13,
-        10,
-    ),
-    Feature("fit_age", "1", "lateral age of the fit", "s of rho_e", APEL_2006, ELECTRON_GROUP, -0.31, 2.21),
-    Feature("fit_lg_rho50", "lg m^-2", "electron density at 50 m", "lg rho_e(50 m)", HERE, ELECTRON_GROUP, -9, 9),
-    Feature(
-        "fit_core_err_m",
-        "m",
-        "error of the core",
-        "sqrt(var x + var y), inverse Fisher matrix",
-        HERE,
-        ELECTRON_GROUP,
-        0,
-        90,
-    ),
-    Feature("fit_lg_ne_err", "lg", "error of fit_lg_ne", "inverse Fisher matrix", HERE, ELECTRON_GROUP, 0, 10),
-    Feature("fit_age_err", "1", "error of fit_age", "inverse Fisher matrix", HERE, ELECTRON_GROUP, 0, 0.31),
-    Feature(
-        "fit_deviance_e", "1", "quality of the electron fit", "deviance / (stations - 4)", HERE, ELECTRON_GROUP, 0, 1e5
-    ),
-    Feature(
-        "fit_stations_e",
-        "1",
-        "e/gamma stations in the fit that were hit",
-        "count",
-        HERE,
-        ELECTRON_GROUP,
-        0,
-        KASCADE.n_stations,
-    ),
-    Feature("fit_converged", "1", "both fits converged", "decrement below 5e-4", HERE, ELECTRON_GROUP, 0, 1),
-    Feature(
-        "fit_lg_nmu",
-        "lg",
-        "total muon number of the fit",
-        "lg of the integral of rho_mu over the plane",
-        APEL_2006,
-        MUON_GROUP,
-        -9,
-        13,
-    ),
-    Feature(
-        "fit_lg_nmu_tr",
-        "lg",
-        "truncated muon number of the fit",
-        "lg of the integral of rho_mu, 40..200 m",
-        APEL_2006,
-        MUON_GROUP,
-        -9,
-        13,
-    ),
-    Feature(
-        "fit_s_mu",
-        "1",
-        "shape of the muon distribution",
-        "s_mu of rho_mu; NaN with fewer than 10 muon stations beyond 40 m",
-        APEL_2006,
-        MUON_GROUP,
-        0.49,
-        2.11,
-    ),
-    Feature("fit_lg_nmu_err", "lg", "error of fit_lg_nmu", "inverse Fisher matrix", HERE, MUON_GROUP, 0, 10),
-    Feature("fit_lg_nmu_tr_err", "lg", "error of fit_lg_nmu_tr", "inverse Fisher matrix", HERE, MUON_GROUP, 0, 10),
-    Feature("fit_s_mu_err", "1", "error of s_mu", "inverse Fisher matrix with the prior", HERE, MUON_GROUP, 0, 0.2),
-    Feature("fit_deviance_mu", "1", "quality of the muon fit", "deviance / (stations - 2)", HERE, MUON_GROUP, 0, 1e5),
-    Feature(
-        "fit_deviance_mu_lg",
-        "lg",
-        "largest contribution of one muon station to the deviance",
-        "lg max",
-        HERE,
-        MUON_GROUP,
-        -12,
-        6,
-    ),
+    row("fit_core_x_m", "m", -151, 151, "fitted core, x", "minimum of the electron fit", POSITION_GROUP, APEL_2006),
+    row("fit_core_y_m", "m", -151, 151, "fitted core, y", "minimum of the electron fit", POSITION_GROUP, APEL_2006),
+    row("fit_core_r_m", "m", 0, 213, "fitted core from the array's centre", "sqrt(x^2 + y^2)", ELECTRON_GROUP, HERE),
+    row("fit_core_edge_m", "m", -47, 104, "fitted core to the array's edge, negative outside",
+        "104 m - max(|x|, |y|)", ELECTRON_GROUP, HERE),
+    row("fit_lg_ne", "lg", -13, 10, "electron number of the fit",
+        "lg of the integral of rho_e over the plane", ELECTRON_GROUP, APEL_2006),
+    row("fit_age", "1", -0.31, 2.21, "lateral age of the fit", "s of rho_e", ELECTRON_GROUP, APEL_2006),
+    row("fit_lg_rho50", "lg m^-2", -9, 9, "electron density at 50 m", "lg rho_e(50 m)", ELECTRON_GROUP, HERE),
+    row("fit_core_err_m", "m", 0, 90, "error of the core",
+        "sqrt(var x + var y), inverse Fisher matrix", ELECTRON_GROUP, HERE),
+    row("fit_lg_ne_err", "lg", 0, 10, "error of fit_lg_ne", "inverse Fisher matrix", ELECTRON_GROUP, HERE),
+    row("fit_age_err", "1", 0, 0.31, "error of fit_age", "inverse Fisher matrix", ELECTRON_GROUP, HERE),
+    row("fit_deviance_e", "1", 0, 1e5, "quality of the electron fit",
+        "deviance / (stations - 4)", ELECTRON_GROUP, HERE),
+    row("fit_converged", "1", 0, 1, "both fits converged", "decrement below 5e-4", ELECTRON_GROUP, HERE),
+    row("fit_lg_nmu", "lg", -9, 13, "total muon number of the fit",
+        "lg of the integral of rho_mu over the plane", MUON_GROUP, APEL_2006),
+    row("fit_lg_nmu_tr", "lg", -9, 13, "truncated muon number of the fit",
+        "lg of the integral of rho_mu, 40..200 m", MUON_GROUP, APEL_2006),
+    row("fit_s_mu", "1", 0.49, 2.11, "shape of the muon distribution",
+        "s_mu of rho_mu; NaN with fewer than 10 muon stations beyond 40 m", MUON_GROUP, APEL_2006),
+    row("fit_lg_nmu_err", "lg", 0, 10, "error of fit_lg_nmu", "inverse Fisher matrix", MUON_GROUP, HERE),
+    row("fit_lg_nmu_tr_err", "lg", 0, 10, "error of fit_lg_nmu_tr", "inverse Fisher matrix", MUON_GROUP, HERE),
+    row("fit_s_mu_err", "1", 0, 0.2, "error of s_mu", "inverse Fisher matrix with the prior", MUON_GROUP, HERE),
+    row("fit_deviance_mu", "1", 0, 1e5, "quality of the muon fit", "deviance / (stations - 2)", MUON_GROUP, HERE),
+    row("fit_deviance_mu_lg", "lg", -12, 6, "largest contribution of one muon station to the deviance",
+        "lg max", MUON_GROUP, HERE),
 )
+# fmt: on
 MIN_SHAPE_HITS = 10.0
 UNKNOWN_LG = 5.0
 """A size with a larger error (such as with all stations saturated) is no measurement."""
@@ -168,7 +100,6 @@ def _electron(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
         "fit_lg_ne_err": defined(error < UNKNOWN_LG, error, xp),
         "fit_age_err": xp.sqrt(v[9]),
         "fit_deviance_e": defined(sums["fitted"], sums["deviance_e"] * (2.0 / (events.array.n_stations - 4.0)), xp),
-        "fit_stations_e": defined(sums["fitted"], xp.sum(events.electron_hit, axis=1), xp),
         "fit_converged": fit.electron_converged * fit.muon_converged,
     }
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from features.bounds import LG_E, defined, held
 from features.events import Events
-from features.feature import Feature
+from features.feature import Feature, row
 from features.stations.sums import Sums
 from showers.kascade import KASCADE
 
@@ -19,109 +19,39 @@ GROUP = "muon-electron"
 HERE = "this project"
 MAX_DEVIATE = 100.0
 
+# fmt: off
 FEATURES: tuple[Feature, ...] = (
-    Feature("mu_far", "1", "muons seen beyond 42 m", "sum of deposits / 8.4 MeV, r > 42 m", HERE, GROUP, 0, 1e7),
-    Feature("mu_far_hits", "1", "muon stations hit beyond 42 m", "count", HERE, GROUP, 0, KASCADE.n_muon_detectors),
-    Feature("mu_far_live", "1", "live muon stations beyond 42 m", "count", HERE, GROUP, 0, KASCADE.n_muon_detectors),
-    Feature(
-        "mu_far_density_lg", "lg m^-2", "muon density beyond 42 m", "lg((mu_far + 0.5) / live area)", HERE, GROUP, -4, 4
-    ),
-    Feature(
-        "mu_far_empty_excess",
-        "1",
-        "more empty muon stations than the fit expects, beyond 42 m",
-        "(seen - expected empties) / sqrt(variance)",
-        HERE,
-        GROUP,
-        -100,
-        100,
-    ),
-    Feature(
-        "mu_far_empty_reco",
-        "1",
+    row("mu_far", "1", 0, 1e7, "muons seen beyond 42 m", "sum of deposits / 8.4 MeV, r > 42 m", GROUP, HERE),
+    row("mu_far_hits", "1", 0, KASCADE.n_muon_detectors, "muon stations hit beyond 42 m", "count", GROUP, HERE),
+    row("mu_far_stations", "1", 0, KASCADE.n_muon_detectors, "live muon stations beyond 42 m", "count", GROUP, HERE),
+    row("mu_far_density_lg", "lg m^-2", -4, 4, "muon density beyond 42 m",
+        "lg((mu_far + 0.5) / live area)", GROUP, HERE),
+    row("mu_far_empty_excess", "1", -100, 100, "more empty muon stations than the fit expects, beyond 42 m",
+        "(seen - expected empties) / sqrt(variance)", GROUP, HERE),
+    row("mu_far_empty_reco", "1", -100, 100,
         "more empty muon stations than the reconstructed N_mu expects, beyond 42 m",
-        "(seen - expected empties) / sqrt(variance), rho_mu(N_mu, s_mu = 1.3)",
-        HERE,
-        GROUP,
-        -100,
-        100,
-    ),
-    Feature(
-        "mu_far_minus_reco",
-        "1",
-        "muons seen beyond 42 m against the reconstructed N_mu",
-        "(seen - expected) / sqrt(variance)",
-        HERE,
-        GROUP,
-        -1e3,
-        1e7,
-    ),
-    Feature("mu_far_max", "1", "largest muon deposit beyond 42 m", "max of particles", HERE, GROUP, 0, 1e4),
-    Feature("mu_near", "1", "muon-channel signal within 42 m", "sum of particles, r < 42 m", HERE, GROUP, 0, 1e7),
-    Feature("mu_near_hits", "1", "muon stations hit within 42 m", "count", HERE, GROUP, 0, 60),
-    Feature(
-        "mu_near_punch_lg",
-        "lg",
-        "muon-channel signal within 42 m over expected punch-through and muons",
-        "lg((seen + 0.5) / (expected + 0.5))",
-        HERE,
-        GROUP,
-        -8,
-        8,
-    ),
-    Feature(
-        "mu_unexplained",
-        "1",
-        "muon-channel signal that electrons alone do not explain",
-        "sum of max(0, seen - punch-through - 2 sqrt(variance))",
-        HERE,
-        GROUP,
-        0,
-        1e7,
-    ),
-    Feature(
-        "mu_significance",
-        "1",
-        "significance of the muon signal over punch-through and strays",
-        "(seen - background) / sqrt(variance of background), inverse-variance weights",
-        HERE,
-        GROUP,
-        -100,
-        1e7,
-    ),
-    Feature("mu_e_fit", "lg", "muon over electron number of the fits", "fit_lg_nmu - fit_lg_ne", HERE, GROUP, -14, 8),
-    Feature(
-        "mu_e_far_lg",
-        "lg",
-        "muon over e/gamma signal beyond 42 m",
-        "lg((mu_far + 0.5) / (e_far + 0.5))",
-        HERE,
-        GROUP,
-        -6,
-        6,
-    ),
-    Feature(
-        "mu_e_40_90_lg",
-        "lg",
-        "muon over e/gamma density between 40 and 90 m",
-        "lg ratio of densities",
-        HERE,
-        GROUP,
-        -8,
-        8,
-    ),
-    Feature("mu_e_90_lg", "lg", "muon over e/gamma density beyond 90 m", "lg ratio of densities", HERE, GROUP, -8, 8),
-    Feature(
-        "mu_slope",
-        "1",
-        "muons beyond 90 m against those between 42 and 90 m",
-        "lg ratio of densities",
-        HERE,
-        GROUP,
-        -6,
-        6,
-    ),
+        "(seen - expected empties) / sqrt(variance), rho_mu(N_mu, s_mu = 1.3)", GROUP, HERE),
+    row("mu_far_minus_reco", "1", -1000, 1e7, "muons seen beyond 42 m against the reconstructed N_mu",
+        "(seen - expected) / sqrt(variance)", GROUP, HERE),
+    row("mu_far_max", "1", 0, 10000, "largest muon deposit beyond 42 m", "max of particles", GROUP, HERE),
+    row("mu_near", "1", 0, 1e7, "muon-channel signal within 42 m", "sum of particles, r < 42 m", GROUP, HERE),
+    row("mu_near_hits", "1", 0, 60, "muon stations hit within 42 m", "count", GROUP, HERE),
+    row("mu_near_punch_lg", "lg", -8, 8, "muon-channel signal within 42 m over expected punch-through and muons",
+        "lg((seen + 0.5) / (expected + 0.5))", GROUP, HERE),
+    row("mu_unexplained", "1", 0, 1e7, "muon-channel signal that electrons alone do not explain",
+        "sum of max(0, seen - punch-through - 2 sqrt(variance))", GROUP, HERE),
+    row("mu_significance", "1", -100, 1e7, "significance of the muon signal over punch-through and strays",
+        "(seen - background) / sqrt(variance of background), inverse-variance weights", GROUP, HERE),
+    row("mu_e_fit", "lg", -14, 8, "muon over electron number of the fits", "fit_lg_nmu - fit_lg_ne", GROUP, HERE),
+    row("mu_e_far_lg", "lg", -6, 6, "muon over e/gamma signal beyond 42 m",
+        "lg((mu_far + 0.5) / (e_far + 0.5))", GROUP, HERE),
+    row("mu_e_40_90_lg", "lg", -8, 8, "muon over e/gamma density between 40 and 90 m",
+        "lg ratio of densities", GROUP, HERE),
+    row("mu_e_90_lg", "lg", -8, 8, "muon over e/gamma density beyond 90 m", "lg ratio of densities", GROUP, HERE),
+    row("mu_slope", "1", -6, 6, "muons beyond 90 m against those between 42 and 90 m",
+        "lg ratio of densities", GROUP, HERE),
 )
+# fmt: on
 
 
 def compute(events: Events, sums: Sums, sizes: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +71,12 @@ def compute(events: Events, sums: Sums, sizes: dict[str, Any]) -> dict[str, Any]
 def _far(events: Events, sums: Sums) -> dict[str, Any]:
     xp, response = events.xp, events.response
     seen, n_live = sums["far_seen"], sums["far_live"]
-    columns = {"mu_far": seen, "mu_far_hits": sums["far_hits"], "mu_far_live": n_live, "mu_far_max": sums["far_max"]}
+    columns = {
+        "mu_far": seen,
+        "mu_far_hits": sums["far_hits"],
+        "mu_far_stations": n_live,
+        "mu_far_max": sums["far_max"],
+    }
     columns["mu_far_density_lg"] = xp.log((seen + 0.5) / (sums["far_area"] + 1e-3)) * LG_E
     for name, source in (("mu_far_empty_excess", "fit"), ("mu_far_empty_reco", "reco")):
         excess = n_live - sums["far_hits"] - sums[f"{source}_empty"]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 from features.bounds import LG_E, defined, held
-from features.feature import Feature
+from features.feature import Feature, row
 from features.stations.sums import EDGES_M, RINGS_M, Sums
 
 GROUP = "profile"
 HERE = "this project"
 N_RINGS = len(EDGES_M)
 MAX_RESIDUAL = 100.0
+CHANNELS = (("e", "e/gamma"), ("mu", "muon"))
 
 
 def ring_name(k: int) -> str:
@@ -22,83 +24,29 @@ def ring_name(k: int) -> str:
     return f"{int(EDGES_M[k - 1]) if k else 0}_{int(EDGES_M[k])}"
 
 
-def _declare() -> tuple[Feature, ...]:
-    columns = []
+# fmt: off
+def _declare() -> Iterator[Feature]:
+    inside, cumulative = "signal within 130 m", "interpolation of the cumulative ring sums"
     for k in range(N_RINGS):
-        ring, words = ring_name(k), f"{ring_name(k).replace('_', ' to ')} m from the axis"
-        for channel, name in (("e", "e/gamma"), ("mu", "muon")):
-            columns += [
-                Feature(
-                    f"prof_{channel}_{ring}",
-                    "lg m^-2",
-                    f"{name} density {words}",
-                    "lg(particles / live area + 0.001)",
-                    HERE,
-                    GROUP,
-                    -3.1,
-                    6,
-                ),
-                Feature(
-                    f"res_{channel}_{ring}",
-                    "1",
-                    f"{name} residual of the fit {words}",
-                    "(seen - expected) / sqrt(variance), held within 100",
-                    HERE,
-                    GROUP,
-                    -100,
-                    100,
-                ),
-            ]
-    for channel, name in (("e", "e/gamma"), ("mu", "muon")):
-        columns += [
-            Feature(
-                f"prof_{channel}_r50_m",
-                "m",
-                f"radius with half of the {name} signal within 130 m",
-                "interpolation of the cumulative ring sums",
-                HERE,
-                GROUP,
-                0,
-                130,
-            ),
-            Feature(
-                f"prof_{channel}_r90_m",
-                "m",
-                f"radius with 90 % of the {name} signal within 130 m",
-                "interpolation of the cumulative ring sums",
-                HERE,
-                GROUP,
-                0,
-                130,
-            ),
-            Feature(
-                f"prof_{channel}_in25",
-                "1",
-                f"share of the {name} signal within 25 m",
-                "sum r < 25 m / sum r < 130 m",
-                HERE,
-                GROUP,
-                0,
-                1.0001,
-            ),
-        ]
-    columns += [
-        Feature(
-            f"slope_e_{ring_name(k)}",
-            "1",
-            f"local slope of the e/gamma density, rings {ring_name(k - 1)} and {ring_name(k)}",
-            "difference of lg density / difference of lg mean radius",
-            HERE,
-            GROUP,
-            -60,
-            60,
-        )
-        for k in range(2, N_RINGS)
-    ]
-    return tuple(columns)
+        ring, where = ring_name(k), f"{ring_name(k).replace('_', ' to ')} m from the axis"
+        for c, words in CHANNELS:
+            yield row(f"prof_{c}_{ring}", "lg m^-2", -3.1, 6, f"{words} density {where}",
+                      "lg(particles / live area + 0.001)", GROUP, HERE)
+            yield row(f"res_{c}_{ring}", "1", -100, 100, f"{words} residual of the fit {where}",
+                      "(seen - expected) / sqrt(variance), held within 100", GROUP, HERE)
+    for c, words in CHANNELS:
+        yield row(f"prof_{c}_r50_m", "m", 0, 130, f"radius with half of the {words} {inside}", cumulative, GROUP, HERE)
+        yield row(f"prof_{c}_r90_m", "m", 0, 130, f"radius with 90 % of the {words} {inside}", cumulative, GROUP, HERE)
+        yield row(f"prof_{c}_in25", "1", 0, 1.0001, f"share of the {words} signal within 25 m",
+                  "sum r < 25 m / sum r < 130 m", GROUP, HERE)
+    for k in range(2, N_RINGS):
+        inner, outer = ring_name(k - 1), ring_name(k)
+        yield row(f"slope_e_{outer}", "1", -60, 60, f"local slope of the e/gamma density, rings {inner} and {outer}",
+                  "difference of lg density / difference of lg mean radius", GROUP, HERE)
+# fmt: on
 
 
-FEATURES: tuple[Feature, ...] = _declare()
+FEATURES: tuple[Feature, ...] = tuple(_declare())
 
 
 def compute(sums: Sums, xp: ModuleType) -> dict[str, Any]:

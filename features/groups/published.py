@@ -32,7 +32,6 @@ def _declare() -> tuple[Feature, ...]:
         columns += [
             one(f"grid_{c}_sum", "ln MeV", f"total deposit, {words}", "ln(1 + sum)", 0, 18),
             one(f"grid_{c}_max", "ln MeV", f"largest deposit, {words}", "ln(1 + max)", 0, 12),
-            one(f"grid_{c}_hits", "1", f"hit cells, {words}", "count", 0, KASCADE.n_stations),
             one(f"grid_{c}_mean", "1", f"mean of ln(1 + cell), {words}", "mean over all cells", 0, 12),
             one(f"grid_{c}_std", "1", f"standard deviation of ln(1 + cell), {words}", "over all cells", 0, 12),
         ]
@@ -55,19 +54,9 @@ def _declare() -> tuple[Feature, ...]:
             one(f"grid_{c}_ring{k}_hits", "1", f"hit cells of square ring {k}, {words}", "count", 0, 60)
             for k in LIVE_RINGS[c]
         ]
-        columns += [
-            one(
-                f"grid_{c}_com",
-                "1",
-                f"centre of mass from the array's centre in cells, {words}",
-                "|sum w x / sum w|",
-                0,
-                11,
-            ),
-            one(
-                f"grid_{c}_spread", "1", f"rms distance from the centre of mass in cells, {words}", "sqrt(<d^2>)", 0, 11
-            ),
-        ]
+        columns.append(
+            one(f"grid_{c}_spread", "1", f"rms distance from the centre of mass, cells, {words}", "sqrt(<d^2>)", 0, 11)
+        )
     columns += [
         one("grid_mu_e_sum", "ln", "muon over e/gamma deposit", "grid_mu_sum - grid_e_sum", -18, 18),
         one("grid_mu_e_hits", "1", "muon over e/gamma hit cells", "hits / (hits + 1)", 0, KASCADE.n_muon_detectors),
@@ -91,7 +80,8 @@ def compute(events: Events) -> dict[str, Any]:
         **_channel("mu", events.muon_mev, events.muon_hit, events.muon_sorted, events),
     }
     columns["grid_mu_e_sum"] = columns["grid_mu_sum"] - columns["grid_e_sum"]
-    columns["grid_mu_e_hits"] = columns["grid_mu_hits"] / (columns["grid_e_hits"] + 1.0)
+    electron_hits, muon_hits = (events.xp.sum(hit, axis=1) for hit in (events.electron_hit, events.muon_hit))
+    columns["grid_mu_e_hits"] = muon_hits / (electron_hits + 1.0)
     return columns
 
 
@@ -104,7 +94,6 @@ def _channel(c: str, cells: Any, hit: Any, ordered: Any, events: Events) -> dict
     columns = {
         f"grid_{c}_sum": xp.log1p(total),
         f"grid_{c}_max": xp.log1p(ordered[:, -1]),
-        f"grid_{c}_hits": hits,
         f"grid_{c}_mean": mean,
         f"grid_{c}_std": xp.sqrt(variance),
     }
@@ -119,7 +108,5 @@ def _channel(c: str, cells: Any, hit: Any, ordered: Any, events: Events) -> dict
     x, y = here.x_m * (1.0 / events.array.pitch_m), here.y_m * (1.0 / events.array.pitch_m)
     mean_x, mean_y = xp.sum(weight * x, axis=1), xp.sum(weight * y, axis=1)
     away = (x - mean_x[:, None]) ** 2 + (y - mean_y[:, None]) ** 2
-    some = hits > 0.0
-    columns[f"grid_{c}_com"] = defined(some, xp.sqrt(mean_x * mean_x + mean_y * mean_y), xp)
-    columns[f"grid_{c}_spread"] = defined(some, xp.sqrt(xp.sum(weight * away, axis=1)), xp)
+    columns[f"grid_{c}_spread"] = defined(hits > 0.0, xp.sqrt(xp.sum(weight * away, axis=1)), xp)
     return columns

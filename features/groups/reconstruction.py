@@ -6,7 +6,7 @@ import math
 
 import polars as pl
 
-from features.feature import Feature
+from features.feature import Feature, row
 from showers.schema import AGE, SCALARS
 
 GROUP, DERIVED_GROUP, CONTRAST_GROUP = "reconstruction", "derived", "contrast"
@@ -25,95 +25,33 @@ MUON_EXPONENT = 0.90
 """N_mu grows as E^beta in the Heitler-Matthews model, and as A^(1-beta) at equal energy."""
 PROTON_MUONS_AT_PEV = 3.92
 """lg of a vertical proton shower's total muon number at lg(E/eV) = 15; a rough value of this project."""
-LG_IRON = math.log10(56.0)
 
+# fmt: off
 FEATURES: tuple[Feature, ...] = (
-    *(Feature(s.name, s.unit, s.meaning, "as given", DATA, GROUP) for s in SCALARS),
-    Feature(AGE.name, AGE.unit, AGE.meaning, "as given", DATA, GROUP),
-    Feature("sec_zenith", "1", "slant depth in units of the vertical", "1 / cos(Ze)", HERE, DERIVED_GROUP, 1, 12),
-    Feature("ne_minus_nmu", "lg", "electrons over muons", "Ne - Nmu", HERE, DERIVED_GROUP, -10, 10),
-    Feature(
-        "ne_vertical",
-        "lg",
-        "electron number corrected to vertical",
-        "Ne + X0 (sec - 1) / 175 g/cm2 / ln 10",
-        ATTENUATION,
-        DERIVED_GROUP,
-        0,
-        40,
-    ),
-    Feature(
-        "nmu_vertical",
-        "lg",
-        "muon number corrected to vertical",
-        "Nmu + X0 (sec - 1) / 1100 g/cm2 / ln 10",
-        HERE,
-        DERIVED_GROUP,
-        0,
-        20,
-    ),
-    Feature(
-        "nmu_minus_proton",
-        "lg",
-        "muons against a proton of the reconstructed energy",
-        "nmu_vertical - (3.92 + 0.90 (E - 15))",
-        HEITLER,
-        DERIVED_GROUP,
-        -12,
-        20,
-    ),
-    Feature(
-        "nmu_minus_iron",
-        "lg",
-        "muons against iron of the reconstructed energy",
-        "nmu_minus_proton - 0.10 lg 56",
-        HEITLER,
-        DERIVED_GROUP,
-        -12,
-        20,
-    ),
-    Feature(
-        "ln_a",
-        "1",
-        "rough logarithmic mass from muons at given energy",
-        "ln 56 nmu_minus_proton / (0.10 lg 56)",
-        HEITLER,
-        DERIVED_GROUP,
-        -500,
-        800,
-    ),
-    Feature("e_minus_ne", "lg", "energy over electrons", "E - Ne", HERE, DERIVED_GROUP, 0, 20),
-    Feature("e_minus_nmu", "lg", "energy over muons", "E - Nmu", HERE, DERIVED_GROUP, 0, 20),
-    Feature(
-        "fit_minus_ne", "lg", "electron fit against the reconstruction", "fit_lg_ne - Ne", HERE, CONTRAST_GROUP, -12, 12
-    ),
-    Feature(
-        "fit_minus_nmu", "lg", "muon fit against the reconstruction", "fit_lg_nmu - Nmu", HERE, CONTRAST_GROUP, -15, 12
-    ),
-    Feature(
-        "fit_nmu_minus_proton",
-        "lg",
+    *(Feature(s.name, s.unit, s.meaning, "as given", DATA, GROUP) for s in (*SCALARS, AGE)),
+    row("sec_zenith", "1", 1, 12, "slant depth in units of the vertical", "1 / cos(Ze)", DERIVED_GROUP, HERE),
+    row("ne_minus_nmu", "lg", -10, 10, "electrons over muons", "Ne - Nmu", DERIVED_GROUP, HERE),
+    row("ne_vertical", "lg", 0, 40, "electron number corrected to vertical",
+        "Ne + X0 (sec - 1) / 175 g/cm2 / ln 10", DERIVED_GROUP, ATTENUATION),
+    row("nmu_vertical", "lg", 0, 20, "muon number corrected to vertical",
+        "Nmu + X0 (sec - 1) / 1100 g/cm2 / ln 10", DERIVED_GROUP, HERE),
+    row("nmu_minus_proton", "lg", -12, 20, "muons against a proton of the reconstructed energy",
+        "nmu_vertical - (3.92 + 0.90 (E - 15))", DERIVED_GROUP, HEITLER),
+    row("e_minus_ne", "lg", 0, 20, "energy over electrons", "E - Ne", DERIVED_GROUP, HERE),
+    row("e_minus_nmu", "lg", 0, 20, "energy over muons", "E - Nmu", DERIVED_GROUP, HERE),
+    row("fit_minus_ne", "lg", -12, 12, "electron fit against the reconstruction",
+        "fit_lg_ne - Ne", CONTRAST_GROUP, HERE),
+    row("fit_minus_nmu", "lg", -15, 12, "muon fit against the reconstruction",
+        "fit_lg_nmu - Nmu", CONTRAST_GROUP, HERE),
+    row("fit_nmu_minus_proton", "lg", -30, 20,
         "fitted muons, corrected to vertical, against a proton of the reconstructed energy",
-        "as nmu_minus_proton with fit_lg_nmu",
-        HEITLER,
-        CONTRAST_GROUP,
-        -30,
-        20,
-    ),
-    Feature(
-        "fit_ne_vertical",
-        "lg",
-        "fitted electron number corrected to vertical",
-        "as ne_vertical with fit_lg_ne",
-        ATTENUATION,
-        CONTRAST_GROUP,
-        -5,
-        40,
-    ),
-    Feature(
-        "fit_minus_age", "1", "age of the fit against the reconstruction", "fit_age - Age", HERE, CONTRAST_GROUP, -3, 3
-    ),
+        "as nmu_minus_proton with fit_lg_nmu", CONTRAST_GROUP, HEITLER),
+    row("fit_ne_vertical", "lg", -5, 40, "fitted electron number corrected to vertical",
+        "as ne_vertical with fit_lg_ne", CONTRAST_GROUP, ATTENUATION),
+    row("fit_minus_age", "1", -3, 3, "age of the fit against the reconstruction",
+        "fit_age - Age", CONTRAST_GROUP, HERE),
 )
+# fmt: on
 
 _sec = 1.0 / (pl.col("Ze").cast(pl.Float64) * (math.pi / 180.0)).cos().clip(0.1, 1.0)
 _slant = DEPTH_G_CM2 * (_sec - 1.0) / math.log(10.0)
@@ -134,8 +72,6 @@ DERIVED: dict[str, pl.Expr] = {
     "ne_vertical": _vertical("Ne", ELECTRON_ATTENUATION_G_CM2),
     "nmu_vertical": _vertical("Nmu", MUON_ATTENUATION_G_CM2),
     "nmu_minus_proton": _over_proton("Nmu"),
-    "nmu_minus_iron": _over_proton("Nmu") - (1.0 - MUON_EXPONENT) * LG_IRON,
-    "ln_a": math.log(56.0) * _over_proton("Nmu") / ((1.0 - MUON_EXPONENT) * LG_IRON),
     "e_minus_ne": pl.col("E") - pl.col("Ne"),
     "e_minus_nmu": pl.col("E") - pl.col("Nmu"),
 }

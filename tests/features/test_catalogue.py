@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,19 @@ def test_table_holds_every_declared_feature_within_its_range(write, draw):
         assert defined.min() >= CATALOGUE[name].low, (name, defined.min())
         assert defined.max() <= CATALOGUE[name].high, (name, defined.max())
         assert np.ptp(defined) > 0 or name in ("mu_saturated", "fit_converged"), f"{name} is constant"
+    assert _same_columns(values.astype(np.float64), table.columns) == []
+
+
+def _same_columns(values, names):
+    """Return pairs of columns of which one is the other times a constant plus a constant."""
+    pairs = []
+    for i, j in combinations(range(len(names)), 2):
+        both = np.isfinite(values[:, i]) & np.isfinite(values[:, j])
+        x, y = (values[both, k] - values[both, k].mean() for k in (i, j))
+        norm = np.sqrt((x @ x) * (y @ y))
+        if norm > 0.0 and abs(x @ y) > (1.0 - 1e-10) * norm:
+            pairs.append((names[i], names[j]))
+    return pairs
 
 
 def test_declarations_are_complete():
@@ -52,6 +66,8 @@ def test_sets():
     assert all(CATALOGUE[name].group != POSITION_GROUP for name in feature_set("all", CATALOGUE))
     assert "Age" not in feature_set("scalars", set(CATALOGUE) - {"Age"})
     assert feature_set("muon-fit", CATALOGUE)[0] == "fit_lg_nmu"
+    assert feature_set("e_hits", CATALOGUE) == ("e_hits",)
+    assert {"e_hits", "mu_hits"} < set(feature_set("published-grid", CATALOGUE))
     with pytest.raises(InputError, match="unknown feature set 'fit'"):
         feature_set("fit", CATALOGUE)
     with pytest.raises(InputError, match="no column of feature set"):
