@@ -15,7 +15,8 @@ from features.device import decode_float16, namespace
 from features.events import make_events
 from features.groups import lateral
 from features.lateral.constants import PUBLISHED, Response
-from showers.dataset import TRUTH_FILE, Dataset
+from showers.dataset import Dataset
+from showers.schema import TRUTH_FILE
 from showers.simulation.settings import Settings
 
 QUANTITIES = {"lg Ne": ("fit_lg_ne", "lg_ne"), "age": ("fit_age", "age"), "lg Nmu": ("fit_lg_nmu", "lg_nmu")}
