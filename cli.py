@@ -1,6 +1,6 @@
 """Command line of showerstack: ``python cli.py --help``.
 
-Each command parses its arguments, calls one function of a room and prints what it returns. Rooms are imported
+Each command parses its arguments, calls one function of a package and prints what it returns. Packages are imported
 inside the commands, so that ``--help`` answers at once.
 """
 
@@ -92,7 +92,7 @@ class Preset(StrEnum):
 
 SeedOption = Annotated[int, typer.Option(help="Same seed, same result.")]
 DeviceOption = Annotated[Device, typer.Option(help="auto uses the GPU if one answers.")]
-WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes; all cores unless said.")]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")]
 
 
 @app.command()
@@ -160,7 +160,7 @@ def simulate(
 @app.command()
 def features(
     dataset: Annotated[Path | None, typer.Argument(help="Dataset folder.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Feature table; DATASET.features unless said.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Feature table; default: DATASET.features.")] = None,
     device: DeviceOption = Device.auto,
     workers: WorkersOption = None,
     list_features: Annotated[bool, typer.Option("--list", help="List the features instead.")] = False,
@@ -399,7 +399,7 @@ def check(
 def display(
     dataset: Annotated[Path, typer.Argument(help="Dataset folder; labels are not needed.")],
     event: Annotated[int, typer.Argument(min=0, help="Row of the event, from 0.")],
-    out: Annotated[Path | None, typer.Option(help="File (.png, .svg, .pdf); event-N.png unless said.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File (.png, .svg, .pdf); default: event-N.png.")] = None,
 ) -> None:
     """Draw one event: both channels, fitted core, lateral distributions.
 

@@ -262,7 +262,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--train", type=int, default=60_000, help="training events under the test's cuts")
     parser.add_argument("--test", type=int, default=40_000, help="test events")
     parser.add_argument("--task", choices=[*TASKS, "both"], default="both")
-    parser.add_argument("--learners", help="comma-separated registry names; all unless said")
+    parser.add_argument("--learners", help="comma-separated registry names; default: all")
     parser.add_argument("--preset", choices=["quick", "good", "best"], default="good")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds of each learner")
     parser.add_argument("--data-seed", type=int, default=7)

@@ -7,7 +7,7 @@
 The first exits with 1 if a fact is outside its tolerance. The second simulates fixed sets into DIR (kept and reused),
 trains fixed learners with a fixed seed, and prints accuracies and hadron survivals with 95 % intervals. The default
 world was tuned to several of these rows at the default seed (docs/simulation.md says which): they show agreement, not
-prediction; ``--seed`` makes samples that chose nothing. Accuracies should lie within a point of the real ones,
+prediction; ``--seed`` makes samples that no choice was made on. Accuracies should lie within a point of the real ones,
 survivals within a factor of 2 or within the interval. The third needs networks and posteriors downloaded from the
 public benchmark's repository (``showers/simulation/validation/published_network.py`` says which); they are only run.
 """

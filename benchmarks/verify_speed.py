@@ -91,7 +91,7 @@ def seconds(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def process(folder: Path, task: str, *options: str) -> None:
-    """Run the door as a user does."""
+    """Run the command as a user does."""
     command = [sys.executable, "verify.py", "--task", task, "--data", folder, folder / f"{task}.npz", *options]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 

@@ -1,4 +1,4 @@
-"""The page around a report: markup helpers and a style sheet for screen, phone, dark rooms and paper."""
+"""The page around a report: markup helpers and a style sheet for screen, phone, dark mode and paper."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Progress of long work: one callable that rooms call and doors draw.
+"""Progress of long work: one callable that packages call and entry points draw.
 
 Library functions with one long step take ``progress: Progress | None = None`` and call ``progress(done, total, note)``;
 those with several steps take ``bars: Bars = silent`` and open one bar a step, as in
-``with bars("features", "events") as progress:``. Only doors pass :func:`bar`.
+``with bars("features", "events") as progress:``. Only entry points pass :func:`bar`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The vocabulary of the benchmark: tasks, classes, file names, columns and units.
 
-Every other room takes these names from here; nothing in this module reads a file.
+Every other package takes these names from here; nothing in this module reads a file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TRUTH_FILE = "truth.parquet"
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used. Doors print the message as one line and exit with code 2.
+    """What the user gave cannot be used. Entry points print the message as one line and exit with code 2.
 
     The message names the file (or option), the column and the first offending row where there is one,
     and says what would be right.

@@ -1,4 +1,4 @@
-"""The product as a user meets it: every door, in a process of its own, on small simulated sets."""
+"""The product as a user meets it: every entry point, in a process of its own, on small simulated sets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def door(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run ``python <door> ...`` and check its exit code; a traceback is never acceptable."""
+def run_script(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run ``python <entry point> ...`` and check its exit code; a traceback is never acceptable."""
     result = subprocess.run(
         [sys.executable, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
@@ -40,7 +40,7 @@ def sets(tiny_composition: Path, tiny_gamma: Path, tmp_path_factory: pytest.Temp
 )
 def test_stack_predict_and_verify(sets: Path, tmp_path: Path, task: str, key: str, guess: float) -> None:
     run = tmp_path / "run"
-    shown = door(
+    shown = run_script(
         "cli.py", "stack", "--task", task, "--data", sets, "--run", run, "--preset", "quick",
         "--learners", "lightgbm,random_forest", "--device", "cpu", "--workers", "2",
     )  # fmt: skip
@@ -52,29 +52,31 @@ def test_stack_predict_and_verify(sets: Path, tmp_path: Path, task: str, key: st
     value = metrics[key] if task == "composition" else metrics["survival_rates"]["75%"][key]
     assert value < guess / 2, "far better than a constant answer even on 2,000 showers"
 
-    door("verify.py", "--task", task, "--data", sets, run / "predictions.npz")
+    run_script("verify.py", "--task", task, "--data", sets, run / "predictions.npz")
 
     # New data without labels, in a folder of its own, give the same answer as the run's own test prediction.
     unlabelled = tmp_path / "new"
     shutil.copytree(sets / f"{task}_test", unlabelled)
     (unlabelled / f"labels_{task}.npy").unlink()
-    door("cli.py", "predict", "--run", run, "--data", unlabelled, "--out", tmp_path / "new.npz", "--device", "cpu")
+    run_script(
+        "cli.py", "predict", "--run", run, "--data", unlabelled, "--out", tmp_path / "new.npz", "--device", "cpu"
+    )
     with np.load(run / "predictions.npz") as ours, np.load(tmp_path / "new.npz") as new:
         np.testing.assert_array_equal(ours["log_proba"], new["log_proba"])
 
 
 def test_features_door_builds_and_lists(sets: Path, tmp_path: Path) -> None:
-    shown = door("cli.py", "features", sets / "gamma_test", "--out", tmp_path / "table", "--device", "cpu")
+    shown = run_script("cli.py", "features", sets / "gamma_test", "--out", tmp_path / "table", "--device", "cpu")
     assert "1,000 events" in shown.stdout
     assert (tmp_path / "table" / "catalogue.json").exists()
-    assert "Nmu" in door("cli.py", "features", "--list").stdout
+    assert "Nmu" in run_script("cli.py", "features", "--list").stdout
 
 
 @pytest.mark.parametrize(
     "command", ["simulate", "features", "stack", "predict", "demo", "learners", "download", "convert"]
 )
 def test_help_shows_an_example(command: str) -> None:
-    assert f"python cli.py {command}" in door("cli.py", command, "--help").stdout.replace("\n", " ")
+    assert f"python cli.py {command}" in run_script("cli.py", command, "--help").stdout.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_help_shows_an_example(command: str) -> None:
 def test_bad_input_is_one_line_and_exit_code_2(
     sets: Path, tmp_path: Path, arguments: tuple[str, ...], expected: str
 ) -> None:
-    result = door("cli.py", *(a.format(sets=sets, tmp=tmp_path) for a in arguments), code=2)
+    result = run_script("cli.py", *(a.format(sets=sets, tmp=tmp_path) for a in arguments), code=2)
     assert expected in result.stderr
     assert result.stderr.count("\n") == 1
 
@@ -99,9 +101,9 @@ def test_bad_input_is_one_line_and_exit_code_2(
 def test_demo_runs_both_tasks_and_continues(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     numbers = ("demo", "--out", out, "--train", "1500", "--test", "500")
-    shown = door("cli.py", *numbers)
+    shown = run_script("cli.py", *numbers)
     assert shown.stdout.count("report.html") == 2
     first = (out / "runs" / "gamma" / "predictions.npz").read_bytes()
-    door("cli.py", *numbers)
+    run_script("cli.py", *numbers)
     assert (out / "runs" / "gamma" / "predictions.npz").read_bytes() == first
-    assert "remove" in door("cli.py", "demo", "--out", out, "--train", "1600", "--test", "500", code=2).stderr
+    assert "remove" in run_script("cli.py", "demo", "--out", out, "--train", "1600", "--test", "500", code=2).stderr

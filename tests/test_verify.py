@@ -1,4 +1,4 @@
-"""The door ``verify.py``: the public usage, refusals in one line with exit code 2, and never a half-written file."""
+"""``verify.py``: the public usage, refusals in one line with exit code 2, and never a half-written file."""
 
 from __future__ import annotations
 

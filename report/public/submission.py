@@ -23,9 +23,9 @@ from showers.files import atomic_folder, write_npz
 from showers.schema import COMPOSITION, InputError
 
 SOURCE = Path(__file__).resolve().parents[2]
-ROOMS = ("showers", "features", "models", "stacking", "scoring", "report")
+PACKAGES = ("showers", "features", "models", "stacking", "scoring", "report")
 FILES = ("cli.py", "verify.py", "pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md")
-"""What the snapshot of the source holds beside the rooms."""
+"""What the snapshot of the source holds beside the packages."""
 """Size of the public test sets: predictions of any other number of events cannot be submitted."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PLAIN_KEY = re.compile(r"[a-z]{3,}(_[a-z0-9]+)*(?<!yes)(?<!off)(?<!true)(?<!false)(?<!null)")
@@ -107,8 +107,8 @@ def check(folder: Path, runs: Sequence[Run], truths: Sequence[Truth], outputs: S
 def snapshot(target: Path) -> None:
     """Copy the project's source, without caches or data."""
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
-    for room in ROOMS:
-        shutil.copytree(SOURCE / room, target / room, ignore=ignore)
+    for package in PACKAGES:
+        shutil.copytree(SOURCE / package, target / package, ignore=ignore)
     for name in FILES:
         if (SOURCE / name).is_file():
             shutil.copy2(SOURCE / name, target / name)

@@ -1,8 +1,8 @@
 """Folds: who may learn from whom.
 
-Events are dealt like cards: sorted by class and energy bin, in random order inside, then round-robin. Every fold gets
-the same share of each class and of each class's energy bins to within one event. Events of one group (the same
-simulated shower) are dealt together, so no shower is ever in two folds.
+Folds are stratified: events sorted by class and energy bin, in random order inside, go to the folds in turn. Every
+fold gets the same share of each class and of each class's energy bins to within one event. Events of one group (the
+same simulated shower) stay together, so no shower is ever in two folds.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from showers.files import write_npz
 from showers.schema import COMPOSITION
 from tests.report.conftest import make_world
 
-DOORS = ("report", "compare", "submit", "leaderboard", "verify")
+COMMANDS = ("report", "compare", "submit", "leaderboard", "verify")
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +35,18 @@ def run(composition_world: tuple[Path, Path], tmp_path: Path) -> Path:
 
 
 def refused(
-    door: str, run: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, run: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
-    """Return the one line with which a door refuses a run."""
+    """Return the one line with which a command refuses a run."""
     arguments = {
         "report": ["report", run],
         "compare": ["compare", run, run],
         "submit": ["submit", run, "--name", "one", "--out", run.parent / "submissions"],
         "leaderboard": ["leaderboard", run],
         "verify": [run / "predictions.npz"],
-    }[door]
+    }[command]
     monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments), "--data", str(data)])
-    if door == "verify":
+    if command == "verify":
         code = verify.main()
     else:
         with pytest.raises(SystemExit) as ended:
@@ -57,24 +57,24 @@ def refused(
     return printed
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_another_test_set_of_the_same_length_is_refused(
-    door: str,
+    command: str,
     run: Path,
     other_world: tuple[Path, Path],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = (run / "metrics_composition.json").read_bytes()
-    message = refused(door, run, other_world[1], monkeypatch, capsys)
+    message = refused(command, run, other_world[1], monkeypatch, capsys)
     assert f"was made for other events than those of {other_world[1] / 'composition_test'}" in message
     assert (run / "metrics_composition.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("swapped", ["predictions of other events", "another configuration", "no origin"])
 def test_predictions_of_another_run_are_refused(
-    door: str,
+    command: str,
     swapped: str,
     run: Path,
     composition_world: tuple[Path, Path],
@@ -91,11 +91,11 @@ def test_predictions_of_another_run_are_refused(
         write_npz(file, **{**own, "config_hash": np.array("decaf")})
     else:
         write_npz(file, predictions=own["predictions"])
-    if door == "leaderboard":
+    if command == "leaderboard":
         # It reads what was measured, wherever that came from.
         score_file(file, composition_world[1], COMPOSITION, intervals=False)
         expected = "metrics_composition.json"
-    message = refused(door, run, composition_world[1], monkeypatch, capsys)
+    message = refused(command, run, composition_world[1], monkeypatch, capsys)
     assert f"{run / expected} is not what manifest.json beside it describes" in message
 
 

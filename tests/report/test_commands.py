@@ -1,4 +1,4 @@
-"""The doors of this room in cli.py: help with an example, an answer, and one line for what cannot be done."""
+"""The commands of this package in cli.py: help with an example, an answer, and one line for what cannot be done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scoring.score import score_file
 from showers.schema import COMPOSITION
 
 
-def door(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+def command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
     monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -23,7 +23,7 @@ def door(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
 def test_help_shows_an_example(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert door(monkeypatch, command, "--help") == 0
+    assert command_line(monkeypatch, command, "--help") == 0
     assert f"Example: python cli.py {command}" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
@@ -35,14 +35,14 @@ def test_commands_answer(
 ) -> None:
     run, data = composition_world
     score_file(run / "predictions.npz", data, COMPOSITION, intervals=False)
-    assert door(monkeypatch, "leaderboard", run) == 0
+    assert command_line(monkeypatch, "leaderboard", run) == 0
     assert "simulation of v2" in capsys.readouterr().out
-    assert door(monkeypatch, "compare", run, run / ".", "--data", data) == 0
+    assert command_line(monkeypatch, "compare", run, run / ".", "--data", data) == 0
     assert "no difference is shown" in " ".join(capsys.readouterr().out.split())
-    assert door(monkeypatch, "submit", run, "--name", "one", "--data", data, "--out", tmp_path) == 0
+    assert command_line(monkeypatch, "submit", run, "--name", "one", "--data", data, "--out", tmp_path) == 0
     assert (tmp_path / "one" / "metadata.yaml").exists()
     picture = tmp_path / "event.png"
-    assert door(monkeypatch, "display", data / "composition_test", "5", "--out", picture) == 0
+    assert command_line(monkeypatch, "display", data / "composition_test", "5", "--out", picture) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -65,7 +65,7 @@ def test_what_cannot_be_done_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run, data = composition_world
-    assert door(monkeypatch, *(a.format(run=run, data=data) for a in arguments)) == 2
+    assert command_line(monkeypatch, *(a.format(run=run, data=data) for a in arguments)) == 2
     printed = capsys.readouterr().err
     assert expected in printed
     assert printed.count("\n") == 1
