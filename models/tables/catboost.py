@@ -20,6 +20,8 @@ from showers.progress import Progress
 from showers.schema import InputError
 
 MODEL_FILE = "catboost.cbm"
+VOLATILE = ("model_guid", "train_finish_time")
+"""Entries of a model's metadata that differ between two trainings of one model."""
 
 
 class CatBoost(TableLearner):
@@ -106,6 +108,10 @@ class CatBoost(TableLearner):
         return int(self.booster_.get_leaf_values().size)
 
     def _write(self, folder: Path) -> None:
+        # Without the time and the random name of the training, equal models give equal bytes.
+        metadata = self.booster_.get_metadata()
+        for key in VOLATILE:
+            metadata[key] = ""
         with atomic_path(folder / MODEL_FILE) as temporary:
             self.booster_.save_model(str(temporary), format="cbm")
 

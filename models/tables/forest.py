@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import skops.io
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier, RandomForestRegressor
 
 from models.posterior import log_softmax
 from models.tables.base import TableEvents, TableLearner, normalised
-from showers.files import atomic_path
+from models.tables.skops_file import read_skops, write_skops
 from showers.progress import Progress
 from showers.schema import InputError
 
@@ -94,8 +93,7 @@ class RandomForest(TableLearner):
         return sum(int(tree.tree_.n_leaves) for tree in self.forest_.estimators_)
 
     def _write(self, folder: Path) -> None:
-        with atomic_path(folder / MODEL_FILE) as temporary:
-            skops.io.dump(self.forest_, temporary)
+        write_skops(folder / MODEL_FILE, self.forest_)
 
     def _read(self, folder: Path, header: dict[str, Any]) -> None:
         self.forest_ = read_skops(folder / MODEL_FILE, self.kind, TRUSTED_TYPES)
@@ -129,23 +127,6 @@ class RegressionForest(RandomForest):
         self.forest_.n_jobs = self.threads
         second = self.forest_.predict(np.asarray(table, dtype=np.float32))
         return log_softmax(np.log(np.column_stack([1.0 - second, second])))
-
-
-def read_skops(file: Path, kind: type[Any], trusted: list[str]) -> Any:
-    """Return the one scikit-learn model in a file.
-
-    Raises
-    ------
-    InputError
-        If the file holds any type but those trusted, or another model; nothing in it is run.
-    """
-    unknown = sorted(set(skops.io.get_untrusted_types(file=file)) - set(trusted))
-    if unknown:
-        raise InputError(f"{file} holds types that a {kind.__name__} does not need: {', '.join(unknown)}")
-    model = skops.io.load(file, trusted=trusted)
-    if type(model) is not kind:
-        raise InputError(f"{file} holds a {type(model).__name__}, expected a {kind.__name__}")
-    return model
 
 
 def smooth_leaves(tree: Any, prior: np.ndarray, events: float) -> None:

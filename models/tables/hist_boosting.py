@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import skops.io
 from sklearn.ensemble import HistGradientBoostingClassifier
 from threadpoolctl import threadpool_limits
 
 from models.posterior import log_of_margins
 from models.tables.base import TableEvents, TableLearner
-from models.tables.forest import read_skops
-from showers.files import atomic_path
+from models.tables.skops_file import read_skops, write_skops
 from showers.progress import Progress
 
 MODEL_FILE = "hist_boosting.skops"
@@ -94,8 +92,7 @@ class HistBoosting(TableLearner):
         return sum(tree.get_n_leaf_nodes() for trees in self.model_._predictors for tree in trees)
 
     def _write(self, folder: Path) -> None:
-        with atomic_path(folder / MODEL_FILE) as temporary:
-            skops.io.dump(self.model_, temporary)
+        write_skops(folder / MODEL_FILE, self.model_)
 
     def _read(self, folder: Path, header: dict[str, Any]) -> None:
         self.model_ = read_skops(folder / MODEL_FILE, HistGradientBoostingClassifier, TRUSTED_TYPES)

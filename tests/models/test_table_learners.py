@@ -49,6 +49,18 @@ def learners(gaussians: Events) -> dict[str, Learner]:
 
 
 @pytest.mark.parametrize("name", TABLE_LEARNERS)
+def test_the_same_training_ends_with_the_same_files(name: str, gaussians: Events, tmp_path: Path) -> None:
+    few = {"rounds": 5, "trees": 5, "epochs": 1}
+    settings = {key: value for key, value in few.items() if key in FAST[name]}
+    for folder in ("one", "again"):
+        fitted(name, *gaussians[:2], **settings).save(tmp_path / folder)
+    files = sorted(file.relative_to(tmp_path / "one") for file in (tmp_path / "one").rglob("*") if file.is_file())
+    assert len(files) > 1
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "again" / file).read_bytes(), file
+
+
+@pytest.mark.parametrize("name", TABLE_LEARNERS)
 def test_finds_the_known_posterior(name: str, learners: dict[str, Learner], gaussians: Events) -> None:
     test = gaussians[2]
     log_proba = learners[name].predict_log_proba(test.batch)
