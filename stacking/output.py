@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+
 from showers.progress import Bars, silent
-from showers.schema import TASKS
+from showers.schema import TASKS, Task
+from showers.targets import check_target
 from stacking.bundle import load
 from stacking.predict.chain import Predictions
 from stacking.run.folder import write_predictions
-from stacking.table import predict_table_to_file
+from stacking.table import predict_table_to_file, probabilities, write_table
+
+TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
 
 
 def predict_to_file(
@@ -24,11 +29,37 @@ def predict_to_file(
 ) -> Predictions:
     """Predict new data with a finished run and write the result.
 
-    A dataset folder gives a file like ``predictions.npz``; a table, for a run on tables, class probabilities per row.
+    A dataset folder gives a file like ``predictions.npz``, or by the name of ``out`` a table (CSV or Parquet) of
+    class probabilities per event; a table, for a run on tables, class probabilities per row.
+
+    Raises
+    ------
+    InputError
+        If run, data or ``out`` cannot be used; ``out`` is checked before any work.
     """
     bundle = load(run)
-    if bundle.task.name not in TASKS:
+    on_table = bundle.task.name not in TASKS
+    check_target(Path(out), TABLE_SUFFIXES if on_table else (".npz", *TABLE_SUFFIXES))
+    if on_table:
         return predict_table_to_file(bundle, Path(data), Path(out), bars=bars)
     predictions = bundle.predict(data, device=device, workers=workers, anyway=anyway, bars=bars)
-    write_predictions(Path(out), predictions)
+    if Path(out).suffix.lower() in TABLE_SUFFIXES:
+        write_table(Path(out), event_table(predictions, bundle.task))
+    else:
+        write_predictions(Path(out), predictions)
     return predictions
+
+
+def event_table(predictions: Predictions, task: Task) -> pl.DataFrame:
+    """Return predictions of showers as a table.
+
+    Columns: event, ``p_<class>``, the decided class (composition) or the score (gamma), hashes of run and events.
+    """
+    frame = probabilities(predictions.log_proba, task.classes).rename({"row": "event"})
+    if predictions.scores is not None:
+        frame = frame.drop("predicted").with_columns(pl.Series("gamma_score", predictions.scores))
+    else:
+        decided = pl.Series("predicted", [task.classes[k] for k in predictions.labels], dtype=pl.String)
+        frame = frame.with_columns(decided)
+    origin = {"config_hash": predictions.config_hash, "test_fingerprint": predictions.test_fingerprint}
+    return frame.with_columns(pl.lit(value).alias(name) for name, value in origin.items())

@@ -103,10 +103,10 @@ def stack_table(config: TableConfig, *, bars: Bars = silent) -> StackResult:
         test = TableEvents(folder / "test.parquet", columns, hashes["test"])
 
     def prepare() -> None:
-        _write(folder / "train.parquet", frame)
-        _write(truth_file(folder / "train.parquet"), truth)
+        write_table(folder / "train.parquet", frame)
+        write_table(truth_file(folder / "train.parquet"), truth)
         if test_frame is not None:
-            _write(folder / "test.parquet", test_frame)
+            write_table(folder / "test.parquet", test_frame)
 
     return run(
         Job(
@@ -142,7 +142,7 @@ def _write_results(folder: Path, manifest: Mapping[str, Any], classes: tuple[str
             log_proba = stored["log_proba"]
     else:
         log_proba = out_of_fold[shipped]
-    _write(folder / PREDICTIONS_TABLE, probabilities(log_proba, classes))
+    write_table(folder / PREDICTIONS_TABLE, probabilities(log_proba, classes))
 
 
 def _out_of_fold(folder: Path, name: str, classes: tuple[str, ...]) -> np.ndarray:
@@ -184,12 +184,7 @@ def predict_table_to_file(bundle: Bundle, file: Path, out: Path, *, bars: Bars =
     """Predict a new table; write class probabilities and the hashes of run and table, as Parquet or CSV by ``out``."""
     predictions, frame = predict_table(bundle, file, bars=bars)
     origin = {"config_hash": predictions.config_hash, "test_fingerprint": predictions.test_fingerprint}
-    hashed = frame.with_columns(pl.lit(value).alias(name) for name, value in origin.items())
-    if out.suffix.lower() == ".csv":
-        with atomic_path(out) as temporary:
-            hashed.write_csv(temporary)
-    else:
-        _write(out, hashed)
+    write_table(out, frame.with_columns(pl.lit(value).alias(name) for name, value in origin.items()))
     return predictions
 
 
@@ -256,6 +251,10 @@ def _checked(frame: pl.DataFrame, file: Path, columns: tuple[str, ...]) -> pl.Da
     return found
 
 
-def _write(file: Path, frame: pl.DataFrame) -> None:
+def write_table(file: Path, frame: pl.DataFrame) -> None:
+    """Write a table atomically: CSV by its name, Parquet otherwise."""
     with atomic_path(file) as temporary:
-        frame.write_parquet(temporary)
+        if file.suffix.lower() == ".csv":
+            frame.write_csv(temporary)
+        else:
+            frame.write_parquet(temporary)

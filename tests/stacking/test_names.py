@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 
 import cli
 from features.table import CATALOGUE_FILE, FeatureTable, part_path
+from showers.checksums import seal
 from showers.files import write_json
 from stacking.events import TableEvents
 from stacking.output import predict_to_file
@@ -25,8 +25,10 @@ def _table(folder: Path, value: float) -> Path:
     folder.mkdir(parents=True)
     frame = pl.DataFrame({"event": np.arange(3, dtype=np.uint32), "x": np.full(3, value, dtype=np.float32)})
     frame.write_parquet(part_path(folder, 0))
-    head = {"complete": True, "columns": [{"name": "x"}], "n_events": 3, "shard_events": 3, "fingerprint": "f"}
+    head = {"complete": True, "columns": [{"name": "x"}], "n_events": 3, "shard_events": 3}
+    head |= {"fingerprint": "f", "dataset_fingerprint": "d", "code_version": "c", "groups": [], "device": "cpu"}
     write_json(folder / CATALOGUE_FILE, head)
+    seal(folder, [CATALOGUE_FILE, part_path(folder, 0).name]).write()
     return folder
 
 
@@ -87,20 +89,3 @@ def test_every_reading_of_a_table_takes_names_literally() -> None:
                 options = {keyword.arg for keyword in node.keywords}
                 assert "glob" in options, f"{file}:{node.lineno} takes brackets in a name for a pattern: glob=False"
     assert found >= 8
-
-
-def test_prediction_of_a_dataset_named_with_brackets(
-    tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = {"d1": slice(0, 40), "d[1]": slice(40, 80)}
-    for name, part in rows.items():
-        (tmp_path / name).mkdir()
-        for file in ("matrices.npy", "features.npy"):
-            np.save(tmp_path / name / file, np.load(tiny_composition / "composition_test" / file)[part])
-        monkeypatch.setattr(sys, "argv", ["cli.py", "features", str(tmp_path / name), "--workers", "1"])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert not ended.value.code
-    capsys.readouterr()
-    energies = np.load(tmp_path / "d[1]" / "features.npy")[:, 0].astype(np.float32)
-    assert FeatureTable.open(tmp_path / "d[1].features").matrix(("E",)).ravel().tolist() == energies.tolist()
