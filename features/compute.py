@@ -6,9 +6,10 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from array_api_compat import is_cupy_namespace, is_numpy_namespace
 
 from features.catalogue import CATALOGUE, FIT_GROUPS
-from features.device import library, namespace
+from features.device import namespace
 from features.events import Events, make_events
 from features.groups import asymmetry, deposits, lateral, moments, muons, profile, published
 from features.lateral.cpu import fit_fused
@@ -22,16 +23,16 @@ from showers.kascade import KASCADE
 
 def fit_showers(events: Events) -> RawFit:
     """Fit both lateral distributions: by the fused kernel where the library has one, else by the reference."""
-    if library(events.xp) == "numpy":
+    if is_numpy_namespace(events.xp):
         return fit_fused(events)
-    if library(events.xp) == "cupy":
+    if is_cupy_namespace(events.xp):
         return fit_cuda(events)
     return fit_reference(events)
 
 
 def sum_stations(events: Events, raw: RawFit) -> Sums:
     """Return the sums over stations that the features around the core are made of."""
-    if library(events.xp) == "numpy":
+    if is_numpy_namespace(events.xp):
         return sum_fused(events, raw)
     return sum_reference(events, raw)
 

@@ -67,12 +67,6 @@ def chunk_size(device: str) -> int:
     return GPU_CHUNK if device == "cuda" else CPU_CHUNK
 
 
-def library(xp: ModuleType) -> str:
-    """Return the array library behind a namespace: ``numpy``, ``cupy``, ``torch`` or ``array_api_strict``."""
-    name = xp.__name__.removeprefix("array_api_compat.")
-    return name.split(".")[0]
-
-
 def to_host(array: Any) -> np.ndarray:
     """Return a NumPy array with the content of an array of any supported library."""
     if hasattr(array, "get"):

@@ -87,12 +87,12 @@ def _lcm(channel: str, sums: list[Any], xp: ModuleType) -> dict[str, Any]:
         of variances.
     """
     n, total, square, mean, mean_square, spread = sums
-    pairs = xp.maximum(n * square - total * total, xp.zeros_like(n))
+    pairs = xp.maximum(n * square - total * total, 0.0)
     predicted = n * (spread + mean_square) - spread - mean * mean
     enough = (n >= 2.0) & (total > 0.0)
     norm = xp.where(enough, 0.5 * (n - 1.0) * total, xp.ones_like(n))
     value = xp.log(pairs / norm + 1e-12) * LG_E
-    ratio = (pairs + 1e-6) / (xp.maximum(predicted, xp.zeros_like(n)) + 1e-6)
+    ratio = (pairs + 1e-6) / (xp.maximum(predicted, 0.0) + 1e-6)
     excess = held(xp.log(ratio) * LG_E, MAX_EXCESS, xp)
     counted = xp.astype(enough, xp.float32)
     columns = {}

@@ -78,7 +78,7 @@ def compute(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
 def _electron(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
     xp = events.xp
     core_x, core_y, level, age = fit.electron
-    within = xp.minimum(age, xp.ones_like(age) * MAX_AGE)
+    within = xp.minimum(age, MAX_AGE)
     # ln N_e = L - s G_ref - ln C(s); beyond the limit the age no longer enters, nor does its error.
     ln_c = xp.log(electron_normalisation(within, xp=xp))
     ln_c_by_s = 2.0 * digamma(3.1 - 2.0 * within) - digamma(3.6 - within) - digamma(within + 0.5)
@@ -86,7 +86,7 @@ def _electron(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
     v = linear.inverse(fit.electron_fisher, 4, xp)
     var_ln_ne = v[5] + 2.0 * by_s * v[8] + by_s * by_s * v[9]
     pivot = electron_density(xp.ones_like(level) * ELECTRON_PIVOT_M, level, age, xp)
-    error = xp.sqrt(xp.maximum(var_ln_ne, xp.zeros_like(var_ln_ne))) * LG_E
+    error = xp.sqrt(xp.maximum(var_ln_ne, 0.0)) * LG_E
     edge = events.array.half_side_m - xp.maximum(xp.abs(core_x), xp.abs(core_y))
     return {
         "fit_core_x_m": core_x,
@@ -116,7 +116,7 @@ def _muon(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
 
     def error(by_s: Any) -> Any:
         variance = v[0] + 2.0 * by_s * v[1] + by_s * by_s * v[2]
-        return xp.sqrt(xp.maximum(variance, xp.zeros_like(variance))) * LG_E
+        return xp.sqrt(xp.maximum(variance, 0.0)) * LG_E
 
     freedom = events.array.n_muon_detectors - 2.0
     error_total, error_truncated = error(total_by_s), error(truncated_by_s)

@@ -62,12 +62,10 @@ def _channel(prefix: str, cells: Any, hit: Any, events: Events) -> dict[str, Any
     r2 = dx * dx + dy * dy
     fourth = xp.sum(weight * r2 * r2, axis=1)
     small = 1e-6
-    turned = (half_gap * (cosine * cosine - sine * sine) + 2.0 * xy * sine * cosine) / xp.maximum(
-        half_trace, xp.ones_like(half_trace) * small
-    )
-    minor = xp.maximum(half_trace - split, xp.zeros_like(split))
-    safe_square = xp.maximum(square, xp.ones_like(square) * small)
-    safe_trace = xp.maximum(half_trace, xp.ones_like(square) * small)
+    turned = (half_gap * (cosine * cosine - sine * sine) + 2.0 * xy * sine * cosine) / xp.maximum(half_trace, small)
+    minor = xp.maximum(half_trace - split, 0.0)
+    safe_square = xp.maximum(square, small)
+    safe_trace = xp.maximum(half_trace, small)
 
     return {
         f"{prefix}_centroid_r_m": defined(hits >= 1.0, xp.sqrt(mean_x * mean_x + mean_y * mean_y) * UNIT_M, xp),

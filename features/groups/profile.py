@@ -94,9 +94,9 @@ def _containment(channel: str, seen: Any, fitted: Any, xp: Any) -> dict[str, Any
     for name, share in (("r50_m", 0.5), ("r90_m", 0.9)):
         before, radius = xp.zeros_like(total), xp.zeros_like(total)
         for k, (low, high) in enumerate(RINGS_M):
-            missing = xp.maximum(share * safe - before, xp.zeros_like(total))
-            held_here = xp.maximum(seen[:, k], xp.ones_like(total) * 1e-20)
-            part = xp.minimum(missing / held_here, xp.ones_like(total))
+            missing = xp.maximum(share * safe - before, 0.0)
+            held_here = xp.maximum(seen[:, k], 1e-20)
+            part = xp.minimum(missing / held_here, 1.0)
             # The first ring that is only partly needed is the last to move the radius outwards.
             radius = xp.where(missing > 0.0, low + (high - low) * part, radius)
             before = before + seen[:, k]

@@ -90,7 +90,7 @@ def _channel(c: str, cells: Any, hit: Any, ordered: Any, events: Events) -> dict
     logged = xp.log1p(cells)
     hits, total = xp.sum(hit, axis=1), xp.sum(cells, axis=1)
     mean = xp.mean(logged, axis=1)
-    variance = xp.maximum(xp.mean(logged * logged, axis=1) - mean * mean, xp.zeros_like(mean))
+    variance = xp.maximum(xp.mean(logged * logged, axis=1) - mean * mean, 0.0)
     columns = {
         f"grid_{c}_sum": xp.log1p(total),
         f"grid_{c}_max": xp.log1p(ordered[:, -1]),
@@ -104,7 +104,7 @@ def _channel(c: str, cells: Any, hit: Any, ordered: Any, events: Events) -> dict
     for k in LIVE_RINGS[c]:
         columns[f"grid_{c}_ring{k}"] = xp.log1p(rings[:, k])
         columns[f"grid_{c}_ring{k}_hits"] = ring_hits[:, k]
-    weight = logged / xp.maximum(xp.sum(logged, axis=1), xp.ones_like(mean) * 1e-6)[:, None]
+    weight = logged / xp.maximum(xp.sum(logged, axis=1), 1e-6)[:, None]
     x, y = here.x_m * (1.0 / events.array.pitch_m), here.y_m * (1.0 / events.array.pitch_m)
     mean_x, mean_y = xp.sum(weight * x, axis=1), xp.sum(weight * y, axis=1)
     away = (x - mean_x[:, None]) ** 2 + (y - mean_y[:, None]) ** 2

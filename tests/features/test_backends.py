@@ -12,7 +12,6 @@ from features.device import (
     GPU_CHUNK,
     chunk_size,
     decode_float16,
-    library,
     namespace,
     resolve_device,
     to_host,
@@ -83,11 +82,6 @@ def test_devices(monkeypatch):
     monkeypatch.setattr("features.device._find_gpu", lambda: None)
     assert resolve_device("auto") == resolve_device("cuda") == "cuda"
     assert (chunk_size("cpu"), chunk_size("cuda")) == (CPU_CHUNK, GPU_CHUNK)
-
-
-def test_library_names(backend):
-    name, xp = backend
-    assert library(xp) == name
 
 
 def test_compiled_sums_agree_with_the_reference(drawn):
