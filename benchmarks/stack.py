@@ -165,7 +165,7 @@ def systems_table(outcome: Outcome) -> str:
     head = ["system", "rule", "accuracy", "log-loss", f"minus {best}"]
     for metric in measures:
         head += [metric.name, f"minus {best}, same rule"]
-    return _markdown(head, rows)
+    return markdown(head, rows)
 
 
 def steps_table(outcome: Outcome) -> str:
@@ -192,7 +192,7 @@ def steps_table(outcome: Outcome) -> str:
     if outcome.task.name != GAMMA.name:
         decided = metric.paired(labels, outcome.output("stack", "decided"), outcome.output("stack", "argmax"))
         rows.append([f"decision rule ({outcome.manifest['decision']['chosen']})", "", _difference(decided, ".2g")])
-    return "Change by each step on the test events (negative is better):\n\n" + _markdown(
+    return "Change by each step on the test events (negative is better):\n\n" + markdown(
         ["step", "log-loss, nats", metric.name, *(m.name for m in more)], rows
     )
 
@@ -205,7 +205,7 @@ def choice_table(outcome: Outcome) -> str:
     weights = ", ".join(f"{name} {weight:.2f}" for name, weight in meta["weights"].items())
     lines = [
         "Out-of-fold, before any test label was read:",
-        _markdown(["system", "log-loss", meta["judge"]], rows),
+        markdown(["system", "log-loss", meta["judge"]], rows),
         f"Chosen: {meta['chosen']} (by fold: {', '.join(meta['chosen_by_fold'])}); weights {weights}. "
         f"Gate: {manifest['gate']['reason']}; ships {'the stack' if manifest['gate']['shipped'] else 'the learner'}.",
     ]
@@ -236,7 +236,7 @@ def cost_table(outcome: Outcome) -> str:
         ]
         for name, steps in grouped.items()
     ]
-    return _markdown(["step", "tasks", "wall s (summed)", "CPU s", "peak MB"], rows)
+    return markdown(["step", "tasks", "wall s (summed)", "CPU s", "peak MB"], rows)
 
 
 def write_section(name: str, text: str) -> None:
@@ -253,7 +253,8 @@ def _difference(paired: Paired, style: str) -> str:
     return f"{paired.difference:+{style}} [{low:+{style}}, {high:+{style}}]"
 
 
-def _markdown(head: list[str], rows: list[list[str]]) -> str:
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table in Markdown."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 

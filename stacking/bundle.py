@@ -95,13 +95,13 @@ class Bundle:
         names = self.chain.meta.learners if everything else self.chain.needed
         threads = int(self.manifest["config"]["threads"])
         fits: dict[str, np.ndarray] = {}
-        n_fits = {name: len(self.chain.calibrators[name]) for name in names}
-        done, total = 0, sum(n_fits.values()) * len(rows)
+        n_fits = self.chain.n_fits
+        done, total = 0, n_fits * len(names) * len(rows)
         with threadpool_limits(threads), bars("predicting", "events") as progress:
             for name in names:
                 record = self._learner(name)
                 parts = []
-                for fold in range(n_fits[name]):
+                for fold in range(n_fits):
                     learner = load_learner(learner_folder(self.sealed, name, fold))
                     parts.append(
                         predict(learner, events, rows, tuple(record["features"]), grids=bool(record["needs_grid"]))

@@ -127,9 +127,9 @@ def _write_results(folder: Path, manifest: Mapping[str, Any], classes: tuple[str
     systems = [row["name"] for row in manifest["learners"] if row["status"] == "ok"] + ["average", "stack"]
     shipped = "stack" if manifest["gate"]["shipped"] else manifest["gate"]["best_learner"]
     out_of_fold = {name: _out_of_fold(folder, name, classes) for name in systems}
-    judged = np.isfinite(out_of_fold["stack"][:, 0])
+    judged = _judged_rows(folder, bool(manifest["data"]["n_holdout"]))
     metrics: dict[str, Any] = {
-        "judged_on": "nested out-of-fold predictions of the training table",
+        "judged_on": f"{manifest['judged']['on']} of the training table",
         "shipped": shipped,
         "systems": {
             name: table_metrics(labels[judged], log_proba[judged], classes) for name, log_proba in out_of_fold.items()
@@ -143,6 +143,13 @@ def _write_results(folder: Path, manifest: Mapping[str, Any], classes: tuple[str
     else:
         log_proba = out_of_fold[shipped]
     write_table(folder / PREDICTIONS_TABLE, probabilities(log_proba, classes))
+
+
+def _judged_rows(folder: Path, holdout: bool) -> np.ndarray:
+    """Return which rows what ships was judged on, (N,) bool: the outer holdout, or all that were predicted."""
+    frame = pl.read_parquet(folder / "oof" / "stack.parquet", glob=False)
+    judged = frame[:, -1].is_not_nan() & ((frame["fold"] < 0) | (not holdout))
+    return judged.to_numpy()
 
 
 def _out_of_fold(folder: Path, name: str, classes: tuple[str, ...]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Calibration: making a learner's probabilities mean what they say.
+"""Calibration: making probabilities mean what they say; one calibrator a system, after fits are averaged and combined.
 
 Every calibrator is affine in log-probabilities, ``log_softmax(z A + b)``: temperature scaling (A = a 1), vector
 scaling (A diagonal) and matrix scaling (A full); C. Guo et al., ICML 2017. A kind is kept only if it lowers the
@@ -86,7 +86,7 @@ def fit_calibrator(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray)
     Parameters
     ----------
     log_proba
-        (N, C) out-of-fold log-probabilities.
+        (N, C) log-probabilities of held-out events.
     labels
         (N,) class numbers.
     folds
@@ -122,22 +122,18 @@ def _gains(old: np.ndarray, new: np.ndarray, sigma: float) -> bool:
     return bool(gain.mean() > sigma * gain.std() / np.sqrt(len(gain)))
 
 
-def cross_fit(
-    log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray, n_folds: int
-) -> tuple[list[Calibrator], np.ndarray]:
-    """Fit one calibrator per fold on the events of all *other* folds, and calibrate each fold with its own.
+def cross_fit(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> tuple[Calibrator, np.ndarray]:
+    """Fit a calibrator on all events, and calibrate each fold by one fitted on all *other* folds.
 
     Returns
     -------
-    K calibrators (the k-th belongs to the learner that has not seen fold k) and calibrated (N, C).
+    The calibrator that ships, and (N, C) log-probabilities to judge it by, none calibrated with its own label.
     """
-    calibrators, calibrated = [], np.empty_like(log_proba)
-    for k in range(n_folds):
+    calibrated = np.empty_like(log_proba)
+    for k in np.unique(folds):
         inside = folds == k
-        calibrator = fit_calibrator(log_proba[~inside], labels[~inside], folds[~inside])
-        calibrated[inside] = calibrator(log_proba[inside])
-        calibrators.append(calibrator)
-    return calibrators, calibrated
+        calibrated[inside] = fit_calibrator(log_proba[~inside], labels[~inside], folds[~inside])(log_proba[inside])
+    return fit_calibrator(log_proba, labels, folds), calibrated
 
 
 def reliability(log_proba: np.ndarray, labels: np.ndarray, n_bins: int = RELIABILITY_BINS) -> dict[str, Any]:

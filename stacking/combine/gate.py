@@ -1,23 +1,16 @@
-"""The gate: the stack ships only if it is better than its best learner on held-out folds, beyond its error.
-
-Beside it stands the leak test: events to be predicted and held-out training events that pass the same cuts are
-exchangeable, so a learner must be as sure of the one as of the other. One that is much surer of held-out *training*
-events has seen their labels.
-"""
+"""The gate: the stack ships only if it is better than its best learner, beyond its error, as both would ship."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from stacking.combine.control import SingleFits, mean_and_error, standard_error
 from stacking.combine.judges import GammaJudge, Judge
 from stacking.combine.softmax import log_loss_per_event
-
-LEAK_SIGMA = 5.0
-LEAK_SHARE = 0.15
-"""A leak must be significant *and* large: a small difference may be an honest shift between the two samples."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +20,18 @@ class Gate:
     shipped: bool
     reason: str
     gain: float
-    """Mean log-loss of the best learner minus that of the stack, nats, on nested out-of-fold predictions."""
+    """Mean log-loss of the best learner minus that of the stack, nats, both as they ship."""
     standard_error: float
     best_learner: str
     judge_gain: float
     """The same difference in the judge's loss (gamma: mean ln survival)."""
     judge_standard_error: float
+    holdout_gain: float
+    """``gain`` from the judged events alone, without the help of single fits out-of-fold."""
+    holdout_standard_error: float
+    single_fit_gain: float | None
+    """Gain of single fits out-of-fold: what the average of fits leaves of it is ``gain``. None without a holdout."""
+    single_fit_standard_error: float | None
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON content."""
@@ -41,30 +40,41 @@ class Gate:
 
 def decide_gate(
     stacked: np.ndarray,
-    learners: dict[str, np.ndarray],
+    learners: Mapping[str, np.ndarray],
     labels: np.ndarray,
     judge: Judge,
     groups: np.ndarray | None = None,
+    single: SingleFits | None = None,
 ) -> Gate:
     """Compare the stack with the best of its learners.
 
     Parameters
     ----------
     stacked
-        (N, C) nested out-of-fold log-probabilities of the stack.
+        (N, C) log-probabilities of the stack: the average of fits on the outer holdout, calibrated as it ships;
+        without a holdout nested out-of-fold ones.
     learners
-        Per learner, (N, C) calibrated out-of-fold log-probabilities of the same events.
+        Per learner, (N, C) log-probabilities of the same events, made in the same way.
     labels
         (N,) class numbers.
     judge
         For gamma sets its ln survival has a veto: the stack must not be worse there by more than an error.
     groups
         (N,) or None: events of one group are one observation in the error.
+    single
+        Losses of single fits of learners and ``stack``, which sharpen what the holdout says.
     """
-    means = {name: float(log_loss_per_event(z, labels).mean()) for name, z in learners.items()}
-    best = min(means, key=lambda name: means[name])
-    gains = log_loss_per_event(learners[best], labels) - log_loss_per_event(stacked, labels)
-    gain, error = float(gains.mean()), _standard_error(gains, groups)
+    losses = {name: log_loss_per_event(z, labels) for name, z in learners.items()}
+    inner_groups = None if single is None else single.inner_groups
+
+    def mean_loss(name: str) -> float:
+        control = None if single is None else (single.outer[name], single.inner[name])
+        return mean_and_error(losses[name], groups, control, inner_groups)[0]
+
+    best = min(losses, key=mean_loss)
+    gains = losses[best] - log_loss_per_event(stacked, labels)
+    control = None if single is None else single.gain("stack", best)
+    gain, error = mean_and_error(gains, groups, control, inner_groups)
     worse, judge_error = judge.difference(stacked, learners[best], labels)
     if len(learners) == 1:
         shipped, reason = False, f"{best} is the only learner"
@@ -77,37 +87,16 @@ def decide_gate(
     else:
         shipped = True
         reason = f"the stack gains {gain:.5f} ± {error:.5f} nats over {best}"
-    return Gate(shipped, reason, gain, error, best, -worse, judge_error)
-
-
-def _standard_error(gains: np.ndarray, groups: np.ndarray | None) -> float:
-    if groups is None:
-        return float(gains.std() / np.sqrt(len(gains)))
-    _, member = np.unique(groups, return_inverse=True)
-    sums = np.bincount(member, gains - gains.mean())
-    return float(np.sqrt((sums**2).sum()) / len(gains))
-
-
-def leak_remark(held_out: np.ndarray, new: np.ndarray) -> str | None:
-    """Return why a learner is suspected of having seen held-out labels, or None.
-
-    Parameters
-    ----------
-    held_out
-        (N, C) out-of-fold log-probabilities of training events that pass the evaluation cuts.
-    new
-        (F, M, C) log-probabilities of the events to be predicted that pass them too, from each fit.
-    """
-    inside, outside = _entropy(held_out), _entropy(new).mean(axis=0)
-    difference = float(outside.mean() - inside.mean())
-    error = float(np.hypot(inside.std() / np.sqrt(len(inside)), outside.std() / np.sqrt(len(outside))))
-    if difference <= LEAK_SIGMA * error or difference <= LEAK_SHARE * outside.mean():
-        return None
-    return (
-        f"surer of held-out training events (entropy {inside.mean():.3f} nats) than of new ones "
-        f"({outside.mean():.3f} ± {error:.3f}): it has seen their labels, or the two samples differ"
+    return Gate(
+        shipped=shipped,
+        reason=reason,
+        gain=gain,
+        standard_error=error,
+        best_learner=best,
+        judge_gain=-worse,
+        judge_standard_error=judge_error,
+        holdout_gain=float(gains.mean()),
+        holdout_standard_error=standard_error(gains, groups),
+        single_fit_gain=None if control is None else float(control[1].mean()),
+        single_fit_standard_error=None if control is None else standard_error(control[1], inner_groups),
     )
-
-
-def _entropy(log_proba: np.ndarray) -> np.ndarray:
-    return -(np.exp(log_proba) * log_proba).sum(axis=-1)

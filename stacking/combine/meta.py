@@ -1,8 +1,9 @@
-"""Meta-learners: from the learners' calibrated out-of-fold log-probabilities to one posterior.
+"""Meta-learners: from the learners' out-of-fold log-probabilities to one posterior.
 
-In order of simplicity: plain average, non-negative log-linear pooling (the one to trust), greedy ensemble selection on
-the real metric (R. Caruana et al., ICML 2004), regularised multinomial logistic regression, and a small boosted tree
-that corrects the pool. All but the average return natural posteriors, also where the fit weighted events.
+In order of complexity, which each class declares: plain average, non-negative log-linear pooling (the one to trust),
+greedy ensemble selection on the real metric (R. Caruana et al., ICML 2004), regularised multinomial logistic
+regression, and a small boosted tree that corrects the pool. All but the average return natural posteriors, also where
+the fit weighted events.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class StackInputs:
 
     learners: tuple[str, ...]
     log_proba: np.ndarray
-    """(L, N, C) calibrated out-of-fold log-probabilities."""
+    """(L, N, C) out-of-fold log-probabilities."""
     labels: np.ndarray
     """(N,) class numbers."""
     folds: np.ndarray
@@ -74,6 +75,8 @@ class MetaLearner(ABC):
     """
 
     name: ClassVar[str]
+    complexity: ClassVar[int]
+    """Order of simplicity; of equally good meta-learners that of the least is taken."""
 
     def __init__(self, learners: tuple[str, ...]) -> None:
         self.learners = tuple(learners)
@@ -103,6 +106,7 @@ class LogPool(MetaLearner):
     """``log_softmax(sum_l w_l z_l + b)`` with w >= 0, by log-loss."""
 
     name = "log_pool"
+    complexity = 1
 
     def fit(self, inputs: StackInputs, judge: Judge) -> None:
         """Learn weights and biases."""
@@ -132,6 +136,7 @@ class Average(LogPool):
     """The plain average in log-probability: nothing to learn, hard to beat where events are few."""
 
     name = "average"
+    complexity = 0
 
     def fit(self, inputs: StackInputs, judge: Judge) -> None:
         """Give every learner the same weight."""
@@ -143,6 +148,7 @@ class Greedy(LogPool):
     """Greedy selection with replacement on the judge's metric; a log-linear pool with weights count / total."""
 
     name = "greedy"
+    complexity = 2
 
     def fit(self, inputs: StackInputs, judge: Judge) -> None:
         """Add, round after round, the learner that lowers the metric most; keep the best round."""
@@ -165,6 +171,7 @@ class Logistic(MetaLearner):
     """Multinomial logistic regression on all log-probabilities, pulled towards their plain average."""
 
     name = "logistic"
+    complexity = 3
 
     def fit(self, inputs: StackInputs, judge: Judge) -> None:
         """Learn the matrix and the biases."""
@@ -220,6 +227,7 @@ class Boosted(MetaLearner):
     """A small boosted tree that starts from the pool and sees log-probabilities and the event's scalars."""
 
     name = "boosted"
+    complexity = 4
 
     def fit(self, inputs: StackInputs, judge: Judge) -> None:
         """Fit the pool, then trees on what it leaves."""
@@ -269,7 +277,7 @@ def _back_to_natural(inputs: StackInputs, weights: np.ndarray, bias: np.ndarray)
 
 
 META_LEARNERS: dict[str, type[MetaLearner]] = {cls.name: cls for cls in (Average, LogPool, Greedy, Logistic, Boosted)}
-"""By name, simplest first."""
+"""By name."""
 
 
 def meta_to_json(meta: MetaLearner) -> dict[str, Any]:

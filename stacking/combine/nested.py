@@ -73,9 +73,9 @@ def choose_and_fit(
     Parameters
     ----------
     names
-        Candidates, simplest first: the simplest within one standard error of the best is chosen.
+        Candidates, in any order: of those within one standard error of the best that of least ``complexity`` is chosen.
     inputs
-        Calibrated out-of-fold log-probabilities and labels of the judged events.
+        Out-of-fold log-probabilities and labels of the judged events.
     judge
         What decides.
 
@@ -84,6 +84,7 @@ def choose_and_fit(
     A fit without folds {j, k} serves both "choose for k, judged on j" and the reverse, so K folds need
     K (K - 1) / 2 + K + 1 fits per candidate. With two folds nothing is left to choose on: the simplest is taken.
     """
+    names = tuple(sorted(names, key=_complexity))
     folds = inputs.folds % min(MAX_META_FOLDS, int(inputs.folds.max()) + 1)
     n_folds = int(folds.max()) + 1
     left_out = list(_left_out(n_folds))
@@ -154,7 +155,11 @@ def _inner(
 def _simplest_of_best(candidates: dict[str, np.ndarray], labels: np.ndarray, judge: Judge) -> str:
     """Return the simplest of those as good as the best; where the judge's errors are wide, log-loss decides first."""
     good = _as_good_as_the_best(candidates, labels, judge)
-    return next(iter(_as_good_as_the_best(good, labels, LogLossJudge())))
+    return min(_as_good_as_the_best(good, labels, LogLossJudge()), key=_complexity)
+
+
+def _complexity(name: str) -> int:
+    return META_LEARNERS[name].complexity
 
 
 def _as_good_as_the_best(candidates: dict[str, np.ndarray], labels: np.ndarray, judge: Judge) -> dict[str, np.ndarray]:

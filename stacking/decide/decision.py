@@ -197,6 +197,8 @@ class Decision:
     """Per kind, the closed-form fraction error on labelled events, each fold decided by rules made without it."""
     differences: dict[str, tuple[float, float]]
     """Per kind, error minus that of the best kind, and the paired standard error."""
+    decided: np.ndarray
+    """(N,) int8 labels by the chosen kind, each fold decided by a rule made without it."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the manifest's entry."""
@@ -222,7 +224,7 @@ def choose_rule(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) ->
     Parameters
     ----------
     log_proba
-        (N, C) nested out-of-fold log-posteriors of events that pass the evaluation cuts.
+        (N, C) log-posteriors of held-out events that pass the evaluation cuts, as they ship.
     labels
         (N,) their classes; they judge the rules, which are made from posteriors alone.
     folds
@@ -245,4 +247,4 @@ def choose_rule(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) ->
     chosen = next(name for name, (worse, error) in differences.items() if worse <= error)
     optimum = optimal_rule(log_proba)
     rule = optimum.rule if chosen == "optimal" else RULES[chosen](log_proba)
-    return Decision(chosen, rule, optimum, errors, differences)
+    return Decision(chosen, rule, optimum, errors, differences, decided[chosen])

@@ -79,9 +79,9 @@ def threshold_table(
     Parameters
     ----------
     labels
-        (N,) 0 gamma, 1 hadron: out-of-fold events that pass the evaluation cuts.
+        (N,) 0 gamma, 1 hadron: held-out events that pass the evaluation cuts.
     scores
-        (N,) out-of-fold gamma scores of the same events.
+        (N,) gamma scores of the same events.
     efficiencies
         Wanted shares of gammas.
     ratios

@@ -1,7 +1,7 @@
 """From counted labels to what nature sent: iterative (D'Agostini) unfolding with uncertainties.
 
 Use :func:`unfold_composition` for mass fractions in a sample of new events, with the response that a run measured on
-its own out-of-fold events; :func:`unfold` for any other spectrum whose response is known, such as energy bins.
+its own held-out events; :func:`unfold` for any other spectrum whose response is known, such as energy bins.
 
 G. D'Agostini, Nucl. Instrum. Meth. A 362 (1995) 487: with P(m|t) the response, the estimate of the true counts is
 updated by Bayes' theorem, ``t' = t sum_m P(m|t) n_m / sum_t' P(m|t') t'``. Few iterations regularise (and keep some of
@@ -145,7 +145,7 @@ def unfold_composition(decided: np.ndarray, response_counts: np.ndarray, *, seed
     decided
         (N,) hard labels of the sample.
     response_counts
-        (C, C) out-of-fold events: row = true class, column = hard label by the same rule, as
+        (C, C) held-out events: row = true class, column = hard label by the same rule, as
         :func:`read_response` returns them. The sample must be like those events but for its class mix.
     """
     measured = np.bincount(decided, minlength=response_counts.shape[1])

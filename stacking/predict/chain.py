@@ -1,12 +1,12 @@
 """The chain from base learners' log-probabilities to a prediction; training and the saved bundle share it.
 
-New events pass through each fit's own calibrator, the fits are averaged in log-probability, then come meta-learner
-and decision.
+The fits of a learner are averaged in log-probability, the meta-learner combines the averages, one calibrator
+follows (each learner has one of its own for the case that it ships alone), then the decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,9 +47,30 @@ def average_of(log_proba: np.ndarray) -> np.ndarray:
     return log_softmax(log_proba.mean(axis=0))
 
 
-def calibrated_average(log_proba: np.ndarray, calibrators: Sequence[Calibrator]) -> np.ndarray:
-    """Return one learner's prediction of new events, (N, C), from its F fits (F, N, C), each with its calibrator."""
-    return average_of(np.stack([fit(z) for fit, z in zip(calibrators, log_proba, strict=True)]))
+def combined(
+    learners: Mapping[str, np.ndarray], meta: MetaLearner, context: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """Return learners, ``average`` and ``stack``, not calibrated yet: (N, C) each.
+
+    Parameters
+    ----------
+    learners
+        (N, C) log-probabilities. With one of the meta-learner's missing there is no average, and the missing one
+        must have weight zero in the stack.
+    context
+        (N, K) quantities that the meta-learner may look at.
+    """
+    found = dict(learners)
+    if all(name in found for name in meta.learners):
+        found["average"] = average_of(np.stack([found[name] for name in meta.learners]))
+    weights = meta.importance()
+    if all(name in found or weights[name] == 0 for name in meta.learners):
+        like = next(iter(learners.values()))
+        # Any finite numbers stand for a learner of weight zero.
+        found["stack"] = meta.predict(
+            np.stack([found.get(name, np.zeros_like(like)) for name in meta.learners]), context
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -57,14 +78,16 @@ class Chain:
     """Everything behind the base learners that a prediction needs."""
 
     task: Task
-    calibrators: Mapping[str, Sequence[Calibrator]]
-    """Per learner, one per fit."""
+    calibrators: Mapping[str, Calibrator]
+    """Per learner, ``average`` and ``stack``: fitted on the average of fits, after the combination."""
     meta: MetaLearner
     rules: Mapping[str, Rule]
     """Decision rules per learner, ``average`` and ``stack``; empty for gamma and tables."""
     shipped: str
     """``stack`` or the name of the learner that ships instead."""
     config_hash: str
+    n_fits: int
+    """Fits of each learner that are averaged."""
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -84,15 +107,8 @@ class Chain:
         context
             (N, K) quantities that the meta-learner may look at.
         """
-        found = {name: calibrated_average(z, self.calibrators[name]) for name, z in fits.items()}
-        if all(name in found for name in self.meta.learners):
-            found["average"] = average_of(np.stack([found[name] for name in self.meta.learners]))
-        if self.shipped == "stack" or "average" in found:
-            like = next(iter(found.values()))
-            # A learner of weight zero need not be loaded; any finite numbers stand for it.
-            inputs = np.stack([found.get(name, np.zeros_like(like)) for name in self.meta.learners])
-            found["stack"] = self.meta.predict(inputs, context)
-        return found
+        averages = {name: average_of(z) for name, z in fits.items()}
+        return {name: self.calibrators[name](z) for name, z in combined(averages, self.meta, context).items()}
 
     def decide(self, name: str, log_proba: np.ndarray) -> np.ndarray:
         """Return (N,) int8 hard labels of the named system."""

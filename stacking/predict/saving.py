@@ -18,14 +18,15 @@ CALIBRATION_FILE = "calibration.json"
 META_FILE = "stack.json"
 DECISION_FILE = "decision.json"
 SCORES_FILE = "held_out_scores.npz"
-"""Gamma runs: labels and out-of-fold scores of the judged events."""
+"""Gamma runs: labels and scores of the events that what ships is judged on."""
 
 
 def save_chain(run: Path, chain: Chain) -> None:
     """Write ``meta/*.json``."""
-    calibrators = {name: [c.as_json() for c in fits] for name, fits in chain.calibrators.items()}
+    calibrators = {name: calibrator.as_json() for name, calibrator in chain.calibrators.items()}
     write_json(run / "meta" / CALIBRATION_FILE, calibrators)
-    write_json(run / "meta" / META_FILE, {**meta_to_json(chain.meta), "shipped": chain.shipped})
+    stack = {**meta_to_json(chain.meta), "shipped": chain.shipped, "n_fits": chain.n_fits}
+    write_json(run / "meta" / META_FILE, stack)
     write_json(run / "meta" / DECISION_FILE, {name: rule.as_json() for name, rule in chain.rules.items()})
 
 
@@ -37,9 +38,10 @@ def load_chain(sealed: Seal, manifest: Mapping[str, Any]) -> Chain:
     name = str(manifest["task"])
     return Chain(
         task=TASKS[name] if name in TASKS else Task(name, tuple(manifest["classes"])),
-        calibrators={name: [Calibrator.from_json(c) for c in fits] for name, fits in calibrators.items()},
+        calibrators={name: Calibrator.from_json(one) for name, one in calibrators.items()},
         meta=meta_from_json(stack),
         rules={name: Rule.from_json(rule) for name, rule in rules.items()},
         shipped=str(stack["shipped"]),
+        n_fits=int(stack["n_fits"]),
         config_hash=str(manifest["config_hash"]),
     )

@@ -79,6 +79,9 @@ class EngineConfig(BaseModel):
     """Weight in base-learner training of events that fail the evaluation cuts; 0 leaves them out."""
     valid_fraction: float = Field(0.1, gt=0.0, lt=0.5)
     """Share of each training part that serves early stopping."""
+    holdout: float = Field(0.1, ge=0.0, le=0.5)
+    """Share of the training events passing the cuts that no learner is trained on: gate, calibration, decision rule
+    and response are judged there, on the average of fits that ships. 0: on out-of-fold predictions of single fits."""
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per learner, settings that replace the registered ones."""
 
@@ -114,7 +117,7 @@ class EngineConfig(BaseModel):
 
     @property
     def meta_names(self) -> tuple[str, ...]:
-        """Meta-learners to choose from, simplest first."""
+        """Meta-learners to choose from."""
         return self.metas if self.metas is not None else PRESETS[self.preset].metas
 
     def learner_specs(self, task: Task, *, grids: bool = True) -> tuple[LearnerSpec, ...]:

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from showers.files import hash_json, read_json
 from showers.progress import Bars, silent
 from stacking.predict.chain import Predictions
-from stacking.run.first_level import calibrated, deal, fold_tasks
+from stacking.run.first_level import collected, deal, fold_tasks
 from stacking.run.folder import MANIFEST_FILE, opened_for_writing, write_manifest
 from stacking.run.job import Folds, Job
 from stacking.run.provenance import code_version, git_revision, versions
@@ -99,10 +99,11 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
             "test_fingerprint": job.test.events_fingerprint() if job.test is not None else None,
             "n_train": len(job.train),
             "n_judged": int(folds.judged.sum()),
+            "n_holdout": int(folds.outer.sum()),
             "n_test": len(job.test) if job.test is not None else 0,
             "grouped": job.train.groups() is not None,
         },
-        "remarks": [*job.remarks, *([folds.remark] if folds.remark else [])],
+        "remarks": [*job.remarks, *folds.remarks],
         "versions": versions(),
         "git_revision": git_revision(),
         "device": job.device,
@@ -112,15 +113,14 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
 def _second_level(
     job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], manifest: dict[str, Any], bars: Bars
 ) -> StackResult:
-    with measured("calibration") as cost, bars("calibrating", "learners") as progress:
-        level = calibrated(job, folds, tasks, failures, progress)
+    with measured("collection") as cost:
+        level = collected(job, folds, tasks, failures)
     outcome = stack_and_decide(job, folds, level, manifest["config_hash"], bars)
     steps = [*job.costs, *_training_costs(tasks, failures), cost, *outcome.costs]
     manifest |= {
         "complete": True,
-        "learners": level.records,
-        "reliability": level.reliability,
         **outcome.record,
+        "remarks": [*manifest["remarks"], *level.remarks],
         "steps": [step.as_json() for step in steps],
     }
     if job.conclude:

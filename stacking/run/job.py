@@ -56,14 +56,24 @@ class Folds:
     """Who is in which fold."""
 
     partitions: np.ndarray
-    """(R, N) int8."""
+    """(R, N) int8; -1 in the outer holdout, the same in every repetition."""
     judged: np.ndarray
     """(N,) bool."""
     labels: np.ndarray
     """(N,) int64."""
-    remark: str
+    remarks: tuple[str, ...] = ()
 
     @property
     def n_folds(self) -> int:
         """Number of folds."""
         return int(self.partitions.max()) + 1
+
+    @property
+    def inner(self) -> np.ndarray:
+        """(N,) bool: judged events that are predicted out-of-fold."""
+        return self.judged & (self.partitions[0] >= 0)
+
+    @property
+    def outer(self) -> np.ndarray:
+        """(N,) bool: judged events of the outer holdout, in no learner's training."""
+        return self.judged & (self.partitions[0] < 0)

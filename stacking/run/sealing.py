@@ -15,7 +15,7 @@ from showers.files import check_name, read_json
 from showers.schema import TASKS, InputError
 from stacking.predict.saving import CALIBRATION_FILE, DECISION_FILE, META_FILE
 from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE
-from stacking.tasks.oof import HELD_OUT_FILE, TASK_FILE, TEST_FILE, fold_folder
+from stacking.tasks.oof import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder
 
 MADE_LATER = ("report.html", *(f"metrics_{task}.json" for task in TASKS))
 """What scoring and reporting write into a finished run, as often as one likes."""
@@ -93,6 +93,11 @@ def learner_folder(sealed: Seal, learner: str, fold: int) -> Path:
     inside = f"{folder.relative_to(sealed.folder).as_posix()}/"
     sealed.path(inside + HEADER_FILE)
     for name in sealed.files:
-        if name.startswith(inside) and name.removeprefix(inside) not in (HELD_OUT_FILE, TEST_FILE, TASK_FILE):
+        if name.startswith(inside) and name.removeprefix(inside) not in (
+            HELD_OUT_FILE,
+            OUTER_FILE,
+            TEST_FILE,
+            TASK_FILE,
+        ):
             sealed.path(name)
     return folder

@@ -1,4 +1,4 @@
-"""The second level: meta-learner, gate, decision, and the run's files."""
+"""The second level: meta-learner, calibration, gate, decision, and the run's files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from showers.files import write_npz
 from showers.progress import Bars, Progress
 from showers.schema import COMPOSITION, GAMMA
-from stacking.combine.calibration import reliability
+from stacking.combine.calibration import Calibrator, reliability
 from stacking.combine.gate import Gate, decide_gate
 from stacking.combine.judges import Judge, judge_for
 from stacking.combine.meta import StackInputs
@@ -25,6 +25,7 @@ from stacking.predict.saving import SCORES_FILE, save_chain
 from stacking.run.first_level import Level
 from stacking.run.folder import PREDICTIONS_FILE, write_out_of_fold, write_predictions, write_test_posteriors
 from stacking.run.job import Folds, Job
+from stacking.run.judged import Judged, judged
 from stacking.tasks.folds import LG_ENERGY_EDGES
 from stacking.tasks.oof import test_log_proba
 from stacking.tasks.resources import Cost, measured
@@ -41,28 +42,44 @@ class Outcome:
 
 
 def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bars: Bars) -> Outcome:
-    """Choose and fit the meta-learner, pass the gate, decide, predict the test events and write all files."""
+    """Choose and fit the meta-learner, calibrate, pass the gate, decide, predict the test events, write all files."""
     judge, costs = judge_for(job.task), []
     inputs = _inputs(job, folds, level)
     with measured("meta-learner") as cost, bars("choosing the meta-learner", "fits") as progress:
         stacked = choose_and_fit(job.config.meta_names, inputs, judge, workers=job.workers, progress=progress)
     costs.append(cost)
-    by_learner = dict(zip(level.names, level.log_proba, strict=True))
-    systems = {**by_learner, "average": average_of(level.log_proba), "stack": stacked.log_proba}
+    sample = judged(job, folds, level, stacked)
+    calibrators: dict[str, Calibrator] = {}
+    systems: dict[str, np.ndarray] = {}
+    with measured("calibration") as cost, bars("calibrating", "systems") as progress:
+        for name, calibrator, log_proba in sample.calibrate():
+            calibrators[name], systems[name] = calibrator, log_proba
+            progress(len(systems), len(sample.raw), name)
+    costs.append(cost)
     with measured("gate and decision") as cost, bars("decision", "systems") as progress:
-        groups = job.train.groups()
-        groups = None if groups is None else groups[folds.judged]
-        gate = decide_gate(stacked.log_proba, by_learner, inputs.labels, judge, groups)
-        decision, rules = _decide(job, folds.judged, systems, inputs, gate, progress)
+        by_learner = {name: systems[name] for name in level.names}
+        gate = decide_gate(systems["stack"], by_learner, sample.labels, judge, sample.groups, sample.single)
+        decision, rules = _decide(job, sample, systems, gate, progress)
     costs.append(cost)
     shipped = "stack" if gate.shipped else gate.best_learner
-    chain = Chain(job.task, level.calibrators, stacked.meta, rules, shipped, config_hash)
+    n_fits = job.config.n_folds * job.config.repeats
+    chain = Chain(job.task, calibrators, stacked.meta, rules, shipped, config_hash, n_fits)
     save_chain(job.config.run, chain)
-    _write_out_of_fold_files(job, folds, systems)
+    _write_held_out_files(job, folds, level, stacked, sample, systems)
     with measured("prediction") as cost:
         predictions = _predict_test(job, chain)
     costs.append(cost)
-    record = {"meta": _meta_record(stacked, level, judge, inputs), "gate": gate.as_json(), "decision": decision}
+    record = {
+        "learners": _learner_records(level, sample, systems, folds.labels[folds.inner]),
+        "reliability": {
+            name: {"raw": reliability(sample.raw[name], sample.labels), "calibrated": reliability(z, sample.labels)}
+            for name, z in systems.items()
+        },
+        "judged": {"on": sample.where, "events": len(sample.labels), "fits": _fits_judged(sample, n_fits, folds)},
+        "meta": _meta_record(stacked, level, judge, inputs),
+        "gate": gate.as_json(),
+        "decision": decision,
+    }
     return Outcome(record, predictions, costs)
 
 
@@ -70,31 +87,36 @@ def _inputs(job: Job, folds: Folds, level: Level) -> StackInputs:
     context = job.train.context()
     return StackInputs(
         learners=level.names,
-        log_proba=level.log_proba,
-        labels=folds.labels[folds.judged],
-        folds=folds.partitions[0][folds.judged],
-        context=None if context is None else context[folds.judged],
+        log_proba=level.out_of_fold,
+        labels=folds.labels[folds.inner],
+        folds=folds.partitions[0][folds.inner],
+        context=None if context is None else context[folds.inner],
     )
 
 
+def _fits_judged(sample: Judged, n_fits: int, folds: Folds) -> int:
+    """Return how many fits are averaged in what was judged."""
+    return n_fits if sample.single is not None else len(folds.partitions)
+
+
 def _decide(
-    job: Job, judged: np.ndarray, systems: Mapping[str, np.ndarray], inputs: StackInputs, gate: Gate, progress: Progress
+    job: Job, sample: Judged, systems: Mapping[str, np.ndarray], gate: Gate, progress: Progress
 ) -> tuple[dict[str, Any], dict[str, Rule]]:
     """Return the manifest's entry and, for composition, every system's decision rule of the chosen kind."""
     shipped = systems["stack" if gate.shipped else gate.best_learner]
     if job.task.name == GAMMA.name:
         scores = gamma_scores(shipped)
-        write_npz(job.config.run / "meta" / SCORES_FILE, labels=inputs.labels.astype(np.int8), scores=scores)
-        return {"thresholds": threshold_table(inputs.labels, scores)}, {}
+        write_npz(job.config.run / "meta" / SCORES_FILE, labels=sample.labels.astype(np.int8), scores=scores)
+        return {"thresholds": threshold_table(sample.labels, scores)}, {}
     if job.task.name != COMPOSITION.name:
         return {"chosen": "argmax"}, {}
-    decision = choose_rule(shipped, inputs.labels, inputs.folds)
+    decision = choose_rule(shipped, sample.labels, sample.folds)
     energy = job.train.energy()
     write_response(
         job.config.run,
-        inputs.labels,
-        decision.rule(shipped),
-        None if energy is None else energy[judged],
+        sample.labels,
+        decision.decided,
+        None if energy is None else energy[sample.rows],
         LG_ENERGY_EDGES,
         job.task.n_classes,
     )
@@ -105,9 +127,29 @@ def _decide(
     return decision.as_json(), rules
 
 
+def _learner_records(
+    level: Level, sample: Judged, systems: Mapping[str, np.ndarray], inner_labels: np.ndarray
+) -> list[dict[str, Any]]:
+    """Return the manifest's entries with each learner's scores on the judged events, and those of its single fits."""
+    out_of_fold = dict(zip(level.names, level.out_of_fold, strict=True))
+    records = []
+    for record in level.records:
+        scores: dict[str, Any] = dict.fromkeys(("log_loss", "raw_log_loss", "single_fit_log_loss", "accuracy"))
+        if record["name"] in out_of_fold:
+            log_proba, raw = systems[record["name"]], sample.raw[record["name"]]
+            single = out_of_fold[record["name"]]
+            scores = {
+                "log_loss": float(log_loss_per_event(log_proba, sample.labels).mean()),
+                "raw_log_loss": float(log_loss_per_event(raw, sample.labels).mean()),
+                "single_fit_log_loss": float(log_loss_per_event(single, inner_labels).mean()),
+                "accuracy": float(np.mean(np.argmax(log_proba, axis=1) == sample.labels)),
+            }
+        records.append(record | scores)
+    return records
+
+
 def _meta_record(stacked: Stacked, level: Level, judge: Judge, inputs: StackInputs) -> dict[str, Any]:
-    average = average_of(level.log_proba)
-    compared = {**stacked.by_meta, "average": average, "stack": stacked.log_proba}
+    compared = {**stacked.by_meta, "average": average_of(level.out_of_fold), "stack": stacked.log_proba}
     return {
         "chosen": stacked.meta.name,
         "chosen_by_fold": stacked.chosen_by_fold,
@@ -115,22 +157,29 @@ def _meta_record(stacked: Stacked, level: Level, judge: Judge, inputs: StackInpu
         "judge": judge.name,
         "losses": {name: judge.loss(z, inputs.labels) for name, z in compared.items()},
         "log_losses": {name: float(log_loss_per_event(z, inputs.labels).mean()) for name, z in compared.items()},
-        "reliability": reliability(stacked.log_proba, inputs.labels),
     }
 
 
-def _write_out_of_fold_files(job: Job, folds: Folds, systems: Mapping[str, np.ndarray]) -> None:
+def _write_held_out_files(
+    job: Job, folds: Folds, level: Level, stacked: Stacked, sample: Judged, systems: Mapping[str, np.ndarray]
+) -> None:
+    """Write every system's held-out predictions: judged rows as they ship, all others out-of-fold by single fits."""
+    out_of_fold = {
+        **dict(zip(level.names, level.out_of_fold, strict=True)),
+        "average": average_of(level.out_of_fold),
+        "stack": stacked.log_proba,
+    }
     for name, log_proba in systems.items():
         everywhere = np.full((len(folds.labels), job.task.n_classes), np.nan)
-        everywhere[folds.judged] = log_proba
+        everywhere[folds.inner] = out_of_fold[name]
+        everywhere[sample.rows] = log_proba
         write_out_of_fold(job.config.run / "oof" / f"{name}.parquet", everywhere, folds.partitions[0], job.task.classes)
 
 
 def _predict_test(job: Job, chain: Chain) -> Predictions | None:
     if job.test is None:
         return None
-    n_fits = job.config.n_folds * job.config.repeats
-    fits = {name: test_log_proba(job.config.run, name, n_fits) for name in chain.meta.learners}
+    fits = {name: test_log_proba(job.config.run, name, chain.n_fits) for name in chain.meta.learners}
     predictions = chain.finish(fits, job.test.context(), job.test.events_fingerprint())
     write_test_posteriors(job.config.run, chain, predictions.by_name)
     write_predictions(job.config.run / PREDICTIONS_FILE, predictions)

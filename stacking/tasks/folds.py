@@ -75,6 +75,57 @@ def judged_events(passing: np.ndarray, labels: np.ndarray, n_classes: int) -> tu
     return np.ones(len(labels), dtype=bool), remark
 
 
+def outer_holdout(
+    judged: np.ndarray,
+    labels: np.ndarray,
+    share: float,
+    *,
+    seed: int,
+    energy: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+) -> tuple[np.ndarray, str]:
+    """Return the events that no learner is trained on, (N,) bool, and a remark if there are none.
+
+    They are dealt by the rules of :func:`assign_folds`: stratified by class and energy bin, groups kept together.
+
+    Parameters
+    ----------
+    judged
+        (N,) bool: events of the kind that predictions are judged on; only these, and all events of their groups, are
+        taken.
+    labels, energy, groups
+        One value per event.
+    share
+        Of the judged events (or their groups), 0 to 0.5; 0 takes none.
+
+    Notes
+    -----
+    With fewer than :data:`MIN_PER_CLASS` events of a class none are taken: so few would judge nothing, and training
+    needs them.
+    """
+    nobody = np.zeros(len(labels), dtype=bool)
+    if share == 0:
+        return nobody, "no outer holdout was asked for: single fits are judged out-of-fold, but their average ships"
+    rows = np.flatnonzero(judged)
+    inside = None if groups is None else groups[rows]
+    first, member = _cards(inside, len(rows))
+    order = _order(labels[rows][first], None if energy is None else energy[rows][first], np.random.SeedSequence([seed]))
+    # Evenly spread along the order: every class and energy bin gives its share to within one card.
+    taken = np.empty(len(first), dtype=bool)
+    taken[order] = np.diff(np.floor(np.arange(len(first) + 1) * share + 0.5)) > 0
+    outer = nobody.copy()
+    outer[rows] = taken[member]
+    fewest = int(np.bincount(labels[outer], minlength=int(labels.max()) + 1).min())
+    if fewest < MIN_PER_CLASS:
+        return nobody, (
+            f"too few events for an outer holdout ({fewest} of one class, fewer than {MIN_PER_CLASS}): single fits are "
+            "judged out-of-fold, but their average ships, so the gain stated for the stack is too large"
+        )
+    if groups is not None:
+        outer = np.isin(groups, np.unique(groups[outer]))
+    return outer, ""
+
+
 def _cards(groups: np.ndarray | None, n_events: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the first event of each group and the group number of each event."""
     if groups is None:
@@ -87,14 +138,18 @@ def _deal(
     labels: np.ndarray, n_folds: int, seed: int, energy: np.ndarray | None, groups: np.ndarray | None
 ) -> np.ndarray:
     first, member = _cards(groups, len(labels))
-    label = np.asarray(labels)[first]
-    energy_bin = np.digitize(np.asarray(energy)[first], LG_ENERGY_EDGES) if energy is not None else np.zeros(len(first))
-    rng = np.random.default_rng(np.random.SeedSequence([seed, n_folds]))
-    order = np.lexsort((rng.permutation(len(first)), energy_bin, label))
+    cards_energy = None if energy is None else np.asarray(energy)[first]
+    order = _order(np.asarray(labels)[first], cards_energy, np.random.SeedSequence([seed, n_folds]))
     fold_of_card = np.empty(len(first), dtype=np.int8)
     # One round of dealing through the classes: what does not divide evenly starts where the last class stopped.
     fold_of_card[order] = np.arange(len(first)) % n_folds
     return fold_of_card[member]
+
+
+def _order(label: np.ndarray, energy: np.ndarray | None, seed: np.random.SeedSequence) -> np.ndarray:
+    """Return the order in which cards are dealt: by class and energy bin, at random inside."""
+    energy_bin = np.zeros(len(label)) if energy is None else np.digitize(energy, LG_ENERGY_EDGES)
+    return np.lexsort((np.random.default_rng(seed).permutation(len(label)), energy_bin, label))
 
 
 def early_stopping_rows(

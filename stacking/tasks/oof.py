@@ -36,6 +36,8 @@ PREDICT_EVENTS = 100_000
 """Events predicted at once: bounds the memory of a prediction."""
 TASK_FILE = "task.json"
 HELD_OUT_FILE = "held_out.npz"
+OUTER_FILE = "outer.npz"
+"""A fit's predictions of the outer holdout."""
 TEST_FILE = "test.npz"
 CHECKPOINTS = "checkpoints"
 """Folder of a run with the state of unfinished fits; gone when all are done."""
@@ -193,6 +195,10 @@ def do_task(task: FoldTask) -> None:
             learner.save(folder)
             held_out_log_proba = predict(learner, task.train, held_out, task.columns, grids=task.spec.needs_grid)
             write_npz(folder / HELD_OUT_FILE, log_proba=held_out_log_proba)
+            outer = outer_rows(task)
+            if len(outer):
+                apart = predict(learner, task.train, outer, task.columns, grids=task.spec.needs_grid)
+                write_npz(folder / OUTER_FILE, log_proba=apart)
             if task.test is not None:
                 every = np.arange(len(task.test))
                 test = predict(learner, task.test, every, task.columns, grids=task.spec.needs_grid)
@@ -236,7 +242,7 @@ def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     folds = open_npy(task.run / FOLDS_FILE)[task.fold // task.n_folds]
     judged = np.asarray(open_npy(task.run / JUDGED_FILE))
     held_out = np.flatnonzero((folds == task.fold % task.n_folds) & judged)
-    outside = folds != task.fold % task.n_folds
+    outside = (folds != task.fold % task.n_folds) & (folds >= 0)
     usable = np.flatnonzero(outside & (judged if task.off_cut_weight == 0 else True))
     labels = task.train.labels()
     stop = early_stopping_rows(
@@ -253,6 +259,12 @@ def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if len(np.unique(labels[of_kind])) == n_classes:
         valid = of_kind
     return train, valid, held_out
+
+
+def outer_rows(task: FoldTask) -> np.ndarray:
+    """Return the rows of the outer holdout that are judged, (n,): no fit of any fold learns from them."""
+    folds = open_npy(task.run / FOLDS_FILE)[0]
+    return np.flatnonzero((folds < 0) & np.asarray(open_npy(task.run / JUDGED_FILE)))
 
 
 def _labelled(task: FoldTask, rows: np.ndarray) -> Batch:
@@ -288,7 +300,7 @@ def held_out_log_proba(run: Path, learner: str, folds: np.ndarray, judged: np.nd
     Parameters
     ----------
     folds
-        (R, N) int8, one partition per repetition.
+        (R, N) int8, one partition per repetition; -1 in the outer holdout.
     judged
         (N,) bool: rows that were predicted.
 
@@ -311,9 +323,17 @@ def held_out_log_proba(run: Path, learner: str, folds: np.ndarray, judged: np.nd
 
 def test_log_proba(run: Path, learner: str, n_fits: int) -> np.ndarray:
     """Collect a learner's test log-probabilities, one set per fit: (R * K, M, C) float64."""
-    files = [fold_folder(run, learner, fold) / TEST_FILE for fold in range(n_fits)]
+    return _of_every_fit(run, learner, n_fits, TEST_FILE)
+
+
+def outer_log_proba(run: Path, learner: str, n_fits: int) -> np.ndarray:
+    """Collect a learner's log-probabilities of the outer holdout, one set per fit: (R * K, M, C) float64."""
+    return _of_every_fit(run, learner, n_fits, OUTER_FILE)
+
+
+def _of_every_fit(run: Path, learner: str, n_fits: int, name: str) -> np.ndarray:
     fits = []
-    for file in files:
-        with np.load(file, allow_pickle=False) as stored:
+    for fold in range(n_fits):
+        with np.load(fold_folder(run, learner, fold) / name, allow_pickle=False) as stored:
             fits.append(stored["log_proba"])
     return np.stack(fits)

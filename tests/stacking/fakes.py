@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -104,11 +105,29 @@ class NotANumber(Linear):
         return log_proba
 
 
+class Noisy(Linear):
+    """The linear answer plus noise of unit variance in the logit, another one for every fit."""
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        super().fit(train, valid, seed=seed)
+        rng = np.random.default_rng(seed)
+        self.fitted_ |= {"wave": 1e3 * rng.normal(size=self._inputs(train).shape[1]), "phase": rng.uniform(0, 6.3, 1)}
+        return self
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        exact = super().predict_log_proba(batch)
+        noise = np.sqrt(2) * np.sin(self._inputs(batch) @ self.fitted_["wave"] + self.fitted_["phase"])
+        return log_softmax(exact + np.column_stack([noise, np.zeros((len(noise), exact.shape[1] - 1))]))
+
+
 def _spec(cls: type[Learner], **options: Any) -> LearnerSpec:
     name = cls.__name__.lower()
     return LearnerSpec(f"fake_{name}", f"tests.stacking.fakes:{cls.__name__}", cls.__doc__ or "", "scalars", **options)
 
 
 FAKES: dict[str, LearnerSpec] = {
-    spec.name: spec for spec in map(_spec, (Linear, Useless, Memorising, Leaking, Failing, NotANumber))
+    spec.name: spec for spec in map(_spec, (Linear, Useless, Memorising, Leaking, Failing, NotANumber, Noisy))
 }
+FAKES["fake_noisy_twin"] = replace(FAKES["fake_noisy"], name="fake_noisy_twin")

@@ -104,6 +104,9 @@ def test_nested_prediction_of_a_fold_ignores_that_folds_labels() -> None:
 def test_simplest_within_an_error_is_chosen() -> None:
     stacked = choose_and_fit(tuple(META_LEARNERS), _problem(n=1500), LogLossJudge())
     assert stacked.meta.name == "log_pool", "the truth is a pool: nothing more is needed"
+    turned = choose_and_fit(tuple(META_LEARNERS)[::-1], _problem(n=1500), LogLossJudge())
+    assert turned.meta.name == "log_pool", "by declared complexity, not by the order given"
+    assert turned.chosen_by_fold == stacked.chosen_by_fold
     assert set(stacked.losses) == set(META_LEARNERS)
 
 
