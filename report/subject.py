@@ -80,14 +80,24 @@ class Subject:
         return is_simulated(self.dataset.source)
 
     @cached_property
+    def shipped(self) -> System:
+        """What ``predictions.npz`` holds: decided labels where there are any; the last system if no manifest says."""
+        name = self.run.shipped if self.system(self.run.shipped or "") else self.systems[-1].name
+        return [system for system in self.systems if system.name == name][-1]
+
+    @property
+    def shipped_words(self) -> str:
+        """What ships, as it reads in a sentence."""
+        return "the stack" if self.shipped.name == COMBINED[-1] else self.shipped.name
+
+    @property
     def final(self) -> np.ndarray:
-        """(N, C) log-probabilities of what was shipped; the last system's where the manifest does not say."""
-        shipped = self.system(self.run.shipped or "")
-        return (shipped or self.systems[-1]).log_proba
+        """(N, C) log-probabilities of what was shipped."""
+        return self.shipped.log_proba
 
     @property
     def best_learner(self) -> str | None:
-        """The base learner that held-out folds named best."""
+        """The base learner that was best on held-out training showers."""
         named = self.run.manifest.get("gate", {}).get("best_learner")
         return str(named) if named else None
 
@@ -109,14 +119,15 @@ class Subject:
         ]
 
     @cached_property
-    def against_stack(self) -> dict[str, tuple[Paired, Paired]]:
-        """Paired differences learner - stack of metric and log-loss, by learner (same rule)."""
-        stack = self.system(COMBINED[-1])
-        if stack is None:
-            return {}
+    def against_shipped(self) -> dict[tuple[str, str], tuple[Paired, Paired]]:
+        """Paired differences to what ships, of metric and log-loss, by system and rule (the same on both sides)."""
         found = {}
         for system in self.systems:
-            if system.name != stack.name and system.rule == stack.rule:
-                metric = self.metric.paired(self.labels, system.output, stack.output)
-                found[system.name] = (metric, paired_log_loss(self.labels, system.log_proba, stack.log_proba))
+            ours = self.system(self.shipped.name, system.rule)
+            if system.name != self.shipped.name and ours is not None:
+                metric = self.metric.paired(self.labels, system.output, ours.output)
+                found[system.name, system.rule] = (
+                    metric,
+                    paired_log_loss(self.labels, system.log_proba, ours.log_proba),
+                )
         return found

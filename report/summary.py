@@ -82,9 +82,9 @@ def learner_table(run: Path, data: Path) -> Table:
         if name == COMBINED[0]:
             table.add_section()
         cells = {system.rule: _metric_cell(system, labels, metric, opened.task) for system in systems}
-        style = "bold" if name == COMBINED[-1] else None
+        style = "bold" if name == (opened.shipped or COMBINED[-1]) else None
         table.add_row(name, *_posterior_cells(systems[0], labels), *(cells.get(r, "") for r in rules), style=style)
-    table.caption = f"shipped, as decided on held-out folds: {opened.shipped}" if opened.shipped else None
+    table.caption = f"shipped, as decided on held-out showers: {opened.shipped}" if opened.shipped else None
     return table
 
 

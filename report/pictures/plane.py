@@ -1,4 +1,4 @@
-"""The plane of reconstructed electron and muon numbers, coloured by what the stack says."""
+"""The plane of reconstructed electron and muon numbers, coloured by the posterior of what ships."""
 
 from __future__ import annotations
 

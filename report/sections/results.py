@@ -1,4 +1,4 @@
-"""Sections on what the run reached: headline, plain words, learners against the stack."""
+"""Sections on what the run reached: headline, plain words, learners against what ships."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 from report.page import Section, bullets, numbers, paragraph, picture, pictures, table
 from report.pictures.learners import learners_picture
 from report.pictures.style import as_svg
+from report.run import COMBINED
 from report.subject import Subject
 from report.summary import log_loss, metric_text, plus_minus, short
 from scoring.intervals import Interval, Paired, accuracy_interval
@@ -56,14 +57,20 @@ def plain_words(subject: Subject) -> Section:
     gate = subject.run.manifest.get("gate", {})
     if gate:
         reason = str(gate.get("reason", ""))
-        lines.append(f"Shipped: {subject.run.shipped}. On held-out folds of the training set, {reason}.")
-    best = subject.best_learner
-    if best in subject.against_stack:
-        metric, loss = subject.against_stack[best]
+        judged = subject.run.manifest.get("judged", {}).get("on")
+        where = "held-out events" if judged is None else f"the {judged}" if judged == "outer holdout" else judged
+        lines.append(f"Shipped: {subject.shipped_words}. On {where} of the training set, {reason}.")
+    ours, rule = subject.shipped_words, subject.shipped.rule
+    # A stack that ships is compared with its best learner, a learner that ships with the stack that does not.
+    other = subject.best_learner if subject.shipped.name == COMBINED[-1] else COMBINED[-1]
+    if (other, rule) in subject.against_shipped:
+        metric, loss = subject.against_shipped[str(other), rule]
+        theirs = "the stack" if other == COMBINED[-1] else str(other)
         form = ".4f" if subject.is_composition else ".2e"
-        lines.append(f"On the test set, log-loss: {verdict(loss, 'the stack', best, 'nats')}")
+        labels = ", decided labels" if rule == "decided" else ""
+        lines.append(f"On the test set, log-loss: {verdict(loss, ours, theirs, 'nats')}")
         lines.append(
-            f"On the test set, {subject.metric.name}: {verdict(metric, 'the stack', best, 'of the metric', form)}"
+            f"On the test set, {subject.metric.name}{labels}: {verdict(metric, ours, theirs, 'of the metric', form)}"
         )
     body = bullets(lines) + "<h3>What is not shown by these data</h3>" + bullets(limits(subject))
     return Section("summary", "In plain words", body)
@@ -93,12 +100,14 @@ def limits(subject: Subject) -> list[str]:
     if thin:
         lines.append(f"Energy bins {', '.join(thin)} hold too few events of some class for a number.")
     unclear = [
-        name for name, (metric, _) in subject.against_stack.items() if metric.interval.low <= 0 <= metric.interval.high
+        name
+        for (name, rule), (metric, _) in subject.against_shipped.items()
+        if rule == subject.shipped.rule and metric.interval.low <= 0 <= metric.interval.high
     ]
     if unclear:
         lines.append(
-            f"By {subject.metric.name} alone this test set cannot tell the stack from {', '.join(unclear)}; the "
-            "log-loss is the sharper measure."
+            f"By {subject.metric.name} alone this test set cannot tell {subject.shipped_words} from "
+            f"{', '.join(unclear)}; the log-loss is the sharper measure."
         )
     lines.extend(subject.metrics["warnings"])
     return lines
@@ -110,7 +119,7 @@ def learners(subject: Subject) -> Section:
     figure = learners_picture(subject.points, label, logarithmic=not subject.is_composition)
     caption = "Test set, 95 % intervals of each system by itself. Paired differences are sharper: see the table."
     if subject.is_composition:
-        caption += " Raw: argmax of the posterior; decided: labels by the rule fitted on out-of-fold posteriors."
+        caption += " Raw: argmax of the posterior; decided: labels by the rule made from held-out posteriors."
     rows: list[tuple[str, ...]] = []
     ours: list[int] = []
     for point, system in zip(subject.points, subject.systems, strict=True):
@@ -118,10 +127,10 @@ def learners(subject: Subject) -> Section:
         accuracy = float(np.mean(_hard(subject, system.output, system.log_proba) == subject.labels))
         loss = plus_minus(*log_loss(subject.labels, system.log_proba), 4)
         metric, gap = ("", "")
-        if system.rule != "decided" and system.name in subject.against_stack:
-            paired, paired_loss = subject.against_stack[system.name]
+        if (system.name, system.rule) in subject.against_shipped:
+            paired, paired_loss = subject.against_shipped[system.name, system.rule]
             metric, gap = _difference(paired, subject.is_composition), _difference(paired_loss, True)
-        if system.name == "stack":
+        if system is subject.shipped:
             ours.append(len(rows))
         name = (
             system.name
@@ -130,11 +139,16 @@ def learners(subject: Subject) -> Section:
         )
         value = metric_text(point.value, point.interval, subject.task)
         rows.append((name, plus_minus(accuracy, hits, 2, 100), loss, value, gap, metric))
-    heads = ("system", "accuracy, %", "log-loss, nats", subject.metric.name, "log-loss − stack", "metric − stack")
+    heads = ("system", "accuracy, %", "log-loss, nats", subject.metric.name, "log-loss − shipped", "metric − shipped")
     failed = [row for row in subject.run.manifest.get("learners", []) if row.get("status") == "failed"]
     notes = "".join(paragraph(f"{row['name']} failed and was left out: {row.get('error')}", "warn") for row in failed)
     body = pictures([picture(as_svg(figure, "metric of each system"), caption)]) + table(heads, rows, ours=ours) + notes
-    return Section("learners", "Learners against the stack", body)
+    body += paragraph(
+        f"Differences are to {subject.shipped_words}, which ships, both by the same rule; the bold row is what "
+        "predictions.npz holds.",
+        "quiet",
+    )
+    return Section("learners", "Learners and stack", body)
 
 
 def _hard(subject: Subject, output: np.ndarray, log_proba: np.ndarray) -> np.ndarray:

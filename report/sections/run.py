@@ -34,7 +34,7 @@ def training(subject: Subject) -> Section | None:
 
 
 def choices(subject: Subject) -> Section | None:
-    """Return what was chosen on held-out folds: meta-learner with its weights, decision rule, and by how much."""
+    """Return what was chosen on held-out showers: meta-learner with its weights, decision rule, and by how much."""
     manifest = subject.run.manifest
     parts = []
     meta = manifest.get("meta", {})
@@ -44,6 +44,12 @@ def choices(subject: Subject) -> Section | None:
         chosen = str(meta.get("chosen")).replace("_", " ")
         parts.append(paragraph(f"Meta-learner: {chosen}, judged by {judge} in nested folds of the training set."))
         parts.append(table(("meta-learner", judge), rows))
+        parts.append(
+            paragraph(
+                "These numbers only choose, on out-of-fold predictions of single fits; they carry no intervals.",
+                "quiet",
+            )
+        )
     if isinstance(meta.get("weights"), dict):
         rows = [(name, f"{weight:.3f}") for name, weight in meta["weights"].items() if isinstance(weight, float)]
         parts.append(table(("learner", "weight in the stack"), rows))
@@ -60,7 +66,7 @@ def choices(subject: Subject) -> Section | None:
     if decision.get("thresholds"):
         parts.append(_thresholds(decision["thresholds"]))
     parts += [paragraph(str(remark), "warn") for remark in manifest.get("remarks", [])]
-    return Section("choices", "What was chosen on held-out folds", "".join(parts)) if parts else None
+    return Section("choices", "What was chosen on held-out training showers", "".join(parts)) if parts else None
 
 
 def _thresholds(rows: list[dict[str, Any]]) -> str:
@@ -77,7 +83,7 @@ def _thresholds(rows: list[dict[str, Any]]) -> str:
             line.append(f"{bottom:.2g} to {top:.2g}")
         cells.append(line)
     note = paragraph(
-        "Out-of-fold scores of training showers under the test's cuts. Purity: share of true gammas among the "
+        "Scores of held-out training showers under the test's cuts. Purity: share of true gammas among the "
         "selected, 95 % interval, for one gamma in so many hadrons.",
         "quiet",
     )

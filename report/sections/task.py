@@ -111,7 +111,7 @@ def survival(subject: Subject) -> Section:
 
 
 def reliability(subject: Subject) -> Section:
-    """Return the reliability diagram and the calibration error of the stack on the test set."""
+    """Return the reliability diagram and the calibration error of what ships on the test set."""
     figure = reliability_picture(subject.labels, subject.final, subject.task.classes)
     given = np.exp(subject.final)
     truth = subject.labels[:, None] == np.arange(given.shape[1])
@@ -122,8 +122,8 @@ def reliability(subject: Subject) -> Section:
         if inside.any():
             error += abs(given[inside].mean() - truth[inside].mean()) * inside.sum()
     caption = (
-        "Posteriors of the stack on the test set: a point on the dashed line means what it says; bars are 95 % "
-        f"binomial intervals. Expected calibration error over 15 bins: {error / truth.size:.4f}."
+        f"Posteriors of {subject.shipped_words} on the test set: a point on the dashed line means what it says; bars "
+        f"are 95 % binomial intervals. Expected calibration error over 15 bins: {error / truth.size:.4f}."
     )
     return Section("reliability", "Reliability", pictures([picture(as_svg(figure, "reliability diagram"), caption)]))
 
@@ -134,6 +134,7 @@ def plane(subject: Subject) -> Section:
     n_e, n_mu = (scalars[:, SCALAR_NAMES.index(name)] for name in ("Ne", "Nmu"))
     figure = plane_picture(n_e, n_mu, subject.final, subject.task)
     caption = (
-        "Test showers by reconstructed sizes; colour is the stack's mean posterior in each cell (3 events or more)."
+        f"Test showers by reconstructed sizes; colour is the mean posterior of {subject.shipped_words} in each cell (3 "
+        "events or more)."
     )
     return Section("plane", "Electrons and muons", pictures([picture(as_svg(figure, "Ne-Nmu plane"), caption)]))

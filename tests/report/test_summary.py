@@ -15,6 +15,7 @@ from report.summary import learner_table, log_loss, short
 from scoring.composition import fraction_error
 from showers.files import write_npz
 from showers.schema import InputError
+from stacking.run.sealing import seal_run
 
 
 def text(table: object, width: int = 80) -> str:
@@ -35,7 +36,7 @@ def test_composition_table_fits_a_terminal(composition_world: tuple[Path, Path])
     row = next(line for line in shown.splitlines() if "stack" in line)
     assert f"{raw:.4f} ±" in row
     assert f"{decided:.4f} ±" in row
-    assert "shipped, as decided on held-out folds: stack" in shown
+    assert "shipped, as decided on held-out showers: stack" in shown
 
 
 def test_gamma_table_fits_a_terminal(gamma_world: tuple[Path, Path]) -> None:
@@ -48,6 +49,7 @@ def test_lengths_that_disagree_are_refused(composition_world: tuple[Path, Path],
     run, data = composition_world
     other = shutil.copytree(run, tmp_path / "run")
     write_npz(other / "test" / "mlp.npz", log_proba=np.zeros((7, 5)))
+    seal_run(other)
     with pytest.raises(InputError, match=r"mlp.npz has 7 events, but the test set has 3000"):
         learner_table(other, data)
     with pytest.raises(InputError, match="is not a finished run folder"):
