@@ -139,7 +139,7 @@ def _markdown_head() -> str:
             "Made by `python cli.py features --list --format md`. Radii are distances from the fitted core in the",
             "shower plane; signals are counted in particles: deposit times cos(zenith) over the mean deposit of one",
             "particle. A value is NaN where it is undefined. The fits are described in `features/lateral/model.py` and",
-            "`features/lateral/reference.py`, their constants in `features/lateral/constants.py`.",
+            "`features/lateral/fit.py`, their constants in `features/lateral/constants.py`.",
             "",
             "| set | columns | groups and single columns |",
             "|---|---|---|",

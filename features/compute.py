@@ -13,8 +13,8 @@ from features.device import namespace
 from features.events import Events, make_events
 from features.groups import asymmetry, deposits, lateral, moments, muons, profile, published
 from features.lateral.cpu import fit_fused
+from features.lateral.fit import RawFit
 from features.lateral.gpu import fit_cuda
-from features.lateral.reference import RawFit, fit_reference
 from features.stations.cpu import sum_fused
 from features.stations.sums import Sums, sum_reference
 from showers.array import DetectorArray
@@ -22,12 +22,8 @@ from showers.kascade import KASCADE
 
 
 def fit_showers(events: Events) -> RawFit:
-    """Fit both lateral distributions: by the fused kernel where the library has one, else by the reference."""
-    if is_numpy_namespace(events.xp):
-        return fit_fused(events)
-    if is_cupy_namespace(events.xp):
-        return fit_cuda(events)
-    return fit_reference(events)
+    """Fit both lateral distributions, on the device where the events are."""
+    return fit_cuda(events) if is_cupy_namespace(events.xp) else fit_fused(events)
 
 
 def sum_stations(events: Events, raw: RawFit) -> Sums:

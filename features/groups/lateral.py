@@ -12,6 +12,7 @@ from features.bounds import LG_E, defined
 from features.events import Events
 from features.feature import Feature, row
 from features.lateral import linear
+from features.lateral.fit import RawFit
 from features.lateral.model import (
     ELECTRON_G_REF,
     ELECTRON_PIVOT_M,
@@ -19,7 +20,6 @@ from features.lateral.model import (
     electron_density,
     muon_density,
 )
-from features.lateral.reference import RawFit
 from features.stations.sums import Sums
 from showers.lateral import MUON_R0_M, electron_normalisation, muon_normalisation
 

@@ -6,7 +6,7 @@ code, few arrays that might overlap, float32 throughout.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -20,6 +20,43 @@ R0_E, R0_M, SCALE_E = f32(1.0 / 40.0), f32(1.0 / 420.0), f32(40.0)
 ZERO, ONE, HALF = f32(0.0), f32(1.0), f32(0.5)
 TINY = f32(1e-12)
 SOFT = f32(SOFT_M**2)
+
+
+class Places(NamedTuple):
+    """Detectors of one channel: where in the event's plane, position and area; all (n,)."""
+
+    where: Any
+    x: Any
+    y: Any
+    area_m2: Any
+
+
+class Electrons(NamedTuple):
+    """The e/gamma channel of one event, (n,) float32 each; see :mod:`features.lateral.model`."""
+
+    signal: Any
+    full: Any
+    """1 where saturated."""
+    projected: Any
+    """Projected area."""
+    kept: Any
+    """Projected area times the share of the deposit above the threshold."""
+    background: Any
+    weight: Any
+
+
+class Muons(NamedTuple):
+    """The muon channel of one event, (n,) float32 each."""
+
+    signal: Any
+    full: Any
+    projected: Any
+    background: Any
+    weight: Any
+    g: Any
+    """Derivative of ln(density) by the shape."""
+    base: Any
+    """ln(density) at level and shape 0."""
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -46,8 +83,9 @@ def muon_density(r: Any, level: Any, shape: Any) -> Any:
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def freeze_electron(res: Response, p: Any, q: Any, r: Any, area: Any, kept: Any, background: Any, weight: Any) -> None:
+def freeze_electron(res: Response, p: Any, q: Any, r: Any, e: Electrons) -> None:
     full_vectors()
+    area, kept, background, weight = e.projected, e.kept, e.background, e.weight
     level, age, muon_level, shape = f32(p[2]), f32(p[3]), f32(q[0]), f32(q[1])
     far, excess, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(-1.0 / res.core_excess_scale_m)
     lost, strays = f32(res.lost_share), f32(res.electron_strays)
@@ -68,10 +106,9 @@ def freeze_electron(res: Response, p: Any, q: Any, r: Any, area: Any, kept: Any,
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def freeze_muon(
-    res: Response, p: Any, q: Any, r: Any, area: Any, background: Any, weight: Any, g: Any, base: Any
-) -> None:
+def freeze_muon(res: Response, p: Any, q: Any, r: Any, m: Muons) -> None:
     full_vectors()
+    area, background, weight, g, base = m.projected, m.background, m.weight, m.g, m.base
     level, age, muon_level, shape = f32(p[2]), f32(p[3]), f32(q[0]), f32(q[1])
     share, scale, strays = f32(res.punch_through), f32(-1.0 / res.punch_through_scale_m), f32(res.muon_strays)
     muons, punches, unsure = (
@@ -95,22 +132,10 @@ def freeze_muon(
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def electron_terms(
-    res: Response,
-    p: Any,
-    u: Any,
-    v: Any,
-    x: Any,
-    y: Any,
-    signal: Any,
-    full: Any,
-    area: Any,
-    background: Any,
-    weight: Any,
-    out: Any,
-) -> None:
+def electron_terms(res: Response, p: Any, u: Any, v: Any, places: Places, e: Electrons, out: Any) -> None:
     """Fill ``out`` with F, 4 components of its gradient, 10 of Fisher's matrix and 10 of the Hessian."""
     full_vectors()
+    x, y, signal, full, area, background, weight = places.x, places.y, e.signal, e.full, e.kept, e.background, e.weight
     core_x, core_y, level, age = f32(p[0]), f32(p[1]), f32(p[2]), f32(p[3])
     far, peak, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(1.0 / res.core_excess_scale_m)
     value = g0 = g1 = g2 = g3 = ZERO
@@ -184,34 +209,23 @@ def electron_terms(
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def muon_terms(
-    res: Response,
-    shape_mean: Any,
-    q: Any,
-    signal: Any,
-    full: Any,
-    area: Any,
-    background: Any,
-    weight: Any,
-    g: Any,
-    base: Any,
-    out: Any,
-) -> None:
+def muon_terms(res: Response, q: Any, shape_mean: Any, m: Muons, out: Any) -> None:
     """Fill ``out`` with F, 2 components of its gradient and 3 of the Fisher matrix."""
     full_vectors()
+    signal, full, area, background, weight, g, base = m.signal, m.full, m.projected, m.background, m.weight, m.g, m.base
     level, shape = f32(q[0]), f32(q[1])
     value = g0 = g1 = h00 = h10 = h11 = ZERO
     for k in range(signal.size):
-        m = area[k] * vexp(level + shape * g[k] + base[k])
-        mu = m + background[k] + TINY
+        n_m = area[k] * vexp(level + shape * g[k] + base[k])
+        mu = n_m + background[k] + TINY
         inverse = ONE / mu
         s = signal[k]
         residual = s - mu
         open_end = ZERO if (full[k] > ZERO and residual < ZERO) else ONE
         w = weight[k] * open_end
         value += w * (s * vln(max(s, TINY) * inverse) - residual)
-        pull = w * residual * m * inverse
-        info = w * m * m * inverse
+        pull = w * residual * n_m * inverse
+        info = w * n_m * n_m * inverse
         g0 += pull
         g1 += pull * g[k]
         h00 += info

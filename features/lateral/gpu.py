@@ -10,8 +10,8 @@ from features.bounds import LG_E
 from features.events import Events
 from features.lateral import model
 from features.lateral.constants import Response
+from features.lateral.fit import N_NUMBERS, RawFit, record_in_c
 from features.lateral.options import RECIPE
-from features.lateral.reference import RawFit
 from showers.array import DetectorArray
 from showers.kascade import KASCADE
 
@@ -40,9 +40,8 @@ def kernel_source(response: Response, array: DetectorArray = KASCADE) -> str:
         lines = [f"constexpr float {name} = {value:.9e}f;" for name, value in values.items()]
         head.append(f"namespace {space} {{ {' '.join(lines)} }}")
     body = Path(__file__).with_name("kernel.cu").read_text(encoding="utf-8")
-    return "\n".join(
-        [*head, f"#define WARPS {WARPS}", f"const int N_E = {array.n_cells}, N_M = {array.n_muon_detectors};", body]
-    )
+    sizes = f"const int N_E = {array.n_cells}, N_M = {array.n_muon_detectors};"
+    return "\n".join([*head, record_in_c(), f"#define WARPS {WARPS}", sizes, body])
 
 
 @lru_cache(maxsize=4)
@@ -53,17 +52,17 @@ def _kernel(response: Response, array: DetectorArray) -> Any:
 
 
 def fit_cuda(events: Events) -> RawFit:
-    """Fit both lateral distributions of every event on the GPU; same result as the reference."""
+    """Fit both lateral distributions of every event on the GPU; same steps and result as on the CPU."""
     import cupy
 
     here = events.stations
     n = len(events)
     muon_cells = cupy.flatnonzero(here.has_muon).astype(cupy.int32)
-    raw = cupy.empty((n, RawFit.N_COLUMNS), cupy.float32)
+    raw = cupy.empty((n, N_NUMBERS), cupy.float32)
     planes = [events.electron_mev, events.muon_mev, events.cos_zenith, *events.direction]
     geometry = [here.x_m, here.y_m, here.electron_area_m2, muon_cells]
     geometry += [values[muon_cells] for values in (here.x_m, here.y_m, here.muon_area_m2)]
     arguments = [cupy.ascontiguousarray(array) for array in (*planes, *geometry)]
     blocks = (-(-n // WARPS),)
     _kernel(events.response, events.array)(blocks, (WARPS * LANES,), (*arguments, cupy.int32(n), raw))
-    return RawFit.from_columns([raw[:, k] for k in range(RawFit.N_COLUMNS)])
+    return RawFit.from_numbers(raw)

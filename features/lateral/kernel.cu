@@ -1,7 +1,7 @@
-// The lateral fits on a GPU: one warp fits one event, with the same steps as reference.py.
+// The lateral fits on a GPU: one warp fits one event, with the steps told in fit.py.
 //
 // Lanes share the stations; sums go through warp shuffles, so all lanes hold the same totals and take the same branches.
-// fit_cuda.py puts the constants (namespaces response, recipe, model) in front of this text and compiles it at run time.
+// gpu.py puts the constants (namespaces response, recipe, model) and the record RawFit in front of this text and compiles it at run time.
 // Compiled as plain C++ (LANES = 1) it runs on a CPU, which is how its numbers are tested without a GPU.
 
 #ifdef __CUDACC__
@@ -25,7 +25,7 @@ using std::fmaxf; using std::fminf;
 
 #define EACH(k, n) for (int k = lane; k < n; k += LANES)
 
-const int N_TERMS = 25, N_RAW = 25;  // N_E cells and N_M muon detectors are the array's
+const int N_TERMS = 25;  // N_E cells and N_M muon detectors are the array's
 
 // What the lanes of one event share.
 struct Scratch {
@@ -320,12 +320,12 @@ ON_DEVICE void load(Scratch &z, Stations st, const float *electron_mev, const fl
     SYNCHRONISE;
 }
 
-// Fill the 25 values of one event; see RawFit.columns.
-ON_DEVICE void fit_one(Scratch &z, Stations st, const float *electron_mev, const float *muon_mev, float cosine, Axis axis, float *raw, int lane) {
+// Fill the record of one event.
+ON_DEVICE void fit_one(Scratch &z, Stations st, const float *electron_mev, const float *muon_mev, float cosine, Axis axis, RawFit *raw, int lane) {
     float hits = 0.f;
     load(z, st, electron_mev, muon_mev, cosine, lane, &hits);
     if (hits < recipe::min_hits) {
-        EACH(k, N_RAW) raw[k] = NAN;
+        EACH(k, (int)(sizeof(RawFit) / sizeof(float))) ((float *)raw)[k] = NAN;
         return;
     }
     float p[4], q[2], terms[N_TERMS], muon_terms[N_TERMS], steps = 0.f, muon_steps = 0.f;
@@ -339,23 +339,23 @@ ON_DEVICE void fit_one(Scratch &z, Stations st, const float *electron_mev, const
         muon_arrived = minimise<Muons>(z, st, axis, tolerance, q, muon_terms, &muon_steps, lane);
     }
     if (lane) return;
-    for (int i = 0; i < 4; i++) raw[i] = p[i];
-    for (int i = 0; i < 10; i++) raw[4 + i] = terms[5 + i];
-    raw[14] = terms[0];
-    raw[15] = steps;
-    raw[16] = arrived;
-    for (int i = 0; i < 2; i++) raw[17 + i] = q[i];
-    for (int i = 0; i < 3; i++) raw[19 + i] = muon_terms[3 + i];
-    raw[22] = muon_terms[0];
-    raw[23] = muon_steps;
-    raw[24] = muon_arrived;
+    for (int i = 0; i < 4; i++) raw->electron[i] = p[i];
+    for (int i = 0; i < 10; i++) raw->electron_fisher[i] = terms[5 + i];
+    raw->electron_value = terms[0];
+    raw->electron_steps = steps;
+    raw->electron_converged = arrived;
+    for (int i = 0; i < 2; i++) raw->muon[i] = q[i];
+    for (int i = 0; i < 3; i++) raw->muon_fisher[i] = muon_terms[3 + i];
+    raw->muon_value = muon_terms[0];
+    raw->muon_steps = muon_steps;
+    raw->muon_converged = muon_arrived;
 }
 
 #ifdef __CUDACC__
 extern "C" __global__ void fit_events(
     const float *electron_mev, const float *muon_mev, const float *cosine, const float *u, const float *v,
     const float *x, const float *y, const float *area, const int *where_m, const float *x_m, const float *y_m,
-    const float *area_m, int n_events, float *raw)
+    const float *area_m, int n_events, RawFit *raw)
 {
     __shared__ Scratch scratch[WARPS];
     int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
@@ -364,20 +364,20 @@ extern "C" __global__ void fit_events(
     Stations st = {x, y, area, where_m, x_m, y_m, area_m};
     Axis axis = {u[event], v[event]};
     fit_one(scratch[warp], st, electron_mev + (long long)event * N_E, muon_mev + (long long)event * N_E,
-            cosine[event], axis, raw + (long long)event * N_RAW, lane);
+            cosine[event], axis, raw + event, lane);
 }
 #else
 extern "C" void fit_events(
     const float *electron_mev, const float *muon_mev, const float *cosine, const float *u, const float *v,
     const float *x, const float *y, const float *area, const int *where_m, const float *x_m, const float *y_m,
-    const float *area_m, int n_events, float *raw)
+    const float *area_m, int n_events, RawFit *raw)
 {
     static Scratch scratch;
     Stations st = {x, y, area, where_m, x_m, y_m, area_m};
     for (int event = 0; event < n_events; event++) {
         Axis axis = {u[event], v[event]};
         fit_one(scratch, st, electron_mev + (long long)event * N_E, muon_mev + (long long)event * N_E,
-                cosine[event], axis, raw + (long long)event * N_RAW, 0);
+                cosine[event], axis, raw + event, 0);
     }
 }
 #endif

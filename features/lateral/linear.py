@@ -9,29 +9,30 @@ from types import ModuleType
 from typing import Any
 
 
-def cholesky(matrix: list[Any], least: list[Any], xp: ModuleType) -> tuple[list[Any], Any]:
-    """Return the Cholesky factor (lower triangle), and where (n,) no pivot had to be raised to its ``least`` value."""
+def inverse(matrix: list[Any], size: int, xp: ModuleType) -> list[Any]:
+    """Return the inverse (lower triangle)."""
+    factor = _cholesky(matrix, size, xp)
+    one = xp.ones_like(matrix[0])
+    columns = [_solve(factor, [one if i == j else one * 0.0 for i in range(size)]) for j in range(size)]
+    return [columns[j][i] for i in range(size) for j in range(i + 1)]
+
+
+def _cholesky(matrix: list[Any], size: int, xp: ModuleType) -> list[Any]:
+    """Return the Cholesky factor (lower triangle); pivots are raised to where there is only rounding."""
     factor: list[Any] = []
-    safe = xp.isfinite(least[0])
-    for i, floor in enumerate(least):
+    for i in range(size):
         for j in range(i + 1):
             total = matrix[_at(i, j)]
             for k in range(j):
                 total = total - factor[_at(i, k)] * factor[_at(j, k)]
             if i == j:
-                safe = safe & (total >= floor)
-                factor.append(xp.sqrt(xp.maximum(total, floor)))
+                factor.append(xp.sqrt(xp.maximum(total, matrix[_at(i, i)] * 1e-6 + 1e-30)))
             else:
                 factor.append(total / factor[_at(j, j)])
-    return factor, safe
+    return factor
 
 
-def rounded(matrix: list[Any], size: int) -> list[Any]:
-    """Return pivots below which there is only rounding."""
-    return [unit * 1e-6 + 1e-30 for unit in diagonal(matrix, size)]
-
-
-def solve(factor: list[Any], right: list[Any]) -> list[Any]:
+def _solve(factor: list[Any], right: list[Any]) -> list[Any]:
     """Return the solution of (L L^T) x = right."""
     size = len(right)
     half: list[Any] = []
@@ -47,27 +48,6 @@ def solve(factor: list[Any], right: list[Any]) -> list[Any]:
             total = total - factor[_at(k, i)] * solution[k]
         solution[i] = total / factor[_at(i, i)]
     return solution
-
-
-def inverse(matrix: list[Any], size: int, xp: ModuleType) -> list[Any]:
-    """Return the inverse (lower triangle)."""
-    factor, _ = cholesky(matrix, rounded(matrix, size), xp)
-    one = xp.ones_like(matrix[0])
-    columns = [solve(factor, [one if i == j else one * 0.0 for i in range(size)]) for j in range(size)]
-    return [columns[j][i] for i in range(size) for j in range(i + 1)]
-
-
-def diagonal(matrix: list[Any], size: int) -> list[Any]:
-    """Return the diagonal."""
-    return [matrix[_at(i, i)] for i in range(size)]
-
-
-def damped(matrix: list[Any], scale: list[Any], damping: Any) -> list[Any]:
-    """Return the matrix with ``damping * scale`` added to its diagonal."""
-    result = list(matrix)
-    for i, unit in enumerate(scale):
-        result[_at(i, i)] = result[_at(i, i)] + unit * damping
-    return result
 
 
 def _at(i: int, j: int) -> int:

@@ -1,8 +1,8 @@
-"""Start and minimisation of one event's compiled fit, with the steps of :mod:`features.lateral.reference`."""
+"""Start and minimisation of one event's compiled fit; the steps are told in :mod:`features.lateral.fit`."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -16,6 +16,9 @@ from features.lateral.cpu_model import (
     R0_E,
     TINY,
     ZERO,
+    Electrons,
+    Muons,
+    Places,
     electron_terms,
     muon_density,
     muon_terms,
@@ -68,14 +71,23 @@ def _solve(terms: Any, size: int, factor: Any, step: Any) -> float:
 ELECTRON, MUON = 0, 1
 
 
+class Event(NamedTuple):
+    """What both minimisations of one event look at."""
+
+    u: Any
+    v: Any
+    """Horizontal part of the axis' unit vector."""
+    places: Places
+    electrons: Electrons
+    muons: Muons
+
+
 @njit(error_model="numpy", forceinline=True)
-def evaluate(kind: int, res: Response, p: Any, u: Any, v: Any, x: Any, y: Any, planes: Any, out: Any) -> None:
+def evaluate(kind: int, res: Response, p: Any, shape_mean: Any, event: Event, out: Any) -> None:
     if kind == ELECTRON:
-        electron_terms(res, p, u, v, x, y, planes[0], planes[1], planes[2], planes[3], planes[4], out)
+        electron_terms(res, p, event.u, event.v, event.places, event.electrons, out)
     else:
-        muon_terms(
-            res, planes[7, 0], p, planes[0], planes[1], planes[2], planes[3], planes[4], planes[5], planes[6], out
-        )
+        muon_terms(res, p, shape_mean, event.muons, out)
 
 
 @njit(error_model="numpy", forceinline=True)
@@ -85,11 +97,8 @@ def minimise(
     recipe: Recipe,
     tolerance: float,
     p: Any,
-    u: Any,
-    v: Any,
-    x: Any,
-    y: Any,
-    planes: Any,
+    shape_mean: Any,
+    event: Event,
     longest: Any,
     low: Any,
     high: Any,
@@ -105,7 +114,7 @@ def minimise(
     damping, decrement, steps = recipe.first_damping, 0.0, 0
     while True:
         # One place of evaluation, because all of it is inlined here.
-        evaluate(kind, res, trial[:size], u, v, x, y, planes, tried)
+        evaluate(kind, res, trial[:size], shape_mean, event, tried)
         slack = recipe.rounding * abs(terms[0])
         fallen = terms[0] - tried[0] + slack
         ratio = fallen / (0.5 * decrement + slack)
@@ -131,8 +140,10 @@ def minimise(
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def start_muon(res: Response, recipe: Recipe, r: Any, cosine: Any, signal: Any, area: Any, q: Any) -> None:
+def start_muon(res: Response, recipe: Recipe, r: Any, cosine: Any, m: Muons, q: Any) -> None:
+    """Fill level and shape of ``q``: by the counts far from the axis, at the prior's mean shape."""
     full_vectors()
+    signal, area = m.signal, m.projected
     shape, near = f32(res.muon_shape_mean), f32(recipe.muon_start_r_m)
     counted, expected = HALF, f32(1e-6)
     for k in range(r.size):
@@ -147,11 +158,11 @@ def start_muon(res: Response, recipe: Recipe, r: Any, cosine: Any, signal: Any, 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def _start_age(
-    res: Response, age: Any, planes: Any, total: Any, shown: Any, correction: Any, background: Any, g: Any, base: Any
+    res: Response, age: Any, e: Electrons, total: Any, shown: Any, correction: Any, background: Any, g: Any, base: Any
 ) -> tuple[Any, Any]:
     """Return level and half deviance for one age, the level set by the total signal."""
     full_vectors()
-    signal, full, area = planes[0], planes[1], planes[2]
+    signal, full, area = e.signal, e.full, e.projected
     expected = f32(1e-20)
     for k in range(g.size):
         shown[k] = area[k] * correction[k] * vexp(age * g[k] + base[k])
@@ -169,9 +180,10 @@ def _start_age(
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def centroid(signal: Any, area: Any, x: Any, y: Any) -> tuple[Any, Any]:
+def centroid(places: Places, e: Electrons) -> tuple[Any, Any]:
     """Return the centroid of density^1.5."""
     full_vectors()
+    x, y, signal, area = places.x, places.y, e.signal, e.projected
     total, sum_x, sum_y = ZERO, ZERO, ZERO
     for k in range(x.size):
         density = signal[k] / area[k] if area[k] > ZERO else ZERO
@@ -183,16 +195,17 @@ def centroid(signal: Any, area: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def start_electron(res: Response, recipe: Recipe, p: Any, q: Any, r: Any, area: Any, planes: Any, scratch: Any) -> None:
+def start_electron(res: Response, recipe: Recipe, p: Any, q: Any, r: Any, e: Electrons, scratch: Any) -> None:
     """Fill level and age of ``p``: the best of three ages at the centroid."""
     full_vectors()
+    area, signal = e.projected, e.signal
     far, peak, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(-1.0 / res.core_excess_scale_m)
     background, shown, correction, g, base = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
     strays, total = f32(res.electron_strays), HALF
     for k in range(r.size):
         background[k] = area[k] * muon_density(r[k], f32(q[0]), f32(q[1])) + strays
         correction[k] = far + peak * vexp(r[k] * scale)
-        total += planes[0, k]
+        total += signal[k]
     for k in range(r.size):
         x = r[k] * R0_E
         log_x, log_1x = vln(x), vln(ONE + x)
@@ -200,6 +213,6 @@ def start_electron(res: Response, recipe: Recipe, p: Any, q: Any, r: Any, area: 
         base[k] = -f32(1.5) * log_x - f32(3.6) * log_1x
     best = np.inf
     for age in (recipe.young, recipe.middle, recipe.old):
-        level, value = _start_age(res, f32(age), planes, total, shown, correction, background, g, base)
+        level, value = _start_age(res, f32(age), e, total, shown, correction, background, g, base)
         if value < best:
             best, p[2], p[3] = value, level, age

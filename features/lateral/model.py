@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from features.bounds import LG_E, decay
+from features.bounds import decay
 from features.events import Events
 from features.lateral.constants import Response
 from showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MUON_R0_M, muon_normalisation
@@ -60,8 +60,6 @@ class Signals:
     muon: Any
     muon_area_m2: Any
     muon_saturated: Any
-    direction: tuple[Any, Any]
-    """Horizontal part of the axis' unit vector, (n, 1) each."""
     response: Response
 
 
@@ -77,18 +75,6 @@ class Frozen:
     """1/phi; 0 where there is no station."""
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Half deviance with its derivatives, priors included; matrices as their lower triangles, row by row."""
-
-    value: Any
-    gradient: list[Any]
-    fisher: list[Any]
-    """Fisher's matrix: what second derivatives are expected to be."""
-    hessian: list[Any]
-    """Fisher's matrix with the curvature of ln(signal), which counts where the data miss the expectation."""
-
-
 def signals(events: Events) -> Signals:
     """Return deposits as particle counts with their projected areas; a saturated deposit counts as its limit.
 
@@ -98,7 +84,6 @@ def signals(events: Events) -> Signals:
     xp = events.xp
     cosine = events.cos_zenith[:, None]
     here = events.stations
-    u, v = events.direction
     response = events.response
     return Signals(
         electron=_limited(events.electron_mev, response.saturation_mev, xp) * (cosine / response.electron_deposit_mev),
@@ -107,7 +92,6 @@ def signals(events: Events) -> Signals:
         muon=_limited(events.muon_mev, response.muon_saturation_mev, xp) * (cosine / response.muon_deposit_mev),
         muon_area_m2=here.muon_area_m2 * cosine,
         muon_saturated=events.muon_mev >= response.muon_saturation_mev,
-        direction=(u[:, None], v[:, None]),
         response=response,
     )
 
@@ -116,15 +100,14 @@ def _limited(deposits_mev: Any, limit_mev: float, xp: ModuleType) -> Any:
     return xp.minimum(deposits_mev, xp.ones_like(deposits_mev) * limit_mev)
 
 
-def offsets(events: Events, core_x_m: Any, core_y_m: Any) -> tuple[Any, Any, Any]:
-    """Return distance from the axis (softened) and its derivatives by the core's x and y, (n, cells) each."""
+def distances(events: Events, core_x_m: Any, core_y_m: Any) -> Any:
+    """Return the distance of each station from the axis (softened), (n, cells)."""
     xp, here = events.xp, events.stations
     u, v = (component[:, None] for component in events.direction)
     dx, dy = here.x_m - core_x_m[:, None], here.y_m - core_y_m[:, None]
     along = dx * u + dy * v
     square = dx * dx + dy * dy - along * along
-    r_m = xp.sqrt(xp.maximum(square, xp.zeros_like(square)) + SOFT_M**2)
-    return r_m, (along * u - dx) / r_m, (along * v - dy) / r_m
+    return xp.sqrt(xp.maximum(square, xp.zeros_like(square)) + SOFT_M**2)
 
 
 def energy_correction(r_m: Any, response: Response, xp: ModuleType) -> Any:
@@ -189,106 +172,3 @@ def half_deviance(y: Any, mu: Any, saturated: Any, weight: Any, xp: ModuleType) 
     counted = weight * (1.0 - silent)
     log_ratio = xp.log(xp.maximum(y, xp.ones_like(y) * 1e-12) / mu)
     return counted * (y * log_ratio - residual), residual, counted
-
-
-def electron_terms(events: Events, measured: Signals, frozen: Frozen, parameters: list[Any]) -> Terms:
-    """Return F and its derivatives by (core x, core y, L, s); each parameter (n,)."""
-    xp, response = events.xp, measured.response
-    core_x, core_y, level, age = parameters
-    r_m, r_by_x, r_by_y = offsets(events, core_x, core_y)
-    x = r_m * (1.0 / ELECTRON_R0_M)
-    log_x, log_1x = xp.log(x), xp.log1p(x)
-    s = age[:, None]
-    g = log_x + log_1x - ELECTRON_G_REF
-    scale = 1.0 / response.core_excess_scale_m
-    excess = response.core_excess * decay(r_m * scale, xp)
-    density = xp.exp(level[:, None] + s * g - ELECTRON_ALPHA * log_x - ELECTRON_BETA * log_1x)
-    signal = frozen.area_m2 * density * (response.gamma_fraction + excess)
-    mu = signal + frozen.background + 1e-12
-    near, far, steep = 1.0 / r_m, 1.0 / (ELECTRON_R0_M + r_m), excess * scale / (response.gamma_fraction + excess)
-    slope = (s - ELECTRON_ALPHA) * near + (s - ELECTRON_BETA) * far - steep
-    bend = steep * (scale - steep) - (s - ELECTRON_ALPHA) * near * near - (s - ELECTRON_BETA) * far * far
-    derivatives = [slope * r_by_x, slope * r_by_y, None, g]
-    # Second derivatives of ln(signal): by r along the gradient of r, and by the gradient of r itself.
-    u, v = measured.direction
-    along, around = bend - slope * near, slope * near
-    second = [
-        along * r_by_x * r_by_x + around * (1.0 - u * u),
-        along * r_by_x * r_by_y - around * u * v,
-        along * r_by_y * r_by_y + around * (1.0 - v * v),
-        None, None, None,
-        (near + far) * r_by_x, (near + far) * r_by_y, None, None,
-    ]  # fmt: skip
-    stations = (measured.electron, mu, signal, measured.electron_saturated, frozen.weight)
-    terms = _half_event(_assemble(*stations, derivatives, second, xp), level, 2)
-    priors = [(core_x, 0.0, response.core_spread_m), (core_y, 0.0, response.core_spread_m), None]
-    return _with_priors(terms, [*priors, (age, response.age_mean, response.age_spread)])
-
-
-def muon_shape_prior(level: Any, cos_zenith: Any, response: Response, xp: ModuleType) -> Any:
-    """Return the prior's mean shape s_mu for a muon level and a zenith angle, (n,)."""
-    lg_n_mu = (level + MUON_LEVEL_TO_LN_N) * LG_E
-    mean = response.muon_shape_mean + response.muon_shape_size * (lg_n_mu - MUON_SHAPE_SIZE_REF)
-    mean = mean + response.muon_shape_inclination * (1.0 / cos_zenith - MUON_SHAPE_SEC_REF)
-    one = xp.ones_like(level)
-    return xp.minimum(xp.maximum(mean, one * MUON_SHAPE_RANGE[0]), one * MUON_SHAPE_RANGE[1])
-
-
-def muon_terms(
-    r_m: Any, measured: Signals, frozen: Frozen, shape_mean: Any, parameters: list[Any], xp: ModuleType
-) -> Terms:
-    """Return F and its derivatives by (M, s_mu), in which ln(signal) is linear; ``shape_mean`` (n,): prior's mean."""
-    level, shape = parameters
-    response = measured.response
-    y = r_m * (1.0 / MUON_R0_M)
-    log_y, log_1y = xp.log(y), xp.log1p(y)
-    g = log_y + log_1y - MUON_G_REF
-    signal = frozen.area_m2 * xp.exp(level[:, None] + shape[:, None] * g - 2.0 * log_y - 4.5 * log_1y)
-    mu = signal + frozen.background + 1e-12
-    stations = (measured.muon, mu, signal, measured.muon_saturated, frozen.weight)
-    terms = _half_event(_assemble(*stations, [None, g], [None] * 3, xp), level, 0)
-    return _with_priors(terms, [None, (shape, shape_mean, response.muon_shape_spread)])
-
-
-def _assemble(
-    y: Any, mu: Any, signal: Any, saturated: Any, weight: Any, derivatives: list[Any], second: list[Any], xp: Any
-) -> Terms:
-    """Sum over stations; ``derivatives`` of ln(signal), None meaning 1; ``second`` derivatives, None meaning 0."""
-    value, residual, weight = half_deviance(y, mu, saturated, weight, xp)
-    pull = weight * residual * signal / mu
-    information = weight * signal * signal / mu
-    gradient: list[Any] = []
-    fisher: list[Any] = []
-    for i, first in enumerate(derivatives):
-        gradient.append(-xp.sum(pull if first is None else pull * first, axis=1))
-        weighted = information if first is None else information * first
-        for other in derivatives[: i + 1]:
-            fisher.append(xp.sum(weighted if other is None else weighted * other, axis=1))
-    curved = zip(fisher, second, strict=True)
-    hessian = [f if bent is None else f - xp.sum(pull * bent, axis=1) for f, bent in curved]
-    return Terms(xp.sum(value, axis=1), gradient, fisher, hessian)
-
-
-def _half_event(terms: Terms, level: Any, place: int) -> Terms:
-    """Add half an event, as in Jeffreys' prior of a Poisson mean: F - level/2.
-
-    It keeps a shower without particles finite and makes the logarithm of the size nearly unbiased: without it,
-    ln N is too small by 1/(2 information) on average.
-    """
-    gradient = list(terms.gradient)
-    gradient[place] = gradient[place] - 0.5
-    return Terms(terms.value - 0.5 * level, gradient, terms.fisher, terms.hessian)
-
-
-def _with_priors(terms: Terms, priors: list[tuple[Any, Any, float] | None]) -> Terms:
-    value, gradient, fisher, hessian = terms.value, list(terms.gradient), list(terms.fisher), list(terms.hessian)
-    for k, prior in enumerate(priors):
-        if prior is None:
-            continue
-        parameter, mean, spread = prior
-        value = value + 0.5 * ((parameter - mean) * (1.0 / spread)) ** 2
-        gradient[k] = gradient[k] + (parameter - mean) * (1.0 / spread**2)
-        diagonal = k * (k + 3) // 2
-        fisher[diagonal] = fisher[diagonal] + 1.0 / spread**2
-        hessian[diagonal] = hessian[diagonal] + 1.0 / spread**2
-    return Terms(value, gradient, fisher, hessian)

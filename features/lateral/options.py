@@ -1,4 +1,4 @@
-"""Settings of the minimisation that the reference and both kernels share."""
+"""Settings of the minimisation that both kernels share."""
 
 from __future__ import annotations
 

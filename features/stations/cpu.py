@@ -11,8 +11,8 @@ from numba import njit
 from features.events import Events
 from features.lateral.constants import Response
 from features.lateral.cpu_model import radii
+from features.lateral.fit import RawFit
 from features.lateral.model import MUON_G_REF
-from features.lateral.reference import RawFit
 from features.lateral.vector_math import f32, full_vectors
 from features.stations.kernel import N_LCM, N_RINGS, add_pattern, add_rings, deviance, expect, muon_sums, total_of
 from features.stations.sums import CHANNELS, PATTERN, PLAIN, Sums
@@ -57,7 +57,7 @@ def _sum_all(
     top_e, top_m = f32(res.saturation_mev), f32(res.muon_saturation_mev)
     for n in range(fits.shape[0]):
         fit = fits[n]
-        if np.isnan(fit[0]):
+        if np.isnan(fit.electron[0]):
             continue
         per_e, per_m = f32(cosine[n] / res.electron_deposit_mev), f32(cosine[n] / res.muon_deposit_mev)
         for k in range(size):
@@ -66,7 +66,7 @@ def _sum_all(
         for k in range(size):
             area_e[k] = area_e_m2[k] * cosine[n]
             area_m[k] = area_m_m2[k] * cosine[n]
-        radii(fit[0], fit[1], u[n], v[n], x, y, r)
+        radii(fit.electron[0], fit.electron[1], u[n], v[n], x, y, r)
         expect(res, fit, r, area_e, area_m, planes)
         for k in range(size):
             var_m[k] = spread * (mean_m[k] - punch[k]) + punches * punch[k]
@@ -117,7 +117,7 @@ def _sum_events(planes: Any, columns: Any, here: Any, fits: Any, res: Response, 
 def sum_fused(events: Events, fit: RawFit) -> Sums:
     """Return the same sums as :func:`features.stations.sums.sum_reference`."""
     n, here, response = len(events), events.stations, events.response
-    fits = np.stack(fit.columns(), axis=1).astype(np.float32)
+    fits = fit.records()
     azimuth = events.azimuth_deg * np.float32(math.pi / 180.0)
     shape = response.muon_shape_mean
     # rho_mu(N_mu = 1) over the density at level 0, which the loop has at hand.
@@ -133,7 +133,7 @@ def sum_fused(events: Events, fit: RawFit) -> Sums:
     geometry = (here.x_m, here.y_m, here.electron_area_m2, here.muon_area_m2)
     _sum_events((events.electron_mev, events.muon_mev), columns, geometry, fits, response, tails, out)
     plain, pattern, rings, lcm = out
-    sums: Sums = {"fitted": ~np.isnan(fits[:, 0])}
+    sums: Sums = {"fitted": ~np.isnan(fits["electron"][:, 0])}
     sums.update({name: plain[:, k] for k, name in enumerate(PLAIN)})
     for c, channel in enumerate(CHANNELS):
         sums.update({f"{channel}_{name}": pattern[:, c, k] for k, name in enumerate(PATTERN)})

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from features.events import Events
+from features.lateral.fit import RawFit
 from features.lateral.model import (
     Frozen,
     Signals,
+    distances,
     electron_density,
     energy_correction,
     freeze_electron,
     freeze_muon,
     muon_density,
-    offsets,
     signals,
 )
-from features.lateral.reference import RawFit
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def make_frame(events: Events, fit: RawFit) -> Frame:
         return xp.where(fitted, values, xp.zeros_like(values) + instead)
 
     measured = signals(events)
-    r_m, _, _ = offsets(events, filled(core_x, 0.0), filled(fit.electron[1], 0.0))
+    r_m = distances(events, filled(core_x, 0.0), filled(fit.electron[1], 0.0))
     electrons = electron_density(r_m, filled(fit.electron[2], -5.0)[:, None], filled(fit.electron[3], 1.0)[:, None], xp)
     muons = muon_density(
         r_m, filled(fit.muon[0], -5.0)[:, None], filled(fit.muon[1], response.muon_shape_mean)[:, None], xp

@@ -35,7 +35,7 @@ def expect(res: Response, fit: Any, r: Any, area_e: Any, area_m: Any, planes: An
     lost, strays, strays_m = f32(res.lost_share), f32(res.electron_strays), f32(res.muon_strays)
     wide, narrow = f32(res.electron_dispersion), f32(res.muon_in_electron_dispersion)
     share, punch_scale = f32(res.punch_through), f32(-1.0 / res.punch_through_scale_m)
-    level, age, level_m, shape = fit[2], fit[3], fit[17], fit[18]
+    level, age, level_m, shape = fit.electron[2], fit.electron[3], fit.muon[0], fit.muon[1]
     for k in range(r.size):
         electrons[k] = electron_density(r[k], level, age)
         muons[k] = muon_density(r[k], level_m, shape)
@@ -152,6 +152,7 @@ def add_pattern(
 ) -> None:
     """Fill the nine sums of ``PATTERN`` of one channel; ``tails``: its dispersion and table (:mod:`..tail`)."""
     full_vectors()
+    core_x, core_y = fit.electron[0], fit.electron[1]
     live = far_live = tail05 = tail1 = tail2 = c1 = s1 = c2 = s2 = ZERO
     dispersion, table = tails
     for k in range(r.size):
@@ -167,7 +168,7 @@ def add_pattern(
         far_live += far
         deviate = (s[k] - mean[k]) / np.sqrt(var[k] + MICRO)
         deviate = min(max(deviate, -LIMIT), LIMIT) * here
-        dx, dy = x[k] - fit[0], y[k] - fit[1]
+        dx, dy = x[k] - core_x, y[k] - core_y
         length = np.sqrt(dx * dx + dy * dy) + f32(1e-3)
         c, d = (dx * ca + dy * sa) / length, (dy * ca - dx * sa) / length
         c1 += deviate * c

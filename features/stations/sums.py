@@ -10,8 +10,8 @@ from typing import Any
 
 from features.bounds import decay
 from features.events import Events
+from features.lateral.fit import RawFit
 from features.lateral.model import half_deviance, muon_density
-from features.lateral.reference import RawFit
 from features.stations.frame import Frame, make_frame
 from features.stations.rings import ring_masks, ring_sums
 from features.stations.tail import minus_lg_tail

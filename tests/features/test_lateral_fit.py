@@ -1,4 +1,4 @@
-"""Known showers come back: minima, errors, convergence; and the kernels agree with the reference."""
+"""Known showers come back: minima, errors, convergence; and minima, values and matrices are Minuit's."""
 
 from __future__ import annotations
 
@@ -6,21 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from iminuit import Minuit
 
 from features.device import namespace
 from features.groups import lateral
 from features.lateral.cpu import fit_fused
-from features.lateral.model import (
-    electron_density,
-    electron_terms,
-    freeze_electron,
-    muon_density,
-    offsets,
-    signals,
-)
-from features.lateral.reference import RawFit, fit_reference
+from features.lateral.fit import N_NUMBERS, RECORD, RawFit, record_in_c
 from features.stations.sums import sum_reference
+from tests.features.oracle import Oracle, full
 
 XP = namespace("cpu")
 
@@ -98,110 +90,54 @@ def test_faint_showers_converge_too(faint):
     assert np.nanmean(raw.muon_converged) > 0.999
 
 
-@pytest.mark.parametrize("sample", ["drawn", "faint"])
-def test_kernel_agrees_with_reference(request, sample):
-    events = request.getfixturevalue(sample).events(XP, slice(0, 400))
-    reference, fused = fit_reference(events), fit_fused(events)
-    found = ~np.isnan(reference.electron[0])
-    assert np.array_equal(found, ~np.isnan(fused.electron[0]))
-    scale = np.sqrt(1 / np.stack([reference.electron_fisher[k] for k in (0, 2, 5, 9)]))
-    gap = (np.abs(np.stack(fused.electron) - np.stack(reference.electron)) / scale)[:, found]
-    assert np.quantile(gap, 0.99) < 0.01
-    assert np.mean(gap.max(axis=0) < 0.1) > 0.99
-    # A faint shower may end one step apart, within the minimiser's tolerance; which one does depends on the processor.
-    difference = np.abs(fused.electron_value - reference.electron_value)[found]
-    assert np.quantile(difference / reference.electron_value[found], 0.99) < 1e-4
-    assert difference.max() < 0.05
-    np.testing.assert_allclose(fused.muon[0], reference.muon[0], atol=2e-3)
-    np.testing.assert_allclose(fused.muon_value, reference.muon_value, rtol=1e-3, atol=1e-2)
+N_ORACLE = 60
 
 
-def test_columns_survive_the_round_trip():
-    columns = [np.full(3, k, np.float32) for k in range(RawFit.N_COLUMNS)]
-    back = RawFit.from_columns(columns).columns()
-    assert [int(column[0]) for column in back] == list(range(RawFit.N_COLUMNS))
-
-
-def _frozen(events, raw):
-    """Return the function that the last electron fit minimised, as seen from its minimum."""
-    measured = signals(events)
-    r_m, _, _ = offsets(events, raw.electron[0], raw.electron[1])
-    electrons = electron_density(r_m, raw.electron[2][:, None], raw.electron[3][:, None], XP)
-    muons = muon_density(r_m, raw.muon[0][:, None], raw.muon[1][:, None], XP)
-    return measured, freeze_electron(measured, r_m, electrons, muons, XP)
-
-
-def _value_of(events, raw):
-    """Return half the deviance as a plain function of four numbers."""
-    measured, frozen = _frozen(events, raw)
-
-    def value(x, y, level, age):
-        return float(electron_terms(events, measured, frozen, [np.array([p]) for p in (x, y, level, age)]).value[0])
-
-    return value
-
-
-def test_same_minimum_as_minuit(drawn):
-    n = 200
-    agreed = 0
-    for k in range(n):
-        events = drawn.events(XP, slice(k, k + 1))
-        raw = fit_fused(events)
-        ours = [float(p[0]) for p in raw.electron]
-        value = _value_of(events, raw)
-        minuit = Minuit(value, *(p + s for p, s in zip(ours, (1.0, -1.0, 0.1, 0.05), strict=True)))
-        minuit.errordef = Minuit.LIKELIHOOD
-        minuit.errors = (1.0, 1.0, 0.1, 0.05)
-        minuit.migrad()
-        # The fit froze the weights one iteration earlier, so it may sit a little off this function's minimum.
-        agreed += value(*ours) < minuit.fval + 0.02
-    assert agreed >= 0.99 * n
-
-
-def _derivatives(terms_of, parameters, steps):
-    ups = [
-        [p + (s if i == k else 0) for i, (p, s) in enumerate(zip(parameters, steps, strict=True))]
-        for k in range(len(steps))
-    ]
-    downs = [
-        [p - (s if i == k else 0) for i, (p, s) in enumerate(zip(parameters, steps, strict=True))]
-        for k in range(len(steps))
-    ]
-    return [
-        (terms_of(up).value - terms_of(down).value) / (2 * s) for up, down, s in zip(ups, downs, steps, strict=True)
-    ]
-
-
-def test_gradient_is_the_derivative_of_the_deviance(drawn):
-    events = drawn.events(XP, slice(0, 50))
+@pytest.fixture(scope="module", params=["drawn", "faint"])
+def held_against_minuit(request):
+    """Fits of some showers, with Minuit's minima and Fisher's matrices of the same event."""
+    events = request.getfixturevalue(request.param).events(XP, slice(0, N_ORACLE))
     raw = fit_fused(events)
-    measured, frozen = _frozen(events, raw)
-    shifted = [p.astype(np.float64) + s for p, s in zip(raw.electron, (3.0, 2.0, 0.2, -0.1), strict=True)]
-
-    def terms_of(parameters):
-        return electron_terms(events, measured, frozen, parameters)
-
-    numeric = _derivatives(terms_of, shifted, (0.02, 0.02, 2e-3, 2e-3))
-    for exact, rough in zip(terms_of(shifted).gradient, numeric, strict=True):
-        np.testing.assert_allclose(exact, rough, rtol=0.02, atol=0.3)
+    fitted = np.flatnonzero(~np.isnan(raw.electron[0]))
+    return raw, [(k, Oracle(events, raw, k)) for k in fitted]
 
 
-def test_hessian_is_the_derivative_of_the_gradient_where_all_is_signal(drawn):
-    # Without background and thresholds the Hessian is exact; with them, their own curvature is left out.
-    events = drawn.events(XP, slice(0, 20))
-    raw = fit_fused(events)
-    measured, frozen = _frozen(events, raw)
-    bare = replace(frozen, background=frozen.background * 0.0)
-    shifted = [p.astype(np.float64) + s for p, s in zip(raw.electron, (3.0, 2.0, 0.2, -0.1), strict=True)]
-    hessian = electron_terms(events, measured, bare, shifted).hessian
-    scale = [np.sqrt(electron_terms(events, measured, bare, shifted).fisher[k]) for k in (0, 2, 5, 9)]
-    for k, step in enumerate((0.05, 0.05, 0.01, 0.01)):
-        up, down = ([p + sign * step if i == k else p for i, p in enumerate(shifted)] for sign in (1.0, -1.0))
-        after, before = (electron_terms(events, measured, bare, p).gradient for p in (up, down))
-        for j in range(k + 1):
-            numeric = (after[j] - before[j]) / (2 * step)
-            gap = (hessian[k * (k + 1) // 2 + j] - numeric) / (scale[j] * scale[k])
-            assert np.abs(gap).max() < 0.02, (k, j)
+@pytest.mark.parametrize(("channel", "size"), [("electron", 4), ("muon", 2)])
+def test_minima_and_matrices_are_minuits(held_against_minuit, channel, size):
+    raw, oracles = held_against_minuit
+    assert len(oracles) > 0.9 * N_ORACLE
+    gaps, rises, value_gaps, matrix_gaps = [], [], [], []
+    for k, oracle in oracles:
+        found = oracle.found[channel == "muon"]
+        best, lowest = oracle.minimum(channel)
+        fisher = oracle.fisher(channel, found)
+        gaps.append(np.abs(found - best) / np.sqrt(np.diag(np.linalg.inv(fisher))))
+        here = oracle.electron_value(*found) if channel == "electron" else oracle.muon_value(*found)
+        rises.append(here - lowest)
+        value_gaps.append(abs(float(getattr(raw, f"{channel}_value")[k]) - here) / max(here, 1.0))
+        unit = np.sqrt(np.diag(fisher))
+        matrix_gaps.append(np.abs(full(getattr(raw, f"{channel}_fisher"), size, k) - fisher) / np.outer(unit, unit))
+    # In units of errors, and of the matrix' own diagonal: the weights were frozen one minimisation earlier.
+    assert np.quantile(gaps, 0.5, axis=0).max() < 0.03
+    assert np.quantile(gaps, 0.95, axis=0).max() < 0.15
+    assert np.quantile(rises, 0.95) < 0.02
+    assert np.quantile(value_gaps, 0.95) < 0.02
+    assert np.quantile(matrix_gaps, 0.5, axis=0).max() < 0.01
+    assert np.quantile(matrix_gaps, 0.95, axis=0).max() < 0.06
+
+
+def test_records_survive_the_round_trip():
+    numbers = np.arange(3 * N_NUMBERS, dtype=np.float32).reshape(3, N_NUMBERS)
+    raw = RawFit.from_numbers(numbers)
+    np.testing.assert_array_equal(np.stack(raw.columns(), axis=1), numbers)
+    records = raw.records()
+    assert records.dtype == RECORD
+    np.testing.assert_array_equal(records["muon"], np.stack(raw.muon, axis=1))
+    np.testing.assert_array_equal(records["electron_fisher"], np.stack(raw.electron_fisher, axis=1))
+    assert record_in_c().startswith(
+        "struct RawFit { float electron[4]; float electron_fisher[10]; float electron_value;"
+    )
+    assert record_in_c().endswith("float muon_converged; };")
 
 
 def test_saturated_stations_are_lower_limits(draw):
