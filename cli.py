@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from showers.failures import told
 from showers.progress import bar
@@ -23,6 +23,27 @@ from showers.terminal import PlainConsole
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert")
 """Commands that keep finished parts: given again after an interruption, they go on."""
+
+
+class Expanding(TyperCommand):
+    """A command in whose paths ``~`` is the home folder, also where the shell leaves it (``--run=~/runs/a``)."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run the command."""
+        for name, given in ctx.params.items():
+            if isinstance(given, Path):
+                ctx.params[name] = given.expanduser()
+            elif isinstance(given, list | tuple):
+                ctx.params[name] = [one.expanduser() if isinstance(one, Path) else one for one in given]
+        return super().invoke(ctx)
+
+
+class App(typer.Typer):
+    """The commands and what is common to them."""
+
+    def command(self, *names: Any, **options: Any) -> Any:
+        """Register a function as a command."""
+        return super().command(*names, **{"cls": Expanding, **options})
 
 
 class Commands(TyperGroup):
@@ -39,7 +60,7 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-app = typer.Typer(
+app = App(
     name="cli.py",
     cls=Commands,
     help="Composition and gamma scores of air showers from raw detector-array grids, honestly measured.",
@@ -211,7 +232,7 @@ def stack(
     options = {
         "run": run,
         "preset": preset.value,
-        "learners": tuple(name.strip() for name in learners.split(",")) if learners else None,
+        "learners": None if learners is None else tuple(name.strip() for name in learners.split(",") if name.strip()),
         "folds": folds,
         "seed": seed,
         "device": device.value,

@@ -21,11 +21,15 @@ from showers.failures import told
 from showers.schema import TASKS, task_named
 
 
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("predictions", type=Path, metavar="PREDICTIONS", help="predictions.npz")
+    parser.add_argument("predictions", type=_path, metavar="PREDICTIONS", help="predictions.npz")
     parser.add_argument("--task", default="composition", choices=list(TASKS), help="default: composition")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="folder with {task}_test (default: data)")
+    parser.add_argument("--data", type=_path, default=Path("data"), help="folder with {task}_test (default: data)")
     parser.add_argument("--json", action="store_true", help="print the metrics as JSON instead of tables")
     parser.add_argument("--quiet", action="store_true", help="print nothing; only write the metrics file")
     parser.add_argument("--no-intervals", action="store_true", help="leave the 95 %% intervals out")

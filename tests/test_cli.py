@@ -1,0 +1,62 @@
+"""The command line itself: what it makes of options before any package of ours is at work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cli
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    """Run a command in this process; return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", "~/run"),
+        ("compare", "~/run", "~/run"),
+        ("predict", "--run=~/run", "--data", "~/d", "--out", "~/o.npz"),
+    ],
+)
+def test_home_is_expanded(
+    arguments: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run(monkeypatch, *arguments) == 2
+    shown = capsys.readouterr().err
+    assert f"{tmp_path}/run" in shown
+    assert "~" not in shown
+
+
+@pytest.mark.parametrize("names", ["", ",", " , "])
+def test_an_empty_list_of_learners_is_refused(
+    names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "stack", "--run", tmp_path / "run", "--learners", names) == 2
+    assert "learners: expected a list of different names, at least one" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, runpy; sys.argv = ['cli.py', '--help']\n"
+        "try:\n    runpy.run_path('cli.py', run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "print('heavy:', sorted({'torch', 'numba', 'numpy', 'polars', 'scipy', 'rich.progress'} & set(sys.modules)))"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True, check=True
+    )
+    assert asked.stdout.rstrip().endswith("heavy: []")
