@@ -31,7 +31,6 @@ from features.device import decode_float16, namespace
 from features.events import Events, make_events
 from features.lateral.cpu import fit_fused
 from features.lateral.model import (
-    ELECTRON_G_REF,
     Frozen,
     Signals,
     distances,
@@ -42,6 +41,7 @@ from features.lateral.model import (
     muon_density,
     signals,
 )
+from features.lateral.station import ELECTRON_G_REF
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, Task
 from showers.simulation import simulate
@@ -103,8 +103,8 @@ def _half_deviance(event: Events, measured: Signals, frozen: Frozen, p: np.ndarr
     a = energy_correction(r_m, response, XP)
     signal = frozen.area_m2 * electron_density(r_m, p[2], p[3], XP) * a
     mu = signal + frozen.background + 1e-12
-    value, residual, weight = half_deviance(measured.electron, mu, measured.electron_saturated, frozen.weight, XP)
-    pull = weight * residual * signal / mu
+    value, weight = half_deviance(measured.electron, mu, measured.electron_saturated, frozen.weight, XP)
+    pull = weight * (measured.electron - mu) * signal / mu
     dx, dy = here.x_m - p[0], here.y_m - p[1]
     along = dx * u + dy * v
     excess = (a - response.gamma_fraction) / a / response.core_excess_scale_m

@@ -13,13 +13,8 @@ from features.events import Events
 from features.feature import Feature, row
 from features.lateral import linear
 from features.lateral.fit import RawFit
-from features.lateral.model import (
-    ELECTRON_G_REF,
-    ELECTRON_PIVOT_M,
-    MUON_G_REF,
-    electron_density,
-    muon_density,
-)
+from features.lateral.model import electron_density, muon_density
+from features.lateral.station import ELECTRON_G_REF, ELECTRON_PIVOT_M, MUON_G_REF
 from features.stations.sums import Sums
 from showers.lateral import MUON_R0_M, electron_normalisation, muon_normalisation
 

@@ -1,4 +1,4 @@
-"""The fused lateral fit on a GPU: constants as C++ text in front of ``kernel.cu``, compiled when first needed."""
+"""The fused lateral fit on a GPU: ``kernel.cu`` with constants and station model as C++, compiled when needed."""
 
 from __future__ import annotations
 
@@ -6,42 +6,31 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from features.bounds import LG_E
 from features.events import Events
-from features.lateral import model
 from features.lateral.constants import Response
 from features.lateral.fit import N_NUMBERS, RawFit, record_in_c
 from features.lateral.options import RECIPE
+from features.lateral.translate import in_c
 from showers.array import DetectorArray
 from showers.kascade import KASCADE
 
 WARPS = 4
 """Events per block: 46 kB of shared memory, below the 48 kB that every device has."""
 LANES = 32
-OPTIONS = ("--std=c++14",)
+OPTIONS = ("--std=c++17",)
 
 
 def kernel_source(response: Response, array: DetectorArray = KASCADE) -> str:
     """Return the kernel's text with its constants and the array's numbers of cells and muon detectors."""
-    constants = {
-        "soft_m": model.SOFT_M,
-        "electron_g_ref": model.ELECTRON_G_REF,
-        "muon_g_ref": model.MUON_G_REF,
-        "muon_level_to_ln_n": model.MUON_LEVEL_TO_LN_N,
-        "muon_shape_size_ref": model.MUON_SHAPE_SIZE_REF,
-        "muon_shape_sec_ref": model.MUON_SHAPE_SEC_REF,
-        "muon_shape_low": model.MUON_SHAPE_RANGE[0],
-        "muon_shape_high": model.MUON_SHAPE_RANGE[1],
-        "lg_e": LG_E,
-    }
-    spaces = {"response": response._asdict(), "recipe": RECIPE._asdict(), "model": constants}
+    spaces = {"response": response._asdict(), "recipe": RECIPE._asdict()}
     head = []
     for space, values in spaces.items():
         lines = [f"constexpr float {name} = {value:.9e}f;" for name, value in values.items()]
         head.append(f"namespace {space} {{ {' '.join(lines)} }}")
     body = Path(__file__).with_name("kernel.cu").read_text(encoding="utf-8")
+    start, body = body.split("// STATION MODEL\n")
     sizes = f"const int N_E = {array.n_cells}, N_M = {array.n_muon_detectors};"
-    return "\n".join([*head, record_in_c(), f"#define WARPS {WARPS}", sizes, body])
+    return "\n".join([*head, record_in_c(), f"#define WARPS {WARPS}", sizes, start, in_c(), body])
 
 
 @lru_cache(maxsize=4)

@@ -1,7 +1,8 @@
 // The lateral fits on a GPU: one warp fits one event, with the steps told in fit.py.
 //
 // Lanes share the stations; sums go through warp shuffles, so all lanes hold the same totals and take the same branches.
-// gpu.py puts the constants (namespaces response, recipe, model) and the record RawFit in front of this text and compiles it at run time.
+// gpu.py puts constants (namespaces response and recipe) and the record RawFit in front of this text, the station model
+// where it is marked, and compiles it at run time.
 // Compiled as plain C++ (LANES = 1) it runs on a CPU, which is how its numbers are tested without a GPU.
 
 #ifdef __CUDACC__
@@ -42,62 +43,31 @@ struct Stations {
 
 struct Axis { float u, v; };
 
-ON_DEVICE float distance(float x, float y, const float *p, Axis axis) {
-    float dx = x - p[0], dy = y - p[1], along = dx * axis.u + dy * axis.v;
-    return sqrtf(fmaxf(dx * dx + dy * dy - along * along, 0.f) + model::soft_m * model::soft_m);
-}
-
-ON_DEVICE float electron_density(float r, float level, float age) {
-    float x = r * (1.f / 40.f), log_x = logf(x), log_1x = logf(1.f + x);
-    return expf(level + age * (log_x + log_1x - model::electron_g_ref) - 1.5f * log_x - 3.6f * log_1x);
-}
-
-ON_DEVICE float muon_density(float r, float level, float shape) {
-    float y = r * (1.f / 420.f), log_y = logf(y), log_1y = logf(1.f + y);
-    return expf(level + shape * (log_y + log_1y - model::muon_g_ref) - 2.f * log_y - 4.5f * log_1y);
-}
-
-ON_DEVICE float correction(float r) {
-    return response::gamma_fraction + response::core_excess * expf(-r / response::core_excess_scale_m);
-}
-
-// Half deviance of one station, and the weight that counts: a saturated one is a lower limit.
-ON_DEVICE float half_deviance(float s, float mu, float full, float weight, float *counted) {
-    *counted = full > 0.f && s < mu ? 0.f : weight;
-    return *counted * (s * logf(fmaxf(s, 1e-12f) / mu) - (s - mu));
-}
+// STATION MODEL
+ON_DEVICE float distance(float x, float y, const float *p, Axis axis) { return distance(x - p[0], y - p[1], axis.u, axis.v); }
 
 ON_DEVICE void freeze_electron(Scratch &z, Stations st, Axis axis, const float *p, const float *q, int lane) {
-    using namespace response;
     EACH(k, N_E) {
-        float r = distance(st.x[k], st.y[k], p, axis), area = z.projected[k], a = correction(r);
-        float n_e = area * electron_density(r, p[2], p[3]), n_m = area * muon_density(r, q[0], q[1]);
-        float share = 1.f - lost_share * expf(-n_e - n_m);
-        float mean = n_e * a * share + n_m + electron_strays;
-        float variance = electron_dispersion * n_e * a * a + muon_in_electron_dispersion * n_m
-                         + electron_dispersion * electron_strays;
-        float live = area > 0.f ? 1.f : 0.f;
-        z.kept[k] = area * share;
-        z.background[k] = (n_m + electron_strays) * live;
-        z.weight[k] = live * mean / variance;
+        float r = distance(st.x[k], st.y[k], p, axis);
+        const auto [kept, background, weight] =
+            electron_frozen(z.projected[k], r, electron_density(r, p[2], p[3]), muon_density(r, q[0], q[1]));
+        z.kept[k] = kept;
+        z.background[k] = background;
+        z.weight[k] = weight;
     }
     SYNCHRONISE;
 }
 
 ON_DEVICE void freeze_muon(Scratch &z, Stations st, Axis axis, const float *p, const float *q, int lane) {
-    using namespace response;
     EACH(k, N_M) {
-        float r = distance(st.x_m[k], st.y_m[k], p, axis), y = r * (1.f / 420.f);
-        float log_y = logf(y), log_1y = logf(1.f + y);
-        float g = log_y + log_1y - model::muon_g_ref, base = -2.f * log_y - 4.5f * log_1y;
-        float n_m = z.m_area[k] * expf(q[0] + q[1] * g + base);
-        float punch = z.m_area[k] * electron_density(r, p[2], p[3]) * punch_through * expf(-r / punch_through_scale_m);
-        float unsure = punch_through_uncertainty * punch;
-        float variance = muon_dispersion * (n_m + muon_strays) + punch_through_dispersion * punch + unsure * unsure;
+        float r = distance(st.x_m[k], st.y_m[k], p, axis);
+        const auto [g, base] = muon_shape(r);
+        const auto [background, weight] =
+            muon_frozen(z.m_area[k], r, electron_density(r, p[2], p[3]), muon_density(r, q[0], q[1]));
         z.m_g[k] = g;
         z.m_base[k] = base;
-        z.m_background[k] = punch + muon_strays;
-        z.m_weight[k] = (n_m + punch + muon_strays) / variance;
+        z.m_background[k] = background;
+        z.m_weight[k] = weight;
     }
     SYNCHRONISE;
 }
@@ -112,43 +82,31 @@ struct Electrons {
     static ON_DEVICE void terms(const Scratch &z, Stations st, Axis axis, const float *p, float *out, int lane) {
         for (int i = 0; i < N_TERMS; i++) out[i] = 0.f;
         EACH(k, N_E) {
-            float dx = st.x[k] - p[0], dy = st.y[k] - p[1], along = dx * axis.u + dy * axis.v;
-            float r = sqrtf(fmaxf(dx * dx + dy * dy - along * along, 0.f) + model::soft_m * model::soft_m);
-            float x = r * (1.f / 40.f), log_x = logf(x), log_1x = logf(1.f + x);
-            float g = log_x + log_1x - model::electron_g_ref;
-            float excess = response::core_excess * expf(-r / response::core_excess_scale_m);
-            float a = response::gamma_fraction + excess;
-            float m = z.kept[k] * expf(p[2] + p[3] * g - 1.5f * log_x - 3.6f * log_1x) * a;
-            float mu = m + z.background[k] + 1e-12f, w;
-            float near = 1.f / r, far = 1.f / (40.f + r), scale = 1.f / response::core_excess_scale_m, steep = excess * scale / a;
-            float slope = (p[3] - 1.5f) * near + (p[3] - 3.6f) * far - steep;
-            float bend = steep * (scale - steep) - (p[3] - 1.5f) * near * near - (p[3] - 3.6f) * far * far;
-            float r_x = (along * axis.u - dx) * near, r_y = (along * axis.v - dy) * near;
-            out[0] += half_deviance(z.signal[k], mu, z.full[k], z.weight[k], &w);
-            float d[4] = {slope * r_x, slope * r_y, 1.f, g};
-            float pull = w * (z.signal[k] - mu) * m / mu, info = w * m * m / mu;
+            const auto [half, pull, info, by_x, by_y, g, c_xx, c_xy, c_yy, c_xs, c_ys] =
+                electron_terms(st.x[k] - p[0], st.y[k] - p[1], axis.u, axis.v, z.signal[k], z.full[k], z.kept[k],
+                               z.background[k], z.weight[k], p[2], p[3]);
+            float d[4] = {by_x, by_y, 1.f, g};
+            out[0] += half;
             for (int i = 0, t = 5; i < 4; i++) {
                 out[1 + i] -= pull * d[i];
                 for (int j = 0; j <= i; j++, t++) out[t] += info * d[i] * d[j];
             }
-            float around = slope * near, ahead = bend - around;
-            out[15] -= pull * (ahead * r_x * r_x + around * (1.f - axis.u * axis.u));
-            out[16] -= pull * (ahead * r_x * r_y - around * axis.u * axis.v);
-            out[17] -= pull * (ahead * r_y * r_y + around * (1.f - axis.v * axis.v));
-            out[21] -= pull * (near + far) * r_x;
-            out[22] -= pull * (near + far) * r_y;
+            out[15] -= c_xx;
+            out[16] -= c_xy;
+            out[17] -= c_yy;
+            out[21] -= c_xs;
+            out[22] -= c_ys;
         }
         for (int i = 0; i < N_TERMS; i++) out[i] = total(out[i]);
-        float core = 1.f / (response::core_spread_m * response::core_spread_m);
-        float spread = 1.f / (response::age_spread * response::age_spread), older = p[3] - response::age_mean;
-        out[0] += 0.5f * core * (p[0] * p[0] + p[1] * p[1]) + 0.5f * spread * older * older - 0.5f * p[2];
+        const auto [prior, by_age, core, precision] = electron_prior(p[0], p[1], p[2], p[3]);
+        out[0] += prior;
         out[1] += core * p[0];
         out[2] += core * p[1];
         out[3] -= 0.5f;
-        out[4] += spread * older;
+        out[4] += by_age;
         out[5] += core;
         out[7] += core;
-        out[14] += spread;
+        out[14] += precision;
         for (int t = 5; t < 15; t++) out[t + 10] += out[t];
     }
 };
@@ -163,10 +121,9 @@ struct Muons {
     static ON_DEVICE void terms(const Scratch &z, Stations, Axis, const float *q, float *out, int lane) {
         for (int i = 0; i < N_TERMS; i++) out[i] = 0.f;
         EACH(k, N_M) {
-            float m = z.m_area[k] * expf(q[0] + q[1] * z.m_g[k] + z.m_base[k]);
-            float mu = m + z.m_background[k] + 1e-12f, w;
-            out[0] += half_deviance(z.m_signal[k], mu, z.m_full[k], z.m_weight[k], &w);
-            float pull = w * (z.m_signal[k] - mu) * m / mu, info = w * m * m / mu;
+            const auto [half, pull, info] = muon_terms(z.m_signal[k], z.m_full[k], z.m_area[k], z.m_background[k],
+                                                       z.m_weight[k], z.m_g[k], z.m_base[k], q[0], q[1]);
+            out[0] += half;
             out[1] -= pull;
             out[2] -= pull * z.m_g[k];
             out[3] += info;
@@ -174,12 +131,11 @@ struct Muons {
             out[5] += info * z.m_g[k] * z.m_g[k];
         }
         for (int i = 0; i < 6; i++) out[i] = total(out[i]);
-        float spread = 1.f / (response::muon_shape_spread * response::muon_shape_spread);
-        float wider = q[1] - z.shape_mean;
-        out[0] += 0.5f * spread * wider * wider - 0.5f * q[0];
+        const auto [prior, by_shape, precision] = muon_prior(q[0], q[1], z.shape_mean);
+        out[0] += prior;
         out[1] -= 0.5f;
-        out[2] += spread * wider;
-        out[5] += spread;
+        out[2] += by_shape;
+        out[5] += precision;
     }
 };
 
@@ -272,27 +228,24 @@ ON_DEVICE void start(Scratch &z, Stations st, Axis axis, float cosine, float *p,
         expected += muon_density(r, 0.f, response::muon_shape_mean) * z.m_area[k];
     }
     q[0] = logf((total(counted) + 0.5f) / (total(expected) + 1e-6f));
-    float lg_n_mu = (q[0] + model::muon_level_to_ln_n) * model::lg_e;
-    q[1] = response::muon_shape_mean + response::muon_shape_size * (lg_n_mu - model::muon_shape_size_ref)
-           + response::muon_shape_inclination * (1.f / cosine - model::muon_shape_sec_ref);
-    q[1] = fminf(fmaxf(q[1], model::muon_shape_low), model::muon_shape_high);
+    q[1] = muon_shape_mean(q[0], cosine);
     z.shape_mean = q[1];
     SYNCHRONISE;
     const float ages[3] = {recipe::young, recipe::middle, recipe::old};
     float best = INFINITY;
     for (int n = 0; n < 3; n++) {
-        float shown = 0.f, value = 0.f, counts;
+        float shown = 0.f, value = 0.f;
         EACH(k, N_E) {
             float r = distance(st.x[k], st.y[k], p, axis);
-            shown += z.projected[k] * correction(r) * electron_density(r, 0.f, ages[n]);
+            shown += z.projected[k] * energy_correction(r) * electron_density(r, 0.f, ages[n]);
         }
         float level = logf(signal / (total(shown) + 1e-20f));
         EACH(k, N_E) {
             if (z.projected[k] <= 0.f) continue;
-            float r = distance(st.x[k], st.y[k], p, axis), a = correction(r);
+            float r = distance(st.x[k], st.y[k], p, axis), a = energy_correction(r);
             float mu = z.projected[k] * (a * electron_density(r, level, ages[n]) + muon_density(r, q[0], q[1]))
                        + response::electron_strays;
-            value += half_deviance(z.signal[k], mu, z.full[k], 1.f / (response::electron_dispersion * a), &counts);
+            value += half_deviance(z.signal[k], mu, z.full[k], 1.f / (response::electron_dispersion * a)).value;
         }
         value = total(value);
         if (value < best) {

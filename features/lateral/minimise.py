@@ -7,25 +7,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from features.bounds import LG_E
 from features.lateral.constants import Response
 from features.lateral.cpu_model import (
-    G_E,
     HALF,
     ONE,
-    R0_E,
-    TINY,
     ZERO,
     Electrons,
     Muons,
     Places,
+    electron_shape,
     electron_terms,
+    energy_correction,
+    half_deviance,
     muon_density,
+    muon_shape_mean,
     muon_terms,
 )
-from features.lateral.model import MUON_LEVEL_TO_LN_N, MUON_SHAPE_RANGE, MUON_SHAPE_SEC_REF, MUON_SHAPE_SIZE_REF
 from features.lateral.options import Recipe
-from features.lateral.vector_math import FAST, f32, full_vectors, vexp, vln
+from features.lateral.vector_math import FAST, f32, full_vectors, vexp
 
 
 @njit(error_model="numpy", forceinline=True)
@@ -151,9 +150,7 @@ def start_muon(res: Response, recipe: Recipe, r: Any, cosine: Any, m: Muons, q: 
         counted += signal[k] * far
         expected += muon_density(r[k], ZERO, shape) * area[k] * far
     q[0] = np.log(counted / expected)
-    mean = res.muon_shape_mean + res.muon_shape_size * ((q[0] + MUON_LEVEL_TO_LN_N) * LG_E - MUON_SHAPE_SIZE_REF)
-    mean += res.muon_shape_inclination * (1.0 / cosine - MUON_SHAPE_SEC_REF)
-    q[1] = min(max(mean, MUON_SHAPE_RANGE[0]), MUON_SHAPE_RANGE[1])
+    q[1] = muon_shape_mean(res, q[0], cosine)
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -171,11 +168,9 @@ def _start_age(
     wide = f32(res.electron_dispersion)
     value = ZERO
     for k in range(g.size):
-        mu = shown[k] * factor + background[k]
-        residual = signal[k] - mu
-        open_end = ZERO if (full[k] > ZERO and residual < ZERO) else ONE
         live = ONE if area[k] > ZERO else ZERO
-        value += live * open_end * (signal[k] * vln(max(signal[k], TINY) / mu) - residual) / (wide * correction[k])
+        half, _ = half_deviance(signal[k], shown[k] * factor + background[k], full[k], live / (wide * correction[k]))
+        value += half
     return np.log(factor), value
 
 
@@ -199,18 +194,14 @@ def start_electron(res: Response, recipe: Recipe, p: Any, q: Any, r: Any, e: Ele
     """Fill level and age of ``p``: the best of three ages at the centroid."""
     full_vectors()
     area, signal = e.projected, e.signal
-    far, peak, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(-1.0 / res.core_excess_scale_m)
     background, shown, correction, g, base = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
     strays, total = f32(res.electron_strays), HALF
     for k in range(r.size):
         background[k] = area[k] * muon_density(r[k], f32(q[0]), f32(q[1])) + strays
-        correction[k] = far + peak * vexp(r[k] * scale)
+        correction[k] = energy_correction(res, r[k])
         total += signal[k]
     for k in range(r.size):
-        x = r[k] * R0_E
-        log_x, log_1x = vln(x), vln(ONE + x)
-        g[k] = log_x + log_1x - G_E
-        base[k] = -f32(1.5) * log_x - f32(3.6) * log_1x
+        g[k], base[k] = electron_shape(r[k])
     best = np.inf
     for age in (recipe.young, recipe.middle, recipe.old):
         level, value = _start_age(res, f32(age), e, total, shown, correction, background, g, base)

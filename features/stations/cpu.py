@@ -12,7 +12,7 @@ from features.events import Events
 from features.lateral.constants import Response
 from features.lateral.cpu_model import radii
 from features.lateral.fit import RawFit
-from features.lateral.model import MUON_G_REF
+from features.lateral.station import MUON_G_REF
 from features.lateral.vector_math import f32, full_vectors
 from features.stations.kernel import N_LCM, N_RINGS, add_pattern, add_rings, deviance, expect, muon_sums, total_of
 from features.stations.sums import CHANNELS, PATTERN, PLAIN, Sums

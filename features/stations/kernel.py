@@ -12,7 +12,16 @@ import numpy as np
 from numba import njit
 
 from features.lateral.constants import Response
-from features.lateral.cpu_model import ONE, TINY, ZERO, electron_density, muon_density
+from features.lateral.cpu_model import (
+    ONE,
+    TINY,
+    ZERO,
+    electron_density,
+    electron_expected,
+    half_deviance,
+    muon_density,
+    punch_through,
+)
 from features.lateral.vector_math import FAST, f32, full_vectors, vexp, vln
 from features.stations import tail
 from features.stations.sums import FAR_M, LCM_RINGS_M, MAX_DEVIATE, OUTER_M, RINGS_M, SHAPE_FROM_M
@@ -31,29 +40,24 @@ def expect(res: Response, fit: Any, r: Any, area_e: Any, area_m: Any, planes: An
     """Fill densities, the e/gamma channel's expectation and variance, punch-through, the muon channel's expectation."""
     full_vectors()
     electrons, muons, mean_e, var_e, punch, mean_m = planes[0], planes[1], planes[2], planes[3], planes[4], planes[5]
-    far, peak, scale = f32(res.gamma_fraction), f32(res.core_excess), f32(-1.0 / res.core_excess_scale_m)
-    lost, strays, strays_m = f32(res.lost_share), f32(res.electron_strays), f32(res.muon_strays)
-    wide, narrow = f32(res.electron_dispersion), f32(res.muon_in_electron_dispersion)
-    share, punch_scale = f32(res.punch_through), f32(-1.0 / res.punch_through_scale_m)
+    strays = f32(res.muon_strays)
     level, age, level_m, shape = fit.electron[2], fit.electron[3], fit.muon[0], fit.muon[1]
     for k in range(r.size):
         electrons[k] = electron_density(r[k], level, age)
         muons[k] = muon_density(r[k], level_m, shape)
     for k in range(r.size):
-        n_e, n_m = area_e[k] * electrons[k], area_e[k] * muons[k]
-        a = far + peak * vexp(r[k] * scale)
         live = ONE if area_e[k] > ZERO else ZERO
-        mean_e[k] = (n_e * a * (ONE - lost * vexp(-n_e - n_m)) + n_m + strays) * live
+        mean, _, _ = electron_expected(res, area_e[k], r[k], electrons[k], muons[k])
+        mean_e[k] = mean * live
     for k in range(r.size):
-        n_e, n_m = area_e[k] * electrons[k], area_e[k] * muons[k]
-        a = far + peak * vexp(r[k] * scale)
         live = ONE if area_e[k] > ZERO else ZERO
-        var_e[k] = (wide * n_e * a * a + narrow * n_m + wide * strays) * live
+        _, variance, _ = electron_expected(res, area_e[k], r[k], electrons[k], muons[k])
+        var_e[k] = variance * live
     for k in range(r.size):
-        punch[k] = area_m[k] * electrons[k] * share * vexp(r[k] * punch_scale)
+        punch[k] = punch_through(res, area_m[k], r[k], electrons[k])
     for k in range(r.size):
         live = ONE if area_m[k] > ZERO else ZERO
-        mean_m[k] = area_m[k] * muons[k] + punch[k] + strays_m * live
+        mean_m[k] = area_m[k] * muons[k] + punch[k] + strays * live
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -61,11 +65,9 @@ def deviance(signal: Any, mean: Any, variance: Any, limit: Any, out: Any) -> Non
     """Fill half the deviance per station; stations at the limit say nothing once the expectation exceeds it."""
     full_vectors()
     for k in range(signal.size):
-        mu = mean[k] + TINY
-        residual = signal[k] - mu
-        counted = ZERO if (signal[k] >= limit and residual < ZERO) or variance[k] <= ZERO else ONE
-        weight = counted * mean[k] / max(variance[k], TINY)
-        out[k] = weight * (signal[k] * vln(max(signal[k], TINY) / mu) - residual)
+        full = ONE if signal[k] >= limit else ZERO
+        weight = mean[k] / max(variance[k], TINY) if variance[k] > ZERO else ZERO
+        out[k], _ = half_deviance(signal[k], mean[k] + TINY, full, weight)
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)

@@ -64,10 +64,10 @@ def sum_reference(events: Events, fit: RawFit) -> Sums:
     measured = frame.measured
     sums: Sums = {"fitted": frame.fitted}
     mean, weight = frame.electron_expected + 1e-12, frame.electron_frozen.weight
-    value, _, _ = half_deviance(measured.electron, mean, measured.electron_saturated, weight, xp)
+    value, _ = half_deviance(measured.electron, mean, measured.electron_saturated, weight, xp)
     sums["deviance_e"] = xp.sum(value, axis=1)
     mean, weight = frame.muon_expected + 1e-12, frame.muon_frozen.weight
-    value, _, _ = half_deviance(measured.muon, mean, measured.muon_saturated, weight, xp)
+    value, _ = half_deviance(measured.muon, mean, measured.muon_saturated, weight, xp)
     sums["deviance_mu"], sums["deviance_mu_max"] = xp.sum(value, axis=1), xp.max(value, axis=1)
     far = xp.astype(frame.r_m > FAR_M, xp.float32)
     sums.update(_far(events, frame, far))

@@ -81,7 +81,7 @@ class Oracle:
     def electron_value(self, *p) -> float:
         response, measured, frozen = self.response, self.measured, self.electron_frozen
         mu = self.electron_mean(p) + frozen.background + 1e-12
-        value, _, _ = half_deviance(measured.electron, mu, measured.electron_saturated, frozen.weight, self.xp)
+        value, _ = half_deviance(measured.electron, mu, measured.electron_saturated, frozen.weight, self.xp)
         core = (p[0] ** 2 + p[1] ** 2) / response.core_spread_m**2
         age = ((p[3] - response.age_mean) / response.age_spread) ** 2
         return float(value.sum() + 0.5 * (core + age - p[2]))
@@ -89,7 +89,7 @@ class Oracle:
     def muon_value(self, *q) -> float:
         measured, frozen = self.measured, self.muon_frozen
         mu = self.muon_mean(q) + frozen.background + 1e-12
-        value, _, _ = half_deviance(measured.muon, mu, measured.muon_saturated, frozen.weight, self.xp)
+        value, _ = half_deviance(measured.muon, mu, measured.muon_saturated, frozen.weight, self.xp)
         return float(value.sum() + 0.5 * (((q[1] - self.shape_mean) / self.response.muon_shape_spread) ** 2 - q[0]))
 
     def fisher(self, channel: str, p) -> np.ndarray:
@@ -101,7 +101,7 @@ class Oracle:
         steps = np.array([1e-3, 1e-3, 1e-4, 1e-4] if electron else [1e-4, 1e-4])
         slopes = [(mean_of(p + step) - mean_of(p - step)) / (2 * step.sum()) for step in np.diag(steps)]
         mu = mean_of(p) + frozen.background + 1e-12
-        _, _, counted = half_deviance(signal, mu, saturated, frozen.weight, self.xp)
+        _, counted = half_deviance(signal, mu, saturated, frozen.weight, self.xp)
         weight = counted / mu
         priors = _precisions(self.response)[channel]
         return np.array([[np.sum(weight * a * b) for a in slopes] for b in slopes]) + np.diag(priors)

@@ -11,7 +11,6 @@ from features.lateral.constants import PUBLISHED
 from features.lateral.cpu import fit_fused
 from features.lateral.cpu_model import Electrons, Muons, Places, electron_terms, muon_terms
 from features.lateral.model import (
-    MUON_G_REF,
     distances,
     electron_density,
     freeze_electron,
@@ -19,7 +18,7 @@ from features.lateral.model import (
     muon_density,
     signals,
 )
-from showers.lateral import MUON_R0_M
+from features.lateral.translate import on_arrays
 
 XP = namespace("cpu")
 N = 30
@@ -44,8 +43,7 @@ def channels(drawn):
     electrons = electron_density(r_m, raw.electron[2][:, None], raw.electron[3][:, None], XP)
     muons = muon_density(r_m, raw.muon[0][:, None], raw.muon[1][:, None], XP)
     frozen, frozen_m = (freeze(measured, r_m, electrons, muons, XP) for freeze in (freeze_electron, freeze_muon))
-    y = r_m / np.float32(MUON_R0_M)
-    g, base = np.log(y) + np.log1p(y) - np.float32(MUON_G_REF), -2 * np.log(y) - np.float32(4.5) * np.log1p(y)
+    g, base = on_arrays(XP).muon_shape(r_m)
     places = Places(np.arange(here.x_m.size), here.x_m, here.y_m, here.electron_area_m2)
     found = []
     for k in range(N):

@@ -34,7 +34,7 @@ def test_nvrtc_compiles_the_kernel():
 def test_every_output_of_the_kernel_as_plain_cpp_agrees_with_the_cpu(draw, tmp_path, lg_ne):
     source, library = tmp_path / "kernel.cpp", tmp_path / "kernel.so"
     source.write_text(kernel_source(PUBLISHED))
-    subprocess.run(["g++", "-O2", "-std=c++14", "-shared", "-fPIC", "-o", library, source], check=True)
+    subprocess.run(["g++", "-O2", "-std=c++17", "-shared", "-fPIC", "-o", library, source], check=True)
     events = draw(N, seed=4, lg_ne=lg_ne).events(XP)
     ours, fused = _fit_by(ctypes.CDLL(str(library)), events), fit_fused(events)
     fitted = ~np.isnan(fused.electron[0])

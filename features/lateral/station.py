@@ -1,0 +1,253 @@
+"""The station model, written once: expected signals, their derivatives, what is frozen, priors and the shape law.
+
+Signals are counted in particles: y = deposit * cos(zenith) / (mean deposit of one particle). Per station
+
+    electron channel   mu = A t exp(L + s (G - G_ref) - 1.5 ln x - 3.6 ln(1 + x)) a(r) + background,
+                       x = r / 40 m, G = ln x + ln(1 + x), G_ref = G at 50 m,
+    muon channel       mu = A t exp(M + s_mu (G' - G'_ref) - 2 ln y - 4.5 ln(1 + y)) + background,
+                       y = r / 420 m, G'_ref at 100 m,
+
+with A the projected area, a(r) the lateral energy correction, t the share of the deposit above the threshold.
+L and M are log densities at a pivot radius: hardly correlated with the shapes, and no Gamma function is needed
+while fitting.
+
+Quasi-likelihood (R. W. M. Wedderburn, Biometrika 61 (1974) 439): with a variance phi mu, half the deviance is
+F = sum (1/phi) [y ln(y/mu) - (y - mu)]; its gradient is unbiased whatever phi, and its minimum is efficient where
+phi mu is the true variance, here that of a compound Poisson process. phi, t and the background of the other particle
+are frozen at an earlier estimate, so that F is a fixed function of the parameters.
+
+Each function is about one station and plain arithmetic of numbers, as it stands for float64. The module
+:mod:`features.lateral.translate` makes functions on arrays, compiled float32 functions and C of it, and therefore
+allows nothing but assignments, a return, arithmetic, the constants and functions here, and fields of ``res``, the
+:class:`~features.lateral.constants.Response`.
+"""
+
+from __future__ import annotations
+
+import math
+from math import exp, log, sqrt
+from typing import Any
+
+from features.bounds import LG_E as LG_E
+from features.lateral.constants import Response
+from showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MUON_R0_M, muon_normalisation
+
+ELECTRON_PIVOT_M = 50.0
+MUON_PIVOT_M = 100.0
+ELECTRON_G_REF = math.log(ELECTRON_PIVOT_M / ELECTRON_R0_M) + math.log1p(ELECTRON_PIVOT_M / ELECTRON_R0_M)
+MUON_G_REF = math.log(MUON_PIVOT_M / MUON_R0_M) + math.log1p(MUON_PIVOT_M / MUON_R0_M)
+MUON_ALPHA, MUON_BETA = 2.0, 4.5
+SOFT_M = 0.6
+"""Added in quadrature to distances: the rms extent of a detector about its centre (0.5 m of 1.57 m2, 0.7 m of 3.14 m2).
+
+The density stays finite on the axis, and smooth, as a minimisation needs it.
+"""
+TINY = 1e-12
+MUON_SHAPE_SIZE_REF, MUON_SHAPE_SEC_REF = 4.5, 1.035
+"""Size (lg N_mu) and sec(zenith) at which the prior's mean shape is quoted."""
+MUON_SHAPE_LOW, MUON_SHAPE_HIGH = 0.9, 1.7
+_TYPICAL_SHAPE = 1.3
+MUON_LEVEL_TO_LN_N = -_TYPICAL_SHAPE * MUON_G_REF - math.log(float(muon_normalisation(_TYPICAL_SHAPE)))
+"""ln N_mu minus the level M at a typical shape."""
+
+
+def maximum(a: Any, b: Any) -> Any:
+    return max(a, b)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    return min(a, b)
+
+
+def positive(x: Any) -> Any:
+    """Return 1 where x > 0, else 0."""
+    return 1.0 if x > 0.0 else 0.0
+
+
+def decay(x: Any) -> Any:
+    """Return exp(-x) for x >= 0."""
+    return exp(-x)
+
+
+def distance(dx: Any, dy: Any, u: Any, v: Any) -> Any:
+    """Return the distance (softened) from an axis of horizontal direction (u, v) through the core, m."""
+    along = dx * u + dy * v
+    return sqrt(maximum(dx * dx + dy * dy - along * along, 0.0) + SOFT_M * SOFT_M)
+
+
+def electron_shape(r: Any) -> Any:
+    """Return how ln(density) of electrons grows with the age, and what it is at level and age 0."""
+    x = r * (1.0 / ELECTRON_R0_M)
+    log_x = log(x)
+    log_1x = log(1.0 + x)
+    g = log_x + log_1x - ELECTRON_G_REF
+    base = -ELECTRON_ALPHA * log_x - ELECTRON_BETA * log_1x
+    return g, base
+
+
+def muon_shape(r: Any) -> Any:
+    """Return how ln(density) of muons grows with s_mu, and what it is at level and s_mu 0."""
+    y = r * (1.0 / MUON_R0_M)
+    log_y = log(y)
+    log_1y = log(1.0 + y)
+    g = log_y + log_1y - MUON_G_REF
+    base = -MUON_ALPHA * log_y - MUON_BETA * log_1y
+    return g, base
+
+
+def electron_density(r: Any, level: Any, age: Any) -> Any:
+    """Return electrons per m2; ``level`` is ln rho at the pivot without the fixed exponents."""
+    g, base = electron_shape(r)
+    return exp(level + age * g + base)
+
+
+def muon_density(r: Any, level: Any, shape: Any) -> Any:
+    """Return muons per m2."""
+    g, base = muon_shape(r)
+    return exp(level + shape * g + base)
+
+
+def energy_correction(res: Response, r: Any) -> Any:
+    """Return a(r): deposit per electron at distance r in units of a single electron's."""
+    return res.gamma_fraction + res.core_excess * decay(r * (1.0 / res.core_excess_scale_m))
+
+
+def electron_expected(res: Response, area: Any, r: Any, electrons: Any, muons: Any) -> Any:
+    """Return mean and variance of an e/gamma signal at densities of both particles, and t."""
+    n_e = area * electrons
+    n_m = area * muons
+    a = energy_correction(res, r)
+    share = 1.0 - res.lost_share * decay(n_e + n_m)
+    mean = n_e * a * share + n_m + res.electron_strays
+    wide = res.electron_dispersion
+    variance = wide * n_e * a * a + res.muon_in_electron_dispersion * n_m + wide * res.electron_strays
+    return mean, variance, share
+
+
+def electron_frozen(res: Response, area: Any, r: Any, electrons: Any, muons: Any) -> Any:
+    """Freeze the e/gamma channel at densities of both particles: A t, background and weight 1/phi."""
+    mean, variance, share = electron_expected(res, area, r, electrons, muons)
+    live = positive(area)
+    kept = area * share
+    background = (area * muons + res.electron_strays) * live
+    weight = live * mean / variance
+    return kept, background, weight
+
+
+def punch_through(res: Response, area: Any, r: Any, electrons: Any) -> Any:
+    """Return the expected signal of electrons in a muon detector."""
+    return area * electrons * res.punch_through * decay(r * (1.0 / res.punch_through_scale_m))
+
+
+def muon_frozen(res: Response, area: Any, r: Any, electrons: Any, muons: Any) -> Any:
+    """Freeze the muon channel: punch-through as background with its own uncertainty, and weight."""
+    n_m = area * muons
+    punch = punch_through(res, area, r, electrons)
+    live = positive(area)
+    unsure = res.punch_through_uncertainty * punch
+    variance = res.muon_dispersion * (n_m + res.muon_strays) + res.punch_through_dispersion * punch + unsure * unsure
+    background = (punch + res.muon_strays) * live
+    weight = live * (n_m + punch + res.muon_strays) / variance
+    return background, weight
+
+
+def half_deviance(s: Any, mu: Any, full: Any, weight: Any) -> Any:
+    """Return half the deviance and the weight that counts.
+
+    A saturated station (``full`` 1) is a lower limit: it says nothing once the expectation exceeds it.
+    """
+    residual = s - mu
+    counted = weight * (1.0 - positive(full) * positive(-residual))
+    value = counted * (s * log(maximum(s, TINY) * (1.0 / mu)) - residual)
+    return value, counted
+
+
+def electron_terms(
+    res: Response, dx: Any, dy: Any, u: Any, v: Any, s: Any, full: Any,
+    kept: Any, background: Any, weight: Any, level: Any, age: Any,
+) -> Any:  # fmt: skip
+    """Return what an e/gamma station adds to F and its derivatives.
+
+    Half the deviance; pull and information of ln(signal); derivatives of ln(signal) by core x, core y and s (that by L
+    is 1); the pull times its second derivatives by xx, xy, yy, xs and ys, which the Hessian has beyond Fisher's matrix.
+    """
+    along = dx * u + dy * v
+    r = distance(dx, dy, u, v)
+    g, base = electron_shape(r)
+    scale = 1.0 / res.core_excess_scale_m
+    excess = res.core_excess * decay(r * scale)
+    a = res.gamma_fraction + excess
+    m = kept * exp(level + age * g + base) * a
+    mu = m + background + TINY
+    value, counted = half_deviance(s, mu, full, weight)
+    per_mu = 1.0 / mu
+    pull = counted * (s - mu) * m * per_mu
+    info = counted * m * m * per_mu
+    per_r = 1.0 / r
+    outer = ELECTRON_R0_M + r
+    # One division for two quotients.
+    both = 1.0 / (outer * a)
+    per_outer = both * a
+    steep = both * outer * excess * scale
+    inner_slope = (age - ELECTRON_ALPHA) * per_r
+    outer_slope = (age - ELECTRON_BETA) * per_outer
+    slope = inner_slope + outer_slope - steep
+    bend = steep * (scale - steep) - inner_slope * per_r - outer_slope * per_outer
+    r_x = (along * u - dx) * per_r
+    r_y = (along * v - dy) * per_r
+    by_x = slope * r_x
+    by_y = slope * r_y
+    around = slope * per_r * pull
+    ahead = bend * pull - around
+    sharp = (per_r + per_outer) * pull
+    c_xx = ahead * r_x * r_x + around * (1.0 - u * u)
+    c_xy = ahead * r_x * r_y - around * u * v
+    c_yy = ahead * r_y * r_y + around * (1.0 - v * v)
+    c_xs = sharp * r_x
+    c_ys = sharp * r_y
+    return value, pull, info, by_x, by_y, g, c_xx, c_xy, c_yy, c_xs, c_ys
+
+
+def muon_terms(
+    s: Any, full: Any, area: Any, background: Any, weight: Any, g: Any, base: Any, level: Any, shape: Any
+) -> Any:
+    """Return half the deviance of a muon station, pull and information of ln(signal), whose derivatives are 1 and g."""
+    m = area * exp(level + shape * g + base)
+    mu = m + background + TINY
+    value, counted = half_deviance(s, mu, full, weight)
+    per_mu = 1.0 / mu
+    pull = counted * (s - mu) * m * per_mu
+    info = counted * m * m * per_mu
+    return value, pull, info
+
+
+def electron_prior(res: Response, x: Any, y: Any, level: Any, age: Any) -> Any:
+    """Return the priors' part of F, its derivative by the age, and the precisions of core and age.
+
+    Half an event belongs to it, as in Jeffreys' prior of a Poisson mean: F - level/2. It keeps a shower without
+    particles finite and makes the logarithm of the size nearly unbiased: without it, ln N is too small by
+    1/(2 information) on average.
+    """
+    core = 1.0 / (res.core_spread_m * res.core_spread_m)
+    precision = 1.0 / (res.age_spread * res.age_spread)
+    age_gap = age - res.age_mean
+    value = 0.5 * core * (x * x + y * y) + 0.5 * precision * age_gap * age_gap - 0.5 * level
+    by_age = precision * age_gap
+    return value, by_age, core, precision
+
+
+def muon_prior(res: Response, level: Any, shape: Any, mean: Any) -> Any:
+    """Return the priors' part of F, half an event included, its derivative by s_mu, and the precision of s_mu."""
+    precision = 1.0 / (res.muon_shape_spread * res.muon_shape_spread)
+    gap = shape - mean
+    value = 0.5 * precision * gap * gap - 0.5 * level
+    by_shape = precision * gap
+    return value, by_shape, precision
+
+
+def muon_shape_mean(res: Response, level: Any, cosine: Any) -> Any:
+    """Return the prior's mean of s_mu for a muon level and a zenith angle."""
+    lg_n_mu = (level + MUON_LEVEL_TO_LN_N) * LG_E
+    size = res.muon_shape_size * (lg_n_mu - MUON_SHAPE_SIZE_REF)
+    inclination = res.muon_shape_inclination * (1.0 / cosine - MUON_SHAPE_SEC_REF)
+    return minimum(maximum(res.muon_shape_mean + size + inclination, MUON_SHAPE_LOW), MUON_SHAPE_HIGH)

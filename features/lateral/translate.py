@@ -1,0 +1,148 @@
+"""The station model (:mod:`features.lateral.station`) on arrays of any library, compiled in float32, and in C."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from functools import lru_cache
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from features import bounds
+from features.lateral import station
+from features.lateral.vector_math import FAST, f32, vexp, vln
+
+PRIMITIVES = ("exp", "log", "sqrt", "maximum", "minimum", "positive", "decay")
+_C_PRIMITIVES = {"exp": "expf", "log": "logf", "sqrt": "sqrtf", "maximum": "fmaxf", "minimum": "fminf"}
+_C_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+
+
+def _formulas() -> list[ast.FunctionDef]:
+    """Return the model's functions without docstrings, in their order."""
+    tree = ast.parse(inspect.getsource(station))
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name not in PRIMITIVES]
+    for node in found:
+        node.body = [line for line in node.body if not isinstance(line, ast.Expr)]
+    return found
+
+
+def constants() -> dict[str, float]:
+    """Return the model's constants."""
+    return {name: value for name, value in vars(station).items() if isinstance(value, float)}
+
+
+@lru_cache
+def on_arrays(xp: ModuleType) -> Any:
+    """Return the model's functions for arrays of ``xp``, which broadcast."""
+
+    def filled(value: Any, like: Any) -> Any:
+        return xp.ones_like(like) * value
+
+    names = dict(vars(station))
+    names.update(
+        exp=xp.exp,
+        log=xp.log,
+        sqrt=xp.sqrt,
+        maximum=lambda a, b: xp.maximum(a, filled(b, a)),
+        minimum=lambda a, b: xp.minimum(a, filled(b, a)),
+        positive=lambda x: xp.astype(x > 0.0, x.dtype),
+        decay=lambda x: bounds.decay(x, xp),
+    )
+    for node in _formulas():
+        names[node.name] = FunctionType(getattr(station, node.name).__code__, names)
+    return SimpleNamespace(**{node.name: names[node.name] for node in _formulas()})
+
+
+class _SinglePrecision(ast.NodeTransformer):
+    """Numbers and constants of the detector as float32: Numba would compute in float64 otherwise."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        return _call("f32", node) if isinstance(node.value, float) else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return _call("f32", node)
+
+
+def _call(name: str, argument: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(name, ast.Load()), [argument], [])
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def _positive(x: Any) -> Any:
+    return f32(1.0) if x > f32(0.0) else f32(0.0)
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def _decay(x: Any) -> Any:
+    return vexp(-x)
+
+
+@lru_cache
+def compiled() -> Any:
+    """Return the model's functions compiled by Numba, to be inlined into the loops of the CPU kernel."""
+    names: dict[str, Any] = {name: f32(value) for name, value in constants().items()}
+    names.update(f32=f32, exp=vexp, log=vln, sqrt=np.sqrt, maximum=max, minimum=min, positive=_positive, decay=_decay)
+    for node in _formulas():
+        for argument in node.args.args:
+            argument.annotation = None
+        node.returns = None
+        body = ast.fix_missing_locations(_SinglePrecision().visit(ast.Module([node], [])))
+        exec(compile(body, station.__file__, "exec"), names)
+        names[node.name] = njit(fastmath=FAST, error_model="numpy", forceinline=True)(names[node.name])
+    return SimpleNamespace(**{node.name: names[node.name] for node in _formulas()})
+
+
+def in_c() -> str:
+    """Return constants (namespace ``model``) and functions as C++17 in float; ``res`` is the namespace ``response``."""
+    lines = [f"constexpr float {name} = {value:.9e}f;" for name, value in constants().items()]
+    return "\n".join([f"namespace model {{ {' '.join(lines)} }}", *(_function_in_c(node) for node in _formulas())])
+
+
+def _function_in_c(node: ast.FunctionDef) -> str:
+    arguments = ", ".join(f"float {argument.arg}" for argument in node.args.args if argument.arg != "res")
+    *lines, last = node.body
+    assert isinstance(last, ast.Return)
+    kind, head, result = "float", "", last.value
+    if isinstance(result, ast.Tuple):
+        names = [_in_c(name) for name in result.elts]
+        kind = f"{node.name}_result"
+        head = f"struct {kind} {{ float {', '.join(names)}; }};\n"
+        value = f"{{{', '.join(names)}}}"
+    else:
+        assert result is not None
+        value = _in_c(result)
+    body = "".join(f"    {_assignment_in_c(line)}\n" for line in lines)
+    return f"{head}ON_DEVICE {kind} {node.name}({arguments}) {{\n{body}    return {value};\n}}"
+
+
+def _assignment_in_c(line: ast.stmt) -> str:
+    assert isinstance(line, ast.Assign)
+    target = line.targets[0]
+    if isinstance(target, ast.Tuple):
+        return f"const auto [{', '.join(_in_c(name) for name in target.elts)}] = {_in_c(line.value)};"
+    return f"const float {_in_c(target)} = {_in_c(line.value)};"
+
+
+def _in_c(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(value=float(value)):
+            return f"{value!r}f"
+        case ast.Name(id=name):
+            return f"model::{name}" if name in constants() else name
+        case ast.Attribute(attr=name):
+            return f"response::{name}"
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return f"(-{_in_c(operand)})"
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _C_OPERATORS:
+            return f"({_in_c(left)} {_C_OPERATORS[type(operator)]} {_in_c(right)})"
+        case ast.Call(func=ast.Name(id="positive"), args=[x]):
+            return f"({_in_c(x)} > 0.f ? 1.f : 0.f)"
+        case ast.Call(func=ast.Name(id="decay"), args=[x]):
+            return f"expf(-{_in_c(x)})"
+        case ast.Call(func=ast.Name(id=name), args=arguments):
+            given = [_in_c(a) for a in arguments if not (isinstance(a, ast.Name) and a.id == "res")]
+            return f"{_C_PRIMITIVES.get(name, name)}({', '.join(given)})"
+    raise TypeError(f"{ast.unparse(node)!r} is not part of the station model's language")

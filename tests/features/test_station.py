@@ -1,0 +1,106 @@
+"""The station model is written once: arrays, compiled code and C give what the formulas give as they stand."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import inspect
+import shutil
+import subprocess
+
+import array_api_strict
+import numpy as np
+import pytest
+from numba import njit
+
+from features.device import namespace
+from features.lateral import station, translate
+from features.lateral.constants import PUBLISHED
+from features.lateral.gpu import kernel_source
+
+NAMES = [node.name for node in translate._formulas()]
+N = 40
+
+
+def _arguments(name):
+    """Return (n, arguments) values that make sense for any of the formulas, and whether ``res`` comes first."""
+    names = list(inspect.signature(getattr(station, name)).parameters)
+    rng = np.random.default_rng(len(name))
+    ranges = {"u": (-0.4, 0.4), "v": (-0.4, 0.4), "dx": (-90, 90), "dy": (-90, 90), "r": (0.6, 150), "full": (0, 1)}
+    ranges |= {"level": (-3, 3), "age": (0.5, 1.5), "shape": (0.9, 1.7), "cosine": (0.7, 1), "base": (-2, 2)}
+    values = np.stack([rng.uniform(*ranges.get(n, (0.05, 3.0)), N) for n in names if n != "res"], axis=1)
+    if "full" in names:
+        column = [n for n in names if n != "res"].index("full")
+        values[:, column] = values[:, column] > 0.5
+    return values.astype(np.float32), names[0] == "res"
+
+
+def _expected(name, values, with_response):
+    head = (PUBLISHED,) if with_response else ()
+    results = [getattr(station, name)(*head, *map(float, row)) for row in values]
+    return np.array([result if isinstance(result, tuple) else (result,) for result in results])
+
+
+def _assert_close(found, expected):
+    scale = np.abs(expected).max(axis=0) + 1e-3
+    assert (np.abs(found - expected) / scale).max() < 2e-5
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("xp", [namespace("cpu"), array_api_strict])
+def test_arrays(name, xp):
+    values, with_response = _arguments(name)
+    head = (PUBLISHED,) if with_response else ()
+    result = getattr(translate.on_arrays(xp), name)(*head, *(xp.asarray(np.ascontiguousarray(c)) for c in values.T))
+    results = result if isinstance(result, tuple) else (result,)
+    columns = [np.broadcast_to(np.asarray(column), N) for column in results]
+    assert all(column.dtype in (np.float32, np.float64) for column in columns)
+    _assert_close(np.stack(columns, axis=1), _expected(name, values, with_response))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled(name):
+    values, with_response = _arguments(name)
+    count = values.shape[1]
+    inner = getattr(translate.compiled(), name)
+    given = ", ".join([*(["PUBLISHED"] if with_response else []), *(f"row[{k}]" for k in range(count))])
+    space = {"inner": inner, "PUBLISHED": PUBLISHED}
+    exec(f"def call(row):\n    return inner({given})", space)
+    call = njit(error_model="numpy")(space["call"])
+    found = np.array([np.atleast_1d(call(row)) for row in values])
+    assert found.shape[0] == N
+    _assert_close(found, _expected(name, values, with_response))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """The C++ of the GPU kernel, with a door to each formula."""
+    doors = []
+    for name in NAMES:
+        values, with_response = _arguments(name)
+        outputs = _expected(name, values[:1], with_response).shape[1]
+        given = ", ".join(f"in[{k}]" for k in range(values.shape[1]))
+        doors.append(f'extern "C" void door_{name}(const float *in, float *out) {{')
+        doors.append(f"    const auto result = {name}({given});")
+        doors.append(f"    for (int k = 0; k < {outputs}; k++) out[k] = ((const float *)&result)[k];\n}}")
+    folder = tmp_path_factory.mktemp("station")
+    source, built = folder / "station.cpp", folder / "station.so"
+    source.write_text("\n".join([kernel_source(PUBLISHED), *doors]))
+    subprocess.run(["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-o", built, source], check=True)
+    return ctypes.CDLL(str(built))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("name", NAMES)
+def test_c(name, library):
+    values, with_response = _arguments(name)
+    expected = _expected(name, values, with_response)
+    found = np.zeros(expected.shape, np.float32)
+    for row, out in zip(values, found, strict=True):
+        getattr(library, f"door_{name}")(row.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p))
+    _assert_close(found, expected)
+
+
+def test_what_cannot_be_translated_is_refused():
+    with pytest.raises(TypeError, match="is not part of the station model's language"):
+        translate._in_c(ast.parse("x ** 2", mode="eval").body)
