@@ -262,14 +262,18 @@ def predict(
     out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz.")],
     device: DeviceOption = Device.auto,
     anyway: Annotated[bool, typer.Option("--anyway", help="Even if the feature code has changed since.")] = False,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
 ) -> None:
     """Predict new, unlabelled events with a finished run.
+
+    The models of a run are opened in a limited process of their own: their libraries' parsers can crash on a damaged
+    or hostile file. --trusted opens those of your own runs without it.
 
     Example: [bold]python cli.py predict --run runs/gamma --data data/gamma_test --out new.npz[/bold]
     """
     from stacking.output import predict_to_file
 
-    predictions = predict_to_file(run, data, out, device=device.value, anyway=anyway, bars=bar)
+    predictions = predict_to_file(run, data, out, device=device.value, anyway=anyway, trusted=trusted, bars=bar)
     for remark in predictions.remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     console.print(f"wrote {out}", soft_wrap=True)

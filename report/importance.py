@@ -10,7 +10,8 @@ import numpy as np
 from features.catalogue import CATALOGUE
 from features.table import FeatureTable, default_path
 from models.base import Batch, Learner
-from models.registry import LEARNERS, load
+from models.isolated import learners_of
+from models.registry import LEARNERS
 from models.saving import HEADER_FILE
 from report.run import Run
 from report.subject import Subject
@@ -50,10 +51,11 @@ def importances(subject: Subject) -> list[Importance]:
         return []
     best = min(entries, key=lambda row: row.get("log_loss") or np.inf)["name"]
     found = []
-    for row in entries:
-        learners = [load(learner_folder(run.sealed, row["name"], fold)) for fold in folds[row["name"]]]
-        shuffled = _shuffled(subject, learners[0], row) if row["name"] == best else {}
-        found.append(Importance(row["name"], _gain(learners), shuffled))
+    with learners_of(trusted=False) as load:
+        for row in entries:
+            learners = [load(learner_folder(run.sealed, row["name"], fold)) for fold in folds[row["name"]]]
+            shuffled = _shuffled(subject, learners[0], row) if row["name"] == best else {}
+            found.append(Importance(row["name"], _gain(learners), shuffled))
     return found
 
 

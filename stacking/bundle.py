@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from features.build import build_table
 from features.device import resolve_device
 from features.source import code_version as feature_code_version
-from models.registry import load as load_learner
+from models.isolated import learners_of
 from showers.checksums import Seal
 from showers.dataset import Dataset
 from showers.progress import Bars, silent
@@ -41,6 +41,8 @@ class Bundle:
     manifest: Mapping[str, Any]
     sealed: Seal
     """Checksums by which every file is compared before it is used."""
+    trusted: bool = False
+    """Whether the learners' model files are opened in this process: faster, but a damaged or hostile one can end it."""
 
     @property
     def task(self) -> Task:
@@ -97,7 +99,11 @@ class Bundle:
         fits: dict[str, np.ndarray] = {}
         n_fits = self.chain.n_fits
         done, total = 0, n_fits * len(names) * len(rows)
-        with threadpool_limits(threads), bars("predicting", "events") as progress:
+        with (
+            threadpool_limits(threads),
+            learners_of(trusted=self.trusted, threads=threads) as load_learner,
+            bars("predicting", "events") as progress,
+        ):
             for name in names:
                 record = self._learner(name)
                 parts = []
@@ -153,8 +159,16 @@ class Bundle:
         return next(row for row in self.manifest["learners"] if row["name"] == name)
 
     @classmethod
-    def load(cls, run: str | Path) -> Self:
+    def load(cls, run: str | Path, *, trusted: bool = False) -> Self:
         """Open a finished run folder; nothing in it is executed.
+
+        Parameters
+        ----------
+        run
+            The run folder.
+        trusted
+            For one's own runs: open the learners' model files in this process instead of a limited one of their own
+            (:mod:`models.isolated`), because the libraries' parsers of such files are not memory-safe.
 
         Raises
         ------
@@ -163,9 +177,9 @@ class Bundle:
         """
         sealed, manifest = open_sealed(Path(run))
         sealed = Seal.open(sealed.folder, required_names(manifest))
-        return cls(Path(run), load_chain(sealed, manifest), manifest, sealed)
+        return cls(Path(run), load_chain(sealed, manifest), manifest, sealed, trusted)
 
 
-def load(run: str | Path) -> Bundle:
-    """Open a finished run folder for predictions; see :class:`Bundle`."""
-    return Bundle.load(run)
+def load(run: str | Path, *, trusted: bool = False) -> Bundle:
+    """Open a finished run folder for predictions; see :meth:`Bundle.load`."""
+    return Bundle.load(run, trusted=trusted)

@@ -25,6 +25,7 @@ def predict_to_file(
     device: str = "auto",
     workers: int | None = None,
     anyway: bool = False,
+    trusted: bool = False,
     bars: Bars = silent,
 ) -> Predictions:
     """Predict new data with a finished run and write the result.
@@ -37,7 +38,7 @@ def predict_to_file(
     InputError
         If run, data or ``out`` cannot be used; ``out`` is checked before any work.
     """
-    bundle = load(run)
+    bundle = load(run, trusted=trusted)
     on_table = bundle.task.name not in TASKS
     check_target(Path(out), TABLE_SUFFIXES if on_table else (".npz", *TABLE_SUFFIXES))
     if on_table:

@@ -70,7 +70,7 @@ def test_a_table_is_not_its_neighbour(suffix: str, tmp_path: Path) -> None:
     assert set(result.manifest["classes"]) == {"low", "high"}
     write("new1", np.full(3, -2.0), ("low", "high"))
     new = write("new[1]", np.full(5, 2.0), ("low", "high"))
-    predict_to_file(tmp_path / "run*", new, tmp_path / "out.csv")
+    predict_to_file(tmp_path / "run*", new, tmp_path / "out.csv", trusted=True)
     assert pl.read_csv(tmp_path / "out.csv")["predicted"].to_list() == ["high"] * 5
 
 

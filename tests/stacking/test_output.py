@@ -33,7 +33,7 @@ def bundle(monkeypatch: pytest.MonkeyPatch) -> _Bundle:
     """A gamma run in the place of every run."""
     scores = LOG_PROBA[:, 0] - LOG_PROBA[:, 1]
     made = _Bundle(GAMMA, Predictions(LOG_PROBA, np.array([0, 1, 0], np.int8), scores, "c0ffee", "beef", {}))
-    monkeypatch.setattr(stacking.output, "load", lambda run: made)
+    monkeypatch.setattr(stacking.output, "load", lambda run, trusted: made)
     return made
 
 

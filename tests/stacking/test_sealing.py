@@ -16,10 +16,10 @@ import pytest
 import cli
 import stacking
 from models.registry import LEARNERS
+from models.registry import load as load_learner
 from report.check import check_folder
 from showers.files import write_json, write_npz
 from showers.schema import InputError
-from stacking.bundle import load_learner
 from stacking.table import TableConfig, predict_table, stack_table
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
@@ -93,7 +93,7 @@ def test_no_damaged_file_predicts(case: str, run: Path, made: tuple[Path, Path, 
     name, damage = DAMAGES[case]
     damage(run / name)
     with pytest.raises(InputError, match=f"{name} (is not the file that was written|does not exist)") as caught:
-        predict_table(stacking.load(run), made[2])
+        predict_table(stacking.load(run, trusted=True), made[2])
     assert "\n" not in str(caught.value)
 
 
@@ -102,7 +102,7 @@ def test_no_damaged_file_predicts(case: str, run: Path, made: tuple[Path, Path, 
 def test_no_file_of_another_run_predicts(name: str, run: Path, made: tuple[Path, Path, Path]) -> None:
     shutil.copy(made[1] / name, run / name)
     with pytest.raises(InputError, match=f"{name} is not the file that was written"):
-        predict_table(stacking.load(run), made[2])
+        predict_table(stacking.load(run, trusted=True), made[2])
 
 
 @pytest.mark.usefixtures("fakes")
@@ -110,7 +110,7 @@ def test_a_learner_from_another_fold_is_refused(run: Path, made: tuple[Path, Pat
     shutil.rmtree(run / SHIPPED)
     shutil.copytree(run / "learners/fake_linear/fold-0", run / SHIPPED)
     with pytest.raises(InputError, match=f"{SHIPPED}/.* is not the file that was written"):
-        predict_table(stacking.load(run), made[2])
+        predict_table(stacking.load(run, trusted=True), made[2])
 
 
 @pytest.mark.usefixtures("fakes")
@@ -131,8 +131,8 @@ def test_an_emptied_list_or_none_is_refused(run: Path) -> None:
 def test_files_that_are_not_used_are_not_read(run: Path, made: tuple[Path, Path, Path]) -> None:
     for name, damage in UNREAD.values():
         damage(run / name)
-    with patch("stacking.bundle.load_learner", wraps=load_learner) as loaded:
-        predict_table(stacking.load(run), made[2])
+    with patch("models.isolated.load", wraps=load_learner) as loaded:
+        predict_table(stacking.load(run, trusted=True), made[2])
     assert loaded.call_count == 3
 
 

@@ -90,10 +90,10 @@ def test_columns_may_have_any_name(name: str, two_gaussians: tuple[Path, Path], 
 def test_bundle_predicts_new_tables_alike(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = two_gaussians
     result = stack_table(_config(tmp_path / "run", train, test_table=test))
-    bundle = stacking.load(result.run)
+    bundle = stacking.load(result.run, trusted=True)  # no other process knows the fakes
     predictions, frame = predict_table(bundle, test)
     np.testing.assert_array_equal(predictions.log_proba, result.predictions.log_proba)
-    predict_to_file(result.run, test, tmp_path / "new.csv")
+    predict_to_file(result.run, test, tmp_path / "new.csv", trusted=True)
     stored = pl.read_csv(tmp_path / "new.csv")
     np.testing.assert_allclose(stored["p_far"].to_numpy(), frame["p_far"].to_numpy(), rtol=1e-12)
     assert stored["config_hash"].unique().to_list() == [result.manifest["config_hash"]]

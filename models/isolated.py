@@ -1,0 +1,212 @@
+"""Learners of somebody else, opened in a process of their own that hands back numbers.
+
+The libraries' parsers of model files are not memory-safe: a damaged or hostile file of LightGBM, XGBoost, CatBoost or
+skops can end the process that reads it. :class:`Isolated` starts one whose memory, processor time and writing are
+limited (:mod:`models.isolated_reader`); if it ends, the reader is told which file it was. What comes back is read as
+JSON and as plain numbers of known count. This keeps accidents away; it is no prison for a file made to break out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+import numpy as np
+
+from models.base import Batch, Learner
+from models.registry import load
+from models.saving import read_header
+from showers.kascade import KASCADE
+from showers.progress import Progress
+from showers.schema import InputError
+
+ROOT = Path(__file__).resolve().parents[1]
+START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from models.isolated_reader import main; main()"
+MAX_LINE = 1 << 20
+"""Bytes of one line from the reader at most."""
+LOAD_S, PREDICT_S, EVENT_S = 120.0, 120.0, 0.1
+"""Processor time allowed to load a learner, to predict, and in addition for each event."""
+PATIENCE = 10.0
+"""How many times the allowed processor time is waited for."""
+
+
+@contextmanager
+def learners_of(*, trusted: bool, threads: int = 1) -> Iterator[Callable[[Path], Learner]]:
+    """Yield what opens saved learners: in this process if they are trusted, else in one of their own."""
+    if trusted:
+        yield load
+        return
+    with Isolated(threads) as reader:
+        yield reader.load
+
+
+class Isolated:
+    """A process that opens learners; a context manager."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self._threads = threads
+        self._opened: Path | None = None
+
+    def __enter__(self) -> Self:
+        requests, self._requests = os.pipe()
+        self._replies, replies = os.pipe()
+        arguments = [str(ROOT), str(requests), str(replies), str(os.getpid()), str(self._threads)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", START, *arguments],
+            pass_fds=(requests, replies),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for descriptor in (requests, replies):
+            os.close(descriptor)
+        self._out = os.fdopen(self._requests, "wb")
+        self._in = os.fdopen(self._replies, "rb", buffering=0)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._in.close()
+        try:
+            self._out.close()
+        except BrokenPipeError:
+            return
+
+    def load(self, folder: Path) -> IsolatedLearner:
+        """Open a saved learner.
+
+        Raises
+        ------
+        InputError
+            If the folder holds no learner, or its reader ends, runs out of its limits or refuses the files.
+        """
+        header = read_header(Path(folder))
+        learner = IsolatedLearner(self, Path(folder), header)
+        self.ask(learner.folder, {"do": "importances"})
+        return learner
+
+    def ask(self, folder: Path, request: dict[str, Any], arrays: tuple[np.ndarray, ...] = ()) -> Any:
+        """Send a request about a learner and return the answer; one learner is held at a time."""
+        if self._opened != folder:
+            self._opened = None
+            self._exchange(folder, {"do": "load", "folder": str(folder.absolute())}, (), LOAD_S)
+            self._opened = folder
+        n_events = request.get("n_events", 0)
+        return self._exchange(folder, request, arrays, PREDICT_S + EVENT_S * n_events)
+
+    def numbers(self, folder: Path, shape: tuple[int, ...]) -> np.ndarray:
+        """Read the float64 numbers that follow an answer."""
+        content = self._read(folder, 8 * int(np.prod(shape)), PREDICT_S)
+        return np.frombuffer(content, dtype="<f8").reshape(shape)
+
+    def _exchange(self, folder: Path, request: dict[str, Any], arrays: tuple[np.ndarray, ...], cpu_s: float) -> Any:
+        line = json.dumps({**request, "cpu_s": cpu_s}).encode() + b"\n"
+        try:
+            self._out.write(line)
+            for array in arrays:
+                self._out.write(array.tobytes())
+            self._out.flush()
+        except BrokenPipeError:
+            self._ended(folder)
+        size = int.from_bytes(self._read(folder, 4, cpu_s), "little")
+        if size > MAX_LINE:
+            self._refuse(folder, "gave an answer that is none")
+        try:
+            answer = json.loads(self._read(folder, size, cpu_s))
+            refusal = answer.get("error")
+        except (ValueError, AttributeError, RecursionError):
+            self._refuse(folder, "gave an answer that is none")
+        if refusal is not None:
+            raise InputError(str(refusal))
+        return answer
+
+    def _read(self, folder: Path, size: int, cpu_s: float) -> bytes:
+        content = bytearray()
+        while len(content) < size:
+            wait_s = PATIENCE * max(cpu_s, 1.0)
+            ready, _, _ = select.select([self._in], [], [], wait_s)
+            if not ready:
+                self._refuse(folder, f"gave no answer within {wait_s:.0f} s")
+            part = self._in.read(min(size - len(content), 1 << 20))
+            if not part:
+                self._ended(folder)
+            content += part
+        return bytes(content)
+
+    def _ended(self, folder: Path) -> NoReturn:
+        code = self._process.wait()
+        if code == -signal.SIGXCPU:
+            self._refuse(folder, "took more processor time than it may")
+        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        self._refuse(folder, f"crashed ({name})")
+
+    def _refuse(self, folder: Path, what: str) -> NoReturn:
+        files = ", ".join(read_header(folder)["files"]) or "its members"
+        raise InputError(
+            f"{folder}: the process that read this learner's model ({files}) {what}: the file is damaged or was made "
+            "to do that; take the run from another copy"
+        )
+
+
+class IsolatedLearner(Learner):
+    """A learner in another process: it predicts and tells its importances, no more."""
+
+    def __init__(self, reader: Isolated, folder: Path, header: dict[str, Any]) -> None:
+        super().__init__(tuple(header["classes"]), threads=int(header["threads"]))
+        self.reader, self.folder = reader, folder
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        """Return (n, C) float64 natural logarithms of the posterior, as the other process gives them."""
+        if not len(batch):
+            return np.empty((0, len(self.classes)))
+        arrays: dict[str, np.ndarray] = {"index": batch.index.astype("<i8")}
+        if batch.table is not None:
+            arrays["table"] = batch.table.astype("<f4", copy=False).T  # stored by columns
+        if batch.scalars is not None:
+            arrays["scalars"] = batch.scalars.astype("<f4", copy=False)
+        file = None
+        if batch.grids is not None:
+            file = getattr(batch.grids, "filename", None)
+            if file is None:
+                arrays["grids"] = batch.grids[batch.index].astype("<f2", copy=False)
+                arrays["index"] = np.arange(len(batch), dtype="<i8")
+        request = {
+            "do": "predict",
+            "n_events": len(batch),
+            "array": None if batch.array == KASCADE else batch.array.as_json(),
+            "columns": list(batch.columns),
+            "scalar_columns": list(batch.scalar_columns),
+            "arrays": {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()},
+            "grids": None if file is None else str(Path(file).absolute()),
+        }
+        self.reader.ask(self.folder, request, tuple(arrays.values()))
+        return self.reader.numbers(self.folder, (len(batch), len(self.classes)))
+
+    def importances(self) -> dict[str, float] | None:
+        """Return the gain of each table column, where the learner has such a thing."""
+        found = self.reader.ask(self.folder, {"do": "importances"}).get("importances")
+        return None if found is None else {str(name): float(share) for name, share in found.items()}
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        """Refuse: what is opened in another process only predicts."""
+        raise TypeError("a learner in another process cannot be trained")
+
+    def save(self, folder: Path) -> None:
+        """Refuse: what is opened in another process only predicts."""
+        raise TypeError("a learner in another process cannot be saved")
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Refuse: see :meth:`Isolated.load`."""
+        raise TypeError("open it with Isolated.load")

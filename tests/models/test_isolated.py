@@ -1,0 +1,93 @@
+"""Learners in a process of their own: the same bits, and a crash there is one line here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import isolated
+from models.base import Batch
+from models.isolated import Isolated
+from models.networks.lenet import LeNetLearner
+from models.saving import HEADER_FILE
+from models.tables.forest import RandomForest
+from models.tables.lightgbm import MODEL_FILE, LightGBM
+from showers.files import hash_file, read_json, write_json
+from showers.schema import InputError
+
+CLASSES = ("near", "far")
+
+
+def _events(n: int, seed: int) -> Batch:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 2
+    table = np.asfortranarray(rng.normal(size=(n, 3)) + labels[:, None], dtype=np.float32)
+    grids = rng.gamma(1.0, size=(n, 16, 16, 2)).astype(np.float16)
+    names = ("E", "Ze", "Az", "Ne", "Nmu")
+    scalars = rng.normal(4.0, size=(n, 5)).astype(np.float32)
+    return Batch(np.arange(n), table, ("a", "b", "c"), grids, scalars, names, labels)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small booster."""
+    folder = tmp_path_factory.mktemp("booster")
+    LightGBM(CLASSES, {"rounds": 5}).fit(_events(400, 1), _events(100, 2), seed=1).save(folder)
+    return folder
+
+
+def _altered(saved: Path, folder: Path, name: str, value: str) -> Path:
+    """Return a copy whose model says something else in one line of every tree, with a checksum that fits."""
+    folder.mkdir()
+    lines = (saved / MODEL_FILE).read_text().splitlines()
+    changed = [
+        f"{name}=" + " ".join([value] * len(line.split("=")[1].split())) if line.startswith(f"{name}=") else line
+        for line in lines
+    ]
+    assert changed != lines
+    (folder / MODEL_FILE).write_text("\n".join(changed) + "\n")
+    header = read_json(saved / HEADER_FILE)
+    header["files"][MODEL_FILE] = hash_file(folder / MODEL_FILE)
+    write_json(folder / HEADER_FILE, header)
+    return folder
+
+
+def test_other_process_same_bits(saved: Path, tmp_path: Path) -> None:
+    events, new = _events(400, 1), _events(300, 3)
+    np.save(tmp_path / "grids.npy", new.grids)
+    mapped = replace(new, grids=np.load(tmp_path / "grids.npy", mmap_mode="r"))
+    forest = RandomForest(CLASSES, {"trees": 10}).fit(events, _events(100, 2), seed=1)
+    network = LeNetLearner(CLASSES, {"epochs": 1}).fit(events, _events(100, 2), seed=1)
+    for name, learner in (("forest", forest), ("network", network)):
+        learner.save(tmp_path / name)
+    with Isolated() as reader:
+        opened = {name: reader.load(tmp_path / name) for name in ("forest", "network")} | {
+            "booster": reader.load(saved)
+        }
+        booster = LightGBM.load(saved)
+        np.testing.assert_array_equal(opened["booster"].predict_log_proba(new), booster.predict_log_proba(new))
+        np.testing.assert_array_equal(opened["forest"].predict_log_proba(new), forest.predict_log_proba(new))
+        for batch in (new, mapped):
+            same = network.predict_log_proba(batch)
+            np.testing.assert_array_equal(opened["network"].predict_log_proba(batch), same)
+        assert opened["booster"].importances() == booster.importances()
+        with pytest.raises(InputError, match="lack"):
+            opened["booster"].predict_log_proba(Batch(new.index, new.table[:, :2], ("a", "b")))
+
+
+def test_a_crash_is_told_in_one_line_that_names_the_file(saved: Path, tmp_path: Path) -> None:
+    folder = _altered(saved, tmp_path / "far", "left_child", "2000000000")
+    with pytest.raises(InputError, match=rf"{folder}: .*{MODEL_FILE}.* crashed \(SIG") as told, Isolated() as reader:
+        reader.load(folder).predict_log_proba(_events(300, 3))
+    assert "\n" not in str(told.value)
+
+
+def test_a_model_without_end_is_stopped(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Isolated() as reader:
+        learner = reader.load(saved)
+        monkeypatch.setattr(isolated, "PREDICT_S", -1e6)  # less than it has used already
+        with pytest.raises(InputError, match="took more processor time"):
+            learner.predict_log_proba(_events(300, 3))
