@@ -30,6 +30,8 @@ from showers.schema import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from models.isolated_reader import main; main()"
+EXTRA_BYTES = 8 << 30
+"""Address space that a learner may take on top of what the libraries and its own files take (not where a GPU is)."""
 MAX_LINE = 1 << 20
 """Bytes of one line from the reader at most."""
 LOAD_S, PREDICT_S, EVENT_S = 120.0, 120.0, 0.1
@@ -58,7 +60,7 @@ class Isolated:
     def __enter__(self) -> Self:
         requests, self._requests = os.pipe()
         self._replies, replies = os.pipe()
-        arguments = [str(ROOT), str(requests), str(replies), str(os.getpid()), str(self._threads)]
+        arguments = [str(ROOT), str(requests), str(replies), str(os.getpid()), str(self._threads), str(EXTRA_BYTES)]
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", START, *arguments],
             pass_fds=(requests, replies),

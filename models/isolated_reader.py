@@ -6,6 +6,7 @@ bytes of length, that much JSON, then the float64 log-probabilities.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -25,20 +26,19 @@ from showers.kascade import KASCADE
 from showers.processes import end_with_parent
 from showers.schema import InputError
 
-EXTRA_BYTES = 8 << 30
-"""Address space that a learner may take on top of what the libraries and its own files take."""
 PER_FILE_BYTE = 8
 """Memory that a byte of a model file may become."""
 
 
 def main() -> None:
-    """Answer requests until the pipe ends; arguments: the two pipes, the parent's process number, threads."""
-    requests, replies, parent, threads = map(int, sys.argv[1:])
+    """Answer requests until the pipe ends; arguments: the two pipes, the parent's number, threads, extra bytes."""
+    requests, replies, parent, threads, extra_bytes = map(int, sys.argv[1:])
     end_with_parent(parent)
     # Files of a model are only read: whatever a parser is led to write stays empty, a crash leaves no core file.
     for limit in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
         resource.setrlimit(limit, (0, 0))
     learner: Learner | None = None
+    folder = Path()
     with os.fdopen(requests, "rb") as source, os.fdopen(replies, "wb") as sink, threadpool_limits(threads):
         while line := source.readline():
             request = json.loads(line)
@@ -48,9 +48,9 @@ def main() -> None:
             try:
                 _limit_time(request["cpu_s"])
                 if request["do"] == "load":
-                    learner = None
-                    _limit_memory(Path(request["folder"]))
-                    learner = load(Path(request["folder"]))
+                    learner, folder = None, Path(request["folder"])
+                    _limit_memory(folder, extra_bytes)
+                    learner = load(folder)
                 assert learner is not None
                 if batch is not None:
                     numbers = np.ascontiguousarray(learner.predict_log_proba(batch), dtype="<f8")
@@ -62,7 +62,7 @@ def main() -> None:
                 answer, numbers = {"error": str(error)}, None
             except Exception as error:
                 what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                answer, numbers = {"error": f"the saved learner cannot be used: {what}"}, None
+                answer, numbers = {"error": f"{folder}: the saved learner cannot be used: {what}"}, None
             content = json.dumps(answer).encode()
             sink.write(len(content).to_bytes(4, "little") + content)
             if numbers is not None:
@@ -93,15 +93,24 @@ def _limit_time(cpu_s: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
 
 
-def _limit_memory(folder: Path) -> None:
-    header = read_header(folder)
+def _limit_memory(folder: Path, extra_bytes: int) -> None:
     status = Path("/proc/self/statm")
-    if not status.exists() or header.get("device") == "cuda":
+    if not status.exists() or gpu_answers():
         return  # CUDA reserves address space without end
-    _import_libraries(header["learner"])
+    _import_libraries(read_header(folder)["learner"])
     taken = int(status.read_text().split()[0]) * resource.getpagesize()
     files = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    resource.setrlimit(resource.RLIMIT_AS, (taken + EXTRA_BYTES + PER_FILE_BYTE * files, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (taken + extra_bytes + PER_FILE_BYTE * files, resource.RLIM_INFINITY))
+
+
+def gpu_answers() -> bool:
+    """Return whether the machine's CUDA driver finds a GPU; asked of the driver, whatever a saved learner says."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
 
 
 def _import_libraries(name: str) -> None:

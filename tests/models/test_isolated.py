@@ -11,6 +11,7 @@ import pytest
 from models import isolated
 from models.base import Batch
 from models.isolated import Isolated
+from models.isolated_reader import gpu_answers
 from models.networks.lenet import LeNetLearner
 from models.saving import HEADER_FILE
 from models.tables.forest import RandomForest
@@ -86,8 +87,24 @@ def test_a_crash_is_told_in_one_line_that_names_the_file(saved: Path, tmp_path: 
 
 
 def test_a_model_without_end_is_stopped(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 400_000  # so many that the clock's next tick finds it at work
+    many = Batch(np.arange(n), np.ones((n, 3), np.float32), ("a", "b", "c"))
     with Isolated() as reader:
         learner = reader.load(saved)
         monkeypatch.setattr(isolated, "PREDICT_S", -1e6)  # less than it has used already
         with pytest.raises(InputError, match="took more processor time"):
-            learner.predict_log_proba(_events(300, 3))
+            learner.predict_log_proba(many)
+
+
+@pytest.mark.skipif(gpu_answers(), reason="CUDA reserves address space without end")
+def test_a_model_that_takes_memory_without_end_is_told(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _altered(saved, tmp_path / "wide", "num_class", "1000000")  # 2.4 GB of output for 300 events
+    write_json(folder / HEADER_FILE, read_json(folder / HEADER_FILE) | {"device": "cuda"})
+    monkeypatch.setattr(isolated, "EXTRA_BYTES", 1 << 28)
+    with Isolated() as reader:
+        assert np.isfinite(reader.load(saved).predict_log_proba(_events(300, 3))).all()
+        with pytest.raises(InputError, match=r"(?i)wide.*memory") as told:
+            reader.load(folder).predict_log_proba(_events(300, 3))
+    assert "\n" not in str(told.value)
