@@ -16,10 +16,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from showers.failures import told
-from showers.progress import bar
+from showers.execution.failures import told
+from showers.execution.progress import bar
+from showers.execution.terminal import PlainConsole
 from showers.schema import InputError, task_named
-from showers.terminal import PlainConsole
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert")
 """Commands that keep finished parts: given again after an interruption, they go on."""
@@ -317,8 +317,8 @@ def download(
 
     Example: [bold]python cli.py download --task gamma --out data[/bold]
     """
-    from showers.download import BUCKET
-    from showers.download import download as fetch_sets
+    from showers.archives.download import BUCKET
+    from showers.archives.download import download as fetch_sets
 
     for folder in fetch_sets(task_named(task), out, base_url=base_url or BUCKET, bars=bar):
         console.print(f"complete: {folder}", soft_wrap=True)
@@ -335,7 +335,7 @@ def convert(
 
     Example: [bold]python cli.py convert --raw raw --out data --protocol matched[/bold]
     """
-    from showers.convert import convert as write_sets
+    from showers.archives.convert import convert as write_sets
 
     for folder in write_sets(raw, out, task_named(task), protocol=protocol, bars=bar):
         console.print(f"wrote {folder}", soft_wrap=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from report.belonging import check_predictions
 from scoring.score import metrics_path, score_file
-from showers.failures import told
+from showers.execution.failures import told
 from showers.schema import TASKS, task_named
 
 
@@ -62,7 +62,7 @@ def _score(arguments: argparse.Namespace) -> None:
         print(json.dumps(metrics, indent=2, allow_nan=False))
         return
     from report.metrics import summarise
-    from showers.terminal import PlainConsole
+    from showers.execution.terminal import PlainConsole
 
     console = PlainConsole()
     for part in summarise(metrics, task):

@@ -42,7 +42,7 @@ from features.lateral.model import (
     signals,
 )
 from features.lateral.station import ELECTRON_G_REF
-from showers.dataset import Dataset
+from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION, Task
 from showers.simulation import simulate
 

@@ -27,10 +27,10 @@ from scoring.composition import fraction_error
 from scoring.gamma import hadron_survival
 from scoring.intervals import survival_interval
 from scoring.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
-from showers.dataset import Dataset
-from showers.files import write_npz
-from showers.progress import bar
+from showers.datasets.dataset import Dataset
+from showers.execution.progress import bar
 from showers.schema import COMPOSITION, GAMMA, Task
+from showers.storage.files import write_npz
 
 ADDED = ("size", "shape", "grid", "electron-fit", "muon-fit", "muon-electron", "profile", "asymmetry")
 LEFT_OUT = ("derived", "electron-fit", "muon-fit", "muon-electron", "contrast")

@@ -19,11 +19,11 @@ import polars as pl
 
 from benchmarks.stack import markdown, write_section
 from scoring.paired import Paired, paired_log_loss
-from showers.dataset import Dataset
-from showers.files import read_json
-from showers.progress import bar
+from showers.datasets.dataset import Dataset
+from showers.execution.progress import bar
 from showers.schema import SOURCE_FILE, TASKS, Task
 from showers.simulation import simulate
+from showers.storage.files import read_json
 from stacking.combine.calibration import fit_calibrator
 from stacking.combine.softmax import fit_pool, pooled
 from stacking.pipeline import stack

@@ -15,7 +15,7 @@ from features.device import decode_float16, namespace
 from features.events import make_events
 from features.groups import lateral
 from features.lateral.constants import PUBLISHED, Response
-from showers.dataset import Dataset
+from showers.datasets.dataset import Dataset
 from showers.schema import TRUTH_FILE
 from showers.simulation.settings import Settings
 

@@ -32,11 +32,11 @@ from models.registry import LEARNERS, create, spec
 from scoring.intervals import accuracy_interval
 from scoring.metric import metric_for
 from scoring.paired import paired_log_loss, paired_mean
-from showers.dataset import Dataset
-from showers.files import atomic_folder, read_json, write_json, write_npz
-from showers.processes import in_processes
-from showers.progress import bar
+from showers.datasets.dataset import Dataset
+from showers.execution.processes import in_processes
+from showers.execution.progress import bar
 from showers.schema import GAMMA, SOURCE_FILE, TASKS, InputError, Task
+from showers.storage.files import atomic_folder, read_json, write_json, write_npz
 from stacking.events import ShowerEvents
 
 VALID_SHARE = 0.1

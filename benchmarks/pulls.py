@@ -14,8 +14,8 @@ import polars as pl
 from features.build import build_table
 from features.lateral.constants import PUBLISHED
 from features.table import FeatureTable
+from showers.execution.progress import bar
 from showers.lateral import ELECTRON_R0_M
-from showers.progress import bar
 from showers.schema import COMPOSITION, TRUTH_FILE
 from showers.simulation import simulate
 from showers.simulation.settings import Settings

@@ -32,8 +32,8 @@ from models.registry import create, spec
 from scoring.gamma import hadron_survival
 from scoring.intervals import accuracy_interval, survival_interval
 from scoring.resampling import Interval
-from showers.dataset import Dataset
-from showers.progress import bar
+from showers.datasets.dataset import Dataset
+from showers.execution.progress import bar
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import load_settings
 from showers.simulation.validation.check import realism, rendered

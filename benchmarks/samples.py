@@ -12,10 +12,10 @@ from pathlib import Path
 
 import showers.simulation
 from showers import array, cuts, lateral
-from showers.progress import Bars, silent
+from showers.execution.progress import Bars, silent
+from showers.execution.source_hash import source_hash
 from showers.schema import Task
 from showers.simulation import load_settings, simulate
-from showers.source_hash import source_hash
 
 _CODE = [Path(showers.simulation.__file__).parent, *(Path(module.__file__) for module in (array, cuts, lateral))]
 

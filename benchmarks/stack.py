@@ -25,10 +25,10 @@ from scoring.gamma import hadron_survival
 from scoring.intervals import accuracy_interval, survival_interval
 from scoring.metric import Metric
 from scoring.paired import Paired, paired_log_loss, paired_survival
-from showers.dataset import Dataset
-from showers.files import read_json
-from showers.progress import bar
+from showers.datasets.dataset import Dataset
+from showers.execution.progress import bar
 from showers.schema import GAMMA, SOURCE_FILE, TASKS, InputError, Task
+from showers.storage.files import read_json
 from stacking.decide.gamma_scores import gamma_scores
 from stacking.pipeline import stack
 from stacking.predict.chain import average_of

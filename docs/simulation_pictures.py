@@ -17,9 +17,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
+from showers.execution.progress import bar
 from showers.kascade import KASCADE
 from showers.lateral import axis_distance, rho_electron, rho_muon
-from showers.progress import bar
 from showers.schema import COMPOSITION, GAMMA
 from showers.simulation import load_settings
 from showers.simulation.blocks import BlockJob

@@ -23,11 +23,11 @@ from features.table import EVENT_COLUMN, FeatureTable, default_path, part_path, 
 from features.transfer import on_device
 from features.writer import TableWriter, one_line, opened_for_writing
 from showers.cuts import scalar_frame
-from showers.dataset import Dataset, check_cells
-from showers.files import atomic_path
-from showers.processes import in_processes
-from showers.progress import Bars, silent
+from showers.datasets.dataset import Dataset, check_cells
+from showers.execution.processes import in_processes
+from showers.execution.progress import Bars, silent
 from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, InputError
+from showers.storage.files import atomic_path
 
 SHARD_EVENTS = 16_384
 """Events per shard on a CPU: what is lost at most by an interruption, and what a worker is handed at once."""

@@ -84,7 +84,7 @@ def decode_float16(values: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     values
-        float16, any shape, as :func:`showers.dataset.check_cells` lets through.
+        float16, any shape, as :func:`showers.datasets.dataset.check_cells` lets through.
     """
     bits = (values.view(np.uint16) & np.uint16(0x7FFF)).astype(np.uint32)
     bits <<= np.uint32(13)

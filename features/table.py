@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
-from showers.checksums import CHECKSUMS_FILE, Seal
-from showers.files import read_json
 from showers.schema import InputError
+from showers.storage.checksums import CHECKSUMS_FILE, Seal
+from showers.storage.files import read_json
 
 CATALOGUE_FILE = "catalogue.json"
 EVENT_COLUMN = "event"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from features.device import decode_float16
-from showers.dataset import Chunk
+from showers.datasets.dataset import Chunk
 
 
 def on_device(chunks: Iterable[Chunk], device: str) -> Iterator[tuple[Chunk, Any]]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from features.table import CATALOGUE_FILE, n_parts, part_path, read_head
-from showers.checksums import CHECKSUMS_FILE, Seal, checksum
-from showers.files import write_json
-from showers.locks import LOCK_FILE, locked
 from showers.schema import InputError
+from showers.storage.checksums import CHECKSUMS_FILE, Seal, checksum
+from showers.storage.files import write_json
+from showers.storage.locks import LOCK_FILE, locked
 
 _SHARD = r"part-[0-9]{5,}\.parquet"
 _MADE = rf"({_SHARD}|{re.escape(CATALOGUE_FILE)}|{re.escape(CHECKSUMS_FILE)})"

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from showers.array import DetectorArray
+from showers.execution.progress import Progress
 from showers.kascade import KASCADE
-from showers.progress import Progress
 
 
 @dataclass(frozen=True)

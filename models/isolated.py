@@ -24,8 +24,8 @@ import numpy as np
 from models.base import Batch, Learner
 from models.registry import load
 from models.saving import read_header
+from showers.execution.progress import Progress
 from showers.kascade import KASCADE
-from showers.progress import Progress
 from showers.schema import InputError
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,10 +21,10 @@ from models.base import Batch, Learner
 from models.registry import LEARNERS, learner_class, load
 from models.saving import read_header
 from showers.array import DetectorArray
-from showers.files import open_npy
+from showers.execution.processes import end_with_parent
 from showers.kascade import KASCADE
-from showers.processes import end_with_parent
 from showers.schema import InputError
+from showers.storage.files import open_npy
 
 PER_FILE_BYTE = 8
 """Memory that a byte of a model file may become."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from showers.files import hash_file, read_json, write_json
 from showers.schema import InputError
+from showers.storage.files import hash_file, read_json, write_json
 
 HEADER_FILE = "learner.json"
 FORMAT = 1

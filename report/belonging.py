@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from scoring.read import Origin
-from showers.checksums import CHECKSUMS_FILE, Seal
-from showers.dataset import Dataset
-from showers.files import read_json
+from showers.datasets.dataset import Dataset
 from showers.schema import MATRICES_FILE, InputError
+from showers.storage.checksums import CHECKSUMS_FILE, Seal
+from showers.storage.files import read_json
 
 MANIFEST_FILE = "manifest.json"
 PREDICTIONS_FILE = "predictions.npz"

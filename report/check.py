@@ -7,10 +7,10 @@ from pathlib import Path
 from features.table import CATALOGUE_FILE, FeatureTable
 from report.belonging import check_run
 from scoring.read import ORIGIN_KEYS, Origin, read_arrays
-from showers import integrity
-from showers.checksums import CHECKSUMS_FILE, Seal
-from showers.progress import Bars, Progress, silent
+from showers.datasets import integrity
+from showers.execution.progress import Bars, Progress, silent
 from showers.schema import InputError
+from showers.storage.checksums import CHECKSUMS_FILE, Seal
 from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE
 from stacking.run.sealing import open_sealed, required_names
 

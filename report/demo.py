@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from report.outcome import show_outcome
-from showers.dataset import Dataset
-from showers.progress import Bars, silent
+from showers.datasets.dataset import Dataset
+from showers.execution.progress import Bars, silent
 from showers.schema import TASKS, InputError, Task
 from showers.simulation import simulate
 from stacking.pipeline import stack

@@ -17,7 +17,7 @@ from features.lateral.constants import PUBLISHED as STATION
 from features.lateral.model import energy_correction
 from report.pictures.style import MAP, PALETTE, drawing, new_figure, save_figure
 from showers.array import DetectorArray
-from showers.dataset import Dataset, check_cells
+from showers.datasets.dataset import Dataset, check_cells
 from showers.kascade import KASCADE
 from showers.lateral import axis_distance, rho_electron, rho_muon
 from showers.schema import MATRICES_FILE, InputError

@@ -9,8 +9,8 @@ from pathlib import Path
 from report.page import Section, page
 from report.sections import events, results, run, task
 from report.subject import Subject
-from showers.files import atomic_path
-from showers.progress import Bars, silent
+from showers.execution.progress import Bars, silent
+from showers.storage.files import atomic_path
 
 REPORT_FILE = "report.html"
 

@@ -12,10 +12,10 @@ from report.html import write_report
 from report.run import MANIFEST_FILE
 from report.summary import learner_table
 from scoring.score import score_file
-from showers.files import read_json
-from showers.progress import Bars, silent
+from showers.execution.progress import Bars, silent
+from showers.execution.terminal import escaped
 from showers.schema import Task
-from showers.terminal import escaped
+from showers.storage.files import read_json
 
 
 def show_outcome(run: Path, data: Path, task: Task, *, console: Console, bars: Bars = silent) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 
 from report.belonging import MANIFEST_FILE, PREDICTIONS_FILE, check_events, check_run
 from scoring.read import Truth, read_arrays, read_output, read_truth
-from showers.checksums import Seal
-from showers.files import read_json
 from showers.schema import COMPOSITION, SOURCE_FILE, InputError, Task, task_named
+from showers.storage.checksums import Seal
+from showers.storage.files import read_json
 from stacking.run.sealing import open_sealed
 
 SIMULATOR = "showers.simulation"

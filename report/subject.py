@@ -15,7 +15,7 @@ from scoring import Metric, metric_for
 from scoring.intervals import Paired, paired_log_loss
 from scoring.read import Truth
 from scoring.score import score_arrays
-from showers.dataset import Dataset
+from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION, InputError, Task
 
 

@@ -13,9 +13,9 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from showers.npy import Header, read_header
-from showers.regular import open_regular
 from showers.schema import InputError
+from showers.storage.npy import Header, read_header
+from showers.storage.regular import open_regular
 
 LEAST_BOUND_BYTES = 1 << 26
 MAX_RATIO = 50

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from scoring.archive import read_arrays as read_arrays
-from showers.files import open_npy
-from showers.npy import Header
 from showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES, SCALARS_FILE, InputError, Task
+from showers.storage.files import open_npy
+from showers.storage.npy import Header
 
 OUTPUT_KEYS = {COMPOSITION.name: "predictions", GAMMA.name: "gamma_scores"}
 """Which array of ``predictions.npz`` each task scores."""
@@ -27,7 +27,7 @@ class Origin:
     config_hash: str | None
     """Hash of the configuration, seeds and data of the run that made it."""
     test_fingerprint: str | None
-    """Fingerprint of the events it was made for, as :meth:`showers.dataset.Dataset.fingerprint` gives it."""
+    """Fingerprint of the events it was made for, as :meth:`showers.datasets.dataset.Dataset.fingerprint` gives it."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from scoring.composition import composition_metrics, confusion_matrix, energy_bi
 from scoring.gamma import EFFICIENCIES, efficiency_name, energy_zenith_grid, gamma_metrics, hadron_survival, zenith_bins
 from scoring.intervals import MIN_CLASS_EVENTS, RESAMPLES, clopper_pearson, confusion_intervals, survival_interval
 from scoring.read import Origin, Truth, read_output, read_truth
-from showers.files import write_json
 from showers.schema import COMPOSITION, GAMMA, InputError, Task
+from showers.storage.files import write_json
 
 BIN_RESAMPLES = 1000
 """Bootstrap replicas in each bin: their limits then wobble by a twelfth of a standard error."""

@@ -19,10 +19,10 @@ from features.build import build_table
 from features.device import resolve_device
 from features.source import code_version as feature_code_version
 from models.isolated import learners_of
-from showers.checksums import Seal
-from showers.dataset import Dataset
-from showers.progress import Bars, silent
+from showers.datasets.dataset import Dataset
+from showers.execution.progress import Bars, silent
 from showers.schema import GAMMA, TASKS, InputError, Task
+from showers.storage.checksums import Seal
 from stacking.decide.gamma_scores import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from stacking.events import Events, ShowerEvents
 from stacking.predict.chain import Chain, Predictions

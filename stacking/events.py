@@ -19,7 +19,7 @@ from features.source import code_version
 from features.table import FeatureTable
 from models.base import Batch
 from models.registry import LearnerSpec
-from showers.dataset import Dataset
+from showers.datasets.dataset import Dataset
 from showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, InputError, Task
 
 TRUTH_COLUMNS = ("label", "group")

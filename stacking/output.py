@@ -6,9 +6,9 @@ from pathlib import Path
 
 import polars as pl
 
-from showers.progress import Bars, silent
+from showers.execution.progress import Bars, silent
 from showers.schema import TASKS, Task
-from showers.targets import check_target
+from showers.storage.targets import check_target
 from stacking.bundle import load
 from stacking.predict.chain import Predictions
 from stacking.run.folder import write_predictions

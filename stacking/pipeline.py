@@ -6,8 +6,8 @@ import numpy as np
 
 from features.build import build_table
 from features.device import resolve_device
-from showers.dataset import Dataset
-from showers.progress import Bars, silent
+from showers.datasets.dataset import Dataset
+from showers.execution.progress import Bars, silent
 from showers.schema import InputError, task_named
 from stacking.events import ShowerEvents
 from stacking.run.config import StackConfig

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import polars as pl
 
-from showers.regular import open_regular
 from showers.schema import InputError
+from showers.storage.regular import open_regular
 
 SUFFIXES = (".parquet", ".pq", ".csv")
 VALUE_BYTES = 8

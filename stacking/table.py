@@ -17,9 +17,9 @@ import polars as pl
 from features.device import resolve_device
 from models.base import Batch
 from models.registry import LearnerSpec
-from showers.files import atomic_path, hash_file, write_json
-from showers.progress import Bars, silent
+from showers.execution.progress import Bars, silent
 from showers.schema import TASKS, InputError, Task
+from showers.storage.files import atomic_path, hash_file, write_json
 from stacking.bundle import Bundle
 from stacking.events import TRUTH_COLUMNS, Events, TableEvents, truth_file
 from stacking.predict.chain import Predictions

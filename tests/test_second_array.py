@@ -7,7 +7,7 @@ import pytest
 from features.build import build_table
 from models.training.augmentation import cell_sources
 from showers.array import DetectorArray, lattice, square_clusters
-from showers.dataset import Dataset
+from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION, InputError
 from showers.simulation.run import simulate
 from stacking.pipeline import stack

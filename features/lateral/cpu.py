@@ -20,7 +20,7 @@ from features.lateral.fit import N_NUMBERS, RECORD, RawFit
 from features.lateral.minimise import ELECTRON, MUON, Event, centroid, minimise, start_electron, start_muon
 from features.lateral.options import RECIPE, Recipe
 from features.lateral.vector_math import FAST, f32, full_vectors
-from showers.kernels import kernel
+from showers.execution.kernels import kernel
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)

@@ -17,7 +17,7 @@ from features.lateral.vector_math import f32, full_vectors
 from features.stations.kernel import N_LCM, N_RINGS, add_pattern, add_rings, deviance, expect, muon_sums, total_of
 from features.stations.sums import CHANNELS, PATTERN, PLAIN, Sums
 from features.stations.tail import tail_table
-from showers.kernels import kernel
+from showers.execution.kernels import kernel
 from showers.lateral import muon_normalisation
 
 

@@ -13,7 +13,7 @@ from models.base import Batch, Learner
 from models.checks import check_settings
 from models.posterior import log_softmax
 from models.saving import read_header, write_header
-from showers.progress import Progress
+from showers.execution.progress import Progress
 from showers.schema import InputError
 
 _MEMBER = re.compile(r"models(\.\w+)+:\w+")

@@ -29,10 +29,10 @@ from models.training.loading import EventTensors, GridSource
 from models.training.loop import History, predict_logits, train
 from models.training.step import TrainingSettings
 from showers.array import DetectorArray
-from showers.files import atomic_path
+from showers.execution.progress import Progress
 from showers.kascade import KASCADE
-from showers.progress import Progress
 from showers.schema import AGE, SCALAR_NAMES, InputError
+from showers.storage.files import atomic_path
 
 WEIGHTS_FILE = "network.safetensors"
 ALL_SCALARS = (*SCALAR_NAMES, AGE.name)

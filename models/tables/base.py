@@ -14,7 +14,7 @@ from models.base import Batch, Learner
 from models.checks import check_settings, check_training, select_table
 from models.posterior import class_weight_vector, undo_training_prior
 from models.saving import read_header, write_header
-from showers.progress import Progress
+from showers.execution.progress import Progress
 from showers.schema import InputError
 
 PREDICT_ROWS = 1 << 18

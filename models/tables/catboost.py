@@ -15,9 +15,9 @@ from models.checks import select_table
 from models.posterior import log_of_margins
 from models.tables.base import TableEvents, TableLearner, normalised
 from models.tables.lightgbm import unfold_contributions
-from showers.files import atomic_path
-from showers.progress import Progress
+from showers.execution.progress import Progress
 from showers.schema import InputError
+from showers.storage.files import atomic_path
 
 MODEL_FILE = "catboost.cbm"
 VOLATILE = ("model_guid", "train_finish_time")

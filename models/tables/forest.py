@@ -15,7 +15,7 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier, Rando
 from models.posterior import log_softmax
 from models.tables.base import TableEvents, TableLearner, normalised
 from models.tables.skops_file import read_skops, write_skops
-from showers.progress import Progress
+from showers.execution.progress import Progress
 from showers.schema import InputError
 
 MODEL_FILE = "forest.skops"

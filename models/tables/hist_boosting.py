@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from models.posterior import log_of_margins
 from models.tables.base import TableEvents, TableLearner
 from models.tables.skops_file import read_skops, write_skops
-from showers.progress import Progress
+from showers.execution.progress import Progress
 
 MODEL_FILE = "hist_boosting.skops"
 _ROOM = "sklearn.ensemble._hist_gradient_boosting"

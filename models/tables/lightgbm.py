@@ -18,9 +18,9 @@ from models.base import Batch
 from models.checks import select_table
 from models.posterior import log_of_margins
 from models.tables.base import TableEvents, TableLearner, native_names, normalised
-from showers.files import atomic_path
-from showers.progress import Progress
+from showers.execution.progress import Progress
 from showers.schema import InputError
+from showers.storage.files import atomic_path
 
 MODEL_FILE = "lightgbm.txt"
 

@@ -15,9 +15,9 @@ from models.base import Batch
 from models.inputs import InputTransform
 from models.posterior import event_log_loss, log_of_margins
 from models.tables.base import TableEvents, TableLearner
-from showers.files import write_npz
-from showers.progress import Progress
+from showers.execution.progress import Progress
 from showers.schema import InputError
+from showers.storage.files import write_npz
 
 MODEL_FILE = "quadratic_logit.npz"
 

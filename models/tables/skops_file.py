@@ -10,8 +10,8 @@ from typing import Any
 
 import skops.io
 
-from showers.files import atomic_path
 from showers.schema import InputError
+from showers.storage.files import atomic_path
 
 SCHEMA_FILE = "schema.json"
 

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from models.saving import CheckpointError
-from showers.files import atomic_path
+from showers.storage.files import atomic_path
 
 
 @dataclass

@@ -21,7 +21,7 @@ from torch import nn
 from models.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from models.training.loading import EventTensors
 from models.training.step import Augment, Stepper, TrainingSettings, autocast_of, optimiser_of
-from showers.progress import Progress
+from showers.execution.progress import Progress
 
 VALIDATION_BATCH = 2048
 

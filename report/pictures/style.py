@@ -21,7 +21,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from showers.files import atomic_path
+from showers.storage.files import atomic_path
 
 COLUMN_IN = 4.3
 """Width of a picture, inches: about 400 CSS pixels, the width of a phone."""

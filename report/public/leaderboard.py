@@ -21,8 +21,8 @@ from report.summary import metric_text, short
 from scoring.intervals import Interval
 from scoring.read import Origin
 from scoring.score import metrics_path
-from showers.files import read_json
 from showers.schema import GAMMA, InputError, task_named
+from showers.storage.files import read_json
 
 LEGEND = (
     "Bold: our runs. score: 0 is the weakest valid result of its table, 1 the published best (of a simulation: the "

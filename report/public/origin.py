@@ -14,8 +14,8 @@ import numpy as np
 
 from report.published import TEST_CLASSES
 from report.run import is_simulated, read_source
-from showers.files import open_npy
 from showers.schema import MATRICES_FILE, SCALARS_FILE, Task
+from showers.storage.files import open_npy
 
 SIMULATION = "simulation"
 UNKNOWN = "unknown origin"

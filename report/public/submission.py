@@ -19,8 +19,8 @@ from scoring import metric_for
 from scoring.intervals import Interval, accuracy_interval
 from scoring.read import OUTPUT_KEYS, Truth, read_output
 from scoring.score import score_arrays
-from showers.files import atomic_folder, write_npz
 from showers.schema import COMPOSITION, InputError
+from showers.storage.files import atomic_folder, write_npz
 
 SOURCE = Path(__file__).resolve().parents[2]
 PACKAGES = ("showers", "features", "models", "stacking", "scoring", "report")

@@ -11,7 +11,7 @@ from report.pictures.style import as_svg
 from report.run import Run
 from report.subject import Subject
 from report.summary import short
-from showers.files import read_json
+from showers.storage.files import read_json
 
 WATTS_PER_CORE = 10.0
 """Electrical power of a busy CPU core with its share of the machine; a rule of thumb for servers, within a factor 2."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from showers.kernels import kernel
+from showers.execution.kernels import kernel
 from showers.simulation import deviates
 from showers.simulation.stations import Stations
 

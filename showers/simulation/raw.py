@@ -1,4 +1,4 @@
-"""Simulated events in the raw format of the public data (:mod:`showers.raw`): all columns, no cuts, and a mark.
+"""Simulated events in the public data's raw format (:mod:`showers.archives.raw`): all columns, no cuts, and a mark.
 
 Photon and hadron numbers at the ground are not simulated: their columns hold NaN.
 """
@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from showers.dataset_writer import SIMULATION
-from showers.files import atomic_path
-from showers.npy import reserve, told_when_full
-from showers.progress import Bars, silent
-from showers.raw import KINDS, MODES, Archives, archive_path, read_source
+from showers.archives.raw import KINDS, MODES, Archives, archive_path, read_source
+from showers.datasets.writer import SIMULATION
+from showers.execution.progress import Bars, silent
 from showers.schema import COMPOSITION, SOURCE_FILE, InputError, Task
 from showers.simulation.arrival import arrival_times
 from showers.simulation.blocks import BlockJob, Events, generator
 from showers.simulation.run import accepted, check, source_of
 from showers.simulation.settings import load_settings
 from showers.simulation.spectrum import MODELS, PARTICLE_IDS, PHOTON
+from showers.storage.files import atomic_path
+from showers.storage.npy import reserve, told_when_full
 
 
 def simulate_raw(

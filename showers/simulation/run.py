@@ -14,15 +14,15 @@ import joblib
 import numpy as np
 
 from showers.array import DetectorArray
-from showers.dataset_writer import SIMULATION, refuse_foreign, write_dataset
-from showers.integrity import already_made
+from showers.datasets.integrity import already_made
+from showers.datasets.writer import SIMULATION, refuse_foreign, write_dataset
+from showers.execution.progress import Bars, silent
+from showers.execution.source_hash import source_hash
 from showers.kascade import KASCADE
-from showers.progress import Bars, silent
 from showers.schema import InputError, Task
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, Events, simulate_block
 from showers.simulation.settings import Settings, load_settings
 from showers.simulation.spectrum import throw_primaries
-from showers.source_hash import source_hash
 
 TRAIN_CUTS = ("none", "test")
 PROTOCOLS = ("v2", "matched")

@@ -14,8 +14,8 @@ from itertools import combinations
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from showers.processes import in_processes
-from showers.progress import Progress
+from showers.execution.processes import in_processes
+from showers.execution.progress import Progress
 from stacking.combine.judges import GammaJudge, Judge, LogLossJudge
 from stacking.combine.meta import META_LEARNERS, MetaLearner, StackInputs
 from stacking.decide.gamma_scores import gamma_scores

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from showers.checksums import Seal
-from showers.files import read_json, write_json
 from showers.schema import InputError
+from showers.storage.checksums import Seal
+from showers.storage.files import read_json, write_json
 
 REPLICAS = 200
 MAX_ITERATIONS = 1000

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from showers.checksums import Seal
-from showers.files import read_json, write_json
 from showers.schema import TASKS, Task
+from showers.storage.checksums import Seal
+from showers.storage.files import read_json, write_json
 from stacking.combine.calibration import Calibrator
 from stacking.combine.meta import meta_from_json, meta_to_json
 from stacking.decide.decision import Rule

@@ -13,8 +13,8 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from showers.files import hash_json, read_json
-from showers.progress import Bars, silent
+from showers.execution.progress import Bars, silent
+from showers.storage.files import hash_json, read_json
 from stacking.predict.chain import Predictions
 from stacking.run.first_level import collected, deal, fold_tasks
 from stacking.run.folder import MANIFEST_FILE, opened_for_writing, write_manifest

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from showers.files import atomic_path, hash_json, read_json
 from showers.schema import InputError
+from showers.storage.files import atomic_path, hash_json, read_json
 from stacking.combine.leak import entropy, leak_remarks
 from stacking.predict.chain import average_of
 from stacking.run.job import Folds, Job

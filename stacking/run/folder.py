@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showers.files import atomic_path, read_json, remove_all_leftovers, write_json, write_npz
-from showers.locks import LOCK_FILE, locked
 from showers.schema import GAMMA, InputError
+from showers.storage.files import atomic_path, read_json, remove_all_leftovers, write_json, write_npz
+from showers.storage.locks import LOCK_FILE, locked
 from stacking.decide.gamma_scores import gamma_scores
 from stacking.predict.chain import Chain, Predictions
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from models.saving import HEADER_FILE
-from showers.checksums import CHECKSUMS_FILE, Seal, seal
-from showers.files import check_name, read_json
 from showers.schema import TASKS, InputError
+from showers.storage.checksums import CHECKSUMS_FILE, Seal, seal
+from showers.storage.files import check_name, read_json
 from stacking.predict.saving import CALIBRATION_FILE, DECISION_FILE, META_FILE
 from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE
 from stacking.tasks.oof import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from showers.files import write_npz
-from showers.progress import Bars, Progress
+from showers.execution.progress import Bars, Progress
 from showers.schema import COMPOSITION, GAMMA
+from showers.storage.files import write_npz
 from stacking.combine.calibration import Calibrator, reliability
 from stacking.combine.gate import Gate, decide_gate
 from stacking.combine.judges import Judge, judge_for

@@ -23,10 +23,10 @@ from threadpoolctl import threadpool_limits
 from models.base import Batch, Learner
 from models.registry import LearnerSpec, create
 from models.saving import CheckpointError
-from showers.files import atomic_folder, check_name, hash_json, open_npy, read_json, write_json, write_npz
-from showers.processes import in_processes
-from showers.progress import Progress
+from showers.execution.processes import in_processes
+from showers.execution.progress import Progress
 from showers.schema import InputError
+from showers.storage.files import atomic_folder, check_name, hash_json, open_npy, read_json, write_json, write_npz
 from stacking.events import Events
 from stacking.tasks.causes import is_of_the_machine
 from stacking.tasks.folds import early_stopping_rows

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from showers.dataset import Dataset
-from showers.files import read_json
+from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, SOURCE_FILE
+from showers.storage.files import read_json
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from samples import sample, sample_name

@@ -16,7 +16,7 @@ import numpy as np
 import cli
 from models.base import Batch
 from models.registry import LEARNERS, LearnerSpec
-from showers.progress import Progress
+from showers.execution.progress import Progress
 from stacking.run import first_level
 from stacking.run.job import Folds
 from tests.stacking.fakes import FAKES, Linear

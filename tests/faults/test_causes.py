@@ -16,7 +16,7 @@ from models.base import Batch
 from models.registry import LEARNERS, LearnerSpec
 from models.training import loop
 from report.outcome import show_table_outcome
-from showers.progress import Progress
+from showers.execution.progress import Progress
 from showers.schema import InputError
 from stacking.run.engine import StackResult
 from stacking.table import TableConfig, stack_table

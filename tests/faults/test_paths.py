@@ -12,9 +12,9 @@ import pytest
 
 import stacking
 from report.run import Run
-from showers.files import atomic_folder, atomic_path, write_json
-from showers.locks import LOCK_FILE, locked
 from showers.schema import InputError
+from showers.storage.files import atomic_folder, atomic_path, write_json
+from showers.storage.locks import LOCK_FILE, locked
 from stacking.run.folder import opened_for_writing
 from stacking.run.sealing import seal_run
 from stacking.tasks.oof import fold_folder

@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from showers.processes import in_processes
+from showers.execution.processes import in_processes
 from showers.schema import InputError
 from tests.stacking.conftest import CLASSES, gaussians
 

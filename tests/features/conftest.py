@@ -23,7 +23,7 @@ from features.events import Events, make_events
 from features.groups.lateral import MAX_AGE
 from features.lateral.constants import PUBLISHED, Response
 from features.lateral.station import ELECTRON_PIVOT_M
-from showers.dataset import write_dataset
+from showers.datasets.dataset import write_dataset
 from showers.kascade import KASCADE
 from showers.lateral import ELECTRON_R0_M, axis_distance, rho_electron, rho_muon
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from features import build
 from features.build import build_table
 from features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, part_path
-from showers.checksums import CHECKSUMS_FILE
 from showers.schema import InputError
+from showers.storage.checksums import CHECKSUMS_FILE
 
 FILES = (CATALOGUE_FILE, CHECKSUMS_FILE, "part-00000.parquet", "part-00001.parquet", "part-00002.parquet")
 
@@ -23,7 +23,7 @@ FILES = (CATALOGUE_FILE, CHECKSUMS_FILE, "part-00000.parquet", "part-00001.parqu
 @pytest.fixture(scope="module")
 def tables(draw, tmp_path_factory):
     """Two tables of three shards of 16 events, of different showers."""
-    from showers.dataset import write_dataset
+    from showers.datasets.dataset import write_dataset
 
     made = []
     with pytest.MonkeyPatch.context() as patch:
@@ -104,7 +104,7 @@ def test_a_catalogue_of_other_columns_is_refused_by_name(table):
 
 
 def test_a_consistent_list_of_nonsense_is_refused_in_one_line(table):
-    from showers.checksums import seal
+    from showers.storage.checksums import seal
 
     for content in (b"", b"PAR1PAR1", b"nonsense" * 100):
         part_path(table.folder, 0).write_bytes(content)

@@ -13,8 +13,8 @@ from features import build
 from features.build import build_table, compute_rows
 from features.catalogue import CATALOGUE, feature_set
 from features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, default_path, part_path
-from showers.dataset import Dataset
-from showers.progress import silent
+from showers.datasets.dataset import Dataset
+from showers.execution.progress import silent
 from showers.schema import InputError
 
 

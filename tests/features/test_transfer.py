@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from features.transfer import on_device, prefetched
-from showers.dataset import Chunk
+from showers.datasets.dataset import Chunk
 
 
 class _Event:

@@ -13,11 +13,11 @@ import pytest
 from features import build
 from features.build import build_table
 from features.table import CATALOGUE_FILE, FeatureTable, part_path
-from showers import checksums
-from showers.checksums import CHECKSUMS_FILE
-from showers.files import hash_file
-from showers.locks import LOCK_FILE, locked
 from showers.schema import InputError
+from showers.storage import checksums
+from showers.storage.checksums import CHECKSUMS_FILE
+from showers.storage.files import hash_file
+from showers.storage.locks import LOCK_FILE, locked
 
 GROUPS = ["reconstruction", "size"]
 

@@ -16,8 +16,8 @@ from models.networks.lenet import LeNetLearner
 from models.saving import HEADER_FILE
 from models.tables.forest import RandomForest
 from models.tables.lightgbm import MODEL_FILE, LightGBM
-from showers.files import hash_file, read_json, write_json
 from showers.schema import InputError
+from showers.storage.files import hash_file, read_json, write_json
 
 CLASSES = ("near", "far")
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from report.html import write_report
-from showers.dataset import Dataset, write_dataset
-from showers.files import write_json, write_npz
+from showers.datasets.dataset import Dataset, write_dataset
 from showers.schema import COMPOSITION, GAMMA, Task
+from showers.storage.files import write_json, write_npz
 from stacking.run.sealing import seal_run
 
 CLASS_SHIFT = 0.9

@@ -13,8 +13,8 @@ import pytest
 import cli
 import verify
 from scoring.score import score_file
-from showers.files import write_npz
 from showers.schema import COMPOSITION
+from showers.storage.files import write_npz
 from tests.report.conftest import make_world
 
 COMMANDS = ("report", "compare", "submit", "leaderboard", "verify")

@@ -10,7 +10,7 @@ import pytest
 from report.display import FIT_COLUMNS, Shower, draw_event, event_picture, read_showers, ring_means
 from report.pictures.style import as_svg
 from report.sections.events import chosen_events
-from showers.dataset import Dataset
+from showers.datasets.dataset import Dataset
 from showers.kascade import KASCADE
 from showers.schema import InputError
 

@@ -18,8 +18,8 @@ from report.public.origin import Origin, origin_of
 from report.public.submission import write_submission, yaml_lines
 from report.published import PUBLISHED, TEST_CLASSES, published_for
 from scoring.score import score_file
-from showers.files import read_json, write_json, write_npz
 from showers.schema import COMPOSITION, GAMMA, InputError, task_named
+from showers.storage.files import read_json, write_json, write_npz
 from stacking.run.sealing import seal_run
 
 

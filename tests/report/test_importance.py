@@ -12,9 +12,9 @@ from models.base import Batch
 from models.registry import create, spec
 from report.importance import group_of, importances, shuffle
 from report.subject import Subject
-from showers.dataset import Dataset
-from showers.files import write_json, write_npz
+from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION
+from showers.storage.files import write_json, write_npz
 from stacking.run.sealing import seal_run
 
 COLUMNS = ("fit_lg_nmu", "fit_lg_ne", "prof_e_r50_m")

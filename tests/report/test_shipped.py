@@ -13,7 +13,7 @@ from report.sections.task import plane, reliability
 from report.subject import Subject
 from report.summary import learner_table
 from scoring.composition import fraction_error
-from showers.files import read_json, write_json, write_npz
+from showers.storage.files import read_json, write_json, write_npz
 from stacking.run.sealing import seal_run
 
 

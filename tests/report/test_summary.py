@@ -13,8 +13,8 @@ from rich.console import Console
 from report.run import Run
 from report.summary import learner_table, log_loss, short
 from scoring.composition import fraction_error
-from showers.files import write_npz
 from showers.schema import InputError
+from showers.storage.files import write_npz
 from stacking.run.sealing import seal_run
 
 

@@ -12,8 +12,8 @@ from models.base import Batch, Learner
 from models.posterior import log_softmax
 from models.registry import LearnerSpec
 from models.saving import read_header, write_header
-from showers.files import write_npz
-from showers.progress import Progress
+from showers.execution.progress import Progress
+from showers.storage.files import write_npz
 
 
 class Linear(Learner):

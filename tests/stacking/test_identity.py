@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from features.build import build_table
-from showers.dataset import Dataset, write_dataset
+from showers.datasets.dataset import Dataset, write_dataset
 from showers.schema import COMPOSITION
 from stacking.events import ShowerEvents
 from stacking.run.config import StackConfig

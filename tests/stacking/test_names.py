@@ -11,8 +11,8 @@ import pytest
 
 import cli
 from features.table import CATALOGUE_FILE, FeatureTable, part_path
-from showers.checksums import seal
-from showers.files import write_json
+from showers.storage.checksums import seal
+from showers.storage.files import write_json
 from stacking.events import TableEvents
 from stacking.output import predict_to_file
 from stacking.table import TableConfig, stack_table

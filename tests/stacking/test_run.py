@@ -18,7 +18,7 @@ import pytest
 
 import stacking
 from models.registry import spec
-from showers.dataset import Dataset
+from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, InputError
 from stacking.events import TableEvents
 from stacking.output import predict_to_file

@@ -18,8 +18,8 @@ import stacking
 from models.registry import LEARNERS
 from models.registry import load as load_learner
 from report.check import check_folder
-from showers.files import write_json, write_npz
 from showers.schema import InputError
+from showers.storage.files import write_json, write_npz
 from stacking.table import TableConfig, predict_table, stack_table
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES

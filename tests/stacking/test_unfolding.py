@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from showers.checksums import seal
 from showers.schema import InputError
+from showers.storage.checksums import seal
 from stacking.decide.unfolding import read_response, unfold, unfold_composition, write_response
 
 CONFUSION = np.array(

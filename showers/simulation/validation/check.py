@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 from rich.table import Table
 
-from showers.progress import Bars, silent
+from showers.execution.progress import Bars, silent
 from showers.simulation.settings import Settings, load_settings
 from showers.simulation.validation.facts import FACTS, TRADES
 from showers.simulation.validation.moments import Sizes, sample_moments

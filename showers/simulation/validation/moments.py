@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from showers.progress import Bars, silent
+from showers.execution.progress import Bars, silent
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation.blocks import BlockJob, Events, passes
 from showers.simulation.run import accepted

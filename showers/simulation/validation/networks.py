@@ -10,7 +10,7 @@ import numpy as np
 from scoring.composition import confusion_matrix, row_normalised
 from scoring.intervals import accuracy_interval
 from scoring.resampling import LEVEL, Interval
-from showers.progress import Bars, silent
+from showers.execution.progress import Bars, silent
 from showers.schema import COMPOSITION
 from showers.simulation.blocks import BlockJob
 from showers.simulation.run import accepted

@@ -1,0 +1,1 @@
+"""The public raw archives: download, reading, the published splits, conversion to datasets."""

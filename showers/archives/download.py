@@ -1,0 +1,252 @@
+"""Fetch the public benchmark's pre-split files, resuming where an earlier attempt stopped.
+
+8.6 GB over a connection that breaks should not start again from nothing: a partial file is continued by an HTTP
+range request, guarded by the server's entity tag, the range it answers with and the file's length, so that two
+versions of a file are never spliced together. Nothing gets its final name that is not a whole NumPy array: a page that
+a network's login sends instead of the file never does.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import os
+import re
+import shutil
+import ssl
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from showers.datasets.dataset import Dataset
+from showers.execution.progress import Bars, Progress, silent
+from showers.schema import MATRICES_FILE, SCALARS_FILE, InputError, Task
+from showers.storage.checksums import CHECKSUMS_FILE, seal
+from showers.storage.files import read_json, remove_leftovers, write_json
+from showers.storage.npy import read_header, told_when_full
+
+BUCKET = "https://kascade-sim-data.s3.eu-central-1.amazonaws.com/v2"
+"""Where the pre-split v2 files are published."""
+BLOCK_BYTES = 1 << 20
+TIMEOUT_S = 60.0
+MAGIC = b"\x93NUMPY"
+MIN_ARRAY_BYTES = 128
+"""NumPy's magic word, and the least length of an array's head."""
+
+
+BROKEN = (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError)
+"""What a connection that fails raises."""
+
+
+def download(
+    task: Task,
+    out: Path,
+    *,
+    splits: tuple[str, ...] = ("train", "test"),
+    base_url: str = BUCKET,
+    attempts: int = 5,
+    bars: Bars = silent,
+) -> list[Path]:
+    """Download the dataset folders of a task and check them.
+
+    Parameters
+    ----------
+    task
+        Which task's folders.
+    out
+        Gets ``{task}_train`` and ``{task}_test``; files that are complete are not fetched again.
+    splits
+        Which of the two.
+    base_url
+        Folder on the server that holds ``{task}_{split}/``.
+    attempts
+        Tries per file before giving up; what was received is kept for the next call.
+
+    Returns
+    -------
+    list of Path
+        The dataset folders.
+
+    Raises
+    ------
+    InputError
+        If the server does not have a file or cannot be reached, or what it sent is not a valid dataset.
+    """
+    folders = []
+    for split in splits:
+        folder = Path(out) / f"{task.name}_{split}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (MATRICES_FILE, SCALARS_FILE, str(task.label_file)):
+            if (folder / name).exists():
+                _discard(folder / name)  # what a killed download left beside its complete file
+                continue
+            with bars(f"{folder.name}/{name}", "MB") as progress:
+                fetch(f"{base_url}/{folder.name}/{name}", folder / name, attempts=attempts, progress=progress)
+        Dataset.open(folder, task)
+        if not (folder / CHECKSUMS_FILE).exists():
+            seal(folder, [MATRICES_FILE, SCALARS_FILE, str(task.label_file)])
+        folders.append(folder)
+    return folders
+
+
+@dataclass
+class _Refused(Exception):
+    """What the server sent cannot be used; ``final`` if asking again will not help."""
+
+    reason: str
+    final: bool = False
+
+
+def fetch(url: str, target: Path, *, attempts: int = 5, pause_s: float = 2.0, progress: Progress | None = None) -> None:
+    """Download one ``.npy`` file to ``target``, continuing ``target``'s ``.part`` file if there is one.
+
+    Raises
+    ------
+    InputError
+        If the server refuses, sends something that is no NumPy array, or fails ``attempts`` times in a row without
+        getting further than before; or if the disk is full.
+    """
+    failures = 0
+    remove_leftovers(_tag_file(target))
+    furthest = _size(_part(target))
+    with told_when_full(target):
+        while True:
+            try:
+                _receive(url, target, progress)
+                return
+            except _Refused as error:
+                if error.final:
+                    raise InputError(f"{url}: {error.reason}") from None
+                reason = error.reason
+            except urllib.error.HTTPError as error:
+                error.close()
+                if error.code < 500 and error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                    answer = str(error.reason).splitlines()[0] if error.reason else ""
+                    raise InputError(f"{url}: the server answers {error.code} {answer}") from None
+                reason = f"{error.code} {error.reason}"
+                if error.code < 500:  # the part is longer than the file: it belongs to another version
+                    _discard(target)
+            except BROKEN as error:
+                reason = str(getattr(error, "reason", error)) or type(error).__name__
+            received = _size(_part(target))
+            # Only what was never reached before is progress: the same piece again and again is not.
+            failures = 0 if received > furthest else failures + 1
+            furthest = max(furthest, received)
+            if failures >= attempts:
+                raise InputError(
+                    f"{url}: {reason}; gave up after {attempts} attempts, {received / 1e6:,.1f} MB are kept to continue"
+                )
+            time.sleep(pause_s * 2 ** max(failures - 1, 0))
+
+
+def _receive(url: str, target: Path, progress: Progress | None) -> None:
+    part, start = _part(target), _size(_part(target))
+    known = _read_tag(target) if start else None
+    headers = {"Range": f"bytes={start}-", "If-Range": known["etag"]} if known else {}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S) as response:
+        tag = response.headers.get("ETag")
+        length = _length(response)
+        resumed = response.status == http.HTTPStatus.PARTIAL_CONTENT
+        if resumed:
+            total = _continued(response.headers.get("Content-Range"), start, known, tag, target)
+        else:
+            first = response.read(BLOCK_BYTES)
+            total = _announced(first, response.headers.get_content_type())
+            if length is not None and length != total:
+                raise _Refused(f"{length:,} bytes announced for an array of {total:,}: not the whole file", final=True)
+            # The old part goes before the new tag comes: a part is never found beside the tag of another version.
+            _discard(target)
+            if tag and not tag.startswith("W/"):
+                write_json(_tag_file(target), {"etag": tag, "total": total})
+        free = shutil.disk_usage(part.parent).free
+        if total - (start if resumed else 0) > free:
+            raise _Refused(f"{total / 1e9:,.1f} GB do not fit on the disk, {free / 1e9:,.1f} GB are free", final=True)
+        with part.open("ab" if resumed else "wb") as file:
+            if not resumed:
+                file.write(first[:total])
+            _copy(response, file, total, progress)
+    _finish(target, total)
+
+
+def _copy(response: Any, file: BinaryIO, total: int, progress: Progress | None) -> None:
+    while block := response.read(BLOCK_BYTES):
+        if file.tell() + len(block) > total:
+            file.write(block[: total - file.tell()])
+            break
+        file.write(block)
+        if progress:
+            progress(file.tell() / 1e6, total / 1e6)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _finish(target: Path, total: int) -> None:
+    part = _part(target)
+    if _size(part) != total:
+        raise http.client.IncompleteRead(b"", total - _size(part))
+    with part.open("rb") as file:
+        header = read_header(file, str(part))
+    if header.n_bytes != total:
+        _discard(target)
+        raise _Refused(f"{total:,} bytes received for an array of {header.n_bytes:,}")
+    part.replace(target)
+    _discard(target)
+
+
+def _continued(
+    content_range: str | None, start: int, known: dict[str, Any] | None, tag: str | None, target: Path
+) -> int:
+    """Return the whole file's length if a partial answer continues the part; else remove the part."""
+    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range or "")
+    if known and found and int(found[1]) == start and int(found[3]) == known["total"] and tag == known["etag"]:
+        return int(found[3])
+    _discard(target)
+    raise _Refused(f"asked for bytes from {start:,}, the server sent {content_range or 'others'} of another version")
+
+
+def _announced(first: bytes, content_type: str) -> int:
+    """Return the length of the file by the head of the array in it."""
+    if len(first) < MIN_ARRAY_BYTES and first[:6] == MAGIC[: len(first)]:
+        raise http.client.IncompleteRead(first)
+    try:
+        return read_header(io.BytesIO(first), "what the server sent").n_bytes
+    except InputError as error:
+        raise _Refused(f"{error} ({content_type}; a login page of the network?)", final=True) from None
+
+
+def _length(response: Any) -> int | None:
+    text = response.headers.get("Content-Length")
+    if text is not None and not text.isdecimal():
+        raise _Refused(f"the server says that the file has {text!r} bytes", final=True)
+    return None if text is None else int(text)
+
+
+def _read_tag(target: Path) -> dict[str, Any] | None:
+    """Return what is known of the version that the part belongs to, None if a killed download left it unreadable."""
+    try:
+        known = read_json(_tag_file(target))
+    except InputError:
+        return None
+    complete = isinstance(known, dict) and isinstance(known.get("etag"), str) and isinstance(known.get("total"), int)
+    return known if complete else None
+
+
+def _part(target: Path) -> Path:
+    return target.with_name(target.name + ".part")
+
+
+def _tag_file(target: Path) -> Path:
+    return target.with_name(target.name + ".part.json")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _discard(target: Path) -> None:
+    """Remove the part, then what is known of it."""
+    _part(target).unlink(missing_ok=True)
+    _tag_file(target).unlink(missing_ok=True)

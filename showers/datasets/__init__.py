@@ -1,0 +1,1 @@
+"""Dataset folders: the benchmark's ``.npy`` files, opened, written and checked."""

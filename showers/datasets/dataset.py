@@ -1,0 +1,214 @@
+"""Dataset folders: the benchmark's ``.npy`` files, memory-mapped and checked when opened.
+
+Nothing but ``matrices.npy`` and ``features.npy`` (and the label file, where labels are asked for) is required.
+Beside them a folder may hold ``source.json``, ``groups.npy``, ``age.npy``, ``part.npy``, ``truth.parquet`` and
+``checksums.json``, by which every file is compared before it is used: all but the grids when the folder is opened, the
+grids when they are all read for the fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+
+from showers import cuts
+from showers.array import DetectorArray
+from showers.datasets.event_files import EventFiles, check_cells, check_finite
+from showers.datasets.writer import write_dataset as write_dataset
+from showers.execution.progress import Progress
+from showers.kascade import KASCADE, array_of
+from showers.schema import (
+    AGE_FILE,
+    GROUPS_FILE,
+    MATRICES_FILE,
+    PART_FILE,
+    SCALAR_NAMES,
+    SCALARS_FILE,
+    InputError,
+    Task,
+)
+from showers.storage.checksums import CHECKSUMS_FILE
+from showers.storage.files import hash_file
+
+SCAN_EVENTS = 16_384
+"""Events read at once where a whole file is scanned (16 MB of grids)."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive events of a dataset."""
+
+    start: int
+    matrices: np.ndarray
+    """(n, rows, columns, 2) float16, MeV per station."""
+    scalars: np.ndarray
+    """(n, 5) float32: E, Ze, Az, Ne, Nmu."""
+
+    def __len__(self) -> int:
+        return len(self.matrices)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """An opened dataset folder. Arrays are read-only memory maps; use :meth:`open`."""
+
+    path: Path
+    matrices: np.ndarray
+    """(N, rows, columns, 2) float16, MeV per station; channel 0 e/gamma, 1 muon. KASCADE: (N, 16, 16, 2)."""
+    scalars: np.ndarray
+    """(N, 5) float16 or float32: E, Ze, Az, Ne, Nmu as in :data:`showers.schema.SCALARS`."""
+    task: Task | None = None
+    labels: np.ndarray | None = None
+    """(N,) int8 class numbers, or None where they were not asked for."""
+    age: np.ndarray | None = None
+    """(N,) float32, present only where ``source.json`` says that the protocol has it."""
+    groups: np.ndarray | None = None
+    """(N,) int64, equal value = same simulated shower."""
+    part: np.ndarray | None = None
+    """(N,) int8: 0 train, 1 validation (matched protocol)."""
+    source: Mapping[str, Any] = field(default_factory=dict)
+    files: EventFiles = field(kw_only=True)
+    array: DetectorArray = KASCADE
+    """From ``source.json``; KASCADE where it does not say."""
+
+    def __len__(self) -> int:
+        return len(self.matrices)
+
+    @classmethod
+    def open(cls, path: str | Path, task: Task | None = None, *, labels: bool = True) -> Self:
+        """Open a dataset folder and check everything that is cheap to check.
+
+        Shapes, types, lengths, finite scalars and the range of labels are checked here; the cells of the
+        grids where they are read (feature extraction) or by :meth:`validate`.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        task
+            The task whose labels to read. If None and ``labels`` is true, found from the label files present.
+        labels
+            With False, labels are neither needed nor looked at.
+
+        Raises
+        ------
+        InputError
+            For a missing folder or file, a wrong shape or type, lengths that disagree, labels out of range,
+            or scalars that are not finite; names the file and the first offending row.
+        """
+        files = EventFiles.open(Path(path))
+        source = files.source()
+        array = array_of(source)
+        matrices = files.matrices(array.grid_shape)
+        n_events = len(matrices)
+        scalars = files.array(SCALARS_FILE, (len(SCALAR_NAMES),), (np.float16, np.float32), n_events)
+        check_finite(files.folder / SCALARS_FILE, scalars, SCALAR_NAMES)
+        read_labels = None
+        if labels:
+            task = task or files.task()
+            read_labels = files.labels(task, n_events)
+        age = None
+        if source.get("age", False):
+            age = files.array(AGE_FILE, (), (np.float32,), n_events)
+            check_finite(files.folder / AGE_FILE, age[:, None], ("Age",))
+        return cls(
+            path=files.folder,
+            matrices=matrices,
+            scalars=scalars,
+            task=task,
+            labels=read_labels,
+            age=age,
+            groups=files.optional(GROUPS_FILE, np.int64, n_events),
+            part=files.optional(PART_FILE, np.int8, n_events),
+            source=source,
+            files=files,
+            array=array,
+        )
+
+    @property
+    def protocol(self) -> str:
+        """``v2`` or ``matched``, from ``source.json``; v2 where it does not say."""
+        return str(self.source.get("protocol", "v2"))
+
+    @property
+    def evaluation_cuts(self) -> cuts.CutSet:
+        """The cuts under which predictions are judged, from ``source.json``; Ze < 30 and Ne > 4.8 otherwise."""
+        return cuts.cut_set_named(str(self.source.get("evaluation_cuts", cuts.TEST.name)))
+
+    def scalar_frame(self) -> pl.DataFrame:
+        """Return all reconstructed scalars as a float32 table (20 bytes an event)."""
+        return cuts.scalar_frame(self.scalars, self.age)
+
+    def chunks(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
+        """Iterate over consecutive events, ``size`` at a time; borders are multiples of ``size`` in absolute rows.
+
+        Memory stays bounded by ``size``: grids are views of the memory map, scalars small copies.
+        """
+        stop = len(self) if stop is None else min(stop, len(self))
+        while start < stop:
+            end = min((start // size + 1) * size, stop)
+            yield Chunk(start, self.matrices[start:end], np.asarray(self.scalars[start:end], dtype=np.float32))
+            start = end
+
+    def validate(self, progress: Progress | None = None) -> None:
+        """Scan every cell.
+
+        Raises
+        ------
+        InputError
+            For NaN, infinite or negative cells; names the first event and cell.
+        """
+        for chunk in self.chunks(SCAN_EVENTS):
+            check_cells(chunk.matrices, self.path / MATRICES_FILE, chunk.start)
+            if progress:
+                progress(chunk.start + len(chunk), len(self))
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 of everything features and learners may read, labels excluded.
+
+        Reads the whole folder (about a second per gigabyte), within a process only once where it has checksums.
+
+        Raises
+        ------
+        InputError
+            If a file is not the one that was written.
+        """
+        names = [MATRICES_FILE, SCALARS_FILE]
+        names += [AGE_FILE] if self.age is not None else []
+        names += [GROUPS_FILE] if self.groups is not None else []
+        names += [PART_FILE] if self.part is not None else []
+        content = [f"{name} {self._hash(name)}" for name in names]
+        content += [self.protocol, self.evaluation_cuts.name]
+        content += [self.array.digest] if self.array != KASCADE else []
+        return hashlib.sha256("\n".join(content).encode()).hexdigest()
+
+    def labels_fingerprint(self) -> str:
+        """Return a SHA-256 of the labels that were opened.
+
+        Raises
+        ------
+        InputError
+            If the folder was opened without labels.
+        """
+        if self.labels is None or self.task is None:
+            raise InputError(f"{self.path} was opened without labels")
+        return f"{self.task.name} {self._hash(str(self.task.label_file))}"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What whoever uses the folder should know about it."""
+        if self.files.seal is not None:
+            return ()
+        return (
+            f"{self.path.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where it makes no sense",
+        )
+
+    def _hash(self, name: str) -> str:
+        path = self.files.path(name)
+        return self.files.seal.files[name][1] if self.files.seal else hash_file(path)

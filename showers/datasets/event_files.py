@@ -1,0 +1,163 @@
+"""The files of a dataset folder, opened with their bytes, type, shape, length and content checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from showers.schema import MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, TASKS, InputError, Task
+from showers.storage.checksums import CHECKSUMS_FILE, Seal
+from showers.storage.files import open_npy, read_json
+
+
+@dataclass(frozen=True)
+class EventFiles:
+    """A dataset folder with the checksums of its files, where it has them; use :meth:`open`."""
+
+    folder: Path
+    seal: Seal | None
+    """None for folders that were written without ``checksums.json``: their damage cannot be noticed."""
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Open a dataset folder.
+
+        Raises
+        ------
+        InputError
+            If it is no folder, or its list of checksums is damaged.
+        """
+        if not folder.is_dir():
+            raise InputError(f"{folder} is not a folder: expected a dataset folder with {MATRICES_FILE}")
+        sealed = _is_there(folder / CHECKSUMS_FILE)
+        return cls(folder, Seal.open(folder, required=(MATRICES_FILE, SCALARS_FILE)) if sealed else None)
+
+    def has(self, name: str) -> bool:
+        """Return whether the folder holds a file, or should."""
+        return _is_there(self.folder / name) or (self.seal is not None and name in self.seal.files)
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file after comparing its bytes with the checksums, where there are any.
+
+        Raises
+        ------
+        InputError
+            If the file is not the one that was written.
+        """
+        problem = self.seal.problem(name) if self.seal else None
+        if problem:
+            raise InputError(f"{problem}: restore it, or remove {CHECKSUMS_FILE} if the change was meant")
+        return self.folder / name
+
+    def source(self) -> dict[str, Any]:
+        """Return the content of ``source.json``, empty where there is none.
+
+        Raises
+        ------
+        InputError
+            If it is damaged.
+        """
+        if not self.has(SOURCE_FILE):
+            return {}
+        content = read_json(self.path(SOURCE_FILE))
+        if not isinstance(content, dict):
+            raise InputError(f"{self.folder / SOURCE_FILE} is not a table of names and values")
+        return content
+
+    def task(self) -> Task:
+        """Return the task whose label file is there.
+
+        Raises
+        ------
+        InputError
+            If there is none, or several.
+        """
+        found = [task for task in TASKS.values() if task.label_file and self.has(task.label_file)]
+        if len(found) != 1:
+            names = ", ".join(str(task.label_file) for task in TASKS.values())
+            what = "no label file" if not found else "label files of several tasks"
+            raise InputError(f"{self.folder} holds {what} ({names}): say which task is meant")
+        return found[0]
+
+    def matrices(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Map the grids; their bytes are compared when all of them are read, see :meth:`path`."""
+        return open_array(self.folder / MATRICES_FILE, shape, (np.float16,))
+
+    def array(self, name: str, shape: tuple[int, ...], dtypes: tuple[Any, ...], n_events: int) -> np.ndarray:
+        """Map one value (or row of values) an event."""
+        path = self.path(name)
+        array = open_array(path, shape, dtypes)
+        if len(array) != n_events:
+            raise InputError(f"{path} has {len(array)} rows, but {MATRICES_FILE} beside it has {n_events}")
+        return array
+
+    def optional(self, name: str, dtype: Any, n_events: int) -> np.ndarray | None:
+        """Map one value an event, if the folder has the file."""
+        return self.array(name, (), (dtype,), n_events) if self.has(name) else None
+
+    def labels(self, task: Task, n_events: int) -> np.ndarray:
+        """Map the labels of a task and check their range."""
+        if task.label_file is None:
+            raise InputError(f"task {task.name!r} has no label file")
+        labels = self.array(task.label_file, (), (np.int8,), n_events)
+        bad = np.flatnonzero((labels < 0) | (labels >= task.n_classes))
+        if bad.size:
+            raise InputError(
+                f"{self.folder / task.label_file}: row {bad[0]} holds label {labels[bad[0]]}, "
+                f"expected 0..{task.n_classes - 1} ({bad.size} bad rows)"
+            )
+        return labels
+
+
+def open_array(path: Path, shape: tuple[int, ...], dtypes: tuple[Any, ...]) -> np.ndarray:
+    """Map an array of (N, *shape) and one of the types.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or holds something else.
+    """
+    array = open_npy(path)
+    expected = " or ".join(np.dtype(dtype).name for dtype in dtypes)
+    if array.dtype not in [np.dtype(dtype) for dtype in dtypes]:
+        raise InputError(f"{path} has type {array.dtype}, expected {expected}")
+    if array.shape[1:] != shape or array.ndim != len(shape) + 1:
+        wanted = ", ".join(["N", *map(str, shape)]) + ("," if not shape else "")
+        raise InputError(f"{path} has shape {array.shape}, expected ({wanted})")
+    return array
+
+
+def check_finite(path: Path, array: np.ndarray, columns: tuple[str, ...]) -> None:
+    """Refuse (N, C) values that are not finite; names the first row and column."""
+    bad = np.argwhere(~np.isfinite(array))
+    if bad.size:
+        row, column = (int(k) for k in bad[0])
+        raise InputError(f"{path}: row {row}, column {columns[column]} holds {array[row, column]}, expected a number")
+
+
+def check_cells(matrices: np.ndarray, file: Path | str, first_event: int = 0) -> None:
+    """Refuse grids with NaN, infinite or negative cells.
+
+    For non-negative finite float16 the bit pattern, read as an unsigned integer, is below that of infinity:
+    one integer comparison finds NaN, infinities and negative values (and a harmless negative zero, let through).
+    """
+    bits = np.ascontiguousarray(matrices).view(np.uint16)
+    if not bits.size or bits.max() < 0x7C00:
+        return
+    with np.errstate(invalid="ignore"):
+        bad = ~np.isfinite(matrices) | (matrices < 0)
+    if not bad.any():
+        return
+    event, row, column, channel = (int(k) for k in np.argwhere(bad)[0])
+    value = float(matrices[event, row, column, channel])
+    raise InputError(
+        f"{file}: event {first_event + event}, cell ({row}, {column}), channel {channel} holds {value:g}; "
+        f"energy deposits must be finite and not negative ({int(bad.any(axis=(1, 2, 3)).sum())} bad events nearby)"
+    )
+
+
+def _is_there(path: Path) -> bool:
+    return path.exists() or path.is_symlink()

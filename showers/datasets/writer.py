@@ -1,0 +1,161 @@
+"""Writing dataset folders: space reserved first, checksums last, and nothing under the final name until complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from showers.datasets.event_files import EventFiles
+from showers.kascade import array_of
+from showers.schema import (
+    AGE_FILE,
+    GROUPS_FILE,
+    MATRICES_FILE,
+    PART_FILE,
+    SCALAR_NAMES,
+    SCALARS_FILE,
+    SOURCE_FILE,
+    TASKS,
+    TRUTH_FILE,
+    InputError,
+    Task,
+)
+from showers.storage.checksums import CHECKSUMS_FILE, seal
+from showers.storage.files import atomic_folder, write_json
+from showers.storage.npy import ArrayFile, told_when_full
+
+SIMULATION = "showers.simulation"
+CONVERSION = "converted from raw files"
+GENERATORS = (SIMULATION, CONVERSION)
+"""What ``source.json`` names as generator of the sets that are written here."""
+
+_OURS = {MATRICES_FILE, SCALARS_FILE, GROUPS_FILE, AGE_FILE, PART_FILE, SOURCE_FILE, TRUTH_FILE, CHECKSUMS_FILE}
+_OURS |= {task.label_file for task in TASKS.values() if task.label_file}
+
+
+@dataclass
+class DatasetWriter:
+    """Fills the files of a new dataset; see :func:`write_dataset`."""
+
+    files: dict[str, ArrayFile]
+    """File stem to open file."""
+    label_stem: str | None
+    truth: list[pl.DataFrame] = field(default_factory=list)
+
+    def put(
+        self,
+        start: int,
+        matrices: np.ndarray,
+        scalars: np.ndarray,
+        labels: np.ndarray | None = None,
+        *,
+        truth: pl.DataFrame | None = None,
+        **extras: Any,
+    ) -> None:
+        """Store consecutive events from row ``start`` on; ``truth`` tables must come in row order."""
+        rows = {"matrices": matrices, "features": scalars, **extras}
+        if self.label_stem is not None and labels is not None:
+            rows[self.label_stem] = labels
+        for stem, values in rows.items():
+            self.files[stem].put(start, values)
+        if truth is not None:
+            self.truth.append(truth)
+
+
+@contextmanager
+def write_dataset(
+    path: str | Path,
+    n_events: int,
+    task: Task | None,
+    *,
+    source: Mapping[str, Any],
+    extras: Mapping[str, Any] | None = None,
+    scalar_type: Any = np.float16,
+    overwrite: bool = False,
+) -> Iterator[DatasetWriter]:
+    """Write a dataset folder; it appears under its name only when complete.
+
+    Parameters
+    ----------
+    path
+        The folder to make.
+    n_events
+        Number of events; every row must be filled.
+    task
+        Whose label file to write; None for a folder without labels.
+    source
+        Content of ``source.json``; its entry ``array`` describes an array that is not KASCADE.
+    extras
+        Other per-event files to make: file stem (``groups``, ``age``, ``part``) to NumPy type.
+    scalar_type
+        Type of ``features.npy``: float16 as published, float32 for the matched protocol.
+    overwrite
+        Replace an existing dataset that was simulated or converted here.
+
+    Raises
+    ------
+    InputError
+        If the folder exists and may not be replaced, or the disk has no room.
+    """
+    path = Path(path)
+    if overwrite:
+        refuse_foreign(path)
+    columns: dict[str, tuple[tuple[int, ...], Any]] = {
+        "matrices": (array_of(source).grid_shape, np.float16),
+        "features": ((len(SCALAR_NAMES),), scalar_type),
+    }
+    label_stem = Path(task.label_file).stem if task and task.label_file else None
+    columns |= {label_stem: ((), np.int8)} if label_stem else {}
+    columns |= {stem: ((), dtype) for stem, dtype in (extras or {}).items()}
+    with told_when_full(path), atomic_folder(path, overwrite=overwrite) as folder:
+        with ExitStack() as opened:
+            files = {
+                stem: opened.enter_context(ArrayFile(folder / f"{stem}.npy", (n_events, *shape), dtype))
+                for stem, (shape, dtype) in columns.items()
+            }
+            writer = DatasetWriter(files, label_stem)
+            yield writer
+            for stem, file in files.items():
+                if file.rows_written != n_events:
+                    raise ValueError(f"{stem}.npy got {file.rows_written} rows of {n_events}")
+                file.close()
+        if writer.truth:
+            try:
+                pl.concat(writer.truth).write_parquet(folder / TRUTH_FILE)
+            except pl.exceptions.ComputeError as error:  # what a full disk is to Polars
+                raise InputError(f"{path}: {TRUTH_FILE} cannot be written: {error}") from None
+        write_json(folder / SOURCE_FILE, dict(source))
+        seal(folder, [file.name for file in folder.iterdir()])
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse to replace a folder that is not, all of it, a dataset that was simulated or converted here.
+
+    Raises
+    ------
+    InputError
+        Naming what is in the way.
+    """
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if folder.is_symlink() or not folder.is_dir():
+        raise InputError(f"{folder} is not a folder and is not overwritten: remove it yourself or choose another name")
+    names = sorted(file.name for file in folder.iterdir())
+    strange = [name for name in names if name not in _OURS or not (folder / name).is_file()]
+    if strange:
+        raise InputError(
+            f"{folder} holds {strange[0]}, which is no file of a dataset, and is not overwritten: "
+            "remove the folder yourself or choose another name"
+        )
+    generator = str(EventFiles(folder, None).source().get("generator", "")) if names else SIMULATION
+    if not generator.startswith(GENERATORS):
+        raise InputError(
+            f"{folder} was not simulated or converted here ({SOURCE_FILE} does not say so) and is not overwritten: "
+            "remove it yourself or choose another name"
+        )

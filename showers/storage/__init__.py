@@ -1,0 +1,1 @@
+"""Files: atomic writing, checksums, locks, arrays on disk."""

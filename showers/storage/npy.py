@@ -1,0 +1,183 @@
+"""NumPy's ``.npy`` files, bounded: what a header promises is compared with the file before anything is mapped or read.
+
+Mapped files that shrink, and disks that are full, would end the process with a bus error; here they end in a message.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+
+from showers.schema import InputError
+from showers.storage.regular import open_regular
+
+_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the head of a ``.npy`` file says."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int
+    """Length of the head itself, bytes."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Length of the whole file."""
+        return self.offset + prod(self.shape) * self.dtype.itemsize
+
+
+def read_header(stream: BinaryIO, where: str, *, any_order: bool = False) -> Header:
+    """Read the head of an array, and no more.
+
+    Parameters
+    ----------
+    stream
+        At the array's first byte.
+    where
+        What error messages call it.
+    any_order
+        Accept Fortran order too.
+
+    Raises
+    ------
+    InputError
+        If it is not in NumPy's format, in Fortran order, or holds Python objects.
+    """
+    start = stream.tell()
+    try:
+        shape, fortran, dtype = _READERS[np.lib.format.read_magic(stream)](stream)
+    except Exception as error:  # a damaged head is parsed as Python literals and can raise nearly anything
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{where} cannot be read as a NumPy array (truncated or damaged?): {why}") from None
+    if dtype.hasobject or not dtype.itemsize:
+        raise InputError(f"{where} cannot be read as a NumPy array: it holds Python objects, expected numbers")
+    if fortran and len(shape) > 1 and not any_order:
+        raise InputError(f"{where} is in Fortran order, expected C order")
+    if any(isinstance(length, bool) or length < 0 for length in shape):
+        raise InputError(f"{where} cannot be read as a NumPy array (damaged?): its shape is {shape}")
+    return Header(shape, dtype, stream.tell() - start)
+
+
+class MappedArray(np.memmap):
+    """A read-only memory map that notices when its file has become shorter; its parts are plain arrays."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a part, after making sure that the file still holds all rows."""
+        mapped = getattr(self, "_mmap", None)
+        if mapped is not None and mapped.size() < self.offset + self.nbytes:
+            raise InputError(f"{self.filename} has become shorter while it was being read: restore it and start again")
+        part = np.ndarray.__getitem__(self, index)
+        return part.view(np.ndarray) if isinstance(part, np.ndarray) else part
+
+
+def open_npy(path: Path) -> np.ndarray:
+    """Memory-map a ``.npy`` file read-only.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, no regular file, truncated, not in NumPy's format, or holds Python objects.
+    """
+    path = Path(path)
+    with open_regular(path) as file:
+        header = read_header(file, str(path))
+        n_bytes = os.fstat(file.fileno()).st_size
+        if n_bytes != header.n_bytes:
+            raise InputError(
+                f"{path} cannot be read as a NumPy array (truncated or damaged?): it has {n_bytes:,} bytes, "
+                f"but an array {header.shape} of {header.dtype} makes {header.n_bytes:,}"
+            )
+        if not prod(header.shape):  # an empty array cannot be mapped, but it is a valid file
+            return np.empty(header.shape, header.dtype)
+        mapped = MappedArray(file, header.dtype, "r", header.offset, header.shape)
+        mapped.filename = str(path.resolve())
+        return mapped
+
+
+class ArrayFile:
+    """A new ``.npy`` file, filled row by row; its space on disk is reserved before the first row."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
+        """Create the file.
+
+        Raises
+        ------
+        InputError
+            If the disk has no room for it.
+        """
+        self.dtype = np.dtype(dtype)
+        self.rows_written = 0
+        self._row_bytes = prod(shape[1:]) * self.dtype.itemsize
+        self._file = path.open("wb")
+        head = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, head)
+        self._offset = self._file.tell()
+        try:
+            reserve(self._file, self._offset + shape[0] * self._row_bytes)
+        except InputError:
+            self._file.close()
+            raise
+
+    def put(self, start: int, rows: np.ndarray) -> None:
+        """Write consecutive rows from row ``start`` on."""
+        self._file.seek(self._offset + start * self._row_bytes)
+        self._file.write(np.ascontiguousarray(rows, dtype=self.dtype).data.cast("B") if len(rows) else b"")
+        self.rows_written += len(rows)
+
+    def close(self) -> None:
+        """Flush to disk and close."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+
+def reserve(file: BinaryIO, n_bytes: int) -> None:
+    """Reserve space on disk for a file that will have ``n_bytes``.
+
+    Raises
+    ------
+    InputError
+        If the disk (or the quota) has no room.
+    """
+    if not n_bytes or not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(file.fileno(), 0, n_bytes)
+    except OSError as error:
+        if error.errno in _FULL:
+            place = next(folder for folder in Path(str(file.name)).parents if not folder.name.startswith(".partial-"))
+            raise InputError(
+                f"{place}: no room for {n_bytes / 1e9:,.3f} GB ({error.strerror}): free some space or write elsewhere"
+            ) from None
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+
+
+@contextmanager
+def told_when_full(path: Path) -> Iterator[None]:
+    """Turn the errors of a full disk, quota or size limit into an :class:`InputError` that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise InputError(f"{path} cannot be written: {error.strerror}: free some space or write elsewhere") from None

@@ -1,0 +1,197 @@
+"""Raw files to dataset folders: the protocols' own rules, recomputed here in plain NumPy."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from showers.archives.convert import COMPOSITION_IDS, convert
+from showers.archives.raw import stream_npz
+from showers.datasets.dataset import Dataset
+from showers.schema import COMPOSITION, GAMMA, InputError
+
+
+def raw_mode(folder: Path, mode: str, n: int, seed: int, *, gamma: bool = False) -> dict[str, np.ndarray]:
+    """Write one raw mode of ``n`` events; every second event reuses the shower of the one before."""
+    rng = np.random.default_rng(seed)
+    features = np.zeros((n, 10), np.float32)
+    kind = rng.integers(1, 3 if gamma else 6, n)
+    features[:, 0] = kind
+    features[:, 1] = rng.uniform(14, 17, n)
+    features[:, 5] = rng.uniform(0, 40, n)
+    features[:, 6] = rng.uniform(0, 360, n)
+    features[:, 7] = rng.uniform(4.5, 6, n)
+    features[:, 8] = rng.uniform(3.3, 5, n)
+    features[:, 9] = rng.uniform(0.1, 1.6, n)
+    truth = rng.uniform(0, 5, (n, 10)).astype(np.float32)
+    truth[:, 1] = np.array([1, 14])[kind - 1] if gamma else np.array(COMPOSITION_IDS)[kind - 1]
+    shower = [0, 4, 5, 6, 8]
+    truth[1::2, shower] = truth[0::2, shower][: len(truth[1::2])]
+    matrices = rng.integers(0, 200, (n, 16, 16, 3)).astype(np.float16)
+    np.savez(folder / f"{mode}_features.npz", features=features)
+    np.savez(folder / f"{mode}_true_features.npz", true_features=truth)
+    np.savez_compressed(folder / f"{mode}_matrices.npz", matrices=matrices)
+    return {"features": features, "truth": truth, "matrices": matrices}
+
+
+def test_v2_split_cuts_labels_and_channels(tmp_path: Path) -> None:
+    raws = [raw_mode(tmp_path, mode, 700, k) for k, mode in enumerate(("qgs_spectra", "epos_spectra"))]
+    features, truth, matrices = (np.concatenate([r[key] for r in raws]) for key in ("features", "truth", "matrices"))
+    order = np.arange(1400)
+    np.random.default_rng(2026).shuffle(order)
+    test, train = np.sort(order[:280]), np.sort(order[280:])
+    f = features[test]
+    test = test[(f[:, 5] < 30) & (f[:, 7] > 4.8) & (f[:, 9] > 0.2) & (f[:, 9] < 1.48)]
+
+    for folder, rows in zip(convert(tmp_path, tmp_path / "out", COMPOSITION), (train, test), strict=True):
+        made = Dataset.open(folder, COMPOSITION)
+        assert made.labels is not None
+        np.testing.assert_array_equal(made.matrices, matrices[rows][..., 1:])
+        np.testing.assert_array_equal(made.scalars, features[rows][:, [1, 5, 6, 7, 8]].astype(np.float16))
+        np.testing.assert_array_equal(made.labels, [COMPOSITION_IDS.index(int(i)) for i in truth[rows, 1]])
+        assert made.age is None
+        assert made.groups is not None
+        np.testing.assert_array_equal(made.groups, rows - rows % 2)
+    shared = np.intersect1d(train - train % 2, test - test % 2).size
+    assert made.source["showers_in_both_splits"] == shared > 0
+
+
+def test_v2_gamma_labels_come_from_the_true_particle(tmp_path: Path) -> None:
+    modes = ("qgs-4_gm_pr", "LHC_gm_pr", "sibyll-23c_gm_pr")
+    raws = [raw_mode(tmp_path, mode, 60, k, gamma=True) for k, mode in enumerate(modes)]
+    train, _ = convert(tmp_path, tmp_path / "out", GAMMA)
+    ids = np.concatenate([r["truth"][:, 1] for r in raws])
+    order = np.arange(180)
+    np.random.default_rng(2026).shuffle(order)
+    np.testing.assert_array_equal(Dataset.open(train).labels, np.where(ids[np.sort(order[36:])] == 1, 0, 1))
+
+
+def test_matched_split_is_the_published_one(tmp_path: Path) -> None:
+    made = raw_mode(tmp_path, "qgs_spectra", 2000, 3)
+    f = made["features"]
+    mask = (f[:, 5] > 0) & (f[:, 5] < 30) & (f[:, 7] > 4.8) & (f[:, 9] > 0.2) & (f[:, 9] < 1.48) & (f[:, 8] > 3.6)
+    passing = np.flatnonzero(mask)
+    n = len(passing)
+    first = torch.randperm(n, generator=torch.Generator().manual_seed(42)).numpy()
+    held = first[n - int(0.3 * n) :]
+    second = torch.randperm(len(held), generator=torch.Generator().manual_seed(42)).numpy()
+    test = passing[held[second[len(held) - int(0.3 * len(held)) :]]]
+
+    train_folder, test_folder = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+    train_set, test_set = Dataset.open(train_folder), Dataset.open(test_folder)
+    np.testing.assert_array_equal(test_set.scalars, f[np.sort(test)][:, [1, 5, 6, 7, 8]])
+    np.testing.assert_array_equal(test_set.age, f[np.sort(test)][:, 9])
+    np.testing.assert_array_equal(test_set.labels, f[np.sort(test)][:, 0] - 1)
+    assert train_set.part is not None
+    assert len(train_set) + len(test_set) == n
+    assert int(train_set.part.sum()) == len(held) - len(test)
+    assert test_set.evaluation_cuts.name == "matched"
+
+
+def _changed(folder: Path, kind: str, row: int, column: int, value: float) -> None:
+    path = folder / f"qgs_spectra_{kind}.npz"
+    with np.load(path) as archive:
+        array = archive[kind]
+    array[row, column] = value
+    np.savez(path, **{kind: array})
+
+
+@pytest.mark.parametrize("value", [257, 0, 6, 2.5, -3, np.nan])
+def test_a_type_that_is_no_class_is_refused(tmp_path: Path, value: float) -> None:
+    raw_mode(tmp_path, "qgs_spectra", 400, 3)
+    _changed(tmp_path, "features", 123, 0, value)
+    with pytest.raises(
+        InputError, match=r"qgs_spectra_features\.npz: row 123, column type holds .*one of 1, 2, 3, 4, 5"
+    ):
+        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "name", "value"), [(1, "E", np.nan), (1, "E", np.inf), (1, "E", 6.5), (6, "Az", 1e4)]
+)
+def test_a_quantity_that_no_shower_has_is_refused(tmp_path: Path, column: int, name: str, value: float) -> None:
+    made = raw_mode(tmp_path, "qgs_spectra", 400, 3)
+    f = made["features"]
+    passing = (f[:, 5] < 30) & (f[:, 7] > 4.8) & (f[:, 9] > 0.2) & (f[:, 9] < 1.48) & (f[:, 8] > 3.6)
+    row = int(np.flatnonzero(passing)[5])
+    _changed(tmp_path, "features", row, column, value)
+    with pytest.raises(
+        InputError, match=rf"qgs_spectra_features\.npz: row {row}, column {name} holds .*expected a number"
+    ):
+        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_particles_are_refused(tmp_path: Path) -> None:
+    for k, mode in enumerate(("qgs-4_gm_pr", "LHC_gm_pr", "sibyll-23c_gm_pr")):
+        raw_mode(tmp_path, mode, 60, k, gamma=True)
+    path = tmp_path / "LHC_gm_pr_true_features.npz"
+    with np.load(path) as archive:
+        truth = archive["true_features"]
+    truth[7, 1] = np.nan
+    np.savez(path, true_features=truth)
+    with pytest.raises(InputError, match=r"LHC_gm_pr_true_features\.npz: row 7, column id holds nan"):
+        convert(tmp_path, tmp_path / "out", GAMMA)
+
+
+def test_an_interrupted_conversion_goes_on_with_the_second_set(tmp_path: Path) -> None:
+    raw_mode(tmp_path, "qgs_spectra", 600, 3)
+    whole = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+    contents = [{file.name: file.read_bytes() for file in folder.iterdir()} for folder in whole]
+    shutil.rmtree(whole[1])
+    made = whole[0].stat().st_mtime_ns
+    again = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+    assert [{file.name: file.read_bytes() for file in folder.iterdir()} for folder in again] == contents
+    assert whole[0].stat().st_mtime_ns == made
+    raw_mode(tmp_path, "qgs_spectra", 600, 4)
+    with pytest.raises(InputError, match=r"composition_train exists already with another raw.*remove it"):
+        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+
+
+def test_archives_that_unpack_without_end_are_refused_before_unpacking(tmp_path: Path) -> None:
+    raw_mode(tmp_path, "qgs_spectra", 400, 3)
+    np.savez_compressed(tmp_path / "qgs_spectra_features.npz", features=np.zeros((400_000, 10), np.float32))
+    with pytest.raises(InputError, match=r"features\.npz: array 'features' unpacks to 16,000,128 bytes"):
+        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+    with zipfile.ZipFile(tmp_path / "qgs_spectra_features.npz", "w") as archive:
+        head = io.BytesIO()
+        np.lib.format.write_array_header_1_0(head, {"descr": "<f4", "fortran_order": False, "shape": (1 << 50, 10)})
+        archive.writestr("features.npy", head.getvalue() + 4000 * b"x")
+    with pytest.raises(InputError, match=r"features\.npz: array 'features' of shape .*the archive holds 4,128"):
+        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
+
+
+def test_stream_gives_the_same_rows_as_loading(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).random((103, 4, 2)).astype(np.float32)
+    np.savez_compressed(tmp_path / "a.npz", x=array)
+    np.testing.assert_array_equal(np.concatenate(list(stream_npz(tmp_path / "a.npz", "x", 10))), array)
+
+
+def test_refusals_name_the_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no protocol 'v3'"):
+        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="v3")
+    with pytest.raises(InputError, match=r"qgs_spectra_matrices\.npz does not exist"):
+        convert(tmp_path, tmp_path / "out", COMPOSITION)
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 not a zip")
+    with pytest.raises(InputError, match=r"bad\.npz is damaged"):
+        list(stream_npz(tmp_path / "bad.npz", "x"))
+    np.savez(tmp_path / "a.npz", x=np.zeros(3))
+    with pytest.raises(InputError, match="no array 'y'"):
+        list(stream_npz(tmp_path / "a.npz", "y"))
+
+
+def test_nothing_is_left_behind_when_a_cell_is_bad(tmp_path: Path) -> None:
+    for k, mode in enumerate(("qgs_spectra", "epos_spectra")):
+        made = raw_mode(tmp_path, mode, 40, k)
+    made["matrices"][7, 1, 2, 1] = np.nan
+    np.savez(tmp_path / "epos_spectra_matrices.npz", matrices=made["matrices"])
+    with pytest.raises(InputError, match=r"epos_spectra_matrices\.npz: event 7, cell \(1, 2\), channel 0"):
+        convert(tmp_path, tmp_path / "out", COMPOSITION)
+    assert not any((tmp_path / "out").iterdir())

@@ -1,0 +1,262 @@
+"""Dataset folders: what is written comes back; what is wrong is refused by file, column and row."""
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from showers.datasets.dataset import Dataset, check_cells, write_dataset
+from showers.schema import COMPOSITION, GAMMA, InputError
+from showers.storage.checksums import CHECKSUMS_FILE
+from showers.storage.files import write_json
+
+N = 37
+
+
+def _write(folder: Path, *, source: dict | None = None, sealed: bool = False, **extras: np.ndarray) -> Path:
+    rng = np.random.default_rng(1)
+    kinds = {name: values.dtype for name, values in extras.items()}
+    with write_dataset(folder, N, COMPOSITION, source=source or {}, extras=kinds) as writer:
+        matrices = rng.exponential(10.0, (N, 16, 16, 2)).astype(np.float16)
+        scalars = rng.uniform(1.0, 9.0, (N, 5)).astype(np.float16)
+        labels = (np.arange(N) % 5).astype(np.int8)
+        for start in (0, 20):
+            part = slice(start, min(start + 20, N))
+            more = {name: values[part] for name, values in extras.items()}
+            truth = pl.DataFrame({"event": np.arange(N)[part]})
+            writer.put(start, matrices[part], scalars[part], labels[part], truth=truth, **more)
+    if not sealed:
+        (folder / CHECKSUMS_FILE).unlink()
+    return folder
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "d", groups=np.arange(N, dtype=np.int64))
+    data = Dataset.open(folder)
+    assert data.task == COMPOSITION
+    assert len(data) == N
+    assert data.labels.tolist() == (np.arange(N) % 5).tolist()
+    assert data.groups.tolist() == list(range(N))
+    assert data.age is None
+    assert data.protocol == "v2"
+    assert data.evaluation_cuts.name == "test"
+    assert pl.read_parquet(folder / "truth.parquet")["event"].to_list() == list(range(N))
+    data.validate()
+
+
+def test_chunks_cover_everything_once_at_absolute_borders(tmp_path: Path) -> None:
+    data = Dataset.open(_write(tmp_path / "d"))
+    assert [(c.start, len(c)) for c in data.chunks(10)] == [(0, 10), (10, 10), (20, 10), (30, 7)]
+    assert [(c.start, len(c)) for c in data.chunks(10, 15, 33)] == [(15, 5), (20, 10), (30, 3)]
+    assert next(data.chunks(10)).scalars.dtype == np.float32
+
+
+def test_labels_are_not_looked_at_unless_asked(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "d")
+    (folder / "labels_composition.npy").write_text("poison")
+    assert Dataset.open(folder, labels=False).labels is None
+    with pytest.raises(InputError, match=r"labels_composition\.npy cannot be read"):
+        Dataset.open(folder)
+
+
+def test_age_counts_only_where_the_source_says_so(tmp_path: Path) -> None:
+    age = np.linspace(0.5, 1.4, N).astype(np.float32)
+    assert Dataset.open(_write(tmp_path / "a", age=age)).age is None
+    with_age = Dataset.open(_write(tmp_path / "b", source={"age": True}, age=age))
+    assert with_age.scalar_frame().columns[-1] == "Age"
+    assert np.array_equal(with_age.age, age)
+
+
+def test_fingerprint_ignores_labels_and_sees_cells(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "d")
+    before = Dataset.open(folder).fingerprint()
+    np.save(folder / "labels_composition.npy", np.zeros(N, dtype=np.int8))
+    (folder / "truth.parquet").unlink()
+    assert Dataset.open(folder).fingerprint() == before
+    matrices = np.load(folder / "matrices.npy")
+    matrices[3, 4, 5, 1] += 1
+    np.save(folder / "matrices.npy", matrices)
+    assert Dataset.open(folder).fingerprint() != before
+
+
+def test_checksums_change_no_fingerprint_and_no_remark_is_made_with_them(tmp_path: Path) -> None:
+    sealed = Dataset.open(_write(tmp_path / "a", sealed=True))
+    plain = Dataset.open(_write(tmp_path / "b"))
+    assert sealed.fingerprint() == plain.fingerprint()
+    assert sealed.labels_fingerprint() == plain.labels_fingerprint()
+    assert sealed.remarks == ()
+    assert "checksums.json" in plain.remarks[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["matrices.npy", "features.npy", "labels_composition.npy", "groups.npy", "source.json"]
+)
+def test_a_flipped_bit_is_noticed_before_it_is_used(tmp_path: Path, name: str) -> None:
+    folder = _write(tmp_path / "d", sealed=True, groups=np.arange(N, dtype=np.int64))
+    content = bytearray((folder / name).read_bytes())
+    content[-3] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"{name} is not the file that was written"):
+        Dataset.open(folder).fingerprint()
+
+
+def test_a_file_that_is_lost_or_added_is_noticed(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "a", sealed=True, groups=np.arange(N, dtype=np.int64))
+    (folder / "groups.npy").unlink()
+    with pytest.raises(InputError, match=r"groups\.npy does not exist, but checksums\.json names it"):
+        Dataset.open(folder)
+    folder = _write(tmp_path / "b", sealed=True)
+    np.save(folder / "part.npy", np.zeros(N, np.int8))
+    with pytest.raises(InputError, match=r"part\.npy is not in checksums\.json"):
+        Dataset.open(folder)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_one_error(tmp_path: Path) -> None:
+    data = Dataset.open(_write(tmp_path / "d"))
+    chunks = data.chunks(10)
+    next(chunks)
+    with (tmp_path / "d" / "matrices.npy").open("rb+") as file:
+        file.truncate(8_000)
+    with pytest.raises(InputError, match=r"matrices\.npy has become shorter while it was being read"):
+        next(chunks)
+    with pytest.raises(InputError, match=r"matrices\.npy has become shorter"):
+        data.matrices[[30, 3]]
+    with pytest.raises(InputError, match=r"matrices\.npy cannot be read .*truncated"):
+        Dataset.open(tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("matrices.npy", np.zeros((N, 16, 16, 3), np.float16), r"matrices\.npy has shape .*expected \(N, 16, 16, 2\)"),
+        ("matrices.npy", np.zeros((N, 16, 16, 2), np.float64), r"matrices\.npy has type float64, expected float16"),
+        ("features.npy", np.zeros((N - 1, 5), np.float16), r"features\.npy has 36 rows, but matrices\.npy .* 37"),
+        ("features.npy", np.zeros((N, 6), np.float16), r"features\.npy has shape"),
+        ("labels_composition.npy", np.full(N, 5, np.int8), r"row 0 holds label 5, expected 0\.\.4 \(37 bad rows\)"),
+        ("labels_composition.npy", np.zeros(N, np.float32), r"has type float32, expected int8"),
+    ],
+)
+def test_refusals(tmp_path: Path, file: str, content: np.ndarray, message: str) -> None:
+    folder = _write(tmp_path / "d")
+    np.save(folder / file, content)
+    with pytest.raises(InputError, match=message):
+        Dataset.open(folder)
+
+
+def test_scalar_that_is_not_a_number_is_named(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "d")
+    scalars = np.load(folder / "features.npy")
+    scalars[11, 3] = np.nan
+    np.save(folder / "features.npy", scalars)
+    with pytest.raises(InputError, match="row 11, column Ne holds nan"):
+        Dataset.open(folder)
+
+
+def test_missing_pieces(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a folder"):
+        Dataset.open(tmp_path / "nowhere")
+    folder = _write(tmp_path / "d")
+    (folder / "labels_composition.npy").unlink()
+    with pytest.raises(InputError, match="no label file"):
+        Dataset.open(folder)
+    with pytest.raises(InputError, match=r"labels_gamma\.npy does not exist"):
+        Dataset.open(folder, GAMMA)
+    (folder / "features.npy").unlink()
+    with pytest.raises(InputError, match=r"features\.npy does not exist"):
+        Dataset.open(folder, labels=False)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
+def test_bad_cells_are_found(value: float) -> None:
+    matrices = np.ones((4, 16, 16, 2), dtype=np.float16)
+    check_cells(matrices, "fine.npy")
+    matrices[2, 3, 4, 1] = value
+    with pytest.raises(InputError, match=r"event 102, cell \(3, 4\), channel 1 holds"):
+        check_cells(matrices, "bad.npy", 100)
+
+
+def test_largest_finite_and_negative_zero_cells_are_fine() -> None:
+    matrices = np.zeros((1, 16, 16, 2), dtype=np.float16)
+    matrices[0, 0, 0] = 65_504.0, -0.0
+    check_cells(matrices, "edge.npy")
+
+
+@pytest.mark.parametrize("end", ["full disk", "size limit"])
+def test_full_disk_is_one_error_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    def full(number: int, start: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if end == "full disk":
+        monkeypatch.setattr(os, "posix_fallocate", full)
+    n_events = 5 if end == "full disk" else 2**52  # more than any file may hold
+    with (
+        pytest.raises(InputError, match=rf"^{tmp_path}: no room for .* GB .*: free some space"),
+        write_dataset(tmp_path / "d", n_events, GAMMA, source={}),
+    ):
+        pytest.fail("nothing may be simulated for a disk without room")
+    assert not any(tmp_path.iterdir())
+
+
+def test_disk_that_fills_up_at_the_end_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: pl.DataFrame, file: Path) -> None:
+        raise pl.exceptions.ComputeError("underlying IO error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    with pytest.raises(InputError, match=r"d: truth\.parquet cannot be written: .*No space left on device"):
+        _write(tmp_path / "d")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_row_that_was_not_filled_is_an_error(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ValueError, match=r"got 3 rows of 5"),
+        write_dataset(tmp_path / "d", 5, None, source={}) as writer,
+    ):
+        writer.put(0, np.zeros((3, 16, 16, 2)), np.zeros((3, 5)))
+    assert not any(tmp_path.iterdir())
+
+
+def test_only_our_own_sets_are_overwritten(tmp_path: Path) -> None:
+    rows = np.zeros((5, 16, 16, 2)), np.zeros((5, 5))
+
+    def write(folder: Path) -> None:
+        with write_dataset(folder, 5, None, source={"generator": "showers.simulation"}, overwrite=True) as writer:
+            writer.put(0, *rows)
+
+    for folder in (tmp_path / "empty", tmp_path / "new"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        write(folder)
+        write(folder)
+    (tmp_path / "new" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"notes\.txt, which is no file of a dataset"):
+        write(tmp_path / "new")
+    downloaded = _write(tmp_path / "downloaded")
+    (downloaded / "source.json").unlink()
+    with pytest.raises(InputError, match="was not simulated or converted here"):
+        write(downloaded)
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    (tmp_path / "file").write_text("mine")
+    for name in ("link", "file"):
+        with pytest.raises(InputError, match="is not a folder and is not overwritten"):
+            write(tmp_path / name)
+    assert (tmp_path / "file").read_text() == (tmp_path / "new" / "notes.txt").read_text() == "mine"
+    assert (downloaded / "matrices.npy").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["downloaded", "empty", "file", "link", "new"]
+
+
+def test_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), write_dataset(tmp_path / "d", 5, GAMMA, source={}):
+        raise RuntimeError
+    assert not any(tmp_path.iterdir())
+
+
+def test_unknown_evaluation_cuts_are_refused(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "d")
+    write_json(folder / "source.json", {"evaluation_cuts": "loose"})
+    with pytest.raises(InputError, match="unknown cut set 'loose'"):
+        _ = Dataset.open(folder).evaluation_cuts
