@@ -139,6 +139,7 @@ def simulate_block(job: BlockJob, block: int) -> Events:
     keys = rng.integers(0, 2**64, size=n, dtype=np.uint64)
     modes = rng.standard_normal((n, len(CLUMP_AMPLITUDE), 2))
     errors, chance = rng.standard_normal((4, n)), rng.random((4, n))
+    errors = np.concatenate([errors, rng.standard_normal((2, n))])
 
     rows = np.arange(n)
     if job.cuts != "none" and job.preselect:

@@ -14,7 +14,7 @@ import numpy as np
 from showers.lateral import MIN_R_M, axis_distance, electron_normalisation, rho_muon
 from showers.simulation.cascade import Showers, mean_muon_age
 from showers.simulation.detector import CHUNK, Readings, energy_per_electron
-from showers.simulation.settings import Settings, Trigger
+from showers.simulation.settings import Reconstruction, Settings, Trigger
 from showers.simulation.spectrum import PHOTON
 from showers.simulation.stations import stations_of
 
@@ -30,6 +30,8 @@ NEWTON_STEPS = 5
 MAX_STEP = 0.4
 MIN_VARIANCE = 0.05
 """Steps of the age and the floor under the variance of G that keeps them finite [g]."""
+MAX_ERROR_FACTOR = 3.0
+"""Limit of what a small size adds to the errors of muon number and age [g]."""
 REFERENCE_SECANT = 1.0250
 """sec(zenith) to which the energy formula brings the sizes [p]."""
 MAX_ENERGY_ZENITH_RAD = 1.05
@@ -87,7 +89,7 @@ def reconstruct(
     settings
         The world.
     deviates
-        (4, n) standard normal: errors of core x, core y, zenith, azimuth.
+        (6, n) standard normal: errors of core x, core y, zenith, azimuth, lg Nmu, age.
     chance
         (4, n) uniform: whether the muon number fails, and how.
     """
@@ -103,9 +105,23 @@ def reconstruct(
     core_x_m = primaries.core_x_m[rows] + core_error * deviates[0]
     core_y_m = primaries.core_y_m[rows] + core_error * deviates[1]
     lg_ne, lg_nmu, age = sizes(readings, core_x_m, core_y_m, zenith_deg, azimuth_deg, settings)
+    lg_nmu, age = with_errors(lg_ne, lg_nmu, age, own, deviates[4:])
     lg_nmu = with_failures(lg_nmu, primaries.mass[rows], settings, chance)
     lg_energy = energy(lg_ne, lg_nmu, zenith_deg)
     return Reconstructed(lg_energy, core_x_m, core_y_m, zenith_deg, azimuth_deg, lg_ne, lg_nmu, age)
+
+
+def with_errors(
+    lg_ne: np.ndarray, lg_nmu: np.ndarray, age: np.ndarray, own: Reconstruction, deviates: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return lg Nmu and age with errors that the readings do not show, from (2, n) standard normal numbers.
+
+    The real reconstruction selects and weighs stations in its own way: on the same readings its errors are not ours.
+    """
+    of_ne = np.minimum(10.0 ** (0.5 * (5.0 - lg_ne)), MAX_ERROR_FACTOR)
+    of_nmu = np.minimum(10.0 ** (0.5 * (4.5 - lg_nmu)), MAX_ERROR_FACTOR)
+    more_age = np.clip(age + own.age_error * of_ne * deviates[1], *AGE_RANGE)
+    return lg_nmu + own.lg_nmu_error * of_nmu * deviates[0], more_age
 
 
 def with_failures(lg_nmu: np.ndarray, mass: np.ndarray, settings: Settings, chance: np.ndarray) -> np.ndarray:

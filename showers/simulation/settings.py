@@ -53,9 +53,11 @@ class Spectrum(Section):
     )
     photon_hard_share: Share = Field(default=0.033, description="photons thrown with the hard spectrum [f]")
     photon_hard_lg_energy_min: float = Field(default=15.9, ge=13.0, le=18.5, description="its lower end [f]")
-    photon_hard_slope: float = Field(default=-0.8, description="its dN/dlgE ~ E^slope [f]")
+    photon_hard_slope: float = Field(default=-1.0, description="its dN/dlgE ~ E^slope, that of all others [g]")
     contamination: Share = Field(
-        default=0.0035, description="gamma sets: protons that carry the gamma label and id [f]"
+        default=0.0027,
+        description="gamma sets: protons with the gamma label; 75 to 107 of 1,514 real test photons look like hadrons "
+        "and follow their spectrum [deduced]",
     )
 
     @model_validator(mode="after")
@@ -186,6 +188,12 @@ class Reconstruction(Section):
     angle_deg: NotNegative = Field(default=0.35, description="angular error at 60 hit stations [g]")
     electron_r_min_m: NotNegative = Field(default=8.0, description="nearer e/gamma stations are left out [p]")
     muon_r_min_m: NotNegative = Field(default=40.0, description="nearer muon stations are left out [p]")
+    lg_nmu_error: NotNegative = Field(
+        default=0.0, description="further error of lg Nmu at lg Nmu = 4.5, falls with the root of the number [f]"
+    )
+    age_error: NotNegative = Field(
+        default=0.0, description="further error of the age at lg Ne = 5, falls with the root of the number [f]"
+    )
     muon_round: float = Field(default=0.15, description="added before the number of muons is rounded [f]")
     min_muons: Positive = Field(default=100.0, description="floor of the muon number [deduced]")
     muon_failure: Share = Field(default=0.0079, description="proton: probability of a failed muon number [f]")

@@ -7,7 +7,7 @@ from showers.kascade import KASCADE
 from showers.lateral import axis_distance
 from showers.simulation.cascade import Showers
 from showers.simulation.detector import Readings, expected, read_out
-from showers.simulation.reconstruction import energy, reconstruct, sizes, triggered
+from showers.simulation.reconstruction import energy, reconstruct, sizes, triggered, with_errors
 from showers.simulation.settings import Settings
 from showers.simulation.spectrum import Primaries
 
@@ -149,7 +149,7 @@ def test_errors_of_direction_and_core_are_as_set(lg_ne: float, lg_nmu: float) ->
     readings = _read(showers, settings)
     rng = np.random.default_rng(3)
     event = reconstruct(
-        showers, np.arange(4_000), readings, settings, rng.standard_normal((4, 4_000)), rng.random((4, 4_000))
+        showers, np.arange(4_000), readings, settings, rng.standard_normal((6, 4_000)), rng.random((4, 4_000))
     )
     hits = np.maximum(readings.hits, 5)
     core_m = settings.reconstruction.core_m * np.sqrt((np.clip(60.0 / hits, 0.4, 4.0) ** 2).mean())
@@ -158,6 +158,17 @@ def test_errors_of_direction_and_core_are_as_set(lg_ne: float, lg_nmu: float) ->
     assert (event.zenith_deg - 20.0).std() == pytest.approx(angle_deg, rel=0.05)
     across_deg = (event.azimuth_deg - 65.0) * np.sin(np.radians(20.0))
     assert across_deg.std() == pytest.approx(angle_deg, rel=0.05), "the same error across the shower's direction"
+
+
+def test_errors_beyond_the_readings_fall_with_the_size() -> None:
+    own = Settings().changed(reconstruction__lg_nmu_error=0.02, reconstruction__age_error=0.03).reconstruction
+    normal = np.random.default_rng(4).standard_normal((2, 20_000))
+    for lg_ne, lg_nmu, of_age, of_nmu in ((5.0, 4.5, 0.03, 0.02), (6.0, 5.5, 0.0095, 0.0063), (2.0, 2.0, 0.09, 0.06)):
+        size, muons, age = (np.full(20_000, v) for v in (lg_ne, lg_nmu, 1.0))
+        more_muons, more_age = with_errors(size, muons, age, own, normal)
+        assert (more_muons - lg_nmu).std() == pytest.approx(of_nmu, rel=0.03)
+        assert (more_age - 1.0).std() == pytest.approx(of_age, rel=0.03)
+        assert abs(np.corrcoef(more_muons, more_age)[0, 1]) < 0.03
 
 
 def test_energy_formula_by_hand() -> None:

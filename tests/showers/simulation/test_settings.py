@@ -1,5 +1,6 @@
 """Settings refuse what makes no sense, by name, and survive a round trip through TOML."""
 
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,14 @@ def test_round_trip(tmp_path: Path, start: Settings) -> None:
     write_settings(tmp_path / "w.toml", settings, "A world.")
     content = (tmp_path / "w.toml").read_text()
     assert "muon_mev = 8.0" in content
-    assert "punch_mev" not in content, "what has its usual value need not be said"
+    assert "punch_photon_range_m" not in content, "what has its usual value need not be said"
     assert load_settings(tmp_path / "w.toml") == settings
+
+
+def test_default_world_is_a_file_that_the_program_wrote(tmp_path: Path) -> None:
+    shipped = resources.files("showers.simulation").joinpath("world_default.toml").read_text(encoding="utf-8")
+    write_settings(tmp_path / "w.toml", load_settings(), shipped.splitlines()[0].removeprefix("# "))
+    assert (tmp_path / "w.toml").read_text(encoding="utf-8") == shipped, "moved by hand, or with an outdated meaning"
 
 
 def test_wrong_name_in_changed_is_refused() -> None:
