@@ -15,12 +15,13 @@ from features.compute import compute_chunk
 from features.groups.lateral import ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP
 from features.lateral.constants import PUBLISHED as STATION
 from features.lateral.model import energy_correction
-from report.pictures.style import MAP, PALETTE, drawing, new_figure, save_figure
+from report.pictures.style import MAP, PALETTE, drawing, literal, new_figure, save_figure
 from showers.array import DetectorArray
 from showers.datasets.dataset import Dataset, check_cells
 from showers.kascade import KASCADE
 from showers.lateral import axis_distance, rho_electron, rho_muon
 from showers.schema import MATRICES_FILE, InputError
+from showers.storage.targets import check_target
 
 FIT_COLUMNS = ("fit_core_x_m", "fit_core_y_m", "fit_lg_ne", "fit_age", "fit_lg_nmu", "fit_s_mu", "fit_core_err_m")
 GREY = "#8a8a8a"
@@ -93,8 +94,7 @@ def draw_event(dataset: Path, event: int, out: Path) -> Path:
         If the folder cannot be read, the event does not exist, or the suffix is of no known format.
     """
     out = Path(out)
-    if out.suffix not in (".png", ".svg", ".pdf"):
-        raise InputError(f"{out}: choose a name that ends in .png, .svg or .pdf")
+    check_target(out, (".png", ".svg", ".pdf"))
     opened = Dataset.open(dataset, labels=False)
     (shower,) = read_showers(opened, [event])
     save_figure(event_picture(shower, f"event {event} of {opened.path.name}"), out)
@@ -118,7 +118,7 @@ def event_picture(shower: Shower, title: str = "") -> Figure:
             f"age {_text(f['fit_age'], 2)}, lg Nμ {_text(f['fit_lg_nmu'], 2)}, core ({_text(f['fit_core_x_m'], 0)}, "
             f"{_text(f['fit_core_y_m'], 0)}) ± {_text(f['fit_core_err_m'], 1)} m"
         )
-        figure.suptitle(f"{title}\n{facts}" if title else facts, fontsize=7.5, x=0.02, ha="left")
+        figure.suptitle(f"{literal(title)}\n{facts}" if title else facts, fontsize=7.5, x=0.02, ha="left")
     return figure
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from report.pictures.style import INK, MARKERS, PALETTE, drawing, new_figure
+from report.pictures.style import INK, MARKERS, PALETTE, drawing, literal, new_figure
 from report.published import SURVIVAL_CURVE
 from scoring.gamma import GAMMA, HADRON, KEY_EFFICIENCY
 from scoring.intervals import clopper_pearson
@@ -35,7 +35,7 @@ def roc_picture(labels: np.ndarray, scores: dict[str, np.ndarray], metrics: dict
             style: dict[str, Any] = (
                 {"color": PALETTE[4], "lw": 1.8} if last else {"color": PALETTE[k % 4], "lw": 0.9, "ls": "--"}
             )
-            axes.step(efficiency, np.maximum(surviving, 0.5) / n_hadron, where="post", label=name, **style)
+            axes.step(efficiency, np.maximum(surviving, 0.5) / n_hadron, where="post", label=literal(name), **style)
             if last:
                 spans = [clopper_pearson(int(n), n_hadron) for n in surviving]
                 axes.fill_between(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from report.pictures.style import INK, MARKERS, PALETTE, drawing, new_figure
+from report.pictures.style import INK, MARKERS, PALETTE, drawing, literal, new_figure
 from scoring.intervals import Paired
 
 
@@ -25,8 +25,8 @@ def gain_picture(gains: dict[str, dict[str, float]]) -> Figure:
         axes = figure.add_subplot()
         for k, (name, gain) in enumerate(gains.items()):
             shares = [100 * gain.get(group, 0.0) for group in groups]
-            axes.plot(shares, range(len(groups)), MARKERS[k % 8], color=PALETTE[k % 8], label=name)
-        axes.set_yticks(range(len(groups)), groups)
+            axes.plot(shares, range(len(groups)), MARKERS[k % 8], color=PALETTE[k % 8], label=literal(name))
+        axes.set_yticks(range(len(groups)), [literal(group) for group in groups])
         axes.set_ylim(len(groups) - 0.5, -0.5)
         axes.set_xlim(left=0)
         axes.set_xlabel("share of the gain, %")
@@ -45,7 +45,7 @@ def shuffle_picture(shuffled: dict[str, Paired]) -> Figure:
             axes.plot([found.interval.low, found.interval.high], [y, y], color=PALETTE[4])
             axes.plot(found.difference, y, "o", color=PALETTE[4])
         axes.axvline(0, color=INK, lw=0.7, ls="--")
-        axes.set_yticks(range(len(groups)), groups)
+        axes.set_yticks(range(len(groups)), [literal(group) for group in groups])
         axes.set_ylim(len(groups) - 0.5, -0.5)
         axes.set_xlabel("log-loss lost when shuffled, nats")
     return figure

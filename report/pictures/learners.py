@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from report.pictures.style import INK, MARKERS, PALETTE, drawing, new_figure
+from report.pictures.style import INK, MARKERS, PALETTE, drawing, literal, new_figure
 from scoring.intervals import Interval
 
 RULES = {"argmax": "raw (argmax)"}
@@ -49,12 +49,14 @@ def learners_picture(points: list[Point], label: str, *, logarithmic: bool = Fal
                 x = point.interval.high if limit else point.value
                 low = x if limit else max(point.interval.low, 1e-7 if logarithmic else -np.inf)
                 axes.plot([low, point.interval.high], [y, y], color=PALETTE[4 - 3 * k], lw=1.4, solid_capstyle="butt")
-                axes.plot(x, y, "<" if limit else MARKERS[k], color=PALETTE[4 - 3 * k], label=RULES.get(rule, rule))
+                axes.plot(
+                    x, y, "<" if limit else MARKERS[k], color=PALETTE[4 - 3 * k], label=RULES.get(rule, literal(rule))
+                )
         if logarithmic:
             axes.set_xscale("log")
         else:
             axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.set_yticks(range(len(systems)), systems)
+        axes.set_yticks(range(len(systems)), [literal(system) for system in systems])
         axes.set_ylim(len(systems) - 0.5, -0.5)
         axes.grid(False, axis="y")
         axes.set_xlabel(label)
@@ -73,7 +75,7 @@ def training_picture(curves: dict[str, list[float]]) -> Figure:
         for k, (name, losses) in enumerate(curves.items()):
             epochs = np.arange(1, len(losses) + 1)
             colour = PALETTE[k % len(PALETTE)]
-            axes.plot(epochs, losses, color=colour, marker=".", ms=3, label=name)
+            axes.plot(epochs, losses, color=colour, marker=".", ms=3, label=literal(name))
             best = int(np.nanargmin(losses))
             axes.plot(epochs[best], losses[best], MARKERS[k % len(MARKERS)], color=colour, ms=6, mec=INK)
         axes.set_xlabel("epoch")

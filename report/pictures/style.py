@@ -21,6 +21,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
+from showers.execution.terminal import escaped
 from showers.storage.files import atomic_path
 
 COLUMN_IN = 4.3
@@ -78,6 +79,11 @@ def new_figure(height_in: float = 3.0, width_in: float = COLUMN_IN) -> Figure:
     return Figure(figsize=(width_in, height_in))
 
 
+def literal(name: str) -> str:
+    """Return a name that a picture shows as it is: dollar signs open no formula, control characters are escaped."""
+    return escaped(name).replace("$", r"\$")
+
+
 def as_svg(figure: Figure, description: str) -> str:
     """Return the figure as an SVG element for a page, with an accessible description.
 
@@ -98,7 +104,7 @@ def as_svg(figure: Figure, description: str) -> str:
         r"<svg [^>]*?viewBox=\"([^\"]+)\"[^>]*>",
         lambda found: (
             f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-            f'viewBox="{found[1]}" role="img" aria-label="{escape(description)}">'
+            f'viewBox="{found[1]}" role="img" aria-label="{escape(escaped(description))}">'
         ),
         text,
         count=1,

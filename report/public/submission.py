@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from scoring import metric_for
 from scoring.intervals import Interval, accuracy_interval
 from scoring.read import OUTPUT_KEYS, Truth, read_output
 from scoring.score import score_arrays
+from showers.execution.terminal import escaped
 from showers.schema import COMPOSITION, InputError
 from showers.storage.files import atomic_folder, write_npz
 
@@ -30,6 +32,9 @@ FILES = ("cli.py", "verify.py", "pyproject.toml", "constraints.txt", "Makefile",
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PLAIN_KEY = re.compile(r"[a-z]{3,}(_[a-z0-9]+)*(?<!yes)(?<!off)(?<!true)(?<!false)(?<!null)")
 """Keys that YAML reads as text without quotes."""
+
+
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path = Path("submissions")) -> Path:
@@ -165,12 +170,23 @@ def _metadata(
 def yaml_lines(content: dict[str, Any], indent: str = "") -> Iterator[str]:
     """Yield nested dictionaries of plain values as YAML; strings in JSON's quotes, which YAML shares."""
     for key, value in content.items():
-        name = str(key) if PLAIN_KEY.fullmatch(str(key)) else json.dumps(str(key))
+        name = str(key) if PLAIN_KEY.fullmatch(str(key)) else _quoted(str(key))
         if isinstance(value, dict) and value:
             yield f"{indent}{name}:"
             yield from yaml_lines(value, indent + "  ")
         else:
-            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+            yield f"{indent}{name}: {_quoted(value)}"
+
+
+def _quoted(value: Any) -> str:
+    """Return JSON that is YAML too: what YAML forbids in a file (C1 controls, separators, surrogates) as escapes."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return "".join(f"\\u{ord(c):04x}" if _NOT_IN_YAML.match(c) else c for c in text)
+
+
+def _markdown(text: Any) -> str:
+    """Return text that Markdown and HTML show as it is, on one line."""
+    return re.sub(r"([\\`*_\[\]<>|#&$~!])", r"\\\1", escaped(str(text)))
 
 
 def _readme(name: str, runs: Sequence[Run], truths: Sequence[Truth], scored: Sequence[dict[str, Any]]) -> str:
@@ -203,9 +219,11 @@ def _readme(name: str, runs: Sequence[Run], truths: Sequence[Truth], scored: Seq
 def _options(run: Run) -> str:
     config = run.manifest.get("config", {})
     words = [f"--task {run.task.name}"]
-    words += [f"--{key} {config[key]}" for key in ("preset", "seed") if config.get(key) is not None]
+    words += [
+        f"--{key} {shlex.quote(escaped(str(config[key])))}" for key in ("preset", "seed") if config.get(key) is not None
+    ]
     if config.get("learners"):
-        words.append(f"--learners {','.join(config['learners'])}")
+        words.append(f"--learners {shlex.quote(escaped(','.join(config['learners'])))}")
     return " ".join(words)
 
 
@@ -215,15 +233,15 @@ def _approach(run: Run) -> list[str]:
     cost = totals(manifest.get("steps", []))
     folds = sum(step.get("step") == "train" for step in manifest.get("steps", [])) // max(len(run.learner_names), 1)
     lines = [
-        f"Base learners ({', '.join(run.learner_names)}) predict out of fold ({folds} trainings each); their "
-        "log-probabilities are calibrated and combined by a meta-learner that never saw the rows it predicts. No test "
-        "label took part in any choice.",
+        f"Base learners ({_markdown(', '.join(run.learner_names))}) predict out of fold ({folds} trainings each); "
+        "their log-probabilities are calibrated and combined by a meta-learner that never saw the rows it predicts. "
+        "No test label took part in any choice.",
         "",
-        f"- meta-learner: {meta.get('chosen', 'see metadata')}",
-        f"- gate: {gate.get('reason', 'see metadata')}",
+        f"- meta-learner: {_markdown(meta.get('chosen', 'see metadata'))}",
+        f"- gate: {_markdown(gate.get('reason', 'see metadata'))}",
     ]
     if decision.get("chosen"):
-        lines.append(f"- decision rule for hard labels: {decision['chosen']}")
+        lines.append(f"- decision rule for hard labels: {_markdown(decision['chosen'])}")
     lines.append(f"- cost: {duration(cost['cpu_s'])} of CPU time, {cost['peak_mb']:,.0f} MB peak")
     return lines
 
@@ -238,22 +256,27 @@ def _learner_rows(run: Run, truth: Truth) -> list[str]:
             metric.value(truth.labels, system.output), metric.interval(truth.labels, system.output), run.task
         )
         label = system.name if system.rule == "score" else f"{system.name}, {system.rule}"
-        lines.append(f"| {label} | {100 * share:.2f} [{100 * span.low:.2f}, {100 * span.high:.2f}] | {text} |")
+        lines.append(
+            f"| {_markdown(label)} | {100 * share:.2f} [{100 * span.low:.2f}, {100 * span.high:.2f}] | {text} |"
+        )
     return lines
 
 
 def _failures(run: Run) -> list[str]:
     lines = [
-        f"- {row['name']} failed: {row.get('error')}"
+        f"- {_markdown(row['name'])} failed: {_markdown(row.get('error'))}"
         for row in run.manifest.get("learners", [])
         if row.get("status") == "failed"
     ]
     if run.shipped not in (None, "stack"):
-        lines.append(f"- the stack did not beat its best learner on held-out folds; {run.shipped} was shipped")
+        lines.append(
+            f"- the stack did not beat its best learner on held-out folds; {_markdown(run.shipped)} was shipped"
+        )
     rules = (run.manifest.get("decision") or {}).get("held_out_fraction_error", {})
     chosen = (run.manifest.get("decision") or {}).get("chosen")
     lines += [
-        f"- decision rule {rule}, not shipped: held-out fraction error {error:.4f} (shipped: {rules[chosen]:.4f})"
+        f"- decision rule {_markdown(rule)}, not shipped: held-out fraction error {error:.4f} "
+        f"(shipped: {rules[chosen]:.4f})"
         for rule, error in rules.items()
         if rule != chosen and chosen in rules
     ]

@@ -31,6 +31,14 @@ def test_an_event_is_drawn_without_labels(composition_world: tuple[Path, Path], 
     assert not (tmp_path / "x.png").exists()
 
 
+def test_a_picture_replaces_no_file_of_another_kind(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.png"
+    notes.write_text("not a picture")
+    with pytest.raises(InputError, match=r"notes.png exists and is no .png file"):
+        draw_event(tmp_path / "set", 0, notes)
+    assert notes.read_text() == "not a picture"
+
+
 def test_fits_of_the_display_are_those_of_the_table(tiny_composition: Path) -> None:
     from features.build import build_table
 

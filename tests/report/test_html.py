@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+
+from report.html import write_report
+from report.public.submission import write_submission, yaml_lines
+from stacking.run.sealing import seal_run
 
 
 @pytest.mark.parametrize("task", ["composition", "gamma"])
@@ -47,3 +53,50 @@ def test_gamma_report_has_its_sections(gamma_report: Path) -> None:
     for key in ("summary", "learners", "survival", "reliability", "plane", "gallery"):
         assert f'<section id="{key}">' in text
     assert "drawn for orientation only" in text
+
+
+NAME = "$_$<img src=x onerror=alert(1)>|`[a](b)`"
+"""Broken mathematics, a picture that calls a script, a table's border and a link: yet a name of a file."""
+HOSTILE = NAME + "\x1b[2J\n# x"
+
+
+def _renamed(run: Path, target: Path) -> Path:
+    """Copy a run and call its forest something hostile (file names cannot hold a slash)."""
+    shutil.copytree(run, target)
+    text = (target / "manifest.json").read_text(encoding="utf-8")
+    manifest = json.loads(text)
+    manifest["learners"][0]["name"] = NAME
+    manifest["learners"][-1] |= {"error": HOSTILE}
+    manifest["gate"]["reason"] = HOSTILE
+    (target / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    (target / "test" / "random_forest.npz").rename(target / "test" / f"{NAME}.npz")
+    seal_run(target)
+    return target
+
+
+def test_hostile_names_in_report_and_submission(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run = _renamed(composition_world[0], tmp_path / "run")
+    data = composition_world[1]
+    text = write_report(run, data).read_text(encoding="utf-8")
+    assert "<img" not in text
+    assert "$_$&lt;img" in text, "the picture shows the name as it is"
+    assert "\x1b" not in re.sub(r"<(p|td|li)\b.*?</\1>", "", text, flags=re.DOTALL)
+    folder = write_submission([run], "mine", data=data, out=tmp_path)
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    assert not re.search(r"(?<!\\)<img|^# x|\x1b", readme, flags=re.MULTILINE)
+    metadata = (folder / "metadata.yaml").read_text(encoding="utf-8")
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", metadata)
+
+
+def test_yaml_holds_what_yaml_forbids_as_escapes() -> None:
+    (line,) = yaml_lines({"name": "a\x9b\x7f\u2028\ufeffb"})
+    assert line == 'name: "a\\u009b\\u007f\\u2028\\ufeffb"'
+
+
+def test_report_loads_and_runs_nothing(composition_report: Path) -> None:
+    text = composition_report.read_text(encoding="utf-8")
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)
+    assert policy
+    assert policy[1].startswith("default-src 'none'")
+    assert "script" not in policy[1]
+    assert text.index("Content-Security-Policy") < text.index("<title>")
