@@ -72,6 +72,26 @@ app = App(
 console = PlainConsole()
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            console.print(f"showerstack {version('showerstack')}")
+        except PackageNotFoundError:
+            raise InputError("showerstack is not installed: run make env or pip install -e .") from None
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options of the program itself."""
+
+
 class TaskName(StrEnum):
     """The benchmark's two tasks."""
 
@@ -229,10 +249,15 @@ def stack(
 
     Any table: [bold]python cli.py stack --table wine.csv --label quality --run runs/wine[/bold]
     """
+    names = None if learners is None else tuple(name.strip() for name in learners.split(",") if name.strip())
+    from models.registry import spec
+
+    for name in names or ():
+        spec(name)  # a mistyped name is told before anything slow is imported
     options = {
         "run": run,
         "preset": preset.value,
-        "learners": None if learners is None else tuple(name.strip() for name in learners.split(",") if name.strip()),
+        "learners": names,
         "folds": folds,
         "seed": seed,
         "device": device.value,

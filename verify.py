@@ -1,9 +1,10 @@
 """Score predictions against the test labels, as the public benchmark does, with intervals.
 
     python verify.py predictions.npz
-    python verify.py --task gamma --data data runs/gamma/predictions.npz
+    python verify.py --data data runs/gamma/predictions.npz
 
-Composition needs the array ``predictions`` (integers 0..4), gamma ``gamma_scores`` (numbers, higher = more gamma-like).
+Composition needs the array ``predictions`` (integers 0..4), gamma ``gamma_scores`` (numbers, higher = more gamma-like);
+--task chooses where a file holds both (default: composition).
 Predictions that say for which events they were made are scored on those alone. Writes metrics_{task}.json beside the
 predictions. Exit code 2 and one line on input that cannot be scored.
 """
@@ -16,6 +17,7 @@ import sys
 from pathlib import Path
 
 from report.belonging import check_predictions
+from scoring.read import task_of
 from scoring.score import metrics_path, score_file
 from showers.execution.failures import told
 from showers.schema import TASKS, task_named
@@ -28,7 +30,7 @@ def _path(text: str) -> Path:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("predictions", type=_path, metavar="PREDICTIONS", help="predictions.npz")
-    parser.add_argument("--task", default="composition", choices=list(TASKS), help="default: composition")
+    parser.add_argument("--task", choices=list(TASKS), help="default: the one whose array the file holds")
     parser.add_argument("--data", type=_path, default=Path("data"), help="folder with {task}_test (default: data)")
     parser.add_argument("--json", action="store_true", help="print the metrics as JSON instead of tables")
     parser.add_argument("--quiet", action="store_true", help="print nothing; only write the metrics file")
@@ -48,7 +50,7 @@ def main() -> int:
 
 
 def _score(arguments: argparse.Namespace) -> None:
-    task = task_named(arguments.task)
+    task = task_named(arguments.task) if arguments.task else task_of(arguments.predictions)
     metrics = score_file(
         arguments.predictions,
         arguments.data,

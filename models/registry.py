@@ -15,15 +15,12 @@ from typing import Any
 
 from rich.table import Table
 
-from features.catalogue import CATALOGUE, feature_set
 from models import catalogue
 from models.base import Learner
 from models.saving import HEADER_FILE, read_header
 from models.spec import LearnerSpec
+from showers.execution.suggestions import like
 from showers.schema import AGE, COMPOSITION, TASKS, InputError, Task
-
-V2_COLUMNS = tuple(name for name in CATALOGUE if name not in (AGE.name, "fit_minus_age"))
-"""Columns of a feature table in the v2 protocol, which has no reconstructed age."""
 
 
 def spec(name: str) -> LearnerSpec:
@@ -32,9 +29,12 @@ def spec(name: str) -> LearnerSpec:
     Raises
     ------
     InputError
-        If there is none; the message lists those that exist.
+        If there is none; the message names the one that was probably meant, or lists those that exist.
     """
     if name not in LEARNERS:
+        near = like(name, LEARNERS)
+        if near:
+            raise InputError(f"unknown learner {name!r}: did you mean {near}? (python cli.py learners lists them)")
         raise InputError(f"unknown learner {name!r}: choose from {', '.join(LEARNERS)}")
     return LEARNERS[name]
 
@@ -122,14 +122,16 @@ def rows() -> list[dict[str, str]]:
 
 def weights_of(entry: LearnerSpec) -> str:
     """Return how many weights a network has in the benchmark's v2 protocol, in words; empty for other learners."""
-    # Only who lists the learners waits for torch; whoever asks for a name does not.
+    # Only who lists the learners waits for torch and the features; whoever asks for a name does not.
+    from features.catalogue import CATALOGUE, feature_set
     from models.catalogue.average import Average
     from models.networks.learner import NetworkLearner
 
     task = TASKS[entry.tasks[0]] if entry.tasks else COMPOSITION
     learner = create(entry, task.classes)
     parts = learner.members if isinstance(learner, Average) else [learner]
-    columns = feature_set(entry.features, V2_COLUMNS) if isinstance(entry.features, str) else entry.features or ()
+    in_v2 = tuple(name for name in CATALOGUE if name not in (AGE.name, "fit_minus_age"))
+    columns = feature_set(entry.features, in_v2) if isinstance(entry.features, str) else entry.features or ()
     counts = [part.count_weights(columns) for part in parts if isinstance(part, NetworkLearner)]
     return f"{sum(counts):,}" if counts else ""
 

@@ -9,6 +9,7 @@ from report.belonging import check_run
 from scoring.read import ORIGIN_KEYS, Origin, read_arrays
 from showers.datasets import integrity
 from showers.execution.progress import Bars, Progress, silent
+from showers.execution.suggestions import did_you_mean
 from showers.schema import InputError
 from showers.storage.checksums import CHECKSUMS_FILE, Seal
 from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE
@@ -36,7 +37,7 @@ def check_folder(folder: Path, *, bars: Bars = silent) -> tuple[str, list[str]]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder: give a run, a feature table or a dataset")
+        raise InputError(f"{folder} is not a folder{did_you_mean(folder)}: give a run, a feature table or a dataset")
     with bars("checking", "parts") as progress:
         if _has(folder, MANIFEST_FILE):
             return "run", _run(folder, progress)

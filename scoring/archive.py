@@ -74,6 +74,15 @@ def read_arrays(file: Path, *wanted: str, check: Callable[[str, Header], None] |
             raise InputError(f"{file}: cannot be read (damaged?): {why}") from None
 
 
+def array_names(file: Path) -> frozenset[str]:
+    """Return the names of the arrays in an ``.npz`` archive; none for what cannot be read as one."""
+    try:
+        with open_regular(Path(file)) as stream, zipfile.ZipFile(stream) as archive:
+            return frozenset(name.removesuffix(".npy") for name in archive.namelist())
+    except _DAMAGED:  # an InputError is a ValueError: reading the arrays says what is wrong
+        return frozenset()
+
+
 def _head(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -> Header:
     with archive.open(member) as stream:
         header = read_header(cast(BinaryIO, stream), where, any_order=True)

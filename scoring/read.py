@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from scoring.archive import array_names
 from scoring.archive import read_arrays as read_arrays
+from showers.execution.suggestions import did_you_mean
 from showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES, SCALARS_FILE, InputError, Task
 from showers.storage.files import open_npy
 from showers.storage.npy import Header
@@ -54,7 +56,9 @@ def read_truth(data: Path, task: Task) -> Truth:
     """
     folder = Path(data) / f"{task.name}_test"
     if not folder.is_dir():
-        raise InputError(f"{folder} does not exist: --data must be the folder that holds {task.name}_test")
+        raise InputError(
+            f"{folder} does not exist{did_you_mean(folder)}: --data must be the folder that holds {task.name}_test"
+        )
     label_file, scalar_file = folder / str(task.label_file), folder / SCALARS_FILE
     labels = np.asarray(open_npy(label_file))
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
@@ -74,6 +78,13 @@ def read_truth(data: Path, task: Task) -> Truth:
         check_finite(values, f"{scalar_file}, column {name}")
         columns.append(values)
     return Truth(folder, labels.astype(np.int8), *columns)
+
+
+def task_of(file: Path) -> Task:
+    """Return the task whose array a predictions file holds; composition for both, as in the benchmark, or neither."""
+    names = array_names(file)
+    only_gamma = OUTPUT_KEYS[GAMMA.name] in names and OUTPUT_KEYS[COMPOSITION.name] not in names
+    return GAMMA if only_gamma else COMPOSITION
 
 
 def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, Origin]:

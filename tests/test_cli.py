@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,52 @@ def test_an_empty_list_of_learners_is_refused(
     assert run(monkeypatch, "stack", "--run", tmp_path / "run", "--learners", names) == 2
     assert "learners: expected a list of different names, at least one" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_mistyped_learner_is_told_before_anything_slow_is_imported(tmp_path: Path) -> None:
+    code = (
+        "import sys, runpy; sys.argv = ['cli.py', 'stack', '--run', 'r', '--learners', 'lightgbm,xgbost']\n"
+        "try:\n    runpy.run_path('cli.py', run_name='__main__')\n"
+        "except SystemExit as ended: print('code', ended.code)\n"
+        "print('heavy:', sorted({'torch', 'numba', 'polars', 'scipy', 'matplotlib'} & set(sys.modules)))"
+    )
+    asked = subprocess.run([sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True)
+    assert asked.stderr == (
+        "error: unknown learner 'xgbost': did you mean xgboost? (python cli.py learners lists them)\n"
+    )
+    assert asked.stdout.endswith("code 2\nheavy: []\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("display", "data/compositon_test", "1"), "is not a folder (did you mean data/composition_test?)"),
+        (("features", "dta/composition_tst"), "is not a folder (did you mean data/composition_test?)"),
+        (("check", "data/composition-test"), "is not a folder (did you mean data/composition_test?)"),
+        (("report", "runs/gama"), "is not a finished run folder (did you mean runs/gamma?)"),
+        (("stack", "--run", "r", "--table", "win.csv", "--label", "x"), "does not exist (did you mean wine.csv?)"),
+        (("display", "data/elsewhere", "1"), "is not a folder: expected"),
+        (("report", "runs/gamma"), "is not a finished run folder: it has no"),
+    ],
+)
+def test_near_names_are_suggested_for_paths_that_do_not_exist(
+    arguments: tuple[str, ...],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for folder in ("data/composition_test", "runs/gamma"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "wine.csv").write_text("a,x\n1,2\n")
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, *arguments) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "--version") == 0
+    assert re.fullmatch(r"showerstack \d+\.\d+\S*\n", capsys.readouterr().out)
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -67,6 +67,17 @@ def test_gamma_with_json_and_without_intervals(
     assert capsys.readouterr().out == ""
 
 
+def test_the_task_is_the_one_whose_array_the_file_holds(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(tmp_path / "g.npz", gamma_scores=SCORES)
+    assert run(monkeypatch, "--data", data, "--quiet", "--no-intervals", tmp_path / "g.npz") == 0
+    assert (tmp_path / "metrics_gamma.json").exists()
+    np.savez(tmp_path / "both.npz", gamma_scores=SCORES, predictions=GOOD)
+    assert run(monkeypatch, "--data", data, "--quiet", "--no-intervals", tmp_path / "both.npz") == 0
+    assert (tmp_path / "metrics_composition.json").exists()
+
+
 def test_ties_are_told_with_their_cost(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from showers.execution.suggestions import did_you_mean
 from showers.schema import MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, TASKS, InputError, Task
 from showers.storage.checksums import CHECKSUMS_FILE, Seal
 from showers.storage.files import open_npy, read_json
@@ -31,7 +32,9 @@ class EventFiles:
             If it is no folder, or its list of checksums is damaged.
         """
         if not folder.is_dir():
-            raise InputError(f"{folder} is not a folder: expected a dataset folder with {MATRICES_FILE}")
+            raise InputError(
+                f"{folder} is not a folder{did_you_mean(folder)}: expected a dataset folder with {MATRICES_FILE}"
+            )
         sealed = _is_there(folder / CHECKSUMS_FILE)
         return cls(folder, Seal.open(folder, required=(MATRICES_FILE, SCALARS_FILE)) if sealed else None)
 

@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from showers.execution.suggestions import did_you_mean
 from showers.schema import InputError
 
 
@@ -22,7 +23,7 @@ def open_regular(path: Path) -> BinaryIO:
         # Without O_NONBLOCK, opening a pipe waits for its other end.
         number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
+        raise InputError(f"{path} does not exist{did_you_mean(Path(path))}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not stat.S_ISREG(os.fstat(number).st_mode):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from models.saving import HEADER_FILE
+from showers.execution.suggestions import did_you_mean
 from showers.schema import TASKS, InputError
 from showers.storage.checksums import CHECKSUMS_FILE, Seal, seal
 from showers.storage.files import check_name, read_json
@@ -49,7 +50,7 @@ def open_sealed(run: Path) -> tuple[Seal, dict[str, Any]]:
     run = Path(run)
     file = run / MANIFEST_FILE
     if not file.exists():
-        raise InputError(f"{run} is not a finished run folder: it has no {MANIFEST_FILE}")
+        raise InputError(f"{run} is not a finished run folder{did_you_mean(run)}: it has no {MANIFEST_FILE}")
     if not is_sealed(run):
         manifest = read_json(file)
         if isinstance(manifest, dict) and manifest.get("complete"):
