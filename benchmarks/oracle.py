@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from features.compute import fit_showers, sum_stations
 from features.device import decode_float16, namespace
 from features.events import make_events
+from features.fitted import FittedEvents
 from features.groups import lateral
 from features.lateral.constants import PUBLISHED, Response
 from showers.datasets.dataset import Dataset
@@ -54,8 +54,7 @@ def deviations(folder: Path, response: Response) -> dict[str, np.ndarray]:
     for chunk in data.chunks(CHUNK):
         grids = decode_float16(np.ascontiguousarray(chunk.matrices))
         events = make_events(xp, grids, np.asarray(chunk.scalars, dtype=np.float32), response)
-        raw = fit_showers(events)
-        pieces.append(lateral.compute(events, raw, sum_stations(events, raw)))
+        pieces.append(lateral.compute(FittedEvents(events)))
     fitted = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     truth = pl.read_parquet(folder / TRUTH_FILE, glob=False)
     gaps = [fitted[f"fit_core_{axis}_m"] - truth[f"core_{axis}_m"].to_numpy() for axis in ("x", "y")]

@@ -4,58 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from features.feature import Feature
-from features.groups import asymmetry, deposits, lateral, moments, muons, profile, published, reconstruction
+from features import groups
+from features.feature import FITS, Feature, Group
 from showers.schema import InputError
 
-CATALOGUE: dict[str, Feature] = {
-    feature.name: feature
-    for module in (reconstruction, deposits, moments, published, lateral, muons, profile, asymmetry)
-    for feature in module.FEATURES
-}
+MODULES = groups.modules()
+CATALOGUE: dict[str, Feature] = {feature.name: feature for module in MODULES for feature in module.FEATURES}
 """All features by name, in table order."""
 
-GROUPS: dict[str, str] = {
-    reconstruction.GROUP: "the reconstructed scalars as given",
-    reconstruction.DERIVED_GROUP: "expressions of the reconstructed scalars",
-    deposits.GROUP: "how much signal there is",
-    moments.GROUP: "moments of the deposit pattern",
-    published.GROUP: "array-centred statistics as others published",
-    lateral.POSITION_GROUP: "fitted core, for displays and for networks that turn it along with the array",
-    lateral.ELECTRON_GROUP: "lateral fit of the e/gamma channel",
-    lateral.MUON_GROUP: "lateral fit of the muon channel",
-    muons.GROUP: "muons against electrons",
-    reconstruction.CONTRAST_GROUP: "fits against the reconstruction",
-    profile.GROUP: "radial profiles around the fitted core",
-    asymmetry.GROUP: "unevenness around the axis",
-}
+_GROUPS: tuple[Group, ...] = tuple(group for module in MODULES for group in module.GROUPS)
+GROUPS: dict[str, str] = {group.name: group.meaning for group in _GROUPS}
 """Groups that can be switched on and off, with what they hold."""
 
-FIT_GROUPS: frozenset[str] = frozenset(
-    {
-        lateral.POSITION_GROUP,
-        lateral.ELECTRON_GROUP,
-        lateral.MUON_GROUP,
-        muons.GROUP,
-        reconstruction.CONTRAST_GROUP,
-        profile.GROUP,
-        asymmetry.GROUP,
-    }
-)
+FIT_GROUPS: frozenset[str] = frozenset(group.name for group in _GROUPS if group.fitted)
 """Groups that need the lateral fits."""
 
-_SCALARS = (reconstruction.GROUP, reconstruction.DERIVED_GROUP)
-_FIT_GROUPS = (lateral.ELECTRON_GROUP, lateral.MUON_GROUP, muons.GROUP, reconstruction.CONTRAST_GROUP)
-_PUBLISHED_TOO = ("e_hits", "mu_hits", "e_centroid_r_m", "mu_centroid_r_m")
-"""Columns of other groups that belong to the published grid statistics as well."""
-_FITS = (*_SCALARS, *_FIT_GROUPS, "e_hits")
+_SINGLE = {
+    **dict.fromkeys(FITS, ("e_hits",)),
+    "published-grid": ("e_hits", "mu_hits", "e_centroid_r_m", "mu_centroid_r_m"),
+}
+"""Columns of other groups that belong to a set."""
 SETS: dict[str, tuple[str, ...]] = {
-    "scalars": _SCALARS,
-    "published-grid": (*_SCALARS, published.GROUP, *_PUBLISHED_TOO),
-    "fits": _FITS,
-    "fits+core": (*_FITS, lateral.POSITION_GROUP),
-    "fits+profile": (*_FITS, profile.GROUP),
-    "all": tuple(group for group in GROUPS if group != lateral.POSITION_GROUP),
+    name: (*(group.name for group in _GROUPS if name in group.sets), *_SINGLE.get(name, ()))
+    for name in ("scalars", "published-grid", *FITS, "all")
 }
 """Named sets as groups and single columns; the azimuth is left out (see :data:`NOT_LEARNED`)."""
 NOT_LEARNED: frozenset[str] = frozenset({"Az"})

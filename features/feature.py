@@ -38,6 +38,32 @@ class Feature:
     high: float = math.inf
 
 
+FITS = ("fits", "fits+core", "fits+profile")
+"""Sets of everything that the fits say; the last two add to the first."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Columns that are switched on and off together.
+
+    Parameters
+    ----------
+    name
+        What the group is called in options and in :attr:`Feature.group`.
+    meaning
+        What it holds.
+    sets
+        Named sets that learners ask for and that contain the group.
+    fitted
+        Whether it needs the lateral fits.
+    """
+
+    name: str
+    meaning: str
+    sets: tuple[str, ...] = ("all",)
+    fitted: bool = False
+
+
 def row(name: str, unit: str, low: float, high: float, meaning: str, formula: str, group: str, source: str) -> Feature:
     """Return a feature from the columns of a declaration: what it is, its range, its meaning, where it belongs."""
     return Feature(name, unit, meaning, formula, source, group, low, high)

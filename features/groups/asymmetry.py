@@ -11,11 +11,12 @@ from types import ModuleType
 from typing import Any
 
 from features.bounds import LG_E, defined, held
-from features.events import Events
-from features.feature import Feature, row
+from features.feature import Feature, Group, row
+from features.fitted import FittedEvents
 from features.stations.sums import LCM_RINGS_M, Sums
 
 GROUP = "asymmetry"
+GROUPS = (Group(GROUP, "unevenness around the axis", fitted=True),)
 HERE = "this project"
 LCM = "R. Conceição et al., arXiv:2204.12337, 2304.02988; densities, since stations differ in area"
 TAIL = "R. Conceição et al., arXiv:2309.17217; tail of the compound Poisson, features/stations/tail.py"
@@ -56,14 +57,9 @@ def _declare() -> Iterator[Feature]:
 FEATURES: tuple[Feature, ...] = tuple(_declare())
 
 
-def compute(events: Events, sums: Sums, core: tuple[Any, Any]) -> dict[str, Any]:
-    """Return the features of this group, each (n,) float32; NaN without a fit, or with fewer than 2 stations in a ring.
-
-    Parameters
-    ----------
-    core
-        Fitted core x and y, (n,) each.
-    """
+def compute(seen: FittedEvents) -> dict[str, Any]:
+    """Return the group's features, each (n,) float32; NaN without a fit or with fewer than 2 stations in a ring."""
+    events, sums, core = seen.events, seen.sums, seen.fit.electron
     xp, here = events.xp, events.stations
     columns: dict[str, Any] = {}
     for channel, _ in CHANNELS:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from features.bounds import defined, lg
-from features.events import Events
-from features.feature import Feature
+from features.feature import Feature, Group
+from features.fitted import FittedEvents
 from showers.kascade import KASCADE
 
 GROUP = "size"
+GROUPS = (Group(GROUP, "how much signal there is"),)
 HERE = "this project"
 QUANTILES = (0.5, 0.9)
 
@@ -51,8 +52,9 @@ FEATURES: tuple[Feature, ...] = (
 )
 
 
-def compute(events: Events) -> dict[str, Any]:
+def compute(seen: FittedEvents) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32."""
+    events = seen.events
     xp, here, response = events.xp, events.stations, events.response
     columns = {
         **_channel("e", events.electron_mev, events.electron_hit, events.electron_sorted, response.saturation_mev, xp),

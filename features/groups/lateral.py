@@ -10,7 +10,8 @@ from scipy.special import digamma
 
 from features.bounds import LG_E, defined
 from features.events import Events
-from features.feature import Feature, row
+from features.feature import FITS, Feature, Group, row
+from features.fitted import FittedEvents
 from features.lateral import linear
 from features.lateral.fit import RawFit
 from features.lateral.model import electron_density, muon_density
@@ -19,6 +20,11 @@ from features.stations.sums import Sums
 from showers.lateral import MUON_R0_M, electron_normalisation, muon_normalisation
 
 ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP = "electron-fit", "muon-fit", "position"
+GROUPS = (
+    Group(POSITION_GROUP, "fitted core, for displays and networks that turn it with the array", ("fits+core",), True),
+    Group(ELECTRON_GROUP, "lateral fit of the e/gamma channel", (*FITS, "all"), fitted=True),
+    Group(MUON_GROUP, "lateral fit of the muon channel", (*FITS, "all"), fitted=True),
+)
 APEL_2006 = "W. D. Apel et al., Astropart. Phys. 24 (2006) 467"
 HERE = "this project"
 MAX_AGE = 1.5
@@ -65,9 +71,9 @@ UNKNOWN_LG = 5.0
 """A size with a larger error (such as with all stations saturated) is no measurement."""
 
 
-def compute(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
+def compute(seen: FittedEvents) -> dict[str, Any]:
     """Return the features of the groups ``electron-fit``, ``muon-fit`` and ``position``, each (n,) float32."""
-    return {**_electron(events, fit, sums), **_muon(events, fit, sums)}
+    return {**_electron(seen.events, seen.fit, seen.sums), **_muon(seen.events, seen.fit, seen.sums)}
 
 
 def _electron(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from typing import Any
 
 from features.bounds import defined
 from features.events import Events
-from features.feature import Feature
+from features.feature import Feature, Group
+from features.fitted import FittedEvents
 
 GROUP = "shape"
+GROUPS = (Group(GROUP, "moments of the deposit pattern"),)
 SOURCE = "A. M. Hillas, Proc. 19th ICRC 3 (1985) 445, adapted"
 UNIT_M = 100.0
 """Moments are taken in this unit so that fourth powers stay within float32."""
@@ -34,8 +36,9 @@ def _declare(channel: str, words: str) -> tuple[Feature, ...]:
 FEATURES: tuple[Feature, ...] = (*_declare("e", "e/gamma"), *_declare("mu", "muon"))
 
 
-def compute(events: Events) -> dict[str, Any]:
+def compute(seen: FittedEvents) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32; NaN with fewer than 2 or 3 hit stations."""
+    events = seen.events
     return {
         **_channel("e", events.electron_mev, events.electron_hit, events),
         **_channel("mu", events.muon_mev, events.muon_hit, events),

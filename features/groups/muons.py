@@ -11,11 +11,13 @@ from typing import Any
 
 from features.bounds import LG_E, defined, held
 from features.events import Events
-from features.feature import Feature, row
+from features.feature import FITS, Feature, Group, row
+from features.fitted import FittedEvents
 from features.stations.sums import Sums
 from showers.kascade import KASCADE
 
 GROUP = "muon-electron"
+GROUPS = (Group(GROUP, "muons against electrons", (*FITS, "all"), fitted=True),)
 HERE = "this project"
 MAX_DEVIATE = 100.0
 
@@ -54,17 +56,11 @@ FEATURES: tuple[Feature, ...] = (
 # fmt: on
 
 
-def compute(events: Events, sums: Sums, sizes: dict[str, Any]) -> dict[str, Any]:
-    """Return the features of this group, each (n,) float32; NaN without a fit.
-
-    Parameters
-    ----------
-    sizes
-        Columns that hold ``fit_lg_ne`` and ``fit_lg_nmu``.
-    """
-    xp = events.xp
+def compute(seen: FittedEvents) -> dict[str, Any]:
+    """Return the features of this group, each (n,) float32; NaN without a fit."""
+    events, sums, xp = seen.events, seen.sums, seen.xp
     columns = {**_far(events, sums), **_near(sums, xp), **_ratios(sums, xp)}
-    columns["mu_e_fit"] = sizes["fit_lg_nmu"] - sizes["fit_lg_ne"]
+    columns["mu_e_fit"] = seen.columns["fit_lg_nmu"] - seen.columns["fit_lg_ne"]
     return {name: defined(sums["fitted"], values, xp) for name, values in columns.items()}
 
 

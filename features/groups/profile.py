@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from types import ModuleType
 from typing import Any
 
 from features.bounds import LG_E, defined, held
-from features.feature import Feature, row
-from features.stations.sums import EDGES_M, RINGS_M, Sums
+from features.feature import Feature, Group, row
+from features.fitted import FittedEvents
+from features.stations.sums import EDGES_M, RINGS_M
 
 GROUP = "profile"
+GROUPS = (Group(GROUP, "radial profiles around the fitted core", ("fits+profile", "all"), fitted=True),)
 HERE = "this project"
 N_RINGS = len(EDGES_M)
 MAX_RESIDUAL = 100.0
@@ -49,8 +50,9 @@ def _declare() -> Iterator[Feature]:
 FEATURES: tuple[Feature, ...] = tuple(_declare())
 
 
-def compute(sums: Sums, xp: ModuleType) -> dict[str, Any]:
+def compute(seen: FittedEvents) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32; NaN without a live station in the ring, or without hits."""
+    sums, xp = seen.sums, seen.xp
     columns: dict[str, Any] = {}
     for channel in ("e", "mu"):
         seen, area, expected, variance = sums[f"ring_{channel}"]

@@ -9,12 +9,14 @@ import numpy as np
 
 from features.bounds import defined
 from features.events import Events
-from features.feature import Feature
+from features.feature import Feature, Group
+from features.fitted import FittedEvents
 from features.groups.deposits import hit_quantile
 from showers.array import DetectorArray
 from showers.kascade import KASCADE
 
 GROUP = "grid"
+GROUPS = (Group(GROUP, "array-centred statistics as others published", ("published-grid", "all")),)
 SOURCE = "in the style of the published grid statistics for this benchmark"
 N_RINGS = 8
 QUANTILES = (25, 50, 75, 90)
@@ -73,8 +75,9 @@ def ring_membership(array: DetectorArray) -> np.ndarray:
     return (array.square_ring.reshape(-1, 1) == np.arange(N_RINGS)).astype(np.float32)
 
 
-def compute(events: Events) -> dict[str, Any]:
+def compute(seen: FittedEvents) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32; NaN where nothing was hit."""
+    events = seen.events
     columns = {
         **_channel("e", events.electron_mev, events.electron_hit, events.electron_sorted, events),
         **_channel("mu", events.muon_mev, events.muon_hit, events.muon_sorted, events),

@@ -6,10 +6,15 @@ import math
 
 import polars as pl
 
-from features.feature import Feature, row
+from features.feature import FITS, Feature, Group, row
 from showers.schema import AGE, SCALARS
 
 GROUP, DERIVED_GROUP, CONTRAST_GROUP = "reconstruction", "derived", "contrast"
+GROUPS = (
+    Group(GROUP, "the reconstructed scalars as given", ("scalars", "published-grid", *FITS, "all")),
+    Group(DERIVED_GROUP, "expressions of the reconstructed scalars", ("scalars", "published-grid", *FITS, "all")),
+    Group(CONTRAST_GROUP, "fits against the reconstruction", (*FITS, "all"), fitted=True),
+)
 DATA = "data set"
 HERE = "this project"
 ATTENUATION = "attenuation of the electron number, T. Antoni et al., Astropart. Phys. 19 (2003) 703"

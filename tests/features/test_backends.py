@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from features import compute
+from features import compute, fitted
 from features.catalogue import CATALOGUE, GROUPS
 from features.device import (
     CPU_CHUNK,
@@ -38,8 +38,8 @@ def _fit_on_the_host(events):
 @pytest.fixture
 def like_with_like(monkeypatch):
     """Let every library start from the same fits and use the array-API sums."""
-    monkeypatch.setattr(compute, "fit_showers", _fit_on_the_host)
-    monkeypatch.setattr(compute, "sum_stations", sum_reference)
+    monkeypatch.setattr(fitted, "fit_showers", _fit_on_the_host)
+    monkeypatch.setattr(fitted, "sum_stations", sum_reference)
 
 
 def _compute(xp, drawn, rows=slice(0, 150), groups=ALL):
@@ -51,8 +51,8 @@ def _compute(xp, drawn, rows=slice(0, 150), groups=ALL):
 @pytest.fixture(scope="module")
 def expected(drawn):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compute, "fit_showers", _fit_on_the_host)
-        patch.setattr(compute, "sum_stations", sum_reference)
+        patch.setattr(fitted, "fit_showers", _fit_on_the_host)
+        patch.setattr(fitted, "sum_stations", sum_reference)
         return _compute(namespace("cpu"), drawn)
 
 

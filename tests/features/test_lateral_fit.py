@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from features.device import namespace
+from features.fitted import FittedEvents
 from features.groups import lateral
 from features.lateral.cpu import fit_fused
 from features.lateral.fit import N_NUMBERS, RECORD, RawFit, record_in_c
@@ -22,7 +23,7 @@ def fitted(drawn):
     """Features of the fits of all drawn showers."""
     events = drawn.events(XP)
     raw = fit_fused(events)
-    return raw, lateral.compute(events, raw, sum_reference(events, raw))
+    return raw, lateral.compute(FittedEvents.given(events, raw, sum_reference(events, raw)))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_size_beyond_the_age_limit_has_the_error_of_the_density_alone(draw):
     old = draw(1_500, seed=21, lg_ne=(5.4, 6.2), age=1.75)
     events = old.events(XP)
     raw = fit_fused(events)
-    columns = lateral.compute(events, raw, sum_reference(events, raw))
+    columns = lateral.compute(FittedEvents.given(events, raw, sum_reference(events, raw)))
     beyond = columns["fit_age"] > lateral.MAX_AGE
     assert beyond.mean() > 0.95
     pull = ((columns["fit_lg_ne"] - old.truth["lg_ne"].to_numpy()) / columns["fit_lg_ne_err"])[beyond]
@@ -145,7 +146,7 @@ def test_saturated_stations_are_lower_limits(draw):
     assert (bright.matrices[..., 0].astype(np.float32) >= 30_000).any(axis=(1, 2)).mean() > 0.2
     events = bright.events(XP)
     raw = fit_fused(events)
-    columns = lateral.compute(events, raw, sum_reference(events, raw))
+    columns = lateral.compute(FittedEvents.given(events, raw, sum_reference(events, raw)))
     gap = columns["fit_lg_ne"] - bright.truth["lg_ne"].to_numpy()
     assert abs(np.median(gap)) < 0.01
     assert np.quantile(np.abs(gap), 0.95) < 0.08
@@ -160,6 +161,6 @@ def test_background_of_muons_matters(draw):
     faint = draw(1_500, seed=8, lg_ne=(4.5, 4.8))
     events = faint.events(XP)
     raw = fit_fused(events)
-    columns = lateral.compute(events, raw, sum_reference(events, raw))
+    columns = lateral.compute(FittedEvents.given(events, raw, sum_reference(events, raw)))
     pull = (columns["fit_lg_ne"] - faint.truth["lg_ne"].to_numpy()) / columns["fit_lg_ne_err"]
     assert abs(np.median(pull)) < 0.15
