@@ -23,7 +23,7 @@ def show_outcome(run: Path, data: Path, task: Task, *, console: Console, bars: B
 
     A test set without labels is left unscored, and the reader is told so.
     """
-    _tell_failures(run, console)
+    _tell(run, console)
     predictions = run / "predictions.npz"
     if not (data / f"{task.name}_test" / str(task.label_file)).exists():
         console.print(f"{data / f'{task.name}_test'} has no labels: predictions are in {predictions}", soft_wrap=True)
@@ -36,7 +36,7 @@ def show_outcome(run: Path, data: Path, task: Task, *, console: Console, bars: B
 
 def show_table_outcome(run: Path, *, console: Console) -> None:
     """Print what a run on a table of any origin reached on rows held out, and where its predictions are."""
-    _tell_failures(run, console)
+    _tell(run, console)
     metrics = read_json(run / "metrics_table.json")
     drawn = Table("system", title=f"{metrics['judged_on']}, 95 % intervals", title_justify="left")
     names = ("accuracy", "log_loss", "auc")
@@ -49,8 +49,12 @@ def show_table_outcome(run: Path, *, console: Console) -> None:
     console.print(f"shipped:     {metrics['shipped']}\npredictions: {run / 'predictions.parquet'}", soft_wrap=True)
 
 
-def _tell_failures(run: Path, console: Console) -> None:
-    for row in read_json(run / MANIFEST_FILE).get("learners", []):
+def _tell(run: Path, console: Console) -> None:
+    """Print what a run remarked on its data, and which learners failed."""
+    manifest = read_json(run / MANIFEST_FILE)
+    for remark in manifest.get("remarks", []):
+        console.print(escaped(f"remark: {remark}"), style="yellow", markup=False, highlight=False, soft_wrap=True)
+    for row in manifest.get("learners", []):
         if row["status"] != "ok":
             line = f"learner {row['name']} was left out, {row['error']}"
             console.print(escaped(line), style="bold red", markup=False, highlight=False, soft_wrap=True)

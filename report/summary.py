@@ -80,12 +80,19 @@ def learner_table(run: Path, data: Path) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for name, systems in by_name.items():
         if name == COMBINED[0]:
+            for failed in failed_learners(opened):
+                table.add_row(failed, "left out", style="red")
             table.add_section()
         cells = {system.rule: _metric_cell(system, labels, metric, opened.task) for system in systems}
         style = "bold" if name == (opened.shipped or COMBINED[-1]) else None
         table.add_row(name, *_posterior_cells(systems[0], labels), *(cells.get(r, "") for r in rules), style=style)
     table.caption = f"shipped, as decided on held-out showers: {opened.shipped}" if opened.shipped else None
     return table
+
+
+def failed_learners(run: Run) -> list[str]:
+    """Return the names of the learners that failed and are no part of the stack."""
+    return [str(row["name"]) for row in run.manifest.get("learners", []) if row.get("status") == "failed"]
 
 
 def _heading(rule: str) -> str:

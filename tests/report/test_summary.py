@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from report.outcome import show_outcome
 from report.run import Run
 from report.summary import learner_table, log_loss, short
 from scoring.composition import fraction_error
-from showers.schema import InputError
-from showers.storage.files import write_npz
+from showers.schema import COMPOSITION, InputError
+from showers.storage.files import read_json, write_json, write_npz
 from stacking.run.sealing import seal_run
 
 
@@ -37,6 +38,23 @@ def test_composition_table_fits_a_terminal(composition_world: tuple[Path, Path])
     assert f"{raw:.4f} ±" in row
     assert f"{decided:.4f} ±" in row
     assert "shipped, as decided on held-out showers: stack" in shown
+
+
+def test_learners_that_failed_are_in_the_table(composition_world: tuple[Path, Path]) -> None:
+    lines = text(learner_table(*composition_world)).splitlines()
+    (row,) = (line for line in lines if "lenet" in line)
+    assert row.split() == ["lenet", "left", "out"]
+    assert lines.index(row) < next(k for k, line in enumerate(lines) if line.strip().startswith("average"))
+
+
+def test_remarks_and_failures_are_told_on_the_terminal(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(composition_world[0], tmp_path / "run")
+    manifest = read_json(run / "manifest.json")
+    write_json(run / "manifest.json", manifest | {"remarks": ["rows are in order [of classes]"]})
+    stream = io.StringIO()
+    show_outcome(run, tmp_path, COMPOSITION, console=Console(file=stream, width=200))
+    assert "remark: rows are in order [of classes]\n" in stream.getvalue()
+    assert "learner lenet was left out, out of memory\n" in stream.getvalue()
 
 
 def test_gamma_table_fits_a_terminal(gamma_world: tuple[Path, Path]) -> None:
