@@ -118,7 +118,7 @@ def check_grids(batch: Batch, array: DetectorArray) -> np.ndarray:
     if batch.grids is None:
         raise InputError("this learner needs detector grids, the events have none")
     if batch.grids.shape[1:] != array.grid_shape:
-        raise InputError(f"grids have shape {batch.grids.shape[1:]} per event, array {array.name} {array.grid_shape}")
+        raise InputError(f"grids have shape {batch.grids.shape[1:]}, expected {array.grid_shape} of array {array.name}")
     if batch.array != array:
         raise InputError(f"the events are of array {batch.array.name}, this learner was trained on {array.name}")
     return batch.grids

@@ -17,8 +17,7 @@ import cli
 from models.base import Batch
 from models.registry import LEARNERS, LearnerSpec
 from showers.execution.progress import Progress
-from stacking.run import first_level
-from stacking.run.job import Folds
+from stacking.combine import nested
 from tests.stacking.fakes import FAKES, Linear
 
 MARKS = "FAULT_TEST_MARKS"
@@ -40,8 +39,8 @@ class Waiting(Linear):
         return self
 
 
-def large_result(run: Path, name: str, folds: Folds) -> Any:
-    """Stand in for the calibration: hand back more than fits into a pipe that nobody reads."""
+def large_result(*arguments: Any) -> Any:
+    """Stand in for the fits of meta-learners: hand back more than fits into a pipe that nobody reads."""
     (Path(os.environ[MARKS]) / str(os.getpid())).touch()
     time.sleep(1.0)
     return np.random.default_rng(0).bytes(30_000_000)
@@ -54,8 +53,8 @@ def main() -> None:
     LEARNERS["fake_waiting"] = LearnerSpec(
         "fake_waiting", "tests.faults.commands:Waiting", "", "scalars", source="test"
     )
-    if what == "calibration":
-        first_level.calibrate_learner = large_result
+    if what == "meta-learners":
+        nested._fit_and_predict = large_result
     sys.argv = ["cli.py", *arguments]
     cli.main()
 

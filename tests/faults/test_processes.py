@@ -64,7 +64,9 @@ def _wait_for_their_end(processes: list[int]) -> list[int]:
     return alive
 
 
-@pytest.mark.parametrize(("what", "learners"), [("folds", "fake_waiting"), ("calibration", "fake_linear,fake_useless")])
+@pytest.mark.parametrize(
+    ("what", "learners"), [("folds", "fake_waiting"), ("meta-learners", "fake_linear,fake_useless")]
+)
 def test_workers_end_when_the_run_is_killed(what: str, learners: str, tmp_path: Path) -> None:
     with _run(what, tmp_path, learners) as (child, workers):
         child.kill()
