@@ -1,5 +1,6 @@
 # make demo   simulate, features, stack, predict, verify, report: both tasks, minutes on 2 cores
 # make test   the test suite
+# make test-faults  kills, damaged files and hostile servers in full number (make test has a sample of each)
 # make lint   ruff and mypy
 # make clean  remove the virtual environment, caches and what the demo wrote
 PYTHON ?= python3
@@ -9,12 +10,15 @@ BIN    := $(VENV)/bin
 # One numerical thread a process and several processes; LightGBM's OpenMP threads would otherwise spin while they wait.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test lint clean env
+.PHONY: demo test test-faults lint clean env
 demo: env
 	$(BIN)/python cli.py demo
 
 test: env
 	$(BIN)/python -m pytest
+
+test-faults: env
+	$(BIN)/python -m pytest -m faults
 
 lint: env
 	$(BIN)/ruff check .

@@ -1,7 +1,8 @@
-"""Data sets shared by all tests: small simulated skies, made once a session."""
+"""Data sets shared by all tests: small simulated skies, made once a session; and the count of faults survived."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from showers.simulation import simulate
 
 N_TRAIN = 2_000
 N_TEST = 1_000
+SURVIVED = pytest.StashKey[Counter[str]]()
 
 
 def _simulated(task: Task, folder: Path) -> Path:
@@ -28,3 +30,15 @@ def tiny_composition(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_gamma(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with ``gamma_train`` (2,000 showers under the test's cuts) and ``gamma_test`` (1,000)."""
     return _simulated(GAMMA, tmp_path_factory.mktemp("gamma"))
+
+
+@pytest.fixture(scope="session")
+def survived(request: pytest.FixtureRequest) -> Counter[str]:
+    """Counts of the faults that were survived, by kind; printed at the end."""
+    return request.config.stash.setdefault(SURVIVED, Counter())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the faults survived."""
+    for what, count in sorted(config.stash.get(SURVIVED, Counter()).items()):
+        terminalreporter.write_line(f"survived: {count:,} {what}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,18 +10,20 @@ import pytest
 
 from scoring.read import Origin, read_arrays, read_output
 from showers.schema import COMPOSITION, GAMMA, InputError
+from tests.faults.rounds import rounds
 
 LABELS = np.arange(200) % 5
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed], ids=["stored", "compressed"])
-def test_damage_is_never_misread(save: object, tmp_path: Path) -> None:
+@rounds(100, 300)
+def test_damage_is_never_misread(n: int, save: object, tmp_path: Path, survived: Counter[str]) -> None:
     file = tmp_path / "p.npz"
     save(file, predictions=LABELS, config_hash=np.array("abc"))  # type: ignore[operator]
     whole = file.read_bytes()
     rng = np.random.default_rng(1)
     refused = 0
-    for k in range(400):
+    for k in range(n):
         damaged = bytearray(whole)
         for place in rng.integers(0, len(whole), size=1 + k % 3):
             damaged[place] = int(rng.integers(0, 256))
@@ -33,7 +36,8 @@ def test_damage_is_never_misread(save: object, tmp_path: Path) -> None:
             refused += 1
         else:
             assert (found == LABELS).all()
-    assert refused > 200
+    assert refused > n / 2
+    survived["damages"] += n
 
 
 def test_types_of_numbers_that_are_accepted(tmp_path: Path) -> None:

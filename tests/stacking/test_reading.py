@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,7 @@ import pytest
 import stacking.reading
 from showers.schema import InputError
 from stacking.reading import read_table, scan_table
-
-N_DAMAGES = 300
+from tests.faults.rounds import rounds
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,13 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
     return bytes(raw)
 
 
-def test_damaged_tables(tables: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@rounds(100, 400)
+def test_damaged_tables(
+    n: int, tables: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str], survived: Counter[str]
+) -> None:
     rng = random.Random(7)
     refusals = []
-    for k in range(N_DAMAGES):
+    for k in range(n):
         source = tables[k % len(tables)]
         file = tmp_path / f"bad{source.suffix}"
         file.write_bytes(damaged(source.read_bytes(), rng))
@@ -60,9 +63,10 @@ def test_damaged_tables(tables: list[Path], tmp_path: Path, capfd: pytest.Captur
             read_table(file)
         except InputError as error:
             refusals.append((str(error), str(file)))
-    assert len(refusals) > N_DAMAGES / 4
+    assert len(refusals) > n / 4
     assert all(line.startswith(file) and "\n" not in line for line, file in refusals)
     assert not capfd.readouterr().err, "a parser's own remarks do not reach the terminal"
+    survived["damages"] += n
 
 
 def test_a_panic_of_the_parser_is_a_refusal(tables: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

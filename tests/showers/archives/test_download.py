@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +18,7 @@ import pytest
 from showers.archives.download import download, fetch
 from showers.datasets.dataset import Dataset
 from showers.schema import GAMMA, InputError
+from tests.faults.rounds import rounds
 
 Answer = Callable[["Handler", bytes, str | None], None]
 
@@ -211,6 +213,14 @@ def _no_length(handler: Handler, content: bytes, asked: str | None) -> None:
     _send(handler, 200, content, Content_Length=None)
 
 
+def _breaks(handler: Handler, content: bytes, asked: str | None) -> None:
+    start = _asked(asked)
+    headers = {"Content_Range": _range(start, len(content))} if start else {}
+    body = content[start : start + 100_000]
+    _send(handler, 206 if start else 200, body, Content_Length=str(len(content) - start), **headers)
+    handler.close_connection = True
+
+
 def _trailing(handler: Handler, content: bytes, asked: str | None) -> None:
     _send(handler, 200, content + bytes(50_000), Content_Length=None)
 
@@ -318,6 +328,36 @@ def test_what_is_not_the_file_never_gets_its_name(server: Server, tmp_path: Path
     server.hostile = None
     fetch(f"{server.url}/a.npy", tmp_path / "a.npy", attempts=3, pause_s=0)
     assert (tmp_path / "a.npy").read_bytes() == CONTENT
+
+
+@rounds(4, 30)
+def test_servers_that_change_their_ways(n: int, server: Server, tmp_path: Path, survived: Counter[str]) -> None:
+    server.files["/a.npy"] = CONTENT
+    refused = 0
+    for number in range(n):
+        rng = np.random.default_rng(number)
+        file = tmp_path / str(number) / "a.npy"
+        file.parent.mkdir()
+
+        def answer(handler: Handler, content: bytes, asked: str | None, rng: np.random.Generator = rng) -> None:
+            ways = (*RECOVERED, *REFUSED, _breaks)
+            ways[int(rng.integers(len(ways)))](handler, content, asked)
+
+        server.hostile, refusal = answer, None
+        try:
+            fetch(f"{server.url}/a.npy", file, attempts=4, pause_s=0)
+        except InputError as error:
+            refusal = str(error)
+        if refusal is not None:
+            refused += 1
+            assert "a.npy: " in refusal
+            assert "\n" not in refusal
+            assert not file.exists()
+            server.hostile = None
+            fetch(f"{server.url}/a.npy", file, pause_s=0)
+        assert file.read_bytes() == CONTENT, f"server {number}"
+    assert refused > n / 4
+    survived["hostile servers"] += n
 
 
 def test_parts_beside_complete_files_are_removed(server: Server, tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""Kill one command again and again, each time in a new folder, and start it again there.
+
+``python -m tests.faults.killed COMMAND SOURCE FOLDER moments N``: N kills at random moments of its work;
+``... steps STRIDE``: a kill at every STRIDE-th change of a file. Prints how many kills were survived. Not a test by
+itself: children are forked, so that each need not import everything, and that wants a parent without threads.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from models.registry import LEARNERS
+from report.check import check_folder
+from showers.archives.convert import convert
+from showers.archives.download import download
+from showers.schema import COMPOSITION, GAMMA
+from showers.simulation import blocks, simulate
+from showers.storage.locks import LOCK_FILE
+from stacking.table import TableConfig, stack_table
+from tests.showers.datasets.kills import Step, content, run
+from tests.stacking.fakes import FAKES
+
+TIMED = {LOCK_FILE, "manifest.json", "task.json"}
+"""Files that hold what a step cost, or nothing."""
+
+
+def _stack(source: str) -> Step:
+    options: dict[str, object] = {"preset": "quick", "folds": 2, "workers": 1, "device": "cpu", "test_table": source}
+    learners = ("lightgbm", "fake_linear")
+    options |= {"learners": learners, "settings": {"lightgbm": {"rounds": 20}}}
+    return lambda out: stack_table(TableConfig(run=out, table=Path(source), label="kind", **options))
+
+
+COMMANDS: dict[str, Callable[[str], Step]] = {
+    "stack": _stack,
+    "simulate": lambda source: lambda out: simulate(COMPOSITION, out, n_train=400, n_test=40, workers=1),
+    "convert": lambda source: lambda out: convert(Path(source), out, COMPOSITION),
+    "download": lambda source: lambda out: download(GAMMA, out, base_url=source),
+}
+
+
+def _run_for(step: Step, out: Path, seconds: float) -> int:
+    """Run a step in a child that is killed after a time; return the child's exit status."""
+    child = os.fork()
+    if child:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)  # it is not yet waited for: its number is nobody else's
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os._exit(_silently(step, out))
+
+
+def _silently(step: Step, out: Path) -> int:
+    try:
+        step(out)
+    except BaseException as error:
+        print(repr(error), file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _outcome(out: Path) -> dict[str, str]:
+    """Return the hash of each file that is the same in every run."""
+    found = content(out)
+    timed = TIMED | ({"checksums.json"} if "manifest.json" in found else set())
+    return {name: digest for name, digest in found.items() if Path(name).name not in timed}
+
+
+def _tries(step: Step, folder: Path, how: str, number: int, whole_s: float) -> Iterator[tuple[Path, bool]]:
+    """Yield the folders of runs that were killed, or ended before; and which of both."""
+    rng = np.random.default_rng(1)
+    kills = k = 0
+    while how == "steps" or kills < number:
+        out = folder / f"killed-{k}"
+        status = run(step, out, k * number) if how == "steps" else _run_for(step, out, rng.uniform(0, whole_s))
+        assert status in (0, -signal.SIGKILL), f"ended with {status} instead of being killed"
+        if how == "steps" and status == 0:
+            return
+        kills += status != 0
+        k += 1
+        assert k < 3 * number + 1000 * (how == "steps"), f"only {kills} kills came before the end"
+        yield out, status != 0
+
+
+def main(command: str, source: str, folder: Path, how: str, number: int) -> int:
+    """Kill the command, start it again, compare; return the number of kills."""
+    LEARNERS.update(FAKES)
+    blocks.PRIMARIES_PER_BLOCK = 512  # small, for speed: the same in all children
+    step = COMMANDS[command](source)
+    began = time.monotonic()
+    assert run(step, folder / "whole") == 0
+    whole_s = time.monotonic() - began
+    expected = _outcome(folder / "whole")
+    kills = 0
+    for out, killed in _tries(step, folder, how, number, whole_s):
+        assert run(step, out) == 0, f"{command} does not go on in {out}"
+        found = _outcome(out)
+        assert found == expected, f"{out}: {sorted(name for name, _ in set(found.items()) ^ set(expected.items()))}"
+        for made in (out, *out.iterdir()):
+            assert not (made / "checksums.json").exists() or not check_folder(made)[1]
+        kills += killed
+    return kills
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4], int(sys.argv[5])))

@@ -1,0 +1,97 @@
+"""Commands killed and started again: the same files as without the kill, and nothing left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.faults.rounds import rounds
+from tests.showers.archives.test_convert import raw_mode
+from tests.showers.archives.test_download import Handler, Server
+from tests.stacking.conftest import CLASSES, gaussians
+
+ROOT = Path(__file__).parents[2]
+
+
+def _kill(command: str, source: object, folder: Path, how: str, number: int, survived: Counter[str]) -> int:
+    driver = [sys.executable, "-m", "tests.faults.killed", command, str(source), str(folder), how, str(number)]
+    done = subprocess.run(driver, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    kills = int(done.stdout.split()[-1])
+    survived[f"kills of {command} at random {how}" if how == "moments" else f"kills of {command} at {how}"] += kills
+    return kills
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A small table of two classes."""
+    points, labels = gaussians(400, seed=1)
+    frame = pl.DataFrame({"x": points[:, 0], "y": points[:, 1], "kind": [CLASSES[k] for k in labels]})
+    frame.write_parquet(tmp_path / "table.parquet")
+    return tmp_path / "table.parquet"
+
+
+@rounds(2, 20)
+def test_stack(n: int, table: Path, tmp_path: Path, survived: Counter[str]) -> None:
+    assert _kill("stack", table, tmp_path, "moments", n, survived) == n
+
+
+@pytest.mark.parametrize("stride", [40, pytest.param(6, marks=pytest.mark.faults)])
+def test_stack_at_changes_of_files(stride: int, table: Path, tmp_path: Path, survived: Counter[str]) -> None:
+    assert _kill("stack", table, tmp_path, "steps", stride, survived) >= 100 // stride
+
+
+@rounds(1, 5)
+def test_simulate(n: int, tmp_path: Path, survived: Counter[str]) -> None:
+    assert _kill("simulate", "", tmp_path, "moments", n, survived) == n
+
+
+@rounds(1, 5)
+def test_convert(n: int, tmp_path: Path, survived: Counter[str]) -> None:
+    (tmp_path / "raw").mkdir()
+    for seed, mode in enumerate(("qgs_spectra", "epos_spectra")):
+        raw_mode(tmp_path / "raw", mode, 3_000, seed)
+    assert _kill("convert", tmp_path / "raw", tmp_path, "moments", n, survived) == n
+
+
+def _slowly(handler: Handler, whole: bytes, asked: str | None) -> None:
+    begin = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+    handler.send_response(206 if begin else 200)
+    handler.send_header("Content-Length", str(len(whole) - begin))
+    handler.send_header("ETag", handler.server.tag)
+    if begin:
+        handler.send_header("Content-Range", f"bytes {begin}-{len(whole) - 1}/{len(whole)}")
+    handler.end_headers()
+    for place in range(begin, len(whole), 1 << 16):
+        try:
+            handler.wfile.write(whole[place : place + (1 << 16)])
+        except ConnectionError:
+            return
+        time.sleep(0.02)
+
+
+@contextmanager
+def _slow_server(data: Path) -> Iterator[Server]:
+    with Server() as running:
+        running.files = {f"/{file.relative_to(data)}": file.read_bytes() for file in data.rglob("*.npy")}
+        running.hostile = _slowly
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@rounds(1, 5)
+def test_download(n: int, tiny_gamma: Path, tmp_path: Path, survived: Counter[str]) -> None:
+    with _slow_server(tiny_gamma) as server:
+        assert _kill("download", server.url, tmp_path, "moments", n, survived) == n
