@@ -26,6 +26,8 @@ from showers.kascade import KASCADE
 from showers.schema import InputError
 from showers.storage.files import open_npy
 
+WRITTEN_BYTES = 1 << 16
+"""Length of a file that may be written: libraries try out the folder of temporary files."""
 PER_FILE_BYTE = 8
 """Memory that a byte of a model file may become."""
 
@@ -34,9 +36,9 @@ def main() -> None:
     """Answer requests until the pipe ends; arguments: the two pipes, the parent's number, threads, extra bytes."""
     requests, replies, parent, threads, extra_bytes = map(int, sys.argv[1:])
     end_with_parent(parent)
-    # Files of a model are only read: whatever a parser is led to write stays empty, a crash leaves no core file.
-    for limit in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
-        resource.setrlimit(limit, (0, 0))
+    # Files of a model are only read: whatever a parser is led to write stays small, a crash leaves no core file.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (WRITTEN_BYTES, WRITTEN_BYTES))
     learner: Learner | None = None
     folder = Path()
     with os.fdopen(requests, "rb") as source, os.fdopen(replies, "wb") as sink, threadpool_limits(threads):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from models import isolated
 from models.base import Batch
-from models.isolated import Isolated
+from models.isolated import ROOT, Isolated
 from models.isolated_reader import gpu_answers
 from models.networks.lenet import LeNetLearner
 from models.saving import HEADER_FILE
@@ -108,3 +110,13 @@ def test_a_model_that_takes_memory_without_end_is_told(
         with pytest.raises(InputError, match=r"(?i)wide.*memory") as told:
             reader.load(folder).predict_log_proba(_events(300, 3))
     assert "\n" not in str(told.value)
+
+
+def test_libraries_find_a_folder_for_temporary_files() -> None:
+    # torch asks for one while it loads some networks; the answer is found by writing a few bytes.
+    code = (
+        "import resource, tempfile; from models.isolated_reader import WRITTEN_BYTES as n; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (n, n)); print(tempfile.gettempdir())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
