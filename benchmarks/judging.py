@@ -127,7 +127,7 @@ def calibration_first(folder: Path, manifest: Mapping[str, Any]) -> tuple[np.nda
     n_fits = manifest["judged"]["fits"]
     train = Path(manifest["data"]["train"])
     every = np.asarray(Dataset.open(train, TASKS[manifest["task"]]).labels, dtype=np.int64)
-    frames = [pl.read_parquet(folder / "oof" / f"{name}.parquet") for name in names]
+    frames = [pl.read_parquet(folder / "oof" / f"{name}.parquet", glob=False) for name in names]
     folds = frames[0]["fold"].to_numpy()
     out_of_fold = [frame.select(pl.selectors.starts_with("logp_")).to_numpy() for frame in frames]
     inner, outer = (folds >= 0) & np.isfinite(out_of_fold[0][:, 0]), (folds < 0) & np.isfinite(out_of_fold[0][:, 0])

@@ -58,8 +58,11 @@ def test_run_folder_holds_what_it_promises(finished: Path, tiny_composition: Pat
         assert frame.schema["event"] == pl.UInt32
         assert frame.schema["fold"] == pl.Int8
         log_proba = frame.select(f"logp_{c}" for c in COMPOSITION.classes).to_numpy()
-        np.testing.assert_allclose(np.exp(log_proba).sum(axis=1), 1.0, atol=1e-9)
-        assert np.mean(np.argmax(log_proba, axis=1) == labels) > 0.35
+        # An event or two at the edge of the cuts leaves them when its scalars are rounded to float16: never judged.
+        judged = np.isfinite(log_proba).all(axis=1)
+        assert judged.mean() > 0.99
+        np.testing.assert_allclose(np.exp(log_proba[judged]).sum(axis=1), 1.0, atol=1e-9)
+        assert np.mean(np.argmax(log_proba[judged], axis=1) == labels[judged]) > 0.35
         with np.load(finished / "test" / f"{name}.npz", allow_pickle=False) as test:
             assert test["log_proba"].shape == (1000, 5)
             assert test["argmax"].dtype == test["decided"].dtype == np.int8
