@@ -1,0 +1,98 @@
+"""The command line's frame: how commands are registered, what is common to them, how their errors are told."""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from showers.execution.failures import told
+from showers.execution.terminal import PlainConsole
+from showers.schema import InputError
+
+CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert")
+"""Commands that keep finished parts: given again after an interruption, they go on."""
+
+
+class Expanding(TyperCommand):
+    """A command in whose paths ``~`` is the home folder, also where the shell leaves it (``--run=~/runs/a``)."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run the command."""
+        for name, given in ctx.params.items():
+            if isinstance(given, Path):
+                ctx.params[name] = given.expanduser()
+            elif isinstance(given, list | tuple):
+                ctx.params[name] = [one.expanduser() if isinstance(one, Path) else one for one in given]
+        return super().invoke(ctx)
+
+
+class App(typer.Typer):
+    """The commands and what is common to them."""
+
+    def command(self, *names: Any, **options: Any) -> Any:
+        """Register a function as a command."""
+        return super().command(*names, **{"cls": Expanding, **options})
+
+
+class Commands(TyperGroup):
+    """All commands; the one place where what leaves a command becomes a line and an exit code."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run a command; what the user can mend is told in one line with exit code 2."""
+
+        def interrupted() -> str:
+            done = ctx.invoked_subcommand in CONTINUES
+            return "interrupted: " + ("give the same command again to go on" if done else "nothing was changed")
+
+        with told(interrupted):
+            return super().invoke(ctx)
+
+
+app = App(
+    name="cli.py",
+    cls=Commands,
+    help="Composition and gamma scores of air showers from raw detector-array grids, honestly measured.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+console = PlainConsole()
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            console.print(f"showerstack {version('showerstack')}")
+        except PackageNotFoundError:
+            raise InputError("showerstack is not installed: run make env or pip install -e .") from None
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options of the program itself."""
+
+
+def main() -> None:
+    """Run the command that the arguments name."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a name that the terminal's encoding lacks is no reason to stop
+    # A polite end (kill, a batch system's time limit) cleans up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    app()
