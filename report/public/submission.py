@@ -25,7 +25,7 @@ from showers.schema import COMPOSITION, InputError
 from showers.storage.files import atomic_folder, write_npz
 
 SOURCE = Path(__file__).resolve().parents[2]
-PACKAGES = ("showers", "features", "models", "stacking", "scoring", "report", "commands")
+PACKAGES = ("showers", "features", "models", "stacking", "scoring", "analysis", "report", "commands")
 FILES = ("cli.py", "verify.py", "pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md")
 """What the snapshot of the source holds beside the packages."""
 """Size of the public test sets: predictions of any other number of events cannot be submitted."""

@@ -19,7 +19,7 @@ from stacking.combine.nested import Stacked, choose_and_fit
 from stacking.combine.softmax import log_loss_per_event
 from stacking.decide.decision import RULES, Rule, choose_rule
 from stacking.decide.gamma_scores import gamma_scores, threshold_table
-from stacking.decide.unfolding import write_response
+from stacking.decide.response import write_response
 from stacking.predict.chain import Chain, Predictions, average_of
 from stacking.predict.saving import SCORES_FILE, save_chain
 from stacking.run.first_level import Level

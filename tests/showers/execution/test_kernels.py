@@ -130,7 +130,7 @@ def test_kernels_know_their_sources(module, inside):
 
 def test_no_other_function_keeps_its_code():
     root = Path(kernels.__file__).parents[2]
-    for package in ("showers", "features", "models", "stacking", "scoring", "report"):
+    for package in ("showers", "features", "models", "stacking", "scoring", "analysis", "report"):
         for file in (root / package).rglob("*.py"):
             assert "cache=True" not in file.read_text(encoding="utf-8"), file
 

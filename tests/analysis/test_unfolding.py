@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from analysis.unfolding import unfold, unfold_composition
 from showers.schema import InputError
-from showers.storage.checksums import seal
-from stacking.decide.unfolding import read_response, unfold, unfold_composition, write_response
 
 CONFUSION = np.array(
     [
@@ -70,16 +67,3 @@ def test_a_bin_without_simulation_is_refused() -> None:
         unfold(np.ones(2), np.array([[5, 5], [0, 0]]))
     with pytest.raises(InputError, match="measured bins"):
         unfold(np.ones(3), np.eye(2))
-
-
-def test_response_is_stored_by_energy(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    labels, energy = rng.integers(0, 5, 3000), rng.uniform(14.5, 17.0, 3000)
-    decided = _decided(labels, rng)
-    write_response(tmp_path, labels, decided, energy, (15.0, 16.0), 5)
-    seal(tmp_path, ["meta/response.json"])
-    edges, counts = read_response(tmp_path)
-    assert counts.shape == (3, 5, 5)
-    low = energy < edges[0]
-    assert counts[0, 2, 3] == np.sum((labels == 2) & (decided == 3) & low)
-    assert counts.sum() == 3000

@@ -1,7 +1,8 @@
 """From counted labels to what nature sent: iterative (D'Agostini) unfolding with uncertainties.
 
 Use :func:`unfold_composition` for mass fractions in a sample of new events, with the response that a run measured on
-its own held-out events; :func:`unfold` for any other spectrum whose response is known, such as energy bins.
+its own held-out events (:func:`stacking.decide.response.read_response`); :func:`unfold` for any other spectrum whose
+response is known, such as energy bins.
 
 G. D'Agostini, Nucl. Instrum. Meth. A 362 (1995) 487: with P(m|t) the response, the estimate of the true counts is
 updated by Bayes' theorem, ``t' = t sum_m P(m|t) n_m / sum_t' P(m|t') t'``. Few iterations regularise (and keep some of
@@ -12,13 +13,10 @@ with the counts (Poisson) and the response (the simulated events behind it, resa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from showers.schema import InputError
-from showers.storage.checksums import Seal
-from showers.storage.files import read_json, write_json
 
 REPLICAS = 200
 MAX_ITERATIONS = 1000
@@ -26,7 +24,6 @@ TOLERANCE = 1e-4
 """Converged when ten iterations would change no bin by more than this share of the total."""
 LEAST_SHARE = 1e-3
 """A bin that the inverse makes negative starts with this share of all events."""
-RESPONSE_FILE = "response.json"
 
 
 @dataclass(frozen=True)
@@ -146,24 +143,8 @@ def unfold_composition(decided: np.ndarray, response_counts: np.ndarray, *, seed
         (N,) hard labels of the sample.
     response_counts
         (C, C) held-out events: row = true class, column = hard label by the same rule, as
-        :func:`read_response` returns them. The sample must be like those events but for its class mix.
+        :func:`stacking.decide.response.read_response` returns them. The sample must be like those events but for its
+        class mix.
     """
     measured = np.bincount(decided, minlength=response_counts.shape[1])
     return unfold(measured, response_counts, seed=seed)
-
-
-def write_response(
-    run: Path, labels: np.ndarray, decided: np.ndarray, energy: np.ndarray | None, edges: tuple[float, ...], n: int
-) -> None:
-    """Store the response of a run's decision, overall and in bins of reconstructed lg(E/eV), as counts."""
-    bins = np.zeros(len(labels), dtype=int) if energy is None else np.digitize(energy, edges)
-    counts = np.zeros((len(edges) + 1, n, n), dtype=int)
-    np.add.at(counts, (bins, labels, decided), 1)
-    content = {"lg_energy_edges": list(edges), "counts": counts.tolist()}
-    write_json(run / "meta" / RESPONSE_FILE, content)
-
-
-def read_response(run: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the inner borders (B - 1,) of the lg(E/eV) bins and the response counts (B, C, C); sum over B for all."""
-    content = read_json(Seal.open(run).path(f"meta/{RESPONSE_FILE}"))
-    return np.array(content["lg_energy_edges"]), np.array(content["counts"])
