@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from features import build
 from models.registry import LEARNERS
 from report.check import check_folder
 from showers.archives.convert import convert
@@ -40,6 +41,7 @@ def _stack(source: str) -> Step:
 
 COMMANDS: dict[str, Callable[[str], Step]] = {
     "stack": _stack,
+    "features": lambda source: lambda out: build.build_table(source, out, groups=["reconstruction", "size"], workers=1),
     "simulate": lambda source: lambda out: simulate(COMPOSITION, out, n_train=400, n_test=40, workers=1),
     "convert": lambda source: lambda out: convert(Path(source), out, COMPOSITION),
     "download": lambda source: lambda out: download(GAMMA, out, base_url=source),
@@ -92,6 +94,8 @@ def main(command: str, source: str, folder: Path, how: str, number: int) -> int:
     """Kill the command, start it again, compare; return the number of kills."""
     LEARNERS.update(FAKES)
     blocks.PRIMARIES_PER_BLOCK = 512  # small, for speed: the same in all children
+    build.SHARD_EVENTS = 16  # many: most of the time files are being written
+    build.chunk_size = lambda device: 16
     step = COMMANDS[command](source)
     assert run(step, folder / "first") == 0  # compiles what is not compiled yet
     began = time.monotonic()

@@ -50,6 +50,11 @@ def test_stack_at_changes_of_files(stride: int, table: Path, tmp_path: Path, sur
     assert _kill("stack", table, tmp_path, "steps", stride, survived) >= 100 // stride
 
 
+@rounds(2, 10)
+def test_features(n: int, tiny_composition: Path, tmp_path: Path, survived: Counter[str]) -> None:
+    assert _kill("features", tiny_composition / "composition_test", tmp_path, "moments", n, survived) == n
+
+
 @rounds(1, 5)
 def test_simulate(n: int, tmp_path: Path, survived: Counter[str]) -> None:
     assert _kill("simulate", "", tmp_path, "moments", n, survived) == n
