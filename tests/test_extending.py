@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -14,8 +15,14 @@ from features import compute, groups
 from features.device import namespace
 from models import catalogue, registry
 from models.base import Batch
+from models.posterior import log_softmax
 from showers.array import DetectorArray
 from showers.kascade import KASCADE
+from stacking.combine import meta_registry, metas, nested
+from stacking.combine.judges import LogLossJudge
+from stacking.combine.meta import StackInputs
+from stacking.combine.meta_registry import META_LEARNERS
+from stacking.run import config
 
 TEXT = (Path(__file__).parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
@@ -59,7 +66,31 @@ def test_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sys.modules.pop("models.catalogue.frequencies")
 
 
+def test_a_meta_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file_of(tmp_path, 2, "stacking.combine.metas")
+    monkeypatch.setattr(metas, "__path__", [*metas.__path__, str(tmp_path)])
+    found = meta_registry._found()
+    assert list(found) != list(META_LEARNERS)
+    for module in (meta_registry, nested, config):
+        monkeypatch.setattr(module, "META_LEARNERS", found)
+    assert "best_learner" in meta_registry.metas_of("best")
+    assert config.EngineConfig(run=tmp_path / "run", metas=("average", "best_learner")).meta_names[1] == "best_learner"
+    rng = np.random.default_rng(1)
+    labels = np.arange(600) % 2
+    clear, noise = (log_softmax(k * np.eye(2)[labels] + rng.normal(size=(600, 2))) for k in (3.0, 0.0))
+    inputs = StackInputs(("noise", "clear"), np.stack([noise, clear]), labels, np.arange(600) // 4 % 3)
+    stacked = nested.choose_and_fit(("average", "best_learner"), inputs, LogLossJudge())
+    assert stacked.meta.importance() == {"noise": 0.0, "clear": 1.0}
+    again = meta_registry.meta_from_json(json.loads(json.dumps(meta_registry.meta_to_json(stacked.meta))))
+    np.testing.assert_array_equal(again.predict(inputs.log_proba), clear)
+    (tmp_path / "again.py").write_text((tmp_path / "best_learner.py").read_text())
+    with pytest.raises(ValueError, match="exists already"):
+        meta_registry._found()
+    for name in ("best_learner", "again"):
+        sys.modules.pop(f"stacking.combine.metas.{name}", None)
+
+
 def test_an_array() -> None:
     made: dict[str, DetectorArray] = {}
-    exec(BLOCKS[2], made)
+    exec(BLOCKS[3], made)
     assert made["ARRAY"].n_stations == made["ARRAY"].n_muon_detectors == 144

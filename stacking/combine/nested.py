@@ -17,7 +17,8 @@ from threadpoolctl import threadpool_limits
 from showers.execution.processes import in_processes
 from showers.execution.progress import Progress
 from stacking.combine.judges import GammaJudge, Judge, LogLossJudge
-from stacking.combine.meta import META_LEARNERS, MetaLearner, StackInputs
+from stacking.combine.meta import MetaLearner, StackInputs
+from stacking.combine.meta_registry import META_LEARNERS
 from stacking.decide.gamma_scores import gamma_scores
 
 MAX_META_FOLDS = 5

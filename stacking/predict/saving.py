@@ -10,7 +10,7 @@ from showers.schema import TASKS, Task
 from showers.storage.checksums import Seal
 from showers.storage.files import read_json, write_json
 from stacking.combine.calibration import Calibrator
-from stacking.combine.meta import meta_from_json, meta_to_json
+from stacking.combine.meta_registry import meta_from_json, meta_to_json
 from stacking.decide.decision import Rule
 from stacking.predict.chain import Chain
 

@@ -6,7 +6,6 @@ and nothing that cannot (paths, number of worker processes, cluster address).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from models.registry import LEARNERS, LearnerSpec, spec
 from showers.schema import TASKS, InputError, Task, task_named
+from stacking.combine.meta_registry import META_LEARNERS, metas_of
 
 Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -22,28 +22,8 @@ WHERE_IT_RUNS = ("run", "data", "table", "test_table", "workers", "scheduler")
 """Options that say where a run happens, not what it computes; the hash leaves them out."""
 
 
-@dataclass(frozen=True)
-class PresetSettings:
-    """What a preset stands for; each learner's entry in the registry says whether and how it takes part."""
-
-    folds: int
-    metas: tuple[str, ...]
-
-
-PRESETS: dict[str, PresetSettings] = {
-    "quick": PresetSettings(
-        folds=3,
-        metas=("average", "log_pool", "greedy", "logistic"),
-    ),
-    "good": PresetSettings(
-        folds=5,
-        metas=("average", "log_pool", "greedy", "logistic", "boosted"),
-    ),
-    "best": PresetSettings(
-        folds=8,
-        metas=("average", "log_pool", "greedy", "logistic", "boosted"),
-    ),
-}
+FOLDS: dict[str, int] = {"quick": 3, "good": 5, "best": 8}
+"""Folds of each preset; learners and meta-learners say themselves which presets they take part in."""
 
 
 class EngineConfig(BaseModel):
@@ -102,9 +82,6 @@ class EngineConfig(BaseModel):
     def _known_names(self) -> EngineConfig:
         for name in (*(self.learners or ()), *self.settings):
             spec(name)
-        # Imported here: the meta-learners know configurations' names, not the reverse.
-        from stacking.combine.meta import META_LEARNERS
-
         for name in self.metas or ():
             if name not in META_LEARNERS:
                 raise ValueError(f"unknown meta-learner {name!r}: choose from {', '.join(META_LEARNERS)}")
@@ -113,12 +90,12 @@ class EngineConfig(BaseModel):
     @property
     def n_folds(self) -> int:
         """Number of folds."""
-        return self.folds if self.folds is not None else PRESETS[self.preset].folds
+        return self.folds if self.folds is not None else FOLDS[self.preset]
 
     @property
     def meta_names(self) -> tuple[str, ...]:
         """Meta-learners to choose from."""
-        return self.metas if self.metas is not None else PRESETS[self.preset].metas
+        return self.metas if self.metas is not None else metas_of(self.preset)
 
     def learner_specs(self, task: Task, *, grids: bool = True) -> tuple[LearnerSpec, ...]:
         """Return the learners of this run that fit the task (and, without grids, need none).

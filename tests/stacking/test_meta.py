@@ -10,7 +10,9 @@ import pytest
 
 from models.posterior import log_softmax
 from stacking.combine.judges import CompositionJudge, GammaJudge, LogLossJudge
-from stacking.combine.meta import META_LEARNERS, LogPool, StackInputs, meta_from_json, meta_to_json
+from stacking.combine.meta import StackInputs
+from stacking.combine.meta_registry import META_LEARNERS, meta_from_json, meta_to_json
+from stacking.combine.metas.log_pool import LogPool
 from stacking.combine.nested import HADRON_WEIGHT, choose_and_fit, event_weights
 from stacking.combine.softmax import fit_pool, log_loss_per_event
 
