@@ -29,8 +29,8 @@ from features.source import code_version
 from features.table import default_path
 from models.base import Batch
 from models.registry import LEARNERS, create, spec
+from scoring import metric_for
 from scoring.intervals import accuracy_interval
-from scoring.metric import metric_for
 from scoring.paired import paired_log_loss, paired_mean
 from showers.datasets.dataset import Dataset
 from showers.execution.processes import in_processes

@@ -23,8 +23,9 @@ import numpy as np
 
 from scoring.composition import ENERGY_BINS, SEED, composition_metrics, mixture_counts
 from scoring.gamma import gamma_metrics
-from scoring.read import read_output, read_truth
+from scoring.read import read_output
 from scoring.score import score_arrays
+from scoring.truth import read_truth
 from showers.schema import COMPOSITION, GAMMA
 
 ROOT = Path(__file__).resolve().parent.parent

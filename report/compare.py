@@ -19,7 +19,8 @@ from scoring import metric_for
 from scoring.composition import energy_bins
 from scoring.gamma import HADRON, hadron_survival, zenith_bins
 from scoring.intervals import McNemar, Paired, mcnemar, paired_accuracy
-from scoring.read import Truth, read_output, read_truth
+from scoring.read import read_output
+from scoring.truth import Truth, read_truth
 from showers.schema import COMPOSITION, InputError, Task, task_named
 
 MIN_EVENTS = 30

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from report.belonging import MANIFEST_FILE, PREDICTIONS_FILE, check_events, check_run
-from scoring.read import Truth, read_arrays, read_output, read_truth
+from scoring.read import read_arrays, read_output
+from scoring.truth import Truth, read_truth
 from showers.schema import COMPOSITION, SOURCE_FILE, InputError, Task, task_named
 from showers.storage.checksums import Seal
 from showers.storage.files import read_json

@@ -13,8 +13,8 @@ from report.pictures.learners import Point
 from report.run import COMBINED, Run, System, is_simulated
 from scoring import Metric, metric_for
 from scoring.intervals import Paired, paired_log_loss
-from scoring.read import Truth
 from scoring.score import score_arrays
+from scoring.truth import Truth
 from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION, InputError, Task
 

@@ -16,10 +16,11 @@ from report.public.origin import origin_of
 from report.run import Run, is_simulated, read_source
 from report.sections.run import duration, totals
 from report.summary import metric_text
-from scoring import metric_for
+from scoring import metric_for, scoring_of
 from scoring.intervals import Interval, accuracy_interval
-from scoring.read import OUTPUT_KEYS, Truth, read_output
+from scoring.read import read_output
 from scoring.score import score_arrays
+from scoring.truth import Truth
 from showers.execution.terminal import escaped
 from showers.schema import COMPOSITION, InputError
 from showers.storage.files import atomic_folder, write_npz
@@ -71,7 +72,7 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     outputs = [run.output(truth) for run, truth in zip(opened, truths, strict=True)]
     with atomic_folder(Path(out) / name) as folder:
         arrays = {
-            OUTPUT_KEYS[run.task.name]: output.astype(np.int8) if run.task.name == COMPOSITION.name else output
+            scoring_of(run.task).key: output.astype(scoring_of(run.task).dtype)
             for run, output in zip(opened, outputs, strict=True)
         }
         write_npz(folder / "predictions.npz", **arrays)

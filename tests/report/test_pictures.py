@@ -22,8 +22,8 @@ from report.pictures.plane import plane_picture
 from report.pictures.style import as_svg
 from scoring.intervals import Interval
 from scoring.paired import paired_mean
-from scoring.read import Truth
 from scoring.score import score_arrays
+from scoring.truth import Truth
 from showers.schema import COMPOSITION, GAMMA
 
 CLASSES = COMPOSITION.classes

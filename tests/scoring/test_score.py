@@ -10,8 +10,9 @@ import numpy as np
 
 from scoring.composition import composition_metrics, confusion_matrix, expected_fraction_error
 from scoring.gamma import gamma_metrics
-from scoring.read import Truth
-from scoring.score import score_arrays, tie_warnings
+from scoring.score import score_arrays
+from scoring.tasks.gamma import tie_warnings
+from scoring.truth import Truth
 from showers.schema import COMPOSITION, GAMMA
 
 

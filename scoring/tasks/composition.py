@@ -1,0 +1,112 @@
+"""Mass composition: hard labels, judged by the benchmark's fraction error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from scoring.composition import composition_metrics, confusion_matrix, expected_fraction_error, fraction_error
+from scoring.gamma import zenith_bins
+from scoring.intervals import (
+    MIN_CLASS_EVENTS,
+    RESAMPLES,
+    clopper_pearson,
+    confusion_intervals,
+    fraction_error_interval,
+)
+from scoring.metric import Metric
+from scoring.paired import paired_fraction_error
+from scoring.task import TaskScoring
+from scoring.truth import Truth, check_range
+from showers.schema import COMPOSITION, InputError
+
+BIN_RESAMPLES = 1000
+"""Bootstrap replicas in each bin: their limits then wobble by a twelfth of a standard error."""
+FRACTION_ERROR = Metric(
+    "fraction error", "mean |true - predicted fraction|", True, fraction_error, fraction_error_interval,
+    paired_fraction_error,
+)  # fmt: skip
+
+
+class CompositionScoring(TaskScoring):
+    """Class numbers 0..4."""
+
+    task = COMPOSITION
+    key = "predictions"
+    dtype = np.int8
+    metric = FRACTION_ERROR
+    headline_key = "mean_fraction_error"
+
+    def checked(self, output: np.ndarray, where: str) -> np.ndarray:
+        """Return (N,) int64."""
+        n_classes = self.task.n_classes
+        if output.dtype.kind not in "iu":
+            raise InputError(f"{where} has type {output.dtype}, expected integers 0..{n_classes - 1}, one an event")
+        check_range(output, n_classes, where)
+        return output.astype(np.int64)
+
+    def metrics(self, truth: Truth, output: np.ndarray, *, intervals: bool) -> dict[str, Any]:
+        """Return the benchmark's keys; with intervals also the table by zenith."""
+        metrics = composition_metrics(truth.labels, output, truth.energy)
+        if intervals:
+            add_composition_intervals(metrics)
+            metrics["zenith_binned"] = composition_by_zenith(truth, output)
+        return metrics
+
+
+SCORING = CompositionScoring()
+
+
+def add_composition_intervals(metrics: dict[str, Any]) -> None:
+    """Add 95 % intervals to the metrics of :func:`scoring.composition.composition_metrics`, in place."""
+    metrics["intervals"] = _confusion_part(np.array(metrics["confusion_matrix"]), metrics["fraction_error_details"])
+    metrics["intervals"]["recall"] = {
+        name: clopper_pearson(metrics["confusion_matrix"][k][k], int(row["support"])).as_dict()
+        for k, (name, row) in enumerate(metrics["per_class"].items())
+    }
+    for found in metrics["energy_binned"].values():
+        matrix = np.array(found["confusion_matrix"])
+        found["too_few_events"] = bool(matrix.sum(axis=1).min() < MIN_CLASS_EVENTS)
+        found["intervals"] = _confusion_part(matrix, found.get("fraction_error"), BIN_RESAMPLES)
+
+
+def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]:
+    """Return accuracy and expected fraction error (closed form, without draws) by zenith, with 95 % intervals.
+
+    The public metrics have no such table, so nothing is drawn for it. Bins without events have no key, those that
+    lack a class no fraction error.
+    """
+    found: dict[str, Any] = {}
+    for name, mask in zenith_bins(truth.zenith_deg):
+        if not mask.any():
+            continue
+        matrix = confusion_matrix(truth.labels[mask], predicted[mask])
+        per_class = matrix.sum(axis=1)
+        found[name] = {
+            "accuracy": float(np.trace(matrix) / matrix.sum()),
+            "count": int(matrix.sum()),
+            "too_few_events": bool(per_class.min() < MIN_CLASS_EVENTS),
+            "intervals": {"accuracy": clopper_pearson(int(np.trace(matrix)), int(matrix.sum())).as_dict()},
+        }
+        if per_class.min() > 0:
+            value = expected_fraction_error(matrix)
+            found[name]["expected_fraction_error"] = value
+            found[name]["intervals"]["expected_fraction_error"] = confusion_intervals(
+                matrix, value, n_resamples=BIN_RESAMPLES
+            )[0].as_dict()
+    return found
+
+
+def _confusion_part(matrix: np.ndarray, error: dict[str, Any] | None, n_resamples: int = RESAMPLES) -> dict[str, Any]:
+    part: dict[str, Any] = {"accuracy": clopper_pearson(int(np.trace(matrix)), int(matrix.sum())).as_dict()}
+    if error is not None:
+        overall, classes = confusion_intervals(
+            matrix,
+            error["mean_fraction_error"],
+            np.array(error["per_class_fraction_error"]),
+            n_resamples=n_resamples,
+        )
+        part["mean_fraction_error"] = overall.as_dict()
+        part["per_class_fraction_error"] = [interval.as_dict() for interval in classes]
+    return part

@@ -1,0 +1,109 @@
+"""Gamma/hadron separation: scores, judged by the benchmark's hadron survival."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from scoring.composition import energy_bins
+from scoring.gamma import EFFICIENCIES, efficiency_name, energy_zenith_grid, gamma_metrics, hadron_survival, zenith_bins
+from scoring.intervals import MIN_CLASS_EVENTS, clopper_pearson, survival_interval
+from scoring.metric import Metric
+from scoring.paired import paired_survival
+from scoring.task import TaskScoring
+from scoring.truth import Truth, check_finite
+from showers.schema import GAMMA, InputError
+
+
+def _survival(labels: np.ndarray, scores: np.ndarray) -> float:
+    return hadron_survival(labels, scores).hadron_survival
+
+
+SURVIVAL = Metric(
+    "hadron survival", "share at 75 % gamma efficiency", True, _survival, survival_interval, paired_survival,
+    logarithmic=True,
+)  # fmt: skip
+
+
+class GammaScoring(TaskScoring):
+    """Numbers, higher = more gamma-like."""
+
+    task = GAMMA
+    key = "gamma_scores"
+    dtype = np.float64
+    metric = SURVIVAL
+    headline_key = "key_metric"
+
+    def checked(self, output: np.ndarray, where: str) -> np.ndarray:
+        """Return (N,) float64."""
+        if output.dtype.kind not in "fiu":
+            raise InputError(f"{where} has type {output.dtype}, expected real numbers, higher = more gamma-like")
+        check_finite(output, where)
+        return output.astype(np.float64)
+
+    def metrics(self, truth: Truth, output: np.ndarray, *, intervals: bool) -> dict[str, Any]:
+        """Return the benchmark's keys."""
+        metrics = gamma_metrics(truth.labels, output, truth.energy, truth.zenith_deg)
+        if intervals:
+            add_gamma_intervals(metrics, truth, output)
+        return metrics
+
+    def warnings(self, truth: Truth, output: np.ndarray) -> list[str]:
+        """Say what ties cost."""
+        return tie_warnings(truth.labels, output)
+
+
+SCORING = GammaScoring()
+
+
+def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarray) -> None:
+    """Add 95 % intervals to the metrics of :func:`scoring.gamma.gamma_metrics`, in place.
+
+    ``interval`` includes the uncertainty of the threshold, ``interval_at_threshold`` (Clopper-Pearson) does not.
+    """
+    everything = np.ones(len(scores), dtype=bool)
+    for share in EFFICIENCIES:
+        found = metrics["survival_rates"][efficiency_name(share)]
+        _survival_part(found, truth.labels, scores, everything, share)
+        found["n_tied_hadrons"] = hadron_survival(truth.labels, scores, share).n_tied_hadrons
+    hits = round(metrics["accuracy_at_0.5"] * len(scores))
+    metrics["intervals"] = {
+        "key_metric": metrics["survival_rates"]["75%"]["interval"],
+        "accuracy_at_0.5": clopper_pearson(hits, len(scores)).as_dict(),
+    }
+    binned = [(metrics["energy_binned"].get(name), mask) for name, mask in energy_bins(truth.energy)]
+    binned += [(metrics["zenith_binned"].get(name), mask) for name, mask in zenith_bins(truth.zenith_deg)]
+    binned += [
+        (metrics["energy_zenith_grid"].get(row, {}).get(name), mask)
+        for row, name, mask in energy_zenith_grid(truth.energy, truth.zenith_deg)
+    ]
+    for found, mask in binned:
+        if found is not None:
+            _survival_part(found, truth.labels, scores, mask)
+            found["too_few_events"] = min(found["n_gamma"], found["n_hadron"]) < MIN_CLASS_EVENTS
+
+
+def _survival_part(
+    found: dict[str, Any], labels: np.ndarray, scores: np.ndarray, mask: np.ndarray, efficiency: float = 0.75
+) -> None:
+    labels, scores = labels[mask], scores[mask]
+    found["interval"] = survival_interval(labels, scores, efficiency).as_dict()
+    n_hadron = int(np.count_nonzero(labels == 1))
+    found["interval_at_threshold"] = clopper_pearson(found["hadron_surviving"], n_hadron).as_dict()
+
+
+def tie_warnings(labels: np.ndarray, scores: np.ndarray) -> list[str]:
+    """Say what tied scores at a threshold cost: hadrons survive that no smaller score separates from gammas."""
+    notes = []
+    for share in EFFICIENCIES:
+        found = hadron_survival(labels, scores, share)
+        if found.n_tied_hadrons and found.n_tied_hadrons + found.n_tied_gammas > 2:
+            without = (found.n_surviving - found.n_tied_hadrons) / found.n_hadron
+            notes.append(
+                f"at {efficiency_name(share)} gamma efficiency {found.n_tied_gammas} gammas and "
+                f"{found.n_tied_hadrons} hadrons share the score at the threshold ({found.threshold:.9g}): survival is "
+                f"{found.hadron_survival:.3g}, gamma efficiency {found.gamma_efficiency:.4f}; without the tied hadrons "
+                f"it would be {without:.3g}. Save scores as float64 logits."
+            )
+    return notes

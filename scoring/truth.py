@@ -1,0 +1,80 @@
+"""Reading test labels, with refusals of everything that a scorer could silently misread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from showers.execution.suggestions import did_you_mean
+from showers.schema import SCALAR_NAMES, SCALARS_FILE, InputError, Task
+from showers.storage.files import open_npy
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Labels of a test set, and the reconstructed scalars by which it is binned."""
+
+    folder: Path
+    labels: np.ndarray
+    """(N,) int8."""
+    energy: np.ndarray
+    """(N,) float32, lg(E/eV)."""
+    zenith_deg: np.ndarray
+    """(N,) float32."""
+
+
+def read_truth(data: Path, task: Task) -> Truth:
+    """Read the test labels of ``data/{task}_test``; neither grids nor anything else there is needed.
+
+    Raises
+    ------
+    InputError
+        For a missing folder or file, wrong shapes or types, labels out of range, a class without events, or an
+        energy or zenith that is not finite; names the file, the count and the first offending row.
+    """
+    folder = Path(data) / f"{task.name}_test"
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder} does not exist{did_you_mean(folder)}: --data must be the folder that holds {task.name}_test"
+        )
+    label_file, scalar_file = folder / str(task.label_file), folder / SCALARS_FILE
+    labels = np.asarray(open_npy(label_file))
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise InputError(f"{label_file} has shape {labels.shape} and type {labels.dtype}, expected (N,) int8")
+    check_range(labels, task.n_classes, str(label_file))
+    missing = [name for k, name in enumerate(task.classes) if not (labels == k).any()]
+    if missing:
+        raise InputError(f"{label_file} holds no event of class {', '.join(missing)} among {len(labels)}: all needed")
+    scalars = open_npy(scalar_file)
+    if scalars.ndim != 2 or scalars.shape[1] != len(SCALAR_NAMES) or scalars.dtype.kind != "f":
+        raise InputError(f"{scalar_file} has shape {scalars.shape} and type {scalars.dtype}, expected (N, 5) float16")
+    if len(scalars) != len(labels):
+        raise InputError(f"{scalar_file} has {len(scalars)} rows, but {label_file.name} beside it has {len(labels)}")
+    columns = []
+    for name in ("E", "Ze"):
+        values = np.asarray(scalars[:, SCALAR_NAMES.index(name)], dtype=np.float32)
+        check_finite(values, f"{scalar_file}, column {name}")
+        columns.append(values)
+    return Truth(folder, labels.astype(np.int8), *columns)
+
+
+def check_range(labels: np.ndarray, n_classes: int, where: str) -> None:
+    """Refuse labels (N,) outside ``0..n_classes - 1``."""
+    bad = np.flatnonzero((labels < 0) | (labels >= n_classes))
+    if bad.size:
+        raise InputError(
+            f"{where}: {bad.size} of {len(labels)} labels are outside 0..{n_classes - 1}, "
+            f"the first at index {bad[0]} ({labels[bad[0]]})"
+        )
+
+
+def check_finite(values: np.ndarray, where: str) -> None:
+    """Refuse NaN and infinite values (N,)."""
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise InputError(
+            f"{where}: {bad.size} of {len(values)} values are NaN or infinite, "
+            f"the first at index {bad[0]} ({values[bad[0]]})"
+        )
