@@ -29,7 +29,7 @@ from stacking.combine.softmax import fit_pool, pooled
 from stacking.pipeline import stack
 from stacking.predict.chain import average_of
 from stacking.run.config import StackConfig
-from stacking.tasks.oof import outer_log_proba, test_log_proba
+from stacking.tasks.finished import outer_log_proba, test_log_proba
 
 LEARNERS = ("mlp", "catboost", "quadratic_logit")
 HEAD = ("seed", "quantity", "nats", "± (standard error, or 95 % interval)")

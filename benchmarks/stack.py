@@ -33,7 +33,7 @@ from stacking.decide.gamma_scores import gamma_scores
 from stacking.pipeline import stack
 from stacking.predict.chain import average_of
 from stacking.run.config import StackConfig
-from stacking.tasks.oof import test_log_proba
+from stacking.tasks.finished import test_log_proba
 
 DOCS = Path(__file__).parent.parent / "docs" / "stacking.md"
 LEARNERS = ("lightgbm", "catboost", "quadratic_logit", "mlp", "lenet_fits")

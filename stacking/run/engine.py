@@ -22,7 +22,8 @@ from stacking.run.job import Folds, Job
 from stacking.run.provenance import code_version, git_revision, versions
 from stacking.run.sealing import break_seal, is_sealed, seal_run
 from stacking.run.second_level import stack_and_decide
-from stacking.tasks.oof import TASK_FILE, FoldTask, TaskFailure, run_tasks
+from stacking.tasks.finished import TASK_FILE, damage
+from stacking.tasks.oof import FoldTask, TaskFailure, run_tasks
 from stacking.tasks.resources import Cost, measured
 
 
@@ -57,8 +58,9 @@ def run(job: Job, *, bars: Bars = silent) -> StackResult:
             job.prepare()
         folds = deal(job)
         manifest = _opening(job, folds, identity, config_hash)
-        write_manifest(folder, manifest)
         tasks = fold_tasks(job, config_hash)
+        manifest["remarks"] += _made_again(tasks)
+        write_manifest(folder, manifest)
         with bars("training", "fits") as progress:
             failures = run_tasks(
                 tasks,
@@ -79,6 +81,11 @@ def _finished(folder: Path) -> dict[str, Any] | None:
     manifest: dict[str, Any] = read_json(file)
     done = manifest.get("complete") and manifest.get("code_version") == code_version() and is_sealed(folder)
     return manifest if done else None
+
+
+def _made_again(tasks: list[FoldTask]) -> list[str]:
+    found = ((task, damage(task.folder)) for task in tasks)
+    return [f"{task.name} fold {task.fold} is fitted again: {problem}" for task, problem in found if problem]
 
 
 def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str) -> dict[str, Any]:

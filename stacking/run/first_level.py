@@ -14,18 +14,9 @@ from stacking.combine.leak import entropy, leak_remarks
 from stacking.predict.chain import average_of
 from stacking.run.job import Folds, Job
 from stacking.run.provenance import code_version
+from stacking.tasks.finished import TASK_FILE, fold_folder, held_out_log_proba, outer_log_proba, test_log_proba
 from stacking.tasks.folds import assign_folds, judged_events, outer_holdout
-from stacking.tasks.oof import (
-    FOLDS_FILE,
-    JUDGED_FILE,
-    TASK_FILE,
-    FoldTask,
-    TaskFailure,
-    fold_folder,
-    held_out_log_proba,
-    outer_log_proba,
-    test_log_proba,
-)
+from stacking.tasks.oof import FOLDS_FILE, JUDGED_FILE, FoldTask, TaskFailure
 
 
 def deal(job: Job) -> Folds:

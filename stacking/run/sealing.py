@@ -16,7 +16,7 @@ from showers.storage.checksums import CHECKSUMS_FILE, Seal, seal
 from showers.storage.files import check_name, read_json
 from stacking.predict.saving import CALIBRATION_FILE, DECISION_FILE, META_FILE
 from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE
-from stacking.tasks.oof import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder
+from stacking.tasks.finished import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder
 
 MADE_LATER = ("report.html", *(f"metrics_{task}.json" for task in TASKS))
 """What scoring and reporting write into a finished run, as often as one likes."""
@@ -99,6 +99,7 @@ def learner_folder(sealed: Seal, learner: str, fold: int) -> Path:
             OUTER_FILE,
             TEST_FILE,
             TASK_FILE,
+            CHECKSUMS_FILE,
         ):
             sealed.path(name)
     return folder

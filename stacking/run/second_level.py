@@ -26,8 +26,8 @@ from stacking.run.first_level import Level
 from stacking.run.folder import PREDICTIONS_FILE, write_out_of_fold, write_predictions, write_test_posteriors
 from stacking.run.job import Folds, Job
 from stacking.run.judged import Judged, judged
+from stacking.tasks.finished import test_log_proba
 from stacking.tasks.folds import LG_ENERGY_EDGES
-from stacking.tasks.oof import test_log_proba
 from stacking.tasks.resources import Cost, measured
 
 

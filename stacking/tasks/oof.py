@@ -26,19 +26,15 @@ from models.saving import CheckpointError
 from showers.execution.processes import in_processes
 from showers.execution.progress import Progress
 from showers.schema import InputError
-from showers.storage.files import atomic_folder, check_name, hash_json, open_npy, read_json, write_json, write_npz
+from showers.storage.files import atomic_folder, hash_json, open_npy, write_json, write_npz
 from stacking.events import Events
 from stacking.tasks.causes import is_of_the_machine
+from stacking.tasks.finished import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder, key_of, seal_task
 from stacking.tasks.folds import early_stopping_rows
 from stacking.tasks.resources import Cost, measured
 
 PREDICT_EVENTS = 100_000
 """Events predicted at once: bounds the memory of a prediction."""
-TASK_FILE = "task.json"
-HELD_OUT_FILE = "held_out.npz"
-OUTER_FILE = "outer.npz"
-"""A fit's predictions of the outer holdout."""
-TEST_FILE = "test.npz"
 CHECKPOINTS = "checkpoints"
 """Folder of a run with the state of unfinished fits; gone when all are done."""
 FOLDS_FILE = "folds.npy"
@@ -97,9 +93,8 @@ class FoldTask:
         return int(sequence.generate_state(1)[0] >> 1)
 
     def is_done(self) -> bool:
-        """Return whether a finished folder with the same key exists."""
-        file = self.folder / TASK_FILE
-        return file.exists() and read_json(file).get("key") == self.key
+        """Return whether a finished folder with the same key exists, every file as it was written."""
+        return key_of(self.folder) == self.key
 
 
 @dataclass(frozen=True)
@@ -109,11 +104,6 @@ class TaskFailure:
     learner: str
     fold: int
     error: str
-
-
-def fold_folder(run: Path, learner: str, fold: int) -> Path:
-    """Return where one learner's fit on one fold is kept; a name that leads out of the run is refused."""
-    return run / "learners" / check_name(learner, run) / f"fold-{fold}"
 
 
 def run_tasks(
@@ -204,6 +194,7 @@ def do_task(task: FoldTask) -> None:
                 test = predict(learner, task.test, every, task.columns, grids=task.spec.needs_grid)
                 write_npz(folder / TEST_FILE, log_proba=test)
         write_json(folder / TASK_FILE, _task_record(task, learner, cost, len(train), len(valid)))
+        seal_task(folder)
     shutil.rmtree(task.checkpoint, ignore_errors=True)
 
 
@@ -292,48 +283,3 @@ def predict(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[s
         first = int(np.argwhere(~np.isfinite(result))[0, 0])
         raise ValueError(f"log-probability of event {int(rows[first])} is {result[first].tolist()}, expected finite")
     return result
-
-
-def held_out_log_proba(run: Path, learner: str, folds: np.ndarray, judged: np.ndarray) -> np.ndarray:
-    """Collect a learner's out-of-fold log-probabilities.
-
-    Parameters
-    ----------
-    folds
-        (R, N) int8, one partition per repetition; -1 in the outer holdout.
-    judged
-        (N,) bool: rows that were predicted.
-
-    Returns
-    -------
-    (R, N, C) float64; NaN where a row was never predicted.
-    """
-    repeats, n_events = folds.shape
-    n_folds = int(folds.max()) + 1
-    parts = {}
-    for fold in range(repeats * n_folds):
-        with np.load(fold_folder(run, learner, fold) / HELD_OUT_FILE, allow_pickle=False) as stored:
-            parts[fold] = stored["log_proba"]
-    result = np.full((repeats, n_events, parts[0].shape[1]), np.nan)
-    for fold, part in parts.items():
-        repeat, k = divmod(fold, n_folds)
-        result[repeat, (folds[repeat] == k) & judged] = part
-    return result
-
-
-def test_log_proba(run: Path, learner: str, n_fits: int) -> np.ndarray:
-    """Collect a learner's test log-probabilities, one set per fit: (R * K, M, C) float64."""
-    return _of_every_fit(run, learner, n_fits, TEST_FILE)
-
-
-def outer_log_proba(run: Path, learner: str, n_fits: int) -> np.ndarray:
-    """Collect a learner's log-probabilities of the outer holdout, one set per fit: (R * K, M, C) float64."""
-    return _of_every_fit(run, learner, n_fits, OUTER_FILE)
-
-
-def _of_every_fit(run: Path, learner: str, n_fits: int, name: str) -> np.ndarray:
-    fits = []
-    for fold in range(n_fits):
-        with np.load(fold_folder(run, learner, fold) / name, allow_pickle=False) as stored:
-            fits.append(stored["log_proba"])
-    return np.stack(fits)

@@ -17,7 +17,7 @@ from showers.storage.files import atomic_folder, atomic_path, write_json
 from showers.storage.locks import LOCK_FILE, locked
 from stacking.run.folder import opened_for_writing
 from stacking.run.sealing import seal_run
-from stacking.tasks.oof import fold_folder
+from stacking.tasks.finished import fold_folder
 
 PARTIAL = ".partial-"
 

@@ -175,3 +175,40 @@ def test_a_run_killed_before_its_last_file_is_completed(run: Path, made: tuple[P
     assert result.predictions is not None
     assert (run / "predictions.npz").read_bytes() == before
     assert check_folder(run) == ("run", [])
+
+
+UNFINISHED: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "held out": (f"{SHIPPED}/held_out.npz", _reverse),
+    "held out of another fold": (f"{SHIPPED}/held_out.npz", lambda f: _copy(f.parent.with_name("fold-0") / f.name, f)),
+    "test": (f"{SHIPPED}/test.npz", _reverse),
+    "test of another fold": (f"{SHIPPED}/test.npz", lambda f: _copy(f.parent.with_name("fold-0") / f.name, f)),
+    "test cut off": (f"{SHIPPED}/test.npz", lambda file: file.write_bytes(file.read_bytes()[:-7])),
+    "test lost": (f"{SHIPPED}/test.npz", Path.unlink),
+    "model": (f"{SHIPPED}/fitted.npz", _exchange),
+    "record": (f"{SHIPPED}/task.json", lambda file: file.write_text("[]")),
+    "checksums": (f"{SHIPPED}/checksums.json", lambda file: file.write_text('{"files": {}}')),
+}
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.write_bytes(source.read_bytes())
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize("case", UNFINISHED)
+def test_fits_that_were_damaged_before_the_run_goes_on_are_done_again(case: str, run: Path) -> None:
+    before = (run / "predictions.npz").read_bytes(), (run / "oof/stack.parquet").read_bytes()
+    for name in ("checksums.json", "predictions.npz", "oof/stack.parquet"):
+        (run / name).unlink()
+    manifest = json.loads((run / "manifest.json").read_text())
+    write_json(run / "manifest.json", manifest | {"complete": False})
+    name, damage = UNFINISHED[case]
+    damage(run / name)
+    config = manifest["config"] | {"run": run}
+    result = stack_table(TableConfig(**{name: value for name, value in config.items() if value is not None}))
+    remarks = [remark for remark in result.manifest["remarks"] if "fitted again" in remark]
+    assert len(remarks) == 1
+    assert remarks[0].startswith("fake_linear fold 1 is fitted again: ")
+    assert str(run / name) in remarks[0]
+    assert before == ((run / "predictions.npz").read_bytes(), (run / "oof/stack.parquet").read_bytes())
+    assert check_folder(run) == ("run", [])
