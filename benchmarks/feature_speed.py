@@ -28,7 +28,7 @@ from features.build import build_table
 from features.catalogue import FIT_GROUPS, GROUPS, SETS
 from features.compute import warm_up
 from features.device import decode_float16, namespace
-from features.events import Events, make_events
+from features.events import EventBatch, make_events
 from features.lateral.cpu import fit_fused
 from features.lateral.model import (
     Frozen,
@@ -83,12 +83,12 @@ def _grid_statistics(folder: Path) -> Callable[[], None]:
     return run
 
 
-def _events(folder: Path, n: int) -> list[Events]:
+def _events(folder: Path, n: int) -> list[EventBatch]:
     chunks = Dataset.open(folder, labels=False).chunks(CHUNK, 0, n)
     return [make_events(XP, decode_float16(np.ascontiguousarray(c.matrices)), c.scalars) for c in chunks]
 
 
-def _fit_alone(events: list[Events], fit: Callable[[Events], object]) -> Callable[[], None]:
+def _fit_alone(events: list[EventBatch], fit: Callable[[EventBatch], object]) -> Callable[[], None]:
     def run() -> None:
         for chunk in events:
             fit(chunk)
@@ -96,7 +96,7 @@ def _fit_alone(events: list[Events], fit: Callable[[Events], object]) -> Callabl
     return run
 
 
-def _half_deviance(event: Events, measured: Signals, frozen: Frozen, p: np.ndarray) -> tuple[float, np.ndarray]:
+def _half_deviance(event: EventBatch, measured: Signals, frozen: Frozen, p: np.ndarray) -> tuple[float, np.ndarray]:
     """Return what the electron fit minimises, with its gradient, of a single event."""
     response, here, (u, v) = event.response, event.stations, event.direction
     r_m = distances(event, p[:1], p[1:2])

@@ -20,7 +20,7 @@ from samples import sample
 
 from features.build import build_table
 from features.catalogue import SETS, feature_set
-from features.source import code_version
+from features.source import feature_code_version
 from models.base import Batch
 from models.registry import create, spec
 from scoring.composition import fraction_error
@@ -160,7 +160,7 @@ def run(task: Task, options: argparse.Namespace) -> str:
     folder = sample(
         task, options.out, n_train=options.train, n_test=options.test, seed=options.seed, workers=1, bars=bar
     )
-    results = options.out / f"results-{folder.name}-{code_version()[:8]}"
+    results = options.out / f"results-{folder.name}-{feature_code_version()[:8]}"
     data = batches(task, folder, options.seed)
     labels = data[2].labels
     assert labels is not None

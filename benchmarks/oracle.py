@@ -14,7 +14,7 @@ from features.device import decode_float16, namespace
 from features.events import make_events
 from features.fitted import FittedEvents
 from features.groups import lateral
-from features.lateral.constants import PUBLISHED, Response
+from features.lateral.constants import PUBLISHED, StationResponse
 from showers.datasets.dataset import Dataset
 from showers.schema import TRUTH_FILE
 from showers.simulation.settings import Settings
@@ -24,7 +24,7 @@ REPLICAS = 200
 CHUNK = 2_048
 
 
-def informed(settings: Settings) -> Response:
+def informed(settings: Settings) -> StationResponse:
     """Return the constants of the fits with those of a world in their places; lateral forms stay the published ones."""
     d, in_muons = settings.detector, settings.detector.punch_mev / settings.detector.muon_mev
     return PUBLISHED._replace(
@@ -41,12 +41,12 @@ def informed(settings: Settings) -> Response:
         punch_through=d.punch * in_muons,
         punch_through_scale_m=d.punch_range_m,
         punch_through_dispersion=2.0 * in_muons,
-        muon_shape_mean=PUBLISHED.muon_shape_mean + settings.shape.muon_age_offset,
-        muon_shape_spread=max(settings.shape.muon_age_spread, 0.01),
+        muon_age_mean=PUBLISHED.muon_age_mean + settings.shape.muon_age_offset,
+        muon_age_spread=max(settings.shape.muon_age_spread, 0.01),
     )
 
 
-def deviations(folder: Path, response: Response) -> dict[str, np.ndarray]:
+def deviations(folder: Path, response: StationResponse) -> dict[str, np.ndarray]:
     """Return deviations from the truth of fits with the given constants, by quantity, (n,) each."""
     xp = namespace("cpu")
     data = Dataset.open(folder, labels=False)

@@ -25,7 +25,7 @@ import numpy as np
 from samples import sample
 
 from features.build import build_table
-from features.source import code_version
+from features.source import feature_code_version
 from features.table import default_path
 from models.base import Batch
 from models.registry import LEARNERS, create, spec
@@ -50,7 +50,7 @@ on these showers."""
 
 
 @dataclass(frozen=True)
-class Job:
+class Training:
     """One learner to be trained."""
 
     task: str
@@ -91,7 +91,7 @@ def events(data: Path, task: Task, split: str, *, labelled: bool) -> ShowerEvent
     return ShowerEvents(folder, default_path(folder), task, labelled=labelled)
 
 
-def training_batches(job: Job) -> tuple[Batch, Batch]:
+def training_batches(job: Training) -> tuple[Batch, Batch]:
     """Return training and early-stopping events; the same for every learner and seed."""
     task, entry = TASKS[job.task], spec(job.learner)
     source = events(job.data, task, "train", labelled=True)
@@ -104,7 +104,7 @@ def training_batches(job: Job) -> tuple[Batch, Batch]:
     return first, second
 
 
-def do(job: Job) -> str:
+def do(job: Training) -> str:
     """Train, predict, save; return a line that says how it went."""
     if job.done:
         return f"{job.task} {job.learner}: done before"
@@ -128,7 +128,7 @@ def do(job: Job) -> str:
     return f"{job.task} {job.learner} (seed {job.seed}): {wall:,.0f} s"
 
 
-def attempt(job: Job) -> str:
+def attempt(job: Training) -> str:
     """Do a job; an error is told and leaves the others alone."""
     try:
         return do(job)
@@ -141,7 +141,7 @@ def output_of(log_proba: np.ndarray, task: Task) -> np.ndarray:
     return log_proba[:, 0] - log_proba[:, 1] if task is GAMMA else log_proba.argmax(axis=1)
 
 
-def table(jobs: Sequence[Job], task: Task, reference: str) -> list[str]:
+def table(jobs: Sequence[Training], task: Task, reference: str) -> list[str]:
     """Return the comparison as lines of Markdown, best log-loss first."""
     done = [job for job in jobs if job.done]
     labels = np.asarray(Dataset.open(jobs[0].data / f"{task.name}_test", task).labels, dtype=np.int64)
@@ -160,13 +160,13 @@ def table(jobs: Sequence[Job], task: Task, reference: str) -> list[str]:
     return lines + [row for _, row in sorted(rows)] + [""]
 
 
-def predictions(job: Job) -> np.ndarray:
+def predictions(job: Training) -> np.ndarray:
     """Return a finished job's (N, C) test log-probabilities."""
     with np.load(job.folder / "test.npz", allow_pickle=False) as content:
         return np.asarray(content["log_proba"])
 
 
-def _row(job: Job, log_proba: np.ndarray, labels: np.ndarray, base: np.ndarray | None) -> str:
+def _row(job: Training, log_proba: np.ndarray, labels: np.ndarray, base: np.ndarray | None) -> str:
     task, result = TASKS[job.task], Result(**read_json(job.folder / "result.json"))
     metric, output = metric_for(task), output_of(log_proba, task)
     hard = log_proba.argmax(axis=1)
@@ -195,7 +195,7 @@ def _row(job: Job, log_proba: np.ndarray, labels: np.ndarray, base: np.ndarray |
     return f"| {' | '.join([*cells, f'{result.predict_events_per_s:,.0f}'])} |"
 
 
-def over_seeds(jobs: Sequence[Job], task: Task, reference: str) -> list[str]:
+def over_seeds(jobs: Sequence[Training], task: Task, reference: str) -> list[str]:
     """Return paired differences in log-loss averaged over seeds, as lines of Markdown; none with a single seed.
 
     Test events and training seeds both scatter: the first error is that of the mean over events of the events' mean
@@ -231,11 +231,11 @@ def prepare(arguments: argparse.Namespace, task: Task) -> Path:
     return data
 
 
-def jobs_of(arguments: argparse.Namespace, task: Task, data: Path) -> list[Job]:
+def jobs_of(arguments: argparse.Namespace, task: Task, data: Path) -> list[Training]:
     """Return all trainings of a task; their folder is named after all that defines showers, features and settings."""
-    results = arguments.out / f"results-{data.name}-{arguments.preset}-{code_version()[:8]}"
+    results = arguments.out / f"results-{data.name}-{arguments.preset}-{feature_code_version()[:8]}"
     return [
-        Job(task.name, name, seed, arguments.preset, data, results, arguments.threads)
+        Training(task.name, name, seed, arguments.preset, data, results, arguments.threads)
         for seed in range(1, arguments.seeds + 1)
         for name in chosen_learners(arguments.learners, task)
     ]
@@ -247,7 +247,7 @@ def chosen_learners(names: str | None, task: Task) -> list[str]:
     return [name for name in wanted if not spec(name).tasks or task.name in spec(name).tasks]
 
 
-def train_all(jobs: Sequence[Job], workers: int) -> None:
+def train_all(jobs: Sequence[Training], workers: int) -> None:
     """Train what is not yet trained, several at a time."""
     with bar("training", "learners") as progress:
         lines = in_processes(attempt, [(job,) for job in jobs], workers=workers, ordered=False)

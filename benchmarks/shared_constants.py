@@ -3,13 +3,13 @@
     python benchmarks/shared_constants.py --events 4000 --write docs/shared_constants.md
 
 The fits import no constant of the simulation, but several values agree, because both were taken from the same public
-facts: the further deposit per electron near the core (1.30 exp(-r / 8.5 m) in both), the law of the muon shape (1.3,
+facts: the further deposit per electron near the core (1.30 exp(-r / 8.5 m) in both), the law of the muon age (1.3,
 with slopes -0.094 in lg N_mu and 0.45 in sec(zenith)), the fluctuation of a muon's deposit (1.17 and 1.2) and the
 12 MeV of a punch-through particle. The forms of both lateral distributions and the positions and areas of the stations
 are even the same code. Agreement there makes the fits look better than real showers would. Here each such constant is
 moved in a world that otherwise has the fits' own: mean and width of the pulls within 5, with 95 % bootstrap intervals,
 of the same showers. The two slopes are no settings of the simulation; an offset of 0.1 is what a slope of zero makes of
-the shape one decade from lg N_mu = 4.5.
+the muon age one decade from lg N_mu = 4.5.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def moves() -> dict[str, dict[str, float]]:
         "deposit near the core, 1.30 -> 1.69": {"detector__photon_share_core": 1.3 * r.core_excess},
         "deposit near the core, 1.30 -> 0.91": {"detector__photon_share_core": 0.7 * r.core_excess},
         "its range, 8.5 -> 11 m": {"detector__photon_core_m": 11.0},
-        "muon shape + 0.1": {"shape__muon_age_offset": 0.1},
-        "muon shape - 0.1": {"shape__muon_age_offset": -0.1},
+        "muon age + 0.1": {"shape__muon_age_offset": 0.1},
+        "muon age - 0.1": {"shape__muon_age_offset": -0.1},
         f"{FLUCTUATION}, electron, {r.electron_dispersion:g} -> 2.6": {"detector__electron_shape": 1.0 / 1.6},
         f"{FLUCTUATION}, muon in e/gamma, {r.muon_in_electron_dispersion:g} -> 1.5": {
             "detector__muon_in_electron_shape": 1.0 / 0.5

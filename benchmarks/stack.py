@@ -42,7 +42,7 @@ SETTINGS = {"lenet_fits": {"epochs": 5}}
 
 
 @dataclass
-class Outcome:
+class FinishedTask:
     """One finished task, opened for its tables."""
 
     task: Task
@@ -87,7 +87,7 @@ def main() -> None:
             write_section(f"benchmark {name}", text)
 
 
-def run_task(task: Task, options: argparse.Namespace) -> Outcome:
+def run_task(task: Task, options: argparse.Namespace) -> FinishedTask:
     """Simulate where needed, stack, and read the test labels last."""
     data = sample(
         task, options.work, n_train=options.train, n_test=options.test, seed=options.seed, world=options.world,
@@ -102,10 +102,10 @@ def run_task(task: Task, options: argparse.Namespace) -> Outcome:
     )  # fmt: skip
     manifest = dict(stack(config, bars=bar).manifest)
     labels = np.asarray(Dataset.open(data / f"{task.name}_test", task).labels)
-    return Outcome(task, run, manifest, labels)
+    return FinishedTask(task, run, manifest, labels)
 
 
-def report(outcome: Outcome, options: argparse.Namespace) -> str:
+def report(outcome: FinishedTask, options: argparse.Namespace) -> str:
     """Return all tables as Markdown."""
     data = outcome.manifest["data"]
     settings = read_json(Path(data["train"]) / SOURCE_FILE)["settings_hash"]
@@ -134,7 +134,7 @@ def measures_of(task: Task) -> list[Metric]:
     return [metric_for(task), high]
 
 
-def systems_table(outcome: Outcome) -> str:
+def systems_table(outcome: FinishedTask) -> str:
     """Return accuracy, log-loss and metric of every system, with paired differences to the best learner."""
     measures = measures_of(outcome.task)
     best = outcome.manifest["gate"]["best_learner"]
@@ -168,7 +168,7 @@ def systems_table(outcome: Outcome) -> str:
     return markdown(head, rows)
 
 
-def steps_table(outcome: Outcome) -> str:
+def steps_table(outcome: FinishedTask) -> str:
     """Return what each step of the chain gains on the test events."""
     labels, best = outcome.labels, outcome.manifest["gate"]["best_learner"]
     n_fits = len(list((outcome.run / "learners" / best).glob("fold-*")))
@@ -197,7 +197,7 @@ def steps_table(outcome: Outcome) -> str:
     )
 
 
-def choice_table(outcome: Outcome) -> str:
+def choice_table(outcome: FinishedTask) -> str:
     """Return what the nested cross-validation saw, without test labels."""
     manifest = outcome.manifest
     meta = manifest["meta"]
@@ -221,7 +221,7 @@ def choice_table(outcome: Outcome) -> str:
     return "\n\n".join(lines)
 
 
-def cost_table(outcome: Outcome) -> str:
+def cost_table(outcome: FinishedTask) -> str:
     """Return wall-clock, CPU time and memory by step; wall-clock of parallel tasks overlaps."""
     grouped: dict[str, list[dict[str, Any]]] = {}
     for step in outcome.manifest["steps"]:

@@ -18,7 +18,7 @@ from features.catalogue import CATALOGUE, FIT_GROUPS, GROUPS, check_groups
 from features.compute import compute_chunk, warm_up
 from features.device import chunk_size, namespace, resolve_device, to_host
 from features.groups.reconstruction import add
-from features.source import code_version
+from features.source import feature_code_version
 from features.table import EVENT_COLUMN, FeatureTable, default_path, part_path, read_head
 from features.transfer import on_device
 from features.writer import TableWriter, one_line, opened_for_writing
@@ -114,7 +114,7 @@ def column_names(has_age: bool, groups: frozenset[str]) -> tuple[str, ...]:
 
 def table_fingerprint(data: Dataset, groups: frozenset[str], dataset_fingerprint: str) -> str:
     """Return the hash of dataset, code version and columns that decides whether a table can be reused."""
-    content = [dataset_fingerprint, code_version(), *column_names(data.age is not None, groups)]
+    content = [dataset_fingerprint, feature_code_version(), *column_names(data.age is not None, groups)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
@@ -127,7 +127,7 @@ def _head(data: Dataset, groups: frozenset[str], dataset_fingerprint: str, devic
         "complete": False,
         "fingerprint": table_fingerprint(data, groups, dataset_fingerprint),
         "dataset_fingerprint": dataset_fingerprint,
-        "code_version": code_version(),
+        "code_version": feature_code_version(),
         "n_events": len(data),
         "shard_events": GPU_SHARD_EVENTS if device == "cuda" else SHARD_EVENTS,
         "device": device,

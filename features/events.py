@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from features.lateral.constants import PUBLISHED, Response
+from features.lateral.constants import PUBLISHED, StationResponse
 from showers.array import DetectorArray
 from showers.kascade import KASCADE
 
 
 @dataclass(frozen=True)
-class Stations:
+class StationPlanes:
     """Geometry per cell, (cells,) float32, on the device of a namespace."""
 
     x_m: Any
@@ -32,13 +32,13 @@ class Stations:
 
 
 @lru_cache(maxsize=16)
-def stations(xp: ModuleType, array: DetectorArray = KASCADE) -> Stations:
+def stations(xp: ModuleType, array: DetectorArray = KASCADE) -> StationPlanes:
     """Return the array's geometry as arrays of ``xp``."""
 
     def plane(values: np.ndarray) -> Any:
         return xp.asarray(values.astype(np.float32).ravel())
 
-    return Stations(
+    return StationPlanes(
         x_m=plane(array.x_m),
         y_m=plane(array.y_m),
         electron_area_m2=plane(array.electron_area_m2),
@@ -50,7 +50,7 @@ def stations(xp: ModuleType, array: DetectorArray = KASCADE) -> Stations:
 
 
 @dataclass(frozen=True)
-class Events:
+class EventBatch:
     """``n`` events on a device; all arrays float32 of the namespace ``xp``."""
 
     xp: ModuleType
@@ -64,14 +64,14 @@ class Events:
     """(n,)"""
     lg_n_mu: Any
     """(n,): reconstructed lg N_mu."""
-    response: Response = PUBLISHED
+    response: StationResponse = PUBLISHED
     array: DetectorArray = KASCADE
 
     def __len__(self) -> int:
         return int(self.electron_mev.shape[0])
 
     @property
-    def stations(self) -> Stations:
+    def stations(self) -> StationPlanes:
         """The array's geometry on the same device."""
         return stations(self.xp, self.array)
 
@@ -113,9 +113,9 @@ def make_events(
     xp: ModuleType,
     matrices: Any,
     scalars: np.ndarray,
-    response: Response = PUBLISHED,
+    response: StationResponse = PUBLISHED,
     array: DetectorArray = KASCADE,
-) -> Events:
+) -> EventBatch:
     """Return events on the device of ``xp``.
 
     Deposits in cells without a station (at KASCADE the centre; inner cells of the muon channel) are set to 0.
@@ -136,7 +136,7 @@ def make_events(
     here = stations(xp, array)
     flat = xp.reshape(xp.asarray(matrices), (matrices.shape[0], array.n_cells, 2))
     zenith_deg, azimuth_deg, lg_n_mu = (xp.asarray(np.ascontiguousarray(scalars[:, k])) for k in (1, 2, 4))
-    return Events(
+    return EventBatch(
         xp=xp,
         electron_mev=flat[:, :, 0] * here.has_electron,
         muon_mev=flat[:, :, 1] * here.has_muon,

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from array_api_compat import is_cupy_namespace, is_numpy_namespace
 
-from features.events import Events
+from features.events import EventBatch
 from features.lateral.cpu import fit_fused
 from features.lateral.fit import RawFit
 from features.lateral.gpu import fit_cuda
@@ -17,12 +17,12 @@ from features.stations.cpu import sum_fused
 from features.stations.sums import Sums, sum_reference
 
 
-def fit_showers(events: Events) -> RawFit:
+def fit_showers(events: EventBatch) -> RawFit:
     """Fit both lateral distributions, on the device where the events are."""
     return fit_cuda(events) if is_cupy_namespace(events.xp) else fit_fused(events)
 
 
-def sum_stations(events: Events, raw: RawFit) -> Sums:
+def sum_stations(events: EventBatch, raw: RawFit) -> Sums:
     """Return the sums over stations that the features around the core are made of."""
     if is_numpy_namespace(events.xp):
         return sum_fused(events, raw)
@@ -33,12 +33,12 @@ def sum_stations(events: Events, raw: RawFit) -> Sums:
 class FittedEvents:
     """What a feature group computes from; fits and sums are made when the first group asks for them."""
 
-    events: Events
+    events: EventBatch
     columns: dict[str, Any] = field(default_factory=dict)
     """(n,) float32 columns of the groups computed so far, the fits' before those that build on them."""
 
     @classmethod
-    def given(cls, events: Events, fit: RawFit, sums: Sums) -> Self:
+    def given(cls, events: EventBatch, fit: RawFit, sums: Sums) -> Self:
         """Return events whose fits and sums were made elsewhere."""
         seen = cls(events)
         seen.__dict__.update(fit=fit, sums=sums)

@@ -12,7 +12,7 @@ LIBRARIES = ("array-api-compat", "cupy-cuda12x", "llvmlite", "numba", "numpy", "
 
 
 @cache
-def code_version() -> str:
+def feature_code_version() -> str:
     """Return the hash of the sources (without docstrings and comments) and libraries that feature values depend on."""
     here = Path(__file__).parent
     showers = here.parent / "showers"

@@ -124,12 +124,12 @@ def weights_of(entry: LearnerSpec) -> str:
     """Return how many weights a network has in the benchmark's v2 protocol, in words; empty for other learners."""
     # Only who lists the learners waits for torch and the features; whoever asks for a name does not.
     from features.catalogue import CATALOGUE, feature_set
-    from models.catalogue.average import Average
+    from models.catalogue.average import LearnerAverage
     from models.networks.learner import NetworkLearner
 
     task = TASKS[entry.tasks[0]] if entry.tasks else COMPOSITION
     learner = create(entry, task.classes)
-    parts = learner.members if isinstance(learner, Average) else [learner]
+    parts = learner.members if isinstance(learner, LearnerAverage) else [learner]
     in_v2 = tuple(name for name in CATALOGUE if name not in (AGE.name, "fit_minus_age"))
     columns = feature_set(entry.features, in_v2) if isinstance(entry.features, str) else entry.features or ()
     counts = [part.count_weights(columns) for part in parts if isinstance(part, NetworkLearner)]

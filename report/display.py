@@ -23,7 +23,7 @@ from showers.lateral import axis_distance, rho_electron, rho_muon
 from showers.schema import MATRICES_FILE, InputError
 from showers.storage.targets import check_target
 
-FIT_COLUMNS = ("fit_core_x_m", "fit_core_y_m", "fit_lg_ne", "fit_age", "fit_lg_nmu", "fit_s_mu", "fit_core_err_m")
+FIT_COLUMNS = ("fit_core_x_m", "fit_core_y_m", "fit_lg_ne", "fit_age", "fit_lg_nmu", "fit_muon_age", "fit_core_err_m")
 GREY = "#8a8a8a"
 """Legible on white and on black, for what is drawn as pixels."""
 RING_EDGES_M = np.geomspace(4.0, 220.0, 13)
@@ -203,7 +203,7 @@ def _lateral(axes: Axes, shower: Shower) -> None:
     r = np.geomspace(1.0, 200.0, 120)
     age = min(fit["fit_age"], MAX_AGE)
     axes.plot(r, rho_electron(r, 10 ** fit["fit_lg_ne"], age), color=PALETTE[4], label="fit, electrons")
-    s_mu = fit["fit_s_mu"] if np.isfinite(fit["fit_s_mu"]) else STATION.muon_shape_mean
+    s_mu = fit["fit_muon_age"] if np.isfinite(fit["fit_muon_age"]) else STATION.muon_age_mean
     axes.plot(r, rho_muon_curve(r, fit["fit_lg_nmu"], s_mu), "--", color=PALETTE[0], label="fit, muons")
     axes.set_xscale("log")
     axes.set_yscale("log")

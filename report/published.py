@@ -24,7 +24,7 @@ SURVIVAL_CURVE = {0.50: 3e-5, 0.75: 3e-4, 0.90: 0.017, 0.95: 0.29, 0.99: 0.78}
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedResult:
     """One published result."""
 
     task: str
@@ -46,17 +46,19 @@ class Published:
         return Interval(self.value - half, self.value + half)
 
 
-def _composition(protocol: str, *rows: tuple[str, int | None, float | None, float, float | None]) -> list[Published]:
+def _composition(
+    protocol: str, *rows: tuple[str, int | None, float | None, float, float | None]
+) -> list[PublishedResult]:
     found = []
     for system, n_parameters, accuracy, value, tuned in rows:
-        found.append(Published(COMPOSITION.name, protocol, system, value, accuracy, n_parameters))
+        found.append(PublishedResult(COMPOSITION.name, protocol, system, value, accuracy, n_parameters))
         if tuned is not None:
             name = f"{system}, biases"
-            found.append(Published(COMPOSITION.name, protocol, name, tuned, None, n_parameters, True))
+            found.append(PublishedResult(COMPOSITION.name, protocol, name, tuned, None, n_parameters, True))
     return found
 
 
-PUBLISHED: tuple[Published, ...] = (
+PUBLISHED: tuple[PublishedResult, ...] = (
     *_composition(
         "matched",
         ("CNN + channel attention + MLP, SAM", 731_000, 0.5134, 0.1055, 0.1045),
@@ -75,19 +77,19 @@ PUBLISHED: tuple[Published, ...] = (
         ("MLP on 63 grid statistics + 13 scalars", None, None, 0.1083, None),
         ("MLP on scalars alone", None, None, 0.118, None),
     ),
-    Published("gamma", "v2", "attention CNN + ResNet + ViT, weights chosen on test", 3.2e-4, tuned_on_test=True),
-    Published("gamma", "v2", "attention CNN alone, best of 5 seeds", 4.4e-4, tuned_on_test=True),
-    Published("gamma", "v2", "attention CNN alone, worst of 5 seeds", 7.3e-4),
-    Published("gamma", "v2", "MLP ensemble", 6.4e-4),
-    Published("gamma", "v2", "DNN + physics ensemble", 3.2e-3),
-    Published("gamma", "v2", "MLP 512x2", 5.1e-3),
-    Published("gamma", "v2", "MLP 517-512-512", 7.3e-3),
-    Published("gamma", "v2", "trees on 8 to 15 scalars (5.3e-3 to 5.9e-3)", 5.3e-3),
-    Published("gamma", "v2", "random forest of ICRC 2021 (1e-3 to 1e-2)", 1e-3),
+    PublishedResult("gamma", "v2", "attention CNN + ResNet + ViT, weights chosen on test", 3.2e-4, tuned_on_test=True),
+    PublishedResult("gamma", "v2", "attention CNN alone, best of 5 seeds", 4.4e-4, tuned_on_test=True),
+    PublishedResult("gamma", "v2", "attention CNN alone, worst of 5 seeds", 7.3e-4),
+    PublishedResult("gamma", "v2", "MLP ensemble", 6.4e-4),
+    PublishedResult("gamma", "v2", "DNN + physics ensemble", 3.2e-3),
+    PublishedResult("gamma", "v2", "MLP 512x2", 5.1e-3),
+    PublishedResult("gamma", "v2", "MLP 517-512-512", 7.3e-3),
+    PublishedResult("gamma", "v2", "trees on 8 to 15 scalars (5.3e-3 to 5.9e-3)", 5.3e-3),
+    PublishedResult("gamma", "v2", "random forest of ICRC 2021 (1e-3 to 1e-2)", 1e-3),
 )
 """Everything known; where a range was published, its better end, with the range in the name."""
 
 
-def published_for(task: str, protocol: str) -> list[Published]:
+def published_for(task: str, protocol: str) -> list[PublishedResult]:
     """Return the published results of one task under one protocol, best first."""
     return sorted((p for p in PUBLISHED if (p.task, p.protocol) == (task, protocol)), key=lambda p: p.value)

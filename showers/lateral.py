@@ -93,7 +93,7 @@ def rho_muon(r_m: Any, n_mu: Any, age: Any, r0_m: float = MUON_R0_M, xp: Any = n
     r_m
         Distance from the axis, metres; values below 1 m count as 1 m.
     n_mu, age
-        Total muon number and muon shape parameter, broadcastable against ``r_m``.
+        Total muon number and muon age, broadcastable against ``r_m``.
     r0_m
         Scale radius in metres.
     xp

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from features.build import build_table
 from features.device import resolve_device
-from features.source import code_version as feature_code_version
+from features.source import feature_code_version
 from models.isolated import learners_of
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import Bars, silent
@@ -27,7 +27,7 @@ from stacking.decide.gamma_scores import REAL_RATIOS, TABLE_EFFICIENCIES, thresh
 from stacking.events import Events, ShowerEvents
 from stacking.predict.chain import Chain, Predictions
 from stacking.predict.saving import SCORES_FILE, load_chain
-from stacking.run.provenance import code_version
+from stacking.run.provenance import stacking_code_version
 from stacking.run.sealing import learner_folder, open_sealed, required_names
 from stacking.tasks.oof import predict
 
@@ -116,7 +116,7 @@ class Bundle:
                     progress(done, total, f"{name} fold {fold}")
                 fits[name] = np.stack(parts)
         predictions = self.chain.finish(fits, events.context(), events.events_fingerprint())
-        if self.manifest.get("code_version") == code_version():
+        if self.manifest.get("code_version") == stacking_code_version():
             return predictions
         remark = (
             f"{self.run} was trained by another version of the learners' code: its saved models are used as they are"

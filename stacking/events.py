@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from features.catalogue import feature_set
-from features.source import code_version
+from features.source import feature_code_version
 from features.table import FeatureTable
 from models.base import Batch
 from models.registry import LearnerSpec
@@ -182,7 +182,7 @@ class ShowerEvents(Events):
 
     def feature_code_version(self) -> str:
         """Return the version of the feature code, by which the table has just been made or found valid."""
-        return code_version()
+        return feature_code_version()
 
 
 @dataclass(frozen=True)

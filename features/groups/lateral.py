@@ -9,7 +9,7 @@ from numpy.polynomial.legendre import leggauss
 from scipy.special import digamma
 
 from features.bounds import LG_E, defined
-from features.events import Events
+from features.events import EventBatch
 from features.feature import FITS, Feature, Group, row
 from features.fitted import FittedEvents
 from features.lateral import linear
@@ -56,17 +56,18 @@ FEATURES: tuple[Feature, ...] = (
         "lg of the integral of rho_mu over the plane", MUON_GROUP, APEL_2006),
     row("fit_lg_nmu_tr", "lg", -9, 13, "truncated muon number of the fit",
         "lg of the integral of rho_mu, 40..200 m", MUON_GROUP, APEL_2006),
-    row("fit_s_mu", "1", 0.49, 2.11, "shape of the muon distribution",
+    row("fit_muon_age", "1", 0.49, 2.11, "lateral age of the muons",
         "s_mu of rho_mu; NaN with fewer than 10 muon stations beyond 40 m", MUON_GROUP, APEL_2006),
     row("fit_lg_nmu_err", "lg", 0, 10, "error of fit_lg_nmu", "inverse Fisher matrix", MUON_GROUP, HERE),
     row("fit_lg_nmu_tr_err", "lg", 0, 10, "error of fit_lg_nmu_tr", "inverse Fisher matrix", MUON_GROUP, HERE),
-    row("fit_s_mu_err", "1", 0, 0.2, "error of s_mu", "inverse Fisher matrix with the prior", MUON_GROUP, HERE),
+    row("fit_muon_age_err", "1", 0, 0.2, "error of fit_muon_age",
+        "inverse Fisher matrix with the prior", MUON_GROUP, HERE),
     row("fit_deviance_mu", "1", 0, 1e5, "quality of the muon fit", "deviance / (stations - 2)", MUON_GROUP, HERE),
     row("fit_deviance_mu_lg", "lg", -12, 6, "largest contribution of one muon station to the deviance",
         "lg max", MUON_GROUP, HERE),
 )
 # fmt: on
-MIN_SHAPE_HITS = 10.0
+MIN_MUON_AGE_HITS = 10.0
 UNKNOWN_LG = 5.0
 """A size with a larger error (such as with all stations saturated) is no measurement."""
 
@@ -76,7 +77,7 @@ def compute(seen: FittedEvents) -> dict[str, Any]:
     return {**_electron(seen.events, seen.fit, seen.sums), **_muon(seen.events, seen.fit, seen.sums)}
 
 
-def _electron(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
+def _electron(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:
     xp = events.xp
     core_x, core_y, level, age = fit.electron
     within = xp.minimum(age, MAX_AGE)
@@ -105,15 +106,15 @@ def _electron(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
     }
 
 
-def _muon(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
+def _muon(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:
     xp = events.xp
-    level, shape = fit.muon
+    level, muon_age = fit.muon
     v = linear.inverse(fit.muon_fisher, 2, xp)
-    ln_c = xp.log(muon_normalisation(shape, xp=xp))
-    ln_c_by_s = 2.0 * digamma(4.5 - 2.0 * shape) - digamma(4.5 - shape) - digamma(shape)
+    ln_c = xp.log(muon_normalisation(muon_age, xp=xp))
+    ln_c_by_s = 2.0 * digamma(4.5 - 2.0 * muon_age) - digamma(4.5 - muon_age) - digamma(muon_age)
     total_by_s = -MUON_G_REF - ln_c_by_s
-    truncated, truncated_by_s = _truncated(level, shape, xp)
-    enough = sums["shape_hits"] >= MIN_SHAPE_HITS
+    truncated, truncated_by_s = _truncated(level, muon_age, xp)
+    enough = sums["muon_age_hits"] >= MIN_MUON_AGE_HITS
 
     def error(by_s: Any) -> Any:
         variance = v[0] + 2.0 * by_s * v[1] + by_s * by_s * v[2]
@@ -122,26 +123,26 @@ def _muon(events: Events, fit: RawFit, sums: Sums) -> dict[str, Any]:
     freedom = events.array.n_muon_detectors - 2.0
     error_total, error_truncated = error(total_by_s), error(truncated_by_s)
     return {
-        "fit_lg_nmu": defined(error_total < UNKNOWN_LG, (level - shape * MUON_G_REF - ln_c) * LG_E, xp),
+        "fit_lg_nmu": defined(error_total < UNKNOWN_LG, (level - muon_age * MUON_G_REF - ln_c) * LG_E, xp),
         "fit_lg_nmu_tr": defined(error_truncated < UNKNOWN_LG, truncated * LG_E, xp),
-        "fit_s_mu": defined(enough, shape, xp),
+        "fit_muon_age": defined(enough, muon_age, xp),
         "fit_lg_nmu_err": defined(error_total < UNKNOWN_LG, error_total, xp),
         "fit_lg_nmu_tr_err": defined(error_truncated < UNKNOWN_LG, error_truncated, xp),
-        "fit_s_mu_err": xp.sqrt(v[2]),
+        "fit_muon_age_err": xp.sqrt(v[2]),
         "fit_deviance_mu": defined(sums["fitted"], sums["deviance_mu"] * (2.0 / freedom), xp),
         "fit_deviance_mu_lg": defined(sums["fitted"], xp.log(sums["deviance_mu_max"] + 1e-12) * LG_E, xp),
     }
 
 
-def _truncated(level: Any, shape: Any, xp: Any) -> tuple[Any, Any]:
-    """Return ln of the muon number between 40 and 200 m, by Gauss-Legendre in ln r, and its derivative by the shape."""
+def _truncated(level: Any, muon_age: Any, xp: Any) -> tuple[Any, Any]:
+    """Return ln of the muon number between 40 and 200 m, by Gauss-Legendre in ln r, and its derivative by s_mu."""
     low, high = (math.log(r) for r in TRUNCATED_M)
-    total = by_shape = xp.zeros_like(level)
+    total = by_age = xp.zeros_like(level)
     for node, weight in GAUSS:
         r_m = math.exp(0.5 * (low + high) + 0.5 * (high - low) * node)
         # The level is kept out of the exponential so that showers without muons do not underflow.
-        density = muon_density(xp.ones_like(level) * r_m, level * 0.0, shape, xp)
+        density = muon_density(xp.ones_like(level) * r_m, level * 0.0, muon_age, xp)
         part = density * (weight * 0.5 * (high - low) * 2.0 * math.pi * r_m * r_m)
         g = math.log(r_m / MUON_R0_M) + math.log1p(r_m / MUON_R0_M) - MUON_G_REF
-        total, by_shape = total + part, by_shape + part * g
-    return level + xp.log(total), by_shape / total
+        total, by_age = total + part, by_age + part * g
+    return level + xp.log(total), by_age / total

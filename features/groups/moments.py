@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from features.bounds import defined
-from features.events import Events
+from features.events import EventBatch
 from features.feature import Feature, Group
 from features.fitted import FittedEvents
 
@@ -45,7 +45,7 @@ def compute(seen: FittedEvents) -> dict[str, Any]:
     }
 
 
-def _channel(prefix: str, cells: Any, hit: Any, events: Events) -> dict[str, Any]:
+def _channel(prefix: str, cells: Any, hit: Any, events: EventBatch) -> dict[str, Any]:
     xp, here = events.xp, events.stations
     weight = xp.log1p(cells)
     hits = xp.sum(hit, axis=1)

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from features.bounds import LG_E, defined, held
-from features.events import Events
+from features.events import EventBatch
 from features.feature import FITS, Feature, Group, row
 from features.fitted import FittedEvents
 from features.stations.sums import Sums
@@ -64,7 +64,7 @@ def compute(seen: FittedEvents) -> dict[str, Any]:
     return {name: defined(sums["fitted"], values, xp) for name, values in columns.items()}
 
 
-def _far(events: Events, sums: Sums) -> dict[str, Any]:
+def _far(events: EventBatch, sums: Sums) -> dict[str, Any]:
     xp, response = events.xp, events.response
     seen, n_live = sums["far_seen"], sums["far_live"]
     columns = {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from features.bounds import defined
-from features.events import Events
+from features.events import EventBatch
 from features.feature import Feature, Group
 from features.fitted import FittedEvents
 from features.groups.deposits import hit_quantile
@@ -88,7 +88,7 @@ def compute(seen: FittedEvents) -> dict[str, Any]:
     return columns
 
 
-def _channel(c: str, cells: Any, hit: Any, ordered: Any, events: Events) -> dict[str, Any]:
+def _channel(c: str, cells: Any, hit: Any, ordered: Any, events: EventBatch) -> dict[str, Any]:
     xp, here = events.xp, events.stations
     logged = xp.log1p(cells)
     hits, total = xp.sum(hit, axis=1), xp.sum(cells, axis=1)

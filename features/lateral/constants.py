@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Response(NamedTuple):
+class StationResponse(NamedTuple):
     """Constants of the detector's response and priors of the fits.
 
     A named tuple, so that compiled kernels take it as an argument and a study can fit with other values.
@@ -59,14 +59,14 @@ class Response(NamedTuple):
     """Variance over mean of punch-through, in muon deposits: exponential deposits of 12 MeV [S, D]."""
     punch_through_uncertainty: float = 1.0
     """Relative uncertainty of the expected punch-through: where it dominates, a station says nothing about muons."""
-    muon_shape_mean: float = 1.3
-    """Mean shape of the muon lateral distribution, nearly vertical showers with lg N_mu = 4.5 [L]."""
-    muon_shape_size: float = -0.094
+    muon_age_mean: float = 1.3
+    """Mean age s_mu of the muon lateral distribution, nearly vertical showers with lg N_mu = 4.5 [L]."""
+    muon_age_size: float = -0.094
     """Its slope in lg N_mu: larger showers are steeper, having come deeper [D]."""
-    muon_shape_inclination: float = 0.45
+    muon_age_inclination: float = 0.45
     """Its slope in sec(zenith) [D]."""
-    muon_shape_spread: float = 0.05
-    """Prior spread of that shape, 0.04 to 0.06: a shower's own muons say more only where there are hundreds [D]."""
+    muon_age_spread: float = 0.05
+    """Prior spread of that age, 0.04 to 0.06: a shower's own muons say more only where there are hundreds [D]."""
     age_mean: float = 1.0
     """Mean lateral age of the electrons [L]."""
     age_spread: float = 0.3
@@ -75,5 +75,5 @@ class Response(NamedTuple):
     """Prior spread of the core's coordinates: cores of the data lie within 91 m of the centre (45 m rms) [D]."""
 
 
-PUBLISHED = Response()
+PUBLISHED = StationResponse()
 """What the features use."""

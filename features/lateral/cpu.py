@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from features.events import Events
-from features.lateral.constants import Response
+from features.events import EventBatch
+from features.lateral.constants import StationResponse
 from features.lateral.cpu_model import ONE, ZERO, Electrons, Muons, Places, freeze_electron, freeze_muon, radii
 from features.lateral.fit import N_NUMBERS, RECORD, RawFit
 from features.lateral.minimise import ELECTRON, MUON, Event, centroid, minimise, start_electron, start_muon
@@ -49,7 +49,7 @@ def _fit_all(
     v: Any,
     here: Places,
     below: Places,
-    res: Response,
+    res: StationResponse,
     recipe: Recipe,
     out: Any,
 ) -> None:
@@ -63,10 +63,12 @@ def _fit_all(
     scratch, work = np.empty((5, n_e), np.float32), np.zeros((8, 25))
     p, q = np.empty(4), np.empty(2)
     far, low_level, high_level = recipe.core_limit_m, recipe.min_level, recipe.max_level
-    longest_e = np.array([recipe.longest_core_m, recipe.longest_core_m, recipe.longest_level, recipe.longest_shape])
+    step_limit_e = np.array(
+        [recipe.max_core_step_m, recipe.max_core_step_m, recipe.max_level_step, recipe.max_age_step]
+    )
     low_e, high_e = np.array([-far, -far, low_level, recipe.min_age]), np.array([far, far, high_level, recipe.max_age])
-    longest_m = np.array([recipe.longest_level, recipe.longest_shape])
-    low_m, high_m = np.array([low_level, recipe.min_muon_shape]), np.array([high_level, recipe.max_muon_shape])
+    step_limit_m = np.array([recipe.max_level_step, recipe.max_age_step])
+    low_m, high_m = np.array([low_level, recipe.min_muon_age]), np.array([high_level, recipe.max_muon_age])
     for n in range(electron_mev.shape[0]):
         hits = _load(electron_mev[n], here, cosine[n], res.electron_deposit_mev, res.saturation_mev, e)
         if hits < recipe.min_hits:
@@ -76,7 +78,7 @@ def _fit_all(
         p[0], p[1] = centroid(here, e)
         radii(f32(p[0]), f32(p[1]), u[n], v[n], below.x, below.y, r_m)
         start_muon(res, recipe, r_m, cosine[n], m, q)
-        shape_mean = f32(q[1])
+        mean_age = f32(q[1])
         radii(f32(p[0]), f32(p[1]), u[n], v[n], here.x, here.y, r_e)
         start_electron(res, recipe, p, q, r_e, e, scratch)
         raw.electron_steps = raw.muon_steps = ZERO
@@ -84,7 +86,7 @@ def _fit_all(
             radii(f32(p[0]), f32(p[1]), u[n], v[n], here.x, here.y, r_e)
             freeze_electron(res, p, q, r_e, e)
             steps, arrived = minimise(
-                ELECTRON, res, recipe, tolerance, p, shape_mean, event, longest_e, low_e, high_e, work
+                ELECTRON, res, recipe, tolerance, p, mean_age, event, step_limit_e, low_e, high_e, work
             )
             raw.electron_steps += steps
             raw.electron_converged = ONE if arrived else ZERO
@@ -93,7 +95,7 @@ def _fit_all(
             radii(f32(p[0]), f32(p[1]), u[n], v[n], below.x, below.y, r_m)
             freeze_muon(res, p, q, r_m, m)
             steps, arrived = minimise(
-                MUON, res, recipe, tolerance, q, shape_mean, event, longest_m, low_m, high_m, work
+                MUON, res, recipe, tolerance, q, mean_age, event, step_limit_m, low_m, high_m, work
             )
             raw.muon_steps += steps
             raw.muon_converged = ONE if arrived else ZERO
@@ -112,7 +114,7 @@ def _fit_events(
     v: Any,
     here: Places,
     below: Places,
-    res: Response,
+    res: StationResponse,
     recipe: Recipe,
     out: Any,
 ) -> None:
@@ -120,7 +122,7 @@ def _fit_events(
     _fit_all(electron_mev, muon_mev, cosine, u, v, here, below, res, recipe, out)
 
 
-def fit_fused(events: Events) -> RawFit:
+def fit_fused(events: EventBatch) -> RawFit:
     """Fit both lateral distributions of every event on the CPU."""
     here = events.stations
     where = np.flatnonzero(here.has_muon)

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 from numba import njit
 
 from features.lateral import station, translate
-from features.lateral.constants import Response
+from features.lateral.constants import StationResponse
 from features.lateral.vector_math import FAST, f32, full_vectors
 
 MODEL = translate.compiled()
-distance, electron_shape, muon_shape = MODEL.distance, MODEL.electron_shape, MODEL.muon_shape
+distance, electron_age_terms, muon_age_terms = MODEL.distance, MODEL.electron_age_terms, MODEL.muon_age_terms
 electron_density, muon_density = MODEL.electron_density, MODEL.muon_density
 energy_correction, punch_through = MODEL.energy_correction, MODEL.punch_through
 electron_expected = MODEL.electron_expected
-half_deviance, muon_shape_mean = MODEL.half_deviance, MODEL.muon_shape_mean
+half_deviance, muon_age_mean = MODEL.half_deviance, MODEL.muon_age_mean
 _electron_frozen, _muon_frozen = MODEL.electron_frozen, MODEL.muon_frozen
 _electron_terms, _muon_terms = MODEL.electron_terms, MODEL.muon_terms
 _electron_prior, _muon_prior = MODEL.electron_prior, MODEL.muon_prior
@@ -58,9 +58,9 @@ class Muons(NamedTuple):
     background: Any
     weight: Any
     g: Any
-    """Derivative of ln(density) by the shape."""
+    """Derivative of ln(density) by the muon age."""
     base: Any
-    """ln(density) at level and shape 0."""
+    """ln(density) at level and muon age 0."""
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -71,34 +71,34 @@ def radii(core_x: Any, core_y: Any, u: Any, v: Any, x: Any, y: Any, r: Any) -> N
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def freeze_electron(res: Response, p: Any, q: Any, r: Any, e: Electrons) -> None:
+def freeze_electron(res: StationResponse, p: Any, q: Any, r: Any, e: Electrons) -> None:
     full_vectors()
     area, kept, background, weight = e.projected, e.kept, e.background, e.weight
-    level, age, muon_level, shape = f32(p[2]), f32(p[3]), f32(q[0]), f32(q[1])
+    level, age, muon_level, muon_age = f32(p[2]), f32(p[3]), f32(q[0]), f32(q[1])
     # Two loops, because LLVM vectorises a loop only with few pairs of arrays that might overlap.
     for k in range(r.size):
         kept[k] = electron_density(r[k], level, age)
-        background[k] = muon_density(r[k], muon_level, shape)
+        background[k] = muon_density(r[k], muon_level, muon_age)
     for k in range(r.size):
         kept[k], background[k], weight[k] = _electron_frozen(res, area[k], r[k], kept[k], background[k])
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def freeze_muon(res: Response, p: Any, q: Any, r: Any, m: Muons) -> None:
+def freeze_muon(res: StationResponse, p: Any, q: Any, r: Any, m: Muons) -> None:
     full_vectors()
     area, background, weight, g, base = m.projected, m.background, m.weight, m.g, m.base
-    level, age, muon_level, shape = f32(p[2]), f32(p[3]), f32(q[0]), f32(q[1])
+    level, age, muon_level, muon_age = f32(p[2]), f32(p[3]), f32(q[0]), f32(q[1])
     for k in range(r.size):
-        g[k], base[k] = muon_shape(r[k])
+        g[k], base[k] = muon_age_terms(r[k])
     for k in range(r.size):
         background[k] = electron_density(r[k], level, age)
-        weight[k] = muon_density(r[k], muon_level, shape)
+        weight[k] = muon_density(r[k], muon_level, muon_age)
     for k in range(r.size):
         background[k], weight[k] = _muon_frozen(res, area[k], r[k], background[k], weight[k])
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def electron_terms(res: Response, p: Any, u: Any, v: Any, places: Places, e: Electrons, out: Any) -> None:
+def electron_terms(res: StationResponse, p: Any, u: Any, v: Any, places: Places, e: Electrons, out: Any) -> None:
     """Fill ``out`` with F, 4 components of its gradient, 10 of Fisher's matrix and 10 of the Hessian."""
     full_vectors()
     x, y, signal, full, kept, background, weight = places.x, places.y, e.signal, e.full, e.kept, e.background, e.weight
@@ -145,15 +145,15 @@ def electron_terms(res: Response, p: Any, u: Any, v: Any, places: Places, e: Ele
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def muon_terms(res: Response, q: Any, shape_mean: Any, m: Muons, out: Any) -> None:
+def muon_terms(res: StationResponse, q: Any, mean_age: Any, m: Muons, out: Any) -> None:
     """Fill ``out`` with F, 2 components of its gradient and 3 of the Fisher matrix."""
     full_vectors()
     signal, full, area, background, weight, g, base = m.signal, m.full, m.projected, m.background, m.weight, m.g, m.base
-    level, shape = f32(q[0]), f32(q[1])
+    level, muon_age = f32(q[0]), f32(q[1])
     value = g0 = g1 = h00 = h10 = h11 = ZERO
     for k in range(signal.size):
         half, pull, info = _muon_terms(
-            signal[k], full[k], area[k], background[k], weight[k], g[k], base[k], level, shape
+            signal[k], full[k], area[k], background[k], weight[k], g[k], base[k], level, muon_age
         )
         value += half
         g0 += pull
@@ -161,7 +161,7 @@ def muon_terms(res: Response, q: Any, shape_mean: Any, m: Muons, out: Any) -> No
         h00 += info
         h10 += info * g[k]
         h11 += info * g[k] * g[k]
-    prior, by_shape, precision = _muon_prior(res, q[0], q[1], shape_mean)
+    prior, by_age, precision = _muon_prior(res, q[0], q[1], mean_age)
     out[0] = value + prior
-    out[1], out[2] = -0.5 - g0, by_shape - g1
+    out[1], out[2] = -0.5 - g0, by_age - g1
     out[3], out[4], out[5] = h00, h10, h11 + precision

@@ -6,8 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from features.events import Events
-from features.lateral.constants import Response
+from features.events import EventBatch
+from features.lateral.constants import StationResponse
 from features.lateral.fit import N_NUMBERS, RawFit, record_in_c
 from features.lateral.options import RECIPE
 from features.lateral.translate import in_c
@@ -20,7 +20,7 @@ LANES = 32
 OPTIONS = ("--std=c++17",)
 
 
-def kernel_source(response: Response, array: DetectorArray = KASCADE) -> str:
+def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> str:
     """Return the kernel's text with its constants and the array's numbers of cells and muon detectors."""
     spaces = {"response": response._asdict(), "recipe": RECIPE._asdict()}
     head = []
@@ -34,13 +34,13 @@ def kernel_source(response: Response, array: DetectorArray = KASCADE) -> str:
 
 
 @lru_cache(maxsize=4)
-def _kernel(response: Response, array: DetectorArray) -> Any:
+def _kernel(response: StationResponse, array: DetectorArray) -> Any:
     import cupy
 
     return cupy.RawKernel(kernel_source(response, array), "fit_events", options=OPTIONS)
 
 
-def fit_cuda(events: Events) -> RawFit:
+def fit_cuda(events: EventBatch) -> RawFit:
     """Fit both lateral distributions of every event on the GPU; same steps and result as on the CPU."""
     import cupy
 

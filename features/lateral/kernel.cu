@@ -32,7 +32,7 @@ const int N_TERMS = 25;  // N_E cells and N_M muon detectors are the array's
 struct Scratch {
     float signal[N_E], full[N_E], projected[N_E], kept[N_E], background[N_E], weight[N_E];
     float m_signal[N_M], m_full[N_M], m_area[N_M], m_background[N_M], m_weight[N_M], m_g[N_M], m_base[N_M];
-    float shape_mean;
+    float mean_age;
 };
 
 struct Stations {
@@ -61,7 +61,7 @@ ON_DEVICE void freeze_electron(Scratch &z, Stations st, Axis axis, const float *
 ON_DEVICE void freeze_muon(Scratch &z, Stations st, Axis axis, const float *p, const float *q, int lane) {
     EACH(k, N_M) {
         float r = distance(st.x_m[k], st.y_m[k], p, axis);
-        const auto [g, base] = muon_shape(r);
+        const auto [g, base] = muon_age_terms(r);
         const auto [background, weight] =
             muon_frozen(z.m_area[k], r, electron_density(r, p[2], p[3]), muon_density(r, q[0], q[1]));
         z.m_g[k] = g;
@@ -76,7 +76,7 @@ ON_DEVICE void freeze_muon(Scratch &z, Stations st, Axis axis, const float *p, c
 struct Electrons {
     static const int size = 4;
     static const bool curved = true;
-    static ON_DEVICE float longest(int i) { return i < 2 ? recipe::longest_core_m : i == 2 ? recipe::longest_level : recipe::longest_shape; }
+    static ON_DEVICE float step_limit(int i) { return i < 2 ? recipe::max_core_step_m : i == 2 ? recipe::max_level_step : recipe::max_age_step; }
     static ON_DEVICE float low(int i) { return i < 2 ? -recipe::core_limit_m : i == 2 ? recipe::min_level : recipe::min_age; }
     static ON_DEVICE float high(int i) { return i < 2 ? recipe::core_limit_m : i == 2 ? recipe::max_level : recipe::max_age; }
     static ON_DEVICE void terms(const Scratch &z, Stations st, Axis axis, const float *p, float *out, int lane) {
@@ -115,9 +115,9 @@ struct Electrons {
 struct Muons {
     static const int size = 2;
     static const bool curved = false;
-    static ON_DEVICE float longest(int i) { return i == 0 ? recipe::longest_level : recipe::longest_shape; }
-    static ON_DEVICE float low(int i) { return i == 0 ? recipe::min_level : recipe::min_muon_shape; }
-    static ON_DEVICE float high(int i) { return i == 0 ? recipe::max_level : recipe::max_muon_shape; }
+    static ON_DEVICE float step_limit(int i) { return i == 0 ? recipe::max_level_step : recipe::max_age_step; }
+    static ON_DEVICE float low(int i) { return i == 0 ? recipe::min_level : recipe::min_muon_age; }
+    static ON_DEVICE float high(int i) { return i == 0 ? recipe::max_level : recipe::max_muon_age; }
     static ON_DEVICE void terms(const Scratch &z, Stations, Axis, const float *q, float *out, int lane) {
         for (int i = 0; i < N_TERMS; i++) out[i] = 0.f;
         EACH(k, N_M) {
@@ -131,10 +131,10 @@ struct Muons {
             out[5] += info * z.m_g[k] * z.m_g[k];
         }
         for (int i = 0; i < 6; i++) out[i] = total(out[i]);
-        const auto [prior, by_shape, precision] = muon_prior(q[0], q[1], z.shape_mean);
+        const auto [prior, by_age, precision] = muon_prior(q[0], q[1], z.mean_age);
         out[0] += prior;
         out[1] -= 0.5f;
-        out[2] += by_shape;
+        out[2] += by_age;
         out[5] += precision;
     }
 };
@@ -188,7 +188,7 @@ ON_DEVICE bool minimise(const Scratch &z, Stations st, Axis axis, float toleranc
         if (decrement * (1.f + damping) < tolerance && damping <= recipe::trusted_damping) return true;
         if (damping >= recipe::max_damping) return false;
         for (int i = 0; i < size; i++) {
-            float moved = p[i] + fminf(fmaxf(step[i], -Fit::longest(i)), Fit::longest(i));
+            float moved = p[i] + fminf(fmaxf(step[i], -Fit::step_limit(i)), Fit::step_limit(i));
             trial[i] = fminf(fmaxf(moved, Fit::low(i)), Fit::high(i));
         }
         Fit::terms(z, st, axis, trial, tried, lane);
@@ -225,13 +225,13 @@ ON_DEVICE void start(Scratch &z, Stations st, Axis axis, float cosine, float *p,
         float r = distance(st.x_m[k], st.y_m[k], p, axis);
         if (r <= recipe::muon_start_r_m) continue;
         counted += z.m_signal[k];
-        expected += muon_density(r, 0.f, response::muon_shape_mean) * z.m_area[k];
+        expected += muon_density(r, 0.f, response::muon_age_mean) * z.m_area[k];
     }
     q[0] = logf((total(counted) + 0.5f) / (total(expected) + 1e-6f));
-    q[1] = muon_shape_mean(q[0], cosine);
-    z.shape_mean = q[1];
+    q[1] = muon_age_mean(q[0], cosine);
+    z.mean_age = q[1];
     SYNCHRONISE;
-    const float ages[3] = {recipe::young, recipe::middle, recipe::old};
+    const float ages[3] = {recipe::low_start_age, recipe::middle_start_age, recipe::high_start_age};
     float best = INFINITY;
     for (int n = 0; n < 3; n++) {
         float shown = 0.f, value = 0.f;

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from features.lateral.constants import Response
+from features.lateral.constants import StationResponse
 from features.lateral.cpu_model import (
     HALF,
     ONE,
@@ -15,12 +15,12 @@ from features.lateral.cpu_model import (
     Electrons,
     Muons,
     Places,
-    electron_shape,
+    electron_age_terms,
     electron_terms,
     energy_correction,
     half_deviance,
+    muon_age_mean,
     muon_density,
-    muon_shape_mean,
     muon_terms,
 )
 from features.lateral.options import Recipe
@@ -82,23 +82,23 @@ class Event(NamedTuple):
 
 
 @njit(error_model="numpy", forceinline=True)
-def evaluate(kind: int, res: Response, p: Any, shape_mean: Any, event: Event, out: Any) -> None:
+def evaluate(kind: int, res: StationResponse, p: Any, mean_age: Any, event: Event, out: Any) -> None:
     if kind == ELECTRON:
         electron_terms(res, p, event.u, event.v, event.places, event.electrons, out)
     else:
-        muon_terms(res, p, shape_mean, event.muons, out)
+        muon_terms(res, p, mean_age, event.muons, out)
 
 
 @njit(error_model="numpy", forceinline=True)
 def minimise(
     kind: int,
-    res: Response,
+    res: StationResponse,
     recipe: Recipe,
     tolerance: float,
     p: Any,
-    shape_mean: Any,
+    mean_age: Any,
     event: Event,
-    longest: Any,
+    step_limit: Any,
     low: Any,
     high: Any,
     work: Any,
@@ -113,7 +113,7 @@ def minimise(
     damping, decrement, steps = recipe.first_damping, 0.0, 0
     while True:
         # One place of evaluation, because all of it is inlined here.
-        evaluate(kind, res, trial[:size], shape_mean, event, tried)
+        evaluate(kind, res, trial[:size], mean_age, event, tried)
         slack = recipe.rounding * abs(terms[0])
         fallen = terms[0] - tried[0] + slack
         ratio = fallen / (0.5 * decrement + slack)
@@ -133,29 +133,37 @@ def minimise(
         if damping >= recipe.max_damping or steps >= recipe.max_steps:
             return steps, False
         for i in range(size):
-            moved = p[i] + min(max(step[i], -longest[i]), longest[i])
+            moved = p[i] + min(max(step[i], -step_limit[i]), step_limit[i])
             trial[i] = min(max(moved, low[i]), high[i])
         steps += 1
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def start_muon(res: Response, recipe: Recipe, r: Any, cosine: Any, m: Muons, q: Any) -> None:
-    """Fill level and shape of ``q``: by the counts far from the axis, at the prior's mean shape."""
+def start_muon(res: StationResponse, recipe: Recipe, r: Any, cosine: Any, m: Muons, q: Any) -> None:
+    """Fill level and muon age of ``q``: by the counts far from the axis, at the prior's mean muon age."""
     full_vectors()
     signal, area = m.signal, m.projected
-    shape, near = f32(res.muon_shape_mean), f32(recipe.muon_start_r_m)
+    muon_age, near = f32(res.muon_age_mean), f32(recipe.muon_start_r_m)
     counted, expected = HALF, f32(1e-6)
     for k in range(r.size):
         far = ONE if r[k] > near else ZERO
         counted += signal[k] * far
-        expected += muon_density(r[k], ZERO, shape) * area[k] * far
+        expected += muon_density(r[k], ZERO, muon_age) * area[k] * far
     q[0] = np.log(counted / expected)
-    q[1] = muon_shape_mean(res, q[0], cosine)
+    q[1] = muon_age_mean(res, q[0], cosine)
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def _start_age(
-    res: Response, age: Any, e: Electrons, total: Any, shown: Any, correction: Any, background: Any, g: Any, base: Any
+    res: StationResponse,
+    age: Any,
+    e: Electrons,
+    total: Any,
+    shown: Any,
+    correction: Any,
+    background: Any,
+    g: Any,
+    base: Any,
 ) -> tuple[Any, Any]:
     """Return level and half deviance for one age, the level set by the total signal."""
     full_vectors()
@@ -190,7 +198,7 @@ def centroid(places: Places, e: Electrons) -> tuple[Any, Any]:
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def start_electron(res: Response, recipe: Recipe, p: Any, q: Any, r: Any, e: Electrons, scratch: Any) -> None:
+def start_electron(res: StationResponse, recipe: Recipe, p: Any, q: Any, r: Any, e: Electrons, scratch: Any) -> None:
     """Fill level and age of ``p``: the best of three ages at the centroid."""
     full_vectors()
     area, signal = e.projected, e.signal
@@ -201,9 +209,9 @@ def start_electron(res: Response, recipe: Recipe, p: Any, q: Any, r: Any, e: Ele
         correction[k] = energy_correction(res, r[k])
         total += signal[k]
     for k in range(r.size):
-        g[k], base[k] = electron_shape(r[k])
+        g[k], base[k] = electron_age_terms(r[k])
     best = np.inf
-    for age in (recipe.young, recipe.middle, recipe.old):
+    for age in (recipe.low_start_age, recipe.middle_start_age, recipe.high_start_age):
         level, value = _start_age(res, f32(age), e, total, shown, correction, background, g, base)
         if value < best:
             best, p[2], p[3] = value, level, age

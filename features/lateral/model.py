@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from features.events import Events
-from features.lateral.constants import Response
+from features.events import EventBatch
+from features.lateral.constants import StationResponse
 from features.lateral.translate import on_arrays
 
 
@@ -23,7 +23,7 @@ class Signals:
     muon: Any
     muon_area_m2: Any
     muon_saturated: Any
-    response: Response
+    response: StationResponse
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Frozen:
     """1/phi; 0 where there is no station."""
 
 
-def signals(events: Events) -> Signals:
+def signals(events: EventBatch) -> Signals:
     """Return deposits as particle counts with their projected areas; a saturated deposit counts as its limit.
 
     What lies above the limit is no measurement: taken at its value it would count only where it is above the
@@ -63,14 +63,14 @@ def _limited(deposits_mev: Any, limit_mev: float, xp: ModuleType) -> Any:
     return xp.minimum(deposits_mev, xp.ones_like(deposits_mev) * limit_mev)
 
 
-def distances(events: Events, core_x_m: Any, core_y_m: Any) -> Any:
+def distances(events: EventBatch, core_x_m: Any, core_y_m: Any) -> Any:
     """Return the distance of each station from the axis (softened), (n, cells)."""
     here = events.stations
     u, v = (component[:, None] for component in events.direction)
     return on_arrays(events.xp).distance(here.x_m - core_x_m[:, None], here.y_m - core_y_m[:, None], u, v)
 
 
-def energy_correction(r_m: Any, response: Response, xp: ModuleType) -> Any:
+def energy_correction(r_m: Any, response: StationResponse, xp: ModuleType) -> Any:
     """Return a(r): deposit per electron at distance r in units of a single electron's."""
     return on_arrays(xp).energy_correction(response, r_m)
 
@@ -80,9 +80,9 @@ def electron_density(r_m: Any, level: Any, age: Any, xp: ModuleType) -> Any:
     return on_arrays(xp).electron_density(r_m, level, age)
 
 
-def muon_density(r_m: Any, level: Any, shape: Any, xp: ModuleType) -> Any:
+def muon_density(r_m: Any, level: Any, muon_age: Any, xp: ModuleType) -> Any:
     """Return rho_mu at r; ``level`` as in :func:`electron_density`."""
-    return on_arrays(xp).muon_density(r_m, level, shape)
+    return on_arrays(xp).muon_density(r_m, level, muon_age)
 
 
 def freeze_electron(measured: Signals, r_m: Any, electrons: Any, muons: Any, xp: ModuleType) -> Frozen:

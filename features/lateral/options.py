@@ -10,10 +10,10 @@ class Recipe(NamedTuple):
 
     min_hits: float = 3.0
     """Events with fewer hit e/gamma stations are not fitted."""
-    young: float = 0.7
+    low_start_age: float = 0.7
     """Ages tried for the start."""
-    middle: float = 1.0
-    old: float = 1.3
+    middle_start_age: float = 1.0
+    high_start_age: float = 1.3
     muon_start_r_m: float = 40.0
     """Muons beyond this distance set the muon level of the start."""
     coarse: float = 0.1
@@ -36,15 +36,15 @@ class Recipe(NamedTuple):
     max_damping: float = 1e8
     rounding: float = 5e-7
     """Relative rise of F that float32 rounding explains."""
-    longest_core_m: float = 25.0
+    max_core_step_m: float = 25.0
     """Longest step in the core's coordinates."""
-    longest_level: float = 1.5
-    longest_shape: float = 0.3
+    max_level_step: float = 1.5
+    max_age_step: float = 0.3
     core_limit_m: float = 150.0
     min_age: float = -0.3
     max_age: float = 2.2
-    min_muon_shape: float = 0.5
-    max_muon_shape: float = 2.1
+    min_muon_age: float = 0.5
+    max_muon_age: float = 2.1
     min_level: float = -25.0
     max_level: float = 12.0
 

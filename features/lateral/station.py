@@ -1,4 +1,4 @@
-"""The station model, written once: expected signals, their derivatives, what is frozen, priors and the shape law.
+"""The station model, written once: expected signals, their derivatives, what is frozen, priors and the muon age law.
 
 Signals are counted in particles: y = deposit * cos(zenith) / (mean deposit of one particle). Per station
 
@@ -8,7 +8,7 @@ Signals are counted in particles: y = deposit * cos(zenith) / (mean deposit of o
                        y = r / 420 m, G'_ref at 100 m,
 
 with A the projected area, a(r) the lateral energy correction, t the share of the deposit above the threshold.
-L and M are log densities at a pivot radius: hardly correlated with the shapes, and no Gamma function is needed
+L and M are log densities at a pivot radius: hardly correlated with the ages, and no Gamma function is needed
 while fitting.
 
 Quasi-likelihood (R. W. M. Wedderburn, Biometrika 61 (1974) 439): with a variance phi mu, half the deviance is
@@ -19,7 +19,7 @@ are frozen at an earlier estimate, so that F is a fixed function of the paramete
 Each function is about one station and plain arithmetic of numbers, as it stands for float64. The module
 :mod:`features.lateral.translate` makes functions on arrays, compiled float32 functions and C of it, and therefore
 allows nothing but assignments, a return, arithmetic, the constants and functions here, and fields of ``res``, the
-:class:`~features.lateral.constants.Response`.
+:class:`~features.lateral.constants.StationResponse`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from math import exp, log, sqrt
 from typing import Any
 
 from features.bounds import LG_E as LG_E
-from features.lateral.constants import Response
+from features.lateral.constants import StationResponse
 from showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MUON_R0_M, muon_normalisation
 
 ELECTRON_PIVOT_M = 50.0
@@ -43,12 +43,12 @@ SOFT_M = 0.6
 The density stays finite on the axis, and smooth, as a minimisation needs it.
 """
 TINY = 1e-12
-MUON_SHAPE_SIZE_REF, MUON_SHAPE_SEC_REF = 4.5, 1.035
-"""Size (lg N_mu) and sec(zenith) at which the prior's mean shape is quoted."""
-MUON_SHAPE_LOW, MUON_SHAPE_HIGH = 0.9, 1.7
-_TYPICAL_SHAPE = 1.3
-MUON_LEVEL_TO_LN_N = -_TYPICAL_SHAPE * MUON_G_REF - math.log(float(muon_normalisation(_TYPICAL_SHAPE)))
-"""ln N_mu minus the level M at a typical shape."""
+MUON_AGE_SIZE_REF, MUON_AGE_SEC_REF = 4.5, 1.035
+"""Size (lg N_mu) and sec(zenith) at which the prior's mean muon age is quoted."""
+MUON_AGE_LOW, MUON_AGE_HIGH = 0.9, 1.7
+_TYPICAL_MUON_AGE = 1.3
+MUON_LEVEL_TO_LN_N = -_TYPICAL_MUON_AGE * MUON_G_REF - math.log(float(muon_normalisation(_TYPICAL_MUON_AGE)))
+"""ln N_mu minus the level M at a typical muon age."""
 
 
 def maximum(a: Any, b: Any) -> Any:
@@ -75,7 +75,7 @@ def distance(dx: Any, dy: Any, u: Any, v: Any) -> Any:
     return sqrt(maximum(dx * dx + dy * dy - along * along, 0.0) + SOFT_M * SOFT_M)
 
 
-def electron_shape(r: Any) -> Any:
+def electron_age_terms(r: Any) -> Any:
     """Return how ln(density) of electrons grows with the age, and what it is at level and age 0."""
     x = r * (1.0 / ELECTRON_R0_M)
     log_x = log(x)
@@ -85,8 +85,8 @@ def electron_shape(r: Any) -> Any:
     return g, base
 
 
-def muon_shape(r: Any) -> Any:
-    """Return how ln(density) of muons grows with s_mu, and what it is at level and s_mu 0."""
+def muon_age_terms(r: Any) -> Any:
+    """Return how ln(density) of muons grows with s_mu, and what it is at level and muon age 0."""
     y = r * (1.0 / MUON_R0_M)
     log_y = log(y)
     log_1y = log(1.0 + y)
@@ -97,22 +97,22 @@ def muon_shape(r: Any) -> Any:
 
 def electron_density(r: Any, level: Any, age: Any) -> Any:
     """Return electrons per m2; ``level`` is ln rho at the pivot without the fixed exponents."""
-    g, base = electron_shape(r)
+    g, base = electron_age_terms(r)
     return exp(level + age * g + base)
 
 
-def muon_density(r: Any, level: Any, shape: Any) -> Any:
+def muon_density(r: Any, level: Any, muon_age: Any) -> Any:
     """Return muons per m2."""
-    g, base = muon_shape(r)
-    return exp(level + shape * g + base)
+    g, base = muon_age_terms(r)
+    return exp(level + muon_age * g + base)
 
 
-def energy_correction(res: Response, r: Any) -> Any:
+def energy_correction(res: StationResponse, r: Any) -> Any:
     """Return a(r): deposit per electron at distance r in units of a single electron's."""
     return res.gamma_fraction + res.core_excess * decay(r * (1.0 / res.core_excess_scale_m))
 
 
-def electron_expected(res: Response, area: Any, r: Any, electrons: Any, muons: Any) -> Any:
+def electron_expected(res: StationResponse, area: Any, r: Any, electrons: Any, muons: Any) -> Any:
     """Return mean and variance of an e/gamma signal at densities of both particles, and t."""
     n_e = area * electrons
     n_m = area * muons
@@ -124,7 +124,7 @@ def electron_expected(res: Response, area: Any, r: Any, electrons: Any, muons: A
     return mean, variance, share
 
 
-def electron_frozen(res: Response, area: Any, r: Any, electrons: Any, muons: Any) -> Any:
+def electron_frozen(res: StationResponse, area: Any, r: Any, electrons: Any, muons: Any) -> Any:
     """Freeze the e/gamma channel at densities of both particles: A t, background and weight 1/phi."""
     mean, variance, share = electron_expected(res, area, r, electrons, muons)
     live = positive(area)
@@ -134,12 +134,12 @@ def electron_frozen(res: Response, area: Any, r: Any, electrons: Any, muons: Any
     return kept, background, weight
 
 
-def punch_through(res: Response, area: Any, r: Any, electrons: Any) -> Any:
+def punch_through(res: StationResponse, area: Any, r: Any, electrons: Any) -> Any:
     """Return the expected signal of electrons in a muon detector."""
     return area * electrons * res.punch_through * decay(r * (1.0 / res.punch_through_scale_m))
 
 
-def muon_frozen(res: Response, area: Any, r: Any, electrons: Any, muons: Any) -> Any:
+def muon_frozen(res: StationResponse, area: Any, r: Any, electrons: Any, muons: Any) -> Any:
     """Freeze the muon channel: punch-through as background with its own uncertainty, and weight."""
     n_m = area * muons
     punch = punch_through(res, area, r, electrons)
@@ -163,7 +163,7 @@ def half_deviance(s: Any, mu: Any, full: Any, weight: Any) -> Any:
 
 
 def electron_terms(
-    res: Response, dx: Any, dy: Any, u: Any, v: Any, s: Any, full: Any,
+    res: StationResponse, dx: Any, dy: Any, u: Any, v: Any, s: Any, full: Any,
     kept: Any, background: Any, weight: Any, level: Any, age: Any,
 ) -> Any:  # fmt: skip
     """Return what an e/gamma station adds to F and its derivatives.
@@ -173,7 +173,7 @@ def electron_terms(
     """
     along = dx * u + dy * v
     r = distance(dx, dy, u, v)
-    g, base = electron_shape(r)
+    g, base = electron_age_terms(r)
     scale = 1.0 / res.core_excess_scale_m
     excess = res.core_excess * decay(r * scale)
     a = res.gamma_fraction + excess
@@ -209,10 +209,10 @@ def electron_terms(
 
 
 def muon_terms(
-    s: Any, full: Any, area: Any, background: Any, weight: Any, g: Any, base: Any, level: Any, shape: Any
+    s: Any, full: Any, area: Any, background: Any, weight: Any, g: Any, base: Any, level: Any, muon_age: Any
 ) -> Any:
     """Return half the deviance of a muon station, pull and information of ln(signal), whose derivatives are 1 and g."""
-    m = area * exp(level + shape * g + base)
+    m = area * exp(level + muon_age * g + base)
     mu = m + background + TINY
     value, counted = half_deviance(s, mu, full, weight)
     per_mu = 1.0 / mu
@@ -221,7 +221,7 @@ def muon_terms(
     return value, pull, info
 
 
-def electron_prior(res: Response, x: Any, y: Any, level: Any, age: Any) -> Any:
+def electron_prior(res: StationResponse, x: Any, y: Any, level: Any, age: Any) -> Any:
     """Return the priors' part of F, its derivative by the age, and the precisions of core and age.
 
     Half an event belongs to it, as in Jeffreys' prior of a Poisson mean: F - level/2. It keeps a shower without
@@ -236,18 +236,18 @@ def electron_prior(res: Response, x: Any, y: Any, level: Any, age: Any) -> Any:
     return value, by_age, core, precision
 
 
-def muon_prior(res: Response, level: Any, shape: Any, mean: Any) -> Any:
+def muon_prior(res: StationResponse, level: Any, muon_age: Any, mean: Any) -> Any:
     """Return the priors' part of F, half an event included, its derivative by s_mu, and the precision of s_mu."""
-    precision = 1.0 / (res.muon_shape_spread * res.muon_shape_spread)
-    gap = shape - mean
+    precision = 1.0 / (res.muon_age_spread * res.muon_age_spread)
+    gap = muon_age - mean
     value = 0.5 * precision * gap * gap - 0.5 * level
-    by_shape = precision * gap
-    return value, by_shape, precision
+    by_age = precision * gap
+    return value, by_age, precision
 
 
-def muon_shape_mean(res: Response, level: Any, cosine: Any) -> Any:
+def muon_age_mean(res: StationResponse, level: Any, cosine: Any) -> Any:
     """Return the prior's mean of s_mu for a muon level and a zenith angle."""
     lg_n_mu = (level + MUON_LEVEL_TO_LN_N) * LG_E
-    size = res.muon_shape_size * (lg_n_mu - MUON_SHAPE_SIZE_REF)
-    inclination = res.muon_shape_inclination * (1.0 / cosine - MUON_SHAPE_SEC_REF)
-    return minimum(maximum(res.muon_shape_mean + size + inclination, MUON_SHAPE_LOW), MUON_SHAPE_HIGH)
+    size = res.muon_age_size * (lg_n_mu - MUON_AGE_SIZE_REF)
+    inclination = res.muon_age_inclination * (1.0 / cosine - MUON_AGE_SEC_REF)
+    return minimum(maximum(res.muon_age_mean + size + inclination, MUON_AGE_LOW), MUON_AGE_HIGH)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from features.events import Events
-from features.lateral.constants import Response
+from features.events import EventBatch
+from features.lateral.constants import StationResponse
 from features.lateral.cpu_model import radii
 from features.lateral.fit import RawFit
 from features.lateral.station import MUON_G_REF
@@ -36,7 +36,7 @@ def _sum_all(
     area_e_m2: Any,
     area_m_m2: Any,
     fits: Any,
-    res: Response,
+    res: StationResponse,
     tails_e: Any,
     tails_m: Any,
     plain: Any,
@@ -84,7 +84,7 @@ def _sum_all(
 
 
 @kernel(error_model="numpy")
-def _sum_events(planes: Any, columns: Any, here: Any, fits: Any, res: Response, tails: Any, out: Any) -> None:
+def _sum_events(planes: Any, columns: Any, here: Any, fits: Any, res: StationResponse, tails: Any, out: Any) -> None:
     full_vectors()
     electron_mev, muon_mev = planes
     cosine, u, v, cos_azimuth, sin_azimuth, reco = columns
@@ -114,14 +114,14 @@ def _sum_events(planes: Any, columns: Any, here: Any, fits: Any, res: Response, 
     )
 
 
-def sum_fused(events: Events, fit: RawFit) -> Sums:
+def sum_fused(events: EventBatch, fit: RawFit) -> Sums:
     """Return the same sums as :func:`features.stations.sums.sum_reference`."""
     n, here, response = len(events), events.stations, events.response
     fits = fit.records()
     azimuth = events.azimuth_deg * np.float32(math.pi / 180.0)
-    shape = response.muon_shape_mean
+    muon_age = response.muon_age_mean
     # rho_mu(N_mu = 1) over the density at level 0, which the loop has at hand.
-    unit = float(muon_normalisation(shape)) * math.exp(shape * MUON_G_REF)
+    unit = float(muon_normalisation(muon_age)) * math.exp(muon_age * MUON_G_REF)
     reco = np.float32(unit) * np.exp(np.clip(events.lg_n_mu, 0.0, 9.0) * np.float32(math.log(10.0)))
     out = tuple(
         np.zeros(dims, np.float32)

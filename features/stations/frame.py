@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from features.events import Events
+from features.events import EventBatch
 from features.lateral.fit import RawFit
 from features.lateral.model import (
     Frozen,
@@ -49,7 +49,7 @@ class Frame:
     muon_frozen: Frozen
 
 
-def make_frame(events: Events, fit: RawFit) -> Frame:
+def make_frame(events: EventBatch, fit: RawFit) -> Frame:
     """Return the planes at the fitted parameters."""
     xp, response = events.xp, events.response
     core_x = fit.electron[0]
@@ -62,7 +62,7 @@ def make_frame(events: Events, fit: RawFit) -> Frame:
     r_m = distances(events, filled(core_x, 0.0), filled(fit.electron[1], 0.0))
     electrons = electron_density(r_m, filled(fit.electron[2], -5.0)[:, None], filled(fit.electron[3], 1.0)[:, None], xp)
     muons = muon_density(
-        r_m, filled(fit.muon[0], -5.0)[:, None], filled(fit.muon[1], response.muon_shape_mean)[:, None], xp
+        r_m, filled(fit.muon[0], -5.0)[:, None], filled(fit.muon[1], response.muon_age_mean)[:, None], xp
     )
     electron_frozen = freeze_electron(measured, r_m, electrons, muons, xp)
     muon_frozen = freeze_muon(measured, r_m, electrons, muons, xp)

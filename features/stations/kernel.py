@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from features.lateral.constants import Response
+from features.lateral.constants import StationResponse
 from features.lateral.cpu_model import (
     ONE,
     TINY,
@@ -24,27 +24,27 @@ from features.lateral.cpu_model import (
 )
 from features.lateral.vector_math import FAST, f32, full_vectors, vexp, vln
 from features.stations import tail
-from features.stations.sums import FAR_M, LCM_RINGS_M, MAX_DEVIATE, OUTER_M, RINGS_M, SHAPE_FROM_M
+from features.stations.sums import FAR_M, LCM_RINGS_M, MAX_DEVIATE, MUON_AGE_FROM_M, OUTER_M, RINGS_M
 
 N_RINGS, N_LCM = len(RINGS_M), len(LCM_RINGS_M)
 RING_EDGES = np.array([low for low, _ in RINGS_M] + [RINGS_M[-1][1]], np.float32)
 LCM_EDGES = np.array([low for low, _ in LCM_RINGS_M] + [LCM_RINGS_M[-1][1]], np.float32)
-FAR, OUTER, SHAPE_FROM, LIMIT = f32(FAR_M), f32(OUTER_M), f32(SHAPE_FROM_M), f32(MAX_DEVIATE)
+FAR, OUTER, MUON_AGE_FROM, LIMIT = f32(FAR_M), f32(OUTER_M), f32(MUON_AGE_FROM_M), f32(MAX_DEVIATE)
 TWO, MICRO = f32(2.0), f32(1e-6)
 TAIL_LEAST, TAIL_MOST, TAIL_LOW = f32(tail.MIN_MEAN), f32(tail.MAX_MEAN), f32(tail.LOW)
 TAIL_PER_MEAN, TAIL_PER_STEP, TAIL_LAST = f32(1.0 / tail.MEAN_STEP), f32(1.0 / tail.STEP), f32(tail.N_STEPS - 1.001)
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def expect(res: Response, fit: Any, r: Any, area_e: Any, area_m: Any, planes: Any) -> None:
+def expect(res: StationResponse, fit: Any, r: Any, area_e: Any, area_m: Any, planes: Any) -> None:
     """Fill densities, the e/gamma channel's expectation and variance, punch-through, the muon channel's expectation."""
     full_vectors()
     electrons, muons, mean_e, var_e, punch, mean_m = planes[0], planes[1], planes[2], planes[3], planes[4], planes[5]
     strays = f32(res.muon_strays)
-    level, age, level_m, shape = fit.electron[2], fit.electron[3], fit.muon[0], fit.muon[1]
+    level, age, level_m, muon_age = fit.electron[2], fit.electron[3], fit.muon[0], fit.muon[1]
     for k in range(r.size):
         electrons[k] = electron_density(r[k], level, age)
-        muons[k] = muon_density(r[k], level_m, shape)
+        muons[k] = muon_density(r[k], level_m, muon_age)
     for k in range(r.size):
         live = ONE if area_e[k] > ZERO else ZERO
         mean, _, _ = electron_expected(res, area_e[k], r[k], electrons[k], muons[k])
@@ -72,14 +72,14 @@ def deviance(signal: Any, mean: Any, variance: Any, limit: Any, out: Any) -> Non
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def muon_sums(
-    res: Response, reco: Any, r: Any, s_e: Any, s: Any, area_e: Any, area: Any, planes: Any, out: Any
+    res: StationResponse, reco: Any, r: Any, s_e: Any, s: Any, area_e: Any, area: Any, planes: Any, out: Any
 ) -> None:
     """Fill everything of ``PLAIN`` but the deviances."""
     full_vectors()
     muons, punch, mean = planes[1], planes[4], planes[5]
     strays, found = f32(res.muon_strays), f32(1.0 - res.muon_miss)
     punches, unsure = f32(res.punch_through_dispersion), f32(res.punch_through_uncertainty)
-    spread, shape = f32(res.muon_dispersion), f32(res.muon_shape_mean)
+    spread, muon_age = f32(res.muon_dispersion), f32(res.muon_age_mean)
     hits40 = seen = hits = live = areas = top = seen_e = empty = empty_var = expected = blank = blank_var = ZERO
     near = near_mean = near_hits = beyond_all = signal = signal_var = ZERO
     mid_m = mid_am = mid_e = mid_ae = out_m = out_am = out_e = out_ae = ZERO
@@ -88,14 +88,14 @@ def muon_sums(
         hit = ONE if s[k] > ZERO else ZERO
         far = ONE if r[k] > FAR else ZERO
         outer = ONE if r[k] > OUTER else ZERO
-        mid = (ONE if r[k] > SHAPE_FROM else ZERO) - outer
+        mid = (ONE if r[k] > MUON_AGE_FROM else ZERO) - outer
         hits40 += hit * (mid + outer)
         seen += s[k] * far
         hits += hit * far
         live += here * far
         areas += area[k] * far
         seen_e += s_e[k] * far
-        template = muon_density(r[k], ZERO, shape) * area[k]
+        template = muon_density(r[k], ZERO, muon_age) * area[k]
         e = vexp(-(area[k] * muons[k] * found + strays)) * here * far
         empty += e
         empty_var += e * (ONE - e)

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from features.bounds import decay
-from features.events import Events
+from features.events import EventBatch
 from features.lateral.fit import RawFit
 from features.lateral.model import half_deviance, muon_density
 from features.stations.frame import Frame, make_frame
@@ -24,13 +24,13 @@ LCM_RINGS_M: tuple[tuple[float, float], ...] = tuple((float(low), low + 10.0) fo
 """Rings of LCm, 10 m wide as published; nearer than 30 m such a ring holds fewer than ten stations of 13 m pitch."""
 FAR_M = 42.0
 """Beyond it the muon channel counts muons, nearer it measures punch-through too."""
-SHAPE_FROM_M = 40.0
+MUON_AGE_FROM_M = 40.0
 OUTER_M = 90.0
 MAX_DEVIATE = 5.0
 """Residuals are bounded in the multipoles, so that one badly described station does not make the pattern."""
 
 PLAIN = (
-    "deviance_e", "deviance_mu", "deviance_mu_max", "shape_hits",
+    "deviance_e", "deviance_mu", "deviance_mu_max", "muon_age_hits",
     "far_seen", "far_hits", "far_live", "far_area", "far_max", "far_seen_e",
     "fit_empty", "fit_empty_var", "reco_expected", "reco_empty", "reco_empty_var",
     "near_seen", "near_expected", "near_hits", "unexplained", "signal", "signal_var",
@@ -57,7 +57,7 @@ Sums = dict[str, Any]
 ``fitted`` is (n,) bool."""
 
 
-def sum_reference(events: Events, fit: RawFit) -> Sums:
+def sum_reference(events: EventBatch, fit: RawFit) -> Sums:
     """Return all sums; without meaning where ``fitted`` is false."""
     xp = events.xp
     frame = make_frame(events, fit)
@@ -95,15 +95,15 @@ def sum_reference(events: Events, fit: RawFit) -> Sums:
     return sums
 
 
-def _far(events: Events, frame: Frame, far: Any) -> Sums:
+def _far(events: EventBatch, frame: Frame, far: Any) -> Sums:
     xp, response, measured = events.xp, events.response, frame.measured
     live = events.stations.has_muon * far
     floor = xp.ones_like(events.lg_n_mu)
     n_mu = xp.exp(xp.minimum(xp.maximum(events.lg_n_mu, floor * 0.0), floor * 9.0) * math.log(10.0))
-    shape = floor * response.muon_shape_mean
-    reconstructed = measured.muon_area_m2 * rho_muon(frame.r_m, n_mu[:, None], shape[:, None], xp=xp) * far
+    muon_age = floor * response.muon_age_mean
+    reconstructed = measured.muon_area_m2 * rho_muon(frame.r_m, n_mu[:, None], muon_age[:, None], xp=xp) * far
     sums = {
-        "shape_hits": xp.sum(events.muon_hit * xp.astype(frame.r_m > SHAPE_FROM_M, xp.float32), axis=1),
+        "muon_age_hits": xp.sum(events.muon_hit * xp.astype(frame.r_m > MUON_AGE_FROM_M, xp.float32), axis=1),
         "far_seen": xp.sum(measured.muon * far, axis=1),
         "far_hits": xp.sum(events.muon_hit * far, axis=1),
         "far_live": xp.sum(live, axis=1),
@@ -120,7 +120,7 @@ def _far(events: Events, frame: Frame, far: Any) -> Sums:
     return sums
 
 
-def _near(events: Events, frame: Frame, far: Any) -> Sums:
+def _near(events: EventBatch, frame: Frame, far: Any) -> Sums:
     xp, response = events.xp, events.response
     near = (1.0 - far) * events.stations.has_muon
     seen, punch = frame.measured.muon, frame.punch_through
@@ -131,7 +131,7 @@ def _near(events: Events, frame: Frame, far: Any) -> Sums:
     beyond = seen - background - 2.0 * xp.sqrt(variance)
     # Weights: where a muon of a mean shower is most visible over punch-through.
     one = xp.ones_like(frame.r_m)
-    template = muon_density(frame.r_m, one * 0.0, one * response.muon_shape_mean, xp) * frame.measured.muon_area_m2
+    template = muon_density(frame.r_m, one * 0.0, one * response.muon_age_mean, xp) * frame.measured.muon_area_m2
     weight = template / (variance + 1e-12)
     return {
         "near_seen": xp.sum(seen * near, axis=1),
@@ -146,7 +146,7 @@ def _near(events: Events, frame: Frame, far: Any) -> Sums:
 def _zones(frame: Frame, xp: Any) -> Sums:
     measured = frame.measured
     outer = xp.astype(frame.r_m > OUTER_M, xp.float32)
-    mid = xp.astype(frame.r_m > SHAPE_FROM_M, xp.float32) - outer
+    mid = xp.astype(frame.r_m > MUON_AGE_FROM_M, xp.float32) - outer
     planes = {
         "seen_mu": measured.muon,
         "area_mu": measured.muon_area_m2,
@@ -157,7 +157,7 @@ def _zones(frame: Frame, xp: Any) -> Sums:
     return {f"{z}_{p}": xp.sum(plane * mask, axis=1) for z, mask in zones.items() for p, plane in planes.items()}
 
 
-def _angles(events: Events, fit: RawFit) -> tuple[Any, Any]:
+def _angles(events: EventBatch, fit: RawFit) -> tuple[Any, Any]:
     """Return cosine and sine of each station's angle around the core, counted from the shower's azimuth."""
     xp, here = events.xp, events.stations
     x, y = (xp.where(c == c, c, xp.zeros_like(c))[:, None] for c in fit.electron[:2])

@@ -19,7 +19,7 @@ _MEMBER = re.compile(r"models(\.\w+)+:\w+")
 """Members are classes of this package only: a name in a saved file imports nothing else."""
 
 
-class Average(Learner):
+class LearnerAverage(Learner):
     """Average of learners.
 
     Settings: ``members``, a list of ``{"learner": "module:Class", "settings": {...}}``; ``common``, settings that all
@@ -89,7 +89,7 @@ class Average(Learner):
 
     def _check_fitted(self) -> None:
         if not self.fitted_:
-            raise InputError("this Average has not been trained yet")
+            raise InputError("this average has not been trained yet")
 
 
 def _member_class(path: str) -> type[Learner]:
@@ -101,7 +101,7 @@ def _member_class(path: str) -> type[Learner]:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):
         raise refusal from None
-    if not (isinstance(found, type) and issubclass(found, Learner)) or found is Average:
+    if not (isinstance(found, type) and issubclass(found, Learner)) or found is LearnerAverage:
         raise refusal
     return found
 

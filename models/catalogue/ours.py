@@ -104,7 +104,7 @@ SMOOTH = (
     ),
     LearnerSpec(
         "mlp_bag",
-        "models.catalogue.average:Average",
+        "models.catalogue.average:LearnerAverage",
         "four residual MLPs of different seeds, pooled",
         "fits",
         settings={"members": ({"learner": "models.networks.tabular:TabularMLP"},) * 4},

@@ -20,7 +20,7 @@ _FLAT = "models.networks.flat:FlatMLPLearner"
 _HYBRID = "models.networks.hybrid:HybridLearner"
 _RESNET = "models.networks.resnet:ResNetLearner"
 _VIT = "models.networks.vit:ViTLearner"
-_AVERAGE = "models.catalogue.average:Average"
+_AVERAGE = "models.catalogue.average:LearnerAverage"
 
 COMPOSITION_SYSTEMS = (
     LearnerSpec(

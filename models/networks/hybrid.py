@@ -18,7 +18,7 @@ from models.training.step import Output
 from showers.array import DetectorArray
 
 
-class ChannelAttention(nn.Module):
+class ChannelGate(nn.Module):
     """Scales each channel by a gate computed from the means of all channels."""
 
     def __init__(self, channels: int, reduction: int = 4) -> None:
@@ -37,7 +37,7 @@ class Stage(nn.Module):
         super().__init__()
         self.widen = nn.Sequential(nn.Conv2d(n_in, n_out, 3, padding=1, bias=False), nn.BatchNorm2d(n_out), nn.GELU())
         self.refine = nn.Sequential(
-            nn.Conv2d(n_out, n_out, 3, padding=1, bias=False), nn.BatchNorm2d(n_out), ChannelAttention(n_out)
+            nn.Conv2d(n_out, n_out, 3, padding=1, bias=False), nn.BatchNorm2d(n_out), ChannelGate(n_out)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ PREDICT_ROWS = 1 << 18
 
 
 @dataclass(frozen=True)
-class TableEvents:
+class TableRows:
     """Labelled rows as the libraries want them."""
 
     table: np.ndarray
@@ -104,23 +104,21 @@ class TableLearner(Learner):
         own = ("class_weights", "rounds", "patience", "native")
         return {**{name: value for name, value in self.chosen.items() if name not in own}, **self.chosen["native"]}
 
-    def _events(self, batch: Batch) -> TableEvents:
+    def _events(self, batch: Batch) -> TableRows:
         assert batch.table is not None
         assert batch.labels is not None
         weights = batch.weights
         if self.class_weights_ is not None:
             by_class = self.class_weights_[batch.labels]
             weights = by_class if weights is None else weights * by_class
-        return TableEvents(batch.table, np.asarray(batch.labels, dtype=np.int64), weights)
+        return TableRows(batch.table, np.asarray(batch.labels, dtype=np.int64), weights)
 
     def _check_fitted(self) -> None:
         if not self.columns_:
             raise InputError(f"this {type(self).__name__} has not been trained yet")
 
     @abstractmethod
-    def _fit(
-        self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
-    ) -> None:
+    def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
         """Learn; everything has been checked."""
 
     @abstractmethod

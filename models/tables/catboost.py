@@ -13,7 +13,7 @@ from catboost.utils import get_gpu_device_count
 from models.base import Batch
 from models.checks import select_table
 from models.posterior import log_of_margins
-from models.tables.base import TableEvents, TableLearner, normalised
+from models.tables.base import TableLearner, TableRows, normalised
 from models.tables.lightgbm import unfold_contributions
 from showers.execution.progress import Progress
 from showers.schema import InputError
@@ -66,9 +66,7 @@ class CatBoost(TableLearner):
             **chosen,
         }
 
-    def _fit(
-        self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
-    ) -> None:
+    def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
         if device == "cuda" and not get_gpu_device_count():
             raise InputError("device cuda: CatBoost finds no GPU (is the driver installed?)")
         self.device_ = device
@@ -77,7 +75,7 @@ class CatBoost(TableLearner):
         booster.fit(self._pool(train), eval_set=self._pool(valid), callbacks=callbacks)
         self.booster_ = booster
 
-    def _pool(self, events: TableEvents) -> Pool:
+    def _pool(self, events: TableRows) -> Pool:
         return Pool(
             events.table,
             events.labels,

@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier, RandomForestRegressor
 
 from models.posterior import log_softmax
-from models.tables.base import TableEvents, TableLearner, normalised
+from models.tables.base import TableLearner, TableRows, normalised
 from models.tables.skops_file import read_skops, write_skops
 from showers.execution.progress import Progress
 from showers.schema import InputError
@@ -47,9 +47,7 @@ class RandomForest(TableLearner):
 
     forest_: Any
 
-    def _fit(
-        self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
-    ) -> None:
+    def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
         trees, most = int(self.chosen["trees"]), int(self.chosen["max_events"])
         many = len(train.labels) > most
         forest = self.kind(
@@ -113,9 +111,7 @@ class RegressionForest(RandomForest):
 
     kind = RandomForestRegressor
 
-    def _fit(
-        self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
-    ) -> None:
+    def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
         if len(self.classes) != 2:
             raise InputError(f"a regression forest needs 2 classes, got {len(self.classes)}")
         super()._fit(train, valid, seed=seed, device=device, progress=progress)

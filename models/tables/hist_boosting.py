@@ -10,7 +10,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from threadpoolctl import threadpool_limits
 
 from models.posterior import log_of_margins
-from models.tables.base import TableEvents, TableLearner
+from models.tables.base import TableLearner, TableRows
 from models.tables.skops_file import read_skops, write_skops
 from showers.execution.progress import Progress
 
@@ -51,9 +51,7 @@ class HistBoosting(TableLearner):
 
     model_: HistGradientBoostingClassifier
 
-    def _fit(
-        self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
-    ) -> None:
+    def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
         chosen = self.chosen
         model = HistGradientBoostingClassifier(
             max_iter=chosen["rounds"],

@@ -17,7 +17,7 @@ import numpy as np
 from models.base import Batch
 from models.checks import select_table
 from models.posterior import log_of_margins
-from models.tables.base import TableEvents, TableLearner, native_names, normalised
+from models.tables.base import TableLearner, TableRows, native_names, normalised
 from showers.execution.progress import Progress
 from showers.schema import InputError
 from showers.storage.files import atomic_path
@@ -70,9 +70,7 @@ class LightGBM(TableLearner):
             parameters["num_class"] = n_classes
         return parameters
 
-    def _fit(
-        self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
-    ) -> None:
+    def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
         if device == "cuda":
             device = gpu_device() or "cpu"
             if device == "cpu":
@@ -92,7 +90,7 @@ class LightGBM(TableLearner):
         self.booster_ = lgb.Booster(model_str=booster.model_to_string(num_iteration=best))
 
     def _dataset(
-        self, events: TableEvents, parameters: dict[str, Any], reference: lgb.Dataset | None = None
+        self, events: TableRows, parameters: dict[str, Any], reference: lgb.Dataset | None = None
     ) -> lgb.Dataset:
         return lgb.Dataset(
             events.table,

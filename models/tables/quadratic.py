@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from models.base import Batch
 from models.inputs import InputTransform
 from models.posterior import event_log_loss, log_of_margins
-from models.tables.base import TableEvents, TableLearner
+from models.tables.base import TableLearner, TableRows
 from showers.execution.progress import Progress
 from showers.schema import InputError
 from showers.storage.files import write_npz
@@ -38,9 +38,7 @@ class QuadraticLogit(TableLearner):
         "max_iterations": 120,
     }
 
-    def _fit(
-        self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
-    ) -> None:
+    def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
         rows = np.arange(len(train.labels))
         if len(rows) > self.chosen["max_events"]:
             rows = np.sort(np.random.default_rng(seed).choice(rows, int(self.chosen["max_events"]), replace=False))

@@ -13,7 +13,7 @@ from features.device import resolve_device
 from models.base import Batch
 from models.checks import select_table
 from models.posterior import log_of_margins
-from models.tables.base import TableEvents, TableLearner, native_names, normalised
+from models.tables.base import TableLearner, TableRows, native_names, normalised
 from models.tables.lightgbm import unfold_contributions
 from showers.execution.progress import Progress
 from showers.schema import InputError
@@ -60,9 +60,7 @@ class XGBoost(TableLearner):
             parameters["num_class"] = n_classes
         return parameters
 
-    def _fit(
-        self, train: TableEvents, valid: TableEvents, *, seed: int, device: str, progress: Progress | None
-    ) -> None:
+    def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
         if device == "cuda":
             check_can_use_cuda()
         self.device_ = device
@@ -85,7 +83,7 @@ class XGBoost(TableLearner):
         self.booster_ = xgb.Booster({"nthread": self.threads}, model_file=booster.save_raw("ubj"))
 
     def _matrix(
-        self, events: TableEvents, device: str, reference: xgb.QuantileDMatrix | None = None
+        self, events: TableRows, device: str, reference: xgb.QuantileDMatrix | None = None
     ) -> xgb.QuantileDMatrix:
         table: Any = events.table
         if device == "cuda":

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from report.belonging import check_run
 from report.public.origin import origin_of
-from report.published import N_HADRON, Published, published_for
+from report.published import N_HADRON, PublishedResult, published_for
 from report.run import Run
 from report.sections.run import duration, totals
 from report.summary import metric_text, short
@@ -38,7 +38,7 @@ class Standing:
 
     task: str
     protocol: str
-    """As :attr:`report.public.origin.Origin.protocol`; only equal ones share a table, public ones with published."""
+    """As :attr:`report.public.origin.DataOrigin.protocol`; only equal ones share a table."""
     system: str
     value: float
     interval: Interval | None
@@ -150,7 +150,7 @@ def _protocol(run: Run, data: Path | None) -> str:
     return origin_of(folder, run.task).protocol
 
 
-def _published(found: Published) -> Standing:
+def _published(found: PublishedResult) -> Standing:
     return Standing(
         task=found.task,
         protocol=found.protocol,

@@ -22,7 +22,7 @@ UNKNOWN = "unknown origin"
 
 
 @dataclass(frozen=True)
-class Origin:
+class DataOrigin:
     """Origin of one test set."""
 
     public: bool
@@ -32,7 +32,7 @@ class Origin:
     """Content of ``source.json``."""
 
 
-def origin_of(folder: Path, task: Task) -> Origin:
+def origin_of(folder: Path, task: Task) -> DataOrigin:
     """Return the origin of a labelled test set.
 
     Raises
@@ -45,9 +45,9 @@ def origin_of(folder: Path, task: Task) -> Origin:
     stated = str(source.get("protocol", "v2"))
     if is_simulated(source):
         made = [source.get("model", "?"), f"{source.get('world', 'default')} world", f"seed {source.get('seed', '?')}"]
-        return Origin(False, f"{SIMULATION} of {stated} ({', '.join(map(str, made))})", source)
+        return DataOrigin(False, f"{SIMULATION} of {stated} ({', '.join(map(str, made))})", source)
     protocol = _recognised(folder, task)
-    return Origin(True, protocol, source) if protocol else Origin(False, f"{UNKNOWN} ({stated})", source)
+    return DataOrigin(True, protocol, source) if protocol else DataOrigin(False, f"{UNKNOWN} ({stated})", source)
 
 
 def _recognised(folder: Path, task: Task) -> str | None:

@@ -118,7 +118,7 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
         source = {
             "generator": CONVERSION,
             **(origin or {}),
-            "code": code_version(),
+            "code": conversion_code_version(),
             "raw": hashlib.sha256("\n".join(archive.digest for archive in archives).encode()).hexdigest(),
             "task": task.name,
             "protocol": protocol,
@@ -138,7 +138,7 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
 
 
 @cache
-def code_version() -> str:
+def conversion_code_version() -> str:
     """Return a hash of the code that conversion consists of."""
     here = Path(__file__).parent
     files = [*(here / name for name in ("convert.py", "splits.py", "raw.py")), here.parent / "cuts.py"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from showers.lateral import axis_distance
-from showers.simulation.blocks import Events
+from showers.simulation.blocks import SimulatedEvents
 
 LIGHT_M_PER_NS = 0.299792458
 FRONT_NS = 2.6
@@ -21,7 +21,7 @@ CLOCK_NS = 1.0
 """Resolution of a station's clock [g]."""
 
 
-def arrival_times(events: Events, rng: np.random.Generator) -> np.ndarray:
+def arrival_times(events: SimulatedEvents, rng: np.random.Generator) -> np.ndarray:
     """Return the arrival times at the e/gamma detectors, (n, rows, columns) float32, ns.
 
     Times count from the event's earliest station, which reads a hundredth of a nanosecond; 0 means no hit.

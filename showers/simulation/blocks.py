@@ -52,7 +52,7 @@ class BlockJob:
 
 
 @dataclass(frozen=True)
-class Events:
+class SimulatedEvents:
     """Accepted events of a block, in order."""
 
     showers: Showers
@@ -68,7 +68,7 @@ class Events:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def head(self, n: int) -> Events:
+    def head(self, n: int) -> SimulatedEvents:
         """Return the first ``n`` events."""
         first = slice(0, n)
         return replace(
@@ -120,12 +120,12 @@ class Events:
         return pl.DataFrame(identity | {k: v[rows].astype(np.float32) for k, v in values.items()} | reconstructed)
 
 
-def simulate_block(job: BlockJob, block: int) -> Events:
+def simulate_block(job: BlockJob, block: int) -> SimulatedEvents:
     """Simulate one block.
 
     Returns
     -------
-    Events
+    SimulatedEvents
         What triggered, was reconstructed and passed the job's cuts.
     """
     rng = generator(job, block)
@@ -151,7 +151,9 @@ def simulate_block(job: BlockJob, block: int) -> Events:
     rows, readings = rows[fired], readings.take(fired)
     event = reconstruct(showers, rows, readings, job.settings, errors[:, rows], chance[:, rows])
     good = np.flatnonzero(kept(event, job.settings.trigger) & passes(event, job.cuts))
-    return Events(showers, rows[good], readings.take(good).grids(), event.take(good), group[rows[good]], job.array)
+    return SimulatedEvents(
+        showers, rows[good], readings.take(good).grids(), event.take(good), group[rows[good]], job.array
+    )
 
 
 def generator(job: BlockJob, *number: int) -> np.random.Generator:

@@ -240,5 +240,5 @@ def lateral_age(
 
 
 def mean_muon_age(lg_nmu: np.ndarray, secant: np.ndarray) -> np.ndarray:
-    """Return the mean muon shape that the reconstruction assumes: 1.30 - 0.094 (lgNmu - 4.5) + 0.45 (sec - 1.035)."""
+    """Return the mean muon age that the reconstruction assumes: 1.30 - 0.094 (lgNmu - 4.5) + 0.45 (sec - 1.035)."""
     return np.clip(1.30 - 0.094 * (lg_nmu - 4.5) + 0.45 * (secant - 1.035), 0.8, 1.7)

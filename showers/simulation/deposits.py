@@ -29,7 +29,7 @@ CLUMP_FLAT_M = 15.0
 """Inside this radius the fluctuation falls linearly towards the axis [m]."""
 
 
-class Response(NamedTuple):
+class DetectorConstants(NamedTuple):
     """The detector's constants as the kernel takes them; see :class:`showers.simulation.settings.Detector`."""
 
     electron_mev: float
@@ -57,7 +57,7 @@ def draw_deposits(
     core_and_sigma: np.ndarray,
     modes: np.ndarray,
     keys: np.ndarray,
-    c: Response,
+    c: DetectorConstants,
     here: Stations,
     trigger_stations: int,
     electron: np.ndarray,
@@ -150,7 +150,7 @@ def _counts(state: np.ndarray, u: float, mean_1: float, mean_2: float, mean_3: f
 
 @numba.njit
 def _electron_deposit(
-    state: np.ndarray, u: float, mean_e: float, mean_mu: float, per_electron: float, cosine: float, c: Response
+    state: np.ndarray, u: float, mean_e: float, mean_mu: float, per_electron: float, cosine: float, c: DetectorConstants
 ) -> float:
     """Return the reading of an e/gamma detector, MeV: electrons with their photons, muons, strays."""
     n_e, n_mu, n_stray = _counts(state, u, mean_e, mean_mu, c.electron_stray)
@@ -164,7 +164,9 @@ def _electron_deposit(
 
 
 @numba.njit
-def _muon_deposit(state: np.ndarray, u: float, mean_mu: float, mean_punch: float, cosine: float, c: Response) -> float:
+def _muon_deposit(
+    state: np.ndarray, u: float, mean_mu: float, mean_punch: float, cosine: float, c: DetectorConstants
+) -> float:
     """Return the reading of a muon detector, MeV: muons, punch-through of the electromagnetic core, strays."""
     n_mu, n_punch, n_stray = _counts(state, u, mean_mu, mean_punch, c.muon_stray)
     deposit = c.muon_mev * n_stray

@@ -17,7 +17,7 @@ from showers.lateral import axis_distance, rho_electron, rho_muon
 from showers.simulation.cascade import Showers
 from showers.simulation.deposits import (
     CLUMP_NEGLIGIBLE,
-    Response,
+    DetectorConstants,
     draw_deposits,
 )
 from showers.simulation.settings import Settings
@@ -118,7 +118,7 @@ def read_out(
         array=array,
     )
     values = settings.detector.model_dump()
-    response = Response(**{name: float(values[name]) for name in Response._fields})
+    response = DetectorConstants(**{name: float(values[name]) for name in DetectorConstants._fields})
     sigma = clump_sigma(showers, settings)
     for begin in range(0, n, CHUNK):
         part = slice(begin, begin + CHUNK)

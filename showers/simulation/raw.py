@@ -21,7 +21,7 @@ from showers.datasets.writer import SIMULATION
 from showers.execution.progress import Bars, silent
 from showers.schema import COMPOSITION, SOURCE_FILE, InputError, Task
 from showers.simulation.arrival import arrival_times
-from showers.simulation.blocks import BlockJob, Events, generator
+from showers.simulation.blocks import BlockJob, SimulatedEvents, generator
 from showers.simulation.run import accepted, check, source_of
 from showers.simulation.settings import load_settings
 from showers.simulation.spectrum import MODELS, PARTICLE_IDS, PHOTON
@@ -151,7 +151,7 @@ def _bytes(values: np.ndarray) -> bytes:
     return np.ascontiguousarray(values, dtype="<f4").tobytes()
 
 
-def reconstructed_columns(events: Events, task: Task) -> np.ndarray:
+def reconstructed_columns(events: SimulatedEvents, task: Task) -> np.ndarray:
     """Return (n, 10): type (1..5 = p..Fe, 0 photon), E, Xc, Yc, core distance, Ze, Az, Ne, Nmu, Age."""
     e = events.event
     mass = events.showers.primaries.mass[events.rows]
@@ -162,7 +162,7 @@ def reconstructed_columns(events: Events, task: Task) -> np.ndarray:
     )
 
 
-def true_columns(events: Events, task: Task) -> np.ndarray:
+def true_columns(events: SimulatedEvents, task: Task) -> np.ndarray:
     """Return (n, 10): lg E, particle id, Xc, Yc, Ze, Az, lg Ne, Nphoton (NaN), lg Nmu, Nhadron (NaN).
 
     A proton that stands for the gamma sets' contamination carries the photon's id, as it carries its label.

@@ -25,7 +25,7 @@ AGE_RANGE = (0.15, 1.75)
 TINY = np.float32(1e-30)
 """Keeps the sums over no station at all (all of them saturated) from dividing by zero."""
 FIRST_LG_NMU = 4.0
-"""Size from which the mean muon shape of the first pass is taken."""
+"""Size from which the mean muon age of the first pass is taken."""
 NEWTON_STEPS = 5
 MAX_STEP = 0.4
 MIN_VARIANCE = 0.05
@@ -171,7 +171,7 @@ def muon_number(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return lg Nmu and the density it implies: muons counted beyond 40 m over the sum of S cos(theta) f(r).
 
-    f has the mean muon shape at the estimated size, found in two passes.
+    f has the mean muon age at the estimated size, found in two passes.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ from showers.execution.progress import Bars, silent
 from showers.execution.source_hash import source_hash
 from showers.kascade import KASCADE
 from showers.schema import InputError, Task
-from showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, Events, simulate_block
+from showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, SimulatedEvents, simulate_block
 from showers.simulation.settings import Settings, load_settings
 from showers.simulation.spectrum import throw_primaries
 
@@ -153,7 +153,7 @@ def _write(
             progress(start, n)
 
 
-def accepted(job: BlockJob, n: int, workers: int | None = None) -> Iterator[Events]:
+def accepted(job: BlockJob, n: int, workers: int | None = None) -> Iterator[SimulatedEvents]:
     """Yield the first ``n`` accepted events in block order, a block at a time.
 
     Threads suffice: the kernels release the interpreter's lock. At most two blocks per thread are in memory.
@@ -204,7 +204,7 @@ def check(job: BlockJob, n: int, workers: int | None) -> None:
 
 
 @cache
-def code_version() -> str:
+def simulation_code_version() -> str:
     """Return a hash of everything but the settings that decides a simulated event: code, constants, libraries."""
     here = Path(__file__).parent
     own = [path for path in sorted(here.iterdir()) if path.suffix in {".py", ".json"}]
@@ -219,7 +219,7 @@ def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
     return array | {
         "generator": SIMULATION,
         "version": importlib.metadata.version("showerstack"),
-        "code": code_version(),
+        "code": simulation_code_version(),
         "task": job.task.name,
         "split": job.split,
         "seed": job.seed,

@@ -26,13 +26,13 @@ Positive = Annotated[float, Field(gt=0.0)]
 NotNegative = Annotated[float, Field(ge=0.0)]
 
 
-class Section(BaseModel):
+class SettingsSection(BaseModel):
     """Base of the sections: immutable, unknown names refused, no infinities."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Spectrum(Section):
+class Spectrum(SettingsSection):
     """What is thrown, and where."""
 
     index: Positive = Field(default=2.0, description="dN/dE ~ E^-index [p]")
@@ -70,7 +70,7 @@ class Spectrum(Section):
         return self
 
 
-class Cascade(Section):
+class Cascade(SettingsSection):
     """Scales and offsets that place the cascade Monte Carlo's closed form on the real data."""
 
     xmax_scale: NotNegative = Field(default=0.67, description="times the fluctuation of Xmax, z [f]")
@@ -99,7 +99,7 @@ class Cascade(Section):
     sibyll_lg_nmu: float = Field(default=0.03, description="SIBYLL 2.3c: shift of lg Nmu [g]")
 
 
-class Shape(Section):
+class Shape(SettingsSection):
     """Lateral shapes of the shower."""
 
     electron_r0_m: Positive = Field(default=38.7, description="scale radius of the electrons [f]")
@@ -111,10 +111,10 @@ class Shape(Section):
     age_spread: NotNegative = Field(default=0.054, description="Gaussian spread [f]")
     age_min: float = Field(default=0.3, gt=-0.5, description="lower limit of the lateral age [g]")
     age_max: float = Field(default=1.5, description="upper limit; at 1.55 the density has no finite integral [p]")
-    muon_age_offset: float = Field(default=0.130, description="true muon shape above the reconstruction's mean [f]")
+    muon_age_offset: float = Field(default=0.130, description="true muon age above the reconstruction's mean [f]")
     muon_age_spread: NotNegative = Field(default=0.042, description="its Gaussian spread [f]")
-    muon_age_min: Positive = Field(default=0.8, description="lower limit of the muon shape [g]")
-    muon_age_max: float = Field(default=1.7, lt=2.25, description="upper limit of the muon shape [g]")
+    muon_age_min: Positive = Field(default=0.8, description="lower limit of the muon age [g]")
+    muon_age_max: float = Field(default=1.7, lt=2.25, description="upper limit of the muon age [g]")
     clump_sigma: NotNegative = Field(
         default=0.055, description="rms azimuthal density fluctuation, proton at lg E = 14.5 [m]"
     )
@@ -130,7 +130,7 @@ class Shape(Section):
         return self
 
 
-class Detector(Section):
+class Detector(SettingsSection):
     """Response of a station. Energies in MeV."""
 
     electron_mev: Positive = Field(
@@ -168,7 +168,7 @@ class Detector(Section):
     dead: Share = Field(default=0.0, description="probability that a station is dead for an event [g]")
 
 
-class Trigger(Section):
+class Trigger(SettingsSection):
     """When an event is recorded."""
 
     stations: int = Field(default=4, ge=1, le=16, description="hit e/gamma stations needed in one cluster of 4 x 4 [f]")
@@ -180,7 +180,7 @@ class Trigger(Section):
     core_max_m: Positive = Field(default=95.0, description="reconstructed core at most this far from the centre [p]")
 
 
-class Reconstruction(Section):
+class Reconstruction(SettingsSection):
     """Errors and conventions of the standard reconstruction."""
 
     electron_r0_m: Positive = Field(default=40.0, description="scale radius it assumes [p]")
@@ -207,7 +207,7 @@ class Reconstruction(Section):
     )
 
 
-class Settings(Section):
+class Settings(SettingsSection):
     """The whole simulated world."""
 
     spectrum: Spectrum = Spectrum()

@@ -19,7 +19,7 @@ from stacking.predict.chain import Predictions
 from stacking.run.first_level import collected, deal, fold_tasks
 from stacking.run.folder import MANIFEST_FILE, opened_for_writing, write_manifest
 from stacking.run.job import Folds, Job
-from stacking.run.provenance import code_version, git_revision, versions
+from stacking.run.provenance import git_revision, stacking_code_version, versions
 from stacking.run.sealing import break_seal, is_sealed, seal_run
 from stacking.run.second_level import stack_and_decide
 from stacking.tasks.finished import TASK_FILE, damage
@@ -79,7 +79,7 @@ def _finished(folder: Path) -> dict[str, Any] | None:
     if not file.exists():
         return None
     manifest: dict[str, Any] = read_json(file)
-    done = manifest.get("complete") and manifest.get("code_version") == code_version() and is_sealed(folder)
+    done = manifest.get("complete") and manifest.get("code_version") == stacking_code_version() and is_sealed(folder)
     return manifest if done else None
 
 
@@ -96,7 +96,7 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
         "config": job.config.model_dump(mode="json"),
         "identity": identity,
         "config_hash": config_hash,
-        "code_version": code_version(),
+        "code_version": stacking_code_version(),
         "feature_code_version": job.train.feature_code_version(),
         "seed": job.config.seed,
         "data": {

@@ -13,7 +13,7 @@ from showers.storage.files import atomic_path, hash_json, read_json
 from stacking.combine.leak import entropy, leak_remarks
 from stacking.predict.chain import average_of
 from stacking.run.job import Folds, Job
-from stacking.run.provenance import code_version
+from stacking.run.provenance import stacking_code_version
 from stacking.tasks.finished import TASK_FILE, fold_folder, held_out_log_proba, outer_log_proba, test_log_proba
 from stacking.tasks.folds import assign_folds, judged_events, outer_holdout
 from stacking.tasks.oof import FOLDS_FILE, JUDGED_FILE, FoldTask, TaskFailure
@@ -45,7 +45,7 @@ def deal(job: Job) -> Folds:
 def fold_tasks(job: Job, config_hash: str) -> list[FoldTask]:
     """Return every (learner, fold) of the run."""
     config = job.config
-    context_hash = hash_json([config_hash, code_version()])
+    context_hash = hash_json([config_hash, stacking_code_version()])
     specs = config.learner_specs(job.task, grids=job.train.has_grids)
     # Networks on grids take longest: they go first, so that no worker is left alone with one at the end.
     specs = tuple(sorted(specs, key=lambda spec: not spec.needs_grid))

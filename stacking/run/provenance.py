@@ -44,7 +44,7 @@ def git_revision() -> str | None:
 
 
 @cache
-def code_version() -> str:
+def stacking_code_version() -> str:
     """Return a hash of the source of learners and stacking: finished tasks of other code are done again."""
     source = Path(__file__).parents[2]
     return source_hash([source / "models", source / "stacking"])[:16]

@@ -19,9 +19,9 @@ import polars as pl
 import pytest
 
 from features.device import decode_float16
-from features.events import Events, make_events
+from features.events import EventBatch, make_events
 from features.groups.lateral import MAX_AGE
-from features.lateral.constants import PUBLISHED, Response
+from features.lateral.constants import PUBLISHED, StationResponse
 from features.lateral.station import ELECTRON_PIVOT_M
 from showers.datasets.dataset import write_dataset
 from showers.kascade import KASCADE
@@ -42,7 +42,7 @@ class Drawn:
     scalars: np.ndarray
     """(n, 5) float32: E, Ze, Az, Ne, Nmu"""
 
-    def events(self, xp: ModuleType, rows: slice = slice(None), response: Response = PUBLISHED) -> Events:
+    def events(self, xp: ModuleType, rows: slice = slice(None), response: StationResponse = PUBLISHED) -> EventBatch:
         """Return them as events of an array library."""
         return make_events(xp, decode_float16(self.matrices[rows].copy()), self.scalars[rows], response)
 
@@ -62,7 +62,7 @@ def draw_showers(
     n: int,
     seed: int = 1,
     lg_ne: tuple[float, float] = (4.6, 6.0),
-    response: Response = PUBLISHED,
+    response: StationResponse = PUBLISHED,
     max_core_m: float = 85.0,
     age: float | None = None,
 ) -> Drawn:
@@ -84,8 +84,8 @@ def draw_showers(
         "zenith_deg": zenith,
         "azimuth_deg": 360 * rng.random(n),
     }
-    mean_shape = 1.3 - 0.094 * (truth["lg_nmu"] - 4.5) + 0.45 * (1 / np.cos(np.deg2rad(zenith)) - 1.035)
-    truth["s_mu"] = np.clip(rng.normal(mean_shape, response.muon_shape_spread), 0.9, 1.7)
+    mean_muon_age = 1.3 - 0.094 * (truth["lg_nmu"] - 4.5) + 0.45 * (1 / np.cos(np.deg2rad(zenith)) - 1.035)
+    truth["s_mu"] = np.clip(rng.normal(mean_muon_age, response.muon_age_spread), 0.9, 1.7)
     column = {name: values[:, None] for name, values in truth.items()}
     x, y, cosine = KASCADE.x_m.ravel(), KASCADE.y_m.ravel(), np.cos(np.deg2rad(column["zenith_deg"]))
     r = axis_distance(x, y, *(column[name] for name in ("core_x_m", "core_y_m", "zenith_deg", "azimuth_deg")))

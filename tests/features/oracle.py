@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 from iminuit import Minuit
 
-from features.events import Events
-from features.lateral.constants import Response
+from features.events import EventBatch
+from features.lateral.constants import StationResponse
 from features.lateral.fit import RawFit
 from features.lateral.model import (
     distances,
@@ -27,13 +27,13 @@ from features.lateral.model import (
 )
 
 MUON_LEVEL_TO_LN_N = 14.4737861
-"""ln N_mu minus ln of the density at 100 m (less its fixed exponents), shape 1.3: by numerical integration."""
+"""ln N_mu minus ln of the density at 100 m (less its fixed exponents), muon age 1.3: by numerical integration."""
 
 
 class Oracle:
     """Both fits of one event, from the minimum that a kernel found."""
 
-    def __init__(self, events: Events, raw: RawFit, k: int) -> None:
+    def __init__(self, events: EventBatch, raw: RawFit, k: int) -> None:
         one = slice(k, k + 1)
         self.events = replace(
             events,
@@ -48,13 +48,13 @@ class Oracle:
         r_m, electrons, muons = self._densities(*self.found)
         self.electron_frozen = freeze_electron(self.measured, r_m, electrons, muons, self.xp)
         self.muon_frozen = freeze_muon(self.measured, r_m, electrons, muons, self.xp)
-        self.shape_mean = self._shape_mean()
+        self.mean_age = self._prior_mean_age()
 
     def _densities(self, p, q):
         r_m = distances(self.events, np.array([p[0]]), np.array([p[1]]))
         return r_m, electron_density(r_m, p[2], p[3], self.xp), muon_density(r_m, q[0], q[1], self.xp)
 
-    def _shape_mean(self) -> float:
+    def _prior_mean_age(self) -> float:
         """Return the prior's mean of s_mu: by the muon number of the start, counted about the centroid."""
         response, measured, here = self.response, self.measured, self.events.stations
         live = measured.electron_area_m2 > 0
@@ -62,13 +62,13 @@ class Oracle:
         weight += 1e-20
         core = [np.sum(weight * axis, axis=1) / np.sum(weight, axis=1) for axis in (here.x_m, here.y_m)]
         r_m = distances(self.events, *core)
-        unit = muon_density(r_m, 0.0, response.muon_shape_mean, self.xp) * measured.muon_area_m2
+        unit = muon_density(r_m, 0.0, response.muon_age_mean, self.xp) * measured.muon_area_m2
         far = r_m > 40.0
         level = np.log((measured.muon[far].sum() + 0.5) / (unit[far].sum() + 1e-6))
         lg_n_mu = (level + MUON_LEVEL_TO_LN_N) / np.log(10.0)
         secant = 1.0 / float(self.events.cos_zenith[0])
-        mean = response.muon_shape_mean + response.muon_shape_size * (lg_n_mu - 4.5)
-        return float(np.clip(mean + response.muon_shape_inclination * (secant - 1.035), 0.9, 1.7))
+        mean = response.muon_age_mean + response.muon_age_size * (lg_n_mu - 4.5)
+        return float(np.clip(mean + response.muon_age_inclination * (secant - 1.035), 0.9, 1.7))
 
     def electron_mean(self, p):
         r_m, electrons, _ = self._densities(p, self.found[1])
@@ -90,7 +90,7 @@ class Oracle:
         measured, frozen = self.measured, self.muon_frozen
         mu = self.muon_mean(q) + frozen.background + 1e-12
         value, _ = half_deviance(measured.muon, mu, measured.muon_saturated, frozen.weight, self.xp)
-        return float(value.sum() + 0.5 * (((q[1] - self.shape_mean) / self.response.muon_shape_spread) ** 2 - q[0]))
+        return float(value.sum() + 0.5 * (((q[1] - self.mean_age) / self.response.muon_age_spread) ** 2 - q[0]))
 
     def fisher(self, channel: str, p) -> np.ndarray:
         """Return Fisher's matrix at p: sum of weight / mu times the products of the derivatives of mu, and priors."""
@@ -118,9 +118,9 @@ class Oracle:
         return np.array(minuit.values), float(minuit.fval)
 
 
-def _precisions(response: Response) -> dict[str, list[float]]:
+def _precisions(response: StationResponse) -> dict[str, list[float]]:
     core, age = response.core_spread_m**-2, response.age_spread**-2
-    return {"electron": [core, core, 0.0, age], "muon": [0.0, response.muon_shape_spread**-2]}
+    return {"electron": [core, core, 0.0, age], "muon": [0.0, response.muon_age_spread**-2]}
 
 
 def full(triangle: list, size: int, k: int) -> np.ndarray:

@@ -30,8 +30,8 @@ def _electron_terms(p, u, v, places, electrons, out):
 
 
 @njit(error_model="numpy")
-def _muon_terms(q, shape_mean, muons, out):
-    muon_terms(PUBLISHED, q, shape_mean, muons, out)
+def _muon_terms(q, mean_age, muons, out):
+    muon_terms(PUBLISHED, q, mean_age, muons, out)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def channels(drawn):
     electrons = electron_density(r_m, raw.electron[2][:, None], raw.electron[3][:, None], XP)
     muons = muon_density(r_m, raw.muon[0][:, None], raw.muon[1][:, None], XP)
     frozen, frozen_m = (freeze(measured, r_m, electrons, muons, XP) for freeze in (freeze_electron, freeze_muon))
-    g, base = on_arrays(XP).muon_shape(r_m)
+    g, base = on_arrays(XP).muon_age_terms(r_m)
     places = Places(np.arange(here.x_m.size), here.x_m, here.y_m, here.electron_area_m2)
     found = []
     for k in range(N):

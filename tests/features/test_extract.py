@@ -105,7 +105,7 @@ def test_resumes_and_reuses(write, draw, monkeypatch):
     assert part_path(table.folder, 0).stat().st_mtime_ns == first
     build_table(folder, workers=1)
     assert written == [0, 1, 2]
-    monkeypatch.setattr(build, "code_version", lambda: "another")
+    monkeypatch.setattr(build, "feature_code_version", lambda: "another")
     build_table(folder, workers=1)
     assert written == [0, 1, 2, 0, 1, 2]
 

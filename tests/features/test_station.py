@@ -27,7 +27,7 @@ def _arguments(name):
     names = list(inspect.signature(getattr(station, name)).parameters)
     rng = np.random.default_rng(len(name))
     ranges = {"u": (-0.4, 0.4), "v": (-0.4, 0.4), "dx": (-90, 90), "dy": (-90, 90), "r": (0.6, 150), "full": (0, 1)}
-    ranges |= {"level": (-3, 3), "age": (0.5, 1.5), "shape": (0.9, 1.7), "cosine": (0.7, 1), "base": (-2, 2)}
+    ranges |= {"level": (-3, 3), "age": (0.5, 1.5), "muon_age": (0.9, 1.7), "cosine": (0.7, 1), "base": (-2, 2)}
     values = np.stack([rng.uniform(*ranges.get(n, (0.05, 3.0)), N) for n in names if n != "res"], axis=1)
     if "full" in names:
         column = [n for n in names if n != "res"].index("full")

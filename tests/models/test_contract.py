@@ -12,7 +12,7 @@ import pytest
 
 from models import catalogue, registry
 from models.base import Batch, Learner
-from models.catalogue.average import Average
+from models.catalogue.average import LearnerAverage
 from models.spec import LearnerSpec
 from showers.schema import SCALAR_NAMES, TASKS, InputError
 
@@ -148,6 +148,12 @@ def test_a_learner_takes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_members_of_an_average_are_learners_of_this_package() -> None:
-    for path in ("os:system", "models.base:Batch", "models.nowhere:Nothing", "models.catalogue.average:Average", ""):
+    for path in (
+        "os:system",
+        "models.base:Batch",
+        "models.nowhere:Nothing",
+        "models.catalogue.average:LearnerAverage",
+        "",
+    ):
         with pytest.raises(InputError, match="cannot be a member"):
-            Average(("a", "b"), {"members": [{"learner": path}]})
+            LearnerAverage(("a", "b"), {"members": [{"learner": path}]})

@@ -14,7 +14,7 @@ import xgboost as xgb
 
 from models import registry
 from models.base import Batch
-from models.catalogue.average import Average
+from models.catalogue.average import LearnerAverage
 from models.inputs import InputTransform
 from models.posterior import class_weight_vector, log_sigmoid_pair, log_softmax, undo_training_prior
 from models.saving import HEADER_FILE, plain
@@ -156,7 +156,7 @@ def test_every_registered_learner_can_be_created(name: str, preset: str) -> None
     chosen = registry.spec(name)
     task = GAMMA if chosen.tasks == (GAMMA.name,) else COMPOSITION
     learner = registry.create(chosen, task.classes, preset=preset)
-    parts = learner.members if isinstance(learner, Average) else [learner]
+    parts = learner.members if isinstance(learner, LearnerAverage) else [learner]
     assert chosen.needs_grid == any(part.needs_grid for part in parts)
     assert chosen.needs_grid or chosen.features
 
@@ -196,7 +196,7 @@ def test_average_is_the_mean_of_its_members_and_survives_the_disk(
     train, valid, test = rare_gammas
     member = {"learner": "models.tables.lightgbm:LightGBM", "settings": {"rounds": 20}}
     for space in ("probability", "log"):
-        average = Average(GAMMA.classes, {"members": [member] * 2, "space": space})
+        average = LearnerAverage(GAMMA.classes, {"members": [member] * 2, "space": space})
         average.fit(train.batch, valid.batch, seed=1)
         each = [part.predict_log_proba(test.batch) for part in average.members]
         assert np.abs(each[0] - each[1]).max() > 1e-3
@@ -210,7 +210,7 @@ def test_average_is_the_mean_of_its_members_and_survives_the_disk(
 
 def test_average_takes_no_unknown_class() -> None:
     with pytest.raises(InputError, match="cannot be a member"):
-        Average(GAMMA.classes, {"members": [{"learner": "os:system"}]})
+        LearnerAverage(GAMMA.classes, {"members": [{"learner": "os:system"}]})
 
 
 def test_regression_forest_estimates_the_probability(rare_gammas: tuple[Any, Any, Any], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from report.compare import compare
 from report.doctor import findings
 from report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing
-from report.public.origin import Origin, origin_of
+from report.public.origin import DataOrigin, origin_of
 from report.public.submission import write_submission, yaml_lines
 from report.published import PUBLISHED, TEST_CLASSES, published_for
 from scoring.score import score_file
@@ -106,7 +106,7 @@ def test_public_sets_are_recognised_by_their_classes(tmp_path: Path) -> None:
         labels = np.repeat(np.arange(len(counts)), counts).astype(np.int8)
         np.save(folder / f"labels_{task}.npy", labels)
         np.save(folder / "features.npy", np.zeros((len(labels), 5), np.float16))
-        assert origin_of(folder, task_named(task)) == Origin(True, protocol, {})
+        assert origin_of(folder, task_named(task)) == DataOrigin(True, protocol, {})
         labels[0] = 1
         np.save(folder / f"labels_{task}.npy", labels)
         assert not origin_of(folder, task_named(task)).public

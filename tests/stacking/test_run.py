@@ -102,7 +102,7 @@ def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Pa
     test, bundle = tiny_composition / "composition_test", stacking.load(finished)
     with (
         patch("stacking.bundle.feature_code_version", lambda: "0" * 64),
-        patch("stacking.bundle.code_version", lambda: "1" * 16),
+        patch("stacking.bundle.stacking_code_version", lambda: "1" * 16),
     ):
         with pytest.raises(InputError, match=r"features of other code.*train again \(python cli.py stack") as caught:
             bundle.predict(test)

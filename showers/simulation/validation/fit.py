@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import lsq_linear
 
 from showers.schema import Task
-from showers.simulation.blocks import Events
+from showers.simulation.blocks import SimulatedEvents
 from showers.simulation.settings import Settings
 from showers.simulation.validation.facts import Fact
 from showers.simulation.validation.moments import Sizes, sample_moments
@@ -75,7 +75,7 @@ class Problem:
         said: list[list[np.ndarray]] = [[] for _ in networks]
         labels: list[np.ndarray] = []
 
-        def look(events: Events) -> None:
+        def look(events: SimulatedEvents) -> None:
             e = events.event
             scalars = {"E": e.lg_energy, "Ze": e.zenith_deg, "Ne": e.lg_ne, "Nmu": e.lg_nmu, "Age": e.age}
             read = inputs(events.grids, scalars)

@@ -10,7 +10,7 @@ import numpy as np
 
 from showers.execution.progress import Bars, silent
 from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation.blocks import BlockJob, Events, passes
+from showers.simulation.blocks import BlockJob, SimulatedEvents, passes
 from showers.simulation.run import accepted
 from showers.simulation.settings import Settings
 from showers.simulation.validation import facts
@@ -40,7 +40,7 @@ def sample_moments(
     seed: int = 1,
     workers: int | None = None,
     tasks: tuple[Task, ...] = (COMPOSITION, GAMMA),
-    watch: Callable[[Events], None] | None = None,
+    watch: Callable[[SimulatedEvents], None] | None = None,
     bars: Bars = silent,
 ) -> dict[tuple[str, str], float]:
     """Simulate the samples that the facts describe and return each fact's simulated value, by the fact's key.
@@ -88,7 +88,7 @@ def _gamma_sets(
 
 
 def _draw(
-    job: BlockJob, n: int, workers: int | None, bars: Bars, watch: Callable[[Events], None] | None = None
+    job: BlockJob, n: int, workers: int | None, bars: Bars, watch: Callable[[SimulatedEvents], None] | None = None
 ) -> dict[str, np.ndarray]:
     """Return columns of ``n`` events and, under ``cells``, of their grids."""
     parts: list[dict[str, np.ndarray]] = []
@@ -103,7 +103,7 @@ def _draw(
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _columns(events: Events, *, matched: bool) -> dict[str, np.ndarray]:
+def _columns(events: SimulatedEvents, *, matched: bool) -> dict[str, np.ndarray]:
     e = events.event
     columns = {
         "E": e.lg_energy,

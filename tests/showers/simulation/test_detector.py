@@ -137,7 +137,7 @@ def test_reconstruction_returns_the_truth() -> None:
     lg_ne, lg_nmu, age = sizes(readings, zero + 12.0, zero - 7.0, zero + 20.0, zero + 65.0, settings)
     assert lg_ne.mean() == pytest.approx(6.0, abs=0.01)
     assert age.mean() == pytest.approx(1.05, abs=0.01)
-    # The muon shape it assumes differs from the true one, 1.40.
+    # The muon age it assumes differs from the true one, 1.40.
     assert lg_nmu.mean() == pytest.approx(5.0, abs=0.12)
     assert lg_nmu.std() < 0.06
 

@@ -179,7 +179,7 @@ def test_an_interrupted_simulation_goes_on_with_the_second_set(tmp_path: Path, m
     ):
         with pytest.raises(InputError, match=message):
             wanted(tmp_path / "cut", **options)
-    monkeypatch.setattr(run, "code_version", lambda: "later")
+    monkeypatch.setattr(run, "simulation_code_version", lambda: "later")
     with pytest.raises(InputError, match="with another code: choose"):
         wanted(tmp_path / "cut")
 

@@ -11,15 +11,15 @@ from showers.archives.convert import convert
 from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, InputError, Task
 from showers.simulation import load_settings
-from showers.simulation.blocks import BlockJob, Events, simulate_block
+from showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
 from showers.simulation.raw import simulate_raw
 from showers.simulation.spectrum import MODELS
 
 
-def twins(first: Events, second: Events) -> int:
+def twins(first: SimulatedEvents, second: SimulatedEvents) -> int:
     """Count events of the first that have the direction, the core and the class of one of the second."""
 
-    def place(events: Events) -> np.ndarray:
+    def place(events: SimulatedEvents) -> np.ndarray:
         truth = events.truth
         columns = ("zenith_deg", "azimuth_deg", "core_x_m", "core_y_m")
         return np.column_stack([*(truth[name].to_numpy() for name in columns), 100.0 * events.labels])
