@@ -31,6 +31,9 @@ class _Cache(FunctionCache):
         sources = source_hash(imported_files(function.__module__, PACKAGES), LIBRARIES)
         name = f"{function.__qualname__}.py{sys.version_info.major}{sys.version_info.minor}"
         self._cache_file = IndexDataCacheFile(self._cache_path, name, sources)
+        # What stands first in the file and is compared before the rest is read, which names classes that other sources
+        # may have under other names.
+        self._cache_file._version = sources
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:

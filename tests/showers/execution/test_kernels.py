@@ -73,7 +73,8 @@ def run(tmp_path, monkeypatch):
         module = importlib.import_module("kernel_case.outer")
         inner = importlib.import_module("kernel_case.inner")
         out = np.zeros(1)
-        module.fill(inner.Pair(1.0, 2.0), out)
+        pair = getattr(inner, "Pair", None) or inner.Couple
+        module.fill(pair(1.0, 2.0), out)
         code = {file: file.stat().st_mtime_ns for file in Path(folder / "__pycache__").glob("*.nbc")}
         assert code
         return float(out[0]), code
@@ -88,6 +89,7 @@ def run(tmp_path, monkeypatch):
         ({"constants": CONSTANTS.replace("3.0", "4.0")}, 14.0),
         ({"inner": INNER.replace("    first: float\n    second: float", "    second: float\n    first: float")}, 23.0),
         ({"outer": KERNEL.replace("+ constants", "- constants")}, 7.0),
+        ({"inner": INNER.replace("Pair", "Couple"), "outer": KERNEL.replace("Pair", "Couple")}, 13.0),
     ],
 )
 def test_changed_sources_give_new_code(run, changed, value):
