@@ -15,7 +15,7 @@ from showers.execution.failures import told
 from showers.execution.terminal import PlainConsole
 from showers.schema import InputError
 
-CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert")
+CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain")
 """Commands that keep finished parts: given again after an interruption, they go on."""
 
 

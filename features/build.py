@@ -22,10 +22,12 @@ from features.source import feature_code_version
 from features.table import EVENT_COLUMN, FeatureTable, default_path, part_path, read_head
 from features.transfer import on_device
 from features.writer import TableWriter, one_line, opened_for_writing
+from showers.array import DetectorArray
 from showers.cuts import scalar_frame
 from showers.datasets.dataset import Dataset, check_cells
 from showers.execution.processes import in_processes
 from showers.execution.progress import Bars, silent
+from showers.kascade import KASCADE
 from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, InputError
 from showers.storage.files import atomic_path
 
@@ -98,7 +100,42 @@ def compute_rows(dataset: Dataset, start: int, stop: int, groups: frozenset[str]
         computed = compute_chunk(xp, grids, chunk.scalars, groups, dataset.array)
         pieces.append({name: to_host(values) for name, values in computed.items()})
     age = None if dataset.age is None else np.asarray(dataset.age[start:stop])
-    table = scalar_frame(np.asarray(dataset.scalars[start:stop], dtype=np.float32), age)
+    return _with_scalars(pieces, np.asarray(dataset.scalars[start:stop], dtype=np.float32), age, groups)
+
+
+def compute_events(
+    grids: np.ndarray,
+    scalars: np.ndarray,
+    age: np.ndarray | None,
+    groups: frozenset[str],
+    array: DetectorArray = KASCADE,
+) -> pl.DataFrame:
+    """Return the features of events in memory, computed on the CPU; columns in catalogue order.
+
+    Parameters
+    ----------
+    grids
+        (n, rows, columns, 2) float32, MeV per station.
+    scalars
+        (n, 5) float32: E, Ze, Az, Ne, Nmu.
+    age
+        (n,) float32, or None where the protocol has none.
+    groups
+        Feature groups.
+    array
+        The stations.
+    """
+    xp, size = namespace("cpu"), chunk_size("cpu")
+    parts = [slice(start, start + size) for start in range(0, len(grids), size)]
+    pieces = [compute_chunk(xp, grids[part], scalars[part], groups, array) for part in parts]
+    return _with_scalars(pieces, scalars, age, groups)
+
+
+def _with_scalars(
+    pieces: list[dict[str, np.ndarray]], scalars: np.ndarray, age: np.ndarray | None, groups: frozenset[str]
+) -> pl.DataFrame:
+    """Return the columns of all chunks and those made of the scalars, in catalogue order."""
+    table = scalar_frame(scalars, age)
     columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else {})}
     table = add(table.with_columns(**{name: pl.Series(name, values) for name, values in columns.items()}), groups)
     return table.select([name for name, f in CATALOGUE.items() if name in table.columns and f.group in groups])

@@ -47,6 +47,8 @@ class InputTransform:
     """(P,) float64: scale of the signed logarithm of each plain column, 0 for none."""
     centre: np.ndarray = field(default_factory=lambda: np.empty(0))
     width: np.ndarray = field(default_factory=lambda: np.empty(0))
+    absent: tuple[str, ...] = ()
+    """Columns that these events do not have at all: they count as missing values."""
 
     @classmethod
     def fit(cls, batch: Batch, columns: tuple[str, ...]) -> Self:
@@ -105,7 +107,7 @@ class InputTransform:
         """Return (n, n_inputs) float32, C-ordered, finite."""
         if batch.table is not None:
             check_finite_or_missing(batch)
-        missing = [name for name in self.columns if not has_column(batch, name)]
+        missing = [name for name in self.columns if name not in self.absent and not has_column(batch, name)]
         if missing:
             raise InputError(
                 f"the events lack {len(missing)} of the {len(self.columns)} columns this network was trained on: "
@@ -113,13 +115,15 @@ class InputTransform:
             )
         out = np.zeros((len(batch), self.n_inputs), dtype=np.float32)
         for k, name in enumerate(self.plain):
+            if name in self.absent:
+                continue
             values = signed_log(column_values(batch, name).astype(np.float64), float(self.log_scale[k]))
             out[:, k] = np.clip((values - self.centre[k]) / self.width[k], -CLIP, CLIP)
         for (x, y), pair in zip(self.pairs, self.vectors, strict=True):
             out[:, x], out[:, y] = _vector(batch, pair)
         first = len(self.plain) + 2 * len(self.vectors)
         for k, name in enumerate(self.flagged):
-            out[:, first + k] = np.isnan(column_values(batch, name))
+            out[:, first + k] = name in self.absent or np.isnan(column_values(batch, name))
         return np.nan_to_num(out, copy=False, nan=0.0)
 
     def state(self) -> dict[str, Any]:
@@ -132,6 +136,7 @@ class InputTransform:
             "log_scale": self.log_scale,
             "centre": self.centre,
             "width": self.width,
+            "absent": self.absent,
         }
 
     @classmethod
@@ -145,6 +150,7 @@ class InputTransform:
             log_scale=np.asarray(state["log_scale"], dtype=np.float64),
             centre=np.asarray(state["centre"], dtype=np.float64),
             width=np.asarray(state["width"], dtype=np.float64),
+            absent=tuple(state.get("absent", ())),
         )
 
 

@@ -8,8 +8,9 @@ import hashlib
 import json
 import os
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -64,6 +65,8 @@ class NetworkLearner(Learner):
     defaults: ClassVar[dict[str, Any]] = {}
     class_values: ClassVar[dict[str, float]] = {}
     """Target of the regression head by class name; empty without such a head."""
+    rate_factors: Mapping[str, float] = MappingProxyType({})
+    """Learning rates of weights in units of the schedule's, by the beginning of their names; 1 for all others."""
 
     def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
         super().__init__(classes, settings, threads=threads)
@@ -92,12 +95,13 @@ class NetworkLearner(Learner):
             check_grids(train, self.array_)
         assert train.labels is not None
         self.device_ = device
-        self.inputs_ = InputTransform.fit(train, self._columns(train))
+        self.inputs_ = self._inputs_for(train)
         self.class_weights_ = class_weight_vector(self.chosen["class_weights"], train.labels, self.classes)
         with self._environment(device):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 network = self._assemble(self.inputs_)
+            self._initialise(network.network)
             if network.front is not None:
                 fit_front(network.front, train)
             network = self._place(network, device)
@@ -141,6 +145,7 @@ class NetworkLearner(Learner):
             augment=self._augment if self._augments() else None,
             class_weights=weighting,
             class_values=values,
+            rate_factors={f"network.{start}": factor for start, factor in self.rate_factors.items()},
             progress=progress,
             checkpoint=None if self.checkpoint is None else self.checkpoint / "training.safetensors",
             identity=self._identity(events, valid, seed),
@@ -155,6 +160,13 @@ class NetworkLearner(Learner):
         for rows in (events.index, valid.index):
             digest.update(np.ascontiguousarray(rows, dtype=np.int64).tobytes())
         return digest.hexdigest()
+
+    def _inputs_for(self, train: Batch) -> InputTransform:
+        """Return how columns become inputs, learned from training events."""
+        return InputTransform.fit(train, self._columns(train))
+
+    def _initialise(self, network: nn.Module) -> None:
+        """Change the weights that training starts from; the base class leaves them as they were drawn."""
 
     def _columns(self, batch: Batch) -> tuple[str, ...]:
         table = tuple(batch.columns) if batch.table is not None else ()

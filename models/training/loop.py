@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,6 +51,7 @@ def train(
     augment: Augment | None = None,
     class_weights: torch.Tensor | None = None,
     class_values: torch.Tensor | None = None,
+    rate_factors: Mapping[str, float] | None = None,
     progress: Progress | None = None,
     checkpoint: Path | None = None,
     identity: str = "",
@@ -75,6 +76,8 @@ def train(
         (C,) weight of each class's term of the cross-entropy.
     class_values
         (C,) target of the regression head by class.
+    rate_factors
+        See :func:`models.training.step.optimiser_of`.
     progress
         Called after every batch.
     checkpoint
@@ -88,7 +91,7 @@ def train(
         If the loss is not finite.
     """
     device = events.inputs.device
-    state = Checkpoint.start(network, optimiser_of(network, settings), identity)
+    state = Checkpoint.start(network, optimiser_of(network, settings, rate_factors), identity)
     if checkpoint is not None and checkpoint.exists():
         read_checkpoint(checkpoint, state)
     called = torch.compile(network) if settings.compile else network

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -99,7 +99,7 @@ class Stepper:
             grids, inputs = self.augment(grids, inputs, generator)
         optimiser = self.state.optimiser
         for group in optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["factor"]
         self._backward(events, rows, grids, inputs)
         if self.settings.optimiser == "sam":
             ascent = self._climb()
@@ -161,14 +161,29 @@ class Stepper:
         return moves
 
 
-def optimiser_of(network: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
-    """Return AdamW that decays matrices and kernels, not biases, norms and scales."""
-    parameters = [p for p in network.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.learning_rate)
+def optimiser_of(
+    network: nn.Module, settings: TrainingSettings, factors: Mapping[str, float] | None = None
+) -> torch.optim.AdamW:
+    """Return AdamW that decays matrices and kernels, not biases, norms and scales.
+
+    Parameters
+    ----------
+    factors
+        Learning rates of parameters in units of the schedule's, by the beginning of their names; 1 for all others.
+    """
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad:
+            factor = next((value for start, value in (factors or {}).items() if name.startswith(start)), 1.0)
+            groups.setdefault((factor, parameter.ndim > 1), []).append(parameter)
+    order = sorted(groups, key=lambda key: (-key[0], not key[1]))
+    return torch.optim.AdamW(
+        [
+            {"params": groups[key], "weight_decay": settings.weight_decay if key[1] else 0.0, "factor": key[0]}
+            for key in order
+        ],
+        lr=settings.learning_rate,
+    )
 
 
 def autocast_of(device: torch.device, precision: str) -> Callable[[], contextlib.AbstractContextManager[object]]:

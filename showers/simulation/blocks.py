@@ -49,6 +49,7 @@ class BlockJob:
     preselect: bool = True
     """With cuts, skip showers that have no chance to pass before they are read out."""
     array: DetectorArray = KASCADE
+    preselection_lg_ne: float = PRESELECTION_LG_NE
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def simulate_block(job: BlockJob, block: int) -> SimulatedEvents:
     rows = np.arange(n)
     if job.cuts != "none" and job.preselect:
         rows = np.flatnonzero(
-            (showers.lg_ne > PRESELECTION_LG_NE) & (showers.primaries.zenith_deg < PRESELECTION_ZENITH_DEG)
+            (showers.lg_ne > job.preselection_lg_ne) & (showers.primaries.zenith_deg < PRESELECTION_ZENITH_DEG)
         )
     readings = read_out(showers, rows, job.settings, keys, modes, job.array)
     fired = triggered(readings.largest_cluster, job.settings.trigger)

@@ -1,0 +1,34 @@
+"""The command that trains the shower network on simulated showers from randomised worlds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from commands.app import app, console
+from commands.options import SeedOption
+from showers.execution.progress import bar
+
+
+@app.command()
+def pretrain(
+    out: Annotated[Path, typer.Option(help="Folder of plan, state and weights; a killed run is continued.")],
+    showers: Annotated[int, typer.Option(min=1, help="Showers to draw, about.")] = 10_000_000,
+    seed: SeedOption = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that draw showers beside the training.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Numerical threads of the training.")] = 1,
+) -> None:
+    """Pretrain the shower network on simulated showers that are drawn on the fly, from randomised worlds.
+
+    The weights, with a card that says how they were made, are what the learner [bold]pretrained[/bold] starts from.
+
+    Example: [bold]python cli.py pretrain --out runs/pretraining --showers 20000000[/bold]
+    """
+    from models.pretraining.plan import PretrainSettings
+    from models.pretraining.train import pretrain as run
+    from showers.storage.files import hash_file
+
+    file = run(out, PretrainSettings(showers=showers, seed=seed), workers=workers, threads=threads, bars=bar)
+    console.print(f"wrote {file}, SHA-256 {hash_file(file)}", soft_wrap=True)

@@ -1,0 +1,121 @@
+"""The shower network: residual layers on features and on the position of the world, with a head for each question."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from models.networks.tabular import ResidualBlock
+from models.pretraining.targets import TARGETS
+from models.pretraining.worlds import N_WORLD
+from showers.schema import COMPOSITION, GAMMA
+
+LOG_WIDTH_RANGE = (-5.0, 3.0)
+"""Limits of the logarithm of an estimated error, in units of a target's width."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Sizes of the network."""
+
+    n_inputs: int
+    width: int = 192
+    blocks: int = 4
+    hidden: int = 256
+    n_world: int = N_WORLD
+    n_targets: int = len(TARGETS)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what JSON holds."""
+        return asdict(self)
+
+
+class Answers(NamedTuple):
+    """What the network says about (n,) showers."""
+
+    composition: torch.Tensor
+    """(n, 5) logits."""
+    gamma: torch.Tensor
+    """(n, 2) logits."""
+    mean: torch.Tensor
+    """(n, T) standardised targets."""
+    log_width: torch.Tensor
+    """(n, T) logarithm of their errors."""
+
+
+class ShowerBody(nn.Module):
+    """Features and world to an embedding."""
+
+    def __init__(self, sizes: Architecture, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embed = nn.Linear(sizes.n_inputs, sizes.width)
+        self.world = nn.Linear(sizes.n_world + 1, sizes.width, bias=False)
+        self.blocks = nn.Sequential(*(ResidualBlock(sizes.width, sizes.hidden, dropout) for _ in range(sizes.blocks)))
+        self.norm = nn.LayerNorm(sizes.width)
+
+    def forward(self, inputs: torch.Tensor, world: torch.Tensor) -> torch.Tensor:
+        """Return (n, width).
+
+        Parameters
+        ----------
+        inputs
+            (n, n_inputs).
+        world
+            (n, n_world + 1), or (n_world + 1,) for all: positions in the priors, then 1; or all 0 for an unknown world.
+        """
+        return self.norm(self.blocks(self.embed(inputs) + self.world(world)))
+
+
+class ShowerNetwork(nn.Module):
+    """Body and heads as they are pretrained."""
+
+    def __init__(self, sizes: Architecture) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.body = ShowerBody(sizes)
+        self.composition = nn.Linear(sizes.width, COMPOSITION.n_classes)
+        self.gamma = nn.Linear(sizes.width, GAMMA.n_classes)
+        self.truth = nn.Linear(sizes.width, 2 * sizes.n_targets)
+
+    def forward(self, inputs: torch.Tensor, world: torch.Tensor) -> Answers:
+        """Return all answers; arguments as in :meth:`ShowerBody.forward`."""
+        embedding = self.body(inputs, world)
+        mean, log_width = self.truth(embedding).chunk(2, dim=1)
+        return Answers(self.composition(embedding), self.gamma(embedding), mean, log_width.clamp(*LOG_WIDTH_RANGE))
+
+
+def truth_loss(answers: Answers, targets: torch.Tensor) -> torch.Tensor:
+    """Return the mean negative logarithm of the normal densities, without constant; targets (n, T), NaN counts not."""
+    known = ~torch.isnan(targets)
+    pull = (torch.where(known, targets, 0.0) - answers.mean) * torch.exp(-answers.log_width)
+    each = 0.5 * pull.square() + answers.log_width
+    return (each * known).sum() / known.sum().clamp_min(1)
+
+
+def pretraining_loss(
+    answers: Answers, task: torch.Tensor, labels: torch.Tensor, targets: torch.Tensor, truth_weight: float
+) -> torch.Tensor:
+    """Return the loss per shower: cross-entropy of its own task, and ``truth_weight`` times that of the truth.
+
+    Parameters
+    ----------
+    answers
+        Of (n,) showers.
+    task
+        (n,) int64: 0 composition, 1 gamma.
+    labels
+        (n,) int64 classes of that task.
+    targets
+        (n, T) standardised truth.
+    truth_weight
+        Weight of the true quantities.
+    """
+    total = truth_weight * truth_loss(answers, targets)
+    for number, logits in enumerate((answers.composition, answers.gamma)):
+        rows = task == number
+        total = total + functional.cross_entropy(logits[rows], labels[rows], reduction="sum") / len(labels)
+    return total
