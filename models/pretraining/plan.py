@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from features.source import code_version
+from features.source import feature_code_version
 from models.inputs import InputTransform
 from models.pretraining.prepared import batch_of, hide_ages
 from models.pretraining.stream import COLUMNS, Portion, draw_portion
@@ -68,7 +68,7 @@ class PretrainSettings:
 
 def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     """Return the plan in the folder, made there if it is new."""
-    wanted = {"settings": asdict(settings), "feature_code": code_version()}
+    wanted = {"settings": asdict(settings), "feature_code": feature_code_version()}
     identity = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
     file = Path(folder) / PLAN_FILE
     if file.exists():

@@ -16,7 +16,7 @@ from features.catalogue import CATALOGUE, feature_set
 from models.pretraining.targets import targets_of
 from models.pretraining.worlds import N_WORLD, draw_world
 from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation.blocks import BlockJob, Events, simulate_block
+from showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
 from showers.simulation.settings import Settings
 
 FEATURES = "fits+profile"
@@ -116,7 +116,7 @@ def _enriched(settings: Settings, task: int) -> Settings:
     return settings.changed(**changes)
 
 
-def _features(events: Events, *, rounded: bool) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+def _features(events: SimulatedEvents, *, rounded: bool) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """Return (n, F) float32 features and the fitted core, x and y (n,) each."""
     grids = events.grids.astype(np.float16).astype(np.float32)
     scalars = events.scalars.astype(np.float32)

@@ -40,7 +40,7 @@ def targets_of(truth: pl.DataFrame, fit_x_m: np.ndarray, fit_y_m: np.ndarray) ->
     Parameters
     ----------
     truth
-        What really happened: :attr:`showers.simulation.blocks.Events.truth`.
+        What really happened: :attr:`showers.simulation.blocks.SimulatedEvents.truth`.
     fit_x_m, fit_y_m
         (n,) core of the lateral fit.
     """

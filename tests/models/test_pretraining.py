@@ -29,6 +29,8 @@ from showers.schema import InputError
 from showers.simulation.settings import Settings
 from showers.storage.files import hash_file
 
+from .numbered import numbered
+
 SMALL = PretrainSettings(showers=360_000, width=16, blocks=1, hidden=16, batch_size=64)
 """Three rounds."""
 
@@ -105,12 +107,6 @@ def test_a_block_of_the_stream_is_what_the_simulation_and_the_features_give() ->
     assert len(np.unique(portion.world, axis=0)) == 1
     again = _block(0, "test", "train", 1, 5, np.random.default_rng(3))
     np.testing.assert_array_equal(portion.table, again.table)
-
-
-def numbered(seed: int, number: int) -> tuple[int, int, int]:
-    if number == 99:
-        os._exit(1)
-    return seed, number, os.getpid()
 
 
 def test_portions_come_in_order_from_other_processes_and_a_lost_one_is_told() -> None:
