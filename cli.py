@@ -5,10 +5,10 @@ The commands are in ``commands/``. Each imports the packages it needs when it ru
 
 from __future__ import annotations
 
-from commands import data, pretraining, results, runs
+from commands import data, measured, pretraining, results, runs
 from commands.app import main
 
-__all__ = ["data", "main", "pretraining", "results", "runs"]
+__all__ = ["data", "main", "measured", "pretraining", "results", "runs"]
 
 if __name__ == "__main__":
     main()

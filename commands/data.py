@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from commands.app import app, console
-from commands.options import Device, DeviceOption, SeedOption, TaskName, WorkersOption
+from commands.measured import RunsOption, TimesOption, convert_measured, fetch_measured, simulate_sky
+from commands.options import Device, DeviceOption, SeedOption, SetName, TaskName, WorkersOption
 from showers.execution.progress import bar
 from showers.schema import InputError, task_named
 
@@ -32,7 +33,7 @@ class TrainCuts(StrEnum):
 
 @app.command()
 def simulate(
-    task: Annotated[TaskName | None, typer.Option(help="Which sets to make.")] = None,
+    task: Annotated[SetName | None, typer.Option(help="Which sets to make; measured: runs from a known sky.")] = None,
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
     train: Annotated[int, typer.Option(min=1, help="Training events written.")] = 30_000,
     test: Annotated[int, typer.Option(min=1, help="Test events written (always under the test's cuts).")] = 12_000,
@@ -47,12 +48,14 @@ def simulate(
     check: Annotated[bool, typer.Option("--check", help="Compare the world with the real data's facts instead.")] = (
         False
     ),
+    spectrum: Annotated[Path | None, typer.Option(help="Measured: TOML file that describes the sky.")] = None,
 ) -> None:
     """Simulate a training and a test set in the benchmark's file format.
 
     With --raw the public data's raw archives are written instead, with arrival times, all columns and no cuts.
     With --check nothing is written: every known fact of the real data is printed beside its simulated value, and the
     exit code is 1 if one is outside its tolerance.
+    With --task measured OUT/measured_raw gets runs in the measured archive's form, of the sky in --spectrum.
 
     Example: [bold]python cli.py simulate --task gamma --out data --train 20000 --test 5000 --train-cuts test[/bold]
     """
@@ -64,7 +67,10 @@ def simulate(
         console.print(rendered(facts))
         raise typer.Exit(0 if facts["ok"].all() else 1)
     if task is None:
-        raise InputError("say which sets to simulate: --task composition or --task gamma")
+        raise InputError("say which sets to simulate: --task composition, gamma or measured")
+    if task is SetName.measured:
+        simulate_sky(spectrum, out, seed, workers, overwrite)
+        return
     if raw:
         from showers.simulation.raw import simulate_raw
 
@@ -130,14 +136,21 @@ def features(
 
 @app.command()
 def download(
-    task: Annotated[TaskName, typer.Option(help="Which sets to fetch.")],
+    task: Annotated[SetName, typer.Option(help="Which sets to fetch; measured: the measured runs.")],
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
     base_url: Annotated[str | None, typer.Option(help="Another place with the same layout.")] = None,
+    runs: RunsOption = None,
+    times: TimesOption = False,
 ) -> None:
     """Fetch the public benchmark's own files (several GB); an interrupted download is continued.
 
+    With --task measured OUT/measured_raw gets the archives of the measured runs.
+
     Example: [bold]python cli.py download --task gamma --out data[/bold]
     """
+    if task is SetName.measured:
+        fetch_measured(out, base_url, runs, times)
+        return
     from showers.archives.download import BUCKET
     from showers.archives.download import download as fetch_sets
 
@@ -147,15 +160,26 @@ def download(
 
 @app.command()
 def convert(
-    raw: Annotated[Path, typer.Option(help="Folder with the raw NPZ files.")],
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")],
+    raw: Annotated[Path | None, typer.Option(help="Folder with the raw NPZ files of the simulation.")] = None,
     task: Annotated[TaskName, typer.Option(help="Which sets to make.")] = TaskName.composition,
     protocol: Annotated[str, typer.Option(help="v2, or matched (QGSJet only, with age).")] = "v2",
+    measured: Annotated[Path | None, typer.Option(help="Folder with the measured runs' archives instead.")] = None,
+    runs: RunsOption = None,
+    times: TimesOption = False,
 ) -> None:
-    """Turn raw simulation files into dataset folders of either protocol.
+    """Turn raw simulation files into dataset folders of either protocol, or measured runs into a folder each.
+
+    With --measured OUT/measured gets a dataset folder a run, without labels, and runs.csv.
 
     Example: [bold]python cli.py convert --raw raw --out data --protocol matched[/bold]
     """
+    if (raw is None) == (measured is None):
+        raise InputError("say what to convert: --raw FOLDER (simulation) or --measured FOLDER (measured runs)")
+    if measured is not None:
+        convert_measured(measured, out, protocol, runs, times)
+        return
+    assert raw is not None
     from showers.archives.convert import convert as write_sets
 
     for folder in write_sets(raw, out, task_named(task), protocol=protocol, bars=bar):

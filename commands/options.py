@@ -15,6 +15,14 @@ class TaskName(StrEnum):
     gamma = "gamma"
 
 
+class SetName(StrEnum):
+    """What can be simulated and downloaded: the two tasks' sets, and measured runs."""
+
+    composition = "composition"
+    gamma = "gamma"
+    measured = "measured"
+
+
 class Device(StrEnum):
     """Where numerical work runs."""
 

@@ -14,6 +14,10 @@ AGE_FILE = "age.npy"
 PART_FILE = "part.npy"
 SOURCE_FILE = "source.json"
 TRUTH_FILE = "truth.parquet"
+CORE_X_FILE = "core_x_m.npy"
+CORE_Y_FILE = "core_y_m.npy"
+TIMES_FILE = "times.npy"
+"""Measured events only: reconstructed core (float32, m) and UTC time (float64, seconds since 1970)."""
 
 
 class InputError(ValueError):

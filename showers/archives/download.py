@@ -14,9 +14,12 @@ import os
 import re
 import shutil
 import ssl
+import struct
 import time
 import urllib.error
 import urllib.request
+import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,6 +36,7 @@ BUCKET = "https://kascade-sim-data.s3.eu-central-1.amazonaws.com/v2"
 BLOCK_BYTES = 1 << 20
 TIMEOUT_S = 60.0
 MAGIC = b"\x93NUMPY"
+ZIP_MAGIC = b"PK\x03\x04"
 MIN_ARRAY_BYTES = 128
 """NumPy's magic word, and the least length of an array's head."""
 
@@ -100,13 +104,36 @@ class _Refused(Exception):
     final: bool = False
 
 
-def fetch(url: str, target: Path, *, attempts: int = 5, pause_s: float = 2.0, progress: Progress | None = None) -> None:
-    """Download one ``.npy`` file to ``target``, continuing ``target``'s ``.part`` file if there is one.
+@dataclass(frozen=True)
+class Form:
+    """What a file must look like to be taken: how long by its first bytes, and whether it is whole."""
+
+    announced: Callable[[bytes, str, int | None], int]
+    """Length of the file from its first bytes, the content's type and the length that the server says."""
+    problem: Callable[[Path, int], str | None]
+    """What is wrong with a file of the right length, or None."""
+
+
+def fetch(
+    url: str,
+    target: Path,
+    *,
+    attempts: int = 5,
+    pause_s: float = 2.0,
+    progress: Progress | None = None,
+    form: Form | None = None,
+) -> None:
+    """Download one file to ``target``, continuing ``target``'s ``.part`` file if there is one.
+
+    Parameters
+    ----------
+    form
+        What the file must look like: ``.npy`` unless said otherwise.
 
     Raises
     ------
     InputError
-        If the server refuses, sends something that is no NumPy array, or fails ``attempts`` times in a row without
+        If the server refuses, sends something of another form, or fails ``attempts`` times in a row without
         getting further than before; or if the disk is full.
     """
     failures = 0
@@ -115,7 +142,7 @@ def fetch(url: str, target: Path, *, attempts: int = 5, pause_s: float = 2.0, pr
     with told_when_full(target):
         while True:
             try:
-                _receive(url, target, progress)
+                _receive(url, target, progress, form or NPY)
                 return
             except _Refused as error:
                 if error.final:
@@ -142,7 +169,7 @@ def fetch(url: str, target: Path, *, attempts: int = 5, pause_s: float = 2.0, pr
             time.sleep(pause_s * 2 ** max(failures - 1, 0))
 
 
-def _receive(url: str, target: Path, progress: Progress | None) -> None:
+def _receive(url: str, target: Path, progress: Progress | None, form: Form) -> None:
     part, start = _part(target), _size(_part(target))
     known = _read_tag(target) if start else None
     headers = {"Range": f"bytes={start}-", "If-Range": known["etag"]} if known else {}
@@ -154,7 +181,7 @@ def _receive(url: str, target: Path, progress: Progress | None) -> None:
             total = _continued(response.headers.get("Content-Range"), start, known, tag, target)
         else:
             first = response.read(BLOCK_BYTES)
-            total = _announced(first, response.headers.get_content_type())
+            total = form.announced(first, response.headers.get_content_type(), length)
             if length is not None and length != total:
                 raise _Refused(f"{length:,} bytes announced for an array of {total:,}: not the whole file", final=True)
             # The old part goes before the new tag comes: a part is never found beside the tag of another version.
@@ -168,7 +195,7 @@ def _receive(url: str, target: Path, progress: Progress | None) -> None:
             if not resumed:
                 file.write(first[:total])
             _copy(response, file, total, progress)
-    _finish(target, total)
+    _finish(target, total, form)
 
 
 def _copy(response: Any, file: BinaryIO, total: int, progress: Progress | None) -> None:
@@ -183,15 +210,14 @@ def _copy(response: Any, file: BinaryIO, total: int, progress: Progress | None) 
     os.fsync(file.fileno())
 
 
-def _finish(target: Path, total: int) -> None:
+def _finish(target: Path, total: int, form: Form) -> None:
     part = _part(target)
     if _size(part) != total:
         raise http.client.IncompleteRead(b"", total - _size(part))
-    with part.open("rb") as file:
-        header = read_header(file, str(part))
-    if header.n_bytes != total:
+    problem = form.problem(part, total)
+    if problem:
         _discard(target)
-        raise _Refused(f"{total:,} bytes received for an array of {header.n_bytes:,}")
+        raise _Refused(problem)
     part.replace(target)
     _discard(target)
 
@@ -207,14 +233,44 @@ def _continued(
     raise _Refused(f"asked for bytes from {start:,}, the server sent {content_range or 'others'} of another version")
 
 
-def _announced(first: bytes, content_type: str) -> int:
-    """Return the length of the file by the head of the array in it."""
+def _npy_length(first: bytes, content_type: str, length: int | None) -> int:
+    """Return the length of a ``.npy`` file by the head of the array in it."""
     if len(first) < MIN_ARRAY_BYTES and first[:6] == MAGIC[: len(first)]:
         raise http.client.IncompleteRead(first)
     try:
         return read_header(io.BytesIO(first), "what the server sent").n_bytes
     except InputError as error:
         raise _Refused(f"{error} ({content_type}; a login page of the network?)", final=True) from None
+
+
+def _npy_problem(part: Path, total: int) -> str | None:
+    with part.open("rb") as file:
+        header = read_header(file, str(part))
+    return None if header.n_bytes == total else f"{total:,} bytes received for an array of {header.n_bytes:,}"
+
+
+NPY = Form(_npy_length, _npy_problem)
+
+
+def _npz_length(first: bytes, content_type: str, length: int | None) -> int:
+    """Return the length of an archive, which only the server can say."""
+    if not first.startswith(ZIP_MAGIC[: max(len(first), 1)]):
+        raise _Refused(f"what it sent is no NPZ archive ({content_type}; a login page of the network?)", final=True)
+    if length is None:
+        raise _Refused("the server does not say how long the archive is", final=True)
+    return length
+
+
+def _npz_problem(part: Path, total: int) -> str | None:
+    try:
+        with zipfile.ZipFile(part) as archive:
+            archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, struct.error) as error:
+        return f"{total:,} bytes received are no whole NPZ archive: {error}"
+    return None
+
+
+NPZ = Form(_npz_length, _npz_problem)
 
 
 def _length(response: Any) -> int | None:

@@ -74,12 +74,8 @@ class Archives:
         lengths, sources, members = {}, {}, []
         for kind, shape in KINDS.items():
             path = archive_path(folder, mode, kind)
-            with _opened(path, kind) as (archive, file):
-                header = _checked(path, kind, archive.getinfo(f"{kind}.npy"), file)
-                if header.shape[1:] != shape:
-                    raise InputError(f"{path}: events have shape {header.shape[1:]}, expected {shape}")
-                lengths[path], sources[path] = header.shape[0], _source(path, archive)
-                members += [f"{info.filename} {info.file_size} {info.CRC:08x}" for info in archive.infolist()]
+            lengths[path], sources[path], content = head_of(path, kind, shape)
+            members += content
         first = archive_path(folder, mode, next(iter(KINDS)))
         for path in lengths:
             if lengths[path] != lengths[first]:
@@ -140,6 +136,28 @@ def read_source(path: Path) -> dict[str, Any] | None:
         return _source(path, archive)
 
 
+def head_of(path: Path, key: str, shape: tuple[int, ...]) -> tuple[int, dict[str, Any] | None, list[str]]:
+    """Compare the head of an archive of one array with what it holds, before anything is unpacked.
+
+    Returns
+    -------
+    tuple
+        Number of events, what the simulation wrote about its making (None for archives of another origin), and names,
+        lengths and CRC-32 of all members.
+
+    Raises
+    ------
+    InputError
+        If the archive is missing, damaged, or its events have another shape.
+    """
+    with _opened(path, key) as (archive, file):
+        header = _checked(path, key, archive.getinfo(f"{key}.npy"), file)
+        if header.shape[1:] != shape:
+            raise InputError(f"{path}: events have shape {header.shape[1:]}, expected {shape}")
+        members = [f"{info.filename} {info.file_size} {info.CRC:08x}" for info in archive.infolist()]
+        return header.shape[0], _source(path, archive), members
+
+
 def stream_npz(path: Path, key: str, events_at_once: int = EVENTS_AT_ONCE) -> Iterator[np.ndarray]:
     """Yield consecutive blocks of one array of an NPZ archive without loading it whole.
 
@@ -161,6 +179,22 @@ def stream_npz(path: Path, key: str, events_at_once: int = EVENTS_AT_ONCE) -> It
             yield np.frombuffer(content, dtype=header.dtype).reshape(n, *header.shape[1:])
             left -= n
         file.read(1)  # at its end the archive's own checksum is compared
+
+
+@contextmanager
+def member_of(path: Path, name: str) -> Iterator[tuple[zipfile.ZipInfo, IO[bytes]]]:
+    """Open one member of an archive as a stream.
+
+    Raises
+    ------
+    InputError
+        If the archive is missing or damaged, or has no such member.
+    """
+    with _archive(path) as archive:
+        if name not in archive.namelist():
+            raise InputError(f"{path} holds no {name}")
+        with archive.open(name) as file:
+            yield archive.getinfo(name), file
 
 
 @contextmanager

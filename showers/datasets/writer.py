@@ -15,6 +15,8 @@ from showers.datasets.event_files import EventFiles
 from showers.kascade import array_of
 from showers.schema import (
     AGE_FILE,
+    CORE_X_FILE,
+    CORE_Y_FILE,
     GROUPS_FILE,
     MATRICES_FILE,
     PART_FILE,
@@ -22,6 +24,7 @@ from showers.schema import (
     SCALARS_FILE,
     SOURCE_FILE,
     TASKS,
+    TIMES_FILE,
     TRUTH_FILE,
     InputError,
     Task,
@@ -36,6 +39,7 @@ GENERATORS = (SIMULATION, CONVERSION)
 """What ``source.json`` names as generator of the sets that are written here."""
 
 _OURS = {MATRICES_FILE, SCALARS_FILE, GROUPS_FILE, AGE_FILE, PART_FILE, SOURCE_FILE, TRUTH_FILE, CHECKSUMS_FILE}
+_OURS |= {CORE_X_FILE, CORE_Y_FILE, TIMES_FILE}
 _OURS |= {task.label_file for task in TASKS.values() if task.label_file}
 
 
@@ -92,7 +96,7 @@ def write_dataset(
     source
         Content of ``source.json``; its entry ``array`` describes an array that is not KASCADE.
     extras
-        Other per-event files to make: file stem (``groups``, ``age``, ``part``) to NumPy type.
+        Other per-event files to make: file stem (such as ``groups``, ``age``, ``part``) to NumPy type.
     scalar_type
         Type of ``features.npy``: float16 as published, float32 for the matched protocol.
     overwrite

@@ -136,6 +136,32 @@ def simulate_block(job: BlockJob, block: int) -> SimulatedEvents:
     group = block * PRIMARIES_PER_BLOCK + np.arange(n_showers)
     if job.reuse > 1:
         showers, group = _thrown_again(showers, group, job, rng)
+    return observe(showers, group, job, rng)
+
+
+def observe(
+    showers: Showers, group: np.ndarray, job: BlockJob, rng: np.random.Generator, detector: Settings | None = None
+) -> Events:
+    """Let the array see showers: read out, trigger, reconstruct, select.
+
+    Parameters
+    ----------
+    showers
+        N showers at the ground.
+    group
+        (N,) int64 numbers of the showers.
+    job
+        World, cuts and array.
+    rng
+        Random numbers of detector and reconstruction.
+    detector
+        The world that the detectors read in, where it is not the one that the reconstruction assumes.
+
+    Returns
+    -------
+    Events
+        What triggered, was reconstructed and passed the job's cuts.
+    """
     n = len(group)
     keys = rng.integers(0, 2**64, size=n, dtype=np.uint64)
     modes = rng.standard_normal((n, len(CLUMP_AMPLITUDE), 2))
@@ -147,7 +173,7 @@ def simulate_block(job: BlockJob, block: int) -> SimulatedEvents:
         rows = np.flatnonzero(
             (showers.lg_ne > job.preselection_lg_ne) & (showers.primaries.zenith_deg < PRESELECTION_ZENITH_DEG)
         )
-    readings = read_out(showers, rows, job.settings, keys, modes, job.array)
+    readings = read_out(showers, rows, detector or job.settings, keys, modes, job.array)
     fired = triggered(readings.largest_cluster, job.settings.trigger)
     rows, readings = rows[fired], readings.take(fired)
     event = reconstruct(showers, rows, readings, job.settings, errors[:, rows], chance[:, rows])

@@ -118,7 +118,7 @@ def _write_mode(
         temporary = {kind: renamed.enter_context(atomic_path(file)) for kind, file in files.items()}
         with ExitStack() as opened, bars(f"simulate {mode}", "events") as progress:
             arrays = {
-                kind: opened.enter_context(_archive(temporary[kind], kind, (n, *shape), source))
+                kind: opened.enter_context(open_archive(temporary[kind], kind, (n, *shape), source))
                 for kind, shape in KINDS.items()
             }
             start = 0
@@ -134,7 +134,7 @@ def _write_mode(
 
 
 @contextmanager
-def _archive(path: Path, key: str, shape: tuple[int, ...], source: dict[str, Any]) -> Iterator[Any]:
+def open_archive(path: Path, key: str, shape: tuple[int, ...], source: dict[str, Any]) -> Iterator[Any]:
     """Open an NPZ archive of one float32 array for writing its content, row after row."""
     with path.open("wb") as file:
         reserve(file, 4 * prod(shape))

@@ -50,7 +50,7 @@ def throw_primaries(task: Task, n: int, model: str, spectrum: Spectrum, rng: np.
     InputError
         If the model is unknown or the task is not one of the benchmark's.
     """
-    shares = _model_shares(task, model)
+    shares = model_shares(task, model)
     models = np.searchsorted(np.cumsum(shares), rng.random(n), side="right").astype(np.int8)
     kind, low, hard, mislabelled = rng.random((4, n))
     u_energy, u_zenith, u_azimuth = rng.random((3, n))
@@ -96,7 +96,14 @@ def power_law(u: np.ndarray, lg_min: float | np.ndarray, lg_max: float | np.ndar
     return lg_min - np.log1p(-u * span) / (power * np.log(10.0))
 
 
-def _model_shares(task: Task, model: str) -> np.ndarray:
+def model_shares(task: Task, model: str) -> np.ndarray:
+    """Return the share of each of :data:`MODELS` that a named model (or ``mix``) means for a task.
+
+    Raises
+    ------
+    InputError
+        If the model is unknown or the task is not one of the benchmark's.
+    """
     if task not in (COMPOSITION, GAMMA):
         raise InputError(f"task {task.name!r} cannot be simulated: only composition and gamma can")
     if model == "mix":

@@ -1,0 +1,93 @@
+"""Commands on measured events: the list of runs; and what download, convert and simulate do for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from commands.app import app, console
+from showers.execution.progress import bar
+from showers.schema import InputError
+
+RunsOption = Annotated[
+    str | None, typer.Option("--runs", help="Measured: comma-separated names of runs; default: all.")
+]
+TimesOption = Annotated[bool, typer.Option("--times", help="Measured: also the events' times.")]
+
+
+def names_of(runs: str | None) -> list[str] | None:
+    """Return the names in a comma-separated list, None where nothing was said.
+
+    Raises
+    ------
+    InputError
+        If the list is empty.
+    """
+    if runs is None:
+        return None
+    names = [name.strip() for name in runs.split(",") if name.strip()]
+    if not names:
+        raise InputError("--runs: expected comma-separated names of runs, at least one")
+    return names
+
+
+def fetch_measured(out: Path, base_url: str | None, runs: str | None, times: bool) -> None:
+    """Download measured runs."""
+    from showers.archives.measured_download import BUCKET, download_measured
+
+    folder = out / "measured_raw"
+    names = download_measured(folder, runs=names_of(runs), times=times, base_url=base_url or BUCKET, bars=bar)
+    console.print(f"complete: {len(names)} runs in {folder}", soft_wrap=True)
+
+
+def convert_measured(raw: Path, out: Path, protocol: str, runs: str | None, times: bool) -> None:
+    """Convert measured runs, list them, and say what was left out."""
+    from showers.archives.measured import convert_measured as convert
+    from showers.archives.measured_summary import write_run_list
+
+    folder = out / "measured"
+    found = convert(raw, folder, runs=names_of(runs), protocol=protocol, times=times, bars=bar)
+    for left_out in found.left_out:
+        console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
+    for remark in found.remarks:
+        console.print(f"remark: {remark}", soft_wrap=True)
+    if not found.folders:
+        raise InputError(f"{raw}: none of its {len(found.left_out)} runs can be used")
+    table = write_run_list(found.folders, folder / "runs.csv")
+    for run, off in table.filter(table["off"] != "").select("run", "off").iter_rows():
+        console.print(f"off: run {run} differs from the others in {off}", soft_wrap=True)
+    console.print(f"wrote {len(found.folders)} runs to {folder}, listed in {folder / 'runs.csv'}", soft_wrap=True)
+
+
+def simulate_sky(spectrum: Path | None, out: Path, seed: int, workers: int | None, overwrite: bool) -> None:
+    """Simulate measured runs of a known sky."""
+    if spectrum is None:
+        raise InputError("say which sky to measure: --spectrum FILE (a TOML file; see docs/measured.md)")
+    from showers.simulation.measured import simulate_measured
+
+    folder = out / "measured_raw"
+    files = simulate_measured(spectrum, folder, seed=seed, workers=workers, overwrite=overwrite, bars=bar)
+    console.print(f"wrote {len(files)} runs to {folder}; the truth is in {folder / 'truth'}", soft_wrap=True)
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Folder of converted measured runs.")],
+    out: Annotated[Path | None, typer.Option(help="Also write the list as .csv or .parquet.")] = None,
+) -> None:
+    """List measured runs: events, share of the live time, pass rates, means, and which runs are off.
+
+    Example: [bold]python cli.py runs data/measured --out runs.parquet[/bold]
+    """
+    from showers.archives.measured import measured_folders
+    from showers.archives.measured_summary import run_list, write_run_list
+
+    folders = measured_folders(folder)
+    table = write_run_list(folders, out) if out else run_list(folders)
+    for row in table.iter_rows(named=True):
+        share = "" if row["live_time_share"] is None else f", {100 * row['live_time_share']:.2f} % of the time"
+        off = f"  OFF: {row['off']}" if row["off"] else ""
+        rate = 100 * row["pass_test_age"]
+        console.print(f"{row['run']}: {row['events']:,} events{share}, {rate:.2f} % pass the cuts{off}", soft_wrap=True)

@@ -1,0 +1,154 @@
+"""Fetch measured runs from the public archive: the bucket's list of files, then each run's archives, resumable."""
+
+from __future__ import annotations
+
+import http
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+from showers.archives.download import BROKEN, NPZ, TIMEOUT_S, fetch
+from showers.archives.measured import KINDS, TIMES_KIND, USED_ENDINGS
+from showers.execution.progress import Bars, silent
+from showers.schema import InputError
+from showers.storage.files import check_name
+
+BUCKET = "https://kascade-with-arr-times-npz.s3.amazonaws.com"
+"""Where the measured runs are published; the bucket itself says in which region it lies."""
+MAX_LIST_BYTES = 16 << 20
+"""A page of the list has at most 1,000 entries of a few hundred bytes."""
+MAX_PAGES = 10_000
+_REGION = "x-amz-bucket-region"
+
+
+def download_measured(
+    out: Path,
+    *,
+    runs: Sequence[str] | None = None,
+    times: bool = False,
+    base_url: str = BUCKET,
+    attempts: int = 5,
+    bars: Bars = silent,
+) -> list[str]:
+    """Download the archives of measured runs; complete files are not fetched again.
+
+    Parameters
+    ----------
+    out
+        Folder for ``{run}_matrices.npz``, ``{run}_features.npz`` and, with times, ``{run}_extra_features.npz``.
+    runs
+        Only these, without asking for the list; all runs in use if None.
+    times
+        Also the files with the events' times.
+    base_url
+        Another bucket of the same layout.
+    attempts
+        Tries per file before giving up; what was received is kept for the next call.
+
+    Returns
+    -------
+    list of str
+        The names of the runs.
+
+    Raises
+    ------
+    InputError
+        If the server cannot be reached, lists no runs, lacks a file, or sends something else.
+    """
+    out = Path(out)
+    place = located(base_url)
+    kinds = (*KINDS, TIMES_KIND) if times else tuple(KINDS)
+    if runs is None:
+        names = _complete(listed(place), kinds)
+        if not names:
+            raise InputError(f"{base_url} lists no measured runs: give another --base-url")
+    else:
+        names = [check_name(name, out) for name in dict.fromkeys(runs)]
+    out.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(names, start=1):
+        for kind in kinds:
+            file = f"{name}_{kind}.npz"
+            if not (out / file).exists():
+                with bars(f"{file} ({number} of {len(names)})", "MB") as progress:
+                    url = f"{place}/{urllib.parse.quote(file)}"
+                    fetch(url, out / file, attempts=attempts, progress=progress, form=NPZ)
+    return names
+
+
+def located(base_url: str) -> str:
+    """Return the address at which a bucket answers: the one given, or that of the region which it names."""
+    base_url = base_url.rstrip("/")
+    try:
+        with urllib.request.urlopen(f"{base_url}/?list-type=2&max-keys=1", timeout=TIMEOUT_S):
+            return base_url
+    except urllib.error.HTTPError as error:
+        error.close()
+        region = error.headers.get(_REGION)
+        host = urllib.parse.urlsplit(base_url).hostname or ""
+        moved = error.code in (http.HTTPStatus.MOVED_PERMANENTLY, http.HTTPStatus.TEMPORARY_REDIRECT, 400)
+        if moved and region and region.replace("-", "").isalnum() and host.endswith(".s3.amazonaws.com"):
+            return f"https://{host.removesuffix('.s3.amazonaws.com')}.s3.{region}.amazonaws.com"
+        return base_url  # a plain server without a list can still have the files
+    except BROKEN as error:
+        raise InputError(f"{base_url} cannot be reached: {getattr(error, 'reason', error)}") from None
+
+
+def listed(base_url: str) -> list[str]:
+    """Return the names of all files in a bucket, page by page.
+
+    Raises
+    ------
+    InputError
+        If the server has no list, or sends something else.
+    """
+    found: list[str] = []
+    token = None
+    for _ in range(MAX_PAGES):
+        query = {"list-type": "2"} | ({"continuation-token": token} if token else {})
+        url = f"{base_url}/?{urllib.parse.urlencode(query)}"
+        keys, following = _page(url)
+        found += keys
+        if following is None:
+            return found
+        if following == token:
+            break
+        token = following
+    raise InputError(f"{base_url}: its list of files does not end")
+
+
+def _page(url: str) -> tuple[list[str], str | None]:
+    """Return the names on one page of the list and the token of the next, None on the last."""
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+            content = response.read(MAX_LIST_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise InputError(f"{url}: the server answers {error.code}: name the runs with --runs") from None
+    except BROKEN as error:
+        raise InputError(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
+    # A document type could define entities without end; lists of files have none.
+    if len(content) > MAX_LIST_BYTES or b"<!DOCTYPE" in content or b"<!ENTITY" in content:
+        raise InputError(f"{url}: what it sent is no list of files: name the runs with --runs")
+    try:
+        root = ElementTree.fromstring(content)
+    except (ElementTree.ParseError, ValueError, LookupError):
+        raise InputError(f"{url}: what it sent is no list of files: name the runs with --runs") from None
+    if not root.tag.endswith("ListBucketResult"):
+        raise InputError(f"{url}: what it sent is no list of files: name the runs with --runs")
+    space = root.tag.removesuffix("ListBucketResult")
+    keys = [key.text or "" for key in root.iterfind(f"{space}Contents/{space}Key")]
+    following = root.findtext(f"{space}NextContinuationToken")
+    truncated = root.findtext(f"{space}IsTruncated", "false").strip().lower() == "true"
+    return keys, following if truncated and following else None
+
+
+def _complete(files: Sequence[str], kinds: Sequence[str]) -> list[str]:
+    """Return the runs in use of which all files are listed, in order."""
+    there = set(files)
+    ending = f"_{kinds[0]}.npz"
+    names = {file.removesuffix(ending) for file in files if file.endswith(ending) and "/" not in file}
+    used = sorted(name for name in names if name.endswith(USED_ENDINGS))
+    return [name for name in used if all(f"{name}_{kind}.npz" in there for kind in kinds)]

@@ -1,0 +1,300 @@
+"""Simulated measurements: runs in the measured archive's form (:mod:`showers.archives.measured`), from a known sky.
+
+A user sees what the experiment would hand out: grids, reconstructed quantities, event times, and the live time of the
+whole. What really happened is kept apart, in ``truth/``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import zipfile
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import joblib
+import numpy as np
+import polars as pl
+
+from showers.archives.measured import COLUMNS, KINDS, TIME_COLUMN, TIMES_KIND
+from showers.archives.raw import archive_path, read_source
+from showers.array import DetectorArray
+from showers.datasets.writer import SIMULATION
+from showers.execution.progress import Bars, silent
+from showers.kascade import KASCADE
+from showers.schema import COMPOSITION, SOURCE_FILE, InputError
+from showers.simulation.arrival import arrival_times
+from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, Events, observe
+from showers.simulation.cascade import develop
+from showers.simulation.measured_sky import Sky, Thrower, load_sky
+from showers.simulation.raw import open_archive
+from showers.simulation.run import code_version
+from showers.simulation.settings import Settings, load_settings
+from showers.storage.files import atomic_path, write_json
+from showers.storage.npy import told_when_full
+
+EXPOSURE_FILE = "exposure.json"
+TRUTH_FOLDER = "truth"
+FIRST_RUN = 4000
+STREAM = 2
+"""Keeps the random numbers of measurements apart from those of the tasks' sets (0, 1)."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of the experiment was like."""
+
+    name: str
+    number: int
+    live_time_s: float
+    start: datetime
+    thrown: int
+    array: DetectorArray
+    dead: tuple[int, ...]
+    """Cells of dead stations."""
+    dead_muon: tuple[int, ...]
+    """Cells whose muon detector alone is dead."""
+    deposit_scale: float
+    detector: Settings
+    """The world with the run's deposit scale."""
+
+
+def simulate_measured(
+    spectrum: Path,
+    out: Path,
+    *,
+    seed: int = 1,
+    workers: int | None = None,
+    overwrite: bool = False,
+    bars: Bars = silent,
+) -> list[Path]:
+    """Write the runs of a known sky.
+
+    Runs that are complete, made from the same sky by the same code, are kept: an interrupted simulation is finished by
+    starting it again.
+
+    Parameters
+    ----------
+    spectrum
+        TOML file of a :class:`showers.simulation.measured_sky.Sky`.
+    out
+        Gets ``{run}_matrices.npz``, ``{run}_features.npz``, ``{run}_extra_features.npz``, ``exposure.json`` (live
+        time, area and solid angle that were thrown) and ``truth/`` (showers and settings of each run).
+    seed
+        The same seed gives the same events for any number of workers.
+    workers
+        Threads; all processors if None.
+    overwrite
+        Replace existing runs, if they were simulated here.
+    bars
+        Progress.
+
+    Returns
+    -------
+    list of Path
+        The ``{run}_matrices.npz`` of all runs.
+
+    Raises
+    ------
+    InputError
+        For a sky that is not valid, an unknown world, runs that may not be replaced, or a disk without room.
+    """
+    if seed < 0:
+        raise InputError(f"seed must be at least 0, got {seed}")
+    sky = load_sky(spectrum)
+    settings, out = load_settings(sky.world), Path(out)
+    source = {
+        "generator": SIMULATION,
+        "code": code_version(),
+        "task": "measured",
+        "seed": seed,
+        "sky": sky.digest(),
+        "world": sky.world,
+        "settings_hash": settings.digest(),
+        "model": sky.model,
+    }
+    names = [run_name(k) for k in range(sky.runs)]
+    made = [_is_made(out, name, {**source, "run": name}, overwrite) for name in names]
+    out.mkdir(parents=True, exist_ok=True)
+    with bars("simulate runs", "runs") as progress:
+        for k, name in enumerate(names):
+            if not made[k]:
+                _write_run(out, the_run(sky, settings, seed, k), sky, seed, {**source, "run": name}, workers)
+            progress(k + 1, sky.runs)
+    write_json(
+        out / EXPOSURE_FILE,
+        {
+            "live_time_s": 3600.0 * sky.live_time_h * sky.runs,
+            "live_time_s_by_run": dict.fromkeys(names, 3600.0 * sky.live_time_h),
+            "area_m2": float(np.pi * sky.core_radius_m**2),
+            "zenith_max_deg": sky.zenith_max_deg,
+        },
+    )
+    write_json(out / TRUTH_FOLDER / "sky.json", json.loads(sky.model_dump_json()))
+    return [archive_path(out, name, "matrices") for name in names]
+
+
+def run_name(number: int) -> str:
+    """Return the name of a run: like the archive's own, those that are used end in 0 or 1."""
+    return f"{FIRST_RUN + 10 * (number // 2) + number % 2:06d}"
+
+
+def the_run(sky: Sky, settings: Settings, seed: int, number: int) -> Run:
+    """Decide what one run is like: how many primaries, which stations are dead, at which scale deposits are read."""
+    rng = np.random.default_rng(np.random.SeedSequence((seed, STREAM, number)))
+    live_time_s = 3600.0 * sky.live_time_h
+    thrown = int(rng.poisson(Thrower(sky).rate_hz * live_time_s))
+    dead = _some(rng, sky.dead_stations, KASCADE.cells)
+    with_muons = np.setdiff1d(np.flatnonzero(KASCADE.has_muon.ravel()), dead)
+    dead_muon = _some(rng, sky.dead_muon_detectors, with_muons)
+    scale = 1.0 + sky.deposit_drift * number / max(sky.runs - 1, 1)
+    d = settings.detector
+    names = ("electron_mev", "muon_mev", "punch_mev")
+    start = sky.start if sky.start.tzinfo else sky.start.replace(tzinfo=UTC)
+    return Run(
+        name=run_name(number),
+        number=number,
+        live_time_s=live_time_s,
+        start=start + number * timedelta(hours=sky.live_time_h + sky.pause_h),
+        thrown=thrown,
+        array=without(KASCADE, dead, dead_muon),
+        dead=tuple(int(cell) for cell in dead),
+        dead_muon=tuple(int(cell) for cell in dead_muon),
+        deposit_scale=scale,
+        detector=settings.changed(**{f"detector__{name}": scale * getattr(d, name) for name in names}),
+    )
+
+
+def without(array: DetectorArray, dead: np.ndarray, dead_muon: np.ndarray) -> DetectorArray:
+    """Return an array in which some cells have no working station, and others no working muon detector."""
+    electron, muon = array.electron_area_m2.copy(), array.muon_area_m2.copy()
+    electron.ravel()[dead] = 0.0
+    muon.ravel()[np.concatenate([dead, dead_muon])] = 0.0
+    return replace(array, electron_area_m2=electron, muon_area_m2=muon)
+
+
+def _some(rng: np.random.Generator, mean: float, cells: np.ndarray) -> np.ndarray:
+    """Return a Poisson number of different cells, at most half of them."""
+    return np.sort(rng.choice(cells, min(int(rng.poisson(mean)), len(cells) // 2), replace=False))
+
+
+def _is_made(out: Path, name: str, source: dict[str, Any], overwrite: bool) -> bool:
+    """Return whether a run is complete; refuse files that are not to be replaced."""
+    files = [archive_path(out, name, kind) for kind in (*KINDS, TIMES_KIND)]
+    present = [file for file in files if file.exists() or file.is_symlink()]
+    for file in present:
+        try:
+            found = read_source(file)
+        except InputError as error:
+            raise InputError(f"{file} exists already: {error}: remove it yourself or choose another folder") from None
+        if not str((found or {}).get("generator", "")).startswith(SIMULATION) or file.is_symlink():
+            raise InputError(f"{file} exists already and was not simulated here: remove it or choose another folder")
+        if found != source and not overwrite:
+            raise InputError(f"{file} exists already, made otherwise: choose another folder or ask to overwrite it")
+    return not overwrite and len(present) == len(files) and (out / TRUTH_FOLDER / f"{name}.parquet").exists()
+
+
+def _write_run(out: Path, run: Run, sky: Sky, seed: int, source: dict[str, Any], workers: int | None) -> None:
+    """Write the archives of a run; their number of events is known only when all are simulated."""
+    job = BlockJob(COMPOSITION, "test", seed, sky.model, sky.cuts, load_settings(sky.world), array=run.array)
+    with told_when_full(out / run.name), ExitStack() as opened:
+        spooled: dict[str, BinaryIO] = {kind: opened.enter_context(tempfile.TemporaryFile(dir=out)) for kind in KINDS}
+        truth, n = [], 0
+        for block, events in enumerate(_events(run, sky, job, seed, workers)):
+            times = arrival_times(
+                events, np.random.default_rng(np.random.SeedSequence((seed, STREAM, run.number, block, 1)))
+            )
+            grids = np.concatenate([times[..., None], events.grids], axis=-1)
+            spooled["matrices"].write(np.ascontiguousarray(grids, dtype="<f4").tobytes())
+            spooled["features"].write(np.ascontiguousarray(columns(events), dtype="<f4").tobytes())
+            truth.append(events.truth)
+            n += len(events)
+        rng = np.random.default_rng(np.random.SeedSequence((seed, STREAM, run.number, 0, 2)))
+        seconds = np.sort(rng.uniform(0.0, run.live_time_s, n))
+        # The truth comes first: a run counts as made when its archives are there.
+        with atomic_path(out / TRUTH_FOLDER / f"{run.name}.parquet") as temporary:
+            pl.concat(truth).with_columns(pl.Series("second", seconds)).write_parquet(temporary)
+        _write_conditions(out, run)
+        for kind, shape in KINDS.items():
+            with (
+                atomic_path(archive_path(out, run.name, kind)) as temporary,
+                open_archive(temporary, kind, (n, *shape), source) as array,
+            ):
+                spooled[kind].seek(0)
+                shutil.copyfileobj(spooled[kind], array, 1 << 20)
+        _write_times(archive_path(out, run.name, TIMES_KIND), run, seconds, source)
+
+
+def _write_conditions(out: Path, run: Run) -> None:
+    content = {
+        "thrown": run.thrown,
+        "live_time_s": run.live_time_s,
+        "dead_cells": list(run.dead),
+        "dead_muon_cells": list(run.dead_muon),
+        "deposit_scale": run.deposit_scale,
+    }
+    write_json(out / TRUTH_FOLDER / f"{run.name}.json", content)
+
+
+def _events(run: Run, sky: Sky, job: BlockJob, seed: int, workers: int | None) -> Iterator[Events]:
+    """Yield a run's accepted events block by block; at most two blocks per thread are in memory."""
+    thrower, threads = Thrower(sky), workers or joblib.cpu_count()
+
+    def simulated(block: int) -> Events:
+        rng = np.random.default_rng(np.random.SeedSequence((seed, STREAM, run.number, block, 0)))
+        n = min(PRIMARIES_PER_BLOCK, run.thrown - block * PRIMARIES_PER_BLOCK)
+        showers = develop(thrower.throw(n, rng), job.settings, rng)
+        return observe(showers, block * PRIMARIES_PER_BLOCK + np.arange(n), job, rng, run.detector)
+
+    n_blocks = max(-(-run.thrown // PRIMARIES_PER_BLOCK), 1)
+    with ThreadPoolExecutor(threads) as pool:
+        waiting = deque(pool.submit(simulated, block) for block in range(min(2 * threads, n_blocks)))
+        following = len(waiting)
+        try:
+            while waiting:
+                events = waiting.popleft().result()
+                if following < n_blocks:
+                    waiting.append(pool.submit(simulated, following))
+                    following += 1
+                yield events
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def columns(events: Events) -> np.ndarray:
+    """Return (n, 8): E, Xc, Yc, Ze, Az, Ne, Nmu, Age as reconstructed."""
+    e = events.event
+    found = {
+        "E": e.lg_energy,
+        "Xc": e.core_x_m,
+        "Yc": e.core_y_m,
+        "Ze": e.zenith_deg,
+        "Az": e.azimuth_deg,
+        "Ne": e.lg_ne,
+        "Nmu": e.lg_nmu,
+        "Age": e.age,
+    }
+    return np.column_stack([found[name] for name in COLUMNS])
+
+
+def _write_times(path: Path, run: Run, seconds: np.ndarray, source: dict[str, Any]) -> None:
+    """Write the third archive as the public one is: an object array, which NumPy stores as a pickle.
+
+    It is written for its form only; the reader (:mod:`showers.archives.measured_times`) does not execute it.
+    """
+    table = np.zeros((len(seconds), TIME_COLUMN + 1), dtype=object)
+    table[:, 0] = int(run.name)
+    table[:, 1] = list(range(len(seconds)))
+    table[:, TIME_COLUMN] = [(run.start + timedelta(seconds=float(s))).replace(tzinfo=None) for s in seconds]
+    with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(zipfile.ZipInfo(SOURCE_FILE), json.dumps(source, allow_nan=False))
+        with archive.open(zipfile.ZipInfo(f"{TIMES_KIND}.npy"), "w", force_zip64=True) as array:
+            np.lib.format.write_array(array, table, allow_pickle=True)

@@ -1,0 +1,301 @@
+"""Measured runs: from a simulated sky over a server on this machine to folders and predictions; what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import re
+import shutil
+import threading
+import zipfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import numpy as np
+import polars as pl
+import pytest
+
+from showers.archives.measured import convert_measured, measured_folders
+from showers.archives.measured_download import download_measured, listed
+from showers.archives.measured_summary import run_list, write_run_list
+from showers.archives.measured_times import read_times
+from showers.datasets.dataset import Dataset
+from showers.schema import SCALAR_NAMES, InputError
+from showers.simulation.measured import simulate_measured
+from stacking.bundle import load
+from stacking.pipeline import stack
+from stacking.run.config import StackConfig
+
+SKY = """
+runs = 3
+live_time_h = 0.15
+dead_stations = 6
+deposit_drift = 0.02
+photon_fraction = 0.01
+"""
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Archives of three short runs."""
+    folder = tmp_path_factory.mktemp("measured")
+    (folder / "sky.toml").write_text(SKY)
+    simulate_measured(folder / "sky.toml", folder / "raw", seed=3, workers=1)
+    return folder / "raw"
+
+
+class Bucket(ThreadingHTTPServer):
+    """Serves a folder with the list of an S3 bucket, two names a page."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.folder = folder
+        self.page: bytes | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Bucket
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        if address.path == "/":
+            self._answer(self.server.page or self._page(parse_qs(address.query)), "application/xml")
+            return
+        file = self.server.folder / unquote(address.path[1:])
+        if not file.is_file():
+            self.send_error(404)
+            return
+        self._answer(file.read_bytes(), "application/zip")
+
+    def _page(self, query: dict[str, list[str]]) -> bytes:
+        names = sorted(file.name for file in self.server.folder.iterdir() if file.is_file())
+        start = int(query.get("continuation-token", ["0"])[0])
+        keys = "".join(f"<Contents><Key>{name}</Key></Contents>" for name in names[start : start + 2])
+        more = start + 2 < len(names)
+        token = f"<NextContinuationToken>{start + 2}</NextContinuationToken>" if more else ""
+        space = "http://s3.amazonaws.com/doc/2006-03-01/"
+        truncated = f"<IsTruncated>{str(more).lower()}</IsTruncated>"
+        content = f'<ListBucketResult xmlns="{space}">{keys}{truncated}{token}</ListBucketResult>'
+        return f'<?xml version="1.0"?>{content}'.encode()
+
+    def _answer(self, content: bytes, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Type", kind)
+        self.send_header("ETag", '"one"')
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def bucket(raw: Path) -> Iterator[Bucket]:
+    with Bucket(raw) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def test_archive_goes_through_download_convert_features_and_predict(
+    raw: Path, bucket: Bucket, tiny_composition: Path, tmp_path: Path
+) -> None:
+    (raw / "004009_matrices.npz").write_bytes(b"not in use: its name ends in 9")
+    names = download_measured(tmp_path / "raw", times=True, base_url=bucket.url)
+    assert names == ["004000", "004001", "004010"]
+    found = convert_measured(tmp_path / "raw", tmp_path / "sets", times=True)
+    assert [folder.name for folder in found.folders] == names
+    assert not found.left_out
+    assert not found.remarks
+    truth = pl.read_parquet(raw / "truth" / "004001.parquet")
+    data = Dataset.open(tmp_path / "sets" / "004001", labels=False)
+    data.validate()
+    assert len(data) == len(truth) > 100
+    with np.load(raw / "004001_features.npz") as archive:
+        np.testing.assert_array_equal(data.scalars[:, 0], archive["features"][:, 0].astype(np.float16))
+        np.testing.assert_array_equal(np.load(data.path / "core_x_m.npy"), archive["features"][:, 1])
+        np.testing.assert_array_equal(np.load(data.path / "age.npy"), archive["features"][:, 7])
+    times = np.load(data.path / "times.npy")
+    started = datetime(2000, 1, 1, 0, 39, tzinfo=UTC).timestamp()  # one run and one pause later
+    np.testing.assert_allclose(times - started, truth["second"], atol=1e-5)
+    assert (np.diff(times) >= 0).all()
+    config = {"task": "composition", "data": tiny_composition, "run": tmp_path / "run", "preset": "quick"}
+    stack(StackConfig(**config, learners=("quadratic_logit",), folds=2, device="cpu", workers=1))
+    predictions = load(tmp_path / "run", trusted=True).predict(data.path, device="cpu", workers=1)
+    assert predictions.log_proba.shape == (len(data), 5)
+    assert np.isfinite(predictions.log_proba).all()
+
+
+def test_a_finished_conversion_is_kept_and_another_protocol_refused(raw: Path, tmp_path: Path) -> None:
+    (folder, *_) = convert_measured(raw, tmp_path, runs=["004000"]).folders
+    stamp = (folder / "matrices.npy").stat().st_mtime_ns
+    assert convert_measured(raw, tmp_path, runs=["004000"]).folders == [folder]
+    assert (folder / "matrices.npy").stat().st_mtime_ns == stamp
+    with pytest.raises(InputError, match="exists already with another protocol"):
+        convert_measured(raw, tmp_path, runs=["004000"], protocol="matched")
+    other = convert_measured(raw, tmp_path / "matched", runs=["004000"], protocol="matched").folders[0]
+    assert Dataset.open(other, labels=False).age is not None
+    assert Dataset.open(folder, labels=False).age is None
+    assert Dataset.open(other, labels=False).scalars.dtype == np.float32
+
+
+def damaged(raw: Path, out: Path) -> dict[str, str]:
+    """Copy the archive and spoil runs; return run name to what must be said of it."""
+    shutil.copytree(raw, out)
+    with np.load(raw / "004000_features.npz") as archive:
+        features = archive["features"]
+    with np.load(raw / "004000_matrices.npz") as archive:
+        grids = archive["matrices"]
+    np.savez(out / "005000_features.npz", features=np.zeros(0, np.float32))
+    np.savez(out / "005000_matrices.npz", matrices=np.zeros((0, 16, 16, 3), np.float32))
+    shutil.copy(raw / "004000_matrices.npz", out / "005001_matrices.npz")
+    (out / "005001_features.npz").write_bytes((raw / "004000_features.npz").read_bytes()[:-400])
+    wrong = features.copy()
+    wrong[7, 3] = 400.0
+    for name, values in (("005010", wrong), ("005011", features[:-1])):
+        np.savez(out / f"{name}_matrices.npz", matrices=grids)
+        np.savez(out / f"{name}_features.npz", features=values)
+    negative = grids.copy()
+    negative[3, 2, 1, 1] = -1.0
+    np.savez(out / "005020_matrices.npz", matrices=negative)
+    np.savez(out / "005020_features.npz", features=features)
+    shutil.copy(raw / "004000_matrices.npz", out / "005021_matrices.npz")
+    np.savez(out / "005021_features.npz", features=features)
+    with (
+        zipfile.ZipFile(raw / "004000_features.npz") as archive,
+        zipfile.ZipFile(out / "005020_features.npz", "w") as new,
+    ):
+        new.writestr("features.npy", archive.read("features.npy"))
+    return {
+        "005000": r"shape",
+        "005001": r"damaged",
+        "005010": r"row 7, column Ze holds 400",
+        "005011": r"events, but the grids have",
+        "005021": r"not made together",
+        "005020": r"event 3, cell \(2, 1\), channel 0 holds -1",
+    }
+
+
+def test_empty_and_damaged_runs_are_reported_and_left_out(raw: Path, tmp_path: Path) -> None:
+    expected = damaged(raw, tmp_path / "raw")
+    found = convert_measured(tmp_path / "raw", tmp_path / "sets")
+    assert len(found.folders) == 3
+    assert {each.run for each in found.left_out} == set(expected)
+    for each in found.left_out:
+        assert re.search(expected[each.run], each.reason), each
+        assert not (tmp_path / "sets" / each.run).exists()
+
+
+def test_run_list_shows_the_run_that_is_off(raw: Path, tmp_path: Path) -> None:
+    shutil.copytree(raw, tmp_path / "raw")
+    with np.load(raw / "004000_features.npz") as archive:
+        features = archive["features"].copy()
+    features[:, 6] += 0.5
+    source = zipfile.ZipFile(raw / "004000_features.npz").read("source.json")
+    np.savez(tmp_path / "raw" / "006000_features.npz", features=features)
+    with zipfile.ZipFile(tmp_path / "raw" / "006000_features.npz", "a") as archive:
+        archive.writestr("source.json", source)
+    shutil.copy(raw / "004000_matrices.npz", tmp_path / "raw" / "006000_matrices.npz")
+    folders = convert_measured(tmp_path / "raw", tmp_path / "sets", times=True)
+    assert len(folders.remarks) == 1, "the run without a file of times"
+    table = run_list(folders.folders)
+    assert table["off"].to_list() == ["", "", "", "Nmu"]
+    assert table["live_time_share"].drop_nulls().sum() == pytest.approx(1.0)
+    assert table["live_time_share"][3] is None
+    assert table["events"].sum() == sum(len(Dataset.open(f, labels=False)) for f in folders.folders)
+    assert write_run_list(folders.folders, tmp_path / "runs.csv").height == 4
+    assert pl.read_csv(tmp_path / "runs.csv").height == 4
+    assert measured_folders(tmp_path / "sets") == folders.folders
+
+
+class Hostile:
+    """Would run a command if its pickle were loaded."""
+
+    def __reduce__(self) -> Any:
+        return os.system, ("touch executed",)
+
+
+def times_file(path: Path, table: np.ndarray) -> Path:
+    """Write a third archive of any content."""
+    np.savez(path, extra_features=table)
+    return path
+
+
+def test_times_never_execute_a_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = np.zeros((4, 9), dtype=object)
+    table[:, 8] = [datetime(2001, 2, 3, 4, 5, k, tzinfo=UTC) for k in range(4)]
+    start = datetime(2001, 2, 3, 4, 5, tzinfo=UTC).timestamp()
+    assert read_times(times_file(tmp_path / "good.npz", table), 4).tolist() == [start + k for k in range(4)]
+    with pytest.raises(InputError, match=r"shape \(4, 9\), expected \(5, 9 or more\)"):
+        read_times(tmp_path / "good.npz", 5)
+    for spoiled, message in ((Hostile(), r"names (posix|nt)\.system"), (3.0, r"row 2, column 8 holds no date")):
+        bad = table.copy()
+        bad[2, 8] = spoiled
+        with pytest.raises(InputError, match=message):
+            read_times(times_file(tmp_path / "bad.npz", bad), 4)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    "program", [b"", b"\x80\x04.", b"\x80\x04]" * 50 + b".", pickle.dumps({"a": 1}), b"cos\nsystem\n(S'ls'\ntR."]
+)
+def test_damaged_times_are_one_line(program: bytes, tmp_path: Path) -> None:
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": "|O", "fortran_order": False, "shape": (2, 9)})
+    with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
+        archive.writestr("extra_features.npy", head.getvalue() + program)
+    with pytest.raises(InputError, match=r"t\.npz") as error:
+        read_times(tmp_path / "t.npz", 2)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"<html>sign in</html>",
+        b"not xml",
+        b'<!DOCTYPE a [<!ENTITY b "c">]><ListBucketResult/>',
+        b"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>0</NextContinuationToken></ListBucketResult>",
+    ],
+)
+def test_a_list_that_is_none_is_refused(bucket: Bucket, page: bytes) -> None:
+    bucket.page = page
+    with pytest.raises(InputError, match=r"no list of files|does not end"):
+        listed(bucket.url)
+
+
+def test_runs_can_be_named_and_a_login_page_is_no_archive(bucket: Bucket, raw: Path, tmp_path: Path) -> None:
+    assert download_measured(tmp_path, runs=["004010"], base_url=bucket.url) == ["004010"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["004010_features.npz", "004010_matrices.npz"]
+    with pytest.raises(InputError, match=r"004011_matrices\.npz: the server answers 404"):
+        download_measured(tmp_path, runs=["004011"], base_url=bucket.url)
+    (raw / "009990_matrices.npz").write_text("<html>sign in</html>")
+    with pytest.raises(InputError, match="no NPZ archive"):
+        download_measured(tmp_path, runs=["009990"], base_url=bucket.url, attempts=1)
+    (raw / "009990_matrices.npz").unlink()
+    with pytest.raises(InputError, match="cannot be the name"):
+        download_measured(tmp_path, runs=["../x"], base_url=bucket.url)
+
+
+def test_truth_is_apart(raw: Path) -> None:
+    with zipfile.ZipFile(raw / "004000_features.npz") as archive:
+        assert set(archive.namelist()) == {"source.json", "features.npy"}
+        told = json.loads(archive.read("source.json"))
+    assert not {"dead_cells", "deposit_scale", "thrown"} & set(told)
+    exposure = json.loads((raw / "exposure.json").read_text())
+    assert exposure["live_time_s"] == pytest.approx(3 * 0.15 * 3600)
+    assert set(SCALAR_NAMES) <= {"E", "Ze", "Az", "Ne", "Nmu"}
