@@ -18,7 +18,7 @@ import numpy as np
 
 from showers import cuts
 from showers.archives.convert import RANGES
-from showers.archives.measured_summary import Summary
+from showers.archives.measured_summary import RunSummary
 from showers.archives.measured_times import TIME_COLUMN as TIME_COLUMN
 from showers.archives.measured_times import TIMES_KIND as TIMES_KIND
 from showers.archives.measured_times import read_times
@@ -204,7 +204,7 @@ def _source(run: _Opened, protocol: str, times: bool) -> dict[str, Any]:
         **(run.source or {}),
         "generator": MEASUREMENT,
         "simulated": run.source is not None,
-        "code": code_version(),
+        "code": measured_code_version(),
         "raw": run.digest,
         "task": "measured",
         "run": run.name,
@@ -216,7 +216,7 @@ def _source(run: _Opened, protocol: str, times: bool) -> dict[str, Any]:
 
 
 @cache
-def code_version() -> str:
+def measured_code_version() -> str:
     """Return a hash of the code that this conversion consists of."""
     here = Path(__file__).parent
     return source_hash([*sorted(here.glob("measured*.py")), here / "raw.py", here.parent / "cuts.py"], ("numpy",))
@@ -255,7 +255,7 @@ def _write(folder: Path, run: _Opened, source: dict[str, Any], seconds: np.ndarr
     if seconds is not None:
         extras[Path(TIMES_FILE).stem], values[Path(TIMES_FILE).stem] = np.float64, seconds
     scalars = features[:, [COLUMNS.index(name) for name in SCALAR_NAMES]]
-    summary = Summary(run.name)
+    summary = RunSummary(run.name)
     written = dict(source)
     with write_dataset(
         folder, run.n_events, None, source=written, extras=extras, scalar_type=np.float16 if float16 else np.float32

@@ -23,7 +23,7 @@ OFF_SIGMAS = 5.0
 
 
 @dataclass
-class Summary:
+class RunSummary:
     """Sums over a run's events, filled block by block."""
 
     run: str

@@ -58,7 +58,7 @@ def read_times(path: Path, n_events: int) -> np.ndarray:
             raise InputError(f"{path}: it names {error}, which is neither an array nor a date: not read") from None
         except Exception as error:  # what a damaged or hostile program of a pickle can raise is not bounded
             raise InputError(f"{path} is damaged: {type(error).__name__}") from None
-    if not isinstance(found, _Array) or found.shape != shape or len(found.values) != shape[0] * shape[1]:
+    if not isinstance(found, _ObjectArray) or found.shape != shape or len(found.values) != shape[0] * shape[1]:
         raise InputError(f"{path} does not hold an array of objects")
     return _seconds(path, found.values[TIME_COLUMN :: shape[1]])
 
@@ -93,7 +93,7 @@ class _Foreign(Exception):
     """A name that is not admitted."""
 
 
-class _Array:
+class _ObjectArray:
     """Stands for a NumPy array of objects."""
 
     __slots__ = ("shape", "values")
@@ -142,9 +142,9 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return the stand-in of an admitted name."""
         if module in _NUMPY and name == "_reconstruct":
-            return _Admitted(lambda *_: _Array())
+            return _Admitted(lambda *_: _ObjectArray())
         if (module, name) == ("numpy", "ndarray"):
-            return _Admitted(lambda *_: _Array())
+            return _Admitted(lambda *_: _ObjectArray())
         if (module, name) == ("numpy", "dtype"):
             return _Admitted(lambda *_: _Type())
         if (module, name) == ("_codecs", "encode"):  # how old pickles write bytes

@@ -141,7 +141,7 @@ def simulate_block(job: BlockJob, block: int) -> SimulatedEvents:
 
 def observe(
     showers: Showers, group: np.ndarray, job: BlockJob, rng: np.random.Generator, detector: Settings | None = None
-) -> Events:
+) -> SimulatedEvents:
     """Let the array see showers: read out, trigger, reconstruct, select.
 
     Parameters
@@ -159,7 +159,7 @@ def observe(
 
     Returns
     -------
-    Events
+    SimulatedEvents
         What triggered, was reconstructed and passed the job's cuts.
     """
     n = len(group)

@@ -31,11 +31,11 @@ from showers.execution.progress import Bars, silent
 from showers.kascade import KASCADE
 from showers.schema import COMPOSITION, SOURCE_FILE, InputError
 from showers.simulation.arrival import arrival_times
-from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, Events, observe
+from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, SimulatedEvents, observe
 from showers.simulation.cascade import develop
 from showers.simulation.measured_sky import Sky, Thrower, load_sky
 from showers.simulation.raw import open_archive
-from showers.simulation.run import code_version
+from showers.simulation.run import simulation_code_version
 from showers.simulation.settings import Settings, load_settings
 from showers.storage.files import atomic_path, write_json
 from showers.storage.npy import told_when_full
@@ -48,7 +48,7 @@ STREAM = 2
 
 
 @dataclass(frozen=True)
-class Run:
+class RunConditions:
     """What one run of the experiment was like."""
 
     name: str
@@ -112,7 +112,7 @@ def simulate_measured(
     settings, out = load_settings(sky.world), Path(out)
     source = {
         "generator": SIMULATION,
-        "code": code_version(),
+        "code": simulation_code_version(),
         "task": "measured",
         "seed": seed,
         "sky": sky.digest(),
@@ -146,7 +146,7 @@ def run_name(number: int) -> str:
     return f"{FIRST_RUN + 10 * (number // 2) + number % 2:06d}"
 
 
-def the_run(sky: Sky, settings: Settings, seed: int, number: int) -> Run:
+def the_run(sky: Sky, settings: Settings, seed: int, number: int) -> RunConditions:
     """Decide what one run is like: how many primaries, which stations are dead, at which scale deposits are read."""
     rng = np.random.default_rng(np.random.SeedSequence((seed, STREAM, number)))
     live_time_s = 3600.0 * sky.live_time_h
@@ -158,7 +158,7 @@ def the_run(sky: Sky, settings: Settings, seed: int, number: int) -> Run:
     d = settings.detector
     names = ("electron_mev", "muon_mev", "punch_mev")
     start = sky.start if sky.start.tzinfo else sky.start.replace(tzinfo=UTC)
-    return Run(
+    return RunConditions(
         name=run_name(number),
         number=number,
         live_time_s=live_time_s,
@@ -201,7 +201,7 @@ def _is_made(out: Path, name: str, source: dict[str, Any], overwrite: bool) -> b
     return not overwrite and len(present) == len(files) and (out / TRUTH_FOLDER / f"{name}.parquet").exists()
 
 
-def _write_run(out: Path, run: Run, sky: Sky, seed: int, source: dict[str, Any], workers: int | None) -> None:
+def _write_run(out: Path, run: RunConditions, sky: Sky, seed: int, source: dict[str, Any], workers: int | None) -> None:
     """Write the archives of a run; their number of events is known only when all are simulated."""
     job = BlockJob(COMPOSITION, "test", seed, sky.model, sky.cuts, load_settings(sky.world), array=run.array)
     with told_when_full(out / run.name), ExitStack() as opened:
@@ -232,7 +232,7 @@ def _write_run(out: Path, run: Run, sky: Sky, seed: int, source: dict[str, Any],
         _write_times(archive_path(out, run.name, TIMES_KIND), run, seconds, source)
 
 
-def _write_conditions(out: Path, run: Run) -> None:
+def _write_conditions(out: Path, run: RunConditions) -> None:
     content = {
         "thrown": run.thrown,
         "live_time_s": run.live_time_s,
@@ -243,11 +243,11 @@ def _write_conditions(out: Path, run: Run) -> None:
     write_json(out / TRUTH_FOLDER / f"{run.name}.json", content)
 
 
-def _events(run: Run, sky: Sky, job: BlockJob, seed: int, workers: int | None) -> Iterator[Events]:
+def _events(run: RunConditions, sky: Sky, job: BlockJob, seed: int, workers: int | None) -> Iterator[SimulatedEvents]:
     """Yield a run's accepted events block by block; at most two blocks per thread are in memory."""
     thrower, threads = Thrower(sky), workers or joblib.cpu_count()
 
-    def simulated(block: int) -> Events:
+    def simulated(block: int) -> SimulatedEvents:
         rng = np.random.default_rng(np.random.SeedSequence((seed, STREAM, run.number, block, 0)))
         n = min(PRIMARIES_PER_BLOCK, run.thrown - block * PRIMARIES_PER_BLOCK)
         showers = develop(thrower.throw(n, rng), job.settings, rng)
@@ -269,7 +269,7 @@ def _events(run: Run, sky: Sky, job: BlockJob, seed: int, workers: int | None) -
                 future.cancel()
 
 
-def columns(events: Events) -> np.ndarray:
+def columns(events: SimulatedEvents) -> np.ndarray:
     """Return (n, 8): E, Xc, Yc, Ze, Az, Ne, Nmu, Age as reconstructed."""
     e = events.event
     found = {
@@ -285,7 +285,7 @@ def columns(events: Events) -> np.ndarray:
     return np.column_stack([found[name] for name in COLUMNS])
 
 
-def _write_times(path: Path, run: Run, seconds: np.ndarray, source: dict[str, Any]) -> None:
+def _write_times(path: Path, run: RunConditions, seconds: np.ndarray, source: dict[str, Any]) -> None:
     """Write the third archive as the public one is: an object array, which NumPy stores as a pickle.
 
     It is written for its form only; the reader (:mod:`showers.archives.measured_times`) does not execute it.

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from showers.schema import COMPOSITION, InputError
-from showers.simulation.settings import NotNegative, Positive, Section, Share
+from showers.simulation.settings import NotNegative, Positive, SettingsSection, Share
 from showers.simulation.spectrum import MASSES, PHOTON, Primaries, model_shares, throw_cores
 from showers.storage.files import kind_of
 
@@ -32,7 +32,7 @@ TABLE_STEP = 0.0005
 MAX_SKY_BYTES = 1 << 20
 
 
-class Group(Section):
+class GroupFlux(SettingsSection):
     """Flux of one mass group; what is left out follows from the whole sky's values."""
 
     abundance: NotNegative | None = Field(default=None, description="share of the nuclei's flux at 1 PeV")
@@ -42,7 +42,7 @@ class Group(Section):
     sharpness: Positive | None = Field(default=None, description="how sharp the knee is")
 
 
-class Sky(Section):
+class Sky(SettingsSection):
     """Everything that a simulated measurement depends on, but for its seed."""
 
     runs: int = Field(default=2, ge=1, le=100_000, description="number of runs")
@@ -59,7 +59,7 @@ class Sky(Section):
     index_above: Positive = Field(default=3.1, description="spectral index above it")
     knee_pev: Positive = Field(default=4.4, description="energy of the protons' knee, PeV; others' times charge")
     sharpness: Positive = Field(default=10.0, description="how sharp the knees are")
-    groups: dict[Annotated[str, Field(pattern=f"^({'|'.join(CHARGES)})$")], Group] = Field(
+    groups: dict[Annotated[str, Field(pattern=f"^({'|'.join(CHARGES)})$")], GroupFlux] = Field(
         default={}, description="what is different for a group"
     )
     photon_fraction: Share = Field(default=0.0, description="photons per nucleus at the same energy")
@@ -82,12 +82,12 @@ class Sky(Section):
     @cached_property
     def abundances(self) -> np.ndarray:
         """(5,) shares of the groups at 1 PeV, as given (they need not sum to 1)."""
-        groups = {name: self.groups.get(name, Group()) for name in CHARGES}
+        groups = {name: self.groups.get(name, GroupFlux()) for name in CHARGES}
         return np.array([ABUNDANCES[name] if g.abundance is None else g.abundance for name, g in groups.items()])
 
     def knees_pev(self) -> np.ndarray:
         """Return the energies of the groups' knees, (5,) PeV."""
-        own = [self.groups.get(name, Group()).knee_pev for name in CHARGES]
+        own = [self.groups.get(name, GroupFlux()).knee_pev for name in CHARGES]
         return np.array(
             [z * self.knee_pev if mine is None else mine for z, mine in zip(CHARGES.values(), own, strict=True)]
         )
@@ -103,7 +103,7 @@ class Sky(Section):
         rows = []
         lg_pev = np.asarray(lg_energy, dtype=np.float64) - PEV_LG_EV
         for k, (name, knee) in enumerate(zip(CHARGES, self.knees_pev(), strict=True)):
-            own = self.groups.get(name, Group())
+            own = self.groups.get(name, GroupFlux())
             index = own.index or self.index
             bend, sharp = (own.index_above or self.index_above) - index, own.sharpness or self.sharpness
             softened = np.logaddexp(0.0, sharp * math.log(10.0) * (lg_pev - math.log10(knee))) / sharp
