@@ -21,12 +21,13 @@ from features.source import feature_code_version
 from models.isolated import learners_of
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import Bars, silent
-from showers.schema import GAMMA, TASKS, InputError, Task
+from showers.schema import TASKS, InputError, Task
 from showers.storage.checksums import Seal
 from stacking.decide.gamma_scores import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from stacking.events import Events, ShowerEvents
 from stacking.predict.chain import Chain, Predictions
-from stacking.predict.saving import SCORES_FILE, load_chain
+from stacking.predict.saving import load_chain
+from stacking.procedures.gamma import SCORES_FILE
 from stacking.run.provenance import stacking_code_version
 from stacking.run.sealing import learner_folder, open_sealed, required_names
 from stacking.tasks.oof import predict
@@ -137,7 +138,7 @@ class Bundle:
         InputError
             If this is no gamma run, or an efficiency is outside (0, 1].
         """
-        if self.task.name != GAMMA.name:
+        if f"meta/{SCORES_FILE}" not in self.sealed.files:
             raise InputError(f"{self.run} has no thresholds: it was trained for {self.task.name}")
         with np.load(self.sealed.path(f"meta/{SCORES_FILE}"), allow_pickle=False) as stored:
             return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios)

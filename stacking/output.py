@@ -11,6 +11,7 @@ from showers.schema import TASKS, Task
 from showers.storage.targets import check_target
 from stacking.bundle import load
 from stacking.predict.chain import Predictions
+from stacking.procedure_registry import procedure_of
 from stacking.run.folder import write_predictions
 from stacking.table import predict_table_to_file, probabilities, write_table
 
@@ -57,10 +58,6 @@ def event_table(predictions: Predictions, task: Task) -> pl.DataFrame:
     Columns: event, ``p_<class>``, the decided class (composition) or the score (gamma), hashes of run and events.
     """
     frame = probabilities(predictions.log_proba, task.classes).rename({"row": "event"})
-    if predictions.scores is not None:
-        frame = frame.drop("predicted").with_columns(pl.Series("gamma_score", predictions.scores))
-    else:
-        decided = pl.Series("predicted", [task.classes[k] for k in predictions.labels], dtype=pl.String)
-        frame = frame.with_columns(decided)
+    frame = frame.drop("predicted").with_columns(procedure_of(task).columns(predictions.arrays, task))
     origin = {"config_hash": predictions.config_hash, "test_fingerprint": predictions.test_fingerprint}
     return frame.with_columns(pl.lit(value).alias(name) for name, value in origin.items())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stacking.combine.control import SingleFits, mean_and_error, standard_error
-from stacking.combine.judges import GammaJudge, Judge
+from stacking.combine.judges import Judge
 from stacking.combine.softmax import log_loss_per_event
 
 
@@ -58,7 +58,7 @@ def decide_gate(
     labels
         (N,) class numbers.
     judge
-        For gamma sets its ln survival has a veto: the stack must not be worse there by more than an error.
+        One with a veto (the ln survival of gamma sets) closes the gate if the stack is worse by it beyond an error.
     groups
         (N,) or None: events of one group are one observation in the error.
     single
@@ -81,7 +81,7 @@ def decide_gate(
     elif gain <= error:
         shipped = False
         reason = f"the stack gains {gain:.5f} ± {error:.5f} nats over {best}: not more than its error"
-    elif isinstance(judge, GammaJudge) and worse > judge_error:
+    elif judge.veto and worse > judge_error:
         shipped = False
         reason = f"the stack's ln survival is worse than that of {best} by {worse:.3f} ± {judge_error:.3f}"
     else:

@@ -7,16 +7,23 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from scoring.composition import confusion_matrix, expected_fraction_error
+from scoring.gamma import GAMMA, HADRON
 from scoring.paired import paired_log_loss
-from showers.schema import COMPOSITION, GAMMA, Task
 from stacking.combine.softmax import log_loss_per_event
 from stacking.decide.gamma_scores import gamma_scores, mean_log_survival, paired_log_survival
+
+HADRON_WEIGHT = 7.0
+"""Weight of hadrons near the operating point in the fit of gamma meta-learners."""
+NEAR_EFFICIENCY = 0.90
+"""Hadrons above the threshold that keeps this share of the gammas are near the operating point."""
 
 
 class Judge(ABC):
     """Orders sets of log-probabilities of the same labelled events; lower is better."""
 
     name: str
+    veto: bool = False
+    """Whether the stack must not be worse by this loss than its best learner, beyond the error, to ship."""
 
     @abstractmethod
     def loss(self, log_proba: np.ndarray, labels: np.ndarray) -> float:
@@ -29,6 +36,16 @@ class Judge(ABC):
     def metric(self, log_proba: np.ndarray, labels: np.ndarray) -> float:
         """Return the real metric, or what stands for it: what greedy selection minimises."""
         return self.loss(log_proba, labels)
+
+    def weights(self, log_proba: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
+        """Return the weights (N,) of events in fits of meta-learners, None for one each.
+
+        Parameters
+        ----------
+        log_proba
+            (L, N, C) of the learners.
+        """
+        return None
 
 
 class LogLossJudge(Judge):
@@ -61,6 +78,7 @@ class GammaJudge(Judge):
     """Mean ln of the hadron survival at gamma efficiencies 65..85 %."""
 
     name = "mean_log_survival"
+    veto = True
 
     def loss(self, log_proba: np.ndarray, labels: np.ndarray) -> float:
         """Return the mean ln survival."""
@@ -70,9 +88,8 @@ class GammaJudge(Judge):
         """Return the difference and its bootstrap standard error."""
         return paired_log_survival(labels, gamma_scores(a), gamma_scores(b))
 
-
-def judge_for(task: Task) -> Judge:
-    """Return the judge of a task."""
-    if task.name == GAMMA.name:
-        return GammaJudge()
-    return CompositionJudge() if task.name == COMPOSITION.name else LogLossJudge()
+    def weights(self, log_proba: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Let hadrons near the operating point count several times."""
+        score = gamma_scores(log_proba.mean(axis=0))
+        threshold = np.quantile(score[labels == GAMMA], 1 - NEAR_EFFICIENCY)
+        return np.where((labels == HADRON) & (score >= threshold), HADRON_WEIGHT, 1.0)

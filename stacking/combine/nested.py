@@ -16,17 +16,12 @@ from threadpoolctl import threadpool_limits
 
 from showers.execution.processes import in_processes
 from showers.execution.progress import Progress
-from stacking.combine.judges import GammaJudge, Judge, LogLossJudge
+from stacking.combine.judges import Judge, LogLossJudge
 from stacking.combine.meta import MetaLearner, StackInputs
 from stacking.combine.meta_registry import META_LEARNERS
-from stacking.decide.gamma_scores import gamma_scores
 
 MAX_META_FOLDS = 5
 """More learner folds are merged: meta-learners have few parameters, and the fits grow with the square."""
-HADRON_WEIGHT = 7.0
-"""Weight of hadrons near the operating point in the fit of gamma meta-learners."""
-NEAR_EFFICIENCY = 0.90
-"""Hadrons above the threshold that keeps this share of the gammas are near the operating point."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +39,11 @@ class Stacked:
     """Judge's loss of each meta-learner's cross-validated predictions."""
 
 
-def event_weights(inputs: StackInputs, judge: Judge) -> np.ndarray | None:
-    """Return fit weights (N,): for gamma sets, hadrons near the operating point count several times."""
-    if not isinstance(judge, GammaJudge):
-        return None
-    score = gamma_scores(inputs.log_proba.mean(axis=0))
-    threshold = np.quantile(score[inputs.labels == 0], 1 - NEAR_EFFICIENCY)
-    return np.where((inputs.labels == 1) & (score >= threshold), HADRON_WEIGHT, 1.0)
-
-
 def fit_meta(name: str, inputs: StackInputs, judge: Judge, use: np.ndarray) -> MetaLearner:
     """Fit one meta-learner on the events that ``use`` (N,) bool names."""
     part = inputs.take(use)
     meta = META_LEARNERS[name](inputs.learners)
-    meta.fit(replace(part, weights=event_weights(part, judge)), judge)
+    meta.fit(replace(part, weights=judge.weights(part.log_proba, part.labels)), judge)
     return meta
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from models.posterior import log_softmax
-from showers.schema import GAMMA, Task
+from showers.schema import Task
 from stacking.combine.calibration import Calibrator
 from stacking.combine.meta import MetaLearner
-from stacking.decide.decision import Rule
-from stacking.decide.gamma_scores import gamma_scores
+from stacking.procedure import Procedure, SavedRule
+from stacking.procedure_registry import procedure_of
 
 PIECE_EVENTS = 100_000
 """Events taken through the chain at once: bounds the memory of a prediction."""
@@ -29,10 +29,8 @@ class Predictions:
 
     log_proba: np.ndarray
     """(N, C) float64 log-posteriors of what ships: the stack, or the best learner where the gate is closed."""
-    labels: np.ndarray
-    """(N,) int8 hard labels by the decision rule (gamma and tables: the most probable class)."""
-    scores: np.ndarray | None
-    """(N,) float64 gamma scores, higher = more gamma-like; None for other tasks."""
+    arrays: Mapping[str, np.ndarray]
+    """What ``predictions.npz`` holds of the task: (N,) ``predictions``, ``gamma_scores``..., first what is scored."""
     config_hash: str
     test_fingerprint: str | None
     """Of the events, so that nobody judges the predictions by others; None where they have none."""
@@ -40,6 +38,17 @@ class Predictions:
     """Per learner, ``average`` and ``stack``: (N, C) log-probabilities, as far as they were needed."""
     remarks: tuple[str, ...] = ()
     """What whoever uses them should know."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(N,) int8 hard labels: by the decision rule where the task has one, else the most probable class."""
+        decided = self.arrays.get("predictions")
+        return np.argmax(self.log_proba, axis=1).astype(np.int8) if decided is None else decided
+
+    @property
+    def scores(self) -> np.ndarray | None:
+        """(N,) float64 gamma scores, higher = more gamma-like; None for other tasks."""
+        return self.arrays.get("gamma_scores")
 
 
 def average_of(log_proba: np.ndarray) -> np.ndarray:
@@ -81,8 +90,8 @@ class Chain:
     calibrators: Mapping[str, Calibrator]
     """Per learner, ``average`` and ``stack``: fitted on the average of fits, after the combination."""
     meta: MetaLearner
-    rules: Mapping[str, Rule]
-    """Decision rules per learner, ``average`` and ``stack``; empty for gamma and tables."""
+    rules: Mapping[str, SavedRule]
+    """What decisions have learned, per learner, ``average`` and ``stack``; empty where there is nothing to learn."""
     shipped: str
     """``stack`` or the name of the learner that ships instead."""
     config_hash: str
@@ -110,17 +119,18 @@ class Chain:
         averages = {name: average_of(z) for name, z in fits.items()}
         return {name: self.calibrators[name](z) for name, z in combined(averages, self.meta, context).items()}
 
-    def decide(self, name: str, log_proba: np.ndarray) -> np.ndarray:
-        """Return (N,) int8 hard labels of the named system."""
-        rule = self.rules.get(name)
-        return (rule(log_proba) if rule else np.argmax(log_proba, axis=1)).astype(np.int8)
+    @property
+    def procedure(self) -> Procedure:
+        """How the task is decided."""
+        return procedure_of(self.task)
 
-    def predictions(self, posteriors: Mapping[str, np.ndarray], test_fingerprint: str | None) -> Predictions:
+    def predictions(
+        self, posteriors: Mapping[str, np.ndarray], context: np.ndarray | None, test_fingerprint: str | None
+    ) -> Predictions:
         """Return what ships."""
         log_proba = posteriors[self.shipped]
-        scores = gamma_scores(log_proba) if self.task.name == GAMMA.name else None
-        labels = self.decide(self.shipped, log_proba)
-        return Predictions(log_proba, labels, scores, self.config_hash, test_fingerprint, posteriors)
+        arrays = self.procedure.arrays(self.rules.get(self.shipped), log_proba, context)
+        return Predictions(log_proba, arrays, self.config_hash, test_fingerprint, posteriors)
 
     def finish(
         self, fits: Mapping[str, np.ndarray], context: np.ndarray | None, test_fingerprint: str | None
@@ -137,4 +147,4 @@ class Chain:
                 part = {name: z[:, piece] for name, z in fits.items()}
                 pieces.append(self.posteriors(part, None if context is None else context[piece]))
         joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]} if pieces else {}
-        return self.predictions(joined, test_fingerprint)
+        return self.predictions(joined, context, test_fingerprint)

@@ -11,14 +11,12 @@ from showers.storage.checksums import Seal
 from showers.storage.files import read_json, write_json
 from stacking.combine.calibration import Calibrator
 from stacking.combine.meta_registry import meta_from_json, meta_to_json
-from stacking.decide.decision import Rule
 from stacking.predict.chain import Chain
+from stacking.procedure_registry import procedure_of
 
 CALIBRATION_FILE = "calibration.json"
 META_FILE = "stack.json"
 DECISION_FILE = "decision.json"
-SCORES_FILE = "held_out_scores.npz"
-"""Gamma runs: labels and scores of the events that what ships is judged on."""
 
 
 def save_chain(run: Path, chain: Chain) -> None:
@@ -36,11 +34,12 @@ def load_chain(sealed: Seal, manifest: Mapping[str, Any]) -> Chain:
     calibrators = read_json(sealed.path(f"meta/{CALIBRATION_FILE}"))
     rules = read_json(sealed.path(f"meta/{DECISION_FILE}"))
     name = str(manifest["task"])
+    task = TASKS[name] if name in TASKS else Task(name, tuple(manifest["classes"]))
     return Chain(
-        task=TASKS[name] if name in TASKS else Task(name, tuple(manifest["classes"])),
+        task=task,
         calibrators={name: Calibrator.from_json(one) for name, one in calibrators.items()},
         meta=meta_from_json(stack),
-        rules={name: Rule.from_json(rule) for name, rule in rules.items()},
+        rules={name: procedure_of(task).rule_from_json(rule) for name, rule in rules.items()},
         shipped=str(stack["shipped"]),
         n_fits=int(stack["n_fits"]),
         config_hash=str(manifest["config_hash"]),

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from showers.schema import GAMMA, InputError
+from showers.schema import InputError
 from showers.storage.files import atomic_path, read_json, remove_all_leftovers, write_json, write_npz
 from showers.storage.locks import LOCK_FILE, locked
-from stacking.decide.gamma_scores import gamma_scores
 from stacking.predict.chain import Chain, Predictions
 
 MANIFEST_FILE = "manifest.json"
@@ -77,26 +76,18 @@ def write_out_of_fold(file: Path, log_proba: np.ndarray, folds: np.ndarray, clas
         frame.write_parquet(temporary)
 
 
-def write_test_posteriors(run: Path, chain: Chain, posteriors: Mapping[str, np.ndarray]) -> None:
+def write_test_posteriors(
+    run: Path, chain: Chain, posteriors: Mapping[str, np.ndarray], context: np.ndarray | None
+) -> None:
     """Write ``test/<name>.npz`` of every learner, the average and the stack."""
     for name, log_proba in posteriors.items():
-        arrays = {"log_proba": log_proba}
-        if chain.task.name == GAMMA.name:
-            arrays["scores"] = gamma_scores(log_proba)
-        else:
-            arrays["argmax"] = np.argmax(log_proba, axis=1).astype(np.int8)
-            arrays["decided"] = chain.decide(name, log_proba)
-        write_npz(run / "test" / f"{name}.npz", **arrays)
+        decided = chain.procedure.test_arrays(chain.rules.get(name), log_proba, context)
+        write_npz(run / "test" / f"{name}.npz", log_proba=log_proba, **decided)
 
 
 def write_predictions(file: Path, predictions: Predictions) -> None:
     """Write ``predictions.npz``: what the scorer and the public benchmark read, with posteriors and origin."""
-    arrays: dict[str, np.ndarray] = {}
-    if predictions.scores is not None:
-        arrays["gamma_scores"] = predictions.scores
-    else:
-        arrays["predictions"] = predictions.labels
-    arrays["log_proba"] = predictions.log_proba
+    arrays = {**predictions.arrays, "log_proba": predictions.log_proba}
     arrays["config_hash"] = np.array(predictions.config_hash)
     if predictions.test_fingerprint is not None:
         arrays["test_fingerprint"] = np.array(predictions.test_fingerprint)

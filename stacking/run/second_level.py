@@ -8,26 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from showers.execution.progress import Bars, Progress
-from showers.schema import COMPOSITION, GAMMA
-from showers.storage.files import write_npz
+from showers.execution.progress import Bars
 from stacking.combine.calibration import Calibrator, reliability
-from stacking.combine.gate import Gate, decide_gate
-from stacking.combine.judges import Judge, judge_for
+from stacking.combine.gate import decide_gate
+from stacking.combine.judges import Judge
 from stacking.combine.meta import StackInputs
 from stacking.combine.nested import Stacked, choose_and_fit
 from stacking.combine.softmax import log_loss_per_event
-from stacking.decide.decision import RULES, Rule, choose_rule
-from stacking.decide.gamma_scores import gamma_scores, threshold_table
-from stacking.decide.response import write_response
 from stacking.predict.chain import Chain, Predictions, average_of
-from stacking.predict.saving import SCORES_FILE, save_chain
+from stacking.predict.saving import save_chain
+from stacking.procedure import HeldOut
+from stacking.procedure_registry import procedure_of
 from stacking.run.first_level import Level
 from stacking.run.folder import PREDICTIONS_FILE, write_out_of_fold, write_predictions, write_test_posteriors
 from stacking.run.job import Folds, Job
 from stacking.run.judged import Judged, judged
 from stacking.tasks.finished import test_log_proba
-from stacking.tasks.folds import LG_ENERGY_EDGES
 from stacking.tasks.resources import Cost, measured
 
 
@@ -43,7 +39,8 @@ class Outcome:
 
 def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bars: Bars) -> Outcome:
     """Choose and fit the meta-learner, calibrate, pass the gate, decide, predict the test events, write all files."""
-    judge, costs = judge_for(job.task), []
+    procedure, costs = procedure_of(job.task), []
+    judge = procedure.judge
     inputs = _inputs(job, folds, level)
     with measured("meta-learner") as cost, bars("choosing the meta-learner", "fits") as progress:
         stacked = choose_and_fit(job.config.meta_names, inputs, judge, workers=job.workers, progress=progress)
@@ -59,9 +56,9 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
     with measured("gate and decision") as cost, bars("decision", "systems") as progress:
         by_learner = {name: systems[name] for name in level.names}
         gate = decide_gate(systems["stack"], by_learner, sample.labels, judge, sample.groups, sample.single)
-        decision, rules = _decide(job, sample, systems, gate, progress)
+        shipped = "stack" if gate.shipped else gate.best_learner
+        decision, rules = procedure.decide(_held_out(job, sample, systems, shipped), job.config.run, progress)
     costs.append(cost)
-    shipped = "stack" if gate.shipped else gate.best_learner
     n_fits = job.config.n_folds * job.config.repeats
     chain = Chain(job.task, calibrators, stacked.meta, rules, shipped, config_hash, n_fits)
     save_chain(job.config.run, chain)
@@ -99,32 +96,11 @@ def _fits_judged(sample: Judged, n_fits: int, folds: Folds) -> int:
     return n_fits if sample.single is not None else len(folds.partitions)
 
 
-def _decide(
-    job: Job, sample: Judged, systems: Mapping[str, np.ndarray], gate: Gate, progress: Progress
-) -> tuple[dict[str, Any], dict[str, Rule]]:
-    """Return the manifest's entry and, for composition, every system's decision rule of the chosen kind."""
-    shipped = systems["stack" if gate.shipped else gate.best_learner]
-    if job.task.name == GAMMA.name:
-        scores = gamma_scores(shipped)
-        write_npz(job.config.run / "meta" / SCORES_FILE, labels=sample.labels.astype(np.int8), scores=scores)
-        return {"thresholds": threshold_table(sample.labels, scores)}, {}
-    if job.task.name != COMPOSITION.name:
-        return {"chosen": "argmax"}, {}
-    decision = choose_rule(shipped, sample.labels, sample.folds)
+def _held_out(job: Job, sample: Judged, systems: Mapping[str, np.ndarray], shipped: str) -> HeldOut:
     energy = job.train.energy()
-    write_response(
-        job.config.run,
-        sample.labels,
-        decision.decided,
-        None if energy is None else energy[sample.rows],
-        LG_ENERGY_EDGES,
-        job.task.n_classes,
+    return HeldOut(
+        systems, shipped, sample.labels, sample.folds, energy=None if energy is None else energy[sample.rows]
     )
-    rules: dict[str, Rule] = {}
-    for number, (name, log_proba) in enumerate(systems.items()):
-        rules[name] = decision.rule if log_proba is shipped else RULES[decision.chosen](log_proba)
-        progress(number + 1, len(systems), name)
-    return decision.as_json(), rules
 
 
 def _learner_records(
@@ -180,7 +156,8 @@ def _predict_test(job: Job, chain: Chain) -> Predictions | None:
     if job.test is None:
         return None
     fits = {name: test_log_proba(job.config.run, name, chain.n_fits) for name in chain.meta.learners}
-    predictions = chain.finish(fits, job.test.context(), job.test.events_fingerprint())
-    write_test_posteriors(job.config.run, chain, predictions.by_name)
+    context = job.test.context()
+    predictions = chain.finish(fits, context, job.test.events_fingerprint())
+    write_test_posteriors(job.config.run, chain, predictions.by_name, context)
     write_predictions(job.config.run / PREDICTIONS_FILE, predictions)
     return predictions

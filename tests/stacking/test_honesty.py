@@ -214,6 +214,6 @@ def test_leak_remark_names_the_learner_that_differs_from_the_others() -> None:
 
 
 def test_gamma_task_uses_the_survival_judge() -> None:
-    from stacking.combine.judges import judge_for
+    from stacking.procedure_registry import procedure_of
 
-    assert isinstance(judge_for(GAMMA), GammaJudge)
+    assert isinstance(procedure_of(GAMMA).judge, GammaJudge)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from models.posterior import log_softmax
-from stacking.combine.judges import CompositionJudge, GammaJudge, LogLossJudge
+from stacking.combine.judges import HADRON_WEIGHT, CompositionJudge, GammaJudge, LogLossJudge
 from stacking.combine.meta import StackInputs
 from stacking.combine.meta_registry import META_LEARNERS, meta_from_json, meta_to_json
 from stacking.combine.metas.log_pool import LogPool
-from stacking.combine.nested import HADRON_WEIGHT, choose_and_fit, event_weights
+from stacking.combine.nested import choose_and_fit
 from stacking.combine.softmax import fit_pool, log_loss_per_event
 
 N = 5000
@@ -76,7 +76,7 @@ def test_greedy_selection_serves_the_real_metric() -> None:
 def test_weighted_hadrons_do_not_shift_the_posterior(name: str) -> None:
     train, new = _problem(2, 8000, 2, [0.1, 0.9]), _problem(2, 8000, 3, [0.1, 0.9])
     judge = GammaJudge()
-    weights = event_weights(train, judge)
+    weights = judge.weights(train.log_proba, train.labels)
     assert weights is not None
     assert set(np.unique(weights)) == {1.0, HADRON_WEIGHT}
     assert (weights[train.labels == 0] == 1).all()

@@ -32,7 +32,7 @@ class _Bundle:
 def bundle(monkeypatch: pytest.MonkeyPatch) -> _Bundle:
     """A gamma run in the place of every run."""
     scores = LOG_PROBA[:, 0] - LOG_PROBA[:, 1]
-    made = _Bundle(GAMMA, Predictions(LOG_PROBA, np.array([0, 1, 0], np.int8), scores, "c0ffee", "beef", {}))
+    made = _Bundle(GAMMA, Predictions(LOG_PROBA, {"gamma_scores": scores}, "c0ffee", "beef", {}))
     monkeypatch.setattr(stacking.output, "load", lambda run, trusted: made)
     return made
 
@@ -68,6 +68,8 @@ def test_a_target_that_cannot_be_is_refused_before_work(bundle: _Bundle, tmp_pat
 
 def test_decided_classes_are_named() -> None:
     log_proba = np.log(np.full((2, 5), 0.2))
-    table = event_table(Predictions(log_proba, np.array([4, 2], np.int8), None, "c0ffee", "beef", {}), COMPOSITION)
+    table = event_table(
+        Predictions(log_proba, {"predictions": np.array([4, 2], np.int8)}, "c0ffee", "beef", {}), COMPOSITION
+    )
     assert table["predicted"].to_list() == [COMPOSITION.classes[4], COMPOSITION.classes[2]]
     assert "gamma_score" not in table.columns
