@@ -7,21 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from report.belonging import check_predictions
+from report.registry import report_of
 from report.run import Run
-from report.summary import metric_text, short
+from report.tables import table as drawn_table
+from report.text import difference_text, metric_text
 from scoring import metric_for
 from scoring.composition import energy_bins
-from scoring.gamma import HADRON, hadron_survival, zenith_bins
-from scoring.intervals import McNemar, Paired, mcnemar, paired_accuracy
+from scoring.gamma import zenith_bins
+from scoring.intervals import mcnemar, paired_accuracy
 from scoring.read import read_output
 from scoring.truth import Truth, read_truth
-from showers.schema import COMPOSITION, InputError, Task, task_named
+from showers.schema import InputError, Task, task_named
 
 MIN_EVENTS = 30
 """Bins with fewer events are not compared."""
@@ -35,7 +36,7 @@ class Entry:
     output: np.ndarray
     """Hard labels or scores, (N,)."""
     decided: np.ndarray
-    """(N,) bool, what McNemar's table counts: label right (composition), hadron rejected or gamma kept (gamma)."""
+    """(N,) bool, what McNemar's table counts, as the task's report says."""
 
 
 def compare(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> RenderableType:
@@ -89,38 +90,17 @@ def _entry(run: Path, name: str, truth: Truth, task: Task) -> Entry:
     else:
         output, origin = read_output(Path(run), task, len(truth.labels))
         check_predictions(Path(run), origin, truth.folder)
-    if task.name == COMPOSITION.name:
-        return Entry(name, output, output == truth.labels)
-    kept = output >= hadron_survival(truth.labels, output).threshold
-    return Entry(name, output, kept != (truth.labels == HADRON))
-
-
-def _table(title: str, *heads: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.min_width = len(title)
-    for k, head in enumerate(heads):
-        table.add_column(head, justify="right" if k else "left", no_wrap=True)
-    return table
+    return Entry(name, output, report_of(task).right(truth.labels, output))
 
 
 def _overview(entries: list[Entry], truth: Truth, task: Task) -> Table:
     metric = metric_for(task)
-    table = _table(f"{task.name}, {len(truth.labels):,} test showers, 95 % intervals", "run", metric.name)
+    title = f"{task.name}, {len(truth.labels):,} test showers, 95 % intervals"
+    table = drawn_table(title, "run", metric.name, wide=True)
     for entry in entries:
         value, interval = metric.value(truth.labels, entry.output), metric.interval(truth.labels, entry.output)
-        table.add_row(entry.name, metric_text(value, interval, task))
+        table.add_row(entry.name, metric_text(value, interval, metric))
     return table
-
-
-def difference_text(found: Paired, task: Task) -> str:
-    """Return a difference with its interval."""
-    if task.name == COMPOSITION.name:
-        return f"{found.difference:+.4f} [{found.interval.low:+.4f}, {found.interval.high:+.4f}]"
-    return " ".join([_signed(found.difference), f"[{_signed(found.interval.low)}, {_signed(found.interval.high)}]"])
-
-
-def _signed(value: float) -> str:
-    return ("-" if value < 0 else "+") + short(abs(value))
 
 
 def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableType]:
@@ -129,26 +109,9 @@ def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableTy
     yield Text(f"\n{a.name} against {b.name}", style="bold")
     winner = a.name if found.difference < 0 else b.name
     shown = f"{winner} is better" if found.interval.low > 0 or found.interval.high < 0 else "no difference is shown"
-    yield Text(f"{metric.name}, first minus second: {difference_text(found, task)}, p = {found.p_value:.2g}: {shown}")
-    if task.name == COMPOSITION.name:
-        hits = paired_accuracy(truth.labels, a.output, b.output)
-        yield Text(
-            f"accuracy, first minus second: {100 * hits.difference:+.2f} "
-            f"[{100 * hits.interval.low:+.2f}, {100 * hits.interval.high:+.2f}] %, p = {hits.p_value:.2g}"
-        )
-        yield _mcnemar_table("labels right or wrong", mcnemar(a.decided, b.decided), a.name, b.name)
-    else:
-        for name, label in (("gammas kept at 75 %", 0), ("hadrons rejected at 75 %", HADRON)):
-            mine = truth.labels == label
-            yield _mcnemar_table(name, mcnemar(a.decided[mine], b.decided[mine]), a.name, b.name)
+    yield Text(f"{metric.name}, first minus second: {difference_text(found, metric)}, p = {found.p_value:.2g}: {shown}")
+    yield from report_of(task).pair(truth.labels, (a.name, a.output), (b.name, b.output))
     yield _where(a, b, truth, task)
-
-
-def _mcnemar_table(what: str, found: McNemar, a: str, b: str) -> Table:
-    table = _table(f"McNemar: {what}, p = {found.p_value:.2g}", "", f"{b}: yes", f"{b}: no")
-    table.add_row(f"{a}: yes", f"{found.both:,}", f"{found.only_a:,}")
-    table.add_row(f"{a}: no", f"{found.only_b:,}", f"{found.neither:,}")
-    return table
 
 
 def places(truth: Truth, task: Task) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -163,8 +126,9 @@ def places(truth: Truth, task: Task) -> Iterator[tuple[str, str, np.ndarray]]:
 
 def _where(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
     """Say where they differ: events that only one of the two gets right, and the exact probability of the split."""
-    what = "right label" if task.name == COMPOSITION.name else "right side of its threshold"
-    table = _table(f"where: {what}, only the first / only the second", "", "events", "first", "second", "share, %", "p")
+    what = report_of(task).right_words
+    title = f"where: {what}, only the first / only the second"
+    table = drawn_table(title, "", "events", "first", "second", "share, %", "p", wide=True)
     before = ""
     rows = [(kind, name, mask) for kind, name, mask in places(truth, task) if mask.sum() >= MIN_EVENTS]
     for kind, name, mask in rows:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-from report.page import Section, page
-from report.sections import events, results, run, task
+from report.page import page
+from report.registry import report_of
+from report.sections import events, results, run
 from report.subject import Subject
+from report.task import Part
 from showers.execution.progress import Bars, silent
 from showers.storage.files import atomic_path
 
@@ -48,24 +49,18 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
         progress(len(parts), len(parts))
     kind = "simulated showers" if subject.simulated else f"protocol {subject.dataset.protocol}"
     lead = f'<p class="quiet">run {escape(subject.run.name)}, {escape(subject.task.name)}, {escape(kind)}</p>'
-    title = "Mass composition" if subject.is_composition else "Gamma/hadron separation"
+    title = report_of(subject.task).title
     file = Path(run) / REPORT_FILE
     with atomic_path(file) as temporary:
         temporary.write_text(page(title, lead + results.headline(subject), sections), encoding="utf-8")
     return file
 
 
-def _parts(subject: Subject) -> list[Callable[[Subject], Section | None]]:
-    if subject.is_composition:
-        own: list[Callable[[Subject], Section | None]] = [task.confusion, task.fraction_errors]
-    else:
-        own = [task.survival]
+def _parts(subject: Subject) -> list[Part]:
     return [
         results.plain_words,
         results.learners,
-        *own,
-        task.reliability,
-        task.plane,
+        *report_of(subject.task).sections,
         events.importance,
         events.gallery,
         run.choices,

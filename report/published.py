@@ -38,10 +38,15 @@ class PublishedResult:
     note: str = ""
 
     @property
+    def n_trials(self) -> int | None:
+        """Hadrons behind a survival."""
+        return N_HADRON if self.task == GAMMA.name else None
+
+    @property
     def interval(self) -> Interval:
         """95 % interval from the size of the test set alone."""
-        if self.task == GAMMA.name:
-            return clopper_pearson(round(self.value * N_HADRON), N_HADRON)
+        if self.n_trials:
+            return clopper_pearson(round(self.value * self.n_trials), self.n_trials)
         half = 1.96 * ERROR_OF_FRACTION_ERROR[self.protocol]
         return Interval(self.value - half, self.value + half)
 

@@ -13,9 +13,10 @@ import numpy as np
 from report.belonging import MANIFEST_FILE, PREDICTIONS_FILE, check_events, check_run
 from scoring.read import read_arrays, read_output
 from scoring.truth import Truth, read_truth
-from showers.schema import COMPOSITION, SOURCE_FILE, InputError, Task, task_named
+from showers.schema import SOURCE_FILE, InputError, Task, task_named
 from showers.storage.checksums import Seal
 from showers.storage.files import read_json
+from stacking.procedure_registry import procedure_of
 from stacking.run.sealing import open_sealed
 
 SIMULATOR = "showers.simulation"
@@ -122,16 +123,8 @@ class Run:
             yield from self._answers(name, log_proba)
 
     def _answers(self, name: str, log_proba: np.ndarray) -> Iterator[System]:
-        if self.task.name != COMPOSITION.name:
-            scores = self.array(name, "scores")
-            yield System(name, log_proba, log_proba[:, 0] - log_proba[:, 1] if scores is None else scores, "score")
-            return
-        labels = self.array(name, "argmax")
-        labels = log_proba.argmax(axis=1) if labels is None else labels.astype(np.int64)
-        yield System(name, log_proba, labels, "argmax")
-        decided = self.array(name, "decided")
-        if decided is not None:
-            yield System(name, log_proba, decided.astype(np.int64), "decided")
+        for rule, output in procedure_of(self.task).answers(log_proba, lambda key: self.array(name, key)):
+            yield System(name, log_proba, output, rule)
 
     def truth(self, data: Path) -> Truth:
         """Read the test labels that this run is judged by.

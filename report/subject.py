@@ -11,12 +11,12 @@ import numpy as np
 
 from report.pictures.learners import Point
 from report.run import COMBINED, Run, System, is_simulated
-from scoring import Metric, metric_for
-from scoring.intervals import Paired, paired_log_loss
+from scoring import Metric, metric_for, scoring_of
+from scoring.paired import Paired, paired_mean
 from scoring.score import score_arrays
 from scoring.truth import Truth
 from showers.datasets.dataset import Dataset
-from showers.schema import COMPOSITION, InputError, Task
+from showers.schema import InputError, Task
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,9 @@ class Subject:
         """The number the task is judged by."""
         return metric_for(self.task)
 
-    @property
-    def is_composition(self) -> bool:
-        """Whether hard labels of five classes are judged."""
-        return self.task.name == COMPOSITION.name
+    def losses(self, system: System) -> np.ndarray:
+        """Return the loss (N,) of each event, whose mean tells systems apart more sharply than the metric."""
+        return scoring_of(self.task).losses(self.labels, system.log_proba, system.output)
 
     @property
     def labels(self) -> np.ndarray:
@@ -120,14 +119,11 @@ class Subject:
 
     @cached_property
     def against_shipped(self) -> dict[tuple[str, str], tuple[Paired, Paired]]:
-        """Paired differences to what ships, of metric and log-loss, by system and rule (the same on both sides)."""
+        """Paired differences to what ships, of metric and mean loss, by system and rule (the same on both sides)."""
         found = {}
         for system in self.systems:
             ours = self.system(self.shipped.name, system.rule)
             if system.name != self.shipped.name and ours is not None:
                 metric = self.metric.paired(self.labels, system.output, ours.output)
-                found[system.name, system.rule] = (
-                    metric,
-                    paired_log_loss(self.labels, system.log_proba, ours.log_proba),
-                )
+                found[system.name, system.rule] = (metric, paired_mean(self.losses(system) - self.losses(ours)))
         return found

@@ -23,6 +23,9 @@ class TaskScoring(ABC):
     dtype: ClassVar[Any]
     """NumPy type in which it is stored."""
     metric: ClassVar[Metric]
+    loss_name: ClassVar[str] = "log-loss"
+    """A mean over events beside the metric, in which two systems can be told apart with fewer events."""
+    loss_unit: ClassVar[str] = "nats"
     headline_key: ClassVar[str]
     """Where the metric's value stands in :meth:`metrics`, and its interval below ``intervals``."""
 
@@ -43,6 +46,20 @@ class TaskScoring(ABC):
     def warnings(self, truth: Truth, output: np.ndarray) -> list[str]:
         """Return what whoever reads the metrics should know."""
         return []
+
+    def losses(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> np.ndarray:
+        """Return the loss (N,) of each event: minus the log-probability of the true class.
+
+        Parameters
+        ----------
+        labels
+            (N,) truth.
+        log_proba
+            (N, C) natural logarithms of posteriors.
+        output
+            (N,) what the metric judges.
+        """
+        return np.asarray(-log_proba[np.arange(len(labels)), labels])
 
     def headline(self, metrics: Mapping[str, Any]) -> tuple[float, Interval | None]:
         """Return the value of the metric and, where it was computed, its interval."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -83,6 +83,20 @@ class Procedure(ABC):
     ) -> dict[str, np.ndarray]:
         """Return what ``test/<system>.npz`` holds beside the posteriors."""
         return self.arrays(rule, log_proba, context)
+
+    @abstractmethod
+    def answers(
+        self, log_proba: np.ndarray, stored: Callable[[str], np.ndarray | None]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield what is scored of a system by each of its rules: the rule's name and (N,) values.
+
+        Parameters
+        ----------
+        log_proba
+            (N, C) posteriors of a system.
+        stored
+            Returns one of :meth:`test_arrays` from its file, or None where the file has none of that name.
+        """
 
     @abstractmethod
     def columns(self, arrays: Mapping[str, np.ndarray], task: Task) -> list[pl.Series]:

@@ -6,29 +6,25 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from report.pictures.style import MAP, drawing, new_figure
-from showers.schema import COMPOSITION, Task
 
-MASS_NUMBERS = (1, 4, 12, 28, 56)
-"""Nucleons of proton, helium, carbon, silicon, iron."""
 MIN_EVENTS = 3
 """Cells with fewer events stay empty."""
 
 
-def plane_picture(n_e: np.ndarray, n_mu: np.ndarray, log_proba: np.ndarray, task: Task) -> Figure:
-    """Draw the mean of <ln A> (composition) or of the gamma probability in cells of the lg Ne - lg Nmu plane.
+def plane_picture(
+    n_e: np.ndarray, n_mu: np.ndarray, value: np.ndarray, label: str, limits: tuple[float, float]
+) -> Figure:
+    """Draw the mean of a value in cells of the lg Ne - lg Nmu plane.
 
     Parameters
     ----------
     n_e, n_mu
         (N,) lg of the reconstructed sizes.
-    log_proba
-        (N, C) natural logarithms of posteriors.
+    value
+        (N,) what colours the plane.
+    label, limits
+        Of the colour scale.
     """
-    if task.name == COMPOSITION.name:
-        value = np.exp(log_proba) @ np.log(MASS_NUMBERS)
-        label, limits = "mean posterior ln A (0 proton, 4.03 iron)", (0.0, float(np.log(MASS_NUMBERS[-1])))
-    else:
-        value, label, limits = np.exp(log_proba[:, 0]), "mean posterior probability of a gamma", (0.0, 1.0)
     with drawing():
         figure = new_figure(3.4)
         axes = figure.add_subplot()

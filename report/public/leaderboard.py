@@ -14,14 +14,16 @@ from rich.text import Text
 
 from report.belonging import check_run
 from report.public.origin import origin_of
-from report.published import N_HADRON, PublishedResult, published_for
+from report.published import PublishedResult, published_for
+from report.registry import report_of
 from report.run import Run
 from report.sections.run import duration, totals
-from report.summary import metric_text, short
+from report.text import metric_text, short
+from scoring import metric_for, scoring_of
 from scoring.intervals import Interval
 from scoring.read import Origin
 from scoring.score import metrics_path
-from showers.schema import GAMMA, InputError, task_named
+from showers.schema import InputError, task_named
 from showers.storage.files import read_json
 
 LEGEND = (
@@ -101,7 +103,7 @@ def leaderboard(runs: Sequence[Path], *, data: Path | None = None) -> Renderable
     for task, protocol in keys:
         rows = [row for row in standings if (row.task, row.protocol) == (task, protocol)]
         rows += [_published(found) for found in published_for(task, protocol)]
-        what = "hadron survival at 75 % gamma efficiency" if task == GAMMA.name else "fraction error"
+        what = report_of(task_named(task)).metric_words
         tables.append(Text(f"{task}, {protocol}: {what}, lower is better", style="bold"))
         tables.append(_table(sorted(rows, key=lambda row: row.value), task))
     return Group(*tables, _cost_table(standings), Text(LEGEND, style="dim"))
@@ -115,8 +117,7 @@ def standing(folder: Path, data: Path | None = None) -> Standing:
         raise InputError(f"{file} does not exist: score the run first (python verify.py --task {run.task.name} ...)")
     metrics = read_json(file)
     check_run(file, Origin(metrics.get("config_hash"), metrics.get("test_fingerprint")), run.manifest)
-    gamma = run.task.name == GAMMA.name
-    interval = metrics.get("intervals", {}).get("key_metric" if gamma else "mean_fraction_error")
+    value, interval = scoring_of(run.task).headline(metrics)
     steps = totals(run.manifest.get("steps", []))
     learners = run.manifest.get("learners", [])
     parameters = [row.get("n_parameters") for row in learners if row.get("status", "ok") == "ok"]
@@ -124,9 +125,9 @@ def standing(folder: Path, data: Path | None = None) -> Standing:
         task=run.task.name,
         protocol=_protocol(run, data),
         system=run.name,
-        value=metrics["key_metric" if gamma else "mean_fraction_error"],
-        interval=Interval(**interval) if interval else None,
-        accuracy=None if gamma else metrics["accuracy"],
+        value=value,
+        interval=interval,
+        accuracy=metrics.get("accuracy"),
         n_parameters=sum(p for p in parameters if p) or None,
         tuned_on_test=False,  # nothing in stacking can read test labels
         cost=(
@@ -137,7 +138,7 @@ def standing(folder: Path, data: Path | None = None) -> Standing:
             str(run.manifest.get("device", "?")),
         ),
         ours=True,
-        n_trials=metrics["n_hadron"] if gamma else None,
+        n_trials=metrics.get("n_hadron"),
     )
 
 
@@ -162,7 +163,7 @@ def _published(found: PublishedResult) -> Standing:
         tuned_on_test=found.tuned_on_test,
         cost=(),
         ours=False,
-        n_trials=N_HADRON if found.task == GAMMA.name else None,
+        n_trials=found.n_trials,
     )
 
 
@@ -181,23 +182,24 @@ def scores(rows: Sequence[Standing]) -> list[float | None]:
 
 
 def _table(rows: Sequence[Standing], task: str) -> Table:
-    gamma = task == GAMMA.name
+    told, metric = report_of(task_named(task)), metric_for(task_named(task))
+    with_accuracy = any(row.accuracy is not None for row in rows)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("system")
     for head in (
-        "survival" if gamma else "fraction error",
-        *(() if gamma else ("accuracy, %",)),
+        told.metric_column,
+        *(("accuracy, %",) if with_accuracy else ()),
         "parameters",
         "score",
     ):
         table.add_column(head, justify="right", no_wrap=True)
     for row, score in zip(rows, scores(rows), strict=True):
-        value = metric_text(row.value, row.interval, task_named(task)) if row.interval else short(row.value)
+        value = metric_text(row.value, row.interval, metric) if row.interval else short(row.value)
         accuracy = "" if row.accuracy is None else f"{100 * row.accuracy:.2f}"
         table.add_row(
             row.system + (" *" if row.tuned_on_test else ""),
             value,
-            *(() if gamma else (accuracy,)),
+            *((accuracy,) if with_accuracy else ()),
             "" if row.n_parameters is None else f"{row.n_parameters:,}",
             "" if score is None else f"{score:.2f}",
             style="bold" if row.ours else None,

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from report.public.origin import origin_of
+from report.registry import report_of
 from report.run import Run, is_simulated, read_source
 from report.sections.run import duration, totals
-from report.summary import metric_text
+from report.text import metric_text
 from scoring import metric_for, scoring_of
-from scoring.intervals import Interval, accuracy_interval
 from scoring.read import read_output
 from scoring.score import score_arrays
 from scoring.truth import Truth
 from showers.execution.terminal import escaped
-from showers.schema import COMPOSITION, InputError
+from showers.schema import InputError
 from showers.storage.files import atomic_folder, write_npz
 
 SOURCE = Path(__file__).resolve().parents[2]
@@ -122,16 +122,11 @@ def snapshot(target: Path) -> None:
 
 def _scores(run: Run, truth: Truth, metrics: dict[str, Any]) -> dict[str, str]:
     """Return the headline numbers with their 95 % intervals."""
-    if run.task.name == COMPOSITION.name:
-        value, span = metrics["mean_fraction_error"], metrics["intervals"]["mean_fraction_error"]
-        share = metrics["intervals"]["accuracy"]
-        hits = f"{100 * metrics['accuracy']:.2f} % [{100 * share['low']:.2f}, {100 * share['high']:.2f}]"
-        extra = {"accuracy": hits}
-    else:
-        value, span = metrics["key_metric"], metrics["intervals"]["key_metric"]
-        left = metrics["survival_rates"]["75%"]["hadron_surviving"]
-        extra = {"hadrons surviving at 75 % gamma efficiency": f"{left} of {metrics['n_hadron']}"}
-    return {metric_for(run.task).name: metric_text(value, Interval(**span), run.task), **extra}
+    scoring = scoring_of(run.task)
+    value, interval = scoring.headline(metrics)
+    assert interval is not None
+    words = metric_text(value, interval, scoring.metric)
+    return {scoring.metric.name: words, **report_of(run.task).details(metrics)}
 
 
 def _is_public(run: Run, truth: Truth) -> bool:
@@ -249,17 +244,15 @@ def _approach(run: Run) -> list[str]:
 
 def _learner_rows(run: Run, truth: Truth) -> list[str]:
     metric = metric_for(run.task)
-    lines = [f"| system | accuracy, % | {metric.name} |", "|---|---|---|"]
+    lines: list[str] = []
     for system in run.systems(len(truth.labels)):
-        guessed = system.output if run.task.name == COMPOSITION.name else system.log_proba.argmax(axis=1)
-        share, span = float(np.mean(guessed == truth.labels)), accuracy_interval(truth.labels, guessed)
+        beside = report_of(run.task).beside(truth.labels, system.log_proba, system.output)
+        lines = lines or [f"| system | {beside.head} | {metric.name} |", "|---|---|---|"]
         text = metric_text(
-            metric.value(truth.labels, system.output), metric.interval(truth.labels, system.output), run.task
+            metric.value(truth.labels, system.output), metric.interval(truth.labels, system.output), metric
         )
         label = system.name if system.rule == "score" else f"{system.name}, {system.rule}"
-        lines.append(
-            f"| {_markdown(label)} | {100 * share:.2f} [{100 * span.low:.2f}, {100 * span.high:.2f}] | {text} |"
-        )
+        lines.append(f"| {_markdown(label)} | {beside.bracketed} | {text} |")
     return lines
 
 

@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from report.page import Section, bullets, numbers, paragraph, picture, pictures, table
 from report.pictures.learners import learners_picture
 from report.pictures.style import as_svg
+from report.registry import report_of
 from report.run import COMBINED
 from report.subject import Subject
-from report.summary import log_loss, metric_text, plus_minus, short
-from scoring.intervals import Interval, Paired, accuracy_interval
+from report.summary import mean_loss
+from report.text import metric_text, plus_minus
+from scoring import scoring_of
+from scoring.intervals import Paired
 
 
 def headline(subject: Subject) -> str:
-    """Return the boxes at the top: metric, accuracy, log-loss, events."""
-    metrics, events = subject.metrics, f"{len(subject.labels):,} test showers"
-    guessed = subject.output if subject.is_composition else subject.final.argmax(axis=1)
-    hits = accuracy_interval(subject.labels, guessed)
-    accuracy = f"{100 * np.mean(guessed == subject.labels):.2f} %"
-    loss, loss_span = log_loss(subject.labels, subject.final)
-    if subject.is_composition:
-        span = Interval(**metrics["intervals"]["mean_fraction_error"])
-        first = ("fraction error (lower is better)", f"{metrics['mean_fraction_error']:.4f}", _span(span, "{:.4f}"))
-    else:
-        span = Interval(**metrics["survival_rates"]["75%"]["interval"])
-        left = metrics["survival_rates"]["75%"]["hadron_surviving"]
-        remark = f"{_span(span, '')}; {left:,} of {metrics['n_hadron']:,} hadrons"
-        first = ("hadron survival at 75 % gamma efficiency", short(metrics["key_metric"]), remark)
+    """Return the boxes at the top: metric, accuracy or bias, mean loss, events."""
+    told, scoring = report_of(subject.task), scoring_of(subject.task)
+    beside = told.beside(subject.labels, subject.final, subject.output)
+    loss, span = mean_loss(scoring.losses(subject.labels, subject.final, subject.output))
     return numbers(
         [
-            first,
-            ("accuracy", accuracy, f"{100 * hits.low:.2f} to {100 * hits.high:.2f} %, {events}"),
-            ("log-loss, nats", f"{loss:.4f}", _span(loss_span, "{:.4f}")),
+            told.headline(subject.metrics),
+            (beside.name, beside.number, f"{beside.span}, {len(subject.labels):,} test showers"),
+            (f"{scoring.loss_name}, {scoring.loss_unit}", f"{loss:.4f}", f"{span.low:.4f} to {span.high:.4f}"),
         ]
     ) + paragraph("Ranges are 95 % intervals from the number of test showers; they hold no systematic error.", "quiet")
-
-
-def _span(interval: Interval, form: str) -> str:
-    low, high = (form.format(v) if form else short(v) for v in (interval.low, interval.high))
-    return f"{low} to {high}"
 
 
 def verdict(found: Paired, better: str, worse: str, unit: str, form: str = ".4f") -> str:
@@ -53,7 +39,7 @@ def verdict(found: Paired, better: str, worse: str, unit: str, form: str = ".4f"
 
 def plain_words(subject: Subject) -> Section:
     """Return the summary in plain language, and what the data do not show."""
-    lines = []
+    scoring, lines = scoring_of(subject.task), []
     gate = subject.run.manifest.get("gate", {})
     if gate:
         reason = str(gate.get("reason", ""))
@@ -66,9 +52,9 @@ def plain_words(subject: Subject) -> Section:
     if (other, rule) in subject.against_shipped:
         metric, loss = subject.against_shipped[str(other), rule]
         theirs = "the stack" if other == COMBINED[-1] else str(other)
-        form = ".4f" if subject.is_composition else ".2e"
+        form = ".2e" if subject.metric.logarithmic else ".4f"
         labels = ", decided labels" if rule == "decided" else ""
-        lines.append(f"On the test set, log-loss: {verdict(loss, ours, theirs, 'nats')}")
+        lines.append(f"On the test set, {scoring.loss_name}: {verdict(loss, ours, theirs, scoring.loss_unit)}")
         lines.append(
             f"On the test set, {subject.metric.name}{labels}: {verdict(metric, ours, theirs, 'of the metric', form)}"
         )
@@ -107,7 +93,7 @@ def limits(subject: Subject) -> list[str]:
     if unclear:
         lines.append(
             f"By {subject.metric.name} alone this test set cannot tell {subject.shipped_words} from "
-            f"{', '.join(unclear)}; the log-loss is the sharper measure."
+            f"{', '.join(unclear)}; the {scoring_of(subject.task).loss_name} is the sharper measure."
         )
     lines.extend(subject.metrics["warnings"])
     return lines
@@ -115,21 +101,20 @@ def limits(subject: Subject) -> list[str]:
 
 def learners(subject: Subject) -> Section:
     """Return the comparison of learners, average and stack."""
+    told, scoring = report_of(subject.task), scoring_of(subject.task)
     label = f"{subject.metric.name} (lower is better)"
-    figure = learners_picture(subject.points, label, logarithmic=not subject.is_composition)
+    figure = learners_picture(subject.points, label, logarithmic=subject.metric.logarithmic)
     caption = "Test set, 95 % intervals of each system by itself. Paired differences are sharper: see the table."
-    if subject.is_composition:
-        caption += " Raw: argmax of the posterior; decided: labels by the rule made from held-out posteriors."
+    caption += told.legend
     rows: list[tuple[str, ...]] = []
     ours: list[int] = []
     for point, system in zip(subject.points, subject.systems, strict=True):
-        hits = accuracy_interval(subject.labels, _hard(subject, system.output, system.log_proba))
-        accuracy = float(np.mean(_hard(subject, system.output, system.log_proba) == subject.labels))
-        loss = plus_minus(*log_loss(subject.labels, system.log_proba), 4)
+        beside = told.beside(subject.labels, system.log_proba, system.output)
+        loss = plus_minus(*mean_loss(subject.losses(system)), 4)
         metric, gap = ("", "")
         if (system.name, system.rule) in subject.against_shipped:
             paired, paired_loss = subject.against_shipped[system.name, system.rule]
-            metric, gap = _difference(paired, subject.is_composition), _difference(paired_loss, True)
+            metric, gap = _difference(paired, subject.metric.logarithmic), _difference(paired_loss)
         if system is subject.shipped:
             ours.append(len(rows))
         name = (
@@ -137,9 +122,12 @@ def learners(subject: Subject) -> Section:
             if system.rule == "score"
             else f"{system.name}, {'raw' if system.rule == 'argmax' else system.rule}"
         )
-        value = metric_text(point.value, point.interval, subject.task)
-        rows.append((name, plus_minus(accuracy, hits, 2, 100), loss, value, gap, metric))
-    heads = ("system", "accuracy, %", "log-loss, nats", subject.metric.name, "log-loss − shipped", "metric − shipped")
+        value = metric_text(point.value, point.interval, subject.metric)
+        rows.append((name, beside.plus_minus, loss, value, gap, metric))
+    loss_head = f"{scoring.loss_name}, {scoring.loss_unit}"
+    heads = (
+        "system", beside.head, loss_head, subject.metric.name, f"{scoring.loss_name} − shipped", "metric − shipped",
+    )  # fmt: skip
     failed = [row for row in subject.run.manifest.get("learners", []) if row.get("status") == "failed"]
     notes = "".join(paragraph(f"{row['name']} failed and was left out: {row.get('error')}", "warn") for row in failed)
     body = pictures([picture(as_svg(figure, "metric of each system"), caption)]) + table(heads, rows, ours=ours) + notes
@@ -151,11 +139,6 @@ def learners(subject: Subject) -> Section:
     return Section("learners", "Learners and stack", body)
 
 
-def _hard(subject: Subject, output: np.ndarray, log_proba: np.ndarray) -> np.ndarray:
-    return output if subject.is_composition else log_proba.argmax(axis=1)
-
-
-def _difference(found: Paired, plain: bool) -> str:
-    if plain:
-        return f"{found.difference:+.4f} [{found.interval.low:+.4f}, {found.interval.high:+.4f}]"
-    return f"{found.difference:+.1e} [{found.interval.low:+.1e}, {found.interval.high:+.1e}]"
+def _difference(found: Paired, logarithmic: bool = False) -> str:
+    form = "+.1e" if logarithmic else "+.4f"
+    return f"{found.difference:{form}} [{found.interval.low:{form}}, {found.interval.high:{form}}]"

@@ -10,7 +10,7 @@ from report.pictures.learners import training_picture
 from report.pictures.style import as_svg
 from report.run import Run
 from report.subject import Subject
-from report.summary import short
+from report.text import short
 from showers.storage.files import read_json
 
 WATTS_PER_CORE = 10.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,16 @@ class ClassesProcedure(Procedure):
     ) -> dict[str, np.ndarray]:
         """Return ``argmax`` and ``decided``: (N,) int8 each."""
         return {"argmax": np.argmax(log_proba, axis=1).astype(np.int8), "decided": self.labels(rule, log_proba)}
+
+    def answers(
+        self, log_proba: np.ndarray, stored: Callable[[str], np.ndarray | None]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield ``argmax``, then ``decided`` where it is there: (N,) int64 each."""
+        labels = stored("argmax")
+        yield "argmax", log_proba.argmax(axis=1) if labels is None else labels.astype(np.int64)
+        decided = stored("decided")
+        if decided is not None:
+            yield "decided", decided.astype(np.int64)
 
     def columns(self, arrays: Mapping[str, np.ndarray], task: Task) -> list[pl.Series]:
         """Return the names of the decided classes."""

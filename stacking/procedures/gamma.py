@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,13 @@ class GammaProcedure(Procedure):
     ) -> dict[str, np.ndarray]:
         """Return ``scores``: (N,) float64."""
         return {"scores": gamma_scores(log_proba)}
+
+    def answers(
+        self, log_proba: np.ndarray, stored: Callable[[str], np.ndarray | None]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the scores as rule ``score``: (N,) float64."""
+        scores = stored("scores")
+        yield "score", log_proba[:, 0] - log_proba[:, 1] if scores is None else scores
 
     def columns(self, arrays: Mapping[str, np.ndarray], task: Task) -> list[pl.Series]:
         """Return the scores."""

@@ -65,8 +65,7 @@ def test_reliability_and_plane_with_few_events(n: int) -> None:
     labels = np.zeros(n, int)
     certain = np.log(np.array([[1 - 4e-9, 1e-9, 1e-9, 1e-9, 1e-9]] * n))
     check(reliability_picture(labels, certain, CLASSES), "reliability")
-    check(plane_picture(np.full(n, 5.0), np.full(n, 4.0), certain, COMPOSITION), "plane")
-    check(plane_picture(np.full(n, 5.0), np.full(n, 4.0), certain[:, :2], GAMMA), "plane of gammas")
+    check(plane_picture(np.full(n, 5.0), np.full(n, 4.0), certain[:, 0], "probability", (0.0, 1.0)), "plane")
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from report.sections.results import learners, plain_words
-from report.sections.task import plane, reliability
+from report.sections.task import reliability
 from report.subject import Subject
 from report.summary import learner_table
+from report.tasks.composition import mass_plane
 from scoring.composition import fraction_error
 from showers.storage.files import read_json, write_json, write_npz
 from stacking.run.sealing import seal_run
@@ -63,7 +64,7 @@ def test_captions_name_the_learner_that_ships(composition_world: tuple[Path, Pat
     assert subject.shipped.name == "mlp"
     assert "Shipped: mlp." in plain_words(subject).body
     assert "Posteriors of mlp on the test set" in reliability(subject).body
-    assert "mean posterior of mlp" in plane(subject).body
+    assert "mean posterior of mlp" in mass_plane(subject).body
     assert "Differences are to mlp, which ships" in learners(subject).body
     assert ("stack", "decided") in subject.against_shipped
     assert ("mlp", "decided") not in subject.against_shipped

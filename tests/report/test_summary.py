@@ -12,9 +12,11 @@ from rich.console import Console
 
 from report.outcome import show_outcome
 from report.run import Run
-from report.summary import learner_table, log_loss, short
+from report.summary import learner_table, mean_loss
+from report.text import short
+from scoring import scoring_of
 from scoring.composition import fraction_error
-from showers.schema import COMPOSITION, InputError
+from showers.schema import COMPOSITION, GAMMA, InputError
 from showers.storage.files import read_json, write_json, write_npz
 from stacking.run.sealing import seal_run
 
@@ -75,7 +77,9 @@ def test_lengths_that_disagree_are_refused(composition_world: tuple[Path, Path],
 
 
 def test_log_loss_of_known_posteriors() -> None:
-    value, interval = log_loss(np.array([0, 1, 1, 0]), np.log(np.array([[0.5, 0.5]] * 3 + [[0.25, 0.75]])))
+    log_proba = np.log(np.array([[0.5, 0.5]] * 3 + [[0.25, 0.75]]))
+    losses = scoring_of(GAMMA).losses(np.array([0, 1, 1, 0]), log_proba, log_proba[:, 0])
+    value, interval = mean_loss(losses)
     assert value == pytest.approx((3 * np.log(2) + np.log(4)) / 4)
     assert interval.low < value < interval.high
 

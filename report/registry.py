@@ -1,0 +1,37 @@
+"""Every task's report under the task's name: what the modules of :mod:`report.tasks` hold."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from report import tasks
+from report.task import TaskReport
+from showers.schema import InputError, Task
+
+
+def _found() -> dict[str, TaskReport]:
+    found: dict[str, TaskReport] = {}
+    for entry in pkgutil.iter_modules(tasks.__path__, f"{tasks.__name__}."):
+        report = importlib.import_module(entry.name).REPORT
+        if report.name in found:
+            raise ValueError(f"{entry.name} reports task {report.name!r}, which another module reports already")
+        found[report.name] = report
+    return found
+
+
+REPORTS: dict[str, TaskReport] = _found()
+"""By the task's name."""
+
+
+def report_of(task: Task) -> TaskReport:
+    """Return how a task's results are told.
+
+    Raises
+    ------
+    InputError
+        For a task of the user's own.
+    """
+    if task.name not in REPORTS:
+        raise InputError(f"task {task.name!r} has no report: choose one of {', '.join(REPORTS)}")
+    return REPORTS[task.name]

@@ -1,0 +1,1 @@
+"""How each task's results are told, one a module, found by :mod:`report.registry`."""

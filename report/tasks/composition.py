@@ -1,0 +1,181 @@
+"""Mass composition: fraction errors, confusion, and the plane of sizes coloured by mass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from report.page import Section, picture, pictures
+from report.pictures.composition import (
+    by_class_and_energy_picture,
+    by_energy_picture,
+    confusion_picture,
+    error_by_class_picture,
+)
+from report.pictures.style import as_svg
+from report.sections.task import plane, reliability, thin_note
+from report.subject import Subject
+from report.tables import mcnemar_table, table, with_interval
+from report.task import ClassReport, Part
+from scoring.intervals import mcnemar, paired_accuracy
+from showers.schema import COMPOSITION
+
+MASS_NUMBERS = (1, 4, 12, 28, 56)
+"""Nucleons of proton, helium, carbon, silicon, iron."""
+
+
+class CompositionReport(ClassReport):
+    """Hard labels of five classes."""
+
+    name = COMPOSITION.name
+    title = "Mass composition"
+    metric_words = metric_column = "fraction error"
+    right_words = "right label"
+    legend = " Raw: argmax of the posterior; decided: labels by the rule made from held-out posteriors."
+
+    def summary(self, metrics: dict[str, Any]) -> Iterator[RenderableType]:
+        """Yield errors by class, the confusion matrix, and tables by energy and zenith."""
+        intervals = metrics.get("intervals", {})
+        yield Text.assemble(
+            ("fraction error ", "bold"),
+            (with_interval(metrics["mean_fraction_error"], intervals.get("mean_fraction_error"), ".4f"), "bold green"),
+            f", {metrics['n_events']:,} events{', [95 % interval]' if intervals else ''}",
+        )
+        yield Text(
+            f"accuracy {with_interval(metrics['accuracy'], intervals.get('accuracy'), '.4f')}, "
+            f"macro F1 {metrics['macro_f1']:.4f}, weighted F1 {metrics['weighted_f1']:.4f}"
+        )
+        drawn = table("by class", "", "events", "recall", "precision", "F1", "fraction error")
+        errors = metrics["fraction_error_details"]["per_class_fraction_error"]
+        spans = intervals.get("per_class_fraction_error", [None] * len(errors))
+        for k, (name, row) in enumerate(metrics["per_class"].items()):
+            drawn.add_row(
+                name,
+                f"{row['support']:,.0f}",
+                with_interval(row["recall"], intervals.get("recall", {}).get(name), ".3f"),
+                f"{row['precision']:.3f}",
+                f"{row['f1']:.3f}",
+                with_interval(errors[k], spans[k], ".3f"),
+            )
+        yield drawn
+        names = list(metrics["per_class"])
+        drawn = table("confusion, events (row: true, column: predicted)", "", *names)
+        for name, counts in zip(names, metrics["confusion_matrix"], strict=True):
+            drawn.add_row(name, *(f"{count:,}" for count in counts))
+        yield drawn
+        drawn = table("by energy, lg(E/eV)", "bin", "events", "accuracy", "fraction error")
+        for name, row in metrics["energy_binned"].items():
+            inside = row.get("intervals", {})
+            error = row.get("fraction_error")
+            if row.get("too_few_events") or error is None:
+                accuracy = fraction = "too few events"
+            else:
+                accuracy = with_interval(row["accuracy"], inside.get("accuracy"), ".4f")
+                fraction = with_interval(error["mean_fraction_error"], inside.get("mean_fraction_error"), ".4f")
+            drawn.add_row(name, f"{row['count']:,}", accuracy, fraction)
+        yield drawn
+        if "zenith_binned" in metrics:
+            yield _by_zenith(metrics["zenith_binned"])
+
+    def headline(self, metrics: dict[str, Any]) -> tuple[str, str, str]:
+        """Return the fraction error."""
+        span = metrics["intervals"]["mean_fraction_error"]
+        words = f"{span['low']:.4f} to {span['high']:.4f}"
+        return "fraction error (lower is better)", f"{metrics['mean_fraction_error']:.4f}", words
+
+    def hard(self, log_proba: np.ndarray, output: np.ndarray) -> np.ndarray:
+        """Return the labels that are scored."""
+        return output
+
+    def details(self, metrics: dict[str, Any]) -> dict[str, str]:
+        """Return the accuracy."""
+        share = metrics["intervals"]["accuracy"]
+        return {"accuracy": f"{100 * metrics['accuracy']:.2f} % [{100 * share['low']:.2f}, {100 * share['high']:.2f}]"}
+
+    def right(self, labels: np.ndarray, output: np.ndarray) -> np.ndarray:
+        """Return where the label is right."""
+        return np.asarray(output == labels)
+
+    def pair(
+        self, labels: np.ndarray, a: tuple[str, np.ndarray], b: tuple[str, np.ndarray]
+    ) -> Iterator[RenderableType]:
+        """Yield the difference of accuracies, and who is right where."""
+        hits = paired_accuracy(labels, a[1], b[1])
+        yield Text(
+            f"accuracy, first minus second: {100 * hits.difference:+.2f} "
+            f"[{100 * hits.interval.low:+.2f}, {100 * hits.interval.high:+.2f}] %, p = {hits.p_value:.2g}"
+        )
+        found = mcnemar(self.right(labels, a[1]), self.right(labels, b[1]))
+        yield mcnemar_table("labels right or wrong", found, a[0], b[0])
+
+    @property
+    def sections(self) -> list[Part]:
+        """Confusion, fraction errors, reliability, the plane of sizes."""
+        return [confusion, fraction_errors, reliability, mass_plane]
+
+
+def _by_zenith(binned: dict[str, Any]) -> Table:
+    drawn = table("by zenith, deg (fraction error: closed form)", "bin", "events", "accuracy", "fraction error")
+    for name, row in binned.items():
+        if row["too_few_events"]:
+            accuracy = fraction = "too few events"
+        else:
+            accuracy = with_interval(row["accuracy"], row["intervals"]["accuracy"], ".4f")
+            fraction = with_interval(row["expected_fraction_error"], row["intervals"]["expected_fraction_error"], ".4f")
+        drawn.add_row(name, f"{row['count']:,}", accuracy, fraction)
+    return drawn
+
+
+def confusion(subject: Subject) -> Section:
+    """Return confusion matrices, overall and by energy."""
+    metrics, classes = subject.metrics, subject.task.classes
+    overall = confusion_picture(np.array(metrics["confusion_matrix"]), classes, "all energies")
+    figures = [
+        picture(as_svg(overall, "confusion matrix"), "Each row sums to 100 %; events of each class at the left.")
+    ]
+    for name, row in metrics["energy_binned"].items():
+        if row.get("too_few_events"):
+            continue
+        drawn = confusion_picture(np.array(row["confusion_matrix"]), classes, f"lg(E/eV) {name}")
+        figures.append(picture(as_svg(drawn, f"confusion matrix, lg E {name}"), f"lg(E/eV) in {name}."))
+    return Section("confusion", "Confusion matrices", pictures(figures) + thin_note(metrics["energy_binned"]))
+
+
+def fraction_errors(subject: Subject) -> Section:
+    """Return fraction error by class and by energy, and accuracy by energy."""
+    metrics = subject.metrics
+    figures = [
+        picture(
+            as_svg(error_by_class_picture(metrics), "fraction error by class"),
+            "Mean |true − predicted fraction| of each class over the benchmark's 1001 mixtures, 95 % intervals.",
+        ),
+        picture(
+            as_svg(by_energy_picture(metrics, "fraction error"), "fraction error by energy"),
+            "By reconstructed energy, 95 % intervals; events of each bin above it.",
+        ),
+        picture(
+            as_svg(by_class_and_energy_picture(metrics), "fraction error by class and energy"),
+            "Each class in each energy bin, 95 % intervals; markers are shifted to be told apart.",
+        ),
+        picture(
+            as_svg(by_energy_picture(metrics, "accuracy"), "accuracy by energy"),
+            "Share of correct labels by reconstructed energy.",
+        ),
+    ]
+    note = thin_note(metrics["energy_binned"])
+    return Section("fractions", "Fraction error by class and energy", pictures(figures) + note)
+
+
+def mass_plane(subject: Subject) -> Section:
+    """Return the Ne-Nmu plane coloured by the mean logarithmic mass."""
+    value = np.exp(subject.final) @ np.log(MASS_NUMBERS)
+    limits = (0.0, float(np.log(MASS_NUMBERS[-1])))
+    return plane(subject, value, "mean posterior ln A (0 proton, 4.03 iron)", limits)
+
+
+REPORT = CompositionReport()

@@ -1,0 +1,148 @@
+"""Gamma/hadron separation: hadron survival against gamma efficiency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+from rich.text import Text
+
+from report.page import Section, picture, pictures
+from report.pictures.gamma import roc_picture, scores_picture, survival_by_bin_picture
+from report.pictures.style import as_svg
+from report.sections.task import plane, reliability, thin_note
+from report.subject import Subject
+from report.tables import mcnemar_table, table, with_interval
+from report.task import ClassReport, Part
+from report.text import short
+from scoring.gamma import GAMMA as GAMMA_LABEL
+from scoring.gamma import HADRON, hadron_survival
+from scoring.intervals import mcnemar
+from showers.schema import GAMMA
+
+
+class GammaReport(ClassReport):
+    """Scores, higher = more gamma-like."""
+
+    name = GAMMA.name
+    title = "Gamma/hadron separation"
+    metric_words = "hadron survival at 75 % gamma efficiency"
+    metric_column = "survival"
+    right_words = "right side of its threshold"
+
+    def summary(self, metrics: dict[str, Any]) -> Iterator[RenderableType]:
+        """Yield survivals by gamma efficiency, energy and zenith."""
+        rates = metrics["survival_rates"]
+        spans = "interval" in rates["75%"]
+        yield Text.assemble(
+            ("hadron survival ", "bold"),
+            (with_interval(metrics["key_metric"], rates["75%"].get("interval"), ".2e"), "bold green"),
+            f" at 75 % gamma efficiency, {metrics['n_gamma']:,} gammas, {metrics['n_hadron']:,} hadrons"
+            f"{', 95 % intervals in brackets' if spans else ''}",
+        )
+        drawn = table("by gamma efficiency", "wanted", "reached", "threshold", "hadrons left", "hadron survival")
+        for name, row in rates.items():
+            drawn.add_row(
+                name,
+                f"{row['gamma_efficiency']:.4f}",
+                f"{row['threshold']:.5g}",
+                f"{row['hadron_surviving']:,}",
+                with_interval(row["hadron_survival"], row.get("interval"), ".2e"),
+            )
+        yield drawn
+        for title, key in (
+            ("by energy, lg(E/eV), at 75 %", "energy_binned"),
+            ("by zenith, deg, at 75 %", "zenith_binned"),
+        ):
+            drawn = table(title, "bin", "gammas", "hadrons", "hadrons left", "hadron survival")
+            for name, row in metrics[key].items():
+                few = row.get("too_few_events", False)
+                survival = with_interval(row["hadron_survival"], row.get("interval"), ".2e")
+                drawn.add_row(
+                    name,
+                    f"{row['n_gamma']:,}",
+                    f"{row['n_hadron']:,}",
+                    f"{row['hadron_surviving']:,}",
+                    "too few events" if few else survival,
+                )
+            yield drawn
+
+    def headline(self, metrics: dict[str, Any]) -> tuple[str, str, str]:
+        """Return the survival at 75 %."""
+        rate = metrics["survival_rates"]["75%"]
+        words = f"{short(rate['interval']['low'])} to {short(rate['interval']['high'])}"
+        remark = f"{words}; {rate['hadron_surviving']:,} of {metrics['n_hadron']:,} hadrons"
+        return self.metric_words, short(metrics["key_metric"]), remark
+
+    def details(self, metrics: dict[str, Any]) -> dict[str, str]:
+        """Return the number of surviving hadrons."""
+        left = metrics["survival_rates"]["75%"]["hadron_surviving"]
+        return {"hadrons surviving at 75 % gamma efficiency": f"{left} of {metrics['n_hadron']}"}
+
+    def right(self, labels: np.ndarray, output: np.ndarray) -> np.ndarray:
+        """Return which gammas are kept and which hadrons rejected at 75 %."""
+        kept = output >= hadron_survival(labels, output).threshold
+        return np.asarray(kept != (labels == HADRON))
+
+    def pair(
+        self, labels: np.ndarray, a: tuple[str, np.ndarray], b: tuple[str, np.ndarray]
+    ) -> Iterator[RenderableType]:
+        """Yield who keeps which gammas and rejects which hadrons."""
+        first, second = self.right(labels, a[1]), self.right(labels, b[1])
+        for name, label in (("gammas kept at 75 %", GAMMA_LABEL), ("hadrons rejected at 75 %", HADRON)):
+            mine = labels == label
+            yield mcnemar_table(name, mcnemar(first[mine], second[mine]), a[0], b[0])
+
+    @property
+    def sections(self) -> list[Part]:
+        """Survival, reliability, the plane of sizes."""
+        return [survival, reliability, gamma_plane]
+
+
+def survival(subject: Subject) -> Section:
+    """Return hadron survival against gamma efficiency, and by energy and zenith."""
+    metrics = subject.metrics
+    compared = {s.name: s.output for s in subject.systems if s.name in (subject.best_learner, "average")}
+    compared["shipped"] = subject.output
+    note = (
+        "*Published points: best systems on the benchmark's own test set; this run's showers are simulated, so they "
+        "are drawn for orientation only."
+        if subject.simulated
+        else "*Published points: best systems, some with weights chosen on the test set."
+    )
+    threshold = metrics["survival_rates"]["75%"]["threshold"]
+    n_hadron = metrics["n_hadron"]
+    roc = as_svg(roc_picture(subject.labels, compared, metrics), "hadron survival against gamma efficiency")
+    figures = [
+        picture(
+            roc,
+            "Hadrons left at each gamma efficiency, 95 % band of the shipped scores (no hadron left is drawn as half a "
+            f"hadron). {note}",
+        ),
+        picture(
+            as_svg(scores_picture(subject.labels, subject.output, threshold), "distribution of scores"),
+            "Scores of gammas and hadrons; hadrons right of the dotted line survive at 75 % gamma efficiency.",
+        ),
+    ]
+    by_energy, by_zenith = metrics["energy_binned"], metrics["zenith_binned"]
+    for binned, label in (
+        (by_energy, "reconstructed energy, lg(E/eV)"),
+        (by_zenith, "reconstructed zenith angle, deg"),
+    ):
+        drawn = survival_by_bin_picture(binned, label, n_hadron)
+        caption = (
+            "Survival with the threshold of each bin's own gammas, 95 % intervals with the threshold's uncertainty; "
+            "triangles: no hadron left, upper limit. Numbers: gammas, hadrons."
+        )
+        figures.append(picture(as_svg(drawn, f"survival by {label}"), caption))
+    return Section("survival", "Hadron survival", pictures(figures) + thin_note({**by_energy, **by_zenith}))
+
+
+def gamma_plane(subject: Subject) -> Section:
+    """Return the Ne-Nmu plane coloured by the probability of a gamma."""
+    return plane(subject, np.exp(subject.final[:, 0]), "mean posterior probability of a gamma", (0.0, 1.0))
+
+
+REPORT = GammaReport()
