@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[1]
 START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from models.isolated_reader import main; main()"
 EXTRA_BYTES = 8 << 30
 """Address space that a learner may take on top of what the libraries and its own files take (not where a GPU is)."""
+HELD_BYTES = 1 << 30
+"""Model files of the learners that a process keeps open at once, at most."""
 MAX_LINE = 1 << 20
 """Bytes of one line from the reader at most."""
 LOAD_S, PREDICT_S, EVENT_S = 120.0, 120.0, 0.1
@@ -55,7 +57,8 @@ class Isolated:
 
     def __init__(self, threads: int = 1) -> None:
         self._threads = threads
-        self._opened: Path | None = None
+        self._held: dict[Path, int] = {}
+        self._batch: Batch | None = None
 
     def __enter__(self) -> Self:
         requests, self._requests = os.pipe()
@@ -97,13 +100,33 @@ class Isolated:
         return learner
 
     def ask(self, folder: Path, request: dict[str, Any], arrays: tuple[np.ndarray, ...] = ()) -> Any:
-        """Send a request about a learner and return the answer; one learner is held at a time."""
-        if self._opened != folder:
-            self._opened = None
+        """Send a request about a learner and return the answer; learners stay open as far as memory goes."""
+        if folder not in self._held:
+            self._make_room(folder)
             self._exchange(folder, {"do": "load", "folder": str(folder.absolute())}, (), LOAD_S)
-            self._opened = folder
+        self._held[folder] = self._held.pop(folder, 0) or _bytes(folder)  # the last used is the last to go
         n_events = request.get("n_events", 0)
+        request = {**request, "folder": str(folder.absolute())}
         return self._exchange(folder, request, arrays, PREDICT_S + EVENT_S * n_events)
+
+    def _make_room(self, folder: Path) -> None:
+        size = _bytes(folder)
+        while self._held and sum(self._held.values()) + size > HELD_BYTES:
+            oldest = next(iter(self._held))
+            self._exchange(folder, {"do": "close", "folder": str(oldest.absolute())}, (), PREDICT_S)
+            del self._held[oldest]
+
+    def predict(self, folder: Path, batch: Batch, n_classes: int) -> np.ndarray:
+        """Return a learner's (n, C) predictions; events that were sent last are not sent again."""
+        arrays: dict[str, np.ndarray] = {}
+        request: dict[str, Any] = {"do": "predict", "n_events": len(batch)}
+        if batch is not self._batch:
+            self._batch = None
+            events, arrays = _described(batch)
+            request["events"] = events
+        self.ask(folder, request, tuple(arrays.values()))
+        self._batch = batch
+        return self.numbers(folder, (len(batch), n_classes))
 
     def numbers(self, folder: Path, shape: tuple[int, ...]) -> np.ndarray:
         """Read the float64 numbers that follow an answer."""
@@ -159,6 +182,33 @@ class Isolated:
         )
 
 
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _described(batch: Batch) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return what a batch is, as JSON content, and the arrays that are sent after it."""
+    arrays: dict[str, np.ndarray] = {"index": batch.index.astype("<i8")}
+    if batch.table is not None:
+        arrays["table"] = batch.table.astype("<f4", copy=False).T  # stored by columns
+    if batch.scalars is not None:
+        arrays["scalars"] = batch.scalars.astype("<f4", copy=False)
+    file = None
+    if batch.grids is not None:
+        file = getattr(batch.grids, "filename", None)
+        if file is None:
+            arrays["grids"] = batch.grids[batch.index].astype("<f2", copy=False)
+            arrays["index"] = np.arange(len(batch), dtype="<i8")
+    events = {
+        "array": None if batch.array == KASCADE else batch.array.as_json(),
+        "columns": list(batch.columns),
+        "scalar_columns": list(batch.scalar_columns),
+        "arrays": {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()},
+        "grids": None if file is None else str(Path(file).absolute()),
+    }
+    return events, arrays
+
+
 class IsolatedLearner(Learner):
     """A learner in another process: it predicts and tells its importances, no more."""
 
@@ -170,28 +220,7 @@ class IsolatedLearner(Learner):
         """Return (n, C) float64 natural logarithms of the posterior, as the other process gives them."""
         if not len(batch):
             return np.empty((0, len(self.classes)))
-        arrays: dict[str, np.ndarray] = {"index": batch.index.astype("<i8")}
-        if batch.table is not None:
-            arrays["table"] = batch.table.astype("<f4", copy=False).T  # stored by columns
-        if batch.scalars is not None:
-            arrays["scalars"] = batch.scalars.astype("<f4", copy=False)
-        file = None
-        if batch.grids is not None:
-            file = getattr(batch.grids, "filename", None)
-            if file is None:
-                arrays["grids"] = batch.grids[batch.index].astype("<f2", copy=False)
-                arrays["index"] = np.arange(len(batch), dtype="<i8")
-        request = {
-            "do": "predict",
-            "n_events": len(batch),
-            "array": None if batch.array == KASCADE else batch.array.as_json(),
-            "columns": list(batch.columns),
-            "scalar_columns": list(batch.scalar_columns),
-            "arrays": {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()},
-            "grids": None if file is None else str(Path(file).absolute()),
-        }
-        self.reader.ask(self.folder, request, tuple(arrays.values()))
-        return self.reader.numbers(self.folder, (len(batch), len(self.classes)))
+        return self.reader.predict(self.folder, batch, len(self.classes))
 
     def importances(self) -> dict[str, float] | None:
         """Return the gain of each table column, where the learner has such a thing."""

@@ -39,27 +39,32 @@ def main() -> None:
     # Files of a model are only read: whatever a parser is led to write stays small, a crash leaves no core file.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (WRITTEN_BYTES, WRITTEN_BYTES))
-    learner: Learner | None = None
-    folder = Path()
+    held: dict[str, Learner] = {}
+    batch: Batch | None = None
     with os.fdopen(requests, "rb") as source, os.fdopen(replies, "wb") as sink, threadpool_limits(threads):
         while line := source.readline():
             request = json.loads(line)
             numbers = None
             answer: dict[str, Any] = {}
-            batch = _batch(request, source) if request["do"] == "predict" else None
+            folder, wish = request["folder"], request["do"]
+            if "events" in request:
+                batch = None  # the earlier events' memory is given back first
+                batch = _batch(request["events"], source)
             try:
                 _limit_time(request["cpu_s"])
-                if request["do"] == "load":
-                    learner, folder = None, Path(request["folder"])
-                    _limit_memory(folder, extra_bytes)
-                    learner = load(folder)
-                assert learner is not None
-                if batch is not None:
+                if wish == "load":
+                    _limit_memory(Path(folder), extra_bytes)
+                    held[folder] = load(Path(folder))
+                elif wish == "close":
+                    del held[folder]
+                elif wish == "predict":
+                    assert batch is not None
+                    learner = held[folder]
                     numbers = np.ascontiguousarray(learner.predict_log_proba(batch), dtype="<f8")
                     if numbers.shape != (len(batch), len(learner.classes)):
                         raise InputError(f"{len(batch)} events got predictions of shape {numbers.shape}")
-                elif request["do"] == "importances":
-                    answer["importances"] = learner.importances()
+                else:
+                    answer["importances"] = held[folder].importances()
             except InputError as error:
                 answer, numbers = {"error": str(error)}, None
             except Exception as error:
@@ -72,20 +77,20 @@ def main() -> None:
             sink.flush()
 
 
-def _batch(request: dict[str, Any], source: BinaryIO) -> Batch:
+def _batch(events: dict[str, Any], source: BinaryIO) -> Batch:
     arrays: dict[str, np.ndarray] = {}
-    for name, (kind, shape) in request["arrays"].items():
+    for name, (kind, shape) in events["arrays"].items():
         content = bytearray(source.read(np.dtype(kind).itemsize * int(np.prod(shape))))
         arrays[name] = np.frombuffer(content, dtype=kind).reshape(shape)
-    grids = open_npy(Path(request["grids"])) if request["grids"] else arrays.get("grids")
+    grids = open_npy(Path(events["grids"])) if events["grids"] else arrays.get("grids")
     return Batch(
         index=arrays["index"],
         table=arrays["table"].T if "table" in arrays else None,
-        columns=tuple(request["columns"]),
+        columns=tuple(events["columns"]),
         grids=grids,
         scalars=arrays.get("scalars"),
-        scalar_columns=tuple(request["scalar_columns"]),
-        array=KASCADE if request["array"] is None else DetectorArray.from_json(request["array"]),
+        scalar_columns=tuple(events["scalar_columns"]),
+        array=KASCADE if events["array"] is None else DetectorArray.from_json(events["array"]),
     )
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import joblib
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from features.build import build_table
 from features.device import resolve_device
 from features.source import feature_code_version
-from models.isolated import learners_of
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import Bars, silent
 from showers.schema import TASKS, InputError, Task
@@ -26,11 +26,11 @@ from showers.storage.checksums import Seal
 from stacking.decide.gamma_scores import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from stacking.events import Events, ShowerEvents
 from stacking.predict.chain import Chain, Predictions
+from stacking.predict.fits import SavedFits, predict_fits
 from stacking.predict.saving import load_chain
 from stacking.procedures.gamma import SCORES_FILE
 from stacking.run.provenance import stacking_code_version
 from stacking.run.sealing import learner_folder, open_sealed, required_names
-from stacking.tasks.oof import predict
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Bundle:
         device
             Where features are computed.
         workers
-            Processes for the features.
+            Processes; all cores if None.
         everything
             Also return the learners that the shipped prediction does not need.
         anyway
@@ -88,35 +88,25 @@ class Bundle:
         device = resolve_device(device)
         table = build_table(Path(dataset), device=device, workers=workers, bars=bars)
         predictions = self.predict_events(
-            ShowerEvents(Path(dataset), table.folder, self.task), everything=everything, bars=bars
+            ShowerEvents(Path(dataset), table.folder, self.task), workers=workers, everything=everything, bars=bars
         )
         return replace(predictions, remarks=(*remarks, *predictions.remarks))
 
-    def predict_events(self, events: Events, *, everything: bool = False, bars: Bars = silent) -> Predictions:
-        """Predict opened events, in pieces of bounded memory."""
-        rows = np.arange(len(events))
-        names = self.chain.meta.learners if everything else self.chain.needed
+    def predict_events(
+        self, events: Events, *, workers: int | None = None, everything: bool = False, bars: Bars = silent
+    ) -> Predictions:
+        """Predict opened events, in pieces of bounded memory; see :meth:`predict` for the options."""
         threads = int(self.manifest["config"]["threads"])
-        fits: dict[str, np.ndarray] = {}
-        n_fits = self.chain.n_fits
-        done, total = 0, n_fits * len(names) * len(rows)
-        with (
-            threadpool_limits(threads),
-            learners_of(trusted=self.trusted, threads=threads) as load_learner,
-            bars("predicting", "events") as progress,
-        ):
-            for name in names:
-                record = self._learner(name)
-                parts = []
-                for fold in range(n_fits):
-                    learner = load_learner(learner_folder(self.sealed, name, fold))
-                    parts.append(
-                        predict(learner, events, rows, tuple(record["features"]), grids=bool(record["needs_grid"]))
-                    )
-                    done += len(rows)
-                    progress(done, total, f"{name} fold {fold}")
-                fits[name] = np.stack(parts)
-        predictions = self.chain.finish(fits, events.context(), events.events_fingerprint())
+        with threadpool_limits(threads), bars("predicting", "predictions of fits") as progress:
+            fits = predict_fits(
+                events,
+                [self._fits(name) for name in (self.chain.meta.learners if everything else self.chain.needed)],
+                trusted=self.trusted,
+                threads=threads,
+                workers=max(1, (workers or joblib.cpu_count()) // threads),
+                progress=progress,
+            )
+            predictions = self.chain.finish(fits, events.context(), events.events_fingerprint())
         if self.manifest.get("code_version") == stacking_code_version():
             return predictions
         remark = (
@@ -156,8 +146,10 @@ class Bundle:
             "or predict with --anyway"
         )
 
-    def _learner(self, name: str) -> Mapping[str, Any]:
-        return next(row for row in self.manifest["learners"] if row["name"] == name)
+    def _fits(self, name: str) -> SavedFits:
+        record = next(row for row in self.manifest["learners"] if row["name"] == name)
+        folders = tuple(learner_folder(self.sealed, name, fold) for fold in range(self.chain.n_fits))
+        return SavedFits(name, folders, tuple(record["features"]), bool(record["needs_grid"]))
 
     @classmethod
     def load(cls, run: str | Path, *, trusted: bool = False) -> Self:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +27,15 @@ TRUTH_COLUMNS = ("label", "group")
 """Columns of the file beside a training table: apart from it, so that a table may have columns of any name."""
 CONTEXT_SCALARS = ("E", "Ze", "Ne", "Nmu")
 """Scalars that a meta-learner may look at beside the learners' log-probabilities."""
+
+PIECE_EVENTS = 100_000
+"""Events predicted at once: bounds the memory of a prediction."""
+
+
+def pieces(n_events: int) -> Iterator[slice]:
+    """Yield the events in pieces of bounded size; training and bundle take the same ones, for the same last bits."""
+    for start in range(0, n_events, PIECE_EVENTS):
+        yield slice(start, min(start + PIECE_EVENTS, n_events))
 
 
 class Events(ABC):

@@ -6,7 +6,7 @@ follows (each learner has one of its own for the case that it ships alone), then
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +19,8 @@ from stacking.combine.meta import MetaLearner
 from stacking.procedure import Procedure, SavedRule
 from stacking.procedure_registry import procedure_of
 
-PIECE_EVENTS = 100_000
-"""Events taken through the chain at once: bounds the memory of a prediction."""
+Piece = tuple[slice, Mapping[str, np.ndarray]]
+"""Which events, and per learner the (F, n, C) raw log-probabilities of its fits."""
 
 
 @dataclass(frozen=True)
@@ -132,19 +132,14 @@ class Chain:
         arrays = self.procedure.arrays(self.rules.get(self.shipped), log_proba, context)
         return Predictions(log_proba, arrays, self.config_hash, test_fingerprint, posteriors)
 
-    def finish(
-        self, fits: Mapping[str, np.ndarray], context: np.ndarray | None, test_fingerprint: str | None
-    ) -> Predictions:
-        """Take raw log-probabilities of all fits to the shipped prediction, piece by piece.
+    def finish(self, fits: Iterable[Piece], context: np.ndarray | None, test_fingerprint: str | None) -> Predictions:
+        """Take raw log-probabilities of all fits to the shipped prediction, piece by piece in the order of events.
 
         One numerical thread, so that training and bundle give the same last bits anywhere.
         """
-        n_events = next(iter(fits.values())).shape[1]
-        pieces = []
-        with threadpool_limits(1):
-            for start in range(0, n_events, PIECE_EVENTS):
-                piece = slice(start, start + PIECE_EVENTS)
-                part = {name: z[:, piece] for name, z in fits.items()}
-                pieces.append(self.posteriors(part, None if context is None else context[piece]))
-        joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]} if pieces else {}
+        parts = []
+        for piece, log_proba in fits:
+            with threadpool_limits(1):
+                parts.append(self.posteriors(log_proba, None if context is None else context[piece]))
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
         return self.predictions(joined, context, test_fingerprint)

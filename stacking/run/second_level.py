@@ -15,6 +15,7 @@ from stacking.combine.judges import Judge
 from stacking.combine.meta import StackInputs
 from stacking.combine.nested import Stacked, choose_and_fit
 from stacking.combine.softmax import log_loss_per_event
+from stacking.events import pieces
 from stacking.predict.chain import Chain, Predictions, average_of
 from stacking.predict.saving import save_chain
 from stacking.procedure import HeldOut
@@ -157,7 +158,8 @@ def _predict_test(job: Job, chain: Chain) -> Predictions | None:
         return None
     fits = {name: test_log_proba(job.config.run, name, chain.n_fits) for name in chain.meta.learners}
     context = job.test.context()
-    predictions = chain.finish(fits, context, job.test.events_fingerprint())
+    in_pieces = ((piece, {name: z[:, piece] for name, z in fits.items()}) for piece in pieces(len(job.test)))
+    predictions = chain.finish(in_pieces, context, job.test.events_fingerprint())
     write_test_posteriors(job.config.run, chain, predictions.by_name, context)
     write_predictions(job.config.run / PREDICTIONS_FILE, predictions)
     return predictions

@@ -27,14 +27,12 @@ from showers.execution.processes import in_processes
 from showers.execution.progress import Progress
 from showers.schema import InputError
 from showers.storage.files import atomic_folder, hash_json, open_npy, write_json, write_npz
-from stacking.events import Events
+from stacking.events import Events, pieces
 from stacking.tasks.causes import is_of_the_machine
 from stacking.tasks.finished import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder, key_of, seal_task
 from stacking.tasks.folds import early_stopping_rows
 from stacking.tasks.resources import Cost, measured
 
-PREDICT_EVENTS = 100_000
-"""Events predicted at once: bounds the memory of a prediction."""
 CHECKPOINTS = "checkpoints"
 """Folder of a run with the state of unfinished fits; gone when all are done."""
 FOLDS_FILE = "folds.npy"
@@ -276,10 +274,24 @@ def predict(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[s
         If the learner returns something else than finite log-probabilities.
     """
     result = np.empty((len(rows), len(learner.classes)))
-    for start in range(0, len(rows), PREDICT_EVENTS):
-        piece = rows[start : start + PREDICT_EVENTS]
-        result[start : start + len(piece)] = learner.predict_log_proba(events.batch(piece, columns, grids=grids))
+    for piece in pieces(len(rows)):
+        result[piece] = checked_log_proba(learner, events.batch(rows[piece], columns, grids=grids))
+    return result
+
+
+def checked_log_proba(learner: Learner, batch: Batch) -> np.ndarray:
+    """Return a learner's (n, C) float64 log-probabilities.
+
+    Raises
+    ------
+    ValueError
+        If it returns something else than finite log-probabilities.
+    """
+    result = np.asarray(learner.predict_log_proba(batch), dtype=np.float64)
+    if result.shape != (len(batch), len(learner.classes)):
+        raise ValueError(f"{len(batch)} events got log-probabilities of shape {result.shape}")
     if not np.isfinite(result).all():
         first = int(np.argwhere(~np.isfinite(result))[0, 0])
-        raise ValueError(f"log-probability of event {int(rows[first])} is {result[first].tolist()}, expected finite")
+        event = int(batch.index[first])
+        raise ValueError(f"log-probability of event {event} is {result[first].tolist()}, expected finite")
     return result
