@@ -17,6 +17,7 @@ import ssl
 import struct
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 import zipfile
 from collections.abc import Callable
@@ -77,8 +78,10 @@ def download(
     Raises
     ------
     InputError
-        If the server does not have a file or cannot be reached, or what it sent is not a valid dataset.
+        If the address is none, the server does not have a file or cannot be reached, or what it sent is not a valid
+        dataset.
     """
+    _check_address(base_url)
     folders = []
     for split in splits:
         folder = Path(out) / f"{task.name}_{split}"
@@ -94,6 +97,20 @@ def download(
             seal(folder, [MATRICES_FILE, SCALARS_FILE, str(task.label_file)])
         folders.append(folder)
     return folders
+
+
+def _check_address(url: str) -> None:
+    """Refuse what is no address of a server; a file of this machine is none either."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not (sound and url.isascii() and url.isprintable() and " " not in url):
+        raise InputError(
+            f"{url!r} is not the address of a folder on a server: expected http:// or https://, a host and a path "
+            "(letters outside ASCII and spaces written as %xx)"
+        )
 
 
 @dataclass

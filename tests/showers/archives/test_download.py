@@ -133,6 +133,18 @@ def test_unreachable_server_is_one_clear_error(tmp_path: Path) -> None:
         fetch("http://127.0.0.1:1/a.npy", tmp_path / "a.npy", attempts=2, pause_s=0)
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["", "nonsense", "data/v2", "file:///etc", "ftp://host/v2", "http://", "http://[", "http://host:port/v2",
+     "http://host/\u00fc", "http://host/a b", "http://host/\x1b[2J"],
+)  # fmt: skip
+def test_what_is_no_address_of_a_server_is_refused(address: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not the address of a folder on a server") as refused:
+        download(GAMMA, tmp_path / "out", base_url=address)
+    assert str(refused.value).isprintable()
+    assert not (tmp_path / "out").exists()
+
+
 def test_download_makes_valid_dataset_folders(server: Server, tmp_path: Path) -> None:
     arrays = {
         "matrices.npy": np.ones((3, 16, 16, 2), np.float16),
