@@ -31,7 +31,7 @@ from showers.schema import InputError
 ROOT = Path(__file__).resolve().parents[1]
 START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from models.isolated_reader import main; main()"
 EXTRA_BYTES = 8 << 30
-"""Address space that a learner may take on top of what the libraries and its own files take (not where a GPU is)."""
+"""Memory that a learner may take on top of what the libraries and its own files take."""
 HELD_BYTES = 1 << 30
 """Model files of the learners that a process keeps open at once, at most."""
 MAX_LINE = 1 << 20

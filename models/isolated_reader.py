@@ -6,7 +6,6 @@ bytes of length, that much JSON, then the float64 log-probabilities.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
@@ -53,7 +52,7 @@ def main() -> None:
             try:
                 _limit_time(request["cpu_s"])
                 if wish == "load":
-                    _limit_memory(Path(folder), extra_bytes)
+                    limit_memory(Path(folder), extra_bytes)
                     held[folder] = load(Path(folder))
                 elif wish == "close":
                     del held[folder]
@@ -100,24 +99,18 @@ def _limit_time(cpu_s: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
 
 
-def _limit_memory(folder: Path, extra_bytes: int) -> None:
+def limit_memory(folder: Path, extra_bytes: int) -> None:
+    """Bound the memory that this process may write to on top of what its libraries have taken.
+
+    Address space that is only reserved does not count: CUDA reserves it without end.
+    """
     status = Path("/proc/self/statm")
-    if not status.exists() or gpu_answers():
-        return  # CUDA reserves address space without end
+    if not status.exists():
+        return
     _import_libraries(read_header(folder)["learner"])
-    taken = int(status.read_text().split()[0]) * resource.getpagesize()
+    taken = int(status.read_text().split()[5]) * resource.getpagesize()
     files = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    resource.setrlimit(resource.RLIMIT_AS, (taken + extra_bytes + PER_FILE_BYTE * files, resource.RLIM_INFINITY))
-
-
-def gpu_answers() -> bool:
-    """Return whether the machine's CUDA driver finds a GPU; asked of the driver, whatever a saved learner says."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    count = ctypes.c_int(0)
-    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+    resource.setrlimit(resource.RLIMIT_DATA, (taken + extra_bytes + PER_FILE_BYTE * files, resource.RLIM_INFINITY))
 
 
 def _import_libraries(name: str) -> None:

@@ -13,7 +13,6 @@ import pytest
 from models import isolated
 from models.base import Batch
 from models.isolated import ROOT, Isolated
-from models.isolated_reader import gpu_answers
 from models.networks.lenet import LeNetLearner
 from models.saving import HEADER_FILE
 from models.tables.forest import RandomForest
@@ -98,7 +97,6 @@ def test_a_model_without_end_is_stopped(saved: Path, monkeypatch: pytest.MonkeyP
             learner.predict_log_proba(many)
 
 
-@pytest.mark.skipif(gpu_answers(), reason="CUDA reserves address space without end")
 def test_a_model_that_takes_memory_without_end_is_told(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,3 +118,15 @@ def test_libraries_find_a_folder_for_temporary_files() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_reserved_addresses_are_no_memory_and_what_can_be_written_is(saved: Path) -> None:
+    # The first is what CUDA does where a GPU answers: address space without end is reserved and never written.
+    code = (
+        "import sys, mmap; from pathlib import Path; from models.isolated_reader import limit_memory; "
+        "limit_memory(Path(sys.argv[1]), 1 << 28); flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS; "
+        "mmap.mmap(-1, 1 << 40, flags=flags, prot=0); print('reserved', flush=True); bytearray(1 << 29)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(saved)], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "reserved\n", done.stderr
+    assert done.stderr.splitlines()[-1] == "MemoryError"
