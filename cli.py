@@ -5,8 +5,7 @@ The commands are in ``commands/``. Each imports the packages it needs when it ru
 
 from __future__ import annotations
 
-from commands import data, measured, pretraining, results, runs
-from commands.app import main
+from commands.every import data, main, measured, pretraining, results, runs
 
 __all__ = ["data", "main", "measured", "pretraining", "results", "runs"]
 

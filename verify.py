@@ -3,10 +3,13 @@
     python verify.py predictions.npz
     python verify.py --data data runs/gamma/predictions.npz
 
+    python verify.py --protocol 2026 --log results.tsv --description "stack, seed 1" predictions.npz
+
 Composition needs the array ``predictions`` (integers 0..4), gamma ``gamma_scores`` (numbers, higher = more gamma-like);
 --task chooses where a file holds both (default: composition).
 Predictions that say for which events they were made are scored on those alone. Writes metrics_{task}.json beside the
-predictions. Exit code 2 and one line on input that cannot be scored.
+predictions. --protocol insists on a test set of that protocol and on its rules: 2026 judges the most probable class.
+Exit code 2 and one line on input that cannot be scored.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ import json
 import sys
 from pathlib import Path
 
-from report.belonging import check_predictions
+from report.public.rules import score_by_protocol
 from scoring.read import task_of
-from scoring.score import metrics_path, score_file
+from scoring.score import metrics_path
 from showers.execution.failures import told
+from showers.protocols import PROTOCOLS
 from showers.schema import TASKS, task_named
 
 
@@ -32,6 +36,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("predictions", type=_path, metavar="PREDICTIONS", help="predictions.npz")
     parser.add_argument("--task", choices=list(TASKS), help="default: the one whose array the file holds")
     parser.add_argument("--data", type=_path, default=Path("data"), help="folder with {task}_test (default: data)")
+    parser.add_argument("--protocol", choices=PROTOCOLS, help="the test set must be of it, and its rules hold")
+    parser.add_argument("--log", type=_path, metavar="results.tsv", help="append to this list of attempts (2026)")
+    parser.add_argument("--description", help="with --log: what was tried")
+    parser.add_argument(
+        "--published-order",
+        action="store_true",
+        help="rows are those of the published files, though convert shuffled the folder's",
+    )
     parser.add_argument("--json", action="store_true", help="print the metrics as JSON instead of tables")
     parser.add_argument("--quiet", action="store_true", help="print nothing; only write the metrics file")
     parser.add_argument("--no-intervals", action="store_true", help="leave the 95 %% intervals out")
@@ -51,12 +63,15 @@ def main() -> int:
 
 def _score(arguments: argparse.Namespace) -> None:
     task = task_named(arguments.task) if arguments.task else task_of(arguments.predictions)
-    metrics = score_file(
+    metrics = score_by_protocol(
         arguments.predictions,
         arguments.data,
         task,
+        protocol=arguments.protocol,
+        log=arguments.log,
+        description=arguments.description,
         intervals=not arguments.no_intervals,
-        check=check_predictions,
+        published_order=arguments.published_order,
     )
     if arguments.quiet:
         return

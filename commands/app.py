@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import io
+import re
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -12,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from showers.execution.failures import told
-from showers.execution.terminal import PlainConsole
+from showers.execution.terminal import PlainConsole, escaped
 from showers.schema import InputError
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain")
@@ -47,11 +50,30 @@ class Commands(TyperGroup):
         """Run a command; what the user can mend is told in one line with exit code 2."""
 
         def interrupted() -> str:
-            done = ctx.invoked_subcommand in CONTINUES
-            return "interrupted: " + ("give the same command again to go on" if done else "nothing was changed")
+            if ctx.invoked_subcommand not in CONTINUES:
+                return "interrupted: nothing was changed"
+            program = Path(sys.argv[0]).name
+            again = shlex.join([*(("python",) if program.endswith(".py") else ()), program, *sys.argv[1:]])
+            return f"interrupted: what is finished is kept; to go on: {escaped(again)}"
 
         with told(interrupted):
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except typer.BadParameter as error:
+                error.message = error.message.replace("Value error, ", "") + meant(error.message)
+                raise
+
+
+def meant(message: str) -> str:
+    """Return ``" Did you mean 'X'?"`` for the parser's message about a word that is no choice; else nothing.
+
+    >>> meant("'gama' is not one of 'composition', 'gamma'.")
+    " Did you mean 'gamma'?"
+    """
+    given, found, choices = message.partition(" is not one of ")
+    word, known = given.rpartition(" ")[2].strip("'"), re.findall(r"'([^']*)'", choices)
+    near = difflib.get_close_matches(word, known, 1, 0.5) if found else []
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 app = App(
@@ -59,11 +81,16 @@ app = App(
     cls=Commands,
     help="Composition and gamma scores of air showers from raw detector-array grids, honestly measured.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=Path(sys.argv[0]).stem == "showerstack",
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 console = PlainConsole()
+
+
+def remark(line: str) -> None:
+    """Tell the user something about the data or a run."""
+    console.print(escaped(f"remark: {line}"), style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _version(asked: bool) -> None:

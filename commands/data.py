@@ -10,7 +10,8 @@ import typer
 
 from commands.app import app, console
 from commands.measured import RunsOption, TimesOption, convert_measured, fetch_measured, simulate_sky
-from commands.options import Device, DeviceOption, SeedOption, SetName, TaskName, WorkersOption
+from commands.options import Device, DeviceOption, Protocol, SeedOption, SetName, TaskName, WorkersOption
+from commands.output import Answer, JsonOption, QuietOption
 from showers.execution.progress import bar
 from showers.schema import InputError, task_named
 
@@ -40,6 +41,7 @@ def simulate(
     seed: SeedOption = 1,
     model: Annotated[Model, typer.Option(help="Hadronic model; mix as in the benchmark's v2 protocol.")] = Model.mix,
     train_cuts: Annotated[TrainCuts, typer.Option(help="none as in v2, or the test's cuts.")] = TrainCuts.none,
+    protocol: Annotated[Protocol, typer.Option(help="Format and cuts; matched and 2026 cut both sets.")] = Protocol.v2,
     world: Annotated[str, typer.Option(help="default, harder, easier, or a TOML file of settings.")] = "default",
     reuse: Annotated[int, typer.Option(min=1, help="Throw each shower this often, at different cores.")] = 1,
     workers: WorkersOption = None,
@@ -98,6 +100,7 @@ def simulate(
         seed=seed,
         model=model.value,
         train_cuts=train_cuts.value,
+        protocol=protocol.value,
         world=world,
         reuse=reuse,
         workers=workers,
@@ -117,21 +120,28 @@ def features(
     list_features: Annotated[bool, typer.Option("--list", help="List the features instead.")] = False,
     group: Annotated[str | None, typer.Option(help="With --list: only this group.")] = None,
     format: Annotated[str, typer.Option(help="With --list: table or md.")] = "table",
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Build the feature table of a dataset, or list what is in one.
 
     Example: [bold]python cli.py features data/gamma_train[/bold]
     """
-    from features.build import build_table
-    from features.catalogue import listing
-
+    output = Answer(quiet, as_json)
     if list_features:
-        console.print(listing(group, format), soft_wrap=True)
+        from features.catalogue import as_records, listing
+
+        output.show(lambda: listing(group, format), lambda: as_records(group))
         return
+    from features.build import build_table
+
     if dataset is None:
         raise InputError("say which dataset folder: python cli.py features DATASET (or --list)")
-    table = build_table(dataset, out, device=device.value, workers=workers, bars=bar)
-    console.print(f"{len(table):,} events, {len(table.columns)} columns in {table.folder}", soft_wrap=True)
+    table = build_table(dataset, out, device=device.value, workers=workers, bars=output.bars)
+    output.show(
+        lambda: f"{len(table):,} events, {len(table.columns)} columns in {table.folder}",
+        lambda: {"folder": table.folder, "events": len(table), "columns": list(table.columns)},
+    )
 
 
 @app.command()
@@ -163,24 +173,27 @@ def convert(
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")],
     raw: Annotated[Path | None, typer.Option(help="Folder with the raw NPZ files of the simulation.")] = None,
     task: Annotated[TaskName, typer.Option(help="Which sets to make.")] = TaskName.composition,
-    protocol: Annotated[str, typer.Option(help="v2, or matched (QGSJet only, with age).")] = "v2",
+    protocol: Annotated[Protocol, typer.Option(help="2026 is what the public repository scores now.")] = Protocol.v2,
     measured: Annotated[Path | None, typer.Option(help="Folder with the measured runs' archives instead.")] = None,
     runs: RunsOption = None,
     times: TimesOption = False,
 ) -> None:
-    """Turn raw simulation files into dataset folders of either protocol, or measured runs into a folder each.
+    """Turn raw simulation files into dataset folders of one of the benchmark's protocols, or measured runs.
 
     With --measured OUT/measured gets a dataset folder a run, without labels, and runs.csv.
 
-    Example: [bold]python cli.py convert --raw raw --out data --protocol matched[/bold]
+    v2: two or three models, no age. matched: QGSJet alone, with age. 2026: split as since April 2026, all in float32.
+    Rows are shuffled, since raw files are ordered by class; order.npy holds the published order for submit.
+
+    Example: [bold]python cli.py convert --raw raw --out data --protocol 2026[/bold]
     """
     if (raw is None) == (measured is None):
         raise InputError("say what to convert: --raw FOLDER (simulation) or --measured FOLDER (measured runs)")
     if measured is not None:
-        convert_measured(measured, out, protocol, runs, times)
+        convert_measured(measured, out, protocol.value, runs, times)
         return
     assert raw is not None
     from showers.archives.convert import convert as write_sets
 
-    for folder in write_sets(raw, out, task_named(task), protocol=protocol, bars=bar):
+    for folder in write_sets(raw, out, task_named(task), protocol=protocol.value, bars=bar):
         console.print(f"wrote {folder}", soft_wrap=True)

@@ -23,6 +23,14 @@ class SetName(StrEnum):
     measured = "measured"
 
 
+class Protocol(StrEnum):
+    """Protocols of the public benchmark; their scores are never compared."""
+
+    v2 = "v2"
+    matched = "matched"
+    current = "2026"
+
+
 class Device(StrEnum):
     """Where numerical work runs."""
 

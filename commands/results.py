@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Group
+from rich.text import Text
 
 from commands.app import app, console
+from commands.options import Protocol, TaskName
+from commands.output import Answer, JsonOption, QuietOption
 from showers.execution.progress import bar
+from showers.schema import task_named
 
 
 @app.command()
@@ -26,31 +32,76 @@ def report(
 
 
 @app.command()
+def verify(
+    predictions: Annotated[Path, typer.Argument(help="predictions.npz")],
+    task: Annotated[TaskName | None, typer.Option(help="Default: the one whose array the file holds.")] = None,
+    data: Annotated[Path, typer.Option(help="Folder with {task}_test.")] = Path("data"),
+    protocol: Annotated[Protocol | None, typer.Option(help="The test set must be of it; its rules hold.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Append to this list of attempts (protocol 2026).")] = None,
+    description: Annotated[str | None, typer.Option(help="With --log: what was tried.")] = None,
+    published_order: Annotated[bool, typer.Option("--published-order", help="Rows as published, not as here.")] = False,
+    intervals: Annotated[bool, typer.Option(help="95 % intervals.")] = True,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Score predictions against the test labels, as verify.py does; writes metrics_{task}.json beside them.
+
+    Example: [bold]python cli.py verify runs/composition/predictions.npz --data data[/bold]
+    """
+    from report.metrics import summarise
+    from report.public.rules import score_by_protocol
+    from scoring.read import task_of
+    from scoring.score import metrics_path
+
+    output = Answer(quiet, as_json)
+    chosen = task_named(task) if task else task_of(predictions)
+    metrics = score_by_protocol(
+        predictions,
+        data,
+        chosen,
+        protocol=protocol.value if protocol else None,
+        log=log,
+        description=description,
+        intervals=intervals,
+        published_order=published_order,
+    )
+    written = Text(f"written: {metrics_path(predictions, chosen)}")
+    output.show(lambda: Group(*summarise(metrics, chosen), written), lambda: metrics)
+
+
+@app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Two or more run folders of one task; the first is compared.")],
     data: Annotated[Path, typer.Option(help="Folder with {task}_test.")] = Path("data"),
+    as_json: JsonOption = False,
 ) -> None:
     """Compare finished runs: paired bootstrap of the difference, McNemar's table, where they differ.
 
     Example: [bold]python cli.py compare runs/a runs/b --data data[/bold]
     """
     from report.compare import compare as compared
+    from report.compare import differences
 
-    console.print(compared(runs, data))
+    Answer(as_json=as_json).show(lambda: compared(runs, data), lambda: differences(runs, data))
 
 
 @app.command()
 def leaderboard(
     runs: Annotated[list[Path], typer.Argument(help="Scored run folders.")],
     data: Annotated[Path | None, typer.Option(help="Folder with the test sets, if they moved.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show runs beside the published systems, protocol by protocol.
 
     Example: [bold]python cli.py leaderboard runs/composition runs/gamma[/bold]
     """
     from report.public.leaderboard import leaderboard as standings
+    from report.public.leaderboard import tables
 
-    console.print(standings(runs, data=data))
+    def records() -> list[dict[str, object]]:
+        return [asdict(row) for rows in tables(runs, data).values() for row in rows]
+
+    Answer(as_json=as_json).show(lambda: standings(runs, data=data), records)
 
 
 @app.command()
@@ -86,11 +137,26 @@ def display(
 
 
 @app.command()
-def doctor() -> None:
-    """Say what this machine offers and what would be used.
+def doctor(
+    datasets: Annotated[list[Path] | None, typer.Argument(help="Dataset folders to look at instead.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what this machine offers and what would be used; of dataset folders, what they hold and what is odd.
 
     Example: [bold]python cli.py doctor[/bold]
-    """
-    from report.doctor import doctor as examine
 
-    console.print(examine())
+    A dataset: [bold]python cli.py doctor data/composition_test[/bold]
+    """
+    output = Answer(as_json=as_json)
+    if datasets:
+        from report.doctor_data import dataset_findings, examine_dataset
+
+        output.show(
+            lambda: Group(*map(examine_dataset, datasets)),
+            lambda: {str(folder): [asdict(line) for line in dataset_findings(folder)] for folder in datasets},
+        )
+        return
+    from report.doctor import doctor as examine
+    from report.doctor import findings
+
+    output.show(examine, lambda: [asdict(line) for line in findings()])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from commands.app import app, console
 from commands.options import Device, DeviceOption, SeedOption, TaskName, WorkersOption
+from commands.output import Answer, JsonOption, QuietOption
 from showers.execution.progress import bar
-from showers.schema import task_named
+from showers.schema import InputError, task_named
 
 
 class Preset(StrEnum):
@@ -24,7 +26,9 @@ class Preset(StrEnum):
 
 @app.command()
 def stack(
-    run: Annotated[Path, typer.Option(help="Run folder; a killed run is continued.")],
+    context: typer.Context,
+    run: Annotated[Path | None, typer.Option(help="Run folder; a killed run is continued.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of options; those of the command count more.")] = None,
     task: Annotated[TaskName, typer.Option(help="Which task to train for.")] = TaskName.composition,
     data: Annotated[Path, typer.Option(help="Folder with {task}_train and {task}_test.")] = Path("data"),
     preset: Annotated[Preset, typer.Option(help="quick: minutes; good: an hour; best: as long as it takes.")] = (
@@ -40,19 +44,21 @@ def stack(
     label: Annotated[str | None, typer.Option(help="With --table: the column with the classes.")] = None,
     group: Annotated[str | None, typer.Option(help="With --table: rows equal here never span folds.")] = None,
     test_table: Annotated[Path | None, typer.Option(help="With --table: rows to predict.")] = None,
+    features: Annotated[Path | None, typer.Option(help="Folder for feature tables; default: beside the data.")] = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train base learners and the stack on out-of-fold predictions, predict the test set, score, report.
 
     Example: [bold]python cli.py stack --task gamma --data data --run runs/gamma --preset quick[/bold]
 
     Any table: [bold]python cli.py stack --table wine.csv --label quality --run runs/wine[/bold]
-    """
-    names = None if learners is None else tuple(name.strip() for name in learners.split(",") if name.strip())
-    from models.registry import spec
 
-    for name in names or ():
-        spec(name)  # a mistyped name is told before anything slow is imported
-    options = {
+    As another run: [bold]python cli.py stack --config runs/gamma/config.toml --seed 2 --run runs/gamma-2[/bold]
+    """
+    output = Answer(quiet, as_json)
+    names = None if learners is None else tuple(name.strip() for name in learners.split(",") if name.strip())
+    options: dict[str, Any] = {
         "run": run,
         "preset": preset.value,
         "learners": names,
@@ -62,20 +68,51 @@ def stack(
         "workers": workers,
         "scheduler": scheduler,
     }
-    from report.outcome import show_outcome, show_table_outcome
+    of_showers = {"task": task.value, "data": data, "features": features}
+    of_table = {"table": table, "label": label, "group": group, "test_table": test_table}
+    options |= of_showers | of_table
+    if config:
+        from stacking.run.toml import read_config
 
-    if table:
+        given = {name for name in options if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
+        options |= {name: value for name, value in read_config(config).items() if name not in given}
+    if not options["run"]:
+        raise InputError("say where the run goes: --run FOLDER")
+    from models.registry import spec
+
+    for name in options["learners"] or ():
+        spec(name)  # a mistyped name is told before anything slow is imported
+    run, on_table = Path(options["run"]), bool(options["table"])
+    for name in of_showers if on_table else of_table:
+        del options[name]
+    if on_table:
+        inputs = [Path(options[name]) for name in ("table", "test_table") if options[name]]
+    else:
+        inputs = [Path(options["data"]) / f"{options['task']}_{split}" for split in ("train", "test")]
+    asked = json.loads(json.dumps(options, default=str))
+    from report.finished import kept_outcome
+
+    lines = None if as_json else kept_outcome(run, asked, inputs)
+    if lines is not None:
+        if not quiet:
+            print(lines, end="")
+        return
+    from report.outcome import outcome
+
+    if on_table:
         from stacking.run.config import TableConfig
         from stacking.table import stack_table
 
-        stack_table(TableConfig(table=table, label=label, group=group, test_table=test_table, **options), bars=bar)
-        show_table_outcome(run, console=console)
-        return
-    from stacking.pipeline import stack as train
-    from stacking.run.config import StackConfig
+        stack_table(TableConfig(**options), bars=output.bars)
+        found = outcome(run, None, None, bars=output.bars)
+    else:
+        from stacking.pipeline import stack as train
+        from stacking.run.config import StackConfig
 
-    train(StackConfig(task=task.value, data=data, **options), bars=bar)
-    show_outcome(run, data, task_named(task), console=console, bars=bar)
+        train(StackConfig(**options), bars=output.bars, tell=output.remark)
+        found = outcome(run, Path(options["data"]), task_named(options["task"]), bars=output.bars)
+    found.keep(asked, inputs)
+    output.show(lambda: found.shown, lambda: found.content)
 
 
 @app.command()
@@ -86,6 +123,9 @@ def predict(
     device: DeviceOption = Device.auto,
     anyway: Annotated[bool, typer.Option("--anyway", help="Even if the feature code has changed since.")] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
+    features: Annotated[Path | None, typer.Option(help="The feature table; default: beside the data.")] = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Predict new, unlabelled events with a finished run.
 
@@ -96,10 +136,14 @@ def predict(
     """
     from stacking.output import predict_to_file
 
-    predictions = predict_to_file(run, data, out, device=device.value, anyway=anyway, trusted=trusted, bars=bar)
-    for remark in predictions.remarks:
-        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
-    console.print(f"wrote {out}", soft_wrap=True)
+    output = Answer(quiet, as_json)
+    predictions = predict_to_file(
+        run, data, out, device=device.value, anyway=anyway, trusted=trusted, features=features, bars=output.bars
+    )
+    for line in predictions.remarks:
+        output.remark(line)
+    n = len(predictions.log_proba)
+    output.show(lambda: f"wrote {out}", lambda: {"out": out, "events": n, "remarks": list(predictions.remarks)})
 
 
 @app.command()
@@ -122,6 +166,8 @@ def demo(
 @app.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="Run, feature table or dataset folder.")],
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare every file of a finished folder with its checksums; exit code 1 and a line for each that differs.
 
@@ -131,20 +177,22 @@ def check(
     """
     from report.check import check_folder
 
-    kind, problems = check_folder(folder, bars=bar)
-    for problem in problems:
-        console.print(problem, soft_wrap=True)
+    output = Answer(quiet, as_json)
+    kind, problems = check_folder(folder, bars=output.bars)
+    output.show(
+        lambda: "\n".join(problems) or f"{folder} is a sound {kind}",
+        lambda: {"folder": folder, "kind": kind, "sound": not problems, "problems": problems},
+    )
     if problems:
         raise typer.Exit(1)
-    console.print(f"{folder} is a sound {kind}", soft_wrap=True)
 
 
 @app.command()
-def learners() -> None:
+def learners(as_json: JsonOption = False) -> None:
     """List the base learners: inputs, parameters, source.
 
     Example: [bold]python cli.py learners[/bold]
     """
-    from models.registry import listing
+    from models.registry import listing, rows
 
-    console.print(listing())
+    Answer(as_json=as_json).show(listing, rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import lru_cache
@@ -40,6 +41,7 @@ def build_table(
     dataset: str | Path,
     out: str | Path | None = None,
     *,
+    elsewhere: str | Path | None = None,
     device: str = "auto",
     workers: int | None = None,
     groups: Iterable[str] | None = None,
@@ -57,6 +59,8 @@ def build_table(
         Dataset folder; its labels are not looked at.
     out
         Folder of the table, by default ``<dataset>.features``.
+    elsewhere
+        Folder of the table if nothing can be written beside the dataset and no valid table lies there.
     device
         ``"auto"``, ``"cpu"`` or ``"cuda"``.
     workers
@@ -81,11 +85,18 @@ def build_table(
     source = Source(data.path, data.fingerprint(), stamp)
     folder = Path(out) if out else default_path(Path(dataset))
     head = _head(data, chosen, source.fingerprint, device)
+    if out is None and elsewhere and not _is_finished(folder, head) and not _can_be_written(folder):
+        folder = Path(elsewhere)
+        folder.parent.mkdir(parents=True, exist_ok=True)
     if not _is_finished(folder, head):
         with opened_for_writing(folder, head, replace=out is None) as writer:
             _run(writer, source, tuple(sorted(chosen)), device, workers, bars)
             writer.finish()
     return FeatureTable.open(folder)
+
+
+def _can_be_written(folder: Path) -> bool:
+    return os.access(folder if folder.exists() else folder.parent, os.W_OK)
 
 
 def compute_rows(dataset: Dataset, start: int, stop: int, groups: frozenset[str], device: str = "cpu") -> pl.DataFrame:

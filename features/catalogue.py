@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
+from math import isfinite
+from typing import Any
 
 from features import groups
 from features.feature import FITS, Feature, Group
@@ -97,6 +100,23 @@ def listing(group: str | None = None, format: str = "table") -> str:
     if format == "md" and group is None:
         pieces.insert(0, _markdown_head())
     return "\n".join(pieces)
+
+
+def as_records(group: str | None = None) -> list[dict[str, Any]]:
+    """Return name, unit, meaning, formula, range and source of every feature (of a group); open ends are None.
+
+    Raises
+    ------
+    InputError
+        For an unknown group.
+    """
+    if group is not None:
+        check_groups([group])
+    chosen = [asdict(f) for f in CATALOGUE.values() if group in (None, f.group)]
+    return [
+        {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in one.items()}
+        for one in chosen
+    ]
 
 
 def _markdown_head() -> str:

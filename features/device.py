@@ -74,6 +74,12 @@ def to_host(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
+def decoded(cells: np.ndarray) -> np.ndarray:
+    """Return float16 or float32 cells, as a dataset stores them, as contiguous float32."""
+    cells = np.ascontiguousarray(cells)
+    return decode_float16(cells) if cells.dtype == np.float16 else cells
+
+
 def decode_float16(values: np.ndarray) -> np.ndarray:
     """Return float16 cells as float32, exactly, for non-negative finite values.
 

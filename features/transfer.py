@@ -1,7 +1,7 @@
 """Chunks of events on their way to the device that computes.
 
-On a CPU nothing travels: cells are decoded in place. To a GPU they go as float16, from page-locked memory and on a
-stream of their own, so that the next chunk travels while the present one is computed; the GPU decodes.
+On a CPU nothing travels: cells are decoded in place. To a GPU they go as they are stored, from page-locked memory and
+on a stream of their own, so that the next chunk travels while the present one is computed; the GPU decodes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from features.device import decode_float16
+from features.device import decoded
 from showers.datasets.dataset import Chunk
 
 
@@ -31,7 +31,7 @@ def on_device(chunks: Iterable[Chunk], device: str) -> Iterator[tuple[Chunk, Any
         yield from prefetched(chunks, cupy)
         return
     for chunk in chunks:
-        yield chunk, decode_float16(np.ascontiguousarray(chunk.matrices))
+        yield chunk, decoded(chunk.matrices)
 
 
 def prefetched(chunks: Iterable[Chunk], cupy: Any) -> Iterator[tuple[Chunk, Any]]:
@@ -65,17 +65,17 @@ class _Slot:
         self.content: Any = None
 
     def send(self, cells: np.ndarray) -> None:
-        """Start the copy of (n, rows, columns, 2) float16 cells to the device."""
+        """Start the copy of (n, rows, columns, 2) float16 or float32 cells to the device."""
         if self.sent is not None:
             self.sent.synchronize()
-        if self.here is None or len(self.here) < len(cells):
+        if self.here is None or len(self.here) < len(cells) or self.here.dtype != cells.dtype:
             if self.used is not None:
                 # The old buffer goes back to the pool here.
                 self.used.synchronize()
             memory = self.cupy.cuda.alloc_pinned_memory(cells.nbytes)
-            self.here = np.frombuffer(memory, np.float16, cells.size).reshape(cells.shape)
+            self.here = np.frombuffer(memory, cells.dtype, cells.size).reshape(cells.shape)
             with self.stream:
-                self.there = self.cupy.empty(cells.shape, self.cupy.float16)
+                self.there = self.cupy.empty(cells.shape, cells.dtype)
         staged = self.here[: len(cells)]
         staged[...] = cells
         if self.used is not None:
@@ -88,6 +88,6 @@ class _Slot:
         """Return what was sent as float32, in the order of the computing stream; the host does not wait."""
         compute = self.cupy.cuda.get_current_stream()
         compute.wait_event(self.sent)
-        cells = self.content.astype(self.cupy.float32)
+        cells = self.content.astype(self.cupy.float32)  # a copy: the buffer is used again
         self.used = compute.record()
         return cells

@@ -33,7 +33,7 @@ class Batch:
     columns: tuple[str, ...] = ()
     """Names of the F columns."""
     grids: np.ndarray | None = None
-    """(N, rows, columns, 2) float16 memory map, MeV per station."""
+    """(N, rows, columns, 2) float16 or float32 memory map, MeV per station."""
     scalars: np.ndarray | None = None
     """(n, S) float32: the reconstructed scalars that the protocol has, for networks on grids."""
     scalar_columns: tuple[str, ...] = ()

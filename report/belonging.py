@@ -8,7 +8,7 @@ from typing import Any
 
 from scoring.read import Origin
 from showers.datasets.dataset import Dataset
-from showers.schema import MATRICES_FILE, InputError
+from showers.schema import MATRICES_FILE, ORDER_FILE, InputError
 from showers.storage.checksums import CHECKSUMS_FILE, Seal
 from showers.storage.files import read_json
 
@@ -45,7 +45,10 @@ def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
         if (file.parent / CHECKSUMS_FILE).is_file():
             Seal.open(file.parent).path(PREDICTIONS_FILE)
     if origin.test_fingerprint is None:
-        return [f"{file.name} does not say for which events it was made: only their number could be checked"]
+        found = [f"{file.name} does not say for which events it was made: only their number could be checked"]
+        if (folder / ORDER_FILE).is_file():
+            found.append(f"rows of {folder.name} were shuffled on conversion: if these are not, give --published-order")
+        return found
     return check_events(str(file), origin.test_fingerprint, folder)
 
 

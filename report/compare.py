@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -54,16 +55,39 @@ def compare(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> Re
     InputError
         If they are fewer than two, of different tasks, made for other events, or cannot be read.
     """
+    entries, truth, task = _opened(runs, data, task)
+    parts: list[RenderableType] = [_overview(entries, truth, task)]
+    for other in entries[1:]:
+        parts.extend(_pair(entries[0], other, truth, task))
+    return Group(*parts)
+
+
+def differences(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> dict[str, Any]:
+    """Return the comparison for programs: the metric of every run, and the first one's minus that of each other."""
+    entries, truth, task = _opened(runs, data, task)
+    metric = metric_for(task)
+    return {
+        "task": task.name,
+        "metric": metric.name,
+        "events": len(truth.labels),
+        "runs": {
+            entry.name: {"value": metric.of(truth, entry.output)}
+            | metric.interval(truth.labels, entry.output).as_dict()
+            for entry in entries
+        },
+        "first_minus": {
+            other.name: asdict(metric.paired(truth.labels, entries[0].output, other.output)) for other in entries[1:]
+        },
+    }
+
+
+def _opened(runs: Sequence[Path], data: Path, task: Task | None) -> tuple[list[Entry], Truth, Task]:
     if len(runs) < 2:
         raise InputError("compare needs at least two runs")
     task = task or _task_of(runs)
     truth = read_truth(data, task)
     names = _names(runs)
-    entries = [_entry(run, name, truth, task) for run, name in zip(runs, names, strict=True)]
-    parts: list[RenderableType] = [_overview(entries, truth, task)]
-    for other in entries[1:]:
-        parts.extend(_pair(entries[0], other, truth, task))
-    return Group(*parts)
+    return [_entry(run, name, truth, task) for run, name in zip(runs, names, strict=True)], truth, task
 
 
 def _task_of(runs: Sequence[Path]) -> Task:
@@ -98,7 +122,7 @@ def _overview(entries: list[Entry], truth: Truth, task: Task) -> Table:
     title = f"{task.name}, {len(truth.labels):,} test showers, 95 % intervals"
     table = drawn_table(title, "run", metric.name, wide=True)
     for entry in entries:
-        value, interval = metric.value(truth.labels, entry.output), metric.interval(truth.labels, entry.output)
+        value, interval = metric.of(truth, entry.output), metric.interval(truth.labels, entry.output)
         table.add_row(entry.name, metric_text(value, interval, metric))
     return table
 

@@ -8,14 +8,12 @@ import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from features.device import resolve_device
+from report.findings import Finding, findings_table
 
 NEEDED_PYTHON = (3, 11)
 DISTRIBUTION = "showerstack"
@@ -25,26 +23,9 @@ COMFORTABLE_DISK_GB = 30.0
 """The benchmark's files, their feature tables and a few runs."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of the examination."""
-
-    what: str
-    found: str
-    state: str
-    """``ok``, ``note`` (works, could be better) or ``bad`` (will fail)."""
-
-
 def doctor(folder: Path = Path()) -> Table:
     """Return the examination as a table; ``folder`` is where data and runs would go."""
-    table = Table(title="showerstack on this machine", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    table.add_column("")
-    table.add_column("")
-    table.add_column("found", overflow="fold")
-    colours = {"ok": "green", "note": "yellow", "bad": "red"}
-    for finding in findings(folder):
-        table.add_row(Text(finding.state, style=colours[finding.state]), finding.what, finding.found)
-    return table
+    return findings_table("showerstack on this machine", findings(folder))
 
 
 def findings(folder: Path = Path()) -> list[Finding]:

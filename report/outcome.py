@@ -2,41 +2,85 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from report.belonging import check_predictions
+from report.finished import keep_outcome
 from report.html import write_report
 from report.run import MANIFEST_FILE
 from report.summary import learner_table
 from scoring.score import score_file
 from showers.execution.progress import Bars, silent
-from showers.execution.terminal import escaped
+from showers.execution.terminal import PlainConsole, escaped
 from showers.schema import Task
 from showers.storage.files import read_json
 
+KEPT_WIDTH = 120
+"""Characters a line of the table that a finished run keeps."""
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What a finished run has to say."""
+
+    run: Path
+    shown: RenderableType
+    """Table of learners beside the stack, and where everything is."""
+    content: dict[str, Any]
+    """The same for programs: shipped system, metrics on the test set, learners, remarks, paths."""
+
+    def keep(self, asked: Mapping[str, Any], inputs: list[Path]) -> None:
+        """Keep the lines, so that the same command answers at once; see :mod:`report.finished`."""
+        stream = io.StringIO()
+        PlainConsole(file=stream, width=KEPT_WIDTH).print(self.shown, soft_wrap=True)
+        keep_outcome(self.run, asked, inputs, stream.getvalue())
+
 
 def show_outcome(run: Path, data: Path, task: Task, *, console: Console, bars: Bars = silent) -> None:
-    """Score ``run`` on ``data``'s test set, print the table of learners beside the stack, and write the report.
+    """Print what a finished run has to say; see :func:`outcome`."""
+    console.print(outcome(run, data, task, bars=bars).shown, soft_wrap=True)
+
+
+def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = silent) -> RunOutcome:
+    """Score ``run`` on ``data``'s test set, and write the report; of a run on a table, tell what it reached.
 
     A test set without labels is left unscored, and the reader is told so.
     """
-    _tell(run, console)
-    predictions = run / "predictions.npz"
+    manifest = read_json(run / MANIFEST_FILE)
+    parts: list[RenderableType] = list(_told(manifest))
+    gate = manifest.get("gate", {})
+    content: dict[str, Any] = {
+        "run": str(run),
+        "task": manifest.get("task"),
+        "shipped": "stack" if gate.get("shipped") is True else gate.get("best_learner"),
+        "reason": gate.get("reason"),
+        "learners": {row["name"]: row["status"] for row in manifest.get("learners", [])},
+        "remarks": manifest.get("remarks", []),
+        "predictions": str(run / "predictions.npz"),
+    }
+    if task is None or data is None:
+        content |= {"held_out": read_json(run / "metrics_table.json"), "predictions": str(run / "predictions.parquet")}
+        return RunOutcome(run, Group(*parts, *_of_table(run)), content)
     if not (data / f"{task.name}_test" / str(task.label_file)).exists():
-        console.print(f"{data / f'{task.name}_test'} has no labels: predictions are in {predictions}", soft_wrap=True)
-        return
-    score_file(predictions, data, task, check=check_predictions)
-    console.print(learner_table(run, data))
+        parts.append(Text(f"{data / f'{task.name}_test'} has no labels: predictions are in {run / 'predictions.npz'}"))
+        return RunOutcome(run, Group(*parts), content)
+    content["test"] = score_file(run / "predictions.npz", data, task, check=check_predictions)
     report = write_report(run, data, bars=bars)
-    console.print(f"run folder: {run}\nreport:     {report}", soft_wrap=True)
+    content["report"] = str(report)
+    parts += [learner_table(run, data), Text(f"run folder: {run}\nreport:     {report}")]
+    return RunOutcome(run, Group(*parts), content)
 
 
-def show_table_outcome(run: Path, *, console: Console) -> None:
-    """Print what a run on a table of any origin reached on rows held out, and where its predictions are."""
-    _tell(run, console)
+def _of_table(run: Path) -> Iterator[RenderableType]:
+    """Yield what a run on a table of any origin reached on rows held out, and where its predictions are."""
     metrics = read_json(run / "metrics_table.json")
     drawn = Table("system", title=f"{metrics['judged_on']}, 95 % intervals", title_justify="left")
     names = ("accuracy", "log_loss", "auc")
@@ -45,16 +89,14 @@ def show_table_outcome(run: Path, *, console: Console) -> None:
     for system, entries in metrics["systems"].items():
         cells = [f"{e['value']:.4f} [{e['low']:.4f}, {e['high']:.4f}]" for e in map(entries.get, names)]
         drawn.add_row(system, *cells, style="bold" if system == metrics["shipped"] else None)
-    console.print(drawn)
-    console.print(f"shipped:     {metrics['shipped']}\npredictions: {run / 'predictions.parquet'}", soft_wrap=True)
+    yield drawn
+    yield Text(f"shipped:     {metrics['shipped']}\npredictions: {run / 'predictions.parquet'}")
 
 
-def _tell(run: Path, console: Console) -> None:
-    """Print what a run remarked on its data, and which learners failed."""
-    manifest = read_json(run / MANIFEST_FILE)
+def _told(manifest: Mapping[str, Any]) -> Iterator[Text]:
+    """Yield what a run remarked on its data, and which learners failed."""
     for remark in manifest.get("remarks", []):
-        console.print(escaped(f"remark: {remark}"), style="yellow", markup=False, highlight=False, soft_wrap=True)
+        yield Text(escaped(f"remark: {remark}"), style="yellow")
     for row in manifest.get("learners", []):
         if row["status"] != "ok":
-            line = f"learner {row['name']} was left out, {row['error']}"
-            console.print(escaped(line), style="bold red", markup=False, highlight=False, soft_wrap=True)
+            yield Text(escaped(f"learner {row['name']} was left out, {row['error']}"), style="bold red")

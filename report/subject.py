@@ -111,7 +111,7 @@ class Subject:
             Point(
                 system.name,
                 system.rule,
-                self.metric.value(self.labels, system.output),
+                self.metric.of(self.truth, system.output),
                 self.metric.interval(self.labels, system.output),
             )
             for system in self.systems

@@ -34,7 +34,8 @@ def learner_table(run: Path, data: Path) -> Table:
         If the run folder or the test set cannot be read, or their lengths disagree.
     """
     opened = Run.open(run)
-    labels = opened.truth(data).labels
+    truth = opened.truth(data)
+    labels = truth.labels
     scoring, told = scoring_of(opened.task), report_of(opened.task)
     metric = scoring.metric
     by_name: dict[str, list[System]] = {}
@@ -60,8 +61,7 @@ def learner_table(run: Path, data: Path) -> Table:
                 table.add_row(failed, "left out", style="red")
             table.add_section()
         cells = {
-            s.rule: metric_text(metric.value(labels, s.output), metric.interval(labels, s.output), metric)
-            for s in systems
+            s.rule: metric_text(metric.of(truth, s.output), metric.interval(labels, s.output), metric) for s in systems
         }
         raw = systems[0]
         shares = told.beside(labels, raw.log_proba, raw.output).plus_minus

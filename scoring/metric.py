@@ -9,6 +9,7 @@ import numpy as np
 
 from scoring.paired import Paired, paired_accuracy
 from scoring.resampling import Interval, clopper_pearson
+from scoring.truth import Truth
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class Metric:
     """``paired(labels, output_a, output_b)``: value of a minus value of b."""
     logarithmic: bool = False
     """Whether values span orders of magnitude: shown as powers of ten, drawn on a logarithmic axis."""
+
+    def of(self, truth: Truth, output: np.ndarray) -> float:
+        """Return the value as the benchmark draws it: rows in the order of the published file."""
+        return self.value(truth.published(truth.labels), truth.published(output))
 
 
 def _error_rate(labels: np.ndarray, predicted: np.ndarray) -> float:

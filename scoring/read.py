@@ -74,3 +74,27 @@ def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, Orig
         raise InputError(f"{file} holds no array {key!r}: task {task.name} needs it")
     origin = Origin(*(str(found[name]) if name in found else None for name in ORIGIN_KEYS))
     return scoring.checked(found[key], where), origin
+
+
+def read_raw_labels(file: Path, task: Task, decided: np.ndarray) -> np.ndarray:
+    """Return the most probable class (N,) of each event of a predictions file.
+
+    Parameters
+    ----------
+    decided
+        (N,) its labels, which are returned where the file holds no posteriors.
+
+    Raises
+    ------
+    InputError
+        If the posteriors have another shape or are not numbers.
+    """
+    found = read_arrays(Path(file), scoring_of(task).key, "log_proba").get("log_proba")
+    if found is None:
+        return decided
+    where = f"{file}, log_proba"
+    if found.shape != (len(decided), task.n_classes) or found.dtype.kind != "f":
+        raise InputError(f"{where} has shape {found.shape}, expected ({len(decided)}, {task.n_classes}) numbers")
+    if np.isnan(found).any():
+        raise InputError(f"{where}: {int(np.isnan(found).any(axis=1).sum())} events have no number")
+    return found.argmax(axis=1).astype(np.int64)

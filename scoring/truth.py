@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from showers.execution.suggestions import did_you_mean
-from showers.schema import SCALAR_NAMES, SCALARS_FILE, InputError, Task
+from showers.schema import ORDER_FILE, SCALAR_NAMES, SCALARS_FILE, InputError, Task
 from showers.storage.files import open_npy
 
 
@@ -23,6 +23,25 @@ class Truth:
     """(N,) float32, lg(E/eV)."""
     zenith_deg: np.ndarray
     """(N,) float32."""
+    order: np.ndarray | None = None
+    """(N,) int64: the row of each event in the published file, where rows were shuffled on conversion."""
+
+    def published(self, values: np.ndarray) -> np.ndarray:
+        """Return values (N, ...) of our rows in the order of the published file."""
+        if self.order is None:
+            return values
+        restored = np.empty_like(values)
+        restored[self.order] = values
+        return restored
+
+    def ours(self, values: np.ndarray) -> np.ndarray:
+        """Return values (N, ...) in the order of the published file in that of our rows."""
+        return values if self.order is None else values[self.order]
+
+    def in_published_order(self) -> Truth:
+        """Return the same test set, its rows as in the published file."""
+        values = (self.published(column) for column in (self.labels, self.energy, self.zenith_deg))
+        return Truth(self.folder, *values)
 
 
 def read_truth(data: Path, task: Task) -> Truth:
@@ -48,8 +67,11 @@ def read_truth(data: Path, task: Task) -> Truth:
     if missing:
         raise InputError(f"{label_file} holds no event of class {', '.join(missing)} among {len(labels)}: all needed")
     scalars = open_npy(scalar_file)
-    if scalars.ndim != 2 or scalars.shape[1] != len(SCALAR_NAMES) or scalars.dtype.kind != "f":
-        raise InputError(f"{scalar_file} has shape {scalars.shape} and type {scalars.dtype}, expected (N, 5) float16")
+    widths = (len(SCALAR_NAMES), len(SCALAR_NAMES) + 1)
+    if scalars.ndim != 2 or scalars.shape[1] not in widths or scalars.dtype.kind != "f":
+        raise InputError(
+            f"{scalar_file} has shape {scalars.shape} and type {scalars.dtype}, expected (N, 5), or (N, 6) with the age"
+        )
     if len(scalars) != len(labels):
         raise InputError(f"{scalar_file} has {len(scalars)} rows, but {label_file.name} beside it has {len(labels)}")
     columns = []
@@ -57,7 +79,17 @@ def read_truth(data: Path, task: Task) -> Truth:
         values = np.asarray(scalars[:, SCALAR_NAMES.index(name)], dtype=np.float32)
         check_finite(values, f"{scalar_file}, column {name}")
         columns.append(values)
-    return Truth(folder, labels.astype(np.int8), *columns)
+    return Truth(folder, labels.astype(np.int8), columns[0], columns[1], _read_order(folder, len(labels)))
+
+
+def _read_order(folder: Path, n_events: int) -> np.ndarray | None:
+    file = folder / ORDER_FILE
+    if not file.exists():
+        return None
+    order = np.asarray(open_npy(file))
+    if order.dtype != np.int64 or not np.array_equal(np.sort(order), np.arange(n_events)):
+        raise InputError(f"{file} is no permutation of {n_events} rows: convert the raw files again")
+    return order
 
 
 def check_range(labels: np.ndarray, n_classes: int, where: str) -> None:

@@ -18,6 +18,8 @@ CORE_X_FILE = "core_x_m.npy"
 CORE_Y_FILE = "core_y_m.npy"
 TIMES_FILE = "times.npy"
 """Measured events only: reconstructed core (float32, m) and UTC time (float64, seconds since 1970)."""
+ORDER_FILE = "order.npy"
+"""Where the rows were shuffled: the row that each event has in the published split, which no learner may see."""
 
 
 class InputError(ValueError):

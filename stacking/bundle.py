@@ -58,6 +58,8 @@ class Bundle:
         workers: int | None = None,
         everything: bool = False,
         anyway: bool = False,
+        features: str | Path | None = None,
+        elsewhere: str | Path | None = None,
         bars: Bars = silent,
     ) -> Predictions:
         """Predict the events of a dataset folder; labels are neither needed nor looked at.
@@ -72,6 +74,10 @@ class Bundle:
             Processes; all cores if None.
         everything
             Also return the learners that the shipped prediction does not need.
+        features
+            Folder of the feature table; by default beside the dataset.
+        elsewhere
+            Folder of the feature table where nothing can be written beside the dataset.
         anyway
             Predict even if feature code or its libraries have changed since the training; a remark then says so.
 
@@ -86,7 +92,7 @@ class Bundle:
             raise InputError(f"{dataset} holds no events")
         remarks = self._code_remarks(anyway=anyway)
         device = resolve_device(device)
-        table = build_table(Path(dataset), device=device, workers=workers, bars=bars)
+        table = build_table(Path(dataset), features, elsewhere=elsewhere, device=device, workers=workers, bars=bars)
         predictions = self.predict_events(
             ShowerEvents(Path(dataset), table.folder, self.task), workers=workers, everything=everything, bars=bars
         )

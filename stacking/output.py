@@ -27,12 +27,14 @@ def predict_to_file(
     workers: int | None = None,
     anyway: bool = False,
     trusted: bool = False,
+    features: Path | None = None,
     bars: Bars = silent,
 ) -> Predictions:
     """Predict new data with a finished run and write the result.
 
     A dataset folder gives a file like ``predictions.npz``, or by the name of ``out`` a table (CSV or Parquet) of
-    class probabilities per event; a table, for a run on tables, class probabilities per row.
+    class probabilities per event; a table, for a run on tables, class probabilities per row. The feature table of the
+    events goes to ``features``, by default beside the data, or beside ``out`` where the data cannot be written.
 
     Raises
     ------
@@ -44,7 +46,10 @@ def predict_to_file(
     check_target(Path(out), TABLE_SUFFIXES if on_table else (".npz", *TABLE_SUFFIXES))
     if on_table:
         return predict_table_to_file(bundle, Path(data), Path(out), bars=bars)
-    predictions = bundle.predict(data, device=device, workers=workers, anyway=anyway, bars=bars)
+    beside = Path(out).with_name(f"{Path(out).name}.features")
+    predictions = bundle.predict(
+        data, device=device, workers=workers, anyway=anyway, features=features, elsewhere=beside, bars=bars
+    )
     if Path(out).suffix.lower() in TABLE_SUFFIXES:
         write_table(Path(out), event_table(predictions, bundle.task))
     else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from features.build import build_table
 from features.device import resolve_device
 from showers.datasets.dataset import Dataset
+from showers.datasets.ordering import ordering_of
 from showers.execution.progress import Bars, silent
 from showers.schema import InputError, task_named
 from stacking.events import ShowerEvents
@@ -17,11 +20,11 @@ from stacking.tasks.resources import Cost, measured
 __all__ = ["StackResult", "stack"]
 
 
-def stack(config: StackConfig, *, bars: Bars = silent) -> StackResult:
+def stack(config: StackConfig, *, bars: Bars = silent, tell: Callable[[str], None] = lambda line: None) -> StackResult:
     """Train base learners and the stack on ``DATA/{task}_train``, predict ``DATA/{task}_test``.
 
     Killed at any moment and started again, it continues and ends with the same bytes in ``predictions.npz``. The
-    test folder's labels are neither needed nor looked at.
+    test folder's labels are neither needed nor looked at. ``tell`` gets remarks on the data before the work begins.
 
     Raises
     ------
@@ -44,13 +47,24 @@ def stack(config: StackConfig, *, bars: Bars = silent) -> StackResult:
                 f"{config.train_folder}: class {name!r} has {count} events, fewer than the {config.n_folds} folds"
             )
     config.learner_specs(task)
+    ordered = (ordering_of(each).remark(each.path.name) for each in (opened, test_set))
+    remarks = (*opened.remarks, *test_set.remarks, *(remark for remark in ordered if remark))
+    for remark in remarks:
+        tell(remark)
     costs: list[Cost] = []
     tables = {}
     for split, folder in (("train", config.train_folder), ("test", config.test_folder)):
         with measured(f"features {split}") as cost:
-            tables[split] = build_table(folder, device=device, workers=config.workers, bars=bars).folder
+            name = f"{folder.name}.features"
+            tables[split] = build_table(
+                folder,
+                config.features / name if config.features else None,
+                elsewhere=config.run.with_name(f"{config.run.name}.features") / name,
+                device=device,
+                workers=config.workers,
+                bars=bars,
+            ).folder
         costs.append(cost)
     train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
     test = ShowerEvents(config.test_folder, tables["test"], task)
-    remarks = (*opened.remarks, *test_set.remarks)
     return run(Job(config, task, train, test, device, costs, remarks=remarks), bars=bars)

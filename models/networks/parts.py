@@ -18,7 +18,7 @@ FRONT_EVENTS = 20_000
 
 
 class GridFront(nn.Module):
-    """Raw float16 deposits (n, rows, columns, 2) to float32 channels-first inputs (n, 2, rows, columns).
+    """Raw deposits (n, rows, columns, 2) to float32 channels-first inputs (n, 2, rows, columns).
 
     Parameters
     ----------

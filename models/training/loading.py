@@ -24,7 +24,7 @@ class GridSource:
     Parameters
     ----------
     grids
-        (N, rows, columns, 2) float16 memory map of the whole dataset.
+        (N, rows, columns, 2) float16 or float32 memory map of the whole dataset.
     index
         (n,) int64 rows of these events.
     device
@@ -37,7 +37,7 @@ class GridSource:
         self, grids: np.ndarray, index: np.ndarray, device: torch.device, *, resident: bool | None = None
     ) -> None:
         self.grids, self.index, self.device = grids, np.asarray(index, dtype=np.int64), device
-        size = len(index) * int(np.prod(grids.shape[1:])) * 2
+        size = len(index) * int(np.prod(grids.shape[1:])) * grids.dtype.itemsize
         if resident is None:
             resident = size <= _room(device)
         self.held: torch.Tensor | None = None
@@ -45,7 +45,7 @@ class GridSource:
             self.held = torch.from_numpy(_read(grids, self.index)).to(device)
 
     def fetch(self, positions: np.ndarray) -> torch.Tensor:
-        """Return (len(positions), rows, columns, 2) float16 on the device."""
+        """Return (len(positions), rows, columns, 2) on the device, of the type that is stored."""
         if self.held is not None:
             return self.held[torch.from_numpy(positions).to(self.device)]
         grids = torch.from_numpy(_read(self.grids, self.index[positions]))
@@ -128,7 +128,7 @@ def read_ahead(items: Iterable[torch.Tensor], depth: int = READ_AHEAD) -> Iterat
 def _read(grids: np.ndarray, rows: np.ndarray) -> np.ndarray:
     # In ascending order the memory map is read forwards; a copy, since torch wants writable memory.
     order = np.argsort(rows, kind="stable")
-    out = np.empty((len(rows), *grids.shape[1:]), dtype=np.float16)
+    out = np.empty((len(rows), *grids.shape[1:]), dtype=grids.dtype)
     out[order] = grids[rows[order]]
     return out
 

@@ -1,4 +1,7 @@
-"""Our runs beside the published systems: one table a task and protocol, simulations in tables of their own."""
+"""Our runs beside the published systems: one table a task and protocol, simulations in tables of their own.
+
+Under the 2026 protocol a run stands with its most probable classes: it forbids rules that shift decisions.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from rich.text import Text
 
 from report.belonging import check_run
 from report.public.origin import origin_of
-from report.published import PublishedResult, published_for
+from report.public.rules import raw_labels_only
+from report.public.submission import judged_output
+from report.published import CITATIONS, PublishedResult, published_for
 from report.registry import report_of
 from report.run import Run
 from report.sections.run import duration, totals
@@ -22,7 +27,7 @@ from report.text import metric_text, short
 from scoring import metric_for, scoring_of
 from scoring.intervals import Interval
 from scoring.read import Origin
-from scoring.score import metrics_path
+from scoring.score import metrics_path, score_arrays
 from showers.schema import InputError, task_named
 from showers.storage.files import read_json
 
@@ -95,18 +100,28 @@ def leaderboard(runs: Sequence[Path], *, data: Path | None = None) -> Renderable
     InputError
         If there is no run, or one cannot be read, was not scored, or predicted other events.
     """
+    found = tables(runs, data)
+    shown: list[RenderableType] = []
+    for (task, protocol), rows in found.items():
+        what = report_of(task_named(task)).metric_words
+        shown.append(Text(f"{task}, {protocol}: {what}, lower is better", style="bold"))
+        shown.append(_table(rows, task))
+        shown += [Text(f"Published: {CITATIONS[protocol]}\n", style="dim")] if protocol in CITATIONS else []
+    ours = [row for rows in found.values() for row in rows if row.ours]
+    return Group(*shown, _cost_table(ours), Text(LEGEND, style="dim"))
+
+
+def tables(runs: Sequence[Path], data: Path | None = None) -> dict[tuple[str, str], list[Standing]]:
+    """Return the rows of each table, best first, by task and protocol; see :func:`leaderboard`."""
     if not runs:
         raise InputError("leaderboard needs at least one run folder")
     standings = [standing(Path(run), data) for run in runs]
-    keys = sorted({(row.task, row.protocol) for row in standings})
-    tables: list[RenderableType] = []
-    for task, protocol in keys:
+    found = {}
+    for task, protocol in sorted({(row.task, row.protocol) for row in standings}):
         rows = [row for row in standings if (row.task, row.protocol) == (task, protocol)]
-        rows += [_published(found) for found in published_for(task, protocol)]
-        what = report_of(task_named(task)).metric_words
-        tables.append(Text(f"{task}, {protocol}: {what}, lower is better", style="bold"))
-        tables.append(_table(sorted(rows, key=lambda row: row.value), task))
-    return Group(*tables, _cost_table(standings), Text(LEGEND, style="dim"))
+        rows += [_published(each) for each in published_for(task, protocol)]
+        found[task, protocol] = sorted(rows, key=lambda row: row.value)
+    return found
 
 
 def standing(folder: Path, data: Path | None = None) -> Standing:
@@ -117,13 +132,18 @@ def standing(folder: Path, data: Path | None = None) -> Standing:
         raise InputError(f"{file} does not exist: score the run first (python verify.py --task {run.task.name} ...)")
     metrics = read_json(file)
     check_run(file, Origin(metrics.get("config_hash"), metrics.get("test_fingerprint")), run.manifest)
+    folder = _test_folder(run, data)
+    origin = origin_of(folder, run.task)
+    if raw_labels_only(origin, run.task):
+        truth = run.truth(folder.parent)
+        metrics = score_arrays(truth, judged_output(run, truth), run.task)
     value, interval = scoring_of(run.task).headline(metrics)
     steps = totals(run.manifest.get("steps", []))
     learners = run.manifest.get("learners", [])
     parameters = [row.get("n_parameters") for row in learners if row.get("status", "ok") == "ok"]
     return Standing(
         task=run.task.name,
-        protocol=_protocol(run, data),
+        protocol=origin.protocol,
         system=run.name,
         value=value,
         interval=interval,
@@ -142,13 +162,13 @@ def standing(folder: Path, data: Path | None = None) -> Standing:
     )
 
 
-def _protocol(run: Run, data: Path | None) -> str:
+def _test_folder(run: Run, data: Path | None) -> Path:
     stated = run.manifest.get("data", {}).get("test")
     folder = data / f"{run.task.name}_test" if data else Path(str(stated))
     if not folder.is_dir():
         raise InputError(f"{folder}, the test set of {run.folder}, does not exist: say where it is with --data")
     run.check_test_set(folder)
-    return origin_of(folder, run.task).protocol
+    return folder
 
 
 def _published(found: PublishedResult) -> Standing:

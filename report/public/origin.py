@@ -31,6 +31,11 @@ class DataOrigin:
     source: dict[str, Any]
     """Content of ``source.json``."""
 
+    @property
+    def base(self) -> str:
+        """The protocol whose rules hold: of a public set its own, of others the one they say they follow."""
+        return self.protocol if self.public else str(self.source.get("protocol", "v2"))
+
 
 def origin_of(folder: Path, task: Task) -> DataOrigin:
     """Return the origin of a labelled test set.

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from report.public.origin import origin_of
+from report.public.rules import raw_labels_only
 from report.registry import report_of
 from report.run import Run, is_simulated, read_source
 from report.sections.run import duration, totals
 from report.text import metric_text
 from scoring import metric_for, scoring_of
-from scoring.read import read_output
+from scoring.read import read_output, read_raw_labels
 from scoring.score import score_arrays
 from scoring.truth import Truth
 from showers.execution.terminal import escaped
@@ -26,8 +27,8 @@ from showers.schema import InputError
 from showers.storage.files import atomic_folder, write_npz
 
 SOURCE = Path(__file__).resolve().parents[2]
-PACKAGES = ("showers", "features", "models", "stacking", "scoring", "analysis", "report", "commands")
-FILES = ("cli.py", "verify.py", "pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md")
+PACKAGES = ("showers", "features", "models", "stacking", "scoring", "analysis", "report", "commands", "showerstack")
+FILES = ("cli.py", "verify.py", "setup.py", "pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md")
 """What the snapshot of the source holds beside the packages."""
 """Size of the public test sets: predictions of any other number of events cannot be submitted."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -44,7 +45,8 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     Parameters
     ----------
     runs
-        One finished run, or one of each task.
+        One finished run, or one of each task. Rows are handed in in the order of the published files; under the 2026
+        protocol, which forbids rules that shift decisions, the most probable class is.
     name
         Name of the folder: letters, digits, dot, dash, underscore.
     data
@@ -69,11 +71,12 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     if not opened or len(set(tasks)) != len(tasks):
         raise InputError(f"a submission holds one run of each task, got {', '.join(tasks) or 'none'}")
     truths = [run.truth(data) for run in opened]
-    outputs = [run.output(truth) for run, truth in zip(opened, truths, strict=True)]
+    outputs = [judged_output(run, truth) for run, truth in zip(opened, truths, strict=True)]
+    handed_in = [truth.published(output) for truth, output in zip(truths, outputs, strict=True)]
     with atomic_folder(Path(out) / name) as folder:
         arrays = {
             scoring_of(run.task).key: output.astype(scoring_of(run.task).dtype)
-            for run, output in zip(opened, outputs, strict=True)
+            for run, output in zip(opened, handed_in, strict=True)
         }
         write_npz(folder / "predictions.npz", **arrays)
         scored = [
@@ -83,7 +86,7 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
         metadata = _metadata(name, opened, truths, scored)
         (folder / "metadata.yaml").write_text("\n".join(yaml_lines(metadata)) + "\n", encoding="utf-8")
         snapshot(folder / "code")
-        check(folder, opened, truths, outputs)
+        check(folder, opened, truths, handed_in)
     return Path(out) / name
 
 
@@ -114,10 +117,20 @@ def snapshot(target: Path) -> None:
     """Copy the project's source, without caches or data."""
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
     for package in PACKAGES:
+        if not (SOURCE / package).is_dir():
+            continue  # an installation holds the others inside of showerstack
         shutil.copytree(SOURCE / package, target / package, ignore=ignore)
     for name in FILES:
         if (SOURCE / name).is_file():
             shutil.copy2(SOURCE / name, target / name)
+
+
+def judged_output(run: Run, truth: Truth) -> np.ndarray:
+    """Return what a protocol judges: the run's labels or scores (N,), the most probable class where it asks for it."""
+    output = run.output(truth)
+    if raw_labels_only(origin_of(truth.folder, run.task), run.task):
+        return read_raw_labels(run.predictions, run.task, output)
+    return output
 
 
 def _scores(run: Run, truth: Truth, metrics: dict[str, Any]) -> dict[str, str]:
@@ -197,6 +210,7 @@ def _readme(name: str, runs: Sequence[Run], truths: Sequence[Truth], scored: Seq
         lines += [f"- {key}: {text}" for key, text in _scores(run, truth, metrics).items()]
         lines += ["", "### Approach", "", *_approach(run), "", "### Learners on the test set", ""]
         lines += [*_learner_rows(run, truth), "", "### What failed or did not help", "", *_failures(run), ""]
+    in_order = " --published-order" if any(truth.order is not None for truth in truths) else ""
     lines += [
         "## Making it again",
         "",
@@ -205,7 +219,7 @@ def _readme(name: str, runs: Sequence[Run], truths: Sequence[Truth], scored: Seq
         "```",
         "make env",
         *(f".venv/bin/python cli.py stack --data data {_options(run)} --run runs/{run.task.name}" for run in runs),
-        f".venv/bin/python verify.py --task {runs[0].task.name} --data data ../predictions.npz",
+        f".venv/bin/python verify.py --task {runs[0].task.name} --data data{in_order} ../predictions.npz",
         "```",
         "",
     ]
@@ -248,9 +262,7 @@ def _learner_rows(run: Run, truth: Truth) -> list[str]:
     for system in run.systems(len(truth.labels)):
         beside = report_of(run.task).beside(truth.labels, system.log_proba, system.output)
         lines = lines or [f"| system | {beside.head} | {metric.name} |", "|---|---|---|"]
-        text = metric_text(
-            metric.value(truth.labels, system.output), metric.interval(truth.labels, system.output), metric
-        )
+        text = metric_text(metric.of(truth, system.output), metric.interval(truth.labels, system.output), metric)
         label = system.name if system.rule == "score" else f"{system.name}, {system.rule}"
         lines.append(f"| {_markdown(label)} | {beside.bracketed} | {text} |")
     return lines

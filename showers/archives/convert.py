@@ -1,9 +1,12 @@
-"""Turn the raw simulation files into dataset folders of either protocol.
+"""Turn the raw simulation files into dataset folders of one of the protocols.
 
-Archives are read as streams, so that memory holds a few thousand events' grids. Both protocols' splits of the public
+Archives are read as streams, so that memory holds a few thousand events' grids. The protocols' splits of the public
 files are reproduced to the letter; since raw files tell which events are the same simulated shower thrown at other core
 positions, ``groups.npy`` is written too and ``source.json`` counts the showers that the protocol's own split spreads
 over train and test. Archives of the embedded simulation stay marked as such, and their showers are kept together.
+
+The raw files hold the classes in blocks, so that a row's number tells the class: rows are shuffled. ``order.npy`` says
+which row of the published file each event is, so that predictions can be handed in in the published order.
 """
 
 from __future__ import annotations
@@ -20,13 +23,14 @@ import numpy as np
 import polars as pl
 
 from showers import cuts
-from showers.archives.raw import MODES, RAW_COLUMNS, TRUE_COLUMNS, Archives, common_source
-from showers.archives.splits import Split, split_matched, split_v2
+from showers.archives.raw import RAW_COLUMNS, TRUE_COLUMNS, Archives, common_source
+from showers.archives.splits import SPLITS, Split
 from showers.datasets.event_files import check_cells
 from showers.datasets.integrity import already_made
 from showers.datasets.writer import CONVERSION, write_dataset
 from showers.execution.progress import Bars, Progress, silent
 from showers.execution.source_hash import source_hash
+from showers.protocols import CUTS_FOR_ALL, LABELS_FROM_TYPE, Layout, layout_of, modes_of
 from showers.schema import GAMMA, InputError, Task
 
 SCALAR_COLUMNS = (1, 5, 6, 7, 8)
@@ -82,8 +86,9 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
     task
         Composition or gamma.
     protocol
-        ``v2`` (labels from the true particle, float16 scalars, no age) or ``matched`` (QGSJet only, labels from the
-        first raw column, float32 scalars, age).
+        ``v2`` (labels from the true particle, float16, no age), ``matched`` (QGSJet only, labels from the first raw
+        column, float32 scalars, age) or ``2026`` (split otherwise, float32; composition: as matched, the age among the
+        scalars; gamma: as v2).
 
     Returns
     -------
@@ -96,11 +101,7 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
         For an unknown combination; archives that are missing, malformed or were not made together; unknown particles;
         quantities out of range; cells that are not valid; folders that hold something else; or a full disk.
     """
-    try:
-        modes = MODES[protocol, task.name]
-    except KeyError:
-        known = ", ".join(f"{p} {t}" for p, t in MODES)
-        raise InputError(f"no protocol {protocol!r} for task {task.name!r}: there are {known}") from None
+    modes, layout = modes_of(protocol, task), layout_of(protocol, task)
     archives = [Archives.open(raw, mode) for mode in modes]
     origin = common_source(archives)
     features = [archive.read("features") for archive in archives]
@@ -108,9 +109,9 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
     _refuse_copies(archives, truth)
     labels = np.concatenate([_labels(task, protocol, *each) for each in zip(archives, features, truth, strict=True)])
     events = RawEvents(archives, np.concatenate(features), labels, _groups(np.concatenate(truth)))
-    split_by = split_matched if protocol == "matched" else split_v2
-    splits = split_by(task, events.features, events.groups, together=origin is not None)
+    splits = SPLITS[protocol](task, events.features, events.groups, together=origin is not None)
     straddling = int(np.intersect1d(*(events.groups[split.rows] for split in splits)).size)
+    digest = hashlib.sha256("\n".join(archive.digest for archive in archives).encode()).hexdigest()
     wanted = []
     for split in splits:
         folder = out / split.folder
@@ -119,13 +120,13 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
             "generator": CONVERSION,
             **(origin or {}),
             "code": conversion_code_version(),
-            "raw": hashlib.sha256("\n".join(archive.digest for archive in archives).encode()).hexdigest(),
+            "raw": digest,
             "task": task.name,
             "protocol": protocol,
             "modes": list(modes),
-            "split": split.folder.rsplit("_", 1)[1],
-            "evaluation_cuts": cuts.MATCHED.name if protocol == "matched" else cuts.TEST.name,
-            "age": protocol == "matched",
+            "split": split.name,
+            "evaluation_cuts": CUTS_FOR_ALL.get((protocol, task.name), cuts.TEST.name),
+            "age": layout.age != "none",
             "showers_in_both_splits": straddling,
         }
         made = already_made(folder, len(split.rows), task, source, advice="choose another folder or remove it")
@@ -133,7 +134,7 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
     for folder, split, source, made in wanted:
         if not made:
             with bars(f"writing {split.folder}", "events") as progress:
-                _write(folder, task, events, split, source, progress)
+                _write(folder, task, events, split, source, layout, progress)
     return [folder for folder, *_ in wanted]
 
 
@@ -141,15 +142,16 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
 def conversion_code_version() -> str:
     """Return a hash of the code that conversion consists of."""
     here = Path(__file__).parent
-    files = [*(here / name for name in ("convert.py", "splits.py", "raw.py")), here.parent / "cuts.py"]
+    files = [*(here / name for name in ("convert.py", "splits.py", "raw.py"))]
+    files += [here.parent / name for name in ("cuts.py", "protocols.py")]
     return source_hash(files, ("numpy", "torch"))
 
 
 def _labels(task: Task, protocol: str, archives: Archives, features: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return (N,) int8 class numbers of one mode: from the first raw column (matched), else from the true particle."""
+    """Return (N,) int8 class numbers of one mode: from the first raw column or the true particle."""
     kind, column, values = "true_features", "id", truth[:, TRUE_COLUMNS.index("id")]
     numbers: tuple[int, ...] = COMPOSITION_IDS
-    if protocol == "matched":
+    if (protocol, task.name) in LABELS_FROM_TYPE:
         kind, column, values, numbers = "features", "type", features[:, 0], tuple(range(1, task.n_classes + 1))
     if task == GAMMA:
         numbers = (GAMMA_ID, *COMPOSITION_IDS)
@@ -198,28 +200,46 @@ def _groups(truth: np.ndarray) -> np.ndarray:
 
 
 def _write(
-    folder: Path, task: Task, events: RawEvents, split: Split, source: Mapping[str, Any], progress: Progress
+    folder: Path,
+    task: Task,
+    events: RawEvents,
+    split: Split,
+    source: Mapping[str, Any],
+    layout: Layout,
+    progress: Progress,
 ) -> None:
-    with_age = bool(source["age"])
-    extras: dict[str, type] = {"groups": np.int64}
-    extras |= {"age": np.float32} if with_age else {}
-    extras |= {"part": np.int8} if split.part is not None else {}
-    scalar_type = np.float32 if with_age else np.float16
+    """Write one folder: columns at once, grids as the archives give them, each to its shuffled place."""
+    order = shuffled(len(split.rows), f"{source['raw']} {source['protocol']} {split.folder}")
+    rows = split.rows[order]
     features = events.features
-    with write_dataset(folder, len(split.rows), task, source=source, extras=extras, scalar_type=scalar_type) as writer:
-        start = done = 0
+    values: dict[str, Any] = {"groups": _renumbered(events.groups, str(source["raw"]))[rows], "order": order}
+    values |= {"age": features[rows, RAW_COLUMNS.index("Age")]} if layout.age == "file" else {}
+    values |= {"part": split.part[order]} if split.part is not None else {}
+    kinds = {name: {"age": np.float32, "part": np.int8}.get(name, np.int64) for name in values}
+    columns = layout.columns(features[rows][:, SCALAR_COLUMNS], features[rows, RAW_COLUMNS.index("Age")])
+    places = np.argsort(rows)
+    ascending = rows[places]
+    with write_dataset(folder, len(rows), task, source=source, extras=kinds, layout=layout) as writer:
+        writer.put(0, None, columns, events.labels[rows], **values)
+        start = 0
         for archives in events.archives:
             mode_start = start
             for block in archives.stream("matrices"):
                 with np.errstate(over="ignore"):
-                    grids = block[..., 1:].astype(np.float16)
+                    grids = block[..., 1:].astype(layout.grid_type)
                 check_cells(grids, archives.path("matrices"), start - mode_start)
-                first, last = np.searchsorted(split.rows, [start, start + len(block)])
-                rows = split.rows[first:last]
-                values: dict[str, Any] = {"groups": events.groups[rows]}
-                values |= {"age": features[rows, RAW_COLUMNS.index("Age")]} if with_age else {}
-                values |= {"part": split.part[first:last]} if split.part is not None else {}
-                writer.put(done, grids[rows - start], features[rows][:, SCALAR_COLUMNS], events.labels[rows], **values)
+                first, last = np.searchsorted(ascending, [start, start + len(block)])
+                writer.put_grids(places[first:last], grids[ascending[first:last] - start])
                 start += len(block)
-                done += len(rows)
                 progress(start, len(features))
+
+
+def shuffled(n: int, content: str) -> np.ndarray:
+    """Return a permutation (n,) int64 that depends on the content of the files alone."""
+    seed = int.from_bytes(hashlib.sha256(content.encode()).digest()[:16], "big")
+    return np.random.default_rng(seed).permutation(n).astype(np.int64)
+
+
+def _renumbered(groups: np.ndarray, content: str) -> np.ndarray:
+    """Give every shower (N,) a number that does not follow the raw files' order."""
+    return shuffled(len(groups), content)[groups]

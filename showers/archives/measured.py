@@ -30,6 +30,7 @@ from showers.execution.progress import Bars, silent
 from showers.execution.source_hash import source_hash
 from showers.execution.suggestions import did_you_mean
 from showers.kascade import RAW_SHAPE
+from showers.protocols import Layout
 from showers.schema import (
     AGE_FILE,
     CORE_X_FILE,
@@ -257,9 +258,8 @@ def _write(folder: Path, run: _Opened, source: dict[str, Any], seconds: np.ndarr
     scalars = features[:, [COLUMNS.index(name) for name in SCALAR_NAMES]]
     summary = RunSummary(run.name)
     written = dict(source)
-    with write_dataset(
-        folder, run.n_events, None, source=written, extras=extras, scalar_type=np.float16 if float16 else np.float32
-    ) as writer:
+    layout = Layout(scalar_type=np.float16 if float16 else np.float32)
+    with write_dataset(folder, run.n_events, None, source=written, extras=extras, layout=layout) as writer:
         start = 0
         for block in _grids(run):
             rows = slice(start, start + len(block))

@@ -21,16 +21,9 @@ from typing import IO, Any, cast
 import numpy as np
 
 from showers.kascade import RAW_SHAPE
-from showers.schema import COMPOSITION, GAMMA, SOURCE_FILE, InputError
+from showers.schema import SOURCE_FILE, InputError
 from showers.storage.npy import Header, read_header
 from showers.storage.regular import open_regular
-
-MODES: dict[tuple[str, str], tuple[str, ...]] = {
-    ("v2", COMPOSITION.name): ("qgs_spectra", "epos_spectra"),
-    ("v2", GAMMA.name): ("qgs-4_gm_pr", "LHC_gm_pr", "sibyll-23c_gm_pr"),
-    ("matched", COMPOSITION.name): ("qgs_spectra",),
-}
-"""Which raw modes a protocol concatenates, in order."""
 
 KINDS: dict[str, tuple[int, ...]] = {"matrices": RAW_SHAPE, "features": (10,), "true_features": (10,)}
 """Archives of a mode: key of the array and its shape per event."""

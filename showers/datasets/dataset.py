@@ -1,7 +1,8 @@
 """Dataset folders: the benchmark's ``.npy`` files, memory-mapped and checked when opened.
 
 Nothing but ``matrices.npy`` and ``features.npy`` (and the label file, where labels are asked for) is required.
-Beside them a folder may hold ``source.json``, ``groups.npy``, ``age.npy``, ``part.npy``, ``truth.parquet`` and
+Beside them a folder may hold ``source.json``, ``groups.npy``, ``age.npy``, ``part.npy``, ``order.npy``,
+``truth.parquet`` and
 ``checksums.json``, by which every file is compared before it is used: all but the grids when the folder is opened, the
 grids when they are all read for the fingerprint.
 """
@@ -28,7 +29,6 @@ from showers.schema import (
     GROUPS_FILE,
     MATRICES_FILE,
     PART_FILE,
-    SCALAR_NAMES,
     SCALARS_FILE,
     InputError,
     Task,
@@ -46,7 +46,7 @@ class Chunk:
 
     start: int
     matrices: np.ndarray
-    """(n, rows, columns, 2) float16, MeV per station."""
+    """(n, rows, columns, 2) float16 or float32, MeV per station."""
     scalars: np.ndarray
     """(n, 5) float32: E, Ze, Az, Ne, Nmu."""
 
@@ -60,14 +60,14 @@ class Dataset:
 
     path: Path
     matrices: np.ndarray
-    """(N, rows, columns, 2) float16, MeV per station; channel 0 e/gamma, 1 muon. KASCADE: (N, 16, 16, 2)."""
+    """(N, rows, columns, 2) float16 or float32, MeV per station; channel 0 e/gamma, 1 muon. KASCADE: (N, 16, 16, 2)."""
     scalars: np.ndarray
     """(N, 5) float16 or float32: E, Ze, Az, Ne, Nmu as in :data:`showers.schema.SCALARS`."""
     task: Task | None = None
     labels: np.ndarray | None = None
     """(N,) int8 class numbers, or None where they were not asked for."""
     age: np.ndarray | None = None
-    """(N,) float32, present only where ``source.json`` says that the protocol has it."""
+    """(N,) float32: a sixth column of the scalars, or ``age.npy`` where ``source.json`` says that it counts."""
     groups: np.ndarray | None = None
     """(N,) int64, equal value = same simulated shower."""
     part: np.ndarray | None = None
@@ -107,14 +107,12 @@ class Dataset:
         array = array_of(source)
         matrices = files.matrices(array.grid_shape)
         n_events = len(matrices)
-        scalars = files.array(SCALARS_FILE, (len(SCALAR_NAMES),), (np.float16, np.float32), n_events)
-        check_finite(files.folder / SCALARS_FILE, scalars, SCALAR_NAMES)
+        scalars, age = files.scalars(n_events, with_age=bool(source.get("age", True)))
         read_labels = None
         if labels:
             task = task or files.task()
             read_labels = files.labels(task, n_events)
-        age = None
-        if source.get("age", False):
+        if age is None and source.get("age", False):
             age = files.array(AGE_FILE, (), (np.float32,), n_events)
             check_finite(files.folder / AGE_FILE, age[:, None], ("Age",))
         return cls(
@@ -133,7 +131,7 @@ class Dataset:
 
     @property
     def protocol(self) -> str:
-        """``v2`` or ``matched``, from ``source.json``; v2 where it does not say."""
+        """``v2``, ``matched`` or ``2026``, from ``source.json``; v2 where it does not say."""
         return str(self.source.get("protocol", "v2"))
 
     @property
@@ -180,7 +178,7 @@ class Dataset:
             If a file is not the one that was written.
         """
         names = [MATRICES_FILE, SCALARS_FILE]
-        names += [AGE_FILE] if self.age is not None else []
+        names += [AGE_FILE] if self.age is not None and self.files.has(AGE_FILE) else []
         names += [GROUPS_FILE] if self.groups is not None else []
         names += [PART_FILE] if self.part is not None else []
         content = [f"{name} {self._hash(name)}" for name in names]

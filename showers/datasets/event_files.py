@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from showers.execution.suggestions import did_you_mean
-from showers.schema import MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, TASKS, InputError, Task
+from showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, SCALARS_FILE, SOURCE_FILE, TASKS, InputError, Task
 from showers.storage.checksums import CHECKSUMS_FILE, Seal
 from showers.storage.files import open_npy, read_json
 
@@ -87,7 +87,26 @@ class EventFiles:
 
     def matrices(self, shape: tuple[int, ...]) -> np.ndarray:
         """Map the grids; their bytes are compared when all of them are read, see :meth:`path`."""
-        return open_array(self.folder / MATRICES_FILE, shape, (np.float16,))
+        return open_array(self.folder / MATRICES_FILE, shape, (np.float16, np.float32))
+
+    def scalars(self, n_events: int, *, with_age: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return E, Ze, Az, Ne, Nmu (N, 5), and the ages (N,) float32 where they are a sixth column and wanted.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be read, holds something else, or values that are not finite.
+        """
+        path = self.path(SCALARS_FILE)
+        stored = open_npy(path)
+        columns = (*SCALAR_NAMES, AGE.name) if stored.ndim == 2 and stored.shape[1] == 6 else SCALAR_NAMES
+        stored = self.array(SCALARS_FILE, (len(columns),), (np.float16, np.float32), n_events)
+        check_finite(path, stored, columns)
+        if len(columns) == len(SCALAR_NAMES):
+            return stored, None
+        values = np.asarray(stored)
+        age = values[:, -1].astype(np.float32) if with_age else None
+        return np.ascontiguousarray(values[:, : len(SCALAR_NAMES)]), age
 
     def array(self, name: str, shape: tuple[int, ...], dtypes: tuple[Any, ...], n_events: int) -> np.ndarray:
         """Map one value (or row of values) an event."""
@@ -144,11 +163,13 @@ def check_finite(path: Path, array: np.ndarray, columns: tuple[str, ...]) -> Non
 def check_cells(matrices: np.ndarray, file: Path | str, first_event: int = 0) -> None:
     """Refuse grids with NaN, infinite or negative cells.
 
-    For non-negative finite float16 the bit pattern, read as an unsigned integer, is below that of infinity:
-    one integer comparison finds NaN, infinities and negative values (and a harmless negative zero, let through).
+    For non-negative finite float16 (or float32) the bit pattern, read as an unsigned integer, is below that of
+    infinity: one integer comparison finds NaN, infinities and negative values (and a harmless negative zero, let
+    through).
     """
-    bits = np.ascontiguousarray(matrices).view(np.uint16)
-    if not bits.size or bits.max() < 0x7C00:
+    infinity, kind = (0x7C00, np.uint16) if matrices.dtype == np.float16 else (0x7F800000, np.uint32)
+    bits = np.ascontiguousarray(matrices).view(kind)
+    if not bits.size or bits.max() < infinity:
         return
     with np.errstate(invalid="ignore"):
         bad = ~np.isfinite(matrices) | (matrices < 0)

@@ -13,14 +13,15 @@ import polars as pl
 
 from showers.datasets.event_files import EventFiles
 from showers.kascade import array_of
+from showers.protocols import PUBLISHED_LAYOUT, Layout
 from showers.schema import (
     AGE_FILE,
     CORE_X_FILE,
     CORE_Y_FILE,
     GROUPS_FILE,
     MATRICES_FILE,
+    ORDER_FILE,
     PART_FILE,
-    SCALAR_NAMES,
     SCALARS_FILE,
     SOURCE_FILE,
     TASKS,
@@ -38,7 +39,8 @@ CONVERSION = "converted from raw files"
 GENERATORS = (SIMULATION, CONVERSION)
 """What ``source.json`` names as generator of the sets that are written here."""
 
-_OURS = {MATRICES_FILE, SCALARS_FILE, GROUPS_FILE, AGE_FILE, PART_FILE, SOURCE_FILE, TRUTH_FILE, CHECKSUMS_FILE}
+_OURS = {MATRICES_FILE, SCALARS_FILE, GROUPS_FILE, AGE_FILE, PART_FILE, ORDER_FILE, SOURCE_FILE, TRUTH_FILE}
+_OURS |= {CHECKSUMS_FILE}
 _OURS |= {CORE_X_FILE, CORE_Y_FILE, TIMES_FILE}
 _OURS |= {task.label_file for task in TASKS.values() if task.label_file}
 
@@ -55,21 +57,29 @@ class DatasetWriter:
     def put(
         self,
         start: int,
-        matrices: np.ndarray,
+        matrices: np.ndarray | None,
         scalars: np.ndarray,
         labels: np.ndarray | None = None,
         *,
         truth: pl.DataFrame | None = None,
         **extras: Any,
     ) -> None:
-        """Store consecutive events from row ``start`` on; ``truth`` tables must come in row order."""
-        rows = {"matrices": matrices, "features": scalars, **extras}
+        """Store consecutive events from row ``start`` on; ``truth`` tables must come in row order.
+
+        Without ``matrices`` the grids are to come by :meth:`put_grids`.
+        """
+        rows = {"features": scalars, **extras} | ({} if matrices is None else {"matrices": matrices})
         if self.label_stem is not None and labels is not None:
             rows[self.label_stem] = labels
         for stem, values in rows.items():
             self.files[stem].put(start, values)
         if truth is not None:
             self.truth.append(truth)
+
+    def put_grids(self, rows: np.ndarray, matrices: np.ndarray) -> None:
+        """Store the grids of events at any rows (n,)."""
+        for row, grid in zip(rows.tolist(), matrices, strict=True):
+            self.files["matrices"].put(row, grid[None])
 
 
 @contextmanager
@@ -80,7 +90,7 @@ def write_dataset(
     *,
     source: Mapping[str, Any],
     extras: Mapping[str, Any] | None = None,
-    scalar_type: Any = np.float16,
+    layout: Layout = PUBLISHED_LAYOUT,
     overwrite: bool = False,
 ) -> Iterator[DatasetWriter]:
     """Write a dataset folder; it appears under its name only when complete.
@@ -96,9 +106,9 @@ def write_dataset(
     source
         Content of ``source.json``; its entry ``array`` describes an array that is not KASCADE.
     extras
-        Other per-event files to make: file stem (such as ``groups``, ``age``, ``part``) to NumPy type.
-    scalar_type
-        Type of ``features.npy``: float16 as published, float32 for the matched protocol.
+        Other per-event files to make: file stem (``groups``, ``age``, ``part``, ``order``) to NumPy type.
+    layout
+        Types of grids and scalars, and whether the scalars' last column is the age.
     overwrite
         Replace an existing dataset that was simulated or converted here.
 
@@ -111,8 +121,8 @@ def write_dataset(
     if overwrite:
         refuse_foreign(path)
     columns: dict[str, tuple[tuple[int, ...], Any]] = {
-        "matrices": (array_of(source).grid_shape, np.float16),
-        "features": ((len(SCALAR_NAMES),), scalar_type),
+        "matrices": (array_of(source).grid_shape, layout.grid_type),
+        "features": ((len(layout.scalars),), layout.scalar_type),
     }
     label_stem = Path(task.label_file).stem if task and task.label_file else None
     columns |= {label_stem: ((), np.int8)} if label_stem else {}

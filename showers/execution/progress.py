@@ -7,6 +7,7 @@ those with several steps take ``bars: Bars = silent`` and open one bar a step, a
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +17,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.console import Console
 
-PATIENCE_S = 2.0
-"""Work shorter than this shows nothing."""
 LINE_EVERY_S = 20.0
 """Without a terminal, a plain line at most this often."""
 
@@ -47,8 +46,8 @@ def silent(title: str, unit: str = "events") -> Iterator[Progress]:
 def bar(title: str, unit: str = "events", *, console: Console | None = None) -> Iterator[Progress]:
     """Draw a progress bar named ``title`` with rate and time left on standard error.
 
-    In a terminal the bar appears after :data:`PATIENCE_S`; elsewhere (a log file, continuous integration)
-    plain lines are printed, at most one per :data:`LINE_EVERY_S`.
+    In a terminal the bar is there from the start and gone at the end; elsewhere (a log file, continuous integration)
+    plain lines are printed, at most one per :data:`LINE_EVERY_S`, the first at once where it says what is running.
     """
     # Imported here: who asks only for help does not wait for it.
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -68,27 +67,26 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
     ]
     drawn = RichProgress(*columns, console=console, transient=True)
     task = drawn.add_task(title, total=None, rate="", note="")
-    live = False
-    last_line = started
+    last_line = -math.inf
+    if console.is_terminal:
+        drawn.start()
 
     def report(done: float, total: float, note: str = "") -> None:
-        nonlocal live, last_line
+        nonlocal last_line
         now = time.monotonic()
         elapsed = max(now - started, 1e-9)
-        rate = f"{done / elapsed:,.0f} {unit}/s" if done >= elapsed else f"{elapsed / max(done, 1e-9):,.0f} s/{unit}"
+        a_piece = f"{elapsed / max(done, 1e-9):,.0f} s a {unit.removesuffix('s')}"
+        rate = f"{done / elapsed:,.0f} {unit} a second" if done >= elapsed else a_piece
         if console.is_terminal:
-            if not live and elapsed > PATIENCE_S:
-                drawn.start()
-                live = True
             drawn.update(task, completed=done, total=total, rate=rate if done else "", note=note)
-        elif now - last_line >= LINE_EVERY_S and total:
+        elif total and now - (max(last_line, started) if done or not note else last_line) >= LINE_EVERY_S:
             last_line = now
             left = (total - done) / done * elapsed if done else float("nan")
-            text = f"{title}: {100 * done / total:.0f} %, {rate}, {left:,.0f} s left" if done else f"{title}: working"
+            text = f"{title}: {100 * done / total:.0f} %, {rate}, {left:,.0f} s left" if done else f"{title}: begun"
             print(escaped(f"{text}{', ' + note if note else ''}"), file=sys.stderr, flush=True)
 
     try:
         yield report
     finally:
-        if live:
+        if console.is_terminal:
             drawn.stop()

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from showers.archives.raw import KINDS, MODES, Archives, archive_path, read_source
+from showers.archives.raw import KINDS, Archives, archive_path, read_source
 from showers.datasets.writer import SIMULATION
 from showers.execution.progress import Bars, silent
+from showers.protocols import MODES
 from showers.schema import COMPOSITION, SOURCE_FILE, InputError, Task
 from showers.simulation.arrival import arrival_times
 from showers.simulation.blocks import BlockJob, SimulatedEvents, generator

@@ -19,13 +19,13 @@ from showers.datasets.writer import SIMULATION, refuse_foreign, write_dataset
 from showers.execution.progress import Bars, silent
 from showers.execution.source_hash import source_hash
 from showers.kascade import KASCADE
-from showers.schema import InputError, Task
+from showers.protocols import CUTS_FOR_ALL, layout_of, modes_of
+from showers.schema import TASKS, InputError, Task
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, SimulatedEvents, simulate_block
 from showers.simulation.settings import Settings, load_settings
 from showers.simulation.spectrum import throw_primaries
 
 TRAIN_CUTS = ("none", "test")
-PROTOCOLS = ("v2", "matched")
 PACKAGES = ("numpy", "numba", "llvmlite", "scipy")
 """Libraries whose version can change a simulated event's last bits."""
 BARREN_BLOCKS = 200
@@ -82,8 +82,8 @@ def simulate(
     reuse
         Throw every shower this often, at different cores; writes ``groups.npy`` if above 1.
     protocol
-        ``v2``; or ``matched``: both sets under the matched protocol's cuts (``train_cuts`` does not count), with
-        ``age.npy`` and float32 scalars. Its published numbers are for ``model="qgs"``.
+        ``v2``; ``matched`` or ``2026``: composition under the matched protocol's cuts (``train_cuts`` does not
+        count) and with ages, scalars (2026: grids too) in float32. Their published numbers are for ``model="qgs"``.
     array
         The stations; the cuts, the reconstruction and the world's constants stay KASCADE's.
 
@@ -98,10 +98,12 @@ def simulate(
         For unknown names, numbers below 1, folders that hold anything else, or a disk without room.
     """
     settings = settings or load_settings(world)
-    for name, value, known in (("train cuts", train_cuts, TRAIN_CUTS), ("protocol", protocol, PROTOCOLS)):
-        if value not in known:
-            raise InputError(f"unknown {name} {value!r}: choose one of {', '.join(known)}")
-    cuts = ("matched", "matched") if protocol == "matched" else (train_cuts, "test")
+    if train_cuts not in TRAIN_CUTS:
+        raise InputError(f"unknown train cuts {train_cuts!r}: choose one of {', '.join(TRAIN_CUTS)}")
+    if task.name in TASKS:
+        modes_of(protocol, task)
+    cuts_for_all = CUTS_FOR_ALL.get((protocol, task.name))
+    cuts = (cuts_for_all, cuts_for_all) if cuts_for_all else (train_cuts, "test")
     sets = []
     for split, n, selection in zip(SPLITS, (n_train, n_test), cuts, strict=True):
         job = BlockJob(task, split, seed, model, selection, settings, reuse, array=array)
@@ -122,9 +124,9 @@ def _write(
     folder: Path, job: BlockJob, n: int, source: dict[str, Any], *, workers: int | None, overwrite: bool, bars: Bars
 ) -> None:
     """Write one dataset folder."""
+    layout = layout_of(source["protocol"], job.task)
     kinds: dict[str, Any] = {"groups": np.int64} if job.reuse > 1 else {}
-    kinds |= {"age": np.float32} if source["age"] else {}
-    scalar_type = np.float32 if source["age"] else np.float16
+    kinds |= {"age": np.float32} if layout.age == "file" else {}
     with (
         write_dataset(
             folder,
@@ -132,7 +134,7 @@ def _write(
             job.task,
             source=source,
             extras=kinds,
-            scalar_type=scalar_type,
+            layout=layout,
             overwrite=overwrite,
         ) as writer,
         bars(f"simulate {folder.name}", "events") as progress,
@@ -143,8 +145,8 @@ def _write(
             # Rounding to float16 is the format's; the detector's caps keep every cell below its limit.
             writer.put(
                 start,
-                events.grids.astype(np.float16),
-                events.scalars.astype(scalar_type),
+                events.grids.astype(layout.grid_type),
+                layout.columns(events.scalars, events.event.age),
                 events.labels,
                 truth=events.truth,
                 **{name: found[name] for name in kinds},
@@ -209,7 +211,8 @@ def simulation_code_version() -> str:
     here = Path(__file__).parent
     own = [path for path in sorted(here.iterdir()) if path.suffix in {".py", ".json"}]
     return source_hash(
-        [*own, *(here.parent / name for name in ("array.py", "cuts.py", "kascade.py", "lateral.py"))], PACKAGES
+        [*own, *(here.parent / name for name in ("array.py", "cuts.py", "kascade.py", "lateral.py", "protocols.py"))],
+        PACKAGES,
     )
 
 
@@ -227,8 +230,8 @@ def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
         "world": world,
         "settings_hash": job.settings.digest(),
         "cuts": job.cuts,
-        "evaluation_cuts": "matched" if protocol == "matched" else "test",
+        "evaluation_cuts": CUTS_FOR_ALL.get((protocol, job.task.name), "test"),
         "protocol": protocol,
-        "age": protocol == "matched",
+        "age": protocol != "raw" and layout_of(protocol, job.task).age != "none",
         "reuse": job.reuse,
     }

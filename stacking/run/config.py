@@ -18,7 +18,7 @@ from stacking.combine.meta_registry import META_LEARNERS, metas_of
 Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]
 
-WHERE_IT_RUNS = ("run", "data", "table", "test_table", "workers", "scheduler")
+WHERE_IT_RUNS = ("run", "data", "features", "table", "test_table", "workers", "scheduler")
 """Options that say where a run happens, not what it computes; the hash leaves them out."""
 
 
@@ -130,6 +130,8 @@ class StackConfig(EngineConfig):
 
     task: str
     data: Path
+    features: Path | None = None
+    """Folder for the feature tables; None: beside the data, or beside the run where the data cannot be written."""
 
     @field_validator("task")
     @classmethod

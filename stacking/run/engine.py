@@ -22,6 +22,7 @@ from stacking.run.job import Folds, Job
 from stacking.run.provenance import git_revision, stacking_code_version, versions
 from stacking.run.sealing import break_seal, is_sealed, seal_run
 from stacking.run.second_level import stack_and_decide
+from stacking.run.toml import CONFIG_FILE, write_config
 from stacking.tasks.finished import TASK_FILE, damage
 from stacking.tasks.oof import FoldTask, TaskFailure, run_tasks
 from stacking.tasks.resources import Cost, measured
@@ -58,6 +59,7 @@ def run(job: Job, *, bars: Bars = silent) -> StackResult:
             job.prepare()
         folds = deal(job)
         manifest = _opening(job, folds, identity, config_hash)
+        write_config(folder / CONFIG_FILE, manifest["config"])
         tasks = fold_tasks(job, config_hash)
         manifest["remarks"] += _made_again(tasks)
         write_manifest(folder, manifest)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -127,6 +127,9 @@ def run_tasks(
     waiting = [task for task in tasks if not task.is_done()]
     done, failures = len(tasks) - len(waiting), []
     wanted = min(workers, max(1, len(waiting)))
+    at_work = {(task.name, task.fold): f"{task.name} fold {task.fold}" for task in waiting}
+    if progress and waiting:
+        progress(done, len(tasks), _running(at_work, wanted))
     with _backend(scheduler, threads):
         outcomes = in_processes(_attempt, [(task,) for task in waiting], workers=wanted, ordered=False)
         for task_name, fold, error, of_the_machine in outcomes:
@@ -136,13 +139,21 @@ def run_tasks(
                     "free memory or disk space and start the same command again"
                 )
             done += 1
+            at_work.pop((task_name, fold), None)
             if error:
                 failures.append(TaskFailure(task_name, fold, error))
             if progress:
-                progress(done, len(tasks), f"{task_name} fold {fold}{' FAILED' if error else ''}")
+                failed = f"{task_name} fold {fold} FAILED, " if error else ""
+                progress(done, len(tasks), failed + _running(at_work, wanted))
     for run in {task.run for task in tasks}:
         shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
     return sorted(failures, key=lambda failure: (failure.learner, failure.fold))
+
+
+def _running(left: Mapping[tuple[str, int], str], workers: int) -> str:
+    """Return what is at work: tasks begin in their order, ``workers`` at once."""
+    now = list(left.values())[:workers]
+    return "running " + ", ".join(now[:3]) + (f" and {len(now) - 3} more" if len(now) > 3 else "") if now else ""
 
 
 @contextmanager

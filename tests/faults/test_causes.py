@@ -15,7 +15,7 @@ from rich.console import Console
 from models.base import Batch
 from models.registry import LEARNERS, LearnerSpec
 from models.training import loop
-from report.outcome import show_table_outcome
+from report.outcome import outcome
 from showers.execution.progress import Progress
 from showers.schema import InputError
 from stacking.run.engine import StackResult
@@ -111,7 +111,7 @@ def test_a_learner_left_out_is_told(two_gaussians: tuple[Path, Path], tmp_path: 
     )  # fmt: skip
     console = Console(width=200)
     with console.capture() as captured:
-        show_table_outcome(run, console=console)
+        console.print(outcome(run, None, None).shown, soft_wrap=True)
     told = captured.get()
     assert "learner fake_failing was left out, fold 0: RuntimeError: this learner always fails" in told
     assert "fake_linear was left out" not in told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 
 import numpy as np
 import polars as pl
@@ -50,6 +51,16 @@ def test_table_of_a_dataset(write, draw):
     assert {"unit", "meaning", "formula", "source", "group"} <= set(head["columns"][0])
 
 
+def test_grids_in_float32_give_the_same_features(write, draw, tmp_path):
+    folder = write(draw(300))
+    usual = build_table(folder)
+    wide = shutil.copytree(folder, tmp_path / "wide")
+    (wide / "checksums.json").unlink()
+    np.save(wide / "matrices.npy", np.load(folder / "matrices.npy").astype(np.float32))
+    np.save(wide / "features.npy", np.load(folder / "features.npy").astype(np.float32))
+    _same_bits(_all(build_table(wide)), _all(usual))
+
+
 @pytest.mark.usefixtures("small_shards")
 def test_same_bits_for_any_number_of_workers_and_shards(write, draw, tmp_path, monkeypatch):
     folder = write(draw(1_300))
@@ -74,6 +85,20 @@ def test_chunk_size_changes_at_most_two_ulp(write, draw, monkeypatch):
         some = ~np.isnan(usual)
         gap = np.abs(usual[some] - other[some])
         assert np.all(gap <= 2 * np.spacing(np.abs(usual[some])))
+
+
+def test_table_goes_elsewhere_where_the_data_cannot_be_written(write, draw, tmp_path, monkeypatch):
+    folder = write(draw(40))
+    locked = str(folder.parent)
+    monkeypatch.setattr(build.os, "access", lambda place, mode: str(place) != locked)
+    elsewhere = tmp_path / "run.features" / "data.features"
+    assert build_table(folder, elsewhere=elsewhere).folder == elsewhere
+    assert not default_path(folder).exists()
+    monkeypatch.undo()
+    usual = build_table(folder, elsewhere=elsewhere)
+    assert usual.folder == default_path(folder)
+    monkeypatch.setattr(build.os, "access", lambda place, mode: False)
+    assert build_table(folder, elsewhere=tmp_path / "other").folder == usual.folder, "a valid table is only read"
 
 
 @pytest.mark.usefixtures("small_shards")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from report.compare import compare
+from report.compare import compare, differences
 from report.doctor import findings
-from report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing
+from report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
 from report.public.origin import DataOrigin, origin_of
 from report.public.submission import write_submission, yaml_lines
 from report.published import PUBLISHED, TEST_CLASSES, published_for
@@ -225,3 +225,16 @@ def test_manifest_without_a_task_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="names no task"):
         standing(tmp_path)
     assert json.loads((tmp_path / "manifest.json").read_text()) == read_json(tmp_path / "manifest.json")
+
+
+def test_comparison_and_standings_for_programs(composition_world: tuple[Path, Path], other_run: Path) -> None:
+    run, data = composition_world
+    found = differences([run, other_run], data)
+    (difference,) = found["first_minus"].values()
+    assert difference["interval"]["low"] <= difference["difference"] <= difference["interval"]["high"] < 0
+    assert len(found["runs"]) == 2
+    score_file(run / "predictions.npz", data, COMPOSITION)
+    ((task, protocol), rows) = next(iter(tables([run]).items()))
+    assert task == "composition"
+    assert protocol.startswith("simulation of v2")
+    assert [row.ours for row in rows] == [True]

@@ -40,6 +40,14 @@ def raw_mode(folder: Path, mode: str, n: int, seed: int, *, gamma: bool = False)
     return {"features": features, "truth": truth, "matrices": matrices}
 
 
+def published(folder: Path, values: np.ndarray | None) -> np.ndarray:
+    """Return rows of a converted folder in the order of the published files."""
+    assert values is not None
+    restored = np.empty_like(values)
+    restored[np.load(folder / "order.npy")] = values
+    return restored
+
+
 def test_v2_split_cuts_labels_and_channels(tmp_path: Path) -> None:
     raws = [raw_mode(tmp_path, mode, 700, k) for k, mode in enumerate(("qgs_spectra", "epos_spectra"))]
     features, truth, matrices = (np.concatenate([r[key] for r in raws]) for key in ("features", "truth", "matrices"))
@@ -49,15 +57,22 @@ def test_v2_split_cuts_labels_and_channels(tmp_path: Path) -> None:
     f = features[test]
     test = test[(f[:, 5] < 30) & (f[:, 7] > 4.8) & (f[:, 9] > 0.2) & (f[:, 9] < 1.48)]
 
-    for folder, rows in zip(convert(tmp_path, tmp_path / "out", COMPOSITION), (train, test), strict=True):
+    raw_groups = []
+    for folder, published in zip(convert(tmp_path, tmp_path / "out", COMPOSITION), (train, test), strict=True):
         made = Dataset.open(folder, COMPOSITION)
         assert made.labels is not None
+        order = np.load(folder / "order.npy")
+        assert not np.array_equal(order, np.arange(len(published)))
+        rows = published[order]
         np.testing.assert_array_equal(made.matrices, matrices[rows][..., 1:])
         np.testing.assert_array_equal(made.scalars, features[rows][:, [1, 5, 6, 7, 8]].astype(np.float16))
         np.testing.assert_array_equal(made.labels, [COMPOSITION_IDS.index(int(i)) for i in truth[rows, 1]])
         assert made.age is None
         assert made.groups is not None
-        np.testing.assert_array_equal(made.groups, rows - rows % 2)
+        raw_groups += list(zip(made.groups.tolist(), (rows - rows % 2).tolist(), strict=True))
+    showers = set(raw_groups)
+    assert len(showers) == len({ours for ours, _ in showers}) == len({theirs for _, theirs in showers})
+    assert any(ours != theirs for ours, theirs in showers), "numbers of showers follow the raw files' order"
     shared = np.intersect1d(train - train % 2, test - test % 2).size
     assert made.source["showers_in_both_splits"] == shared > 0
 
@@ -69,7 +84,9 @@ def test_v2_gamma_labels_come_from_the_true_particle(tmp_path: Path) -> None:
     ids = np.concatenate([r["truth"][:, 1] for r in raws])
     order = np.arange(180)
     np.random.default_rng(2026).shuffle(order)
-    np.testing.assert_array_equal(Dataset.open(train).labels, np.where(ids[np.sort(order[36:])] == 1, 0, 1))
+    np.testing.assert_array_equal(
+        published(train, Dataset.open(train).labels), np.where(ids[np.sort(order[36:])] == 1, 0, 1)
+    )
 
 
 def test_matched_split_is_the_published_one(tmp_path: Path) -> None:
@@ -85,13 +102,83 @@ def test_matched_split_is_the_published_one(tmp_path: Path) -> None:
 
     train_folder, test_folder = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
     train_set, test_set = Dataset.open(train_folder), Dataset.open(test_folder)
-    np.testing.assert_array_equal(test_set.scalars, f[np.sort(test)][:, [1, 5, 6, 7, 8]])
-    np.testing.assert_array_equal(test_set.age, f[np.sort(test)][:, 9])
-    np.testing.assert_array_equal(test_set.labels, f[np.sort(test)][:, 0] - 1)
+    np.testing.assert_array_equal(published(test_folder, test_set.scalars), f[np.sort(test)][:, [1, 5, 6, 7, 8]])
+    np.testing.assert_array_equal(published(test_folder, test_set.age), f[np.sort(test)][:, 9])
+    np.testing.assert_array_equal(published(test_folder, test_set.labels), f[np.sort(test)][:, 0] - 1)
     assert train_set.part is not None
     assert len(train_set) + len(test_set) == n
     assert int(train_set.part.sum()) == len(held) - len(test)
     assert test_set.evaluation_cuts.name == "matched"
+
+
+def test_split_of_2026_is_the_published_one(tmp_path: Path) -> None:
+    made = raw_mode(tmp_path, "qgs_spectra", 2000, 3)
+    f = made["features"]
+    mask = (f[:, 5] > 0) & (f[:, 5] < 30) & (f[:, 7] > 4.8) & (f[:, 9] > 0.2) & (f[:, 9] < 1.48) & (f[:, 8] > 3.6)
+    passing = np.flatnonzero(mask)
+    n = len(passing)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(42)).numpy()
+    test = passing[order[n - int(n * (1 - 0.7)) :]]
+    train_folder, test_folder = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="2026")
+    stored = np.load(test_folder / "features.npy")
+    assert stored.dtype == np.load(test_folder / "matrices.npy").dtype == np.float32
+    np.testing.assert_array_equal(published(test_folder, stored), f[test][:, [1, 5, 6, 7, 8, 9]])
+    np.testing.assert_array_equal(
+        published(test_folder, np.load(test_folder / "matrices.npy")), made["matrices"][test][..., 1:]
+    )
+    test_set = Dataset.open(test_folder)
+    np.testing.assert_array_equal(published(test_folder, test_set.age), f[test][:, 9])
+    np.testing.assert_array_equal(published(test_folder, test_set.labels), f[test][:, 0] - 1)
+    assert test_set.protocol == "2026"
+    assert test_set.evaluation_cuts.name == "matched"
+    assert len(Dataset.open(train_folder)) == n - len(test)
+    assert not (test_folder / "age.npy").exists()
+
+
+def test_rounding_of_the_split_of_2026() -> None:
+    n = 383_547
+    assert n - int(n * (1 - 0.7)) == 268_483
+    assert int(n * (1 - 0.7)) == 115_064
+
+
+def test_gamma_of_2026_is_cut_after_the_split(tmp_path: Path) -> None:
+    modes = ("qgs-4_gm_pr", "LHC_gm_pr", "sibyll-23c_gm_pr")
+    f = np.concatenate([raw_mode(tmp_path, mode, 200, k, gamma=True)["features"] for k, mode in enumerate(modes)])
+    order = torch.randperm(600, generator=torch.Generator().manual_seed(2026)).numpy()
+    n_test = int(600 * (1 - 0.8))
+    test = order[600 - n_test :]
+    test = test[(f[test, 5] < 30) & (f[test, 7] > 4.8) & (f[test, 9] > 0.2) & (f[test, 9] < 1.48)]
+    train_folder, test_folder = convert(tmp_path, tmp_path / "out", GAMMA, protocol="2026")
+    assert len(Dataset.open(train_folder)) == 600 - n_test
+    stored = np.load(test_folder / "features.npy")
+    assert stored.dtype == np.float32
+    np.testing.assert_array_equal(published(test_folder, stored), f[test][:, [1, 5, 6, 7, 8]])
+    assert Dataset.open(test_folder).age is None
+
+
+@pytest.mark.parametrize("protocol", ["v2", "matched", "2026"])
+def test_rows_do_not_follow_classes(tmp_path: Path, protocol: str) -> None:
+    for k, mode in enumerate(("qgs_spectra", "epos_spectra")):
+        made = raw_mode(tmp_path, mode, 3000, k)
+        blocks = np.sort(made["features"][:, 0])
+        _replaced(tmp_path / f"{mode}_features.npz", "features", 0, blocks)
+        _replaced(
+            tmp_path / f"{mode}_true_features.npz",
+            "true_features",
+            1,
+            np.array(COMPOSITION_IDS)[blocks.astype(int) - 1],
+        )
+    for folder in convert(tmp_path, tmp_path / "out", COMPOSITION, protocol=protocol):
+        labels = np.asarray(Dataset.open(folder, COMPOSITION).labels)
+        same = float(np.mean(labels[1:] == labels[:-1]))
+        assert same < 0.3, "neighbours are of one class as often as chance has it"
+
+
+def _replaced(path: Path, key: str, column: int, values: np.ndarray) -> None:
+    with np.load(path) as archive:
+        array = archive[key]
+    array[:, column] = values
+    np.savez(path, **{key: array})
 
 
 def _changed(folder: Path, kind: str, row: int, column: int, value: float) -> None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from showers.archives.convert import convert
-from showers.archives.raw import KINDS, MODES, archive_path, read_source
+from showers.archives.raw import KINDS, archive_path, read_source
 from showers.datasets.integrity import problems
+from showers.protocols import MODES
 from showers.schema import COMPOSITION
 from showers.simulation import blocks, simulate
 from showers.simulation.raw import simulate_raw

@@ -70,6 +70,33 @@ def test_age_counts_only_where_the_source_says_so(tmp_path: Path) -> None:
     assert np.array_equal(with_age.age, age)
 
 
+def test_age_as_a_sixth_column(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "a")
+    scalars = np.random.default_rng(2).uniform(1.0, 9.0, (N, 6)).astype(np.float32)
+    np.save(folder / "features.npy", scalars)
+    np.save(folder / "matrices.npy", np.load(folder / "matrices.npy").astype(np.float32))
+    data = Dataset.open(folder)
+    data.validate()
+    assert np.array_equal(data.scalars, scalars[:, :5])
+    assert np.array_equal(data.age, scalars[:, 5])
+    assert data.scalar_frame().columns[-1] == "Age"
+    (folder / "source.json").write_text('{"age": false}')
+    assert Dataset.open(folder).age is None
+    scalars[3, 5] = np.nan
+    np.save(folder / "features.npy", scalars)
+    with pytest.raises(InputError, match=r"features\.npy: row 3, column Age holds nan"):
+        Dataset.open(folder)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
+def test_float32_cells_are_checked(value: float) -> None:
+    cells = np.full((4, 16, 16, 2), 1e6, np.float32)
+    check_cells(cells, "matrices.npy")
+    cells[2, 3, 4, 1] = value
+    with pytest.raises(InputError, match=r"matrices\.npy: event 2, cell \(3, 4\), channel 1"):
+        check_cells(cells, "matrices.npy")
+
+
 def test_fingerprint_ignores_labels_and_sees_cells(tmp_path: Path) -> None:
     folder = _write(tmp_path / "d")
     before = Dataset.open(folder).fingerprint()
@@ -134,7 +161,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_one_error(tmp_path: Path) -> No
         ("matrices.npy", np.zeros((N, 16, 16, 3), np.float16), r"matrices\.npy has shape .*expected \(N, 16, 16, 2\)"),
         ("matrices.npy", np.zeros((N, 16, 16, 2), np.float64), r"matrices\.npy has type float64, expected float16"),
         ("features.npy", np.zeros((N - 1, 5), np.float16), r"features\.npy has 36 rows, but matrices\.npy .* 37"),
-        ("features.npy", np.zeros((N, 6), np.float16), r"features\.npy has shape"),
+        ("features.npy", np.zeros((N, 7), np.float16), r"features\.npy has shape"),
         ("labels_composition.npy", np.full(N, 5, np.int8), r"row 0 holds label 5, expected 0\.\.4 \(37 bad rows\)"),
         ("labels_composition.npy", np.zeros(N, np.float32), r"has type float32, expected int8"),
     ],

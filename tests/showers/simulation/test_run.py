@@ -194,3 +194,16 @@ def test_a_damaged_set_is_not_taken_for_a_finished_one(tmp_path: Path) -> None:
         simulate(COMPOSITION, tmp_path, n_train=20, n_test=10)
     simulate(COMPOSITION, tmp_path, n_train=20, n_test=10, overwrite=True)
     assert problems(tmp_path / "composition_train") == []
+
+
+def test_protocol_2026_is_stored_in_float32_with_the_age(tmp_path: Path) -> None:
+    for task, age in ((COMPOSITION, True), (GAMMA, False)):
+        for folder in simulate(task, tmp_path, n_train=300, n_test=100, model="qgs", protocol="2026"):
+            data = Dataset.open(folder, task)
+            assert data.matrices.dtype == data.scalars.dtype == np.float32
+            assert np.load(folder / "features.npy").shape[1] == (6 if age else 5)
+            assert (data.age is not None) == age
+            assert data.protocol == "2026"
+            assert not (folder / "age.npy").exists()
+    with pytest.raises(InputError, match="no protocol 'matched' for task 'gamma'"):
+        simulate(GAMMA, tmp_path / "other", n_train=3, n_test=3, protocol="matched")

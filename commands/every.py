@@ -1,0 +1,8 @@
+"""All commands: importing this module registers them; :func:`main` runs the one that the arguments name."""
+
+from __future__ import annotations
+
+from commands import data, measured, pretraining, results, runs
+from commands.app import main
+
+__all__ = ["data", "main", "measured", "pretraining", "results", "runs"]

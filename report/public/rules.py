@@ -1,0 +1,119 @@
+"""The rules of a protocol where a score is to stand beside published ones: what may be judged, and the log of attempts.
+
+Scores are by definition the same in all protocols. The 2026 protocol counts attempts and takes the most probable class
+only: rules that shift the decision between classes, tuned on balanced simulations, distort real data.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from report.belonging import check_predictions
+from report.public.origin import DataOrigin, origin_of
+from scoring.score import score_file
+from showers.protocols import RAW_LABELS_ONLY
+from showers.schema import COMPOSITION, InputError, Task
+from showers.storage.files import atomic_path
+
+MAX_ATTEMPTS = 50
+"""Scored attempts that the 2026 protocol allows."""
+HEAD = "attempt\tfrac_error\taccuracy\tpredictions\tdescription"
+BASELINE = "0\t0.1073\t0.504\tbaseline/predictions.npz\tLeNet baseline (published, Kuznetsov et al. JINST 2024)"
+"""First lines of the public repository's results.tsv."""
+
+
+def raw_labels_only(origin: DataOrigin, task: Task) -> bool:
+    """Return whether the protocol of a test set takes the most probable class only."""
+    return (origin.base, task.name) in RAW_LABELS_ONLY
+
+
+def score_by_protocol(
+    predictions: Path,
+    data: Path,
+    task: Task,
+    *,
+    protocol: str | None = None,
+    log: Path | None = None,
+    description: str | None = None,
+    intervals: bool = True,
+    published_order: bool = False,
+) -> dict[str, Any]:
+    """Score a predictions file, by the rules of a protocol where one is named.
+
+    Parameters
+    ----------
+    predictions, data, task, intervals, published_order
+        As for :func:`scoring.score.score_file`.
+    protocol
+        ``v2``, ``matched`` or ``2026``: the test set must be of it.
+    log
+        Table of attempts to append to, in the form of the public repository's ``results.tsv``.
+    description
+        What was tried; needed with ``log``.
+
+    Raises
+    ------
+    InputError
+        For anything that cannot be scored, a test set of another protocol, or a log that cannot take the attempt.
+    """
+    origin = None
+    if protocol is not None:
+        folder = Path(data) / f"{task.name}_test"
+        if folder.is_dir():
+            origin = origin_of(folder, task)
+            if origin.base != protocol:
+                raise InputError(f"{folder} is a test set of {origin.protocol}, not of protocol {protocol}")
+    if log is not None:
+        if task != COMPOSITION or protocol != "2026":
+            raise InputError("--log is the 2026 protocol's list of attempts at composition: add --protocol 2026")
+        if not (description or "").strip():
+            raise InputError("--log needs --description: what was tried, in a few words")
+        next_attempt(log)
+    metrics = score_file(
+        predictions, data, task, intervals=intervals, check=check_predictions, published_order=published_order,
+        raw=origin is not None and raw_labels_only(origin, task),
+    )  # fmt: skip
+    if log is not None:
+        log_attempt(log, metrics, predictions, str(description))
+    return metrics
+
+
+def next_attempt(log: Path) -> int:
+    """Return the number of the next attempt.
+
+    Raises
+    ------
+    InputError
+        If the file is no such table, or all attempts are used.
+    """
+    lines = _lines(log)
+    if lines[0] != HEAD:
+        raise InputError(f"{log} is no list of attempts: its first line should be {HEAD.replace(chr(9), ' ')!r}")
+    used = sum(not line.startswith("0\t") for line in lines[1:])
+    if used >= MAX_ATTEMPTS:
+        raise InputError(f"{log} holds {used} attempts, all that the 2026 protocol allows")
+    return used + 1
+
+
+def log_attempt(log: Path, metrics: dict[str, Any], predictions: Path, description: str) -> None:
+    """Append one attempt; a new table begins with the published baseline."""
+    values = (
+        str(next_attempt(log)),
+        f"{metrics['mean_fraction_error']:.4f}",
+        f"{metrics['accuracy']:.4f}",
+        str(predictions),
+        description,
+    )
+    row = "\t".join(" ".join(value.split()) for value in values)
+    with atomic_path(log) as temporary:
+        temporary.write_text("\n".join([*_lines(log), row, ""]), encoding="utf-8")
+
+
+def _lines(log: Path) -> list[str]:
+    if not log.exists():
+        return [HEAD, BASELINE]
+    try:
+        return [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()] or [HEAD, BASELINE]
+    except UnicodeDecodeError:
+        raise InputError(f"{log} is no list of attempts: it is not text") from None

@@ -1,0 +1,126 @@
+"""Python functions for users: names, paths or arrays in, short answers out; runs from TOML files."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cli
+import showerstack
+from showers.schema import InputError
+from stacking.run.toml import read_config, write_config
+
+OPTIONS = {"preset": "quick", "learners": ("quadratic_logit",), "workers": 1, "device": "cpu", "folds": 2}
+
+
+@pytest.fixture(scope="module")
+def table() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 2, 300)
+    return rng.normal(size=(300, 2)) + 1.5 * y[:, None], y
+
+
+def test_fit_and_predict_take_arrays_and_paths(table: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    x, y = table
+    run = showerstack.fit(x, np.where(y, "b", "a"), run=tmp_path / "run", **OPTIONS)
+    assert run.classes == ("a", "b")
+    found = showerstack.predict(run, x)
+    assert found.probabilities.shape == (300, 2)
+    assert np.mean(found.labels == y) > 0.85
+    assert repr(found).startswith("<300 predictions, table: a ")
+    assert len(repr(run)) < 60 + len(str(tmp_path))
+    pl.DataFrame({"x0": x[:, 0], "x1": x[:, 1]}).write_csv(tmp_path / "new.csv")
+    again = showerstack.predict(str(tmp_path / "run"), tmp_path / "new.csv")
+    np.testing.assert_allclose(again.probabilities, found.probabilities)
+    with pytest.raises(InputError, match="column"):
+        run.predict(x[:, :1])
+    with pytest.raises(InputError, match="data has 300 rows, labels 299"):
+        showerstack.fit(x, y[1:], run=tmp_path / "other", **OPTIONS)
+    with pytest.raises(InputError, match=r"new\.csv is a table: name its column of classes"):
+        showerstack.fit(tmp_path / "new.csv", run=tmp_path / "other", **OPTIONS)
+
+
+def test_a_run_keeps_its_options_as_toml(
+    table: tuple[np.ndarray, np.ndarray],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    x, y = table
+    file = tmp_path / "x [1].csv"
+    pl.DataFrame({"x0": x[:, 0], "x1": x[:, 1], "kind": y}).write_csv(file)
+    asked = tmp_path / "asked.toml"
+    asked.write_text(
+        f'table = "{file}"\nlabel = "kind"\npreset = "quick"\nlearners = ["quadratic_logit"]\nfolds = 2\n'
+        "seed = 5\nholdout = 0.2\nworkers = 1\n"
+    )
+    for run, config in (("a", asked), ("b", tmp_path / "a" / "config.toml")):
+        monkeypatch.setattr(
+            sys, "argv", ["cli.py", "stack", "--config", str(config), "--run", str(tmp_path / run), "--quiet"]
+        )
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert not ended.value.code, capsys.readouterr().err
+    one, two = (read_config(tmp_path / run / "config.toml") for run in "ab")
+    assert one["holdout"] == two["holdout"] == 0.2
+    assert one["seed"] == 5
+    assert one | {"run": ""} == two | {"run": ""}
+    predictions = [(tmp_path / run / "predictions.parquet").read_bytes() for run in "ab"]
+    assert predictions[0] == predictions[1]
+    asked.write_text("folds = 2\nfoldz = 3\n")
+    monkeypatch.setattr(sys, "argv", ["cli.py", "stack", "--config", str(asked), "--run", str(tmp_path / "c")])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "option foldz" in capsys.readouterr().err
+
+
+def test_score_takes_arrays_files_and_predictions(tmp_path: Path) -> None:
+    labels = np.arange(1000) % 5
+    found = showerstack.score(labels, labels, task="composition")
+    assert float(found) == 0
+    assert repr(found) == "<fraction error 0 [0, 0.0003873], 1,000 events>"
+    test = tmp_path / "composition_test"
+    test.mkdir()
+    np.save(test / "labels_composition.npy", labels.astype(np.int8))
+    np.save(test / "features.npy", np.full((1000, 5), 15, np.float16))
+    np.savez(tmp_path / "predictions.npz", predictions=labels)
+    assert showerstack.score(tmp_path / "predictions.npz", tmp_path).metrics["accuracy"] == 1
+    assert not list(tmp_path.glob("metrics*")), "nothing is written"
+    guess = showerstack.Predicted("composition", tuple("abcde"), np.full((1000, 5), 0.2), labels * 0, None)
+    assert showerstack.score(guess, tmp_path).value == pytest.approx(0.32, abs=0.001)
+    with pytest.raises(InputError, match="say what the predictions are of"):
+        showerstack.score(labels, labels)
+    with pytest.raises(InputError, match="999 predictions, but the test set has 1000"):
+        showerstack.score(labels[1:], tmp_path, task="composition")
+
+
+plain = st.text() | st.integers(-(2**60), 2**60) | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
+values = plain | st.lists(plain, max_size=3) | st.none()
+
+
+@given(st.dictionaries(st.text(), values | st.dictionaries(st.text(), values, min_size=1, max_size=3), max_size=4))
+def test_toml_is_read_back(tmp_path_factory: pytest.TempPathFactory, options: dict) -> None:
+    def without_none(content: dict) -> dict:
+        given = {name: value for name, value in content.items() if value is not None}
+        return {name: without_none(value) if isinstance(value, dict) else value for name, value in given.items()}
+
+    file = tmp_path_factory.mktemp("toml") / "config.toml"
+    try:
+        write_config(file, options)
+    except UnicodeEncodeError:
+        return  # lone surrogates are no text
+    assert tomllib.loads(file.read_text(encoding="utf-8")) == without_none(options)
+
+
+def test_what_is_no_toml_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("folds = [")
+    with pytest.raises(InputError, match=r"a\.toml is not TOML: "):
+        read_config(tmp_path / "a.toml")

@@ -1,0 +1,131 @@
+"""The installed package: a wheel built here works outside of the checkout, under one name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cli
+
+HERE = Path(cli.__file__).resolve().parent
+LEFT_OUT = (
+    ".*",
+    "__pycache__",
+    "*.egg-info",
+    "build",
+    "data",
+    "demo",
+    "runs",
+    "tests",
+    "docs",
+    "benchmarks",
+    "*.features",
+)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel from a copy of the source; nothing is downloaded."""
+    place = tmp_path_factory.mktemp("wheel")
+    source = shutil.copytree(HERE, place / "source", ignore=shutil.ignore_patterns(*LEFT_OUT))
+    _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(source))
+    (found,) = place.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel alone, without its dependencies."""
+    place = tmp_path_factory.mktemp("site")
+    _pip("install", "--no-deps", "--target", str(place), str(wheel))
+    return place
+
+
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-input"]
+    subprocess.run([*command, *arguments], check=True, capture_output=True, text=True)
+
+
+def outside(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder that is not the checkout, with the installed package."""
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=400
+    )
+
+
+def test_one_name_is_installed_with_everything_in_it(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"showerstack"}
+    ours = [file for name in ("showers", "features", "models", "stacking", "scoring", "analysis", "report", "commands")
+            for file in (HERE / name).rglob("*") if file.suffix in {".py", ".cu", ".toml", ".json"}]  # fmt: skip
+    lacking = {f"showerstack/packages/{file.relative_to(HERE).as_posix()}" for file in ours} - set(names)
+    assert not lacking
+    assert {"showerstack/py.typed", "showerstack/api.py"} <= set(names)
+
+
+def test_commands_of_an_installation(installed: Path, tmp_path: Path, composition_labels: Path) -> None:
+    data = str(composition_labels)
+    (tmp_path / "models.py").write_text("raise SystemExit('the user has a module of this name')\n")
+    script = str(installed / "bin" / "showerstack")
+    said = outside(installed, tmp_path, script, "--version")
+    assert said.stdout.startswith("showerstack "), said.stderr
+    said = outside(installed, tmp_path, script, "verify", "predictions.npz", "--data", data, "--quiet")
+    assert "predictions.npz does not exist" in said.stderr
+    np.savez(tmp_path / "predictions.npz", predictions=np.arange(500) % 5)
+    said = outside(installed, tmp_path, script, "verify", "predictions.npz", "--data", data)
+    assert "fraction error 0.0000" in said.stdout, said.stderr
+    assert (tmp_path / "metrics_composition.json").exists()
+
+
+@pytest.fixture
+def composition_labels(tmp_path: Path) -> Path:
+    """A folder with the labels of 500 test showers, 0 to 4 in turn."""
+    test = tmp_path / "data" / "composition_test"
+    test.mkdir(parents=True)
+    np.save(test / "labels_composition.npy", (np.arange(500) % 5).astype(np.int8))
+    np.save(test / "features.npy", np.full((500, 5), 15, np.float16))
+    return tmp_path / "data"
+
+
+def test_training_in_processes_of_an_installation(installed: Path, tmp_path: Path) -> None:
+    program = """
+import numpy as np
+import showerstack, showers
+rng = np.random.default_rng(1)
+y = rng.integers(0, 2, 400)
+x = rng.normal(size=(400, 3)) + 1.5 * y[:, None]
+if __name__ == "__main__":
+    run = showerstack.fit(x, y, run="run", preset="quick", learners=("quadratic_logit",), workers=2, device="cpu")
+    found = run.predict(x)
+    print(run, found, len(found), showers.__file__, sep="\\n")
+    assert np.mean(found.labels == y) > 0.8
+"""
+    (tmp_path / "program.py").write_text(program)
+    said = outside(installed, tmp_path, "program.py")
+    assert said.returncode == 0, said.stderr
+    run, found, n, file = said.stdout.splitlines()[-4:]
+    assert run == "<table run run: quadratic_logit>"
+    assert found.startswith("<400 predictions, table: 0 ")
+    assert n == "400"
+    assert Path(file).is_relative_to(installed)
+
+
+def test_python_dash_m(installed: Path, tmp_path: Path) -> None:
+    assert outside(installed, tmp_path, "-m", "showerstack", "--version").stdout.startswith("showerstack ")
+
+
+def test_a_module_of_the_same_name_is_told_at_once(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text("")
+    said = outside(installed, tmp_path, "-c", "import showerstack")
+    assert said.returncode == 1
+    last = said.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: showerstack has a package 'models', and so have you (")
+    assert str(tmp_path / "models.py") in last
