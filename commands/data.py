@@ -148,18 +148,34 @@ def features(
 def download(
     task: Annotated[SetName, typer.Option(help="Which sets to fetch; measured: the measured runs.")],
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
+    protocol: Annotated[Protocol, typer.Option(help="v2 is published ready; others are converted from raw files.")] = (
+        Protocol.v2
+    ),
     base_url: Annotated[str | None, typer.Option(help="Another place with the same layout.")] = None,
     runs: RunsOption = None,
     times: TimesOption = False,
 ) -> None:
     """Fetch the public benchmark's own files (several GB); an interrupted download is continued.
 
+    The sets of the protocols matched and 2026 are published as raw archives only: these are fetched into OUT/raw and
+    converted, which takes the space of both.
     With --task measured OUT/measured_raw gets the archives of the measured runs.
 
     Example: [bold]python cli.py download --task gamma --out data[/bold]
+
+    What is scored since April 2026: [bold]python cli.py download --task composition --protocol 2026[/bold]
     """
     if task is SetName.measured:
         fetch_measured(out, base_url, runs, times)
+        return
+    if protocol != Protocol.v2:
+        from showers.archives.convert import convert as write_sets
+        from showers.archives.download import download_raw
+
+        chosen, raw = task_named(task.value), out / "raw"
+        download_raw(chosen, raw, protocol.value, base_url=base_url, bars=bar)
+        for folder in write_sets(raw, out, chosen, protocol=protocol.value, bars=bar):
+            console.print(f"wrote {folder}", soft_wrap=True)
         return
     from showers.archives.download import BUCKET
     from showers.archives.download import download as fetch_sets

@@ -44,12 +44,15 @@ class Answer:
         if self.for_people:
             remark(line)
 
-    def show(self, shown: Callable[[], Any], data: Callable[[], Any]) -> None:
-        """Print what ``shown`` returns, or as JSON what ``data`` returns; only what is wanted is made."""
+    def show(self, shown: Callable[[], Any], data: Callable[[], Any], *, paragraphs: bool = False) -> None:
+        """Print what ``shown`` returns, or as JSON what ``data`` returns; only what is wanted is made.
+
+        Lines are not broken, so that paths can be copied, unless there are ``paragraphs`` among them.
+        """
         if self.as_json:
             print(json.dumps(data(), indent=2, default=_plain))
         elif not self.quiet:
-            console.print(shown(), soft_wrap=True)
+            console.print(shown(), soft_wrap=not paragraphs)
 
 
 def _plain(value: Any) -> Any:

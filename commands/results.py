@@ -82,7 +82,7 @@ def compare(
     from report.compare import compare as compared
     from report.compare import differences
 
-    Answer(as_json=as_json).show(lambda: compared(runs, data), lambda: differences(runs, data))
+    Answer(as_json=as_json).show(lambda: compared(runs, data), lambda: differences(runs, data), paragraphs=True)
 
 
 @app.command()
@@ -101,7 +101,7 @@ def leaderboard(
     def records() -> list[dict[str, object]]:
         return [asdict(row) for rows in tables(runs, data).values() for row in rows]
 
-    Answer(as_json=as_json).show(lambda: standings(runs, data=data), records)
+    Answer(as_json=as_json).show(lambda: standings(runs, data=data), records, paragraphs=True)
 
 
 @app.command()

@@ -197,7 +197,7 @@ def _described(batch: Batch) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if batch.grids is not None:
         file = getattr(batch.grids, "filename", None)
         if file is None:
-            arrays["grids"] = batch.grids[batch.index].astype("<f2", copy=False)
+            arrays["grids"] = np.asarray(batch.grids[batch.index])
             arrays["index"] = np.arange(len(batch), dtype="<i8")
     events = {
         "array": None if batch.array == KASCADE else batch.array.as_json(),

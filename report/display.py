@@ -202,16 +202,23 @@ def _lateral(axes: Axes, shower: Shower) -> None:
         highest += rho.tolist()
     r = np.geomspace(1.0, 200.0, 120)
     age = min(fit["fit_age"], MAX_AGE)
-    axes.plot(r, rho_electron(r, 10 ** fit["fit_lg_ne"], age), color=PALETTE[4], label="fit, electrons")
+    electrons = np.asarray(rho_electron(r, 10 ** fit["fit_lg_ne"], age))
     s_mu = fit["fit_muon_age"] if np.isfinite(fit["fit_muon_age"]) else STATION.muon_age_mean
-    axes.plot(r, rho_muon_curve(r, fit["fit_lg_nmu"], s_mu), "--", color=PALETTE[0], label="fit, muons")
+    muons = rho_muon_curve(r, fit["fit_lg_nmu"], s_mu)
+    # An e/gamma detector counts muons too, each as one particle; a muon detector sees electrons punch through.
+    both = electrons + muons / energy_correction(r, STATION, np)
+    punched = muons + electrons * STATION.punch_through * np.exp(-r / STATION.punch_through_scale_m)
+    axes.plot(r, both, color=PALETTE[4], label="fit, electrons + muons")
+    axes.plot(r, electrons, ":", color=PALETTE[4], lw=0.9, label="fit, electrons alone")
+    axes.plot(r, muons, "--", color=PALETTE[0], label="fit, muons")
+    axes.fill_between(r, muons, punched, color=PALETTE[0], alpha=0.25, lw=0, label="punch-through expected")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(1, 220)
     axes.set_ylim(max(min(lowest, default=1e-2) / 4, 1e-4), max([*highest, 1.0]) * 5)
     axes.set_xlabel("distance to the fitted axis, m")
     axes.set_ylabel("density, m$^{-2}$")
-    axes.legend(fontsize=7, ncols=2)
+    axes.legend(fontsize=6, ncols=1, loc="upper right")
 
 
 def ring_means(r_m: np.ndarray, rho: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from report.page import page
 from report.registry import report_of
-from report.sections import events, results, run
+from report.sections import events, results
+from report.sections import run as run_sections
 from report.subject import Subject
 from report.task import Part
 from showers.execution.progress import Bars, silent
+from showers.execution.terminal import escaped
 from showers.storage.files import atomic_path
 
 REPORT_FILE = "report.html"
@@ -48,8 +50,8 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
                 sections.append(found)
         progress(len(parts), len(parts))
     kind = "simulated showers" if subject.simulated else f"protocol {subject.dataset.protocol}"
-    lead = f'<p class="quiet">run {escape(subject.run.name)}, {escape(subject.task.name)}, {escape(kind)}</p>'
-    title = report_of(subject.task).title
+    lead = f'<p class="quiet">{escape("; ".join([kind, *run_sections.made(subject)]))}</p>'
+    title = f"{escaped(subject.run.name)}: {report_of(subject.task).title.lower()}"
     file = Path(run) / REPORT_FILE
     with atomic_path(file) as temporary:
         temporary.write_text(page(title, lead + results.headline(subject), sections), encoding="utf-8")
@@ -63,8 +65,8 @@ def _parts(subject: Subject) -> list[Part]:
         *report_of(subject.task).sections,
         events.importance,
         events.gallery,
-        run.choices,
-        run.training,
-        run.cost,
-        run.provenance,
+        run_sections.choices,
+        run_sections.training,
+        run_sections.cost,
+        run_sections.provenance,
     ]

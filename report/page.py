@@ -8,9 +8,9 @@ from html import escape
 
 STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #16232b; --quiet: #56646d; --line: #d5dce0;
-  --box: #f3f6f7; --accent: #005a8f; --warn: #9a3d00; }
+  --box: #f3f6f7; --shade: #b9c4ca; --accent: #005a8f; --warn: #9a3d00; }
 @media (prefers-color-scheme: dark) { :root { --page: #12181c; --ink: #e6ebee; --quiet: #a3b0b8; --line: #36434b;
-  --box: #1b242a; --accent: #7cc4f2; --warn: #ffae70; } }
+  --box: #1b242a; --shade: #51626d; --accent: #7cc4f2; --warn: #ffae70; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.55 system-ui, "Segoe UI", "DejaVu Sans",
   sans-serif; overflow-wrap: break-word; }
@@ -28,12 +28,21 @@ figure { margin: 0.6rem 0; min-width: 0; max-width: 34rem; break-inside: avoid; 
 figure svg { width: 100%; height: auto; display: block; }
 figure svg text { font-family: "DejaVu Sans", Verdana, system-ui, sans-serif !important; }
 figcaption { font-size: 0.85rem; color: var(--quiet); margin-top: 0.3rem; }
-.numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 14rem), 1fr)); gap: 0.8rem;
+.numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 11rem), 1fr)); gap: 0.8rem;
   margin: 1rem 0; }
 .number { background: var(--box); border-radius: 0.5rem; padding: 0.7rem 0.9rem; min-width: 0; }
 .number b { display: block; font-size: 1.45rem; font-variant-numeric: tabular-nums; }
 .number span { display: block; font-size: 0.85rem; color: var(--quiet); }
-.table { overflow-x: auto; margin: 0.6rem 0; }
+.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1.2rem; }
+.beside > div { min-width: 0; align-self: center; } .beside > div:first-child { align-self: start; }
+.table { overflow-x: auto; margin: 0.6rem 0; background:
+  linear-gradient(to right, var(--page) 30%, transparent) left / 3rem 100% no-repeat local,
+  linear-gradient(to left, var(--page) 30%, transparent) right / 3rem 100% no-repeat local,
+  linear-gradient(to right, var(--shade), transparent) left / 0.9rem 100% no-repeat scroll,
+  linear-gradient(to left, var(--shade), transparent) right / 0.9rem 100% no-repeat scroll; }
+@media (max-width: 40rem) { .table:not(.wide)::before { content: "tables scroll sideways \\2192"; display: block;
+  position: sticky; left: 0; font-size: 0.75rem; color: var(--quiet); }
+  th:first-child, td:first-child { position: sticky; left: 0; background: var(--page); } }
 table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.25rem 0.7rem 0.25rem 0; text-align: right; border-bottom: 1px solid var(--line);
   vertical-align: top; }
@@ -96,6 +105,11 @@ def picture(svg: str, caption: str) -> str:
 def pictures(figures: Iterable[str]) -> str:
     """Return figures side by side where there is room."""
     return f'<div class="figures">{"".join(figures)}</div>'
+
+
+def side_by_side(figure: str, words: str) -> str:
+    """Return a figure with words at its side where there is room, below it where not."""
+    return f'<div class="beside">{figure}<div>{words}</div></div>'
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, ours: Iterable[int] = (), kind: str = "") -> str:

@@ -127,6 +127,11 @@ PUBLISHED: tuple[PublishedResult, ...] = (
 """Everything known; where a range was published, its better end, with the range in the name."""
 
 
+def best_published(task: str) -> float:
+    """Return the best published value of a task under the protocol that is scored now."""
+    return published_for(task, "2026")[0].value
+
+
 def published_for(task: str, protocol: str) -> list[PublishedResult]:
     """Return the published results of one task under one protocol, best first."""
     return sorted((p for p in PUBLISHED if (p.task, p.protocol) == (task, protocol)), key=lambda p: p.value)

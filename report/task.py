@@ -73,6 +73,8 @@ class TaskReport(ABC):
     """The metric, as the head of a column."""
     right_words: ClassVar[str]
     """What :meth:`right` counts."""
+    meaning: ClassVar[str] = ""
+    """The metric's definition and scale, for readers who meet it first."""
     legend: ClassVar[str] = ""
     """What the rules of the systems mean."""
 
@@ -83,6 +85,11 @@ class TaskReport(ABC):
     @abstractmethod
     def headline(self, metrics: dict[str, Any]) -> tuple[str, str, str]:
         """Return the metric for the box at the top of the page: name, value, remark."""
+
+    def boxes(self, subject: Subject) -> list[tuple[str, str, str]]:
+        """Return the boxes at the top of the page but for the loss: name, value, remark."""
+        beside = self.beside(subject.labels, subject.final, subject.output)
+        return [self.headline(subject.metrics), (beside.name, beside.number, beside.span)]
 
     @abstractmethod
     def beside(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from report.pictures.style import INK, MAP, MARKERS, PALETTE, drawing, new_figure
 from scoring.intervals import clopper_pearson
+from scoring.separation import balanced_accuracy
 
 N_RELIABILITY_BINS = 10
 MIN_BIN_EVENTS = 10
@@ -44,6 +45,67 @@ def confusion_picture(matrix: np.ndarray, classes: tuple[str, ...], title: str =
     return figure
 
 
+def confusions_picture(matrices: dict[str, np.ndarray], classes: tuple[str, ...]) -> Figure:
+    """Draw P(predicted | true) of several selections as small multiples on one scale.
+
+    Parameters
+    ----------
+    matrices
+        Title to (C, C) integer counts, row = true class.
+    """
+    columns = min(3, len(matrices))
+    rows = -(-len(matrices) // columns)
+    short = [name[:2].capitalize() if len(name) > 1 else name for name in classes]
+    with drawing():
+        figure = new_figure(1.55 * rows + 0.75)
+        grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        shown = None
+        for axes, (title, matrix) in zip(grid.flat, matrices.items(), strict=False):
+            totals = matrix.sum(axis=1, keepdims=True)
+            share = np.divide(100.0 * matrix, totals, out=np.full(matrix.shape, np.nan), where=totals > 0)
+            shown = axes.imshow(share, vmin=0, vmax=100, cmap=MAP)
+            for (row, column), value in np.ndenumerate(share):
+                if np.isfinite(value):
+                    ink = "#000000" if value > 55 else "#ffffff"
+                    axes.text(column, row, f"{value:.0f}", ha="center", va="center", color=ink, fontsize=6)
+            axes.set_title(f"{title}\n{int(matrix.sum()):,} events", fontsize=7)
+            axes.set_xticks(range(len(classes)), short, fontsize=6.5)
+            axes.set_yticks(range(len(classes)), short, fontsize=6.5)
+            axes.grid(False)
+            axes.spines[:].set_visible(False)
+        for axes in grid.flat[len(matrices) :]:
+            axes.set_axis_off()
+        if shown is not None:
+            bar = figure.colorbar(shown, ax=grid, location="bottom", shrink=0.7, aspect=40, pad=0.02)
+            bar.set_label("predicted, % of the true class", fontsize=7)
+            bar.ax.tick_params(labelsize=6.5)
+    return figure
+
+
+def balanced_by_energy_picture(metrics: dict[str, Any]) -> Figure:
+    """Draw the mean recall of the classes by energy bin with 95 % intervals and its value for random labels."""
+    n_classes = len(metrics["per_class"])
+    with drawing():
+        figure = new_figure(2.7)
+        axes = figure.add_subplot()
+        axes.axhline(1 / n_classes, color=INK, lw=0.8, ls="--")
+        for name, row in metrics["energy_binned"].items():
+            if row.get("too_few_events"):
+                continue
+            low, high = (float(edge) for edge in name.split("-"))
+            found, middle = balanced_accuracy(np.array(row["confusion_matrix"])), (low + high) / 2
+            axes.plot([low, high], [found.value] * 2, color=INK)
+            axes.plot([middle] * 2, [found.interval.low, found.interval.high], color=INK)
+            place = (middle, found.interval.high)
+            axes.annotate(f"{row['count']:,}", place, va="bottom", ha="center", fontsize=7)
+        axes.set_xlim(14, 18)
+        axes.margins(y=0.2)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("reconstructed energy, lg(E/eV)")
+        axes.set_ylabel("balanced accuracy")
+    return figure
+
+
 def error_by_class_picture(metrics: dict[str, Any]) -> Figure:
     """Draw the fraction error of each class with its 95 % interval."""
     names = list(metrics["per_class"])
@@ -66,9 +128,9 @@ def error_by_class_picture(metrics: dict[str, Any]) -> Figure:
     return figure
 
 
-def by_energy_picture(metrics: dict[str, Any], what: str) -> Figure:
-    """Draw ``fraction error`` or ``accuracy`` by energy bin with 95 % intervals; thin bins are left out."""
-    key = {"fraction error": "mean_fraction_error", "accuracy": "accuracy"}[what]
+def by_energy_picture(metrics: dict[str, Any]) -> Figure:
+    """Draw the fraction error by energy bin with 95 % intervals; thin bins are left out."""
+    key = "mean_fraction_error"
     with drawing():
         figure = new_figure(2.7)
         axes = figure.add_subplot()
@@ -76,16 +138,14 @@ def by_energy_picture(metrics: dict[str, Any], what: str) -> Figure:
             if row.get("too_few_events") or key not in row["intervals"]:
                 continue
             low, high = (float(edge) for edge in name.split("-"))
-            value = row[key] if key == "accuracy" else row["fraction_error"][key]
-            span = row["intervals"][key]
-            axes.plot([low, high], [value, value], color=PALETTE[4])
-            middle = (low + high) / 2
-            axes.plot([middle, middle], [span["low"], span["high"]], color=PALETTE[4])
+            value, span, middle = row["fraction_error"][key], row["intervals"][key], (low + high) / 2
+            axes.plot([low, high], [value, value], color=INK)
+            axes.plot([middle, middle], [span["low"], span["high"]], color=INK)
             axes.annotate(f"{row['count']:,}", (middle, span["high"]), va="bottom", ha="center", fontsize=7)
         axes.set_xlim(14, 18)
         axes.margins(y=0.2)
         axes.set_xlabel("reconstructed energy, lg(E/eV)")
-        axes.set_ylabel(what)
+        axes.set_ylabel("fraction error")
     return figure
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from report.pictures.style import INK, MARKERS, PALETTE, drawing, literal, new_f
 from report.published import SURVIVAL_CURVE
 from scoring.gamma import GAMMA, HADRON, KEY_EFFICIENCY
 from scoring.intervals import clopper_pearson
+from scoring.separation import BinAtThreshold
 
 
 def roc_picture(labels: np.ndarray, scores: dict[str, np.ndarray], metrics: dict[str, Any]) -> Figure:
@@ -33,7 +35,7 @@ def roc_picture(labels: np.ndarray, scores: dict[str, np.ndarray], metrics: dict
             efficiency, surviving = survival_curve(labels, values)
             last = k == len(scores) - 1
             style: dict[str, Any] = (
-                {"color": PALETTE[4], "lw": 1.8} if last else {"color": PALETTE[k % 4], "lw": 0.9, "ls": "--"}
+                {"color": INK, "lw": 1.8} if last else {"color": PALETTE[5 + k % 2], "lw": 0.9, "ls": "--"}
             )
             axes.step(efficiency, np.maximum(surviving, 0.5) / n_hadron, where="post", label=literal(name), **style)
             if last:
@@ -42,15 +44,15 @@ def roc_picture(labels: np.ndarray, scores: dict[str, np.ndarray], metrics: dict
                     efficiency,
                     [max(span.low, 0.3 / n_hadron) for span in spans],
                     [span.high for span in spans],
-                    color=PALETTE[4],
+                    color=INK,
                     alpha=0.2,
                     lw=0,
                 )
         rate = metrics["survival_rates"]["75%"]
         span = rate["interval"]
         axes.plot([KEY_EFFICIENCY] * 2, [max(span["low"], 0.3 / n_hadron), span["high"]], color=INK)
-        axes.plot(KEY_EFFICIENCY, max(rate["hadron_survival"], 0.5 / n_hadron), "o", color=INK, label="operating point")
-        axes.plot(list(SURVIVAL_CURVE), list(SURVIVAL_CURVE.values()), MARKERS[5], color=PALETTE[5], label="published*")
+        axes.plot(KEY_EFFICIENCY, max(rate["hadron_survival"], 0.5 / n_hadron), "o", color=INK, label="75 % of gammas")
+        axes.plot(list(SURVIVAL_CURVE), list(SURVIVAL_CURVE.values()), MARKERS[5], color=PALETTE[2], label="published*")
         axes.set_yscale("log")
         axes.set_ylim(0.25 / n_hadron, 1.5)
         axes.set_xlim(0.4, 1.005)
@@ -98,8 +100,13 @@ def scores_picture(labels: np.ndarray, scores: np.ndarray, threshold: float) -> 
     return figure
 
 
-def survival_by_bin_picture(binned: dict[str, Any], label: str, n_hadron: int) -> Figure:
-    """Draw the survival at 75 % by energy or zenith: own threshold, 95 % interval of each bin, thin bins left out."""
+def survival_by_bin_picture(
+    binned: dict[str, Any], label: str, n_hadron: int, at_one: Sequence[BinAtThreshold] = ()
+) -> Figure:
+    """Draw the survival at 75 % by energy or zenith: own threshold with intervals, and one threshold for all.
+
+    Thin bins are left out.
+    """
     with drawing():
         figure = new_figure(2.7)
         axes = figure.add_subplot()
@@ -109,13 +116,18 @@ def survival_by_bin_picture(binned: dict[str, Any], label: str, n_hadron: int) -
             low, high = (float(edge) for edge in name.split("-"))
             span, middle = row["interval"], (low + high) / 2
             floor = 0.3 / n_hadron
-            axes.plot([middle, middle], [max(span["low"], floor), span["high"]], color=PALETTE[4])
+            axes.plot([middle, middle], [max(span["low"], floor), span["high"]], color=INK)
             if row["hadron_surviving"]:
-                axes.plot([low, high], [row["hadron_survival"]] * 2, color=PALETTE[4])
+                axes.plot([low, high], [row["hadron_survival"]] * 2, color=INK)
             else:
-                axes.plot(middle, span["high"], "v", color=PALETTE[4])
+                axes.plot(middle, span["high"], "v", color=INK)
             note = f"{row['n_gamma']:,}\n{row['n_hadron']:,}"
             axes.annotate(note, (middle, span["high"]), (0, 3), textcoords="offset points", ha="center", fontsize=6.5)
+        for bin_ in at_one:
+            if bin_.n_hadron and bin_.n_surviving and not binned.get(bin_.name, {}).get("too_few_events", True):
+                low, high = (float(edge) for edge in bin_.name.split("-"))
+                share = bin_.n_surviving / bin_.n_hadron
+                axes.plot(low + 0.3 * (high - low), share, MARKERS[3], color=PALETTE[5], ms=4.5)
         axes.set_yscale("log")
         axes.margins(y=0.25)
         axes.set_xlabel(label)

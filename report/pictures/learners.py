@@ -12,6 +12,8 @@ from report.pictures.style import INK, MARKERS, PALETTE, drawing, literal, new_f
 from scoring.intervals import Interval
 
 RULES = {"argmax": "raw (argmax)"}
+COLOURS = (INK, PALETTE[5])
+"""Of rules: none that a class has."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,9 @@ def learners_picture(points: list[Point], label: str, *, logarithmic: bool = Fal
                 limit = logarithmic and point.value <= 0
                 x = point.interval.high if limit else point.value
                 low = x if limit else max(point.interval.low, 1e-7 if logarithmic else -np.inf)
-                axes.plot([low, point.interval.high], [y, y], color=PALETTE[4 - 3 * k], lw=1.4, solid_capstyle="butt")
+                axes.plot([low, point.interval.high], [y, y], color=COLOURS[k % 2], lw=1.4, solid_capstyle="butt")
                 axes.plot(
-                    x, y, "<" if limit else MARKERS[k], color=PALETTE[4 - 3 * k], label=RULES.get(rule, literal(rule))
+                    x, y, "<" if limit else MARKERS[k], color=COLOURS[k % 2], label=RULES.get(rule, literal(rule))
                 )
         if logarithmic:
             axes.set_xscale("log")

@@ -79,7 +79,8 @@ def gallery(subject: Subject) -> Section:
     note = paragraph(
         "Maps: deposits of the stations, open circles silent ones; cross: fitted core, with a line toward the azimuth. "
         "Below: densities in the shower plane. Markers are means over rings with standard errors (silent stations "
-        "count as zero; muons also leave signals in the e/gamma channel), dots single stations, lines the fits.",
+        "count as zero), dots single stations. The e/gamma detectors see electrons and muons (full line); near the "
+        "axis electrons punch through to the muon detectors (shaded).",
         "quiet",
     )
     return Section("gallery", "Single showers", pictures(figures) + note)

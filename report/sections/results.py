@@ -1,8 +1,8 @@
-"""Sections on what the run reached: headline, plain words, learners against what ships."""
+"""Sections on what the run reached: plain words, learners against what ships."""
 
 from __future__ import annotations
 
-from report.page import Section, bullets, numbers, paragraph, picture, pictures, table
+from report.page import Section, bullets, numbers, paragraph, picture, side_by_side, table
 from report.pictures.learners import learners_picture
 from report.pictures.style import as_svg
 from report.registry import report_of
@@ -15,17 +15,15 @@ from scoring.intervals import Paired
 
 
 def headline(subject: Subject) -> str:
-    """Return the boxes at the top: metric, accuracy or bias, mean loss, events."""
+    """Return the boxes at the top (metric, accuracy or what stands for it, mean loss) and what the metric means."""
     told, scoring = report_of(subject.task), scoring_of(subject.task)
-    beside = told.beside(subject.labels, subject.final, subject.output)
     loss, span = mean_loss(scoring.losses(subject.labels, subject.final, subject.output))
-    return numbers(
-        [
-            told.headline(subject.metrics),
-            (beside.name, beside.number, f"{beside.span}, {len(subject.labels):,} test showers"),
-            (f"{scoring.loss_name}, {scoring.loss_unit}", f"{loss:.4f}", f"{span.low:.4f} to {span.high:.4f}"),
-        ]
-    ) + paragraph("Ranges are 95 % intervals from the number of test showers; they hold no systematic error.", "quiet")
+    boxes = told.boxes(subject)
+    name = f"{scoring.loss_name}, {scoring.loss_unit}"
+    boxes.append((name, f"{loss:.4f}", f"{span.low:.4f} to {span.high:.4f}"))
+    n = f"{len(subject.labels):,} test showers"
+    limits = f"{n}. Ranges are 95 % intervals from their number; they hold no systematic error."
+    return numbers(boxes) + (paragraph(told.meaning) if told.meaning else "") + paragraph(limits, "quiet")
 
 
 def verdict(found: Paired, better: str, worse: str, unit: str, form: str = ".4f") -> str:
@@ -58,7 +56,8 @@ def plain_words(subject: Subject) -> Section:
         lines.append(
             f"On the test set, {subject.metric.name}{labels}: {verdict(metric, ours, theirs, 'of the metric', form)}"
         )
-    body = bullets(lines) + "<h3>What is not shown by these data</h3>" + bullets(limits(subject))
+    shown = f"<div><h3>What is shown</h3>{bullets(lines)}</div>"
+    body = side_by_side(shown, "<h3>What is not shown by these data</h3>" + bullets(limits(subject)))
     return Section("summary", "In plain words", body)
 
 
@@ -130,13 +129,29 @@ def learners(subject: Subject) -> Section:
     )  # fmt: skip
     failed = [row for row in subject.run.manifest.get("learners", []) if row.get("status") == "failed"]
     notes = "".join(paragraph(f"{row['name']} failed and was left out: {row.get('error')}", "warn") for row in failed)
-    body = pictures([picture(as_svg(figure, "metric of each system"), caption)]) + table(heads, rows, ours=ours) + notes
-    body += paragraph(
+    against = paragraph(
         f"Differences are to {subject.shipped_words}, which ships, both by the same rule; the bold row is what "
         "predictions.npz holds.",
         "quiet",
     )
+    body = side_by_side(
+        picture(as_svg(figure, "metric of each system"), caption), against + _on_the_same_events(subject)
+    )
+    body += table(heads, rows, ours=ours) + notes
     return Section("learners", "Learners and stack", body)
+
+
+def _on_the_same_events(subject: Subject) -> str:
+    """Return in words, system by system, what the paired comparison with what ships shows."""
+    lines = []
+    form = ".1e" if subject.metric.logarithmic else ".4f"
+    for (name, rule), (metric, _) in subject.against_shipped.items():
+        if rule == subject.shipped.rule:
+            clear = metric.interval.low > 0 or metric.interval.high < 0
+            what = ("worse" if metric.difference > 0 else "better") if clear else "not to be told apart"
+            gap = f"{metric.difference:+{form}}" if metric.difference else "0"
+            lines.append(f"{name}: {what} ({gap})")
+    return paragraph(f"By {subject.metric.name}, against {subject.shipped_words}:") + bullets(lines) if lines else ""
 
 
 def _difference(found: Paired, logarithmic: bool = False) -> str:

@@ -11,6 +11,7 @@ from report.pictures.style import as_svg
 from report.run import Run
 from report.subject import Subject
 from report.text import short
+from showers.execution.terminal import escaped
 from showers.storage.files import read_json
 
 WATTS_PER_CORE = 10.0
@@ -136,6 +137,13 @@ def cost(subject: Subject) -> Section | None:
     return Section("cost", "Cost", table(heads, rows, ours=[len(rows) - 1]) + note)
 
 
+def made(subject: Subject) -> list[str]:
+    """Return when, on what machine and by what command a run was made, as far as its manifest says."""
+    manifest = subject.run.manifest
+    keys = (("started", "{}"), ("machine", "{}"), ("command", "command: {}"))
+    return [form.format(escaped(str(manifest[key]))) for key, form in keys if manifest.get(key)]
+
+
 def provenance(subject: Subject) -> Section:
     """Return what is needed to make the run again."""
     manifest = subject.run.manifest
@@ -143,6 +151,7 @@ def provenance(subject: Subject) -> Section:
     rows = [
         ("configuration hash", str(manifest.get("config_hash"))),
         ("source revision", str(manifest.get("git_revision"))),
+        *((key, str(manifest[key])) for key in ("started", "machine", "command") if manifest.get(key)),
         ("seed", str(manifest.get("seed"))),
         ("device", str(manifest.get("device"))),
     ]

@@ -24,7 +24,13 @@ def thin_note(binned: dict[str, Any]) -> str:
     return paragraph(f"Too few events of some class for a number: {', '.join(thin)}.", "quiet") if thin else ""
 
 
-def reliability(subject: Subject) -> Section:
+def posteriors(subject: Subject, plane_figure: str) -> Section:
+    """Return the reliability diagram and the plane of sizes, side by side."""
+    figures = pictures([reliability(subject), plane_figure])
+    return Section("reliability", "Posteriors: reliability, and where they lie", figures)
+
+
+def reliability(subject: Subject) -> str:
     """Return the reliability diagram and the calibration error of what ships on the test set."""
     figure = reliability_picture(subject.labels, subject.final, subject.task.classes)
     given = np.exp(subject.final)
@@ -39,10 +45,10 @@ def reliability(subject: Subject) -> Section:
         f"Posteriors of {subject.shipped_words} on the test set: a point on the dashed line means what it says; bars "
         f"are 95 % binomial intervals. Expected calibration error over 15 bins: {error / truth.size:.4f}."
     )
-    return Section("reliability", "Reliability", pictures([picture(as_svg(figure, "reliability diagram"), caption)]))
+    return picture(as_svg(figure, "reliability diagram"), caption)
 
 
-def plane(subject: Subject, value: np.ndarray, label: str, limits: tuple[float, float]) -> Section:
+def plane(subject: Subject, value: np.ndarray, label: str, limits: tuple[float, float]) -> str:
     """Return the Ne-Nmu plane coloured by a value (N,) that the posterior gives."""
     scalars = np.asarray(subject.dataset.scalars, dtype=np.float32)
     n_e, n_mu = (scalars[:, SCALAR_NAMES.index(name)] for name in ("Ne", "Nmu"))
@@ -51,4 +57,4 @@ def plane(subject: Subject, value: np.ndarray, label: str, limits: tuple[float, 
         f"Test showers by reconstructed sizes; colour is the mean posterior of {subject.shipped_words} in each cell (3 "
         "events or more)."
     )
-    return Section("plane", "Electrons and muons", pictures([picture(as_svg(figure, "Ne-Nmu plane"), caption)]))
+    return picture(as_svg(figure, "Ne-Nmu plane"), caption)

@@ -10,17 +10,23 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from report.page import Section, picture, pictures
+from report.page import table as page_table
 from report.pictures.gamma import roc_picture, scores_picture, survival_by_bin_picture
 from report.pictures.style import as_svg
-from report.sections.task import plane, reliability, thin_note
+from report.published import best_published
+from report.sections.task import plane, posteriors, thin_note
 from report.subject import Subject
 from report.tables import mcnemar_table, table, with_interval
-from report.task import ClassReport, Part
+from report.task import ClassReport, Part, Quantity
 from report.text import short
 from scoring.gamma import GAMMA as GAMMA_LABEL
 from scoring.gamma import HADRON, hadron_survival
 from scoring.intervals import mcnemar
+from scoring.separation import BinAtThreshold, Estimate, area, bins_at_threshold, efficiency_at_survival, q_factor
 from showers.schema import GAMMA
+
+FIXED_SURVIVAL = 1e-3
+"""Hadron survival at which the gamma efficiency is told."""
 
 
 class GammaReport(ClassReport):
@@ -30,6 +36,12 @@ class GammaReport(ClassReport):
     title = "Gamma/hadron separation"
     metric_words = "hadron survival at 75 % gamma efficiency"
     metric_column = "survival"
+    meaning = (
+        "Hadron survival: the share of hadrons that pass the threshold which keeps 75 % of the gammas. 0 is perfect, "
+        f"0.75 random scores; the best published is {best_published(GAMMA.name):.1e} (public test sets). Q-factor: "
+        "gamma efficiency over the root of the hadron survival, by which a cut raises the significance of a weak "
+        "source. AUC: area under the ROC curve, 0.5 for random scores."
+    )
     right_words = "right side of its threshold"
 
     def summary(self, metrics: dict[str, Any]) -> Iterator[RenderableType]:
@@ -76,6 +88,25 @@ class GammaReport(ClassReport):
         remark = f"{words}; {rate['hadron_surviving']:,} of {metrics['n_hadron']:,} hadrons"
         return self.metric_words, short(metrics["key_metric"]), remark
 
+    def boxes(self, subject: Subject) -> list[tuple[str, str, str]]:
+        """Return survival, Q-factor, efficiency at a fixed survival and area under the curve."""
+        labels, scores = subject.labels, subject.output
+        kept = f"gamma efficiency at hadron survival {FIXED_SURVIVAL:g}"
+        found = (
+            _quantity(kept, efficiency_at_survival(labels, scores, FIXED_SURVIVAL), 1, "%", 100),
+            self.beside(labels, subject.final, scores),
+        )
+        gain = _quantity("Q-factor at 75 % gamma efficiency", q_factor(labels, scores), 1)
+        if subject.metrics["survival_rates"]["75%"]["hadron_surviving"]:
+            words = (gain.name, gain.number, gain.span)
+        else:
+            words = (gain.name, f"> {gain.interval.low:.1f}", "no hadron is left: 97.5 % lower limit")
+        return [self.headline(subject.metrics), words, *((one.name, one.number, one.span) for one in found)]
+
+    def beside(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
+        """Return the area under the ROC curve: accuracies say little where one class is rare."""
+        return _quantity("AUC", area(labels, output), 5)
+
     def details(self, metrics: dict[str, Any]) -> dict[str, str]:
         """Return the number of surviving hadrons."""
         left = metrics["survival_rates"]["75%"]["hadron_surviving"]
@@ -98,7 +129,11 @@ class GammaReport(ClassReport):
     @property
     def sections(self) -> list[Part]:
         """Survival, reliability, the plane of sizes."""
-        return [survival, reliability, gamma_plane]
+        return [survival, gamma_posteriors]
+
+
+def _quantity(name: str, found: Estimate, digits: int, unit: str = "", scale: float = 1.0) -> Quantity:
+    return Quantity(name, found.value, found.interval, digits, unit, scale)
 
 
 def survival(subject: Subject) -> Section:
@@ -127,22 +162,53 @@ def survival(subject: Subject) -> Section:
         ),
     ]
     by_energy, by_zenith = metrics["energy_binned"], metrics["zenith_binned"]
-    for binned, label in (
-        (by_energy, "reconstructed energy, lg(E/eV)"),
-        (by_zenith, "reconstructed zenith angle, deg"),
+    truth = subject.truth
+    at_one = bins_at_threshold(
+        subject.labels, subject.output, threshold, energy=truth.energy, zenith_deg=truth.zenith_deg
+    )
+    tables = ""
+    for binned, key, label in (
+        (by_energy, "energy", "reconstructed energy, lg(E/eV)"),
+        (by_zenith, "zenith", "reconstructed zenith angle, deg"),
     ):
-        drawn = survival_by_bin_picture(binned, label, n_hadron)
+        drawn = survival_by_bin_picture(binned, label, n_hadron, at_one[key])
         caption = (
-            "Survival with the threshold of each bin's own gammas, 95 % intervals with the threshold's uncertainty; "
-            "triangles: no hadron left, upper limit. Numbers: gammas, hadrons."
+            "Bars: threshold of each bin's own gammas, 95 % intervals with the threshold's uncertainty; diamonds: one "
+            "threshold for all, as an analysis would cut. Triangles: no hadron left, upper limit."
         )
         figures.append(picture(as_svg(drawn, f"survival by {label}"), caption))
-    return Section("survival", "Hadron survival", pictures(figures) + thin_note({**by_energy, **by_zenith}))
+        tables += _bins_table(label, binned, at_one[key])
+    return Section("survival", "Hadron survival", pictures(figures) + tables + thin_note({**by_energy, **by_zenith}))
 
 
-def gamma_plane(subject: Subject) -> Section:
-    """Return the Ne-Nmu plane coloured by the probability of a gamma."""
-    return plane(subject, np.exp(subject.final[:, 0]), "mean posterior probability of a gamma", (0.0, 1.0))
+def _bins_table(label: str, own: dict[str, Any], at_one: list[BinAtThreshold]) -> str:
+    """Return counts of each bin at the threshold of all events and at the bin's own."""
+    rows = []
+    for row in at_one:
+        efficiency = f"{100 * row.n_kept / row.n_gamma:.1f}" if row.n_gamma else "–"
+        cells = (row.name, f"{row.n_kept:,} of {row.n_gamma:,}", efficiency, f"{row.n_surviving:,} of {row.n_hadron:,}")
+        mine = own.get(row.name)
+        if mine is None or mine.get("too_few_events"):
+            rows.append((*cells, "too few events", ""))
+        else:
+            found = (mine["hadron_survival"], mine["interval"]["low"], mine["interval"]["high"])
+            value, low, high = map(short, found)
+            rows.append((*cells, f"{mine['hadron_surviving']:,} of {mine['n_hadron']:,}", f"{value} [{low}, {high}]"))
+    heads = (
+        label,
+        "gammas kept, one threshold",
+        "efficiency, %",
+        "hadrons left, one threshold",
+        "hadrons left, own threshold at 75 %",
+        "survival, own threshold",
+    )
+    return page_table(heads, rows)
+
+
+def gamma_posteriors(subject: Subject) -> Section:
+    """Return the reliability diagram, and the Ne-Nmu plane coloured by the probability of a gamma."""
+    label = "mean posterior probability of a gamma"
+    return posteriors(subject, plane(subject, np.exp(subject.final[:, 0]), label, (0.0, 1.0)))
 
 
 REPORT = GammaReport()

@@ -25,8 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from showers.archives.raw import KINDS, Archives, archive_path
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import Bars, Progress, silent
+from showers.protocols import modes_of
 from showers.schema import MATRICES_FILE, SCALARS_FILE, InputError, Task
 from showers.storage.checksums import CHECKSUMS_FILE, seal
 from showers.storage.files import read_json, remove_leftovers, write_json
@@ -34,6 +36,8 @@ from showers.storage.npy import read_header, told_when_full
 
 BUCKET = "https://kascade-sim-data.s3.eu-central-1.amazonaws.com/v2"
 """Where the pre-split v2 files are published."""
+RAW_BUCKET = BUCKET.removesuffix("/v2")
+"""Where the raw archives are published, from which the other protocols' sets are converted."""
 BLOCK_BYTES = 1 << 20
 TIMEOUT_S = 60.0
 MAGIC = b"\x93NUMPY"
@@ -111,6 +115,51 @@ def _check_address(url: str) -> None:
             f"{url!r} is not the address of a folder on a server: expected http:// or https://, a host and a path "
             "(letters outside ASCII and spaces written as %xx)"
         )
+
+
+def download_raw(
+    task: Task,
+    out: Path,
+    protocol: str,
+    *,
+    base_url: str | None = None,
+    attempts: int = 5,
+    bars: Bars = silent,
+) -> list[Path]:
+    """Download the raw archives from which a protocol's sets are converted.
+
+    Parameters
+    ----------
+    task, protocol
+        Which modes are needed.
+    out
+        Gets ``{mode}_{kind}.npz``; archives that are complete are not fetched again.
+
+    Returns
+    -------
+    list of Path
+        The archives.
+
+    Raises
+    ------
+    InputError
+        If there is no such protocol, the server does not have a file or cannot be reached, or what it sent is not a
+        set of raw archives.
+    """
+    modes = modes_of(protocol, task)
+    _check_address(base_url or RAW_BUCKET)
+    Path(out).mkdir(parents=True, exist_ok=True)
+    for mode in modes:
+        for kind in KINDS:
+            target = archive_path(Path(out), mode, kind)
+            if target.exists():
+                _discard(target)
+                continue
+            with bars(target.name, "MB") as progress:
+                url = f"{base_url or RAW_BUCKET}/{target.name}"
+                fetch(url, target, attempts=attempts, progress=progress, form=NPZ)
+        Archives.open(Path(out), mode)
+    return [archive_path(Path(out), mode, kind) for mode in modes for kind in KINDS]
 
 
 @dataclass

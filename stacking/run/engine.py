@@ -19,7 +19,7 @@ from stacking.predict.chain import Predictions
 from stacking.run.first_level import collected, deal, fold_tasks
 from stacking.run.folder import MANIFEST_FILE, opened_for_writing, write_manifest
 from stacking.run.job import Folds, Job
-from stacking.run.provenance import git_revision, stacking_code_version, versions
+from stacking.run.provenance import command, git_revision, machine, stacking_code_version, started, versions
 from stacking.run.sealing import break_seal, is_sealed, seal_run
 from stacking.run.second_level import stack_and_decide
 from stacking.run.toml import CONFIG_FILE, write_config
@@ -114,6 +114,9 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
         },
         "remarks": [*job.remarks, *folds.remarks],
         "versions": versions(),
+        "started": started(),
+        "machine": machine(),
+        "command": command(),
         "git_revision": git_revision(),
         "device": job.device,
     }

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
+import shlex
 import subprocess
+import sys
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +26,24 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             found[name] = "not installed"
     return found
+
+
+def started() -> str:
+    """Return the present time, UTC, to the minute."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def machine() -> str:
+    """Return what the machine is: system, processor type and cores; not its name."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+
+
+def command() -> str | None:
+    """Return the command line; None in a program that is not one of ours."""
+    program = Path(sys.argv[0]).name
+    if program not in ("cli.py", "showerstack"):
+        return None
+    return shlex.join([*(("python",) if program == "cli.py" else ()), program, *sys.argv[1:]])
 
 
 def git_revision() -> str | None:

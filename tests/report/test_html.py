@@ -37,7 +37,6 @@ def test_composition_report_has_its_sections(composition_report: Path) -> None:
         "confusion",
         "fractions",
         "reliability",
-        "plane",
         "gallery",
         "cost",
         "provenance",
@@ -50,9 +49,33 @@ def test_composition_report_has_its_sections(composition_report: Path) -> None:
 
 def test_gamma_report_has_its_sections(gamma_report: Path) -> None:
     text = gamma_report.read_text(encoding="utf-8")
-    for key in ("summary", "learners", "survival", "reliability", "plane", "gallery"):
+    for key in ("summary", "learners", "survival", "reliability", "gallery"):
         assert f'<section id="{key}">' in text
     assert "drawn for orientation only" in text
+    for words in (
+        "Q-factor at 75 % gamma efficiency",
+        "gamma efficiency at hadron survival 0.001",
+        "area under the ROC",
+    ):
+        assert words in text
+    assert "accuracy" not in re.sub(
+        r"<svg.*?</svg>", "", text[text.index("<h1>") : text.index("<nav>")], flags=re.DOTALL
+    )
+    assert "hadrons left, one threshold" in text
+
+
+def test_the_headline_says_what_its_number_means(composition_report: Path) -> None:
+    text = composition_report.read_text(encoding="utf-8")
+    top = text[text.index("<h1>") : text.index("<nav>")]
+    for words in ("composition: mass composition", "0 perfect, 0.158 random", "the best published is 0.105"):
+        assert words in top
+    assert "mean difference between the true and the predicted fraction" in " ".join(top.split())
+
+
+def test_tables_scroll_with_a_hint_on_a_phone(composition_report: Path) -> None:
+    style = composition_report.read_text(encoding="utf-8").split("<style>")[1].split("</style>")[0]
+    assert 'content: "tables scroll sideways \\2192"' in style
+    assert "overflow-x: auto" in style
 
 
 NAME = "$_$<img src=x onerror=alert(1)>|`[a](b)`"

@@ -9,9 +9,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from report.pictures.composition import (
+    balanced_by_energy_picture,
     by_class_and_energy_picture,
     by_energy_picture,
     confusion_picture,
+    confusions_picture,
     error_by_class_picture,
     reliability_picture,
 )
@@ -49,8 +51,12 @@ def test_composition_pictures(n: int) -> None:
     check(confusion_picture(np.array(metrics["confusion_matrix"]), CLASSES), "confusion")
     check(error_by_class_picture(metrics), "by class")
     check(by_class_and_energy_picture(metrics), "by class and energy")
-    for what in ("fraction error", "accuracy"):
-        check(by_energy_picture(metrics, what), what)
+    check(by_energy_picture(metrics), "by energy")
+    check(balanced_by_energy_picture(metrics), "balanced accuracy by energy")
+    matrices = {f"bin {k}": (k + 1) * np.array(metrics["confusion_matrix"]) for k in range(4)}
+    svg = check(confusions_picture(matrices, CLASSES), "small multiples")
+    assert all(f"bin {k}" in svg for k in range(4))
+    assert svg.count("predicted, % of the true class") == 1, "one scale for all"
 
 
 def test_confusion_with_a_class_missing_leaves_its_row_empty() -> None:

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from showers.archives.download import download, fetch
+from showers.archives.convert import convert
+from showers.archives.download import NPZ, ZIP_MAGIC, download, download_raw, fetch
 from showers.datasets.dataset import Dataset
-from showers.schema import GAMMA, InputError
+from showers.schema import COMPOSITION, GAMMA, InputError
+from showers.simulation.raw import simulate_raw
 from tests.faults.rounds import rounds
 
 Answer = Callable[["Handler", bytes, str | None], None]
@@ -385,3 +387,30 @@ def test_parts_beside_complete_files_are_removed(server: Server, tmp_path: Path)
         "labels_gamma.npy",
         "matrices.npy",
     ]
+
+
+def test_raw_archives_are_continued_and_converted(server: Server, tmp_path: Path) -> None:
+    simulate_raw(COMPOSITION, tmp_path / "there", 400, seed=3)
+    for file in (tmp_path / "there").glob("qgs_spectra_*.npz"):
+        server.files[f"/{file.name}"] = file.read_bytes()
+    server.break_after = [5000]
+    files = download_raw(COMPOSITION, tmp_path / "raw", "2026", base_url=server.url)
+    assert server.ranges[:2] == [None, "bytes=5000-"]
+    assert [file.read_bytes() for file in files] == [(tmp_path / "there" / file.name).read_bytes() for file in files]
+    asked = len(server.ranges)
+    download_raw(COMPOSITION, tmp_path / "raw", "2026", base_url=server.url)
+    assert len(server.ranges) == asked, "complete archives are not asked for again"
+    _, test = convert(tmp_path / "raw", tmp_path / "data", COMPOSITION, protocol="2026")
+    assert Dataset.open(test).protocol == "2026"
+
+
+@pytest.mark.parametrize("answer", [_page, _no_length, _packed], ids=lambda answer: answer.__name__)
+def test_what_is_no_archive_is_refused(server: Server, tmp_path: Path, answer: Answer) -> None:
+    server.files["/a.npz"] = ZIP_MAGIC + bytes(5000)
+    server.hostile = answer
+    with pytest.raises(InputError, match=r"a\.npz: (what it sent is no NPZ archive|the server does not say how long)"):
+        fetch(f"{server.url}/a.npz", tmp_path / "a.npz", attempts=2, pause_s=0, form=NPZ)
+    server.hostile = None
+    with pytest.raises(InputError, match="no whole NPZ archive"):
+        fetch(f"{server.url}/a.npz", tmp_path / "a.npz", attempts=2, pause_s=0, form=NPZ)
+    assert not list(tmp_path.iterdir())
