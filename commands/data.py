@@ -170,7 +170,7 @@ def download(
         return
     if protocol != Protocol.v2:
         from showers.archives.convert import convert as write_sets
-        from showers.archives.download import download_raw
+        from showers.archives.download_raw import download_raw
 
         chosen, raw = task_named(task.value), out / "raw"
         download_raw(chosen, raw, protocol.value, base_url=base_url, bars=bar)

@@ -25,10 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from showers.archives.raw import KINDS, Archives, archive_path
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import Bars, Progress, silent
-from showers.protocols import modes_of
 from showers.schema import MATRICES_FILE, SCALARS_FILE, InputError, Task
 from showers.storage.checksums import CHECKSUMS_FILE, seal
 from showers.storage.files import read_json, remove_leftovers, write_json
@@ -36,8 +34,6 @@ from showers.storage.npy import read_header, told_when_full
 
 BUCKET = "https://kascade-sim-data.s3.eu-central-1.amazonaws.com/v2"
 """Where the pre-split v2 files are published."""
-RAW_BUCKET = BUCKET.removesuffix("/v2")
-"""Where the raw archives are published, from which the other protocols' sets are converted."""
 BLOCK_BYTES = 1 << 20
 TIMEOUT_S = 60.0
 MAGIC = b"\x93NUMPY"
@@ -85,14 +81,14 @@ def download(
         If the address is none, the server does not have a file or cannot be reached, or what it sent is not a valid
         dataset.
     """
-    _check_address(base_url)
+    check_address(base_url)
     folders = []
     for split in splits:
         folder = Path(out) / f"{task.name}_{split}"
         folder.mkdir(parents=True, exist_ok=True)
         for name in (MATRICES_FILE, SCALARS_FILE, str(task.label_file)):
             if (folder / name).exists():
-                _discard(folder / name)  # what a killed download left beside its complete file
+                discard(folder / name)  # what a killed download left beside its complete file
                 continue
             with bars(f"{folder.name}/{name}", "MB") as progress:
                 fetch(f"{base_url}/{folder.name}/{name}", folder / name, attempts=attempts, progress=progress)
@@ -103,7 +99,7 @@ def download(
     return folders
 
 
-def _check_address(url: str) -> None:
+def check_address(url: str) -> None:
     """Refuse what is no address of a server; a file of this machine is none either."""
     try:
         parts = urllib.parse.urlsplit(url)
@@ -115,51 +111,6 @@ def _check_address(url: str) -> None:
             f"{url!r} is not the address of a folder on a server: expected http:// or https://, a host and a path "
             "(letters outside ASCII and spaces written as %xx)"
         )
-
-
-def download_raw(
-    task: Task,
-    out: Path,
-    protocol: str,
-    *,
-    base_url: str | None = None,
-    attempts: int = 5,
-    bars: Bars = silent,
-) -> list[Path]:
-    """Download the raw archives from which a protocol's sets are converted.
-
-    Parameters
-    ----------
-    task, protocol
-        Which modes are needed.
-    out
-        Gets ``{mode}_{kind}.npz``; archives that are complete are not fetched again.
-
-    Returns
-    -------
-    list of Path
-        The archives.
-
-    Raises
-    ------
-    InputError
-        If there is no such protocol, the server does not have a file or cannot be reached, or what it sent is not a
-        set of raw archives.
-    """
-    modes = modes_of(protocol, task)
-    _check_address(base_url or RAW_BUCKET)
-    Path(out).mkdir(parents=True, exist_ok=True)
-    for mode in modes:
-        for kind in KINDS:
-            target = archive_path(Path(out), mode, kind)
-            if target.exists():
-                _discard(target)
-                continue
-            with bars(target.name, "MB") as progress:
-                url = f"{base_url or RAW_BUCKET}/{target.name}"
-                fetch(url, target, attempts=attempts, progress=progress, form=NPZ)
-        Archives.open(Path(out), mode)
-    return [archive_path(Path(out), mode, kind) for mode in modes for kind in KINDS]
 
 
 @dataclass
@@ -221,7 +172,7 @@ def fetch(
                     raise InputError(f"{url}: the server answers {error.code} {answer}") from None
                 reason = f"{error.code} {error.reason}"
                 if error.code < 500:  # the part is longer than the file: it belongs to another version
-                    _discard(target)
+                    discard(target)
             except BROKEN as error:
                 reason = str(getattr(error, "reason", error)) or type(error).__name__
             received = _size(_part(target))
@@ -251,7 +202,7 @@ def _receive(url: str, target: Path, progress: Progress | None, form: Form) -> N
             if length is not None and length != total:
                 raise _Refused(f"{length:,} bytes announced for an array of {total:,}: not the whole file", final=True)
             # The old part goes before the new tag comes: a part is never found beside the tag of another version.
-            _discard(target)
+            discard(target)
             if tag and not tag.startswith("W/"):
                 write_json(_tag_file(target), {"etag": tag, "total": total})
         free = shutil.disk_usage(part.parent).free
@@ -282,10 +233,10 @@ def _finish(target: Path, total: int, form: Form) -> None:
         raise http.client.IncompleteRead(b"", total - _size(part))
     problem = form.problem(part, total)
     if problem:
-        _discard(target)
+        discard(target)
         raise _Refused(problem)
     part.replace(target)
-    _discard(target)
+    discard(target)
 
 
 def _continued(
@@ -295,7 +246,7 @@ def _continued(
     found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range or "")
     if known and found and int(found[1]) == start and int(found[3]) == known["total"] and tag == known["etag"]:
         return int(found[3])
-    _discard(target)
+    discard(target)
     raise _Refused(f"asked for bytes from {start:,}, the server sent {content_range or 'others'} of another version")
 
 
@@ -368,7 +319,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _discard(target: Path) -> None:
+def discard(target: Path) -> None:
     """Remove the part, then what is known of it."""
     _part(target).unlink(missing_ok=True)
     _tag_file(target).unlink(missing_ok=True)

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from showers.archives.convert import convert
-from showers.archives.download import NPZ, ZIP_MAGIC, download, download_raw, fetch
+from showers.archives.download import NPZ, ZIP_MAGIC, download, fetch
+from showers.archives.download_raw import download_raw
 from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, InputError
 from showers.simulation.raw import simulate_raw
