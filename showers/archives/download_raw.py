@@ -1,4 +1,4 @@
-"""Fetch the raw archives from which the sets of the protocols are converted, resuming where an earlier attempt stopped."""
+"""Fetch the raw archives from which the sets of the protocols are converted, resuming an earlier attempt."""
 
 from __future__ import annotations
 
