@@ -10,7 +10,7 @@ setup(
     packages=["showerstack", INSIDE, *(f"{INSIDE}.{name}" for name in found)],
     package_dir={"showerstack": "showerstack", INSIDE: "."} | {f"{INSIDE}.{name}": name for name in OWN},
     package_data={
-        "": ["*.cu", "*.json", "*.toml", "py.typed"],
+        "": ["*.cu", "*.json", "*.toml", "weights/*", "py.typed"],
         INSIDE: ["cli.py", "verify.py", "pyproject.toml", "constraints.txt", "LICENSE", "README.md"],
     },
 )

@@ -1,7 +1,8 @@
 """Pretrained weights as a file: safetensors with a JSON card beside it, and the checks made before they are used.
 
-The card says what the network is and reads: sizes, inputs, features and their units, targets, priors of the worlds;
-what it was made from: showers seen, CPU hours, settings, losses; and the SHA-256 of the weights.
+Sizes of the network and scales of its inputs are in the weights' file, under its SHA-256. The card says what the
+network reads and answers (features and their units, targets, priors of the worlds) and what it was made from (showers
+seen, CPU hours, settings, losses).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from features.catalogue import CATALOGUE
@@ -30,8 +31,16 @@ FORMAT = 1
 SHIPPED = "shipped"
 """Name of the weights that come with the package."""
 SHIPPED_FILE = Path(__file__).parent / "weights" / "showers.safetensors"
-SHIPPED_SHA256 = ""
+SHIPPED_SHA256 = "b239c110d598c09c36aca743c224482707d4b17cd359d1639f883dfcb25906fd"
 """In the code, so that it belongs to the identity of whatever is trained from these weights."""
+LIMITS = (
+    "KASCADE's array, detectors and standard reconstruction; no other array",
+    "lg(E/eV) = 14 to 18; showers that fail the test's cuts were a sixth of what it saw",
+    "worlds of this project's simulation only: KASCADE's lateral forms, fluctuations of a closed form of Sibyll-2.3d",
+    "photons are the least certain part of that simulation",
+    "without training in the world where it is used, its posteriors are off by what it was not told about that world",
+)
+"""What a card says of the limits of the weights."""
 
 
 @dataclass(frozen=True)
@@ -77,15 +86,15 @@ def write_pretrained(file: Path, network: ShowerNetwork, inputs: InputTransform,
     if file.suffix != ".safetensors":
         raise InputError(f"{file}: the name of a weights' file ends in .safetensors")
     with atomic_path(file) as temporary:
-        save_file({name: value.contiguous() for name, value in network.state_dict().items()}, temporary)
+        metadata = {"network": json.dumps({"sizes": network.sizes.as_json(), "inputs": plain(inputs.state())})}
+        save_file({name: value.contiguous() for name, value in network.state_dict().items()}, temporary, metadata)
     card = {
         "format": FORMAT,
         "sha256": hash_file(file),
-        "architecture": network.sizes.as_json(),
         "features": feature_declaration(),
         "targets": [asdict(target) for target in TARGETS],
         "worlds": _worlds(),
-        "inputs": plain(inputs.state()),
+        "limits": list(LIMITS),
         **made,
     }
     write_json(card_path(file), card)
@@ -117,13 +126,18 @@ def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
     if hash_file(file) != wanted:
         raise InputError(f"{file} has SHA-256 {hash_file(file)}, expected {wanted}: damaged, or other weights")
     card = _checked_card(card_path(file), wanted)
-    network = ShowerNetwork(Architecture(**card["architecture"]))
     try:
+        with safe_open(file, framework="pt") as content:
+            described = json.loads((content.metadata() or {})["network"])
+        sizes, inputs = Architecture(**described["sizes"]), InputTransform.from_state(described["inputs"])
+        if inputs.n_inputs != sizes.n_inputs or inputs.columns != COLUMNS:
+            raise ValueError("other inputs")
+        network = ShowerNetwork(sizes)
         network.load_state_dict(load_file(file))
-    except (SafetensorError, RuntimeError) as error:
+    except (SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
-        raise InputError(f"{file} does not fit the architecture in its card: {reason}") from None
-    return Pretrained(network.eval(), InputTransform.from_state(card["inputs"]), card)
+        raise InputError(f"{file} is of another architecture than this version's ({reason}): pretrain again") from None
+    return Pretrained(network.eval(), inputs, card)
 
 
 def _checked_card(file: Path, sha256: str) -> dict[str, Any]:
@@ -139,13 +153,6 @@ def _checked_card(file: Path, sha256: str) -> dict[str, Any]:
     for key, value in expected.items():
         if card.get(key) != value:
             raise InputError(f"{file}: {key} are not those of this version: pretrain again, or use its own weights")
-    try:
-        sizes = Architecture(**card["architecture"])
-        fits = sizes.n_inputs == InputTransform.from_state(card["inputs"]).n_inputs
-    except (KeyError, TypeError, ValueError):
-        fits = False
-    if not fits:
-        raise InputError(f"{file}: architecture is not one of this version: pretrain again, or use its own weights")
     return card
 
 

@@ -1,0 +1,135 @@
+"""Simulated showers under the test's cuts as learners are given them, features computed in memory, kept in one file.
+
+Worlds: those of the simulation, and ``foreign``, written for tests of transfer alone: electrons follow the standard
+Nishimura-Kamata-Greisen function with the Moliere radius instead of KASCADE's modified one, muons follow Greisen's,
+and every detector has a gain of its own that calibration does not know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import polars as pl
+from scipy.special import gammaln
+
+import showers.simulation
+from features.build import compute_events
+from features.catalogue import CATALOGUE, feature_set
+from features.source import feature_code_version
+from models.base import Batch
+from showers import array, cuts, lateral
+from showers.execution.source_hash import source_hash
+from showers.schema import TASKS
+from showers.simulation import blocks, detector, load_settings
+from showers.simulation.blocks import BlockJob
+from showers.simulation.run import accepted
+
+FOREIGN = "foreign"
+COLUMNS = feature_set("fits+profile", [name for name in CATALOGUE if name not in ("Age", "fit_minus_age")])
+"""Columns of the table, as in the v2 protocol: the reconstructed age is not there."""
+GROUPS = frozenset(CATALOGUE[name].group for name in COLUMNS)
+MOLIERE_M = 89.0
+GREISEN_M = 320.0
+GAIN_SPREAD = 0.08
+"""Standard deviation of ln(gain) of each detector."""
+_CODE = [Path(showers.simulation.__file__).parent, *(Path(module.__file__) for module in (array, cuts, lateral))]
+
+
+def drawn(world: str, task: str, n: int, *, seed: int, split: str, data: Path) -> tuple[Batch, pl.DataFrame]:
+    """Return ``n`` labelled showers and what really happened, simulated where they are not kept yet.
+
+    Parameters
+    ----------
+    world
+        ``default``, ``harder``, ``easier`` or :data:`FOREIGN`.
+    task, n, seed
+        Which showers; sets of the same seed share their first ones.
+    split
+        ``train`` or ``test``: streams that share no shower.
+    data
+        Folder where sets are kept.
+    """
+    base = load_settings("default" if world == FOREIGN else world)
+    whole = {"world": world, "task": task, "n": n, "seed": seed, "split": split, "settings": base.digest()}
+    whole |= {
+        "simulation": source_hash([*_CODE, Path(__file__)], ("numpy", "numba")),
+        "features": feature_code_version(),
+    }
+    key = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:10]
+    file = data / f"{task}-{world}-{split}-{n}-{key}.npz"
+    if not file.exists():
+        data.mkdir(parents=True, exist_ok=True)
+        table, labels, truth = _simulated(world, task, n, seed, split, base)
+        truth.write_parquet(file.with_suffix(".parquet"))
+        temporary = file.with_suffix(".partial.npz")
+        np.savez(temporary, table=table, labels=labels)
+        temporary.rename(file)
+    with np.load(file) as found:
+        batch = Batch(
+            index=np.arange(n), table=np.asfortranarray(found["table"]), columns=COLUMNS, labels=found["labels"]
+        )
+    return batch, pl.read_parquet(file.with_suffix(".parquet"))
+
+
+def _simulated(
+    world: str, task: str, n: int, seed: int, split: str, settings: Any
+) -> tuple[np.ndarray, np.ndarray, pl.DataFrame]:
+    job = BlockJob(TASKS[task], split, seed, "mix", "test", settings)
+    tables, labels, truths = [], [], []
+    with foreign_detector() if world == FOREIGN else contextlib.nullcontext():
+        for events in accepted(job, n, 1):
+            grids = events.grids.astype(np.float16).astype(np.float32)
+            scalars = events.scalars.astype(np.float16).astype(np.float32)
+            tables.append(compute_events(grids, scalars, None, GROUPS).select(COLUMNS).to_numpy())
+            labels.append(events.labels)
+            truths.append(events.truth)
+    return np.concatenate(tables), np.concatenate(labels).astype(np.int64), pl.concat(truths)
+
+
+@contextlib.contextmanager
+def foreign_detector() -> Iterator[None]:
+    """Let the simulation use other lateral forms and detectors of unequal gains."""
+    read_out = detector.read_out
+
+    def uneven(*arguments: Any, **options: Any) -> Any:
+        readings = read_out(*arguments, **options)
+        n = readings.array.n_stations
+        gains = np.exp(GAIN_SPREAD * np.random.default_rng(2026).standard_normal((2, n))).astype(np.float32)
+        caps = arguments[2].detector
+        return readings._replace(
+            electron=np.minimum(readings.electron * gains[0], caps.electron_cap_mev),
+            muon=np.minimum(readings.muon * gains[1], caps.muon_cap_mev),
+        )
+
+    with (
+        mock.patch.object(detector, "rho_electron", standard_nkg),
+        mock.patch.object(detector, "rho_muon", greisen),
+        mock.patch.object(blocks, "read_out", uneven),
+    ):
+        yield
+
+
+def standard_nkg(r_m: np.ndarray, n_e: np.ndarray, age: np.ndarray, r0_m: float) -> np.ndarray:
+    """Return the standard function's density; ``age`` is KASCADE's, translated so that slopes agree at 40 m."""
+    s = np.clip(1.217 + 1.145 * (age - 1.0), 0.3, 2.0)
+    log_c = gammaln(4.5 - s) - gammaln(s) - gammaln(4.5 - 2.0 * s)
+    x = np.maximum(r_m, 1.0) / np.float32(MOLIERE_M)
+    c = np.exp(log_c) / (2.0 * math.pi * MOLIERE_M**2)
+    return (n_e * c * x ** (s - 2.0) * (1.0 + x) ** (s - 4.5)).astype(np.float32)
+
+
+def greisen(r_m: np.ndarray, n_mu: np.ndarray, age: np.ndarray) -> np.ndarray:
+    """Return Greisen's muon density, r^-a (1 + r/320 m)^-2.5; a = 0.75, less 0.5 times the shape's excess over 1.3."""
+    a = 0.75 - 0.5 * (age - 1.3)
+    log_c = gammaln(2.5) - gammaln(2.0 - a) - gammaln(0.5 + a)
+    x = np.maximum(r_m, 1.0) / np.float32(GREISEN_M)
+    c = np.exp(log_c) / (2.0 * math.pi * GREISEN_M**2)
+    return (n_mu * c * x**-a * (1.0 + x) ** -2.5).astype(np.float32)

@@ -1,0 +1,14 @@
+"""Learners that start from the shower network pretrained on simulated showers (:mod:`models.pretraining`)."""
+
+from __future__ import annotations
+
+from models.spec import LearnerSpec
+
+LEARNERS: tuple[LearnerSpec, ...] = (
+    LearnerSpec(
+        "pretrained",
+        "models.pretraining.learner:PretrainedLearner",
+        "shower network of randomised worlds, fine-tuned",
+        "fits+profile",
+    ),
+)
