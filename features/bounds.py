@@ -22,10 +22,9 @@ def lg(values: Any, xp: ModuleType) -> Any:
 
 def held(values: Any, limit: float, xp: ModuleType) -> Any:
     """Return values held within -limit..limit; NaN stays NaN."""
-    end = xp.ones_like(values) * limit
-    return xp.minimum(xp.maximum(values, -end), end)
+    return xp.clip(values, -limit, limit)
 
 
 def decay(values: Any, xp: ModuleType) -> Any:
     """Return exp(-values) for values >= 0, not below exp(-60): subnormal numbers would cost ten times the time."""
-    return xp.exp(-xp.minimum(values, xp.ones_like(values) * 60.0))
+    return xp.exp(-xp.clip(values, None, 60.0))

@@ -1,7 +1,6 @@
 """Which array library computes: NumPy on the CPU, CuPy on a GPU; the feature code itself is written once.
 
-SciPy's array-API dispatch (``scipy.special.gammaln`` of a CuPy or torch array) is switched on by the package
-``showers``.
+Special functions come from the library's own module (:func:`showers.lateral.special_functions`).
 """
 
 from __future__ import annotations

@@ -2,17 +2,18 @@
 
 Both forms are KASCADE's (W. D. Apel et al., Astropart. Phys. 24 (2006) 467; T. Antoni et al., Astropart. Phys. 14
 (2001) 245): a modified Nishimura-Kamata-Greisen function with its normalisation in closed form. All functions are pure,
-elementwise, broadcast their arguments, and take an array namespace ``xp`` (NumPy unless told). Where ``xp`` is not
-NumPy, ``scipy.special.gammaln`` dispatches by type, which needs ``SCIPY_ARRAY_API=1`` before SciPy is imported.
+elementwise, broadcast their arguments, and take an array namespace ``xp`` (NumPy unless told).
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
 import numpy as np
-from scipy.special import gammaln
+import scipy.special
+from array_api_compat import is_cupy_namespace, is_torch_namespace
 
 ELECTRON_R0_M = 40.0
 """Scale radius of the electron distribution in KASCADE's reconstruction."""
@@ -24,6 +25,17 @@ MUON_R0_M = 420.0
 """Scale radius of the muon distribution in KASCADE's reconstruction."""
 MIN_R_M = 1.0
 """Densities are held constant inside this radius; the power law diverges on the axis."""
+
+
+def special_functions(xp: Any) -> Any:
+    """Return the module that has ``gammaln`` and ``digamma`` for arrays of ``xp``.
+
+    SciPy's own take arrays of libraries other than NumPy, CuPy and torch only with ``SCIPY_ARRAY_API=1`` set before
+    SciPy is imported.
+    """
+    if is_cupy_namespace(xp):
+        return importlib.import_module("cupyx.scipy.special")
+    return importlib.import_module("torch.special") if is_torch_namespace(xp) else scipy.special
 
 
 def electron_normalisation(age: Any, r0_m: float = ELECTRON_R0_M, xp: Any = np) -> Any:
@@ -45,6 +57,7 @@ def electron_normalisation(age: Any, r0_m: float = ELECTRON_R0_M, xp: Any = np) 
     array
         C(s) in m^-2; NaN outside -0.5 < s < 1.55, where the integral diverges.
     """
+    gammaln = special_functions(xp).gammaln
     log_c = gammaln(3.6 - age) - gammaln(age + 0.5) - gammaln(3.1 - 2.0 * age)
     c = xp.exp(log_c) / (2.0 * math.pi * r0_m * r0_m)
     return xp.where((age > -0.5) & (age < MAX_ELECTRON_AGE), c, c * math.nan)
@@ -78,6 +91,7 @@ def rho_electron(r_m: Any, n_e: Any, age: Any, r0_m: float = ELECTRON_R0_M, xp: 
 
 def muon_normalisation(age: Any, r0_m: float = MUON_R0_M, xp: Any = np) -> Any:
     """Return Gamma(4.5 - s) / [2 pi r0^2 Gamma(s) Gamma(4.5 - 2 s)] in m^-2; NaN outside 0 < s < 2.25."""
+    gammaln = special_functions(xp).gammaln
     log_c = gammaln(4.5 - age) - gammaln(age) - gammaln(4.5 - 2.0 * age)
     c = xp.exp(log_c) / (2.0 * math.pi * r0_m * r0_m)
     return xp.where((age > 0.0) & (age < 2.25), c, c * math.nan)

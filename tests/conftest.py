@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+# Lets SciPy's special functions take the arrays of array_api_strict; read when SciPy is first imported.
+os.environ.setdefault("SCIPY_ARRAY_API", "1")
 
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import simulate

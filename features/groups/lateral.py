@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from numpy.polynomial.legendre import leggauss
-from scipy.special import digamma
 
 from features.bounds import LG_E, defined
 from features.events import EventBatch
@@ -17,7 +16,7 @@ from features.lateral.fit import RawFit
 from features.lateral.model import electron_density, muon_density
 from features.lateral.station import ELECTRON_G_REF, ELECTRON_PIVOT_M, MUON_G_REF
 from features.stations.sums import Sums
-from showers.lateral import MUON_R0_M, electron_normalisation, muon_normalisation
+from showers.lateral import MUON_R0_M, electron_normalisation, muon_normalisation, special_functions
 
 ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP = "electron-fit", "muon-fit", "position"
 GROUPS = (
@@ -83,6 +82,7 @@ def _electron(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:
     within = xp.minimum(age, MAX_AGE)
     # ln N_e = L - s G_ref - ln C(s); beyond the limit the age no longer enters, nor does its error.
     ln_c = xp.log(electron_normalisation(within, xp=xp))
+    digamma = special_functions(xp).digamma
     ln_c_by_s = 2.0 * digamma(3.1 - 2.0 * within) - digamma(3.6 - within) - digamma(within + 0.5)
     by_s = xp.where(age < MAX_AGE, -ELECTRON_G_REF - ln_c_by_s, xp.zeros_like(age))
     v = linear.inverse(fit.electron_fisher, 4, xp)
@@ -111,6 +111,7 @@ def _muon(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:
     level, muon_age = fit.muon
     v = linear.inverse(fit.muon_fisher, 2, xp)
     ln_c = xp.log(muon_normalisation(muon_age, xp=xp))
+    digamma = special_functions(xp).digamma
     ln_c_by_s = 2.0 * digamma(4.5 - 2.0 * muon_age) - digamma(4.5 - muon_age) - digamma(muon_age)
     total_by_s = -MUON_G_REF - ln_c_by_s
     truncated, truncated_by_s = _truncated(level, muon_age, xp)

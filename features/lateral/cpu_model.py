@@ -12,7 +12,7 @@ from numba import njit
 
 from features.lateral import station, translate
 from features.lateral.constants import StationResponse
-from features.lateral.vector_math import FAST, f32, full_vectors
+from features.lateral.vector_math import FAST, f32, full_vectors, vexp
 
 MODEL = translate.compiled()
 distance, electron_age_terms, muon_age_terms = MODEL.distance, MODEL.electron_age_terms, MODEL.muon_age_terms
@@ -92,22 +92,21 @@ def freeze_muon(res: StationResponse, p: Any, q: Any, r: Any, m: Muons) -> None:
         g[k], base[k] = muon_age_terms(r[k])
     for k in range(r.size):
         background[k] = electron_density(r[k], level, age)
-        weight[k] = muon_density(r[k], muon_level, muon_age)
+        weight[k] = vexp(muon_level + muon_age * g[k] + base[k])
     for k in range(r.size):
         background[k], weight[k] = _muon_frozen(res, area[k], r[k], background[k], weight[k])
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def electron_terms(res: StationResponse, p: Any, u: Any, v: Any, places: Places, e: Electrons, out: Any) -> None:
-    """Fill ``out`` with F, 4 components of its gradient, 10 of Fisher's matrix and 10 of the Hessian."""
+    """Fill ``out`` with F, 4 components of its gradient and 10 of Fisher's matrix."""
     full_vectors()
     x, y, signal, full, kept, background, weight = places.x, places.y, e.signal, e.full, e.kept, e.background, e.weight
     core_x, core_y, level, age = f32(p[0]), f32(p[1]), f32(p[2]), f32(p[3])
     value = g0 = g1 = g2 = g3 = ZERO
     h00 = h10 = h11 = h20 = h21 = h22 = h30 = h31 = h32 = h33 = ZERO
-    c00 = c10 = c11 = c30 = c31 = ZERO
     for k in range(x.size):
-        half, pull, info, by_x, by_y, g, c_xx, c_xy, c_yy, c_xs, c_ys = _electron_terms(
+        half, pull, info, by_x, by_y, g, _, _, _, _, _ = _electron_terms(
             res, x[k] - core_x, y[k] - core_y, u, v, signal[k], full[k], kept[k], background[k], weight[k], level, age
         )
         value += half
@@ -126,16 +125,29 @@ def electron_terms(res: StationResponse, p: Any, u: Any, v: Any, places: Places,
         h31 += iy * g
         h32 += ig
         h33 += ig * g
-        c00 += c_xx
-        c10 += c_xy
-        c11 += c_yy
-        c30 += c_xs
-        c31 += c_ys
     prior, by_age, core, precision = _electron_prior(res, p[0], p[1], p[2], p[3])
     out[0] = value + prior
     out[1], out[2], out[3], out[4] = core * p[0] - g0, core * p[1] - g1, -0.5 - g2, by_age - g3
     out[5], out[6], out[7], out[8], out[9], out[10] = h00 + core, h10, h11 + core, h20, h21, h22
     out[11], out[12], out[13], out[14] = h30, h31, h32, h33 + precision
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def electron_hessian(res: StationResponse, p: Any, u: Any, v: Any, places: Places, e: Electrons, out: Any) -> None:
+    """Fill the Hessian, ``out[15:25]``, from Fisher's matrix, ``out[5:15]``: as few steps need it."""
+    full_vectors()
+    x, y, signal, full, kept, background, weight = places.x, places.y, e.signal, e.full, e.kept, e.background, e.weight
+    core_x, core_y, level, age = f32(p[0]), f32(p[1]), f32(p[2]), f32(p[3])
+    c00 = c10 = c11 = c30 = c31 = ZERO
+    for k in range(x.size):
+        _, _, _, _, _, _, c_xx, c_xy, c_yy, c_xs, c_ys = _electron_terms(
+            res, x[k] - core_x, y[k] - core_y, u, v, signal[k], full[k], kept[k], background[k], weight[k], level, age
+        )
+        c00 += c_xx
+        c10 += c_xy
+        c11 += c_yy
+        c30 += c_xs
+        c31 += c_ys
     out[15:25] = out[5:15]
     out[15] -= c00
     out[16] -= c10

@@ -16,6 +16,7 @@ from features.lateral.cpu_model import (
     Muons,
     Places,
     electron_age_terms,
+    electron_hessian,
     electron_terms,
     energy_correction,
     half_deviance,
@@ -110,7 +111,7 @@ def minimise(
     size = p.size
     terms, tried, step, trial, factor = work[0], work[1], work[2], work[3], work[4:8]
     trial[:size] = p
-    damping, decrement, steps = recipe.first_damping, 0.0, 0
+    damping, decrement, steps, hessian_known = recipe.first_damping, 0.0, 0, False
     while True:
         # One place of evaluation, because all of it is inlined here.
         evaluate(kind, res, trial[:size], mean_age, event, tried)
@@ -120,11 +121,15 @@ def minimise(
         if steps == 0 or fallen >= 0.0:
             terms[:] = tried
             p[:] = trial[:size]
+            hessian_known = False
         if steps > 0 and ratio > recipe.good_ratio:
             damping = max(damping * recipe.ease, recipe.min_damping)
         elif steps > 0 and ratio < recipe.poor_ratio:
             damping *= recipe.stiffen
         curved = kind == ELECTRON and damping > recipe.first_damping
+        if curved and not hessian_known:
+            electron_hessian(res, p, event.u, event.v, event.places, event.electrons, terms)
+            hessian_known = True
         if not (curved and _factorise(terms, terms[15:25], size, damping, recipe.least_pivot, factor)):
             _factorise(terms, terms[1 + size : 15], size, damping, 0.0, factor)
         decrement = _solve(terms, size, factor, step)

@@ -157,7 +157,7 @@ def half_deviance(s: Any, mu: Any, full: Any, weight: Any) -> Any:
     A saturated station (``full`` 1) is a lower limit: it says nothing once the expectation exceeds it.
     """
     residual = s - mu
-    counted = weight * (1.0 - positive(full) * positive(-residual))
+    counted = weight * (1.0 - full * positive(-residual))
     value = counted * (s * log(maximum(s, TINY) * (1.0 / mu)) - residual)
     return value, counted
 

@@ -98,9 +98,8 @@ def sum_reference(events: EventBatch, fit: RawFit) -> Sums:
 def _far(events: EventBatch, frame: Frame, far: Any) -> Sums:
     xp, response, measured = events.xp, events.response, frame.measured
     live = events.stations.has_muon * far
-    floor = xp.ones_like(events.lg_n_mu)
-    n_mu = xp.exp(xp.minimum(xp.maximum(events.lg_n_mu, floor * 0.0), floor * 9.0) * math.log(10.0))
-    muon_age = floor * response.muon_age_mean
+    n_mu = xp.exp(xp.clip(events.lg_n_mu, 0.0, 9.0) * math.log(10.0))
+    muon_age = xp.ones_like(n_mu) * response.muon_age_mean
     reconstructed = measured.muon_area_m2 * rho_muon(frame.r_m, n_mu[:, None], muon_age[:, None], xp=xp) * far
     sums = {
         "muon_age_hits": xp.sum(events.muon_hit * xp.astype(frame.r_m > MUON_AGE_FROM_M, xp.float32), axis=1),
@@ -171,9 +170,8 @@ def _angles(events: EventBatch, fit: RawFit) -> tuple[Any, Any]:
 def _pattern(
     seen: Any, expected: Any, variance: Any, tail: Any, live: Any, far: Any, angles: tuple[Any, Any], xp: Any
 ) -> Sums:
-    one = xp.ones_like(seen)
     deviate = (seen - expected) / xp.sqrt(variance + 1e-6)
-    deviate = xp.minimum(xp.maximum(deviate, -MAX_DEVIATE * one), MAX_DEVIATE * one) * live
+    deviate = xp.clip(deviate, -MAX_DEVIATE, MAX_DEVIATE) * live
     cosine, sine = angles
     double_c, double_s = cosine * cosine - sine * sine, 2.0 * cosine * sine
     planes = [live, far * live, xp.sqrt(tail), tail, tail * tail]

@@ -117,10 +117,10 @@ def minus_lg_tail(seen: Any, expected: Any, variance: Any, dispersion: float, xp
         Variance over mean of the signal of the channel's own particles, above 1.
     """
     per_deposit = dispersion * expected / (variance + 1e-12)
-    mean = xp.minimum(xp.maximum(per_deposit * expected, MIN_MEAN), MAX_MEAN)
+    mean = xp.clip(per_deposit * expected, MIN_MEAN, MAX_MEAN)
     row = xp.log(mean / MIN_MEAN) * (1.0 / MEAN_STEP)
     column = (xp.sqrt(per_deposit * seen) - xp.sqrt(mean) - LOW) * (1.0 / STEP)
-    column = xp.minimum(xp.maximum(column, 0.0), N_STEPS - 1.001)
+    column = xp.clip(column, 0.0, N_STEPS - 1.001)
     i, j = xp.floor(row), xp.floor(column)
     a, b = row - i, column - j
     place = xp.reshape(xp.astype(i, xp.int64) * N_STEPS + xp.astype(j, xp.int64), (-1,))

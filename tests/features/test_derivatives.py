@@ -9,7 +9,7 @@ from numba import njit
 from features.device import namespace
 from features.lateral.constants import PUBLISHED
 from features.lateral.cpu import fit_fused
-from features.lateral.cpu_model import Electrons, Muons, Places, electron_terms, muon_terms
+from features.lateral.cpu_model import Electrons, Muons, Places, electron_hessian, electron_terms, muon_terms
 from features.lateral.model import (
     distances,
     electron_density,
@@ -27,6 +27,7 @@ N = 30
 @njit(error_model="numpy")
 def _electron_terms(p, u, v, places, electrons, out):
     electron_terms(PUBLISHED, p, u, v, places, electrons, out)
+    electron_hessian(PUBLISHED, p, u, v, places, electrons, out)
 
 
 @njit(error_model="numpy")

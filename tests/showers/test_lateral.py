@@ -1,5 +1,9 @@
 """Lateral distributions: their integral is the particle number, their shape is the formula's."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -73,3 +77,14 @@ def test_float32_stays_float32_and_agrees() -> None:
     single = rho_electron(r.astype(np.float32), np.float32(1e5), np.float32(1.2))
     assert single.dtype == np.float32
     assert single == pytest.approx(rho_electron(r, 1e5, np.float64(1.2)), rel=2e-5)
+
+
+def test_importing_the_package_changes_no_setting_of_scipy() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "SCIPY_ARRAY_API"}
+    code = "import os, numpy, torch; from showers.lateral import *; print(os.environ.get('SCIPY_ARRAY_API')); "
+    code += "print(float(muon_normalisation(torch.tensor(1.3), xp=torch)), muon_normalisation(1.3))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    setting, values = done.stdout.splitlines()
+    assert setting == "None"
+    of_torch, of_numpy = map(float, values.split())
+    assert of_torch == pytest.approx(of_numpy, rel=1e-5)
