@@ -65,7 +65,7 @@ def test_stack_predict_and_verify(sets: Path, tmp_path: Path, task: str, key: st
         np.testing.assert_array_equal(ours["log_proba"], new["log_proba"])
 
 
-def test_features_door_builds_and_lists(sets: Path, tmp_path: Path) -> None:
+def test_features_command_builds_and_lists(sets: Path, tmp_path: Path) -> None:
     shown = run_script("cli.py", "features", sets / "gamma_test", "--out", tmp_path / "table", "--device", "cpu")
     assert "1,000 events" in shown.stdout
     assert (tmp_path / "table" / "catalogue.json").exists()

@@ -40,8 +40,8 @@ def _load(mev: Any, places: Places, cosine: Any, deposit: float, limit: float, c
     return hits
 
 
-@njit(error_model="numpy", forceinline=True)
-def _fit_all(
+@kernel(error_model="numpy")
+def _fit_events(
     electron_mev: Any,
     muon_mev: Any,
     cosine: Any,
@@ -103,23 +103,6 @@ def _fit_all(
             raw.muon_fisher[:] = work[0, 3:6]
         raw.electron[:] = p
         raw.muon[:] = q
-
-
-@kernel(error_model="numpy")
-def _fit_events(
-    electron_mev: Any,
-    muon_mev: Any,
-    cosine: Any,
-    u: Any,
-    v: Any,
-    here: Places,
-    below: Places,
-    res: StationResponse,
-    recipe: Recipe,
-    out: Any,
-) -> None:
-    full_vectors()
-    _fit_all(electron_mev, muon_mev, cosine, u, v, here, below, res, recipe, out)
 
 
 def fit_fused(events: EventBatch) -> RawFit:

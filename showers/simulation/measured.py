@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 
 from showers.archives.measured import COLUMNS, KINDS, TIME_COLUMN, TIMES_KIND
-from showers.archives.raw import archive_path, read_source
+from showers.archives.raw import archive_path
 from showers.array import DetectorArray
 from showers.datasets.writer import SIMULATION
 from showers.execution.progress import Bars, silent
@@ -34,7 +34,7 @@ from showers.simulation.arrival import arrival_times
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, SimulatedEvents, observe
 from showers.simulation.cascade import develop
 from showers.simulation.measured_sky import Sky, Thrower, load_sky
-from showers.simulation.raw import open_archive
+from showers.simulation.raw import all_present, open_archive
 from showers.simulation.run import simulation_code_version
 from showers.simulation.settings import Settings, load_settings
 from showers.storage.files import atomic_path, write_json
@@ -188,17 +188,7 @@ def _some(rng: np.random.Generator, mean: float, cells: np.ndarray) -> np.ndarra
 def _is_made(out: Path, name: str, source: dict[str, Any], overwrite: bool) -> bool:
     """Return whether a run is complete; refuse files that are not to be replaced."""
     files = [archive_path(out, name, kind) for kind in (*KINDS, TIMES_KIND)]
-    present = [file for file in files if file.exists() or file.is_symlink()]
-    for file in present:
-        try:
-            found = read_source(file)
-        except InputError as error:
-            raise InputError(f"{file} exists already: {error}: remove it yourself or choose another folder") from None
-        if not str((found or {}).get("generator", "")).startswith(SIMULATION) or file.is_symlink():
-            raise InputError(f"{file} exists already and was not simulated here: remove it or choose another folder")
-        if found != source and not overwrite:
-            raise InputError(f"{file} exists already, made otherwise: choose another folder or ask to overwrite it")
-    return not overwrite and len(present) == len(files) and (out / TRUTH_FOLDER / f"{name}.parquet").exists()
+    return all_present(files, source, overwrite) and (out / TRUTH_FOLDER / f"{name}.parquet").exists()
 
 
 def _write_run(out: Path, run: RunConditions, sky: Sky, seed: int, source: dict[str, Any], workers: int | None) -> None:

@@ -88,9 +88,14 @@ def simulate_raw(
     return [archive_path(out, mode, kind) for mode, *_ in wanted for kind in KINDS]
 
 
-def _is_made(out: Path, mode: str, source: dict[str, Any], overwrite: bool) -> bool:
-    """Return whether a mode is complete; refuse archives that are not to be replaced."""
-    files = [archive_path(out, mode, kind) for kind in KINDS]
+def all_present(files: list[Path], source: dict[str, Any], overwrite: bool) -> bool:
+    """Return whether simulated archives are all there and to be kept.
+
+    Raises
+    ------
+    InputError
+        For archives that may not be replaced: not simulated here, or made otherwise and ``overwrite`` is not asked for.
+    """
     present = [file for file in files if file.exists() or file.is_symlink()]
     for file in present:
         try:
@@ -101,7 +106,12 @@ def _is_made(out: Path, mode: str, source: dict[str, Any], overwrite: bool) -> b
             raise InputError(f"{file} exists already and was not simulated here: remove it or choose another folder")
         if found != source and not overwrite:
             raise InputError(f"{file} exists already, made otherwise: choose another folder or ask to overwrite it")
-    if overwrite or len(present) < len(files):
+    return not overwrite and len(present) == len(files)
+
+
+def _is_made(out: Path, mode: str, source: dict[str, Any], overwrite: bool) -> bool:
+    """Return whether a mode is complete; refuse archives that are not to be replaced."""
+    if not all_present([archive_path(out, mode, kind) for kind in KINDS], source, overwrite):
         return False
     archives = Archives.open(out, mode)
     for kind in KINDS:

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from showers.execution.progress import Bars, silent
 from showers.storage.files import hash_json, read_json
 from stacking.predict.chain import Predictions
-from stacking.run.first_level import collected, deal, fold_tasks
+from stacking.run.first_level import collected, fold_tasks, make_folds
 from stacking.run.folder import MANIFEST_FILE, opened_for_writing, write_manifest
 from stacking.run.job import Folds, Job
 from stacking.run.provenance import command, git_revision, machine, stacking_code_version, started, versions
@@ -57,7 +57,7 @@ def run(job: Job, *, bars: Bars = silent) -> StackResult:
         break_seal(folder)
         if job.prepare:
             job.prepare()
-        folds = deal(job)
+        folds = make_folds(job)
         manifest = _opening(job, folds, identity, config_hash)
         write_config(folder / CONFIG_FILE, manifest["config"])
         tasks = fold_tasks(job, config_hash)

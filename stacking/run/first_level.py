@@ -19,7 +19,7 @@ from stacking.tasks.folds import assign_folds, judged_events, outer_holdout
 from stacking.tasks.oof import FOLDS_FILE, JUDGED_FILE, FoldTask, TaskFailure
 
 
-def deal(job: Job) -> Folds:
+def make_folds(job: Job) -> Folds:
     """Set the outer holdout apart, assign folds to the others, and write both where the tasks read them."""
     labels, energy, groups = job.train.labels(), job.train.energy(), job.train.groups()
     judged, all_judged = judged_events(job.train.passes_evaluation_cuts(), labels, job.task.n_classes)

@@ -26,7 +26,7 @@ def assign_folds(
     groups: np.ndarray | None = None,
     classes: tuple[str, ...] | None = None,
 ) -> np.ndarray:
-    """Deal events to folds, stratified by class and energy bin, groups kept together.
+    """Assign events to folds, stratified by class and energy bin, groups kept together.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ def assign_folds(
     InputError
         If a class has fewer events (or groups) than folds.
     """
-    first, _ = _cards(groups, len(labels))
+    first, _ = _groups_of(groups, len(labels))
     _refuse_small_classes(
         np.asarray(labels)[first], n_folds, classes, "events" if groups is None else "groups of events"
     )
-    return _deal(labels, n_folds, seed, energy, groups)
+    return _distribute(labels, n_folds, seed, energy, groups)
 
 
 def judged_events(passing: np.ndarray, labels: np.ndarray, n_classes: int) -> tuple[np.ndarray, str]:
@@ -86,7 +86,7 @@ def outer_holdout(
 ) -> tuple[np.ndarray, str]:
     """Return the events that no learner is trained on, (N,) bool, and a remark if there are none.
 
-    They are dealt by the rules of :func:`assign_folds`: stratified by class and energy bin, groups kept together.
+    They are assigned by the rules of :func:`assign_folds`: stratified by class and energy bin, groups kept together.
 
     Parameters
     ----------
@@ -108,9 +108,9 @@ def outer_holdout(
         return nobody, "no outer holdout was asked for: single fits are judged out-of-fold, but their average ships"
     rows = np.flatnonzero(judged)
     inside = None if groups is None else groups[rows]
-    first, member = _cards(inside, len(rows))
+    first, member = _groups_of(inside, len(rows))
     order = _order(labels[rows][first], None if energy is None else energy[rows][first], np.random.SeedSequence([seed]))
-    # Evenly spread along the order: every class and energy bin gives its share to within one card.
+    # Evenly spread along the order: every class and energy bin gives its share to within one group.
     taken = np.empty(len(first), dtype=bool)
     taken[order] = np.diff(np.floor(np.arange(len(first) + 1) * share + 0.5)) > 0
     outer = nobody.copy()
@@ -126,7 +126,7 @@ def outer_holdout(
     return outer, ""
 
 
-def _cards(groups: np.ndarray | None, n_events: int) -> tuple[np.ndarray, np.ndarray]:
+def _groups_of(groups: np.ndarray | None, n_events: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the first event of each group and the group number of each event."""
     if groups is None:
         return np.arange(n_events), np.arange(n_events)
@@ -134,20 +134,20 @@ def _cards(groups: np.ndarray | None, n_events: int) -> tuple[np.ndarray, np.nda
     return first, member
 
 
-def _deal(
+def _distribute(
     labels: np.ndarray, n_folds: int, seed: int, energy: np.ndarray | None, groups: np.ndarray | None
 ) -> np.ndarray:
-    first, member = _cards(groups, len(labels))
-    cards_energy = None if energy is None else np.asarray(energy)[first]
-    order = _order(np.asarray(labels)[first], cards_energy, np.random.SeedSequence([seed, n_folds]))
-    fold_of_card = np.empty(len(first), dtype=np.int8)
-    # One round of dealing through the classes: what does not divide evenly starts where the last class stopped.
-    fold_of_card[order] = np.arange(len(first)) % n_folds
-    return fold_of_card[member]
+    first, member = _groups_of(groups, len(labels))
+    group_energy = None if energy is None else np.asarray(energy)[first]
+    order = _order(np.asarray(labels)[first], group_energy, np.random.SeedSequence([seed, n_folds]))
+    fold_of_group = np.empty(len(first), dtype=np.int8)
+    # One round through the classes: what does not divide evenly starts where the last class stopped.
+    fold_of_group[order] = np.arange(len(first)) % n_folds
+    return fold_of_group[member]
 
 
 def _order(label: np.ndarray, energy: np.ndarray | None, seed: np.random.SeedSequence) -> np.ndarray:
-    """Return the order in which cards are dealt: by class and energy bin, at random inside."""
+    """Return the order in which groups are distributed: by class and energy bin, at random inside."""
     energy_bin = np.zeros(len(label)) if energy is None else np.digitize(energy, LG_ENERGY_EDGES)
     return np.lexsort((np.random.default_rng(seed).permutation(len(label)), energy_bin, label))
 
@@ -173,14 +173,14 @@ def early_stopping_rows(
         Wanted share; rounded to one part in a whole number.
     """
     label = np.asarray(labels)[rows]
-    dealt = _deal(
+    part = _distribute(
         label,
         max(2, round(1.0 / fraction)),
         seed,
         None if energy is None else energy[rows],
         None if groups is None else groups[rows],
     )
-    stop = dealt == 0
+    stop = part == 0
     # A class of one shower is for learning, not for stopping.
     for k in np.setdiff1d(label, label[~stop]):
         stop[label == k] = False

@@ -74,18 +74,18 @@ def test_compiled(name):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """The C++ of the GPU kernel, with a door to each formula."""
-    doors = []
+    """The C++ of the GPU kernel, with a C function that calls each formula."""
+    callers = []
     for name in NAMES:
         values, with_response = _arguments(name)
         outputs = _expected(name, values[:1], with_response).shape[1]
         given = ", ".join(f"in[{k}]" for k in range(values.shape[1]))
-        doors.append(f'extern "C" void door_{name}(const float *in, float *out) {{')
-        doors.append(f"    const auto result = {name}({given});")
-        doors.append(f"    for (int k = 0; k < {outputs}; k++) out[k] = ((const float *)&result)[k];\n}}")
+        callers.append(f'extern "C" void call_{name}(const float *in, float *out) {{')
+        callers.append(f"    const auto result = {name}({given});")
+        callers.append(f"    for (int k = 0; k < {outputs}; k++) out[k] = ((const float *)&result)[k];\n}}")
     folder = tmp_path_factory.mktemp("station")
     source, built = folder / "station.cpp", folder / "station.so"
-    source.write_text("\n".join([kernel_source(PUBLISHED), *doors]))
+    source.write_text("\n".join([kernel_source(PUBLISHED), *callers]))
     subprocess.run(["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-o", built, source], check=True)
     return ctypes.CDLL(str(built))
 
@@ -97,7 +97,7 @@ def test_c(name, library):
     expected = _expected(name, values, with_response)
     found = np.zeros(expected.shape, np.float32)
     for row, out in zip(values, found, strict=True):
-        getattr(library, f"door_{name}")(row.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p))
+        getattr(library, f"call_{name}")(row.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p))
     _assert_close(found, expected)
 
 
