@@ -132,8 +132,14 @@ def develop(primaries: Primaries, settings: Settings, rng: np.random.Generator) 
             target[rows] = values
     shape = settings.shape
     depth = GROUND_DEPTH * (1.0 + s)
-    age = lateral_age(longitudinal, depth - xmax, e, s, deviates.normal[5], shape)
-    muon_age = mean_muon_age(lg_nmu, 1.0 + s) + shape.muon_age_offset + shape.muon_age_spread * deviates.normal[6]
+    lg_mass = np.log10(np.maximum(primaries.mass, 1))
+    age = lateral_age(longitudinal, depth - xmax, e, s, lg_mass, deviates.normal[5], shape)
+    muon_age = (
+        mean_muon_age(lg_nmu, 1.0 + s)
+        + shape.muon_age_offset
+        + shape.muon_age_inclination * s
+        + shape.muon_age_spread * deviates.normal[6]
+    )
     return Showers(primaries, xmax, lg_ne, lg_nmu, age, np.clip(muon_age, shape.muon_age_min, shape.muon_age_max))
 
 
@@ -144,6 +150,7 @@ def develop_mass(
     deviates: Deviates,
     cascade: Cascade,
     xmax_shift: np.ndarray | float = 0.0,
+    lg_ne_shift: np.ndarray | float = 0.0,
     lg_nmu_shift: np.ndarray | float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return Xmax (g/cm2), lg Ne, lg Nmu and the longitudinal age of showers of one kind.
@@ -174,18 +181,22 @@ def develop_mass(
         h = h - 0.05 * np.maximum(0.0, x - 8.0)
     h = cascade.muon_scale * h
     more_electrons, more_muons = hadron_offset(np.log10(mass), e, s, cascade)
-    lg_ne = lg_ne + at("nh") * h + more_electrons
+    lg_ne = lg_ne + at("nh") * h + lg_ne_shift + more_electrons
     lg_nmu = at("mM") + at("cX") * z + h + lg_nmu_shift + more_muons
     return xmax, lg_ne, lg_nmu, age + at("sh") * h
 
 
 def hadron_offset(lg_mass: float, e: np.ndarray, s: np.ndarray, cascade: Cascade) -> tuple[np.ndarray, np.ndarray]:
-    """Return what places lg Ne and lg Nmu of the Monte Carlo on the real data, linear in lg A, lg E and sec(zenith)."""
+    """Return what places lg Ne and lg Nmu of the Monte Carlo on the real data.
+
+    Linear in lg A, lg E and sec(zenith); lg Ne with a curvature in lg E, lg Nmu with a product of lg A and lg E, as
+    where everything depends on the energy of a nucleon.
+    """
     d_mass, d_e = lg_mass - PIVOT_LG_A, e - PIVOT_E
     c = cascade
     lg_ne = c.lg_ne_offset + c.lg_ne_mass * d_mass + c.lg_ne_energy * d_e + c.lg_ne_inclination * s
     lg_nmu = c.lg_nmu_offset + c.lg_nmu_mass * d_mass + c.lg_nmu_energy * d_e + c.lg_nmu_inclination * s
-    return lg_ne, lg_nmu
+    return lg_ne + c.lg_ne_curvature * d_e**2, lg_nmu + c.lg_nmu_mass_energy * d_mass * d_e
 
 
 def photon_muons(e: np.ndarray, s: np.ndarray, deviates: Deviates, cascade: Cascade) -> tuple[np.ndarray, np.ndarray]:
@@ -211,12 +222,15 @@ def photon_muons(e: np.ndarray, s: np.ndarray, deviates: Deviates, cascade: Casc
     return np.log10(number), share
 
 
-def model_shift(model: np.ndarray, mass: int, cascade: Cascade) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shifts of Xmax (g/cm2) and lg Nmu against QGSJet, (N,); photons get none."""
-    xmax = np.asarray([0.0, cascade.epos_xmax, cascade.sibyll_xmax])
-    lg_nmu = np.asarray([0.0, cascade.epos_lg_nmu, cascade.sibyll_lg_nmu])
-    factor = 0.0 if mass == PHOTON else 1.0
-    return factor * xmax[model], factor * lg_nmu[model]
+def model_shift(model: np.ndarray, mass: int, cascade: Cascade) -> np.ndarray:
+    """Return the shifts of Xmax (g/cm2), lg Ne and lg Nmu against QGSJet, (3, N); photons get none."""
+    epos_lg_nmu = cascade.epos_lg_nmu + cascade.epos_lg_nmu_mass * (np.log10(max(mass, 1)) - PIVOT_LG_A)
+    shifts = [
+        [0.0, cascade.epos_xmax, cascade.sibyll_xmax],
+        [0.0, cascade.epos_lg_ne, 0.0],
+        [0.0, epos_lg_nmu, cascade.sibyll_lg_nmu],
+    ]
+    return np.asarray(shifts)[:, model] * float(mass != PHOTON)
 
 
 def lateral_age(
@@ -224,6 +238,7 @@ def lateral_age(
     below_maximum: np.ndarray,
     e: np.ndarray,
     s: np.ndarray,
+    lg_mass: np.ndarray,
     normal: np.ndarray,
     shape: Shape,
 ) -> np.ndarray:
@@ -234,6 +249,7 @@ def lateral_age(
         + shape.age_depth * (below_maximum - 480.0) / 100.0
         + shape.age_energy * (e - PIVOT_E)
         + shape.age_inclination * s
+        + shape.age_mass * (lg_mass - PIVOT_LG_A)
         + shape.age_spread * normal
     )
     return np.clip(age, shape.age_min, shape.age_max)

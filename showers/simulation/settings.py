@@ -42,6 +42,10 @@ class Spectrum(SettingsSection):
         default=0.575, description="composition sets: share thrown only up to low_lg_energy_max [f]"
     )
     low_lg_energy_max: float = Field(default=16.0, ge=13.0, le=18.5, description="upper end of that share [f]")
+    high_share: Share = Field(
+        default=0.0, description="composition sets: share thrown only above high_lg_energy_min [f]"
+    )
+    high_lg_energy_min: float = Field(default=14.6, ge=13.0, le=18.5, description="lower end of that share [f]")
     hadron_zenith_max_deg: float = Field(
         default=42.0, gt=0.0, lt=80.0, description="sin^2(zenith) uniform up to here [p]"
     )
@@ -62,6 +66,8 @@ class Spectrum(SettingsSection):
 
     @model_validator(mode="after")
     def _ordered(self) -> Spectrum:
+        if self.high_lg_energy_min >= self.lg_energy_max:
+            raise ValueError("high_lg_energy_min must be below lg_energy_max")
         for name in ("low_lg_energy_max", "lg_energy_max"):
             if getattr(self, name) <= self.lg_energy_min:
                 raise ValueError(f"{name} must be above lg_energy_min = {self.lg_energy_min}")
@@ -80,10 +86,12 @@ class Cascade(SettingsSection):
     lg_ne_mass: float = Field(default=0.054, description="its slope in lg A - 0.9 [f]")
     lg_ne_energy: float = Field(default=-0.031, description="its slope in lg(E/eV) - 15.2 [f]")
     lg_ne_inclination: float = Field(default=0.0, description="its slope in sec(zenith) - 1 [f]")
+    lg_ne_curvature: float = Field(default=0.0, description="its slope in (lg(E/eV) - 15.2) squared [f]")
     lg_nmu_offset: float = Field(default=0.092, description="same for lg Nmu [f]")
     lg_nmu_mass: float = Field(default=0.029, description="its slope in lg A - 0.9 [f]")
     lg_nmu_energy: float = Field(default=-0.002, description="its slope in lg(E/eV) - 15.2 [f]")
     lg_nmu_inclination: float = Field(default=0.0, description="its slope in sec(zenith) - 1 [f]")
+    lg_nmu_mass_energy: float = Field(default=0.0, description="its slope in (lg A - 0.9) (lg(E/eV) - 15.2) [f]")
     photon_lg_ne_offset: float = Field(
         default=0.051, description="photons: lg Ne of the Monte Carlo to the detector's [f]"
     )
@@ -93,8 +101,10 @@ class Cascade(SettingsSection):
     photonuclear_scale: NotNegative = Field(
         default=1.0, description="photons: times the Monte Carlo's rate of hard photonuclear interactions [f]"
     )
-    epos_xmax: float = Field(default=8.0, description="EPOS-LHC: shift of Xmax, g/cm2 [g]")
-    epos_lg_nmu: float = Field(default=0.015, description="EPOS-LHC: shift of lg Nmu [g]")
+    epos_xmax: float = Field(default=8.0, description="EPOS-LHC: shift of Xmax, g/cm2 [f]")
+    epos_lg_ne: float = Field(default=0.0, description="EPOS-LHC: shift of lg Ne beside that of Xmax [f]")
+    epos_lg_nmu: float = Field(default=0.015, description="EPOS-LHC: shift of lg Nmu [f]")
+    epos_lg_nmu_mass: float = Field(default=0.0, description="EPOS-LHC: its slope in lg A - 0.9 [f]")
     sibyll_xmax: float = Field(default=12.0, description="SIBYLL 2.3c: shift of Xmax, g/cm2 [g]")
     sibyll_lg_nmu: float = Field(default=0.03, description="SIBYLL 2.3c: shift of lg Nmu [g]")
 
@@ -108,10 +118,12 @@ class Shape(SettingsSection):
     age_depth: float = Field(default=0.0467, description="slope in (X - Xmax - 480)/100 g/cm2 [f]")
     age_energy: float = Field(default=-0.042, description="slope in lg(E/eV) - 15.2 [f]")
     age_inclination: float = Field(default=0.0, description="slope in sec(zenith) - 1 [f]")
+    age_mass: float = Field(default=0.0, description="slope in lg A - 0.9 [f]")
     age_spread: NotNegative = Field(default=0.054, description="Gaussian spread [f]")
     age_min: float = Field(default=0.3, gt=-0.5, description="lower limit of the lateral age [g]")
     age_max: float = Field(default=1.5, description="upper limit; at 1.55 the density has no finite integral [p]")
     muon_age_offset: float = Field(default=0.130, description="true muon age above the reconstruction's mean [f]")
+    muon_age_inclination: float = Field(default=0.0, description="its slope in sec(zenith) - 1 [f]")
     muon_age_spread: NotNegative = Field(default=0.042, description="its Gaussian spread [f]")
     muon_age_min: Positive = Field(default=0.8, description="lower limit of the muon age [g]")
     muon_age_max: float = Field(default=1.7, lt=2.25, description="upper limit of the muon age [g]")

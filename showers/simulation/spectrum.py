@@ -58,12 +58,13 @@ def throw_primaries(task: Task, n: int, model: str, spectrum: Spectrum, rng: np.
         label = np.minimum((kind * len(MASSES)).astype(np.int8), len(MASSES) - 1)
         mass = np.asarray(MASSES)[label]
         top = np.where(low < spectrum.low_share, spectrum.low_lg_energy_max, spectrum.lg_energy_max)
+        bottom = np.where(low > 1.0 - spectrum.high_share, spectrum.high_lg_energy_min, spectrum.lg_energy_min)
     else:
         photon = kind < 1.0 / (1.0 + spectrum.protons_per_photon)
         mass = np.where(photon, PHOTON, 1)
         label = np.where(photon | (mislabelled < spectrum.contamination), 0, 1).astype(np.int8)
-        top = np.full(n, spectrum.lg_energy_max)
-    lg_energy = power_law(u_energy, spectrum.lg_energy_min, top, spectrum.index - 1.0)
+        top, bottom = np.full(n, spectrum.lg_energy_max), np.full(n, spectrum.lg_energy_min)
+    lg_energy = power_law(u_energy, bottom, top, spectrum.index - 1.0)
     is_hard = (mass == PHOTON) & (hard < spectrum.photon_hard_share)
     steep = power_law(u_energy, spectrum.photon_hard_lg_energy_min, top, -spectrum.photon_hard_slope)
     limit = np.where(mass == PHOTON, spectrum.photon_zenith_max_deg, spectrum.hadron_zenith_max_deg)

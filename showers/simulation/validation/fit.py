@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import torch
 from scipy.optimize import lsq_linear
 
 from showers.schema import Task
@@ -20,13 +22,17 @@ from showers.simulation.blocks import SimulatedEvents
 from showers.simulation.settings import Settings
 from showers.simulation.validation.facts import Fact
 from showers.simulation.validation.moments import Sizes, sample_moments
-from showers.simulation.validation.posterior_moments import PosteriorTarget
-from showers.simulation.validation.published_network import Published, inputs, posteriors
+from showers.simulation.validation.network_target import POSTERIORS, Look, NetworkTarget
+from showers.simulation.validation.published_network import Published, inputs
+from showers.storage.files import atomic_path
 
 REACH = 0.7
 """A step changes no constant by more than so many widths of its prior; halved after a step that did not help."""
-SIGNED = ("offset", "mass", "energy", "inclination", "depth", "slope")
+SIGNED = ("offset", "mass", "energy", "inclination", "depth", "slope", "curvature", "xmax", "lg_ne", "lg_nmu")
 """Endings of the names of constants that may be negative."""
+
+CALIBRATION_EVENTS = 4_096
+"""Events on which the effect of augmentation and dropout on the batch norms is measured."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class Free:
     name: str
     step: float
     prior: float
+    centre: float | None = None
+    """Middle of the prior: the Monte Carlo's value; where the fit starts if None."""
 
 
 class Problem:
@@ -49,15 +57,23 @@ class Problem:
         networks: Sequence[Published],
         tasks: tuple[Task, ...],
         *,
+        judges: Sequence[Published] = (),
         sizes: Sizes,
         seed: int,
         workers: int | None = None,
     ) -> None:
         self.start, self.free, self.facts, self.tasks = start, free, targets, tasks
         self.sizes, self.seed, self.workers = sizes, seed, workers
-        self.networks = [(published.network, PosteriorTarget(published)) for published in networks]
+        self.networks = [NetworkTarget(published) for published in networks]
+        self.judges = [NetworkTarget(published) for published in judges]
+        """Networks that are looked at and reported, but pull at nothing."""
+        self.judged: list[np.ndarray] = []
+        """What they said last."""
         self.origin = self.values_of(start)
         self.prior = np.array([free.prior for free in self.free])
+        self.centre = np.array(
+            [old if free.centre is None else free.centre for free, old in zip(self.free, self.origin, strict=True)]
+        )
 
     def values_of(self, settings: Settings) -> np.ndarray:
         """Return the free constants' values."""
@@ -69,19 +85,24 @@ class Problem:
         named = {free.name: float(value) for free, value in zip(self.free, values, strict=True)}
         return self.start.changed(**named)
 
-    def deviations(self, values: np.ndarray, *, first_network_only: bool = False, size: float = 1.0) -> np.ndarray:
-        """Simulate and return the deviations: of the facts in tolerances, then the networks' mean one."""
-        networks = self.networks[:1] if first_network_only else self.networks
-        said: list[list[np.ndarray]] = [[] for _ in networks]
+    def deviations(self, values: np.ndarray, *, slopes_only: bool = False, size: float = 1.0) -> np.ndarray:
+        """Simulate and return the deviations: of the facts in tolerances, then the fitted networks' mean one.
+
+        For slopes the first network stands for all of them.
+        """
+        looks = [Look(target) for target in (self.networks[:1] if slopes_only else self.networks + self.judges)]
         labels: list[np.ndarray] = []
+        first: list[tuple[torch.Tensor, torch.Tensor]] = []
 
         def look(events: SimulatedEvents) -> None:
             e = events.event
             scalars = {"E": e.lg_energy, "Ze": e.zenith_deg, "Ne": e.lg_ne, "Nmu": e.lg_nmu, "Age": e.age}
             read = inputs(events.grids, scalars)
             labels.append(events.labels.astype(np.int64))
-            for parts, (network, _) in zip(said, networks, strict=True):
-                parts.append(posteriors(network, *read))
+            for each in looks:
+                each.add(*read)
+            if not slopes_only and sum(len(part) for part, _ in first) < CALIBRATION_EVENTS:
+                first.append(read)
 
         found = sample_moments(
             self.settings(values),
@@ -89,16 +110,19 @@ class Problem:
             seed=self.seed,
             workers=self.workers,
             tasks=self.tasks,
-            watch=look if networks else None,
+            watch=look if looks else None,
         )
         own = np.array([(found[fact.key] - fact.real) / fact.tolerance for fact in self.facts])
-        if not networks or not labels:
+        if not labels:
             return own
-        theirs = [
-            target.deviations(np.concatenate(labels), np.concatenate(parts))
-            for parts, (_, target) in zip(said, networks, strict=True)
-        ]
-        return np.concatenate([own, np.mean(theirs, axis=0)])
+        classes = np.concatenate(labels)
+        for each in looks:
+            if each.target.shift is None and first:
+                each.target.calibrate(each.norms(), *(torch.cat(parts) for parts in zip(*first, strict=True)))
+        seen = [each.deviations(classes) for each in looks]
+        n = len(seen) if slopes_only else len(self.networks)
+        self.judged = seen[n:]
+        return np.concatenate([own, np.mean(seen[:n], axis=0)]) if n else own
 
     def weights(self, deviations: np.ndarray) -> np.ndarray:
         """Return 1 for small deviations of facts, more beyond half a tolerance; the networks' count as they are."""
@@ -110,23 +134,31 @@ class Problem:
         return float((self.weights(deviations) * deviations**2).sum() + (self.pulls(values) ** 2).sum())
 
     def pulls(self, values: np.ndarray) -> np.ndarray:
-        """Return how far the constants are from where they started, in widths of their priors."""
-        return (values - self.origin) / self.prior
+        """Return how far the constants are from the middles of their priors, in widths of these."""
+        return (values - self.centre) / self.prior
 
 
-SIGNED = ("offset", "mass", "energy", "inclination", "depth", "slope")
-"""Endings of the names of constants that may be negative."""
+def jacobian(problem: Problem, values: np.ndarray, size: float, state: Path | None = None) -> np.ndarray:
+    """Return d deviation / d constant by one-sided differences with common random numbers.
 
-
-def jacobian(problem: Problem, values: np.ndarray, size: float) -> np.ndarray:
-    """Return d deviation / d constant by one-sided differences with common random numbers."""
-    base = problem.deviations(values, first_network_only=True, size=size)
-    columns = []
+    Columns are kept in the file ``state``, and an interrupted run goes on where it was.
+    """
+    base = problem.deviations(values, slopes_only=True, size=size)
+    columns: list[np.ndarray] = []
+    if state is not None and state.exists():
+        with np.load(state, allow_pickle=False) as found:
+            same = np.array_equal(found["values"], values) and np.array_equal(found["base"], base)
+            columns = list(found["columns"]) if same else []
     for k, free in enumerate(problem.free):
+        if k < len(columns):
+            continue
         moved = values.copy()
         moved[k] += free.step
-        columns.append((problem.deviations(moved, first_network_only=True, size=size) - base) / free.step)
+        columns.append((problem.deviations(moved, slopes_only=True, size=size) - base) / free.step)
         print(f"  {free.name:38s} moves {describe(problem, columns[-1] * free.step)}", flush=True)
+        if state is not None:
+            with atomic_path(state) as temporary, temporary.open("wb") as file:
+                np.savez(file, values=values, base=base, columns=np.array(columns))
     return np.column_stack(columns)
 
 
@@ -138,12 +170,18 @@ def describe(problem: Problem, change: np.ndarray, n: int = 3) -> str:
     return f"facts by {np.linalg.norm(own):.2f}, posteriors by {np.linalg.norm(theirs):.2f}: {named}"
 
 
-def fit(problem: Problem, iterations: int, slope_size: float, keep: Callable[[Settings], None]) -> np.ndarray:
+def fit(
+    problem: Problem,
+    iterations: int,
+    slope_size: float,
+    keep: Callable[[Settings], None],
+    state: Path | None = None,
+) -> np.ndarray:
     """Run the steps, hand the settings after each that helped to ``keep``, and return the fitted constants."""
     values = problem.origin.copy()
     base = problem.deviations(values)
     print(f"start: {summary(problem, base, values)}", flush=True)
-    slope = jacobian(problem, values, slope_size)
+    slope = jacobian(problem, values, slope_size, state)
     reach = REACH
     for iteration in range(iterations):
         step = next_step(problem, values, base, slope, reach)
@@ -175,13 +213,16 @@ def next_step(problem: Problem, values: np.ndarray, base: np.ndarray, slope: np.
 
 
 def summary(problem: Problem, base: np.ndarray, values: np.ndarray) -> str:
-    """Return the cost, its two parts and the number of facts outside."""
+    """Return the cost, its parts, those of networks that only judge, and the number of facts outside."""
     own, theirs = base[: len(problem.facts)], base[len(problem.facts) :]
     outside = int((np.abs(own) > 1.0).sum())
-    return (
-        f"cost {problem.cost(base, values):.1f} (posteriors {(theirs**2).sum():.1f}), "
-        f"{outside} of {len(own)} facts outside"
-    )
+    told = f"cost {problem.cost(base, values):.1f}, {outside} of {len(own)} facts outside"
+    names = ("networks", *(target.published.name for target in problem.judges))
+    for name, seen in zip(names, (theirs, *problem.judged), strict=False):
+        if seen.size:
+            told += f"; {name}: posteriors {(seen[:POSTERIORS] ** 2).sum():.1f}, "
+            told += f"accuracy {seen[POSTERIORS]:+.2f}, norms {(seen[POSTERIORS + 1 :] ** 2).sum():.1f}"
+    return told
 
 
 def report(problem: Problem, values: np.ndarray, base: np.ndarray) -> None:

@@ -15,13 +15,8 @@ from showers.schema import COMPOSITION
 from showers.simulation.blocks import BlockJob
 from showers.simulation.run import accepted
 from showers.simulation.settings import Settings
-from showers.simulation.validation.published_network import (
-    NormDeviation,
-    Published,
-    inputs,
-    norm_deviations,
-    posteriors,
-)
+from showers.simulation.validation.batch_norms import NormDeviation, norm_deviations
+from showers.simulation.validation.published_network import Published, inputs, posteriors
 from showers.simulation.validation.two_sample import TwoSample, two_sample
 
 EVENTS = 40_000

@@ -9,30 +9,19 @@ matched protocol (QGSJet). A folder of them holds ``model_{name}_{remark}.pt`` (
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from showers.schema import COMPOSITION, InputError
 
 POSTERIORS = "posteriors_real.npz"
 N_SCALARS = 6
-BATCH = 2048
-"""Events at once, as in training."""
 CACHED = 32
-"""Events at once where only the posteriors are wanted."""
-ROTATE, TURN, FLIP, CUT_OUT, NOISE = 0.5, 0.5, 0.5, 0.3, 0.3
-"""Probabilities of the training's augmentations."""
-WINDOW = 4
-"""Side of the cut-out window, cells."""
-NOISE_SD = 0.1
-"""Gaussian noise in units of the grid's own standard deviation."""
+"""Events at once on a processor."""
 
 
 class ChannelAttention(nn.Module):
@@ -76,8 +65,8 @@ class PublishedNetwork(nn.Module):
     def forward(self, grids: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
         """Return the logits, (n, 5), of grids (n, 2, 16, 16) and scalars (n, 6) as :func:`inputs` makes them."""
         joined = torch.cat([self.cnn(grids).flatten(1), self.feat_mlp(scalars)], dim=1)
-        logits: torch.Tensor = self.head(joined)
-        return logits
+        found: torch.Tensor = self.head(joined)
+        return found
 
 
 def _convolution(n_in: int, n_out: int) -> tuple[nn.Module, ...]:
@@ -162,95 +151,15 @@ def inputs(grids: np.ndarray, scalars: dict[str, np.ndarray]) -> tuple[torch.Ten
 def posteriors(network: PublishedNetwork, cells: torch.Tensor, scalars: torch.Tensor) -> np.ndarray:
     """Return the network's posteriors, (n, 5), rounded to float16 like the published ones."""
     network.eval()
+    said = torch.softmax(logits(network, cells, scalars), dim=1)
+    return np.asarray(said.numpy().astype(np.float16))
+
+
+def logits(network: PublishedNetwork, cells: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
+    """Return the logits, (n, 5), in the mode that the network is in."""
     # Small batches with channels last stay in the cache: twice as fast on a processor.
     parts = [
-        torch.softmax(network(grids.contiguous(memory_format=torch.channels_last), own), dim=1)
+        network(grids.contiguous(memory_format=torch.channels_last), own)
         for grids, own in zip(cells.split(CACHED), scalars.split(CACHED), strict=True)
     ]
-    return np.asarray(torch.cat(parts).numpy().astype(np.float16))
-
-
-def augmented(cells: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Return grids (n, 2, 16, 16) after the training's augmentation: symmetries, cut-out window, noise."""
-    n, _, side, _ = cells.shape
-    dice = rng.random((5, n))
-    x = cells.clone()
-    rotate, turn, flip = (torch.from_numpy(dice[k] < p) for k, p in enumerate((ROTATE, TURN, FLIP)))
-    x[rotate] = torch.rot90(x[rotate], 1, (2, 3))
-    x[turn] = torch.rot90(x[turn], 2, (2, 3))
-    x[flip] = torch.flip(x[flip], (2,))
-    corner = rng.integers(0, side - WINDOW + 1, size=(2, n))
-    line = np.arange(side)
-    rows, columns = ((line >= c[:, None]) & (line < c[:, None] + WINDOW) for c in corner)
-    hole = rows[:, :, None] & columns[:, None, :] & (dice[3] < CUT_OUT)[:, None, None]
-    x *= torch.from_numpy(~hole)[:, None]
-    noisy = torch.from_numpy(dice[4] < NOISE)
-    noise = torch.from_numpy(rng.standard_normal((int(noisy.sum()), *x.shape[1:])).astype(np.float32))
-    x[noisy] += NOISE_SD * x[noisy].std(dim=(1, 2, 3), keepdim=True) * noise
-    return x
-
-
-@dataclass(frozen=True)
-class NormDeviation:
-    """How a batch norm's inputs differ from those it saw in training; (channels,) each."""
-
-    mean: np.ndarray
-    """Deviation of the mean in real standard deviations."""
-    ln_width: np.ndarray
-    """Deviation of the logarithm of the standard deviation."""
-
-
-@torch.no_grad()
-def norm_deviations(
-    network: PublishedNetwork, cells: torch.Tensor, scalars: torch.Tensor, *, seed: int = 0
-) -> dict[str, NormDeviation]:
-    """Return, per batch norm, how its inputs on these events differ from the training's running moments.
-
-    The events are augmented and dropout is active, as in training; each norm goes on normalising with the real
-    moments, so that what differs in one layer is seen in the next.
-    """
-    rng = np.random.default_rng(seed)
-    torch.manual_seed(seed)
-    seen: dict[str, list[np.ndarray]] = {}
-    with _recording(network, seen):
-        for k in range(0, len(cells), BATCH):
-            network(augmented(cells[k : k + BATCH], rng), scalars[k : k + BATCH])
-    result = {}
-    for name, norm in _norms(network):
-        weights, means, squares = np.asarray(seen[name]).transpose(1, 0, 2)
-        mean, square = (np.average(values, axis=0, weights=weights[:, 0]) for values in (means, squares))
-        real_mean, real_variance = (t.numpy() for t in (norm.running_mean, norm.running_var) if t is not None)
-        deviation = (mean - real_mean) / np.sqrt(real_variance)
-        result[name] = NormDeviation(deviation, 0.5 * np.log((square - mean**2) / real_variance))
-    return result
-
-
-def _norms(network: nn.Module) -> Iterator[tuple[str, nn.BatchNorm1d | nn.BatchNorm2d]]:
-    for name, module in network.named_modules():
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            yield name, module
-
-
-@contextmanager
-def _recording(network: PublishedNetwork, seen: dict[str, list[np.ndarray]]) -> Iterator[None]:
-    """Switch dropout on and note of every batch norm's inputs: number, mean and mean square, (3, channels) a batch."""
-
-    def watch(name: str, norm: nn.Module) -> RemovableHandle:
-        def note(_module: nn.Module, arguments: tuple[torch.Tensor]) -> None:
-            x = arguments[0].transpose(0, 1).flatten(1).double()
-            number = torch.full((len(x),), x.shape[1])
-            seen.setdefault(name, []).append(torch.stack([number, x.mean(dim=1), x.square().mean(dim=1)]).numpy())
-
-        return norm.register_forward_pre_hook(note)
-
-    hooks = [watch(name, norm) for name, norm in _norms(network)]
-    network.eval()
-    for module in network.modules():
-        if isinstance(module, nn.Dropout):
-            module.train()
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        network.eval()
+    return torch.cat(parts)

@@ -3,8 +3,18 @@
 import numpy as np
 import pytest
 
-from showers.simulation.cascade import Deviates, capped_exponential, develop_mass
-from showers.simulation.settings import Cascade
+from showers.schema import COMPOSITION
+from showers.simulation.cascade import (
+    Deviates,
+    capped_exponential,
+    develop,
+    develop_mass,
+    hadron_offset,
+    lateral_age,
+    model_shift,
+)
+from showers.simulation.settings import Cascade, Settings, Shape, Spectrum
+from showers.simulation.spectrum import throw_primaries
 
 PLAIN = Cascade(
     xmax_scale=1.0,
@@ -98,3 +108,52 @@ def test_heavier_primaries_have_more_muons_and_fewer_electrons() -> None:
 def test_capped_exponential_redraws_below_the_cap() -> None:
     x = capped_exponential(np.array([0.0, 5.5, 7.0]), np.array([0.3, 0.3, 0.5]))
     assert x == pytest.approx([-1.0, 4.5, 1.75])
+
+
+def test_curvature_and_product_turn_around_the_typical_shower() -> None:
+    e = np.array([-0.3, 0.7, -1.3])
+    bent = PLAIN.model_copy(update={"lg_ne_curvature": 0.1, "lg_nmu_mass_energy": 0.2})
+    lg_ne, lg_nmu = hadron_offset(1.4, e, np.zeros(3), bent)
+    assert lg_ne == pytest.approx([0.0, 0.1, 0.1])
+    assert lg_nmu == pytest.approx([0.0, 0.1, -0.1])
+
+
+def test_epos_differs_from_qgsjet_by_its_shifts_and_photons_do_not() -> None:
+    cascade = PLAIN.model_copy(update={"epos_xmax": 9.0, "epos_lg_ne": -0.04, "epos_lg_nmu": 0.02})
+    model = np.array([0, 1])
+    assert model_shift(model, 1, cascade).T.tolist() == [[0.0, 0.0, 0.0], [9.0, -0.04, 0.02]]
+    assert not model_shift(model, 0, cascade).any()
+    deviates = Deviates.draw(2, np.random.default_rng(1))
+    drawn = (deviates.normal, deviates.exponential, deviates.uniform)
+    one = Deviates(*(np.repeat(part[:, :1], 2, axis=1) for part in drawn))
+    shift = np.array([[0.0, 0.0], [0.0, -0.04], [0.0, 0.02]])
+    _, lg_ne, lg_nmu, _ = develop_mass(1, np.zeros(2), np.zeros(2), one, cascade, *shift)
+    assert np.diff(lg_ne) == pytest.approx([-0.04])
+    assert np.diff(lg_nmu) == pytest.approx([0.02])
+
+
+def test_lateral_age_follows_the_mass() -> None:
+    shape = Shape(age_mass=0.1, age_spread=0.0)
+    depth, zero = np.full(2, 480.0), np.zeros(2)
+    ages = lateral_age(np.full(2, 1.31), depth, zero, zero, np.array([0.0, 1.0]), zero, shape)
+    assert np.diff(ages) == pytest.approx([0.1])
+
+
+def test_muon_shape_follows_the_zenith() -> None:
+    rng = np.random.default_rng(1)
+    primaries = throw_primaries(COMPOSITION, 2000, "qgs", Spectrum(), rng)
+    plain, bent = (
+        develop(primaries, Settings().changed(shape__muon_age_inclination=value), np.random.default_rng(2)).muon_age
+        for value in (0.0, 0.2)
+    )
+    secant = 1.0 / np.cos(np.radians(primaries.zenith_deg))
+    inside = (bent > 0.81) & (bent < 1.69)
+    assert (bent - plain)[inside] == pytest.approx(0.2 * (secant - 1.0)[inside], abs=1e-6)
+
+
+def test_a_share_of_composition_is_thrown_above_its_own_limit() -> None:
+    spectrum = Spectrum(low_share=0.6, high_share=0.3, high_lg_energy_min=14.6)
+    thrown = throw_primaries(COMPOSITION, 40_000, "qgs", spectrum, np.random.default_rng(1))
+    plain = throw_primaries(COMPOSITION, 40_000, "qgs", Spectrum(low_share=0.6), np.random.default_rng(1))
+    assert (thrown.lg_energy < 14.6).mean() == pytest.approx(0.7 * (plain.lg_energy < 14.6).mean(), abs=0.01)
+    assert (plain.mass == thrown.mass).all()

@@ -1,13 +1,20 @@
 """The fit of a world's constants: targets, steps, bounds."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 
 from showers.schema import COMPOSITION
 from showers.simulation import load_settings
+from showers.simulation.validation.batch_norms import Moments, norm_deviations
 from showers.simulation.validation.facts import FACTS, MATCHED
-from showers.simulation.validation.fit import Free, Problem, fit, next_step
+from showers.simulation.validation.fit import Free, Problem, fit, jacobian, next_step, summary
+from showers.simulation.validation.model_shift import ModelProblem
 from showers.simulation.validation.moments import Sizes
+from showers.simulation.validation.network_target import Look, NetworkTarget, norm_vector
 from showers.simulation.validation.posterior_moments import PosteriorTarget, decisions
 from showers.simulation.validation.published_network import Published, PublishedNetwork
 
@@ -71,5 +78,63 @@ def test_networks_add_their_deviations() -> None:
     alone, watched = problem(("cascade__lg_nmu_offset",), {}), problem(("cascade__lg_nmu_offset",), {}, (published(),))
     found = watched.deviations(watched.origin)
     assert found[:2] == pytest.approx(alone.deviations(alone.origin))
-    assert len(found) == 2 + 5 * 19
-    assert watched.weights(found)[2:].tolist() == [1.0] * 95
+    n_norms = sum(sums.size for sums in Moments(watched.networks[0].published.network).sums.values())
+    assert len(found) == 2 + 5 * 19 + 1 + n_norms
+    assert watched.weights(found)[2:].tolist() == [1.0] * (96 + n_norms)
+
+
+def test_a_judge_is_heard_and_pulls_at_nothing() -> None:
+    network = published()
+    targets = [fact for fact in FACTS if fact.sample == MATCHED and fact.name == "mean Ne"]
+    free = [Free("cascade__lg_nmu_offset", 0.02, 0.1)]
+    judged = Problem(
+        load_settings(), free, targets, (), (COMPOSITION,), judges=[network], sizes=SIZES, seed=3, workers=1
+    )
+    found = judged.deviations(judged.origin)
+    assert len(found) == 1
+    assert len(judged.judged[0]) > 96
+    assert "v1: posteriors" in summary(judged, found, judged.origin)
+
+
+def test_plain_moments_are_shifted_to_those_of_training() -> None:
+    network = published()
+    target = NetworkTarget(network)
+    rng = np.random.default_rng(2)
+    cells = torch.from_numpy(rng.exponential(1.0, (300, 2, 16, 16)).astype(np.float32))
+    scalars = torch.from_numpy(rng.normal(0.0, 1.0, (300, 6)).astype(np.float32))
+    seen = Look(target)
+    seen.add(cells, scalars)
+    target.calibrate(seen.norms(), cells, scalars)
+    trained = norm_vector(norm_deviations(network.network, cells, scalars))
+    assert seen.deviations(network.labels[:300])[96:] == pytest.approx(trained, abs=1e-4)
+    assert np.abs(seen.norms() - trained).max() > 0.01
+
+
+def test_an_interrupted_fit_keeps_its_slopes(tmp_path: Path) -> None:
+    names = ("cascade__lg_nmu_offset", "cascade__lg_ne_offset")
+    whole, state = problem(names, {}), tmp_path / "slopes.npz"
+    slope = jacobian(whole, whole.origin, 1.0, state)
+    with np.load(state) as kept:
+        np.savez(state, values=kept["values"], base=kept["base"], columns=kept["columns"][:1] + 1.0)
+    again = jacobian(whole, whole.origin, 1.0, state)
+    assert again[:, 0] == pytest.approx(slope[:, 0] + 1.0)
+    assert again[:, 1] == pytest.approx(slope[:, 1])
+
+
+def test_constants_are_pulled_to_the_monte_carlos_value() -> None:
+    free = [Free("cascade__xmax_scale", 0.02, 0.1, centre=1.0)]
+    pulled = Problem(load_settings(), free, [], (), (COMPOSITION,), sizes=SIZES, seed=3)
+    assert pulled.pulls(np.array([0.8])) == pytest.approx([-2.0])
+
+
+def test_epos_as_qgsjet_differs_by_chance_alone() -> None:
+    start = load_settings().changed(cascade__epos_xmax=0.0, cascade__epos_lg_ne=0.0, cascade__epos_lg_nmu=0.0)
+    free = [Free("cascade__epos_lg_ne", 0.02, 0.1)]
+    sizes = replace(SIZES, free=4_000)
+    same = ModelProblem(start, free, [published()], sizes=sizes, seed=3, workers=1)
+    found = same.deviations(same.origin)
+    assert found.shape == (5,)
+    assert abs(found[4] * same.facts[4].tolerance + same.facts[4].real) < 0.1
+    # Far fewer electrons: far fewer events pass.
+    fewer = same.deviations(np.array([-0.3]))
+    assert fewer[4] < found[4] - 1.0

@@ -10,14 +10,13 @@ from scipy.stats import norm
 
 from showers.schema import InputError
 from showers.simulation import load_settings
+from showers.simulation.validation.batch_norms import augmented, norm_deviations
 from showers.simulation.validation.network_table import network_tables
 from showers.simulation.validation.networks import compare
 from showers.simulation.validation.published_network import (
     PublishedNetwork,
-    augmented,
     inputs,
     load_networks,
-    norm_deviations,
     posteriors,
 )
 from showers.simulation.validation.two_sample import two_sample

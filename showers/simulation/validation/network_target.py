@@ -1,0 +1,88 @@
+"""Everything a fit compares of one published network: posteriors, batch norms, and what posteriors are good for."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from showers.simulation.validation.batch_norms import Moments, NormDeviation, norm_deviations
+from showers.simulation.validation.moments import discriminant_accuracy
+from showers.simulation.validation.posterior_moments import PosteriorTarget, log_odds
+from showers.simulation.validation.published_network import Published, posteriors
+
+POSTERIORS = 95
+"""Deviations of the posteriors; one of what they are good for follows, then those of the batch norms."""
+NORM_UNIT = 0.06
+"""Rms deviation of a layer's means (real standard deviations) or ln widths that counts as one unit per effective
+number."""
+NORM_NUMBER = 4.0
+"""Effective number of independent deviations in a layer: channels are far from independent."""
+ACCURACY_UNIT = 0.004
+"""Deviation of the discriminant's accuracy that counts as one unit."""
+
+
+class NetworkTarget:
+    """One network, and how far what it sees of simulated events is from what it saw of the real ones."""
+
+    def __init__(self, published: Published) -> None:
+        self.published = published
+        self.posteriors = PosteriorTarget(published)
+        self.accuracy = recalibrated_accuracy(published.labels, published.posteriors)
+        self.shift: np.ndarray | None = None
+
+    def calibrate(self, plain: np.ndarray, cells: torch.Tensor, scalars: torch.Tensor) -> None:
+        """Take from these events what augmentation and dropout add to the ``plain`` moments of the same world.
+
+        The running moments were learnt with both, which costs several times a plain pass: the difference is
+        measured once, where a fit starts, and added ever after.
+        """
+        self.shift = norm_vector(norm_deviations(self.published.network, cells, scalars)) - plain
+
+    def deviations(self, labels: np.ndarray, said: np.ndarray, norms: np.ndarray) -> np.ndarray:
+        """Return deviations in units of what is tolerable: 95 of the posteriors, one of what they are good for, and
+        those of the batch norms' inputs."""
+        accuracy = (recalibrated_accuracy(labels, said) - self.accuracy) / ACCURACY_UNIT
+        moved = norms if self.shift is None else norms + self.shift
+        return np.concatenate([self.posteriors.deviations(labels, said), [accuracy], moved])
+
+
+def recalibrated_accuracy(labels: np.ndarray, said: np.ndarray) -> float:
+    """Return the accuracy that a discriminant reaches on a network's log-odds: what they are good for where labels are
+    at hand, whatever the network itself makes of them.
+
+    A world whose classes are easier to tell than the real ones shows it here even where the network, which learnt
+    the real world's rules, is no better in it.
+    """
+    return discriminant_accuracy(tuple(log_odds(said).T), labels)
+
+
+def norm_vector(norms: dict[str, NormDeviation]) -> np.ndarray:
+    """Return deviations of all batch norms' inputs, each layer's means and widths scaled to its effective number."""
+    scaled = [
+        part * np.sqrt(NORM_NUMBER / len(part)) / NORM_UNIT
+        for name, norm in norms.items()
+        for part in (norm.mean, norm.ln_width)
+    ]
+    return np.concatenate(scaled)
+
+
+class Look:
+    """One network's view of one sample, gathered portion by portion."""
+
+    def __init__(self, target: NetworkTarget) -> None:
+        self.target = target
+        self.moments = Moments(target.published.network)
+        self.said: list[np.ndarray] = []
+
+    def add(self, cells: torch.Tensor, scalars: torch.Tensor) -> None:
+        """Look at more events."""
+        with self.moments.gathering():
+            self.said.append(posteriors(self.target.published.network, cells, scalars))
+
+    def norms(self) -> np.ndarray:
+        """Return the plain moments' deviations."""
+        return norm_vector(self.moments.deviations())
+
+    def deviations(self, labels: np.ndarray) -> np.ndarray:
+        """Return the network's deviations (:meth:`NetworkTarget.deviations`)."""
+        return self.target.deviations(labels, np.concatenate(self.said), self.norms())
