@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from commands.app import app, console
+from commands.options import SeedOption, WorkersOption
 from showers.execution.progress import bar
 from showers.schema import InputError
 
@@ -91,3 +92,34 @@ def runs(
         off = f"  OFF: {row['off']}" if row["off"] else ""
         rate = 100 * row["pass_test_age"]
         console.print(f"{row['run']}: {row['events']:,} events{share}, {rate:.2f} % pass the cuts{off}", soft_wrap=True)
+
+
+@app.command()
+def datacheck(
+    run: Annotated[Path, typer.Option(help="Finished run folder.")],
+    data: Annotated[Path, typer.Option(help="Dataset folder, or folder of runs; labels are neither needed nor read.")],
+    out: Annotated[Path, typer.Option(help="Page to write; its numbers go beside it as .json.")] = Path(
+        "datacheck.html"
+    ),
+    train: Annotated[Path | None, typer.Option(help="The run's training set, if it has moved.")] = None,
+    alarms: Annotated[float, typer.Option(help="Rate of false alarms of the whole check.")] = 0.05,
+    seed: SeedOption = 1,
+    workers: WorkersOption = None,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
+) -> None:
+    """Say whether events look like the simulation that a run was trained on, and what share should not be trusted.
+
+    The exit code is 1 where there is an alarm.
+
+    Example: [bold]python cli.py datacheck --run runs/composition --data data/measured[/bold]
+    """
+    from analysis.datacheck.check import check_data
+    from analysis.datacheck.words import verdict
+    from report.datacheck import write_check
+
+    found = check_data(run, data, train=train, seed=seed, alarms=alarms, workers=workers, trusted=trusted, bars=bar)
+    for remark in found.remarks:
+        console.print(f"remark: {remark}", soft_wrap=True)
+    console.print(verdict(found), soft_wrap=True)
+    console.print(f"wrote {write_check(found, out)}", soft_wrap=True)
+    raise typer.Exit(1 if found.raised else 0)

@@ -1,0 +1,268 @@
+"""The whole data check: weights, six tests in one pass over the data, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.datacheck.classifier import ClassifierTest, classify
+from analysis.datacheck.distance import Distance, Tail
+from analysis.datacheck.distributions import Difference, Histograms
+from analysis.datacheck.order import RowOrder
+from analysis.datacheck.reference import MAX_EVENTS, Reference, read_reference
+from analysis.datacheck.sample import Sample, open_sample, predicted
+from analysis.datacheck.stations import StationHits, compare_stations
+from analysis.datacheck.weights import Fitted, fit_weights
+from showers.execution.progress import Bars, silent
+from showers.schema import TASKS, InputError
+from stacking.bundle import load
+
+CHOSEN_EVENTS = 30_000
+"""Random data for what cannot be streamed: posteriors, classifier, stations."""
+LEAST_EVENTS = 200
+ALARMS = 0.05
+"""Share of samples of the simulation's own world that the whole check may call different."""
+ORDERED = ("E", "Ze", "Ne", "Nmu", "ne_minus_nmu", "fit_age")
+"""Quantities by whose order rows are judged: energy, direction and what tells primaries apart."""
+TESTS = {
+    "features": "distributions of features by energy",
+    "classifier": "classifier between data and simulation",
+    "distance": "distance of single events to the training sample",
+    "stations": "hits of stations",
+    "order": "order of rows",
+    "runs": "stability from run to run",
+}
+
+
+@dataclass(frozen=True)
+class DataCheck:
+    """All that the check found."""
+
+    run: Path
+    data: Path
+    n_events: int
+    """Data that pass the cuts."""
+    n_all: int
+    classes: tuple[str, ...]
+    fitted: Fitted
+    n_simulation: int
+    p_values: dict[str, float]
+    """Per test, the smallest p adjusted within it."""
+    alarms: float
+    """Stated rate of false alarms of the whole check."""
+    histograms: Histograms
+    differences: list[Difference]
+    classifier: ClassifierTest
+    tails: list[Tail]
+    farthest: list[tuple[float, str, int]]
+    """Distance, folder and row of the events farthest from the training sample."""
+    stations: StationHits
+    order: dict[str, float]
+    run_names: tuple[str, ...]
+    run_p: np.ndarray
+    """(F,) adjusted p of each feature's stability; empty for one run."""
+    run_pulls: np.ndarray
+    """(runs, F)."""
+    remarks: tuple[str, ...]
+
+    @property
+    def raised(self) -> list[str]:
+        """The tests that raise an alarm; each may do so in alarms / tests of good samples (Bonferroni)."""
+        return [name for name, p in self.p_values.items() if p * len(self.p_values) < self.alarms]
+
+    @property
+    def not_trusted(self) -> float:
+        """Least share of the data that the simulation does not describe, as far as it can be told; 0 without alarm."""
+        if not self.raised:
+            return 0.0
+        beyond = [(t.seen - t.expected) / (1 - t.expected) for t in self.tails] if "distance" in self.raised else []
+        return max([self.classifier.at_least if "classifier" in self.raised else 0.0, *beyond, 0.0])
+
+
+def check_data(
+    run: Path,
+    data: Path,
+    *,
+    train: Path | None = None,
+    seed: int = 1,
+    alarms: float = ALARMS,
+    chosen: int = CHOSEN_EVENTS,
+    reference: int = MAX_EVENTS,
+    workers: int | None = None,
+    trusted: bool = False,
+    bars: Bars = silent,
+) -> DataCheck:
+    """Compare unlabelled data with the simulation that a run was trained on.
+
+    Parameters
+    ----------
+    run
+        Finished run of a benchmark task.
+    data
+        Dataset folder, or folder of runs; labels are neither needed nor looked at.
+    train
+        The run's training set, if it has moved.
+    seed
+        Of random choices and of the classifier.
+    alarms
+        Rate of false alarms of the whole check on samples of the simulation's own world.
+    chosen, reference
+        Largest numbers of data for posteriors, classifier and stations, and of simulated events.
+    workers
+        Processes for the features.
+    trusted
+        Open the run's models in this process.
+
+    Raises
+    ------
+    InputError
+        If run, training set or data cannot be used, or too few data pass the cuts.
+    """
+    if not 0.0 < alarms < 1.0:
+        raise InputError(f"alarms must be between 0 and 1, got {alarms:g}")
+    bundle = load(run, trusted=trusted)
+    if bundle.task.name not in TASKS:
+        raise InputError(f"{run} was trained on a table: a data check needs showers")
+    simulation = read_reference(bundle, train, seed=seed, max_events=reference, bars=bars)
+    sample = open_sample(Path(data), simulation, workers=workers, bars=bars)
+    if len(sample) < LEAST_EVENTS:
+        raise InputError(f"{data}: {len(sample)} events pass the cuts, at least {LEAST_EVENTS} are needed")
+    rows = sample.chosen(chosen, seed)
+    posteriors = predicted(bundle, sample, rows, bars=bars)
+    energy = np.concatenate([f.data.scalars[r, 0] for f, r in zip(sample.folders, rows, strict=True)]).astype(
+        np.float64
+    )
+    s = simulation
+    fitted = fit_weights(s.labels, s.lg_energy, s.reconstructed, s.log_proba, energy, posteriors)
+    histograms, distance, order = _streamed(sample, simulation, fitted.weights, bars)
+    values = np.concatenate(
+        [f.table.matrix(sample.columns, r) for f, r in zip(sample.folders, rows, strict=True)], dtype=np.float32
+    )
+    found = classify(sample.columns, values, s.values, fitted.weights, s.groups, seed=seed)
+    stations = compare_stations(
+        [(f.data, r) for f, r in zip(sample.folders, rows, strict=True)], s.data, s.rows, fitted.weights
+    )
+    differences, tails, ordered = histograms.differences(), distance.tails(), order.p_values()
+    several = len(sample.folders) > 1
+    run_p, pulls = histograms.unstable() if several else (np.zeros(0), np.zeros((1, 0)))
+    p_values = {
+        "features": min((d.p for d in differences), default=1.0),
+        "classifier": found.p,
+        "distance": min(1.0, len(tails) * min(t.p for t in tails)),
+        "stations": float(stations.p.min()),
+        "order": min(ordered.values()),
+    }
+    if several:
+        p_values["runs"] = float(run_p.min())
+    return DataCheck(
+        run=Path(run),
+        data=Path(data),
+        n_events=len(sample),
+        n_all=sum(len(folder.data) for folder in sample.folders),
+        classes=bundle.task.classes,
+        fitted=fitted,
+        n_simulation=len(simulation),
+        p_values=p_values,
+        alarms=alarms,
+        histograms=histograms,
+        differences=differences,
+        classifier=found,
+        tails=tails,
+        farthest=[(d, sample.folders[k].name, row) for d, k, row in distance.farthest],
+        stations=stations,
+        order=ordered,
+        run_names=tuple(folder.name for folder in sample.folders),
+        run_p=run_p,
+        run_pulls=pulls,
+        remarks=_remarks(sample, simulation, fitted),
+    )
+
+
+def _streamed(
+    sample: Sample, simulation: Reference, weights: np.ndarray, bars: Bars
+) -> tuple[Histograms, Distance, RowOrder]:
+    """Go once through the data."""
+    s, names = simulation, sample.columns
+    histograms = Histograms.of(names, s.values, weights, s.reconstructed, len(sample.folders))
+    distance = Distance.of(s.values, weights)
+    places = tuple(names.index(name) for name in ORDERED if name in names)
+    order = RowOrder(
+        names=tuple(names[k] for k in places),
+        columns=places,
+        lengths=tuple(len(folder.data) for folder in sample.folders),
+        centre=np.nanmean(s.values[:, places].astype(np.float64), axis=0),
+    )
+    done = 0
+    with bars("data check", "events") as progress:
+        for piece in sample.pieces():
+            histograms.add(piece)
+            distance.add(piece.run, piece.rows, piece.values)
+            order.add(piece)
+            done += len(piece.rows)
+            progress(done, len(sample))
+    return histograms, distance, order
+
+
+def _remarks(sample: Sample, simulation: Reference, fitted: Fitted) -> tuple[str, ...]:
+    found = [
+        f"{folder.data.path} holds labels ({task.label_file}), which measured events cannot have: they were not opened"
+        for folder in sample.folders
+        for task in TASKS.values()
+        if task.label_file and folder.data.files.has(task.label_file)
+    ]
+    if not simulation.true_energy:
+        found.append(
+            "the training set does not tell true energies: spectra were fitted in reconstructed energy, so that "
+            "small differences may be migration in energy"
+        )
+    if fitted.uncovered > 0.001:
+        found.append(
+            f"{100 * fitted.uncovered:.1f} % of the data have energies at which the training set has no events: "
+            "nothing can be said of them"
+        )
+    if fitted.effective < 0.1 * len(simulation):
+        found.append(
+            f"the weighted simulation is worth {fitted.effective:,.0f} of {len(simulation):,} events: "
+            "the spectra differ much, and small differences go unnoticed"
+        )
+    return tuple(found)
+
+
+def as_json(check: DataCheck) -> dict[str, Any]:
+    """Return the numbers of a data check for a file."""
+    c = check.classifier
+    return {
+        "run": check.run.name,
+        "data": check.data.name,
+        "events": check.n_events,
+        "events_before_cuts": check.n_all,
+        "simulated_events": check.n_simulation,
+        "effective_simulated_events": check.fitted.effective,
+        "fractions": {name: float(f) for name, f in zip(check.classes, check.fitted.fractions, strict=True)},
+        "false_alarm_rate": check.alarms,
+        "p_values": check.p_values,
+        "alarms": check.raised,
+        "not_trusted_at_least": check.not_trusted,
+        "classifier": {
+            "auc": c.auc,
+            "interval": [c.low, c.high],
+            "giving_away": dict(c.giving_away),
+            "exchanged_at_least": c.at_least,
+        },
+        "tails": [{"quantile": t.quantile, "expected": t.expected, "seen": t.seen, "p": t.p} for t in check.tails],
+        "farthest": [{"distance": d, "folder": folder, "row": row} for d, folder, row in check.farthest],
+        "differences": [
+            {"feature": d.feature, "energy_bin": d.energy_bin, "p": d.p}
+            | {"shift": _or_none(d.shift), "sigmas": _or_none(d.sigmas)}
+            for d in check.differences[:50]
+        ],
+        "order": check.order,
+        "remarks": list(check.remarks),
+    }
+
+
+def _or_none(value: float) -> float | None:
+    return value if np.isfinite(value) else None

@@ -1,0 +1,167 @@
+"""The data that are checked: dataset folders read in pieces, features beside scalars, labels never looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from analysis.datacheck.reference import Reference
+from features.build import build_table
+from features.table import FeatureTable
+from models.base import Batch
+from models.registry import LearnerSpec
+from showers.archives.measured import measured_folders
+from showers.datasets.dataset import Dataset
+from showers.execution.progress import Bars, silent
+from showers.schema import InputError
+from stacking.bundle import Bundle
+from stacking.events import Events, ShowerEvents
+
+PIECE_EVENTS = 16_384
+"""Events read at once: with 200 features 13 MB."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive events of one folder that pass the cuts."""
+
+    run: int
+    """Number of the folder."""
+    rows: np.ndarray
+    """(n,) rows in the folder, ascending."""
+    values: np.ndarray
+    """(n, F) float32 features."""
+    energy: np.ndarray
+    """(n,) reconstructed lg(E/eV)."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One dataset folder with its feature table and the rows that pass the cuts."""
+
+    data: Dataset
+    table: FeatureTable
+    rows: np.ndarray
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.data.path.name
+
+
+@dataclass(frozen=True)
+class Sample:
+    """All folders."""
+
+    folders: tuple[Folder, ...]
+    columns: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return sum(len(folder.rows) for folder in self.folders)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield all events, a piece at a time: memory does not grow with their number."""
+        for number, folder in enumerate(self.folders):
+            step = folder.table.shard_events if folder.table.shard_events <= 4 * PIECE_EVENTS else PIECE_EVENTS
+            for start in range(0, len(folder.data), step):
+                first, last = np.searchsorted(folder.rows, [start, start + step])
+                rows = folder.rows[first:last]
+                if len(rows):
+                    values = folder.table.matrix(self.columns, rows)
+                    energy = np.asarray(folder.data.scalars[rows, 0], dtype=np.float64)
+                    yield Piece(number, rows, values, energy)
+
+    def chosen(self, n: int, seed: int) -> list[np.ndarray]:
+        """Return, for each folder, the ascending rows of a random choice of at most ``n`` events among all."""
+        sizes = np.array([len(folder.rows) for folder in self.folders])
+        picked = np.sort(np.random.default_rng(seed).permutation(sizes.sum())[:n])
+        ends = np.cumsum(sizes)
+        return [
+            folder.rows[picked[(picked >= end - size) & (picked < end)] - (end - size)]
+            for folder, size, end in zip(self.folders, sizes, ends, strict=True)
+        ]
+
+
+def open_sample(path: Path, reference: Reference, *, workers: int | None = None, bars: Bars = silent) -> Sample:
+    """Open the data; feature tables are built where they are missing.
+
+    Raises
+    ------
+    InputError
+        If a folder cannot be used, lacks a feature of the training set or rounds its scalars otherwise, or nothing
+        passes the cuts.
+    """
+    folders = []
+    for place in measured_folders(path):
+        data = Dataset.open(place, labels=False)
+        if data.scalars.dtype != reference.data.scalars.dtype:
+            raise InputError(
+                f"{place}: scalars are {data.scalars.dtype}, those of the training set {reference.data.scalars.dtype}: "
+                "convert with the protocol of the training set"
+            )
+        table = build_table(place, workers=workers, bars=bars)
+        missing = [name for name in reference.columns if name not in table.columns]
+        if missing:
+            raise InputError(f"{table.folder} lacks {missing[0]}, which the training set has ({len(missing)} in all)")
+        rows = np.flatnonzero(reference.cuts.mask(data.scalar_frame()))
+        folders.append(Folder(data, table, rows))
+    sample = Sample(tuple(folders), reference.columns)
+    if not len(sample):
+        raise InputError(f"{path}: no event passes the cuts {reference.cuts.name}")
+    return sample
+
+
+@dataclass(frozen=True)
+class ChosenEvents(Events):
+    """Some rows of a dataset folder, for a prediction of them alone."""
+
+    has_grids = True
+
+    whole: ShowerEvents
+    rows: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def location(self) -> Path:
+        """The dataset folder."""
+        return self.whole.location
+
+    def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
+        """Return the columns of the whole folder's table that a learner sees."""
+        return self.whole.columns_for(spec)
+
+    def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
+        """Return unlabelled events."""
+        return self.whole.batch(np.asarray(self.rows)[rows], columns, grids=grids)
+
+    def labels(self) -> np.ndarray:
+        """Refuse: data have no labels."""
+        raise InputError(f"{self.location} holds data: its labels are not read")
+
+    def context(self) -> np.ndarray:
+        """Return what a meta-learner may look at."""
+        return self.whole.context()[np.asarray(self.rows)]
+
+    def events_fingerprint(self) -> str | None:
+        """Return nothing: the prediction is not kept."""
+        return None
+
+    def fingerprint(self) -> str:
+        """Return the whole folder's, marked as a part of it."""
+        return f"part of {self.whole.fingerprint()}"
+
+
+def predicted(bundle: Bundle, sample: Sample, chosen: Sequence[np.ndarray], *, bars: Bars = silent) -> np.ndarray:
+    """Return (n, C) log-posteriors of the chosen events, folder by folder."""
+    found = [np.empty((0, bundle.task.n_classes))]
+    for folder, rows in zip(sample.folders, chosen, strict=True):
+        if len(rows):
+            events = ShowerEvents(folder.data.path, folder.table.folder, bundle.task)
+            part = ChosenEvents(events, tuple(int(row) for row in rows))
+            found.append(bundle.predict_events(part, bars=bars).log_proba)
+    return np.concatenate(found)

@@ -1,0 +1,91 @@
+"""How often does the data check raise a false alarm, and what does it say of spoiled samples? How fast is it?
+
+``python -m benchmarks.datacheck --work bench/datacheck`` prints both tables from one run on simulated showers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+
+from analysis.datacheck.check import check_data
+from analysis.datacheck.words import verdict
+from benchmarks.samples import sample
+from benchmarks.spoiled import spoiled
+from scoring.resampling import clopper_pearson
+from showers.execution.progress import bar
+from showers.schema import COMPOSITION
+from stacking.pipeline import stack
+from stacking.run.config import StackConfig
+
+KINDS = ("muons", "deposits", "cluster", "swapped", "ordered")
+
+
+def main() -> None:
+    """Print false alarms, verdicts and speed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("bench/datacheck"))
+    parser.add_argument("--train", type=int, default=24_000, help="training showers")
+    parser.add_argument("--fresh", type=int, default=20, help="fresh samples")
+    parser.add_argument("--events", type=int, default=2_000, help="showers of a sample")
+    parser.add_argument("--harder", type=int, default=80_000, help="showers of the harder world")
+    parser.add_argument("--workers", type=int, default=None)
+    given = parser.parse_args()
+    many = given.fresh * given.events
+    data = sample(COMPOSITION, given.work, n_train=given.train, n_test=200, seed=41, workers=given.workers, bars=bar)
+    new = sample(COMPOSITION, given.work, n_train=200, n_test=many, seed=42, workers=given.workers, bars=bar)
+    run = given.work / f"run-{data.name}"
+    config = {"task": "composition", "data": data, "run": run, "preset": "quick", "folds": 2}
+    stack(StackConfig(**config, learners=("quadratic_logit",), device="cpu", workers=given.workers), bars=bar)
+    alarms, seconds, smallest = 0, 0.0, []
+    for number in range(given.fresh):
+        rows = np.arange(number * given.events, (number + 1) * given.events)
+        place = _made(new / "composition_test", given.work / "fresh", "fresh", rows)
+        started = time.perf_counter()
+        found = check_data(run, place, workers=given.workers, trusted=True)
+        seconds += time.perf_counter() - started
+        alarms += bool(found.raised)
+        smallest.append(min(found.p_values.values()) * len(found.p_values))
+        print(f"fresh {number}: {found.raised or 'silent'}, {_shown(found.p_values)}", flush=True)
+    interval = clopper_pearson(alarms, given.fresh)
+    print(
+        f"false alarms: {alarms} of {given.fresh} (95 %: {interval.low:.3f} to {interval.high:.3f}), stated .05; "
+        f"{seconds / given.fresh:.1f} s a sample of {given.events:,}"
+    )
+    hard = sample(
+        COMPOSITION,
+        given.work,
+        n_train=200,
+        n_test=given.harder,
+        seed=43,
+        world="harder",
+        workers=given.workers,
+        bars=bar,
+    )
+    rows = np.arange(min(8_000, many))
+    for kind in (*KINDS, "harder"):
+        source = hard if kind == "harder" else new
+        chosen = np.arange(given.harder) if kind == "harder" else rows
+        place = _made(
+            source / "composition_test", given.work / "spoiled", "fresh" if kind == "harder" else kind, chosen
+        )
+        found = check_data(run, place, workers=given.workers, trusted=True)
+        print(f"{kind} ({len(chosen):,}): {_shown(found.p_values)}\n  {verdict(found)}", flush=True)
+
+
+def _made(source: Path, out: Path, kind: str, rows: np.ndarray) -> Path:
+    for old in (out, out.with_name(f"{out.name}.features")):
+        shutil.rmtree(old, ignore_errors=True)
+    return spoiled(source, out, kind, rows=rows)
+
+
+def _shown(p_values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {p:.2g}" for name, p in p_values.items())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Data check: silent on a fresh sample, and noticing each kind of spoiled one; labels are never opened."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cli
+from analysis.datacheck.check import DataCheck, check_data
+from analysis.datacheck.statistics import histograms_differ, holm, more_than_expected, weighted_auc
+from analysis.datacheck.weights import fit_weights
+from analysis.datacheck.words import verdict
+from benchmarks.spoiled import CLUSTER, spoiled
+from report.datacheck import write_check
+from showers.schema import COMPOSITION, InputError
+from showers.simulation import simulate
+from stacking.pipeline import stack
+from stacking.run.config import StackConfig
+
+N_TRAIN, N_NEW = 6_000, 3_000
+OPTIONS = {"reference": 4_000, "workers": 1, "trusted": True}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run on 6,000 showers, and 3,000 fresh ones of the same world."""
+    folder = tmp_path_factory.mktemp("datacheck")
+    common = {"train_cuts": "test", "workers": 1}
+    simulate(COMPOSITION, folder / "data", n_train=N_TRAIN, n_test=200, seed=7, **common)
+    simulate(COMPOSITION, folder / "new", n_train=200, n_test=N_NEW, seed=8, **common)
+    config = {"task": "composition", "data": folder / "data", "run": folder / "run", "preset": "quick", "folds": 2}
+    stack(StackConfig(**config, learners=("quadratic_logit",), device="cpu", workers=1))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checked(world: Path) -> Callable[[str], DataCheck]:
+    """Check a sample that is spoiled in one way; each once."""
+    found: dict[str, DataCheck] = {}
+
+    def check(kind: str) -> DataCheck:
+        if kind not in found:
+            data = spoiled(world / "new" / "composition_test", world / kind, kind)
+            found[kind] = check_data(world / "run", data, **OPTIONS)
+        return found[kind]
+
+    return check
+
+
+def test_a_fresh_sample_of_the_same_world_raises_no_alarm(checked: Callable[[str], DataCheck], world: Path) -> None:
+    check = checked("fresh")
+    assert check.raised == []
+    assert check.not_trusted == 0.0
+    assert check.n_events > 0.99 * N_NEW
+    assert check.classifier.low < 0.5 < check.classifier.high + 0.01
+    assert check.tails[0].seen == pytest.approx(0.01, abs=0.006)
+    assert not list((world / "fresh").glob("labels*"))
+    assert "speaks against" in verdict(check)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tests", "named"),
+    [
+        ("muons", {"features", "classifier"}, "nmu|mu_far"),
+        ("deposits", {"features", "classifier"}, "fit_minus_ne"),
+        ("cluster", {"features", "classifier", "stations"}, r"16 e/gamma stations .* 16 of them silent"),
+        ("swapped", {"distance", "stations"}, r"farther out than the 99\.9 % quantile"),
+        ("ordered", {"order"}, "rows are ordered"),
+    ],
+)
+def test_a_spoiled_sample_is_noticed(
+    kind: str, tests: set[str], named: str, checked: Callable[[str], DataCheck]
+) -> None:
+    check = checked(kind)
+    assert tests <= set(check.raised), check.p_values
+    assert re.search(named, verdict(check)), verdict(check)
+    if kind == "swapped":
+        assert check.not_trusted == pytest.approx(0.01, abs=0.005)
+    if kind == "cluster":
+        assert (check.stations.data[CLUSTER] == 0).all()
+
+
+def test_the_command_writes_a_page_and_its_numbers(
+    checked: Callable[[str], DataCheck],
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    checked("cluster")
+    page = tmp_path / "check.html"
+    arguments = ["datacheck", "--run", world / "run", "--data", world / "cluster", "--out", page, "--trusted"]
+    monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments), "--workers", "1"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1, "there is an alarm"
+    assert "should not be trusted" in capsys.readouterr().out.replace("\n", " ")
+    text = page.read_text()
+    assert text.count("<svg") >= 4
+    assert "should not be trusted" in text
+    numbers = json.loads((tmp_path / "check.json").read_text())
+    assert "stations" in numbers["alarms"]
+    assert sum(numbers["fractions"].values()) == pytest.approx(1.0)
+    with pytest.raises(InputError, match=r"name an \.html file"):
+        write_check(checked("cluster"), tmp_path / "check.txt")
+
+
+def test_labels_are_named_and_not_opened(world: Path) -> None:
+    data = spoiled(world / "new" / "composition_test", world / "labelled", "fresh", rows=np.arange(1000))
+    (data / "labels_composition.npy").write_bytes(b"poison")
+    (data / "checksums.json").unlink()
+    check = check_data(world / "run", data, **OPTIONS)
+    assert any("labels_composition.npy" in remark and "not opened" in remark for remark in check.remarks)
+
+
+def test_what_cannot_be_checked_is_refused(world: Path, tmp_path: Path) -> None:
+    few = spoiled(world / "new" / "composition_test", tmp_path / "few", "fresh", rows=np.arange(50))
+    with pytest.raises(InputError, match="at least 200 are needed"):
+        check_data(world / "run", few, **OPTIONS)
+    with pytest.raises(InputError, match="is not the set on which"):
+        check_data(world / "run", few, train=world / "new" / "composition_train", **OPTIONS)
+    with pytest.raises(InputError, match="is not there: say where with --train"):
+        check_data(world / "run", few, train=tmp_path / "none", **OPTIONS)
+
+
+def test_weights_bring_composition_and_spectrum() -> None:
+    rng = np.random.default_rng(3)
+
+    def events(shares: tuple[float, float], slope: float, n: int) -> tuple[np.ndarray, ...]:
+        labels = (rng.random(n) < shares[1]).astype(int)
+        energy = 14.5 + rng.exponential(1 / slope, n)
+        x = labels + rng.normal(0, 0.7, n)
+        logit = (2 * x - 1) / (2 * 0.7**2)
+        return (
+            labels,
+            energy,
+            energy + rng.normal(0, 0.1, n),
+            np.column_stack([-np.logaddexp(0, logit), -np.logaddexp(0, -logit)]),
+        )
+
+    simulation, data = events((0.5, 0.5), 2.0, 40_000), events((0.8, 0.2), 3.0, 20_000)
+    found = fit_weights(*simulation, data[2], data[3])
+    assert found.fractions[1] == pytest.approx(0.2, abs=0.015)
+    mean = np.average(simulation[1], weights=found.weights)
+    assert mean == pytest.approx(data[1].mean(), abs=0.015)
+    assert found.effective < 40_000
+
+
+def test_statistics_keep_their_level() -> None:
+    rng = np.random.default_rng(5)
+    p, z = [], []
+    for _ in range(400):
+        weights = rng.exponential(1.0, 3_000)
+        data, simulation = rng.normal(size=2_000), rng.normal(size=3_000)
+        edges = np.linspace(-1.5, 1.5, 12)
+        place = np.searchsorted(edges, simulation)
+        sums, squares = (np.bincount(place, weights**k, minlength=13) for k in (1, 2))
+        p.append(histograms_differ(np.bincount(np.searchsorted(edges, data), minlength=13), sums, squares)[0])
+        auc = weighted_auc(data, simulation, weights)
+        z.append((auc.value - 0.5) / auc.error)
+    assert np.mean(np.array(p) < 0.05) == pytest.approx(0.05, abs=0.035)
+    assert np.std(z) == pytest.approx(1.0, abs=0.12)
+    assert abs(np.mean(z)) < 0.2
+    np.testing.assert_allclose(holm(np.array([0.01, 0.04, 0.03])), [0.03, 0.06, 0.06])
+    assert more_than_expected(20, 2_000, 0.01, 1e6) == pytest.approx(0.53, abs=0.05)
+    assert more_than_expected(40, 2_000, 0.01, 1e6) < 1e-4
