@@ -40,6 +40,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+def test_an_editable_installation_leaves_the_packages_their_names(wheel: Path, tmp_path: Path) -> None:
+    source = wheel.parent / "source"
+    command = [sys.executable, "setup.py", "-q", "editable_wheel", "--dist-dir", str(tmp_path)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True, text=True)
+    (found,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(found) as archive:
+        (finder,) = (name for name in archive.namelist() if name.endswith("_finder.py"))
+        mapping = archive.read(finder).decode()
+    for name in ("showers", "stacking", "report", "showerstack", "cli"):  # what scripts in benchmarks/ import
+        assert f"'{name}': '{source / name}'" in mapping
+
+
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel alone, without its dependencies."""

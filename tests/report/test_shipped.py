@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from report.sections.results import learners, plain_words
-from report.sections.task import reliability
 from report.subject import Subject
 from report.summary import learner_table
-from report.tasks.composition import mass_plane
+from report.tasks.composition import mass_posteriors
 from scoring.composition import fraction_error
 from showers.storage.files import read_json, write_json, write_npz
 from stacking.run.sealing import seal_run
@@ -63,8 +62,9 @@ def test_captions_name_the_learner_that_ships(composition_world: tuple[Path, Pat
     subject = Subject.read(_edited(composition_world, tmp_path / "run", shipped=False), data)
     assert subject.shipped.name == "mlp"
     assert "Shipped: mlp." in plain_words(subject).body
-    assert "Posteriors of mlp on the test set" in reliability(subject).body
-    assert "mean posterior of mlp" in mass_plane(subject).body
+    body = mass_posteriors(subject).body
+    assert "Posteriors of mlp on the test set" in body
+    assert "mean posterior of mlp" in body
     assert "Differences are to mlp, which ships" in learners(subject).body
     assert ("stack", "decided") in subject.against_shipped
     assert ("mlp", "decided") not in subject.against_shipped
