@@ -101,20 +101,37 @@ def unfold(
     guess = None if prior is None else np.asarray(prior, float) / np.sum(prior)
     if guess is None and iterations is not None:
         guess = np.full(n_true, 1.0 / n_true)
-    counts, used = _iterate(measured[None], (response_counts / totals[:, None])[None], guess, iterations)
+    counts, used = apply_bayes(measured[None], (response_counts / totals[:, None])[None], guess, iterations)
     rng = np.random.default_rng(seed)
     varied = rng.poisson(measured, (replicas, n_measured)).astype(float)
     with_missed = np.concatenate([response_counts, missed[:, None]], axis=1)
     toys = rng.gamma(with_missed + 1e-9, size=(replicas, *with_missed.shape))
     toys /= toys.sum(axis=2, keepdims=True)
-    spread, _ = _iterate(varied, toys[:, :, :n_measured], guess, iterations)
+    spread, _ = apply_bayes(varied, toys[:, :, :n_measured], guess, iterations)
     return Unfolded(counts[0], np.atleast_2d(np.cov(spread, rowvar=False)), used)
 
 
-def _iterate(
+def apply_bayes(
     measured: np.ndarray, response: np.ndarray, guess: np.ndarray | None, iterations: int | None
 ) -> tuple[np.ndarray, int]:
-    """Apply Bayes' theorem to (R, M) counts with (R, T, M) responses; return (R, T) counts and the iterations done."""
+    """Apply Bayes' theorem repeatedly, to many samples at once.
+
+    Parameters
+    ----------
+    measured
+        (R, M) counts.
+    response
+        (R, T, M) probabilities P(m|t); rows sum to the efficiency.
+    guess
+        (T,) shares to start from; None: the inverse.
+    iterations
+        How often; None: until nothing changes.
+
+    Returns
+    -------
+    (np.ndarray, int)
+        (R, T) counts and the iterations done.
+    """
     efficiency = response.sum(axis=2)
     total = measured.sum(axis=1, keepdims=True)
     if guess is None:

@@ -1,0 +1,90 @@
+"""Measured and simulated events as a run sees them, and the rules about what may be used for what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from showers.datasets.dataset import Dataset
+from showers.execution.progress import Bars, silent
+from showers.schema import SCALAR_NAMES, TASKS, TRUTH_FILE, InputError
+from stacking.bundle import Bundle, load
+from stacking.predict.chain import Predictions
+
+SIMULATION = "showers.simulation"
+
+
+def open_run(run: Path, task: str, command: str, *, trusted: bool = False) -> Bundle:
+    """Open a finished run of one task.
+
+    Raises
+    ------
+    InputError
+        If it is a run of another task, or none.
+    """
+    bundle = load(run, trusted=trusted)
+    if bundle.task.name != task:
+        raise InputError(f"{run} was trained for {bundle.task.name}: {command} needs a run trained for {task}")
+    return bundle
+
+
+def is_simulated(dataset: Dataset) -> bool:
+    """Tell from ``source.json`` whether showers were simulated here."""
+    return str(dataset.source.get("generator", "")).startswith(SIMULATION)
+
+
+def label_remarks(dataset: Dataset) -> list[str]:
+    """Return a remark if a set to be measured holds labels; they are not read."""
+    held = [task.label_file for task in TASKS.values() if task.label_file and dataset.files.has(task.label_file)]
+    if not held:
+        return []
+    why = "its showers are simulated" if is_simulated(dataset) else "a measured set has none: is it the right folder?"
+    return [f"{dataset.path} holds {', '.join(held)}, which is not read ({why})"]
+
+
+def refuse_training_set(bundle: Bundle, dataset: Dataset, what: str) -> None:
+    """Refuse events that the run was trained on: its posteriors of them are better than of any others.
+
+    Raises
+    ------
+    InputError
+        If the set is the run's training set.
+    """
+    if str(bundle.manifest["data"].get("train_fingerprint", "")).startswith(dataset.fingerprint()):
+        raise InputError(f"{dataset.path} is what {bundle.run} was trained on: give another set as {what}")
+
+
+def predicted(
+    bundle: Bundle, folder: Path, *, device: str = "auto", anyway: bool = False, bars: Bars = silent
+) -> Predictions:
+    """Predict a dataset folder with an opened run."""
+    return bundle.predict(folder, device=device, anyway=anyway, bars=bars)
+
+
+def scalars(dataset: Dataset) -> dict[str, np.ndarray]:
+    """Return the reconstructed scalars by name, (N,) float32, compared as the benchmark does."""
+    values = np.asarray(dataset.scalars, dtype=np.float32)
+    return {name: values[:, k] for k, name in enumerate(SCALAR_NAMES)}
+
+
+def truth_of(dataset: Dataset, columns: tuple[str, ...]) -> pl.DataFrame | None:
+    """Return columns of ``truth.parquet``, None where there is no such file.
+
+    Raises
+    ------
+    InputError
+        If it lacks a column or has another number of events.
+    """
+    if not dataset.files.has(TRUTH_FILE):
+        return None
+    file = dataset.files.path(TRUTH_FILE)
+    there = pl.read_parquet_schema(file)
+    missing = [name for name in columns if name not in there]
+    if missing:
+        raise InputError(f"{file} lacks column {', '.join(missing)}")
+    found = pl.read_parquet(file, columns=list(columns), glob=False)
+    if found.height != len(dataset):
+        raise InputError(f"{file} has {found.height} rows, the set {len(dataset)} events")
+    return found

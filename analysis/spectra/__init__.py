@@ -1,0 +1,1 @@
+"""Composition and energy spectra of measured events: fractions, fluxes, their errors, and fits of the knee."""

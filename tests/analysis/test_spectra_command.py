@@ -1,0 +1,114 @@
+"""Spectra as a user measures them: a small run, a set without labels, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from analysis.spectra.run import SpectraOptions, measure_spectra
+from analysis.spectra.thrown import thrown_primaries
+from commands.analysis import numbers
+from report.spectra import spectra_text, write_spectra_page
+from showers.execution.terminal import PlainConsole
+from showers.schema import InputError
+from showers.storage.checksums import Seal
+from showers.storage.files import read_json
+from stacking.pipeline import stack
+from stacking.run.config import StackConfig
+
+EDGES = (14.9, 15.4, 16.0)
+
+
+@pytest.fixture(scope="module")
+def run(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "composition"
+    stack(
+        StackConfig(
+            task="composition", data=tiny_composition, run=folder, preset="quick", learners=("quadratic_logit",),
+            folds=2, workers=1, device="cpu",
+        )
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sky(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The test set without labels and truth: as measured."""
+    folder = tmp_path_factory.mktemp("sky") / "measured"
+    shutil.copytree(tiny_composition / "composition_test", folder, ignore=shutil.ignore_patterns("*.features"))
+    for name in ("labels_composition.npy", "truth.parquet"):
+        (folder / name).unlink()
+    seal = Seal.open(folder)
+    Seal(folder, {name: value for name, value in seal.files.items() if (folder / name).exists()}).write()
+    return folder
+
+
+def _options(run: Path, sky: Path, out: Path, **changes: object) -> SpectraOptions:
+    found = {"exposure": "1e7", "simulation": [], "edges": EDGES, "zenith_max_deg": 30.0, "replicas": 20}
+    return SpectraOptions(run, [sky], out=out, trusted=True, **(found | changes))  # type: ignore[arg-type]
+
+
+def test_spectra_of_a_small_sky(run: Path, sky: Path, tmp_path: Path) -> None:
+    found, remarks = measure_spectra(_options(run, sky, tmp_path))
+    table = pl.read_parquet(tmp_path / "spectra.parquet")
+    assert table.height == 2 * 6
+    assert {"flux_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV", "lg_energy_low_eV"} <= set(table.columns)
+    assert pl.read_csv(tmp_path / "spectra.csv").columns == table.columns
+    share = table.filter(pl.col("group") != "all")["fraction"].to_numpy()
+    error = table.filter(pl.col("group") != "all")["fraction_error_statistical"].to_numpy()
+    assert np.abs((share - 0.2) / error).max() < 4, "all groups were thrown alike"
+    provenance = read_json(tmp_path / "spectra.json")
+    assert provenance["corrected_for_efficiency"]
+    assert provenance["exposure_m2_sr_s"] == 1e7
+    assert 0 < provenance["goodness_of_fit"]["p_value"] <= 1
+    assert any("out-of-fold" in remark for remark in remarks), "too small a holdout is told"
+    with np.load(tmp_path / "covariance.npz") as stored:
+        assert stored["flux_data_m2_sr_s_eV_squared"].shape == (10, 10)
+    page = write_spectra_page(found, tmp_path, remarks).read_text()
+    assert page.count("<svg") == 6
+    PlainConsole(width=100).print(spectra_text(found))
+
+
+def test_what_cannot_be_right_is_refused(
+    run: Path, sky: Path, tiny_composition: Path, tiny_gamma: Path, tmp_path: Path
+) -> None:
+    cases = (
+        ({"exposure": "three"}, "--exposure"),
+        ({"edges": (17.8, 17.9)}, "hold no proton"),
+        ({"zenith_max_deg": -1.0}, "--zenith-max"),
+        ({"replicas": 2}, "--replicas"),
+        ({"simulation": [tiny_composition / "composition_train"]}, "was trained on"),
+        ({"simulation": [sky]}, "label"),
+        ({"simulation": [tiny_composition / "composition_test"]}, "both --data and --simulation"),
+    )
+    for changes, message in cases:
+        with pytest.raises(InputError, match=message):
+            measure_spectra(_options(run, sky, tmp_path, **changes))
+    with pytest.raises(InputError, match="was trained on"):
+        measure_spectra(_options(run, tiny_composition / "composition_train", tmp_path))
+    with pytest.raises(InputError, match="numbers with commas"):
+        numbers("15,a", "--bins")
+
+
+def test_thrown_primaries_are_those_of_the_set(tiny_composition: Path) -> None:
+    folder = tiny_composition / "composition_test"
+    source, truth = read_json(folder / "source.json"), pl.read_parquet(folder / "truth.parquet")
+    edges = np.linspace(14, 18, 81)
+    thrown = thrown_primaries(source, truth, edges, 90.0).counts
+    accepted, _ = np.histogram(truth["lg_energy"].to_numpy(), edges)
+    assert (thrown.sum(axis=(0, 1)) >= accepted).all()
+    last = int(truth["shower"].max())
+    assert thrown.sum() == pytest.approx(last + 1, rel=1e-3), "every primary up to the last event"
+    assert thrown_primaries(source, truth, edges, 30.0).counts.sum() < thrown.sum()
+    moved = truth.with_columns(pl.col("lg_energy") + 0.01)
+    for wrong_source, wrong_truth, message in (
+        (source, moved, "code has been changed"),
+        (source | {"settings_hash": "0"}, truth, "world"),
+        (source | {"generator": "CORSIKA"}, truth, "does not name"),
+    ):
+        with pytest.raises(InputError, match=message):
+            thrown_primaries(wrong_source, wrong_truth, edges, 30.0)
