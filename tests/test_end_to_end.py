@@ -101,10 +101,10 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 def test_demo_runs_both_tasks_and_continues(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    numbers = ("demo", "--out", out, "--train", "1500", "--test", "500")
+    numbers = ("demo", "--out", out, "--train", "600", "--test", "300")
     shown = run_script("cli.py", *numbers)
     assert shown.stdout.count("report.html") == 2
     first = (out / "runs" / "gamma" / "predictions.npz").read_bytes()
     run_script("cli.py", *numbers)
     assert (out / "runs" / "gamma" / "predictions.npz").read_bytes() == first
-    assert "remove" in run_script("cli.py", "demo", "--out", out, "--train", "1600", "--test", "500", code=2).stderr
+    assert "remove" in run_script("cli.py", "demo", "--out", out, "--train", "700", "--test", "300", code=2).stderr
