@@ -10,7 +10,7 @@ import typer
 
 from commands.app import app, console
 from commands.measured import RunsOption, TimesOption, convert_measured, fetch_measured, simulate_sky
-from commands.options import Device, DeviceOption, Protocol, SeedOption, SetName, TaskName, WorkersOption
+from commands.options import MEASURED, Device, DeviceOption, Protocol, SeedOption, SetName, TaskName, WorkersOption
 from commands.output import Answer, JsonOption, QuietOption
 from showers.execution.progress import bar
 from showers.schema import InputError, task_named
@@ -69,8 +69,8 @@ def simulate(
         console.print(rendered(facts))
         raise typer.Exit(0 if facts["ok"].all() else 1)
     if task is None:
-        raise InputError("say which sets to simulate: --task composition, gamma or measured")
-    if task is SetName.measured:
+        raise InputError("say which sets to simulate: --task composition, gamma, energy or measured")
+    if task == MEASURED:
         simulate_sky(spectrum, out, seed, workers, overwrite)
         return
     if raw:
@@ -165,14 +165,14 @@ def download(
 
     What is scored since April 2026: [bold]python cli.py download --task composition --protocol 2026[/bold]
     """
-    if task is SetName.measured:
+    if task == MEASURED:
         fetch_measured(out, base_url, runs, times)
         return
     if protocol != Protocol.v2:
         from showers.archives.convert import convert as write_sets
         from showers.archives.download_raw import download_raw
 
-        chosen, raw = task_named(task.value), out / "raw"
+        chosen, raw = task_named(str(task)), out / "raw"
         download_raw(chosen, raw, protocol.value, base_url=base_url, bars=bar)
         for folder in write_sets(raw, out, chosen, protocol=protocol.value, bars=bar):
             console.print(f"wrote {folder}", soft_wrap=True)
@@ -188,7 +188,7 @@ def download(
 def convert(
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")],
     raw: Annotated[Path | None, typer.Option(help="Folder with the raw NPZ files of the simulation.")] = None,
-    task: Annotated[TaskName, typer.Option(help="Which sets to make.")] = TaskName.composition,
+    task: Annotated[TaskName, typer.Option(help="Which sets to make.")] = "composition",
     protocol: Annotated[Protocol, typer.Option(help="2026 is what the public repository scores now.")] = Protocol.v2,
     measured: Annotated[Path | None, typer.Option(help="Folder with the measured runs' archives instead.")] = None,
     runs: RunsOption = None,

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from showers.schema import TASKS
 
-class TaskName(StrEnum):
-    """The benchmark's two tasks."""
-
-    composition = "composition"
-    gamma = "gamma"
-
-
-class SetName(StrEnum):
-    """What can be simulated and downloaded: the two tasks' sets, and measured runs."""
-
-    composition = "composition"
-    gamma = "gamma"
-    measured = "measured"
+MEASURED = "measured"
+"""Stands beside the tasks where sets are made or fetched: the experiment's own runs."""
+if TYPE_CHECKING:
+    TaskName: TypeAlias = str
+    SetName: TypeAlias = str
+else:
+    TaskName = StrEnum("TaskName", {name: name for name in TASKS})
+    SetName = StrEnum("SetName", {name: name for name in (*TASKS, MEASURED)})
 
 
 class Protocol(StrEnum):

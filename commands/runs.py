@@ -29,7 +29,7 @@ def stack(
     context: typer.Context,
     run: Annotated[Path | None, typer.Option(help="Run folder; a killed run is continued.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of options; those of the command count more.")] = None,
-    task: Annotated[TaskName, typer.Option(help="Which task to train for.")] = TaskName.composition,
+    task: Annotated[TaskName, typer.Option(help="Which task to train for.")] = "composition",
     data: Annotated[Path, typer.Option(help="Folder with {task}_train and {task}_test.")] = Path("data"),
     preset: Annotated[Preset, typer.Option(help="quick: minutes; good: an hour; best: as long as it takes.")] = (
         Preset.good
@@ -68,7 +68,7 @@ def stack(
         "workers": workers,
         "scheduler": scheduler,
     }
-    of_showers = {"task": task.value, "data": data, "features": features}
+    of_showers = {"task": str(task), "data": data, "features": features}
     of_table = {"table": table, "label": label, "group": group, "test_table": test_table}
     options |= of_showers | of_table
     if config:

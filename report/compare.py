@@ -144,7 +144,7 @@ def places(truth: Truth, task: Task) -> Iterator[tuple[str, str, np.ndarray]]:
         yield "lg E", name, mask
     for name, mask in zenith_bins(truth.zenith_deg):
         yield "zenith", f"{name} deg", mask
-    for k, name in enumerate(task.classes):
+    for k, name in enumerate(() if task.target else task.classes):
         yield "class", name, truth.labels == k
 
 

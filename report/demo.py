@@ -10,7 +10,7 @@ from rich.console import Console
 from report.outcome import show_outcome
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import Bars, silent
-from showers.schema import TASKS, InputError, Task
+from showers.schema import COMPOSITION, GAMMA, InputError, Task
 from showers.simulation import simulate
 from stacking.pipeline import stack
 from stacking.run.config import StackConfig
@@ -45,7 +45,7 @@ def run_demo(
     """
     started = time.monotonic()
     data = out / "data"
-    for task in TASKS.values():
+    for task in (COMPOSITION, GAMMA):
         console.rule(f"{task.name}: {n_train:,} training and {n_test:,} test showers")
         if not _simulated_already(data, task, n_train, n_test, seed):
             simulate(

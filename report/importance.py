@@ -54,7 +54,7 @@ def importances(subject: Subject) -> list[Importance]:
     with learners_of(trusted=False) as load:
         for row in entries:
             learners = [load(learner_folder(run.sealed, row["name"], fold)) for fold in folds[row["name"]]]
-            shuffled = _shuffled(subject, learners[0], row) if row["name"] == best else {}
+            shuffled = _shuffled(subject, learners[0], row) if row["name"] == best and not subject.task.target else {}
             found.append(Importance(row["name"], _gain(learners), shuffled))
     return found
 

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 
 from report import tasks
+from report.target import TargetReport
 from report.task import TaskReport
 from showers.schema import InputError, Task
 
@@ -25,13 +26,15 @@ REPORTS: dict[str, TaskReport] = _found()
 
 
 def report_of(task: Task) -> TaskReport:
-    """Return how a task's results are told.
+    """Return how a task's results are told; a task with a target needs no module for it.
 
     Raises
     ------
     InputError
         For a task of the user's own.
     """
+    if task.name not in REPORTS and task.target:
+        return TargetReport(task, task.target)
     if task.name not in REPORTS:
         raise InputError(f"task {task.name!r} has no report: choose one of {', '.join(REPORTS)}")
     return REPORTS[task.name]

@@ -23,6 +23,8 @@ SIMULATOR = "showers.simulation"
 """What ``source.json`` names as generator of simulated showers."""
 COMBINED = ("average", "stack")
 """Names under ``test/`` that are not base learners."""
+ONE_ANSWER = ("score", "estimate")
+"""Rules of tasks that have no other: tables need not name them."""
 
 
 def is_simulated(source: Mapping[str, Any]) -> bool:
@@ -46,7 +48,7 @@ class System:
     output: np.ndarray
     """What the metric judges: hard labels (N,) or gamma scores (N,)."""
     rule: str
-    """How hard labels came about: ``argmax`` or ``decided``; ``score`` for gamma."""
+    """How it came about: ``argmax`` or ``decided``; one of :data:`ONE_ANSWER` where there is but one."""
 
 
 @dataclass(frozen=True)

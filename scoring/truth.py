@@ -18,13 +18,15 @@ class Truth:
 
     folder: Path
     labels: np.ndarray
-    """(N,) int8."""
+    """(N,) int8 class numbers, or float32 true values of a target."""
     energy: np.ndarray
     """(N,) float32, lg(E/eV)."""
     zenith_deg: np.ndarray
     """(N,) float32."""
     order: np.ndarray | None = None
     """(N,) int64: the row of each event in the published file, where rows were shuffled on conversion."""
+    reference: np.ndarray | None = None
+    """(N,) float32 reconstructed scalar that estimates the target, where there is one."""
 
     def published(self, values: np.ndarray) -> np.ndarray:
         """Return values (N, ...) of our rows in the order of the published file."""
@@ -41,7 +43,9 @@ class Truth:
     def in_published_order(self) -> Truth:
         """Return the same test set, its rows as in the published file."""
         values = (self.published(column) for column in (self.labels, self.energy, self.zenith_deg))
-        return Truth(self.folder, *values)
+        reference = None if self.reference is None else self.published(self.reference)
+        labels, energy, zenith_deg = values
+        return Truth(self.folder, labels, energy, zenith_deg, reference=reference)
 
 
 def read_truth(data: Path, task: Task) -> Truth:
@@ -60,12 +64,13 @@ def read_truth(data: Path, task: Task) -> Truth:
         )
     label_file, scalar_file = folder / str(task.label_file), folder / SCALARS_FILE
     labels = np.asarray(open_npy(label_file))
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise InputError(f"{label_file} has shape {labels.shape} and type {labels.dtype}, expected (N,) int8")
-    check_range(labels, task.n_classes, str(label_file))
-    missing = [name for k, name in enumerate(task.classes) if not (labels == k).any()]
-    if missing:
-        raise InputError(f"{label_file} holds no event of class {', '.join(missing)} among {len(labels)}: all needed")
+    if labels.ndim != 1 or labels.dtype.kind not in ("f" if task.target else "iu"):
+        expected = f"(N,) {task.label_type}"
+        raise InputError(f"{label_file} has shape {labels.shape} and type {labels.dtype}, expected {expected}")
+    if task.target:
+        check_finite(labels, str(label_file))
+    else:
+        check_classes(labels, task, label_file)
     scalars = open_npy(scalar_file)
     widths = (len(SCALAR_NAMES), len(SCALAR_NAMES) + 1)
     if scalars.ndim != 2 or scalars.shape[1] not in widths or scalars.dtype.kind != "f":
@@ -75,11 +80,14 @@ def read_truth(data: Path, task: Task) -> Truth:
     if len(scalars) != len(labels):
         raise InputError(f"{scalar_file} has {len(scalars)} rows, but {label_file.name} beside it has {len(labels)}")
     columns = []
-    for name in ("E", "Ze"):
+    own = [task.target.reference] if task.target and task.target.reference else []
+    for name in ("E", "Ze", *own):
         values = np.asarray(scalars[:, SCALAR_NAMES.index(name)], dtype=np.float32)
         check_finite(values, f"{scalar_file}, column {name}")
         columns.append(values)
-    return Truth(folder, labels.astype(np.int8), columns[0], columns[1], _read_order(folder, len(labels)))
+    labels = labels.astype(task.label_type)
+    reference = columns[2] if own else None
+    return Truth(folder, labels, columns[0], columns[1], _read_order(folder, len(labels)), reference)
 
 
 def _read_order(folder: Path, n_events: int) -> np.ndarray | None:
@@ -90,6 +98,14 @@ def _read_order(folder: Path, n_events: int) -> np.ndarray | None:
     if order.dtype != np.int64 or not np.array_equal(np.sort(order), np.arange(n_events)):
         raise InputError(f"{file} is no permutation of {n_events} rows: convert the raw files again")
     return order
+
+
+def check_classes(labels: np.ndarray, task: Task, file: Path) -> None:
+    """Refuse labels (N,) out of range, and a truth without all classes."""
+    check_range(labels, task.n_classes, str(file))
+    missing = [name for k, name in enumerate(task.classes) if not (labels == k).any()]
+    if missing:
+        raise InputError(f"{file} holds no event of class {', '.join(missing)} among {len(labels)}: all needed")
 
 
 def check_range(labels: np.ndarray, n_classes: int, where: str) -> None:

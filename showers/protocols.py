@@ -61,7 +61,7 @@ _LAYOUTS = {
 
 def layout_of(protocol: str, task: Task) -> Layout:
     """Return how a protocol stores a task's events."""
-    return _LAYOUTS.get((protocol, task.name), PUBLISHED_LAYOUT)
+    return _LAYOUTS.get((protocol, str(task.primaries)), PUBLISHED_LAYOUT)
 
 
 def modes_of(protocol: str, task: Task) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def modes_of(protocol: str, task: Task) -> tuple[str, ...]:
         If there is no such protocol for the task.
     """
     try:
-        return MODES[protocol, task.name]
+        return MODES[protocol, str(task.primaries)]
     except KeyError:
         known = ", ".join(f"{p} {t}" for p, t in MODES)
         raise InputError(f"no protocol {protocol!r} for task {task.name!r}: there are {known}") from None

@@ -51,8 +51,30 @@ AGE = Scalar("Age", "1", "reconstructed shower age (only where the protocol has 
 
 
 @dataclass(frozen=True)
+class TargetQuantity:
+    """A quantity to be estimated for every shower.
+
+    Learners see it as classes: bins of the target, or of what a reconstructed scalar leaves of it, with equal numbers
+    of training events. The estimate is the mean of the posterior over the bins, its error the posterior's width.
+    """
+
+    name: str
+    """Array of the estimates in ``predictions.npz``, beside ``<name>_error``; column of ``truth.parquet``."""
+    unit: str
+    meaning: str
+    limits: tuple[float, float]
+    """Where true values can lie; others are in other units, or damaged."""
+    close: float
+    """A difference below which an estimate counts as right where two systems are compared event by event."""
+    reference: str | None = None
+    """Reconstructed scalar that estimates the same quantity, from which the bins are counted."""
+    raw: str | None = None
+    """Column of the raw archives' true quantities."""
+
+
+@dataclass(frozen=True)
 class Task:
-    """A classification problem: its name, its classes in label order, and where its labels are.
+    """What is asked of a shower: classes in label order or the bins of a target, and where the truth is.
 
     Parameters
     ----------
@@ -62,11 +84,17 @@ class Task:
         Class names; label ``k`` of the label file means ``classes[k]``.
     label_file
         Name of the label file inside a dataset folder; ``None`` for tables that carry a label column.
+    primaries
+        Whose showers are simulated and converted for it: ``composition`` or ``gamma``; ``None``: nobody's.
+    target
+        What is estimated; ``None`` where the classes themselves are asked for. Labels are then float32 true values.
     """
 
     name: str
     classes: tuple[str, ...]
     label_file: str | None = None
+    primaries: str | None = None
+    target: TargetQuantity | None = None
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
@@ -79,10 +107,29 @@ class Task:
         """Number of classes."""
         return len(self.classes)
 
+    @property
+    def label_type(self) -> str:
+        """NumPy type of the label file: int8 class numbers, or float32 true values of a target."""
+        return "int8" if self.target is None else "float32"
 
-COMPOSITION = Task("composition", ("proton", "helium", "carbon", "silicon", "iron"), "labels_composition.npy")
-GAMMA = Task("gamma", ("gamma", "hadron"), "labels_gamma.npy")
-TASKS: dict[str, Task] = {task.name: task for task in (COMPOSITION, GAMMA)}
+
+def bins(n: int) -> tuple[str, ...]:
+    """Return the class names of a target's ``n`` bins."""
+    return tuple(f"bin_{k:02d}" for k in range(n))
+
+
+COMPOSITION = Task(
+    "composition", ("proton", "helium", "carbon", "silicon", "iron"), "labels_composition.npy", "composition"
+)
+GAMMA = Task("gamma", ("gamma", "hadron"), "labels_gamma.npy", "gamma")
+ENERGY = Task(
+    "energy",
+    bins(12),
+    "labels_energy.npy",
+    "composition",
+    TargetQuantity("lg_energy", "lg(E/eV)", "primary energy", (13.0, 19.0), close=0.1, reference="E", raw="E"),
+)
+TASKS: dict[str, Task] = {task.name: task for task in (COMPOSITION, GAMMA, ENERGY)}
 
 
 def task_named(name: str) -> Task:

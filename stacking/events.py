@@ -22,6 +22,7 @@ from models.base import Batch
 from models.registry import LearnerSpec
 from showers.datasets.dataset import Dataset
 from showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, InputError, Task
+from stacking.targets import binned, class_numbers
 
 TRUTH_COLUMNS = ("label", "group")
 """Columns of the file beside a training table: apart from it, so that a table may have columns of any name."""
@@ -63,6 +64,10 @@ class Events(ABC):
     @abstractmethod
     def labels(self) -> np.ndarray:
         """Return (N,) int64 class numbers of *training* events."""
+
+    def offsets(self) -> np.ndarray | None:
+        """Return (N,) float64 true values minus their reference, of *training* events of a target."""
+        return None
 
     def energy(self) -> np.ndarray | None:
         """Return (N,) lg(E/eV) for stratified folds, where there is such a thing."""
@@ -155,7 +160,11 @@ class ShowerEvents(Events):
 
     def labels(self) -> np.ndarray:
         """Return the training labels; events to be predicted have none."""
-        return np.asarray(self._with_labels().labels, dtype=np.int64)
+        return class_numbers(self._with_labels())
+
+    def offsets(self) -> np.ndarray | None:
+        """Return the true values of a target minus its reference."""
+        return binned(self._with_labels()).offsets if self.task.target else None
 
     def _with_labels(self) -> Dataset:
         if not self.labelled:

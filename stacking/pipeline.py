@@ -15,6 +15,7 @@ from showers.schema import InputError, task_named
 from stacking.events import ShowerEvents
 from stacking.run.config import StackConfig
 from stacking.run.engine import Job, StackResult, run
+from stacking.targets import class_numbers
 from stacking.tasks.resources import Cost, measured
 
 __all__ = ["StackResult", "stack"]
@@ -39,8 +40,7 @@ def stack(config: StackConfig, *, bars: Bars = silent, tell: Callable[[str], Non
     test_set = Dataset.open(config.test_folder, labels=False)
     if not len(test_set):
         raise InputError(f"{config.test_folder} holds no events")
-    assert opened.labels is not None
-    counts = np.bincount(opened.labels, minlength=task.n_classes)
+    counts = np.bincount(class_numbers(opened), minlength=task.n_classes)
     for name, count in zip(task.classes, counts, strict=True):
         if count < config.n_folds:
             raise InputError(

@@ -14,6 +14,7 @@ import polars as pl
 from showers.execution.progress import Progress
 from showers.schema import Task
 from stacking.combine.judges import Judge
+from stacking.targets import Binned
 
 
 class SavedRule(Protocol):
@@ -37,6 +38,10 @@ class HeldOut:
     """(n,) for cross-fitting."""
     energy: np.ndarray | None
     """(n,) reconstructed lg(E/eV), where there is such a thing."""
+    offsets: np.ndarray | None = None
+    """(n,) true value minus reference, where the task has a target."""
+    training: Binned | None = None
+    """The same of all training events of the kind that predictions are judged on."""
 
 
 class Procedure(ABC):

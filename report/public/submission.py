@@ -15,7 +15,7 @@ import numpy as np
 from report.public.origin import origin_of
 from report.public.rules import raw_labels_only
 from report.registry import report_of
-from report.run import Run, is_simulated, read_source
+from report.run import ONE_ANSWER, Run, is_simulated, read_source
 from report.sections.run import duration, totals
 from report.text import metric_text
 from scoring import metric_for, scoring_of
@@ -67,6 +67,9 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     if not NAME.fullmatch(name):
         raise InputError(f"--name {name!r}: use letters, digits, dot, dash and underscore, beginning with a letter")
     opened = [Run.open(run) for run in runs]
+    foreign = [run.task.name for run in opened if run.task.target]
+    if foreign:
+        raise InputError(f"the public benchmark knows no task {foreign[0]!r}: submit runs of composition and gamma")
     tasks = [run.task.name for run in opened]
     if not opened or len(set(tasks)) != len(tasks):
         raise InputError(f"a submission holds one run of each task, got {', '.join(tasks) or 'none'}")
@@ -263,7 +266,7 @@ def _learner_rows(run: Run, truth: Truth) -> list[str]:
         beside = report_of(run.task).beside(truth.labels, system.log_proba, system.output)
         lines = lines or [f"| system | {beside.head} | {metric.name} |", "|---|---|---|"]
         text = metric_text(metric.of(truth, system.output), metric.interval(truth.labels, system.output), metric)
-        label = system.name if system.rule == "score" else f"{system.name}, {system.rule}"
+        label = system.name if system.rule in ONE_ANSWER else f"{system.name}, {system.rule}"
         lines.append(f"| {_markdown(label)} | {beside.bracketed} | {text} |")
     return lines
 

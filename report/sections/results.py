@@ -6,7 +6,7 @@ from report.page import Section, bullets, numbers, paragraph, picture, side_by_s
 from report.pictures.learners import learners_picture
 from report.pictures.style import as_svg
 from report.registry import report_of
-from report.run import COMBINED
+from report.run import COMBINED, ONE_ANSWER
 from report.subject import Subject
 from report.summary import mean_loss
 from report.text import metric_text, plus_minus
@@ -81,7 +81,7 @@ def limits(subject: Subject) -> list[str]:
         "from the models is not in the intervals."
     )
     lines.append("One seed was trained; how much another seed would change is not shown.")
-    thin = [name for name, row in subject.metrics["energy_binned"].items() if row.get("too_few_events")]
+    thin = [name for name, row in subject.metrics.get("energy_binned", {}).items() if row.get("too_few_events")]
     if thin:
         lines.append(f"Energy bins {', '.join(thin)} hold too few events of some class for a number.")
     unclear = [
@@ -118,7 +118,7 @@ def learners(subject: Subject) -> Section:
             ours.append(len(rows))
         name = (
             system.name
-            if system.rule == "score"
+            if system.rule in ONE_ANSWER
             else f"{system.name}, {'raw' if system.rule == 'argmax' else system.rule}"
         )
         value = metric_text(point.value, point.interval, subject.metric)

@@ -25,13 +25,13 @@ import polars as pl
 from showers import cuts
 from showers.archives.raw import RAW_COLUMNS, TRUE_COLUMNS, Archives, common_source
 from showers.archives.splits import SPLITS, Split
-from showers.datasets.event_files import check_cells
+from showers.datasets.event_files import check_cells, check_true
 from showers.datasets.integrity import already_made
 from showers.datasets.writer import CONVERSION, write_dataset
 from showers.execution.progress import Bars, Progress, silent
 from showers.execution.source_hash import source_hash
 from showers.protocols import CUTS_FOR_ALL, LABELS_FROM_TYPE, Layout, layout_of, modes_of
-from showers.schema import GAMMA, InputError, Task
+from showers.schema import GAMMA, InputError, TargetQuantity, Task
 
 SCALAR_COLUMNS = (1, 5, 6, 7, 8)
 """E, Ze, Az, Ne, Nmu among the raw columns."""
@@ -58,7 +58,7 @@ class RawEvents:
     features: np.ndarray
     """(N, 10) as in :data:`showers.archives.raw.RAW_COLUMNS`."""
     labels: np.ndarray
-    """(N,) int8."""
+    """(N,) int8 class numbers, or float32 true values of a target."""
     groups: np.ndarray
     """(N,) int64: the first row with the same true shower."""
 
@@ -84,7 +84,7 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
     out
         Gets ``{task}_train`` and ``{task}_test``.
     task
-        Composition or gamma.
+        One of :data:`showers.schema.TASKS`.
     protocol
         ``v2`` (labels from the true particle, float16, no age), ``matched`` (QGSJet only, labels from the first raw
         column, float32 scalars, age) or ``2026`` (split otherwise, float32; composition: as matched, the age among the
@@ -125,7 +125,7 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
             "protocol": protocol,
             "modes": list(modes),
             "split": split.name,
-            "evaluation_cuts": CUTS_FOR_ALL.get((protocol, task.name), cuts.TEST.name),
+            "evaluation_cuts": CUTS_FOR_ALL.get((protocol, str(task.primaries)), cuts.TEST.name),
             "age": layout.age != "none",
             "showers_in_both_splits": straddling,
         }
@@ -148,12 +148,17 @@ def conversion_code_version() -> str:
 
 
 def _labels(task: Task, protocol: str, archives: Archives, features: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return (N,) int8 class numbers of one mode: from the first raw column or the true particle."""
+    """Return the labels (N,) of one mode.
+
+    int8 class numbers from the first raw column or the true particle; float32 true values where the task has a target.
+    """
+    if task.target:
+        return _true_values(task.target, archives, truth)
     kind, column, values = "true_features", "id", truth[:, TRUE_COLUMNS.index("id")]
     numbers: tuple[int, ...] = COMPOSITION_IDS
     if (protocol, task.name) in LABELS_FROM_TYPE:
         kind, column, values, numbers = "features", "type", features[:, 0], tuple(range(1, task.n_classes + 1))
-    if task == GAMMA:
+    if task.primaries == GAMMA.name:
         numbers = (GAMMA_ID, *COMPOSITION_IDS)
     known = np.asarray(numbers, dtype=values.dtype)
     found = values[:, None] == known
@@ -164,6 +169,14 @@ def _labels(task: Task, protocol: str, archives: Archives, features: np.ndarray,
             f"expected one of {', '.join(map(str, numbers))} ({unknown.size} bad rows)"
         )
     return np.minimum(found.argmax(axis=1), task.n_classes - 1).astype(np.int8)
+
+
+def _true_values(target: TargetQuantity, archives: Archives, truth: np.ndarray) -> np.ndarray:
+    if target.raw is None:
+        raise InputError(f"{archives.path('true_features')} has no column for {target.meaning}")
+    values = truth[:, TRUE_COLUMNS.index(target.raw)].astype(np.float32)
+    check_true(values, target, archives.path("true_features"))
+    return values
 
 
 def _check_scalars(events: RawEvents, rows: np.ndarray) -> None:

@@ -81,6 +81,8 @@ def download(
         If the address is none, the server does not have a file or cannot be reached, or what it sent is not a valid
         dataset.
     """
+    if task.target:
+        raise InputError(f"the public sets hold no true values for task {task.name!r}: simulate, or convert archives")
     check_address(base_url)
     folders = []
     for split in splits:

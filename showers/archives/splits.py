@@ -59,7 +59,7 @@ def split_2026(task: Task, features: np.ndarray, groups: np.ndarray, *, together
     Gamma's split is published in words (80 to 20, seed 2026); its rounding is taken from composition's.
     """
     frame = _frame(features)
-    if task == COMPOSITION:
+    if task.primaries == COMPOSITION.name:
         rows, share, seed = np.flatnonzero(cuts.MATCHED.mask(frame)), 0.7, 42
     else:
         rows, share, seed = np.arange(len(features)), 0.8, 2026

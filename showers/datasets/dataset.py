@@ -65,7 +65,7 @@ class Dataset:
     """(N, 5) float16 or float32: E, Ze, Az, Ne, Nmu as in :data:`showers.schema.SCALARS`."""
     task: Task | None = None
     labels: np.ndarray | None = None
-    """(N,) int8 class numbers, or None where they were not asked for."""
+    """(N,) int8 class numbers (float32 true values of a target), or None where they were not asked for."""
     age: np.ndarray | None = None
     """(N,) float32: a sixth column of the scalars, or ``age.npy`` where ``source.json`` says that it counts."""
     groups: np.ndarray | None = None

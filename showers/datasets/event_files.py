@@ -9,7 +9,17 @@ from typing import Any, Self
 import numpy as np
 
 from showers.execution.suggestions import did_you_mean
-from showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, SCALARS_FILE, SOURCE_FILE, TASKS, InputError, Task
+from showers.schema import (
+    AGE,
+    MATRICES_FILE,
+    SCALAR_NAMES,
+    SCALARS_FILE,
+    SOURCE_FILE,
+    TASKS,
+    InputError,
+    TargetQuantity,
+    Task,
+)
 from showers.storage.checksums import CHECKSUMS_FILE, Seal
 from showers.storage.files import open_npy, read_json
 
@@ -121,10 +131,18 @@ class EventFiles:
         return self.array(name, (), (dtype,), n_events) if self.has(name) else None
 
     def labels(self, task: Task, n_events: int) -> np.ndarray:
-        """Map the labels of a task and check their range."""
+        """Map the labels of a task, class numbers or true values, and check their range."""
         if task.label_file is None:
             raise InputError(f"task {task.name!r} has no label file")
-        labels = self.array(task.label_file, (), (np.int8,), n_events)
+        if task.target and not self.has(task.label_file):
+            raise InputError(
+                f"{self.folder} has no {task.label_file}: the public sets hold no true values; simulate a set, or "
+                "convert one from raw archives"
+            )
+        labels = self.array(task.label_file, (), (task.label_type,), n_events)
+        if task.target:
+            check_true(labels, task.target, self.folder / task.label_file)
+            return labels
         bad = np.flatnonzero((labels < 0) | (labels >= task.n_classes))
         if bad.size:
             raise InputError(
@@ -150,6 +168,17 @@ def open_array(path: Path, shape: tuple[int, ...], dtypes: tuple[Any, ...]) -> n
         wanted = ", ".join(["N", *map(str, shape)]) + ("," if not shape else "")
         raise InputError(f"{path} has shape {array.shape}, expected ({wanted})")
     return array
+
+
+def check_true(values: np.ndarray, target: TargetQuantity, path: Path) -> None:
+    """Refuse true values (N,) that are not finite or outside the target's limits; names the first row."""
+    low, high = target.limits
+    bad = np.flatnonzero(~((values >= low) & (values <= high)))
+    if bad.size:
+        raise InputError(
+            f"{path}: row {bad[0]} holds {values[bad[0]]:g}, expected {target.unit} from {low:g} to {high:g} "
+            f"({bad.size} bad rows)"
+        )
 
 
 def check_finite(path: Path, array: np.ndarray, columns: tuple[str, ...]) -> None:

@@ -125,7 +125,7 @@ def write_dataset(
         "features": ((len(layout.scalars),), layout.scalar_type),
     }
     label_stem = Path(task.label_file).stem if task and task.label_file else None
-    columns |= {label_stem: ((), np.int8)} if label_stem else {}
+    columns |= {label_stem: ((), task.label_type)} if task and label_stem else {}
     columns |= {stem: ((), dtype) for stem, dtype in (extras or {}).items()}
     with told_when_full(path), atomic_folder(path, overwrite=overwrite) as folder:
         with ExitStack() as opened:

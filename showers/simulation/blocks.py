@@ -82,7 +82,7 @@ class SimulatedEvents:
 
     @property
     def labels(self) -> np.ndarray:
-        """(n,) int8 class numbers."""
+        """(n,) int8 class numbers of the primaries."""
         return self.showers.primaries.label[self.rows]
 
     @cached_property

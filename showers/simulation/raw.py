@@ -75,7 +75,7 @@ def simulate_raw(
     settings = load_settings(world)
     out = Path(out)
     wanted = []
-    for mode, model in zip(MODES["v2", task.name], MODELS, strict=False):
+    for mode, model in zip(MODES["v2", str(task.primaries)], MODELS, strict=False):
         job = BlockJob(task, "train", seed, model, "none", settings, reuse)
         check(job, n, workers)
         known = source_of(job, str(world), "raw")
@@ -166,7 +166,7 @@ def reconstructed_columns(events: SimulatedEvents, task: Task) -> np.ndarray:
     """Return (n, 10): type (1..5 = p..Fe, 0 photon), E, Xc, Yc, core distance, Ze, Az, Ne, Nmu, Age."""
     e = events.event
     mass = events.showers.primaries.mass[events.rows]
-    kind = events.labels + 1.0 if task == COMPOSITION else np.where(mass == PHOTON, 0.0, 1.0)
+    kind = events.labels + 1.0 if task.primaries == COMPOSITION.name else np.where(mass == PHOTON, 0.0, 1.0)
     distance = np.hypot(e.core_x_m, e.core_y_m)
     return np.column_stack(
         [kind, e.lg_energy, e.core_x_m, e.core_y_m, distance, e.zenith_deg, e.azimuth_deg, e.lg_ne, e.lg_nmu, e.age]
@@ -179,7 +179,7 @@ def true_columns(events: SimulatedEvents, task: Task) -> np.ndarray:
     A proton that stands for the gamma sets' contamination carries the photon's id, as it carries its label.
     """
     s, p, rows = events.showers, events.showers.primaries, events.rows
-    mass = p.mass[rows] if task == COMPOSITION else np.where(events.labels == 0, PHOTON, p.mass[rows])
+    mass = p.mass[rows] if task.primaries == COMPOSITION.name else np.where(events.labels == 0, PHOTON, p.mass[rows])
     ids = np.array([PARTICLE_IDS[int(a)] for a in mass])
     unknown = np.full(len(rows), np.nan)
     known = (values[rows] for values in (p.core_x_m, p.core_y_m, p.zenith_deg, p.azimuth_deg, s.lg_ne))

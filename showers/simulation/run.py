@@ -58,7 +58,7 @@ def simulate(
     Parameters
     ----------
     task
-        Composition or gamma.
+        One of :data:`showers.schema.TASKS`.
     out
         Folder that will hold ``{task}_train`` and ``{task}_test``.
     n_train, n_test
@@ -102,7 +102,7 @@ def simulate(
         raise InputError(f"unknown train cuts {train_cuts!r}: choose one of {', '.join(TRAIN_CUTS)}")
     if task.name in TASKS:
         modes_of(protocol, task)
-    cuts_for_all = CUTS_FOR_ALL.get((protocol, task.name))
+    cuts_for_all = CUTS_FOR_ALL.get((protocol, str(task.primaries)))
     cuts = (cuts_for_all, cuts_for_all) if cuts_for_all else (train_cuts, "test")
     sets = []
     for split, n, selection in zip(SPLITS, (n_train, n_test), cuts, strict=True):
@@ -142,13 +142,14 @@ def _write(
         start = 0
         for events in accepted(job, n, workers):
             found = {"groups": events.group, "age": events.event.age}
+            truth, target = events.truth, job.task.target
             # Rounding to float16 is the format's; the detector's caps keep every cell below its limit.
             writer.put(
                 start,
                 events.grids.astype(layout.grid_type),
                 layout.columns(events.scalars, events.event.age),
-                events.labels,
-                truth=events.truth,
+                events.labels if target is None else truth[target.name].to_numpy(),
+                truth=truth,
                 **{name: found[name] for name in kinds},
             )
             start += len(events)
@@ -230,7 +231,7 @@ def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
         "world": world,
         "settings_hash": job.settings.digest(),
         "cuts": job.cuts,
-        "evaluation_cuts": CUTS_FOR_ALL.get((protocol, job.task.name), "test"),
+        "evaluation_cuts": CUTS_FOR_ALL.get((protocol, str(job.task.primaries)), "test"),
         "protocol": protocol,
         "age": protocol != "raw" and layout_of(protocol, job.task).age != "none",
         "reuse": job.reuse,

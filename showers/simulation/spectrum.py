@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from showers.schema import COMPOSITION, GAMMA, InputError, Task
+from showers.schema import COMPOSITION, InputError, Task
 from showers.simulation.settings import Spectrum
 
 MODELS = ("qgs", "epos", "sibyll")
@@ -42,19 +42,19 @@ class Primaries:
 def throw_primaries(task: Task, n: int, model: str, spectrum: Spectrum, rng: np.random.Generator) -> Primaries:
     """Throw ``n`` primaries of a task.
 
-    Composition: the five classes with equal probability. Gamma: protons and photons in the ratio of the
+    Composition (and energy): the five nuclei with equal probability. Gamma: protons and photons in the ratio of the
     settings; a small share of the protons carries the gamma label (see ``Spectrum.contamination``).
 
     Raises
     ------
     InputError
-        If the model is unknown or the task is not one of the benchmark's.
+        If the model is unknown or the task does not say which primaries are thrown for it.
     """
     shares = model_shares(task, model)
     models = np.searchsorted(np.cumsum(shares), rng.random(n), side="right").astype(np.int8)
     kind, low, hard, mislabelled = rng.random((4, n))
     u_energy, u_zenith, u_azimuth = rng.random((3, n))
-    if task == COMPOSITION:
+    if task.primaries == COMPOSITION.name:
         label = np.minimum((kind * len(MASSES)).astype(np.int8), len(MASSES) - 1)
         mass = np.asarray(MASSES)[label]
         top = np.where(low < spectrum.low_share, spectrum.low_lg_energy_max, spectrum.lg_energy_max)
@@ -103,12 +103,12 @@ def model_shares(task: Task, model: str) -> np.ndarray:
     Raises
     ------
     InputError
-        If the model is unknown or the task is not one of the benchmark's.
+        If the model is unknown or the task does not say which primaries are thrown for it.
     """
-    if task not in (COMPOSITION, GAMMA):
-        raise InputError(f"task {task.name!r} cannot be simulated: only composition and gamma can")
+    if task.primaries not in MIX_SHARES:
+        raise InputError(f"task {task.name!r} cannot be simulated: nothing says which primaries to throw for it")
     if model == "mix":
-        shares = np.asarray(MIX_SHARES[task.name])
+        shares = np.asarray(MIX_SHARES[task.primaries])
         return shares / shares.sum()
     if model not in MODELS:
         raise InputError(f"unknown hadronic model {model!r}: choose one of {', '.join(MODELS)}, mix")

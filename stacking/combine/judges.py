@@ -74,6 +74,15 @@ class CompositionJudge(LogLossJudge):
         return expected_fraction_error(confusion_matrix(labels, predicted, n_classes))
 
 
+class OrderedJudge(LogLossJudge):
+    """Bins of a quantity: log-loss decides; greedy selection minimises the ranked probability score."""
+
+    def metric(self, log_proba: np.ndarray, labels: np.ndarray) -> float:
+        """Return the mean of (P(below) - below)^2 over borders (E. S. Epstein, J. Appl. Meteor. 8 (1969) 985)."""
+        below = np.cumsum(np.exp(log_proba), axis=1)[:, :-1]
+        return float(np.mean((below - (labels[:, None] <= np.arange(below.shape[1]))) ** 2))
+
+
 class GammaJudge(Judge):
     """Mean ln of the hadron survival at gamma efficiencies 65..85 %."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ class Job:
             **self.config.identity(),
             "task": self.task.name,
             "classes": list(self.task.classes),
+            **({"target": asdict(self.task.target)} if self.task.target else {}),
             "device": self.device,
             "train_fingerprint": self.train.fingerprint(),
             "test_fingerprint": self.test.fingerprint() if self.test is not None else None,

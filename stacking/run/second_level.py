@@ -24,6 +24,7 @@ from stacking.run.first_level import Level
 from stacking.run.folder import PREDICTIONS_FILE, write_out_of_fold, write_predictions, write_test_posteriors
 from stacking.run.job import Folds, Job
 from stacking.run.judged import Judged, judged
+from stacking.targets import Binned
 from stacking.tasks.finished import test_log_proba
 from stacking.tasks.resources import Cost, measured
 
@@ -58,7 +59,7 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
         by_learner = {name: systems[name] for name in level.names}
         gate = decide_gate(systems["stack"], by_learner, sample.labels, judge, sample.groups, sample.single)
         shipped = "stack" if gate.shipped else gate.best_learner
-        decision, rules = procedure.decide(_held_out(job, sample, systems, shipped), job.config.run, progress)
+        decision, rules = procedure.decide(_held_out(job, folds, sample, systems, shipped), job.config.run, progress)
     costs.append(cost)
     n_fits = job.config.n_folds * job.config.repeats
     chain = Chain(job.task, calibrators, stacked.meta, rules, shipped, config_hash, n_fits)
@@ -97,10 +98,16 @@ def _fits_judged(sample: Judged, n_fits: int, folds: Folds) -> int:
     return n_fits if sample.single is not None else len(folds.partitions)
 
 
-def _held_out(job: Job, sample: Judged, systems: Mapping[str, np.ndarray], shipped: str) -> HeldOut:
-    energy = job.train.energy()
+def _held_out(job: Job, folds: Folds, sample: Judged, systems: Mapping[str, np.ndarray], shipped: str) -> HeldOut:
+    energy, offsets = job.train.energy(), job.train.offsets()
     return HeldOut(
-        systems, shipped, sample.labels, sample.folds, energy=None if energy is None else energy[sample.rows]
+        systems,
+        shipped,
+        sample.labels,
+        sample.folds,
+        energy=None if energy is None else energy[sample.rows],
+        offsets=None if offsets is None else offsets[sample.rows],
+        training=None if offsets is None else Binned(offsets[folds.judged], folds.labels[folds.judged]),
     )
 
 

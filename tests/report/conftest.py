@@ -43,7 +43,7 @@ def make_dataset(folder: Path, task: Task, labels: np.ndarray, rng: np.random.Ge
         "seed": 1,
     }
     with write_dataset(folder, n, task, source=source) as writer:
-        writer.put(0, grids.astype(np.float16), scalars.astype(np.float16), labels.astype(np.int8))
+        writer.put(0, grids.astype(np.float16), scalars.astype(np.float16), labels.astype(task.label_type))
     return folder
 
 

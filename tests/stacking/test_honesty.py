@@ -85,7 +85,7 @@ def test_events_to_be_predicted_refuse_to_give_labels(tiny_composition: Path) ->
 
 
 def test_no_source_of_stacking_or_models_names_a_label_file_or_the_scorer() -> None:
-    forbidden = re.compile(r"label_file|labels_(composition|gamma)|scoring\.score|truth\.parquet|TRUTH_FILE")
+    forbidden = re.compile(r"label_file|labels_(composition|gamma|energy)|scoring\.score|truth\.parquet|TRUTH_FILE")
     sources = [file for room in (stacking, models) for file in Path(room.__file__).parent.rglob("*.py")]
     assert len(sources) > 20
     assert [file.name for file in sources if forbidden.search(file.read_text())] == []

@@ -14,7 +14,7 @@ import torch
 from showers.archives.convert import COMPOSITION_IDS, convert
 from showers.archives.raw import stream_npz
 from showers.datasets.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA, InputError
+from showers.schema import COMPOSITION, ENERGY, GAMMA, InputError
 
 
 def raw_mode(folder: Path, mode: str, n: int, seed: int, *, gamma: bool = False) -> dict[str, np.ndarray]:
@@ -282,3 +282,17 @@ def test_nothing_is_left_behind_when_a_cell_is_bad(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"epos_spectra_matrices\.npz: event 7, cell \(1, 2\), channel 0"):
         convert(tmp_path, tmp_path / "out", COMPOSITION)
     assert not any((tmp_path / "out").iterdir())
+
+
+def test_true_energies_become_labels(tmp_path: Path) -> None:
+    raws = [raw_mode(tmp_path, mode, 300, k) for k, mode in enumerate(("qgs_spectra", "epos_spectra"))]
+    with pytest.raises(InputError, match=r"qgs_spectra_true_features.npz: row 0 holds .*, expected lg\(E/eV\)"):
+        convert(tmp_path, tmp_path / "out", ENERGY)
+    for mode, raw in zip(("qgs_spectra", "epos_spectra"), raws, strict=True):
+        raw["truth"][:, 0] += 14
+        np.savez(tmp_path / f"{mode}_true_features.npz", true_features=raw["truth"])
+    truth = np.concatenate([raw["truth"] for raw in raws])
+    order = np.arange(600)
+    np.random.default_rng(2026).shuffle(order)
+    made = Dataset.open(convert(tmp_path, tmp_path / "out", ENERGY)[0], ENERGY)
+    np.testing.assert_array_equal(np.asarray(made.labels), truth[np.sort(order[120:]), 0])
