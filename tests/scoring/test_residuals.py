@@ -18,7 +18,8 @@ from showers.schema import ENERGY, SCALARS_FILE, InputError
 def truth_of(n: int, rng: np.random.Generator) -> Truth:
     energy = rng.uniform(14.5, 16.5, n).astype(np.float32)
     reconstructed = (energy + rng.normal(0.1, 0.2, n)).astype(np.float32)
-    return Truth(Path("nowhere"), energy, reconstructed, rng.uniform(0, 30, n).astype(np.float32), reconstructed)
+    zenith_deg = rng.uniform(0, 30, n).astype(np.float32)
+    return Truth(Path("nowhere"), energy, reconstructed, zenith_deg, reference=reconstructed)
 
 
 def test_a_gaussian_has_its_width() -> None:
