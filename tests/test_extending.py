@@ -16,13 +16,23 @@ from features.device import namespace
 from models import catalogue, registry
 from models.base import Batch
 from models.posterior import log_softmax
+from report.html import write_report
+from scoring import registry as scoring_registry
+from scoring import tasks as scoring_tasks
+from scoring.score import score_file
+from showers import schema
 from showers.array import DetectorArray
 from showers.kascade import KASCADE
+from showers.simulation import blocks, simulate
+from stacking import bundle, procedure_registry, procedures
 from stacking.combine import meta_registry, metas, nested
 from stacking.combine.judges import LogLossJudge
 from stacking.combine.meta import StackInputs
 from stacking.combine.meta_registry import META_LEARNERS
-from stacking.run import config
+from stacking.pipeline import stack
+from stacking.predict import saving
+from stacking.run import config, sealing
+from stacking.run import config as run_config
 
 TEXT = (Path(__file__).parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
@@ -90,7 +100,34 @@ def test_a_meta_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         sys.modules.pop(f"stacking.combine.metas.{name}", None)
 
 
+def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "TASKS", dict(schema.TASKS))
+    entry = compile(BLOCKS[3], "schema", "exec")
+    monkeypatch.setattr(schema, "DEPTH", None, raising=False)
+    exec(entry, vars(schema))
+    depth = schema.TASKS["depth"]
+    for module in (blocks, run_config, sealing, saving, bundle):
+        monkeypatch.setattr(module, "TASKS", schema.TASKS)
+    for number, package in ((4, scoring_tasks), (5, procedures)):
+        folder = tmp_path / package.__name__
+        folder.mkdir()
+        file_of(folder, number, package.__name__)
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    monkeypatch.setattr(scoring_registry, "SCORINGS", scoring_registry._found())
+    monkeypatch.setattr(procedure_registry, "PROCEDURES", procedure_registry._found())
+    simulate(depth, tmp_path, n_train=1200, n_test=400, seed=3, train_cuts="test", workers=1)
+    options = {"learners": ("quadratic_logit", "extra_trees"), "folds": 2, "workers": 1, "device": "cpu"}
+    stack(run_config.StackConfig(task="depth", data=tmp_path, run=tmp_path / "run", preset="quick", **options))
+    metrics = score_file(tmp_path / "run" / "predictions.npz", tmp_path, depth)
+    constant = float(np.std(np.load(tmp_path / "depth_test" / "labels_depth.npy")))
+    assert metrics["resolution"] < 0.95 * constant
+    assert abs(metrics["bias"]) < 0.2 * constant
+    assert "g/cm2" in write_report(tmp_path / "run", tmp_path).read_text()
+    for name in ("scoring.tasks.depth", "stacking.procedures.depth"):
+        sys.modules.pop(name)
+
+
 def test_an_array() -> None:
     made: dict[str, DetectorArray] = {}
-    exec(BLOCKS[3], made)
+    exec(BLOCKS[6], made)
     assert made["ARRAY"].n_stations == made["ARRAY"].n_muon_detectors == 144
