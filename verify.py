@@ -78,7 +78,7 @@ def _score(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(metrics, indent=2, allow_nan=False))
         return
-    from report.metrics import summarise
+    from report.terminal.metrics import summarise
     from showers.execution.terminal import PlainConsole
 
     console = PlainConsole()

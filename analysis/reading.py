@@ -80,7 +80,7 @@ def truth_of(dataset: Dataset, columns: tuple[str, ...]) -> pl.DataFrame | None:
     if not dataset.files.has(TRUTH_FILE):
         return None
     file = dataset.files.path(TRUTH_FILE)
-    there = pl.read_parquet_schema(file)
+    there = pl.scan_parquet(file, glob=False).collect_schema()
     missing = [name for name in columns if name not in there]
     if missing:
         raise InputError(f"{file} lacks column {', '.join(missing)}")

@@ -76,7 +76,7 @@ def drawn(world: str, task: str, n: int, *, seed: int, split: str, data: Path) -
         batch = Batch(
             index=np.arange(n), table=np.asfortranarray(found["table"]), columns=COLUMNS, labels=found["labels"]
         )
-    return batch, pl.read_parquet(file.with_suffix(".parquet"))
+    return batch, pl.read_parquet(file.with_suffix(".parquet"), glob=False)
 
 
 def _simulated(

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from report.run import Run
+from report.reading.run import Run
 from scoring import metric_for
 from scoring.paired import paired_log_loss
 from showers.schema import GAMMA, InputError, Task

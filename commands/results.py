@@ -26,7 +26,7 @@ def report(
 
     Example: [bold]python cli.py report runs/composition --data data[/bold]
     """
-    from report.html import write_report
+    from report.page.html import write_report
 
     console.print(f"wrote {write_report(run, data, bars=bar)}", soft_wrap=True)
 
@@ -48,8 +48,8 @@ def verify(
 
     Example: [bold]python cli.py verify runs/composition/predictions.npz --data data[/bold]
     """
-    from report.metrics import summarise
     from report.public.rules import score_by_protocol
+    from report.terminal.metrics import summarise
     from scoring.read import task_of
     from scoring.score import metrics_path
 
@@ -79,8 +79,8 @@ def compare(
 
     Example: [bold]python cli.py compare runs/a runs/b --data data[/bold]
     """
-    from report.compare import compare as compared
-    from report.compare import differences
+    from report.terminal.compare import compare as compared
+    from report.terminal.compare import differences
 
     Answer(as_json=as_json).show(lambda: compared(runs, data), lambda: differences(runs, data), paragraphs=True)
 
@@ -149,14 +149,14 @@ def doctor(
     """
     output = Answer(as_json=as_json)
     if datasets:
-        from report.doctor_data import dataset_findings, examine_dataset
+        from report.terminal.doctor_data import dataset_findings, examine_dataset
 
         output.show(
             lambda: Group(*map(examine_dataset, datasets)),
             lambda: {str(folder): [asdict(line) for line in dataset_findings(folder)] for folder in datasets},
         )
         return
-    from report.doctor import doctor as examine
-    from report.doctor import findings
+    from report.terminal.doctor import doctor as examine
+    from report.terminal.doctor import findings
 
     output.show(examine, lambda: [asdict(line) for line in findings()])

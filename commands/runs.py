@@ -90,14 +90,14 @@ def stack(
     else:
         inputs = [Path(options["data"]) / f"{options['task']}_{split}" for split in ("train", "test")]
     asked = json.loads(json.dumps(options, default=str))
-    from report.finished import kept_outcome
+    from report.reading.finished import kept_outcome
 
     lines = None if as_json else kept_outcome(run, asked, inputs)
     if lines is not None:
         if not quiet:
             print(lines, end="")
         return
-    from report.outcome import outcome
+    from report.terminal.outcome import outcome
 
     if on_table:
         from stacking.run.config import TableConfig
@@ -175,7 +175,7 @@ def check(
 
     Example: [bold]python cli.py check runs/composition[/bold]
     """
-    from report.check import check_folder
+    from report.terminal.check import check_folder
 
     output = Answer(quiet, as_json)
     kind, problems = check_folder(folder, bars=output.bars)

@@ -7,7 +7,7 @@ from pathlib import Path
 from analysis.datacheck.check import TESTS, DataCheck, as_json
 from analysis.datacheck.distributions import ENERGY_EDGES
 from analysis.datacheck.words import verdict
-from report.page import Section, bullets, numbers, page, paragraph, picture, pictures, table
+from report.page.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
 from report.pictures.datacheck import distribution_picture, stations_picture, tails_picture, undefined_share
 from report.pictures.style import as_svg
 from showers.schema import InputError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from report.outcome import show_outcome
+from report.terminal.outcome import show_outcome
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import Bars, silent
 from showers.schema import COMPOSITION, GAMMA, InputError, Task

@@ -13,8 +13,8 @@ from models.base import Batch, Learner
 from models.isolated import learners_of
 from models.registry import LEARNERS
 from models.saving import HEADER_FILE
-from report.run import Run
-from report.subject import Subject
+from report.reading.run import Run
+from report.reading.subject import Subject
 from scoring.intervals import Paired, paired_log_loss
 from showers.schema import InputError
 from stacking.events import ShowerEvents

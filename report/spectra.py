@@ -9,7 +9,7 @@ import polars as pl
 from rich.table import Table
 
 from analysis.spectra.result import ALL, Spectra
-from report.page import Section, bullets, page, paragraph, picture, pictures, table
+from report.page.markup import Section, bullets, page, paragraph, picture, pictures, table
 from report.pictures.spectra import flux_picture, panel_pictures
 from report.pictures.style import as_svg
 from showers.storage.files import atomic_path

@@ -9,13 +9,13 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from report.page import Section, picture, pictures
+from report.page.markup import Section, picture, pictures
 from report.pictures.style import as_svg
 from report.pictures.target import by_bin_picture, residual_picture
+from report.reading.subject import Subject
 from report.sections.events import importance
-from report.subject import Subject
-from report.tables import mcnemar_table, table, with_interval
 from report.task import Part, Quantity, TaskReport
+from report.terminal.tables import mcnemar_table, table, with_interval
 from scoring.intervals import mcnemar
 from scoring.residuals import bias_interval
 from showers.schema import TargetQuantity, Task

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from rich.console import RenderableType
 
-from report.page import Section
-from report.subject import Subject
-from report.text import plus_minus
+from report.page.markup import Section
+from report.reading.subject import Subject
+from report.terminal.text import plus_minus
 from scoring.intervals import Interval, accuracy_interval
 
 Part = Callable[[Subject], Section | None]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cli
-from report.finished import keep_outcome, kept_outcome
+from report.reading.finished import keep_outcome, kept_outcome
 
 HERE = Path(cli.__file__).parent
 

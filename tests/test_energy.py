@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from report.outcome import show_outcome
+from report.terminal.outcome import show_outcome
 from showers.datasets.dataset import Dataset
 from showers.execution.terminal import PlainConsole
 from showers.schema import ENERGY

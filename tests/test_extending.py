@@ -16,7 +16,7 @@ from features.device import namespace
 from models import catalogue, registry
 from models.base import Batch
 from models.posterior import log_softmax
-from report.html import write_report
+from report.page.html import write_report
 from scoring import registry as scoring_registry
 from scoring import tasks as scoring_tasks
 from scoring.score import score_file

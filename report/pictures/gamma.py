@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from report.pictures.style import INK, MARKERS, PALETTE, drawing, literal, new_figure
-from report.published import SURVIVAL_CURVE
+from report.public.published import SURVIVAL_CURVE
 from scoring.gamma import GAMMA, HADRON, KEY_EFFICIENCY
 from scoring.intervals import clopper_pearson
 from scoring.separation import BinAtThreshold

@@ -15,15 +15,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from report.belonging import check_run
 from report.public.origin import origin_of
+from report.public.published import CITATIONS, PublishedResult, published_for
 from report.public.rules import raw_labels_only
 from report.public.submission import judged_output
-from report.published import CITATIONS, PublishedResult, published_for
+from report.reading.belonging import check_run
+from report.reading.run import Run
 from report.registry import report_of
-from report.run import Run
 from report.sections.run import duration, totals
-from report.text import metric_text, short
+from report.terminal.text import metric_text, short
 from scoring import metric_for, scoring_of
 from scoring.intervals import Interval
 from scoring.read import Origin

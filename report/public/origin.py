@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from report.published import TEST_CLASSES
-from report.run import is_simulated, read_source
+from report.public.published import TEST_CLASSES
+from report.reading.run import is_simulated, read_source
 from showers.schema import MATRICES_FILE, SCALARS_FILE, Task
 from showers.storage.files import open_npy
 

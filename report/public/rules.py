@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from report.belonging import check_predictions
 from report.public.origin import DataOrigin, origin_of
+from report.reading.belonging import check_predictions
 from scoring.score import score_file
 from showers.protocols import RAW_LABELS_ONLY
 from showers.schema import COMPOSITION, InputError, Task

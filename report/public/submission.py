@@ -14,10 +14,10 @@ import numpy as np
 
 from report.public.origin import origin_of
 from report.public.rules import raw_labels_only
+from report.reading.run import ONE_ANSWER, Run, is_simulated, read_source
 from report.registry import report_of
-from report.run import ONE_ANSWER, Run, is_simulated, read_source
 from report.sections.run import duration, totals
-from report.text import metric_text
+from report.terminal.text import metric_text
 from scoring import metric_for, scoring_of
 from scoring.read import read_output, read_raw_labels
 from scoring.score import score_arrays

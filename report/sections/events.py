@@ -6,10 +6,10 @@ import numpy as np
 
 from report.display import event_picture, read_showers
 from report.importance import importances
-from report.page import Section, paragraph, picture, pictures
+from report.page.markup import Section, paragraph, picture, pictures
 from report.pictures.importance import gain_picture, shuffle_picture
 from report.pictures.style import as_svg
-from report.subject import Subject
+from report.reading.subject import Subject
 
 EACH = 2
 """Showers of each kind in the gallery."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from report.page import Section, bullets, numbers, paragraph, picture, side_by_side, table
+from report.page.markup import Section, bullets, numbers, paragraph, picture, side_by_side, table
 from report.pictures.learners import learners_picture
 from report.pictures.style import as_svg
+from report.reading.run import COMBINED, ONE_ANSWER
+from report.reading.subject import Subject
 from report.registry import report_of
-from report.run import COMBINED, ONE_ANSWER
-from report.subject import Subject
-from report.summary import mean_loss
-from report.text import metric_text, plus_minus
+from report.terminal.summary import mean_loss
+from report.terminal.text import metric_text, plus_minus
 from scoring import scoring_of
 from scoring.intervals import Paired
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from report.page import Section, paragraph, picture, pictures, table
+from report.page.markup import Section, paragraph, picture, pictures, table
 from report.pictures.learners import training_picture
 from report.pictures.style import as_svg
-from report.run import Run
-from report.subject import Subject
-from report.text import short
+from report.reading.run import Run
+from report.reading.subject import Subject
+from report.terminal.text import short
 from showers.execution.terminal import escaped
 from showers.storage.files import read_json
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from report.page import Section, paragraph, picture, pictures
+from report.page.markup import Section, paragraph, picture, pictures
 from report.pictures.composition import reliability_picture
 from report.pictures.plane import plane_picture
 from report.pictures.style import as_svg
-from report.subject import Subject
+from report.reading.subject import Subject
 from showers.schema import SCALAR_NAMES
 
 

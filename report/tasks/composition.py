@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from report.page import Section, picture, pictures
+from report.page.markup import Section, picture, pictures
 from report.pictures.composition import (
     balanced_by_energy_picture,
     by_class_and_energy_picture,
@@ -20,11 +20,11 @@ from report.pictures.composition import (
     error_by_class_picture,
 )
 from report.pictures.style import as_svg
-from report.published import best_published
+from report.public.published import best_published
+from report.reading.subject import Subject
 from report.sections.task import plane, posteriors, thin_note
-from report.subject import Subject
-from report.tables import mcnemar_table, table, with_interval
 from report.task import ClassReport, Part
+from report.terminal.tables import mcnemar_table, table, with_interval
 from scoring.intervals import mcnemar, paired_accuracy
 from showers.schema import COMPOSITION
 

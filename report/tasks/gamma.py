@@ -9,16 +9,16 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from report.page import Section, picture, pictures
-from report.page import table as page_table
+from report.page.markup import Section, picture, pictures
+from report.page.markup import table as page_table
 from report.pictures.gamma import roc_picture, scores_picture, survival_by_bin_picture
 from report.pictures.style import as_svg
-from report.published import best_published
+from report.public.published import best_published
+from report.reading.subject import Subject
 from report.sections.task import plane, posteriors, thin_note
-from report.subject import Subject
-from report.tables import mcnemar_table, table, with_interval
 from report.task import ClassReport, Part, Quantity
-from report.text import short
+from report.terminal.tables import mcnemar_table, table, with_interval
+from report.terminal.text import short
 from scoring.gamma import GAMMA as GAMMA_LABEL
 from scoring.gamma import HADRON, hadron_survival
 from scoring.intervals import mcnemar

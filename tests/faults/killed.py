@@ -18,7 +18,7 @@ import numpy as np
 
 from features import build
 from models.registry import LEARNERS
-from report.check import check_folder
+from report.terminal.check import check_folder
 from showers.archives.convert import convert
 from showers.archives.download import download
 from showers.schema import COMPOSITION, GAMMA

@@ -15,7 +15,7 @@ from rich.console import Console
 from models.base import Batch
 from models.registry import LEARNERS, LearnerSpec
 from models.training import loop
-from report.outcome import outcome
+from report.terminal.outcome import outcome
 from showers.execution.progress import Progress
 from showers.schema import InputError
 from stacking.run.engine import StackResult

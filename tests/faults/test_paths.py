@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import stacking
-from report.run import Run
+from report.reading.run import Run
 from showers.schema import InputError
 from showers.storage.files import atomic_folder, atomic_path, write_json
 from showers.storage.locks import LOCK_FILE, locked

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from report.html import write_report
+from report.page.html import write_report
 from showers.datasets.dataset import Dataset, write_dataset
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.storage.files import write_json, write_npz

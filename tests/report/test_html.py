@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from report.html import write_report
+from report.page.html import write_report
 from report.public.submission import write_submission, yaml_lines
 from stacking.run.sealing import seal_run
 

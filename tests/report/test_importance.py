@@ -11,7 +11,7 @@ from features.build import build_table
 from models.base import Batch
 from models.registry import create, spec
 from report.importance import group_of, importances, shuffle
-from report.subject import Subject
+from report.reading.subject import Subject
 from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION
 from showers.storage.files import write_json, write_npz

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from report.doctor_data import examine_dataset
 from report.public.leaderboard import leaderboard
+from report.public.published import PUBLISHED, TEST_CLASSES
 from report.public.rules import HEAD, MAX_ATTEMPTS, log_attempt, score_by_protocol
 from report.public.submission import write_submission
-from report.published import PUBLISHED, TEST_CLASSES
+from report.terminal.doctor_data import examine_dataset
 from scoring.composition import fraction_error
 from scoring.score import score_file
 from scoring.truth import read_truth
@@ -92,7 +92,7 @@ def test_leaderboard_of_2026_takes_raw_labels(world: tuple[Path, Path], monkeypa
     counts = tuple(np.bincount(truth.labels).tolist())
     monkeypatch.setitem(TEST_CLASSES, ("composition", "2026"), counts)
     np_fingerprint = Dataset.open(data / "composition_test", labels=False).fingerprint()
-    monkeypatch.setattr("report.run.check_events", lambda *given: [])
+    monkeypatch.setattr("report.reading.run.check_events", lambda *given: [])
     shown = text(leaderboard([run], data=data))
     assert np_fingerprint
     assert accuracy in shown

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from report.compare import compare, differences
-from report.doctor import findings
 from report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
 from report.public.origin import DataOrigin, origin_of
+from report.public.published import PUBLISHED, TEST_CLASSES, published_for
 from report.public.submission import write_submission, yaml_lines
-from report.published import PUBLISHED, TEST_CLASSES, published_for
+from report.terminal.compare import compare, differences
+from report.terminal.doctor import findings
 from scoring.score import score_file
 from showers.schema import COMPOSITION, GAMMA, InputError, task_named
 from showers.storage.files import read_json, write_json, write_npz

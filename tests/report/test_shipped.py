@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from report.reading.subject import Subject
 from report.sections.results import learners, plain_words
-from report.subject import Subject
-from report.summary import learner_table
 from report.tasks.composition import mass_posteriors
+from report.terminal.summary import learner_table
 from scoring.composition import fraction_error
 from showers.storage.files import read_json, write_json, write_npz
 from stacking.run.sealing import seal_run

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from report.outcome import show_outcome
-from report.run import Run
-from report.summary import learner_table, mean_loss
-from report.text import short
+from report.reading.run import Run
+from report.terminal.outcome import show_outcome
+from report.terminal.summary import learner_table, mean_loss
+from report.terminal.text import short
 from scoring import scoring_of
 from scoring.composition import fraction_error
 from showers.schema import COMPOSITION, GAMMA, InputError

@@ -17,7 +17,7 @@ import cli
 import stacking
 from models.registry import LEARNERS
 from models.registry import load as load_learner
-from report.check import check_folder
+from report.terminal.check import check_folder
 from showers.schema import InputError
 from showers.storage.files import write_json, write_npz
 from stacking.table import TableConfig, predict_table, stack_table

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from report.run import is_simulated
+from report.reading.run import is_simulated
 from showers.archives.convert import convert
 from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, InputError

@@ -12,11 +12,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from report.belonging import check_predictions
-from report.finished import keep_outcome
-from report.html import write_report
-from report.run import MANIFEST_FILE
-from report.summary import learner_table
+from report.page.html import write_report
+from report.reading.belonging import check_predictions
+from report.reading.finished import keep_outcome
+from report.reading.run import MANIFEST_FILE
+from report.terminal.summary import learner_table
 from scoring.score import score_file
 from showers.execution.progress import Bars, silent
 from showers.execution.terminal import PlainConsole, escaped
@@ -38,7 +38,7 @@ class RunOutcome:
     """The same for programs: shipped system, metrics on the test set, learners, remarks, paths."""
 
     def keep(self, asked: Mapping[str, Any], inputs: list[Path]) -> None:
-        """Keep the lines, so that the same command answers at once; see :mod:`report.finished`."""
+        """Keep the lines, so that the same command answers at once; see :mod:`report.reading.finished`."""
         stream = io.StringIO()
         PlainConsole(file=stream, width=KEPT_WIDTH).print(self.shown, soft_wrap=True)
         keep_outcome(self.run, asked, inputs, stream.getvalue())

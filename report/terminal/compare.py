@@ -12,11 +12,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from report.belonging import check_predictions
+from report.reading.belonging import check_predictions
+from report.reading.run import Run
 from report.registry import report_of
-from report.run import Run
-from report.tables import table as drawn_table
-from report.text import difference_text, metric_text
+from report.terminal.tables import table as drawn_table
+from report.terminal.text import difference_text, metric_text
 from scoring import metric_for
 from scoring.composition import energy_bins
 from scoring.gamma import zenith_bins

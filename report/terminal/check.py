@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from features.table import CATALOGUE_FILE, FeatureTable
-from report.belonging import check_run
+from report.reading.belonging import check_run
 from scoring.read import ORIGIN_KEYS, Origin, read_arrays
 from showers.datasets import integrity
 from showers.execution.progress import Bars, Progress, silent

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from report.belonging import MANIFEST_FILE, PREDICTIONS_FILE, check_events, check_run
+from report.reading.belonging import MANIFEST_FILE, PREDICTIONS_FILE, check_events, check_run
 from scoring.read import read_arrays, read_output
 from scoring.truth import Truth, read_truth
 from showers.schema import SOURCE_FILE, InputError, Task, task_named

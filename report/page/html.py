@@ -5,11 +5,11 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from report.page import page
+from report.page.markup import page
+from report.reading.subject import Subject
 from report.registry import report_of
 from report.sections import events, results
 from report.sections import run as run_sections
-from report.subject import Subject
 from report.task import Part
 from showers.execution.progress import Bars, silent
 from showers.execution.terminal import escaped

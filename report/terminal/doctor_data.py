@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from report.findings import Finding, findings_table
 from report.public.origin import origin_of
+from report.terminal.findings import Finding, findings_table
 from showers.datasets.dataset import Dataset
 from showers.datasets.event_files import EventFiles
 from showers.datasets.ordering import ordering_of

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from report.pictures.learners import Point
-from report.run import COMBINED, Run, System, is_simulated
+from report.reading.run import COMBINED, Run, System, is_simulated
 from scoring import Metric, metric_for, scoring_of
 from scoring.paired import Paired, paired_mean
 from scoring.score import score_arrays

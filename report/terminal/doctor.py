@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.table import Table
 
 from features.device import resolve_device
-from report.findings import Finding, findings_table
+from report.terminal.findings import Finding, findings_table
 
 NEEDED_PYTHON = (3, 11)
 DISTRIBUTION = "showerstack"

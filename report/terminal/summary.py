@@ -8,9 +8,9 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
+from report.reading.run import COMBINED, Run, System
 from report.registry import report_of
-from report.run import COMBINED, Run, System
-from report.text import metric_text, plus_minus
+from report.terminal.text import metric_text, plus_minus
 from scoring import scoring_of
 from scoring.intervals import Interval
 from scoring.paired import paired_mean

@@ -1,0 +1,1 @@
+"""The HTML report: markup, and the file as a whole."""

@@ -1,0 +1,1 @@
+"""What is shown on the terminal: scores, comparisons, checks, the doctor."""
