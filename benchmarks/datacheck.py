@@ -1,6 +1,6 @@
 """How often does the data check raise a false alarm, and what does it say of spoiled samples? How fast is it?
 
-``python -m benchmarks.datacheck --work bench/datacheck`` prints both tables from one run on simulated showers.
+``python benchmarks/datacheck.py --work bench/datacheck`` prints both tables from one run on simulated showers.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+from samples import sample
 
 from analysis.datacheck.check import check_data
 from analysis.datacheck.words import verdict
-from benchmarks.samples import sample
 from benchmarks.spoiled import spoiled
 from scoring.resampling import clopper_pearson
 from showers.execution.progress import bar

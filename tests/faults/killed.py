@@ -28,8 +28,8 @@ from stacking.table import TableConfig, stack_table
 from tests.showers.datasets.kills import Step, content, run
 from tests.stacking.fakes import FAKES
 
-TIMED = {LOCK_FILE, "manifest.json", "task.json"}
-"""Files that hold what a step cost, or nothing."""
+TIMED = {LOCK_FILE, "manifest.json", "task.json", "config.toml"}
+"""Files that hold what a step cost, where the run lies, or nothing."""
 
 
 def _stack(source: str) -> Step:
