@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 from samples import sample
+from spoiled import spoiled
 
 from analysis.datacheck.check import check_data
 from analysis.datacheck.words import verdict
-from benchmarks.spoiled import spoiled
 from scoring.resampling import clopper_pearson
 from showers.execution.progress import bar
 from showers.schema import COMPOSITION
