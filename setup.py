@@ -11,6 +11,7 @@ found = find_packages(include=[pattern for name in OWN for pattern in (name, f"{
 
 if "editable_wheel" in sys.argv:
     # pip install -e: the checkout itself, whose scripts import the packages by their own names.
+    found += find_packages(include=["benchmarks", "benchmarks.*"])
     setup(packages=["showerstack", *found], py_modules=["cli", "verify"], package_data={"": FILES})
 else:
     setup(

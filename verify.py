@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 from report.public.rules import score_by_protocol
-from scoring.read import task_of
+from scoring.predictions import task_of
 from scoring.score import metrics_path
 from showers.execution.failures import told
 from showers.protocols import PROTOCOLS

@@ -50,7 +50,7 @@ def verify(
     """
     from report.public.rules import score_by_protocol
     from report.terminal.metrics import summarise
-    from scoring.read import task_of
+    from scoring.predictions import task_of
     from scoring.score import metrics_path
 
     output = Answer(quiet, as_json)

@@ -15,7 +15,7 @@ from models.registry import LEARNERS
 from models.saving import HEADER_FILE
 from report.reading.run import Run
 from report.reading.subject import Subject
-from scoring.intervals import Paired, paired_log_loss
+from scoring.uncertainty.intervals import Paired, paired_log_loss
 from showers.schema import InputError
 from stacking.events import ShowerEvents
 from stacking.run.sealing import learner_folder

@@ -16,8 +16,8 @@ from report.reading.subject import Subject
 from report.sections.events import importance
 from report.task import Part, Quantity, TaskReport
 from report.terminal.tables import mcnemar_table, table, with_interval
-from scoring.intervals import mcnemar
 from scoring.residuals import bias_interval
+from scoring.uncertainty.intervals import mcnemar
 from showers.schema import TargetQuantity, Task
 
 MEASURES = ("bias", "resolution", "rms")

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from report.page.markup import Section
 from report.reading.subject import Subject
 from report.terminal.text import plus_minus
-from scoring.intervals import Interval, accuracy_interval
+from scoring.uncertainty.intervals import Interval, accuracy_interval
 
 Part = Callable[[Subject], Section | None]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scoring.paired import Paired, paired_accuracy
-from scoring.resampling import Interval, clopper_pearson
-from scoring.truth import Truth
+from scoring.reading.truth import Truth
+from scoring.uncertainty.paired import Paired, paired_accuracy
+from scoring.uncertainty.resampling import Interval, clopper_pearson
 
 
 @dataclass(frozen=True)

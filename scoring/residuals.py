@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from scoring.paired import Paired
-from scoring.resampling import LEVEL, SEED, Interval, basic_interval
+from scoring.uncertainty.paired import Paired
+from scoring.uncertainty.resampling import LEVEL, SEED, Interval, basic_interval
 
 CENTRAL = (0.158655, 0.841345)
 """One standard deviation to both sides of a Gaussian's middle."""

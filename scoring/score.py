@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from scoring.read import Origin, read_output, read_raw_labels
+from scoring.predictions import Origin, read_output, read_raw_labels
+from scoring.reading.truth import Truth, read_truth
 from scoring.registry import scoring_of
-from scoring.truth import Truth, read_truth
 from showers.schema import Task
 from showers.storage.files import write_json
 
@@ -83,7 +83,7 @@ def metrics_path(predictions: Path, task: Task) -> Path:
 
 
 def score_arrays(truth: Truth, output: np.ndarray, task: Task, *, intervals: bool = True) -> dict[str, Any]:
-    """Return the metrics of the array (N,) that :func:`scoring.read.read_output` has checked."""
+    """Return the metrics of the array (N,) that :func:`scoring.predictions.read_output` has checked."""
     scoring = scoring_of(task)
     # The benchmark's draws depend on the order of rows: its own order gives its own value to the last digit.
     output, truth = truth.published(output), truth.in_published_order()

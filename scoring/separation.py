@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scoring.composition import energy_bins
-from scoring.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, zenith_bins
-from scoring.intervals import clopper_pearson, survival_interval
-from scoring.resampling import Interval
-from scoring.roc import area_under_curve
+from scoring.metrics.composition import energy_bins
+from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, zenith_bins
+from scoring.metrics.roc import area_under_curve
+from scoring.uncertainty.intervals import clopper_pearson, survival_interval
+from scoring.uncertainty.resampling import Interval
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from scoring.metric import Metric
-from scoring.paired import Paired
-from scoring.resampling import Interval
+from scoring.reading.truth import Truth, check_finite
 from scoring.residuals import MIN_EVENTS, paired_resolution, residual_metrics, resolution, resolution_interval
 from scoring.task import TaskScoring
-from scoring.truth import Truth, check_finite
+from scoring.uncertainty.paired import Paired
+from scoring.uncertainty.resampling import Interval
 from showers.schema import InputError, TargetQuantity
 
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from scoring.metric import Metric
-from scoring.resampling import Interval
-from scoring.truth import Truth
+from scoring.reading.truth import Truth
+from scoring.uncertainty.resampling import Interval
 from showers.schema import Task
 
 

@@ -206,10 +206,10 @@ def score(predictions: Any, truth: Any, *, task: str | None = None) -> Scored:
         For anything that cannot be scored.
     """
     from scoring import metric_for
-    from scoring.read import task_of
+    from scoring.predictions import task_of
+    from scoring.reading.truth import read_truth
     from scoring.registry import SCORINGS, scoring_of
     from scoring.score import score_arrays, score_file
-    from scoring.truth import read_truth
     from showers.schema import InputError, Task, task_named
 
     if isinstance(predictions, str | os.PathLike):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from scoring.intervals import LEVEL, accuracy_interval
-from scoring.roc import area_under_curve
+from scoring.metrics.roc import area_under_curve
+from scoring.uncertainty.intervals import LEVEL, accuracy_interval
 from stacking.combine.softmax import log_loss_per_event
 
 

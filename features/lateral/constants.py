@@ -1,9 +1,9 @@
 """How a station answers to particles, as far as publications and the data themselves tell.
 
 These constants belong to the fits. They are deliberately not imported from the simulation: a fit that knew the
-simulation's own constants would look better than it is. ``benchmarks/resolution.py`` shows what it costs when
+simulation's own constants would look better than it is. ``benchmarks/fits/resolution.py`` shows what it costs when
 they are wrong. Some agree all the same, having been taken from the same public facts:
-``benchmarks/shared_constants.py`` names them and moves each in the simulation.
+``benchmarks/fits/shared_constants.py`` names them and moves each in the simulation.
 
 Sources: [K] T. Antoni et al., Nucl. Instrum. Meth. A 513 (2003) 490 (detectors, lateral energy correction);
 [L] T. Antoni et al., Astropart. Phys. 14 (2001) 245; W. D. Apel et al., Astropart. Phys. 24 (2006) 467 (lateral

@@ -1,4 +1,4 @@
-"""Our own learners; settings that won on simulated events (see ``benchmarks/peers.py`` and the documentation)."""
+"""Our own learners; settings that won on simulated events (``benchmarks/learning/peers.py``, documentation)."""
 
 from __future__ import annotations
 

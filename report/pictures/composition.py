@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from report.pictures.style import INK, MAP, MARKERS, PALETTE, drawing, new_figure
-from scoring.intervals import clopper_pearson
 from scoring.separation import balanced_accuracy
+from scoring.uncertainty.intervals import clopper_pearson
 
 N_RELIABILITY_BINS = 10
 MIN_BIN_EVENTS = 10

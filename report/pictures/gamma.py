@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from report.pictures.style import INK, MARKERS, PALETTE, drawing, literal, new_figure
 from report.public.published import SURVIVAL_CURVE
-from scoring.gamma import GAMMA, HADRON, KEY_EFFICIENCY
-from scoring.intervals import clopper_pearson
+from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY
 from scoring.separation import BinAtThreshold
+from scoring.uncertainty.intervals import clopper_pearson
 
 
 def roc_picture(labels: np.ndarray, scores: dict[str, np.ndarray], metrics: dict[str, Any]) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from report.pictures.style import INK, MARKERS, PALETTE, drawing, literal, new_figure
-from scoring.intervals import Paired
+from scoring.uncertainty.intervals import Paired
 
 
 def gain_picture(gains: dict[str, dict[str, float]]) -> Figure:

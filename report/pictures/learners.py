@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from report.pictures.style import INK, MARKERS, PALETTE, drawing, literal, new_figure
-from scoring.intervals import Interval
+from scoring.uncertainty.intervals import Interval
 
 RULES = {"argmax": "raw (argmax)"}
 COLOURS = (INK, PALETTE[5])

@@ -25,9 +25,9 @@ from report.registry import report_of
 from report.sections.run import duration, totals
 from report.terminal.text import metric_text, short
 from scoring import metric_for, scoring_of
-from scoring.intervals import Interval
-from scoring.read import Origin
+from scoring.predictions import Origin
 from scoring.score import metrics_path, score_arrays
+from scoring.uncertainty.intervals import Interval
 from showers.schema import InputError, task_named
 from showers.storage.files import read_json
 

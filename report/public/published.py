@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scoring.intervals import Interval, clopper_pearson
+from scoring.uncertainty.intervals import Interval, clopper_pearson
 from showers.schema import COMPOSITION, GAMMA
 
 TEST_CLASSES = {

@@ -19,9 +19,9 @@ from report.registry import report_of
 from report.sections.run import duration, totals
 from report.terminal.text import metric_text
 from scoring import metric_for, scoring_of
-from scoring.read import read_output, read_raw_labels
+from scoring.predictions import read_output, read_raw_labels
+from scoring.reading.truth import Truth
 from scoring.score import score_arrays
-from scoring.truth import Truth
 from showers.execution.terminal import escaped
 from showers.schema import InputError
 from showers.storage.files import atomic_folder, write_npz

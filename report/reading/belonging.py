@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scoring.read import Origin
+from scoring.predictions import Origin
 from showers.datasets.dataset import Dataset
 from showers.schema import MATRICES_FILE, ORDER_FILE, InputError
 from showers.storage.checksums import CHECKSUMS_FILE, Seal

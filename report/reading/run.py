@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from report.reading.belonging import MANIFEST_FILE, PREDICTIONS_FILE, check_events, check_run
-from scoring.read import read_arrays, read_output
-from scoring.truth import Truth, read_truth
+from scoring.predictions import read_arrays, read_output
+from scoring.reading.truth import Truth, read_truth
 from showers.schema import SOURCE_FILE, InputError, Task, task_named
 from showers.storage.checksums import Seal
 from showers.storage.files import read_json

@@ -12,9 +12,9 @@ import numpy as np
 from report.pictures.learners import Point
 from report.reading.run import COMBINED, Run, System, is_simulated
 from scoring import Metric, metric_for, scoring_of
-from scoring.paired import Paired, paired_mean
+from scoring.reading.truth import Truth
 from scoring.score import score_arrays
-from scoring.truth import Truth
+from scoring.uncertainty.paired import Paired, paired_mean
 from showers.datasets.dataset import Dataset
 from showers.schema import InputError, Task
 

@@ -11,7 +11,7 @@ from report.registry import report_of
 from report.terminal.summary import mean_loss
 from report.terminal.text import metric_text, plus_minus
 from scoring import scoring_of
-from scoring.intervals import Paired
+from scoring.uncertainty.intervals import Paired
 
 
 def headline(subject: Subject) -> str:

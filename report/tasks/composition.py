@@ -25,7 +25,7 @@ from report.reading.subject import Subject
 from report.sections.task import plane, posteriors, thin_note
 from report.task import ClassReport, Part
 from report.terminal.tables import mcnemar_table, table, with_interval
-from scoring.intervals import mcnemar, paired_accuracy
+from scoring.uncertainty.intervals import mcnemar, paired_accuracy
 from showers.schema import COMPOSITION
 
 MASS_NUMBERS = (1, 4, 12, 28, 56)

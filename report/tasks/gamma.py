@@ -19,10 +19,10 @@ from report.sections.task import plane, posteriors, thin_note
 from report.task import ClassReport, Part, Quantity
 from report.terminal.tables import mcnemar_table, table, with_interval
 from report.terminal.text import short
-from scoring.gamma import GAMMA as GAMMA_LABEL
-from scoring.gamma import HADRON, hadron_survival
-from scoring.intervals import mcnemar
+from scoring.metrics.gamma import GAMMA as GAMMA_LABEL
+from scoring.metrics.gamma import HADRON, hadron_survival
 from scoring.separation import BinAtThreshold, Estimate, area, bins_at_threshold, efficiency_at_survival, q_factor
+from scoring.uncertainty.intervals import mcnemar
 from showers.schema import GAMMA
 
 FIXED_SURVIVAL = 1e-3

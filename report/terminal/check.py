@@ -6,7 +6,7 @@ from pathlib import Path
 
 from features.table import CATALOGUE_FILE, FeatureTable
 from report.reading.belonging import check_run
-from scoring.read import ORIGIN_KEYS, Origin, read_arrays
+from scoring.predictions import ORIGIN_KEYS, Origin, read_arrays
 from showers.datasets import integrity
 from showers.execution.progress import Bars, Progress, silent
 from showers.execution.suggestions import did_you_mean

@@ -18,11 +18,11 @@ from report.registry import report_of
 from report.terminal.tables import table as drawn_table
 from report.terminal.text import difference_text, metric_text
 from scoring import metric_for
-from scoring.composition import energy_bins
-from scoring.gamma import zenith_bins
-from scoring.intervals import mcnemar, paired_accuracy
-from scoring.read import read_output
-from scoring.truth import Truth, read_truth
+from scoring.metrics.composition import energy_bins
+from scoring.metrics.gamma import zenith_bins
+from scoring.predictions import read_output
+from scoring.reading.truth import Truth, read_truth
+from scoring.uncertainty.intervals import mcnemar, paired_accuracy
 from showers.schema import InputError, Task, task_named
 
 MIN_EVENTS = 30

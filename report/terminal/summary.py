@@ -12,8 +12,8 @@ from report.reading.run import COMBINED, Run, System
 from report.registry import report_of
 from report.terminal.text import metric_text, plus_minus
 from scoring import scoring_of
-from scoring.intervals import Interval
-from scoring.paired import paired_mean
+from scoring.uncertainty.intervals import Interval
+from scoring.uncertainty.paired import paired_mean
 
 
 def mean_loss(losses: np.ndarray) -> tuple[float, Interval]:

@@ -7,7 +7,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from scoring.intervals import McNemar
+from scoring.uncertainty.intervals import McNemar
 
 
 def table(title: str, *columns: str, wide: bool = False) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scoring import Metric
-from scoring.intervals import Interval, Paired
+from scoring.uncertainty.intervals import Interval, Paired
 
 
 def plus_minus(value: float, interval: Interval, digits: int, scale: float = 1.0) -> str:

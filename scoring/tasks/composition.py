@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from scoring.composition import composition_metrics, confusion_matrix, expected_fraction_error, fraction_error
-from scoring.gamma import zenith_bins
-from scoring.intervals import (
+from scoring.metric import Metric
+from scoring.metrics.composition import composition_metrics, confusion_matrix, expected_fraction_error, fraction_error
+from scoring.metrics.gamma import zenith_bins
+from scoring.reading.truth import Truth, check_range
+from scoring.task import TaskScoring
+from scoring.uncertainty.intervals import (
     MIN_CLASS_EVENTS,
     RESAMPLES,
     clopper_pearson,
     confusion_intervals,
     fraction_error_interval,
 )
-from scoring.metric import Metric
-from scoring.paired import paired_fraction_error
-from scoring.task import TaskScoring
-from scoring.truth import Truth, check_range
+from scoring.uncertainty.paired import paired_fraction_error
 from showers.schema import COMPOSITION, InputError
 
 BIN_RESAMPLES = 1000
@@ -59,7 +59,7 @@ SCORING = CompositionScoring()
 
 
 def add_composition_intervals(metrics: dict[str, Any]) -> None:
-    """Add 95 % intervals to the metrics of :func:`scoring.composition.composition_metrics`, in place."""
+    """Add 95 % intervals to the metrics of :func:`scoring.metrics.composition.composition_metrics`, in place."""
     metrics["intervals"] = _confusion_part(np.array(metrics["confusion_matrix"]), metrics["fraction_error_details"])
     metrics["intervals"]["recall"] = {
         name: clopper_pearson(metrics["confusion_matrix"][k][k], int(row["support"])).as_dict()

@@ -6,13 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from scoring.composition import energy_bins
-from scoring.gamma import EFFICIENCIES, efficiency_name, energy_zenith_grid, gamma_metrics, hadron_survival, zenith_bins
-from scoring.intervals import MIN_CLASS_EVENTS, clopper_pearson, survival_interval
 from scoring.metric import Metric
-from scoring.paired import paired_survival
+from scoring.metrics.composition import energy_bins
+from scoring.metrics.gamma import (
+    EFFICIENCIES,
+    efficiency_name,
+    energy_zenith_grid,
+    gamma_metrics,
+    hadron_survival,
+    zenith_bins,
+)
+from scoring.reading.truth import Truth, check_finite
 from scoring.task import TaskScoring
-from scoring.truth import Truth, check_finite
+from scoring.uncertainty.intervals import MIN_CLASS_EVENTS, clopper_pearson, survival_interval
+from scoring.uncertainty.paired import paired_survival
 from showers.schema import GAMMA, InputError
 
 
@@ -58,7 +65,7 @@ SCORING = GammaScoring()
 
 
 def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarray) -> None:
-    """Add 95 % intervals to the metrics of :func:`scoring.gamma.gamma_metrics`, in place.
+    """Add 95 % intervals to the metrics of :func:`scoring.metrics.gamma.gamma_metrics`, in place.
 
     ``interval`` includes the uncertainty of the threshold, ``interval_at_threshold`` (Clopper-Pearson) does not.
     """

@@ -1,7 +1,7 @@
 """Every constant of the simulated world, validated, with its origin; readable from TOML.
 
 Origins: [p] published, [m] cascade Monte Carlo (see :mod:`showers.simulation.cascade`), [f] fitted by
-``benchmarks/calibrate.py`` so that the simulation reproduces known facts of the real data, [g] guess.
+``benchmarks/world/calibrate.py`` so that the simulation reproduces known facts of the real data, [g] guess.
 Where a field's value in ``world_default.toml`` differs from the default here, the file holds the fitted one.
 """
 

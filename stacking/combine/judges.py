@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from scoring.composition import confusion_matrix, expected_fraction_error
-from scoring.gamma import GAMMA, HADRON
-from scoring.paired import paired_log_loss
+from scoring.metrics.composition import confusion_matrix, expected_fraction_error
+from scoring.metrics.gamma import GAMMA, HADRON
+from scoring.uncertainty.paired import paired_log_loss
 from stacking.combine.softmax import log_loss_per_event
 from stacking.decide.gamma_scores import gamma_scores, mean_log_survival, paired_log_survival
 

@@ -16,8 +16,8 @@ from typing import Any, Self
 import numpy as np
 from scipy.optimize import linprog, minimize
 
-from scoring.composition import confusion_matrix, expected_fraction_error, mixture_fractions
-from scoring.paired import paired_fraction_error
+from scoring.metrics.composition import confusion_matrix, expected_fraction_error, mixture_fractions
+from scoring.uncertainty.paired import paired_fraction_error
 
 GAP = 2e-6
 """Column generation stops when upper and rigorous lower bound are closer than this."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from scoring.gamma import GAMMA, HADRON, hadron_survival
-from scoring.intervals import Interval, clopper_pearson
+from scoring.metrics.gamma import GAMMA, HADRON, hadron_survival
+from scoring.uncertainty.intervals import Interval, clopper_pearson
 
 JUDGED_EFFICIENCIES = (0.65, 0.70, 0.75, 0.80, 0.85)
 """Gamma efficiencies around the benchmark's 75 % over which ln(survival) is averaged."""

@@ -16,7 +16,7 @@ from analysis.datacheck.check import DataCheck, check_data
 from analysis.datacheck.statistics import histograms_differ, holm, more_than_expected, weighted_auc
 from analysis.datacheck.weights import fit_weights
 from analysis.datacheck.words import verdict
-from benchmarks.spoiled import CLUSTER, spoiled
+from benchmarks.physics.spoiled import CLUSTER, spoiled
 from report.datacheck import write_check
 from showers.schema import COMPOSITION, InputError
 from showers.simulation import simulate

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
+from benchmarks.world.calibrate import GROUPS, MODELS, RECORD
 from showers.simulation import load_settings
 from showers.simulation.settings import Settings
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from calibrate import GROUPS, MODELS, RECORD
 
 START = RECORD.with_name("calibration_start.toml")
 ORDER = ("hadrons", "models")

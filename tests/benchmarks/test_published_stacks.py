@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from published_stacks import published_stacks
+from benchmarks.learning.published_stacks import published_stacks
 
 
 def test_stacks_are_judged_on_events_that_they_did_not_learn_from() -> None:

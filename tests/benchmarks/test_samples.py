@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from benchmarks.shared.samples import sample, sample_name
 from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, SOURCE_FILE
 from showers.storage.files import read_json
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from samples import sample, sample_name
 
 SMALL = {"n_train": 30, "n_test": 20, "seed": 1}
 
@@ -44,5 +39,5 @@ def test_whatever_defines_the_showers_is_in_the_name(change):
 def test_tasks_and_constants_are_in_the_name(monkeypatch):
     name = sample_name(COMPOSITION, **SMALL)
     assert sample_name(GAMMA, **SMALL) != name
-    monkeypatch.setattr("samples.source_hash", lambda *_: "other code")
+    monkeypatch.setattr("benchmarks.shared.samples.source_hash", lambda *_: "other code")
     assert sample_name(COMPOSITION, **SMALL) != name

@@ -22,10 +22,10 @@ from report.pictures.importance import gain_picture, shuffle_picture
 from report.pictures.learners import Point, learners_picture, training_picture
 from report.pictures.plane import plane_picture
 from report.pictures.style import as_svg
-from scoring.intervals import Interval
-from scoring.paired import paired_mean
+from scoring.reading.truth import Truth
 from scoring.score import score_arrays
-from scoring.truth import Truth
+from scoring.uncertainty.intervals import Interval
+from scoring.uncertainty.paired import paired_mean
 from showers.schema import COMPOSITION, GAMMA
 
 CLASSES = COMPOSITION.classes

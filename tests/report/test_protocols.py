@@ -15,9 +15,9 @@ from report.public.published import PUBLISHED, TEST_CLASSES
 from report.public.rules import HEAD, MAX_ATTEMPTS, log_attempt, score_by_protocol
 from report.public.submission import write_submission
 from report.terminal.doctor_data import examine_dataset
-from scoring.composition import fraction_error
+from scoring.metrics.composition import fraction_error
+from scoring.reading.truth import read_truth
 from scoring.score import score_file
-from scoring.truth import read_truth
 from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION, InputError
 from showers.storage.files import read_json, write_json, write_npz

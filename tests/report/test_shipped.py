@@ -12,7 +12,7 @@ from report.reading.subject import Subject
 from report.sections.results import learners, plain_words
 from report.tasks.composition import mass_posteriors
 from report.terminal.summary import learner_table
-from scoring.composition import fraction_error
+from scoring.metrics.composition import fraction_error
 from showers.storage.files import read_json, write_json, write_npz
 from stacking.run.sealing import seal_run
 

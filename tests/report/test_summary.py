@@ -15,7 +15,7 @@ from report.terminal.outcome import show_outcome
 from report.terminal.summary import learner_table, mean_loss
 from report.terminal.text import short
 from scoring import scoring_of
-from scoring.composition import fraction_error
+from scoring.metrics.composition import fraction_error
 from showers.schema import COMPOSITION, GAMMA, InputError
 from showers.storage.files import read_json, write_json, write_npz
 from stacking.run.sealing import seal_run

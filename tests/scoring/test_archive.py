@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scoring.archive import read_arrays
-from scoring.read import read_output
+from scoring.predictions import read_output
+from scoring.reading.archive import read_arrays
 from showers.schema import COMPOSITION, GAMMA, InputError
 
 N = 50

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scoring.composition import class_fraction_errors, confusion_matrix, mixture_counts
-from scoring.intervals import (
+from scoring.metrics.composition import class_fraction_errors, confusion_matrix, mixture_counts
+from scoring.uncertainty.intervals import (
     accuracy_interval,
     clopper_pearson,
     confusion_intervals,
     fraction_error_interval,
     survival_interval,
 )
-from scoring.resampling import draw_variance
+from scoring.uncertainty.resampling import draw_variance
 from showers.schema import InputError
 
 P = np.array(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from scoring import metric_for
-from scoring.composition import fraction_error
-from scoring.gamma import hadron_survival
-from scoring.intervals import fraction_error_interval
-from scoring.paired import mcnemar, paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
+from scoring.metrics.composition import fraction_error
+from scoring.metrics.gamma import hadron_survival
+from scoring.uncertainty.intervals import fraction_error_interval
+from scoring.uncertainty.paired import mcnemar, paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
 from showers.schema import COMPOSITION, GAMMA, Task
 
 

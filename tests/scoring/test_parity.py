@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from scoring.composition import composition_metrics, expected_fraction_error, fraction_error, mixture_counts
-from scoring.gamma import gamma_metrics, hadron_survival
+from scoring.metrics.composition import composition_metrics, expected_fraction_error, fraction_error, mixture_counts
+from scoring.metrics.gamma import gamma_metrics, hadron_survival
 from showers.schema import InputError
 
 NAMES = ["proton", "helium", "carbon", "silicon", "iron"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scoring.read import Origin, read_arrays, read_output
+from scoring.predictions import Origin, read_arrays, read_output
 from showers.schema import COMPOSITION, GAMMA, InputError
 from tests.faults.rounds import rounds
 

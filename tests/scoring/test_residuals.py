@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scoring.reading.truth import Truth
 from scoring.registry import scoring_of
 from scoring.residuals import paired_resolution, residual_metrics, resolution, resolution_interval
 from scoring.score import score_arrays, score_file
-from scoring.truth import Truth
 from showers.schema import ENERGY, SCALARS_FILE, InputError
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from scoring.composition import composition_metrics, confusion_matrix, expected_fraction_error
-from scoring.gamma import gamma_metrics
+from scoring.metrics.composition import composition_metrics, confusion_matrix, expected_fraction_error
+from scoring.metrics.gamma import gamma_metrics
+from scoring.reading.truth import Truth
 from scoring.score import score_arrays
 from scoring.tasks.gamma import tie_warnings
-from scoring.truth import Truth
 from showers.schema import COMPOSITION, GAMMA
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scoring.gamma import gamma_metrics, hadron_survival
+from scoring.metrics.gamma import gamma_metrics, hadron_survival
 from scoring.separation import area, balanced_accuracy, bins_at_threshold, efficiency_at_survival, q_factor
 
 

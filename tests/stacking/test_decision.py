@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import linprog
 
 from models.posterior import log_softmax
-from scoring.composition import expected_fraction_error, mixture_fractions
+from scoring.metrics.composition import expected_fraction_error, mixture_fractions
 from stacking.decide.decision import (
     GAP,
     Rule,

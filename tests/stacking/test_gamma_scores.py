@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.posterior import log_sigmoid_pair
-from scoring.gamma import hadron_survival
+from scoring.metrics.gamma import hadron_survival
 from stacking.decide.gamma_scores import (
     gamma_scores,
     log_survivals,

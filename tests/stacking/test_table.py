@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import stacking
-from scoring.roc import area_under_curve
+from scoring.metrics.roc import area_under_curve
 from showers.schema import InputError
 from stacking.combine.softmax import log_loss_per_event
 from stacking.output import predict_to_file

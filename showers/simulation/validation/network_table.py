@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from rich.table import Table
 
-from scoring.resampling import Interval
+from scoring.uncertainty.resampling import Interval
 from showers.schema import COMPOSITION
 from showers.simulation.validation.networks import Comparison
 from showers.simulation.validation.two_sample import TwoSample

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scoring.composition import confusion_matrix, row_normalised
-from scoring.intervals import accuracy_interval
-from scoring.resampling import LEVEL, Interval
+from scoring.metrics.composition import confusion_matrix, row_normalised
+from scoring.uncertainty.intervals import accuracy_interval
+from scoring.uncertainty.resampling import LEVEL, Interval
 from showers.execution.progress import Bars, silent
 from showers.schema import COMPOSITION
 from showers.simulation.blocks import BlockJob

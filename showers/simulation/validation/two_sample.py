@@ -10,8 +10,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import StratifiedKFold
 from threadpoolctl import threadpool_limits
 
-from scoring.resampling import LEVEL, Interval
-from scoring.roc import area_under_curve
+from scoring.metrics.roc import area_under_curve
+from scoring.uncertainty.resampling import LEVEL, Interval
 
 FOLDS = 4
 

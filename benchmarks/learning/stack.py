@@ -1,7 +1,7 @@
 """What stacking is worth: each learner, their average, the stack and the decided stack on the same simulated events.
 
-    python benchmarks/stack.py --work bench/stacking
-    python benchmarks/stack.py --work bench/stacking --write-docs     # also put the tables into docs/stacking.md
+    python benchmarks/learning/stack.py --work bench/stacking
+    python benchmarks/learning/stack.py --work bench/stacking --write-docs   # also put tables into docs/stacking.md
 
 Everything is fitted on out-of-fold predictions of the training events; the test labels are read at the very end, for
 the tables alone. Killed and started again, it continues.
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from samples import sample
 
+from benchmarks.shared.samples import sample
 from scoring import metric_for
-from scoring.gamma import hadron_survival
-from scoring.intervals import accuracy_interval, survival_interval
 from scoring.metric import Metric
-from scoring.paired import Paired, paired_log_loss, paired_survival
+from scoring.metrics.gamma import hadron_survival
+from scoring.uncertainty.intervals import accuracy_interval, survival_interval
+from scoring.uncertainty.paired import Paired, paired_log_loss, paired_survival
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import bar
 from showers.schema import GAMMA, SOURCE_FILE, TASKS, InputError, Task
@@ -35,7 +35,7 @@ from stacking.predict.chain import average_of
 from stacking.run.config import StackConfig
 from stacking.tasks.finished import test_log_proba
 
-DOCS = Path(__file__).parent.parent / "docs" / "stacking.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "stacking.md"
 LEARNERS = ("lightgbm", "catboost", "quadratic_logit", "mlp", "lenet_fits")
 SETTINGS = {"lenet_fits": {"epochs": 5}}
 """What the benchmark shortens beyond the preset, to end in half an hour on two cores."""

@@ -1,6 +1,6 @@
 """How well the primary energy is estimated: the reconstruction's formula, and learners given the target in three ways.
 
-    python benchmarks/energy.py --train 20000 --test 8000 --work work --write energy.md
+    python benchmarks/learning/energy.py --train 20000 --test 8000 --work work --write energy.md
 
 All estimates are of the same simulated test showers under the test's cuts, in one run: the reconstructed E, a formula
 of lg Ne, lg Nmu and the zenith angle; the same formula refitted to the training showers; LightGBM with a squared loss
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import lightgbm
 import numpy as np
-from samples import sample
 
+from benchmarks.shared.samples import sample
 from features.build import build_table
 from features.catalogue import feature_set
 from models.base import Batch

@@ -1,6 +1,6 @@
 """How often does the data check raise a false alarm, and what does it say of spoiled samples? How fast is it?
 
-``python benchmarks/datacheck.py --work bench/datacheck`` prints both tables from one run on simulated showers.
+``python benchmarks/physics/datacheck.py --work bench/datacheck`` prints both tables from one run on simulated showers.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-from samples import sample
-from spoiled import spoiled
 
 from analysis.datacheck.check import check_data
 from analysis.datacheck.words import verdict
-from scoring.resampling import clopper_pearson
+from benchmarks.physics.spoiled import spoiled
+from benchmarks.shared.samples import sample
+from scoring.uncertainty.resampling import clopper_pearson
 from showers.execution.progress import bar
 from showers.schema import COMPOSITION
 from stacking.pipeline import stack

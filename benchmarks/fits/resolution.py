@@ -1,6 +1,6 @@
 """How well the lateral fits measure, against the simulation's truth and beside the standard reconstruction.
 
-    python benchmarks/resolution.py --events 15000 --write docs/resolution.md
+    python benchmarks/fits/resolution.py --events 15000 --write docs/resolution.md
 
 Showers under the test's cuts are drawn with the fits' own constants (pulls prove the estimator there), in the default
 world, in the harder one, and in the default world with 30 % more lateral energy correction near the core than the fits
@@ -15,9 +15,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from oracle import comparison
-from pulls import World, everything, half_width, measure, proof, pulls, swaps
 
+from benchmarks.fits.oracle import comparison
+from benchmarks.fits.pulls import World, everything, half_width, measure, proof, pulls, swaps
 from showers.simulation import load_settings
 
 LECF_FACTOR = 1.3
@@ -95,7 +95,7 @@ def main() -> None:
         ),
     }
     pieces = ["# Resolution of the lateral fits", "", __doc__.split("\n\n", 2)[2].strip(), ""]
-    pieces += [f"Made by `python benchmarks/resolution.py --events {options.events} --seed {options.seed}`.", ""]
+    pieces += [f"Made by `python benchmarks/fits/resolution.py --events {options.events} --seed {options.seed}`.", ""]
     with tempfile.TemporaryDirectory() as scratch:
         room, size, seed = Path(scratch), options.events, options.seed
         folders = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scoring.archive import array_names
-from scoring.archive import read_arrays as read_arrays
+from scoring.reading.archive import array_names
+from scoring.reading.archive import read_arrays as read_arrays
 from scoring.registry import scoring_of
 from showers.schema import COMPOSITION, TASKS, InputError, Task
 from showers.storage.npy import Header

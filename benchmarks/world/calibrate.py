@@ -5,11 +5,12 @@ posteriors that networks trained on the real data give to simulated showers and 
 shifts of EPOS to what such a network makes of either model; photon constants to the gammas, with the hadrons' frozen.
 The method is that of :mod:`showers.simulation.validation.fit`. The shipped world comes from
 
-    python benchmarks/calibrate.py --networks DIR --world benchmarks/calibration_start.toml ARGUMENTS --out 1.toml
-    python benchmarks/calibrate.py --group models --networks DIR --world 1.toml ARGUMENTS --out 2.toml
+    python benchmarks/world/calibrate.py ARGUMENTS --networks DIR --out 1.toml \\
+        --world benchmarks/world/calibration_start.toml
+    python benchmarks/world/calibrate.py ARGUMENTS --networks DIR --out 2.toml --group models --world 1.toml
 
-with the arguments noted in ``benchmarks/calibration.json``; a test compares the world with that record. Its photons are
-those with which these fits began.
+with the arguments noted in ``benchmarks/world/calibration.json``; a test compares the world with that record. Its
+photons are those with which these fits began.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ HOPELESS = {
 muons contradicts the mean and the mean square of the cells, which leave at most .767 of them empty."""
 SCARCE = ("lg E 16.5-17: ", "lg E 17-18: ")
 """Beginnings of the names of class fractions in bins that hold too few events of a fit's samples."""
-TITLE = "Fitted to the known facts of the real data and to networks trained on it by benchmarks/calibrate.py."
+TITLE = "Fitted to the known facts of the real data and to networks trained on it by benchmarks/world/calibrate.py."
 RECORD = Path(__file__).parent / "calibration.json"
 """What the shipped world was fitted with, and where each fit began and ended."""
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtr, ndtr, ndtri
 
-from scoring.composition import class_fraction_errors, fraction_error, mixture_fractions
-from scoring.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
-from scoring.resampling import LEVEL, RESAMPLES, SEED, Interval, basic_interval, draw_variance, widened
+from scoring.metrics.composition import class_fraction_errors, fraction_error, mixture_fractions
+from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
+from scoring.uncertainty.resampling import LEVEL, RESAMPLES, SEED, Interval, basic_interval, draw_variance, widened
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def paired_fraction_error(
     """Compare the fraction errors of two sets of hard labels.
 
     Events are resampled within classes through the joint counts n[true, a, b], which hold everything that both
-    metrics depend on; see :func:`scoring.intervals.confusion_intervals` for the rest of the construction.
+    metrics depend on; see :func:`scoring.uncertainty.intervals.confusion_intervals` for the rest of the construction.
 
     Parameters
     ----------

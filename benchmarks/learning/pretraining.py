@@ -1,7 +1,7 @@
 """What the pretrained network gains over training from scratch, in worlds that its pretraining has not seen.
 
-    python benchmarks/pretraining.py --out pretraining --sizes 5000,15000,60000
-    python benchmarks/pretraining.py --out pretraining --task gamma --sizes 15000,60000
+    python benchmarks/learning/pretraining.py --out pretraining --sizes 5000,15000,60000
+    python benchmarks/learning/pretraining.py --out pretraining --task gamma --sizes 15000,60000
 
 Every learner is trained on the same showers of a world and judged on the same test showers of that world, under the
 test's cuts; nothing is chosen there. Each fit that is done is kept below OUT, so that a killed run continues; the table
@@ -20,17 +20,17 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
-from drawn import FOREIGN, drawn
 
+from benchmarks.shared.drawn import FOREIGN, drawn
 from features.catalogue import feature_set
 from models.base import Batch
 from models.posterior import log_softmax
 from models.pretraining.learner import inputs_of
 from models.pretraining.weights import SHIPPED_SHA256, read_pretrained
 from models.registry import create, spec
-from scoring.gamma import hadron_survival
-from scoring.intervals import survival_interval
-from scoring.paired import paired_log_loss
+from scoring.metrics.gamma import hadron_survival
+from scoring.uncertainty.intervals import survival_interval
+from scoring.uncertainty.paired import paired_log_loss
 from showers.schema import GAMMA, TASKS
 from showers.storage.files import atomic_path, write_npz
 

@@ -1,7 +1,7 @@
 """Is the gain that a run states the gain that it ships? Gate, holdout and calibration judged by labelled test events.
 
-    python benchmarks/judging.py --work bench/judging
-    python benchmarks/judging.py --work bench/judging --write-docs    # also put the table into docs/stacking.md
+    python benchmarks/learning/judging.py --work bench/judging
+    python benchmarks/learning/judging.py --work bench/judging --write-docs   # also put the table into docs/stacking.md
 
 Per seed two runs on the same showers: one with the outer holdout, where the average of fits is judged, and one
 without, where single fits are judged out-of-fold. Killed and started again, it continues.
@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from stack import markdown, write_section
 
-from scoring.paired import Paired, paired_log_loss
+from benchmarks.learning.stack import markdown, write_section
+from scoring.uncertainty.paired import Paired, paired_log_loss
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import bar
 from showers.schema import SOURCE_FILE, TASKS, Task

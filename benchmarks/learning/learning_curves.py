@@ -1,9 +1,9 @@
 """How the log-loss falls with the number of training showers, and how far it could: learners against an oracle.
 
-    python benchmarks/learning_curves.py --out pretraining --picture docs/pictures/learning_curves.png
+    python benchmarks/learning/learning_curves.py --out pretraining --picture docs/pictures/learning_curves.png
 
 The oracle is ``mlp`` on what really happened (true sizes, age, depth of maximum, zenith, distance of the core). Fits
-are those of ``benchmarks/pretraining.py`` and are shared with it: what is done in OUT is not done again.
+are those of ``benchmarks/learning/pretraining.py`` and are shared with it: what is done in OUT is not done again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from pretraining import ORACLE, Fit, Sets, done, sets_of
 
+from benchmarks.learning.pretraining import ORACLE, Fit, Sets, done, sets_of
 from report.pictures.style import MARKERS, PALETTE
 from showers.schema import TASKS
 from showers.storage.files import atomic_path

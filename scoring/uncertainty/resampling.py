@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaincinv, ndtri
 
-from scoring.composition import MIXTURE_SIZE, mixture_counts
+from scoring.metrics.composition import MIXTURE_SIZE, mixture_counts
 from showers.schema import InputError
 
 LEVEL = 0.95

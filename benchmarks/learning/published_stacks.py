@@ -1,6 +1,6 @@
 """The stacks that were published for the benchmark (2026), beside ours, on the same posteriors of the same run.
 
-    python benchmarks/published_stacks.py --data demo/data demo/runs/composition demo/runs/gamma
+    python benchmarks/learning/published_stacks.py --data demo/data demo/runs/composition demo/runs/gamma
 
 As published: the three best systems are averaged, or stacked by a logistic regression (plain or with balanced classes)
 that is fitted on half of the *test* events; everything is judged on the other half. Ours was fitted on out-of-fold
@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 
 from report.reading.run import Run
 from scoring import metric_for
-from scoring.paired import paired_log_loss
+from scoring.uncertainty.paired import paired_log_loss
 from showers.schema import GAMMA, InputError, Task
 from stacking.decide.gamma_scores import gamma_scores
 from stacking.predict.chain import average_of

@@ -5,7 +5,7 @@ which is exact and takes milliseconds. Seeds are fixed: same input, same interva
 
 * one system: :func:`accuracy_interval`, :func:`fraction_error_interval`, :func:`survival_interval`;
 * two systems on the same events: :func:`paired_fraction_error`, :func:`paired_survival`, :func:`paired_log_loss`,
-  :func:`paired_accuracy` (from :mod:`scoring.paired`).
+  :func:`paired_accuracy` (from :mod:`scoring.uncertainty.paired`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import betaincinv
 
-from scoring.composition import (
+from scoring.metrics.composition import (
     MIXTURE_SIZE,
     class_fraction_errors,
     confusion_matrix,
@@ -21,8 +21,8 @@ from scoring.composition import (
     mixture_counts,
     mixture_fractions,
 )
-from scoring.gamma import GAMMA, HADRON, KEY_EFFICIENCY, threshold_rank
-from scoring.paired import (
+from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, threshold_rank
+from scoring.uncertainty.paired import (
     McNemar,
     Paired,
     mcnemar,
@@ -31,7 +31,16 @@ from scoring.paired import (
     paired_log_loss,
     paired_survival,
 )
-from scoring.resampling import LEVEL, RESAMPLES, SEED, Interval, basic_interval, clopper_pearson, draw_variance, widened
+from scoring.uncertainty.resampling import (
+    LEVEL,
+    RESAMPLES,
+    SEED,
+    Interval,
+    basic_interval,
+    clopper_pearson,
+    draw_variance,
+    widened,
+)
 
 __all__ = [
     "LEVEL",

@@ -1,6 +1,6 @@
 """Pulls of the lateral fits when a constant that fits and simulation have in common is moved in the simulation.
 
-    python benchmarks/shared_constants.py --events 4000 --write docs/shared_constants.md
+    python benchmarks/fits/shared_constants.py --events 4000 --write docs/shared_constants.md
 
 The fits import no constant of the simulation, but several values agree, because both were taken from the same public
 facts: the further deposit per electron near the core (1.30 exp(-r / 8.5 m) in both), the law of the muon age (1.3,
@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from pulls import MANY_HITS, MEAN_PUNCH_MEV, SAFE_LG_NE, World, everything, pulls, with_interval
 
+from benchmarks.fits.pulls import MANY_HITS, MEAN_PUNCH_MEV, SAFE_LG_NE, World, everything, pulls, with_interval
 from features.lateral.constants import PUBLISHED
 from showers.simulation import load_settings
 
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--write", type=Path, help="Markdown file to write")
     options = parser.parse_args()
-    made = f"Made by `python benchmarks/shared_constants.py --events {options.events} --seed {options.seed}`."
+    made = f"Made by `python benchmarks/fits/shared_constants.py --events {options.events} --seed {options.seed}`."
     pieces = ["# Constants that fits and simulation share", "", __doc__.split("\n\n", 2)[2].strip(), "", made, ""]
     text = "\n".join([*pieces, table(options.events, options.seed)])
     if options.write:

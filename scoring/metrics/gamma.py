@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from scoring.composition import bin_name, energy_bins
+from scoring.metrics.composition import bin_name, energy_bins
 from showers.schema import InputError
 
 GAMMA, HADRON = 0, 1

@@ -1,6 +1,6 @@
 """How fast the simulator makes triggered events, uncut and under the test's cuts.
 
-    python benchmarks/simulation_speed.py --workers 2
+    python benchmarks/speed/simulation_speed.py --workers 2
 
 Wall-clock rates mean something on an idle machine only; events per processor-second hold on a busy one too.
 """

@@ -1,7 +1,7 @@
 """Train any set of learners on the same simulated showers and compare them on the same test showers.
 
-    python benchmarks/peers.py --train 60000 --test 40000 --out peers
-    python benchmarks/peers.py --train 10000 --test 10000 --task gamma --learners lightgbm,mlp,lenet --preset quick
+    python benchmarks/learning/peers.py --train 60000 --test 40000 --out peers
+    python benchmarks/learning/peers.py --train 10000 --test 10000 --task gamma --learners lightgbm,mlp,lenet
 
 Nothing is chosen on the test showers: their labels are read once, after all predictions are on disk. A killed run
 continues where it stopped; each learner that is done is kept in ``OUT/results-.../{learner}-{seed}``, a folder named
@@ -22,16 +22,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from samples import sample
 
+from benchmarks.shared.samples import sample
 from features.build import build_table
 from features.source import feature_code_version
 from features.table import default_path
 from models.base import Batch
 from models.registry import LEARNERS, create, spec
 from scoring import metric_for
-from scoring.intervals import accuracy_interval
-from scoring.paired import paired_log_loss, paired_mean
+from scoring.uncertainty.intervals import accuracy_interval
+from scoring.uncertainty.paired import paired_log_loss, paired_mean
 from showers.datasets.dataset import Dataset
 from showers.execution.processes import in_processes
 from showers.execution.progress import bar
@@ -43,8 +43,8 @@ VALID_SHARE = 0.1
 """Share of the training events that serves early stopping."""
 REFERENCE = "lenet"
 INTRODUCTION = """\
-Made by `python benchmarks/peers.py` with the settings below: every learner on the same simulated showers under the
-test's cuts, nothing chosen on the test showers. In brackets: 95 % intervals; after ±: standard errors;
+Made by `python benchmarks/learning/peers.py` with the settings below: every learner on the same simulated showers under
+the test's cuts, nothing chosen on the test showers. In brackets: 95 % intervals; after ±: standard errors;
 differences are paired. What the learners are: `python cli.py learners`. Systems called `published.*` are trained here,
 on these showers."""
 

@@ -1,8 +1,8 @@
 """Does the simulated sky look like the real one, and is it as difficult?
 
-    python benchmarks/realism.py                          every known fact beside its simulated value
-    python benchmarks/realism.py --difficulty --data DIR  learners trained on it beside what they reach on real data
-    python benchmarks/realism.py --networks DIR           networks trained on real data beside what they said of it
+    python benchmarks/world/realism.py                        every known fact beside its simulated value
+    python benchmarks/world/realism.py --difficulty --data D  learners trained on it beside what they reach on real data
+    python benchmarks/world/realism.py --networks D           networks trained on real data beside what they said of it
 
 The first exits with 1 if a fact is outside its tolerance. The second simulates fixed sets into DIR (kept and reused),
 trains fixed learners with a fixed seed, and prints accuracies and hadron survivals with 95 % intervals. The default
@@ -23,15 +23,15 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from samples import sample
 
+from benchmarks.shared.samples import sample
 from features.build import build_table
 from features.catalogue import feature_set
 from models.base import Batch
 from models.registry import create, spec
-from scoring.gamma import hadron_survival
-from scoring.intervals import accuracy_interval, survival_interval
-from scoring.resampling import Interval
+from scoring.metrics.gamma import hadron_survival
+from scoring.uncertainty.intervals import accuracy_interval, survival_interval
+from scoring.uncertainty.resampling import Interval
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import bar
 from showers.schema import COMPOSITION, GAMMA, Task

@@ -5,7 +5,7 @@ the whole ``python verify.py`` process with and without intervals, the scoring i
 out plainly with ``rng.choice`` (without intervals, without reading files). On a busy machine the CPU time is the fair
 comparison.
 
-    OMP_NUM_THREADS=1 python benchmarks/verify_speed.py
+    OMP_NUM_THREADS=1 python benchmarks/speed/verify_speed.py
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
-from scoring.composition import ENERGY_BINS, SEED, composition_metrics, mixture_counts
-from scoring.gamma import gamma_metrics
-from scoring.read import read_output
+from scoring.metrics.composition import ENERGY_BINS, SEED, composition_metrics, mixture_counts
+from scoring.metrics.gamma import gamma_metrics
+from scoring.predictions import read_output
+from scoring.reading.truth import read_truth
 from scoring.score import score_arrays
-from scoring.truth import read_truth
 from showers.schema import COMPOSITION, GAMMA
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 EVENTS = {"composition": 119_027, "gamma": 35_751}
 N_GAMMA = 1_514
 LIMIT_S = 5.0

@@ -1,6 +1,6 @@
 """What each group of features is worth to a good LightGBM and a small MLP, on simulated showers under the test's cuts.
 
-    python benchmarks/feature_value.py --train 60000 --test 40000 --out value --write docs/feature_value.md
+    python benchmarks/learning/feature_value.py --train 60000 --test 40000 --out value --write docs/feature_value.md
 
 Each group is added to the reconstructed scalars, left out of the set ``fits`` or added to it. Differences are paired:
 same test showers, 95 % intervals. Early stopping sees a split of the training showers; the test showers' labels are
@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from samples import sample
 
+from benchmarks.shared.samples import sample
 from features.build import build_table
 from features.catalogue import SETS, feature_set
 from features.source import feature_code_version
 from models.base import Batch
 from models.registry import create, spec
-from scoring.composition import fraction_error
-from scoring.gamma import hadron_survival
-from scoring.intervals import survival_interval
-from scoring.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
+from scoring.metrics.composition import fraction_error
+from scoring.metrics.gamma import hadron_survival
+from scoring.uncertainty.intervals import survival_interval
+from scoring.uncertainty.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import bar
 from showers.schema import COMPOSITION, GAMMA, Task
@@ -195,7 +195,9 @@ def main() -> None:
     options = parser.parse_args()
     chosen = [task for task in (COMPOSITION, GAMMA) if task.name in options.tasks.split(",")]
     pieces = ["# What each group of features is worth", "", __doc__.split("\n\n", 2)[2].strip(), ""]
-    pieces.append(f"Made by `python benchmarks/feature_value.py --train {options.train} --test {options.test}`.\n")
+    pieces.append(
+        f"Made by `python benchmarks/learning/feature_value.py --train {options.train} --test {options.test}`.\n"
+    )
     pieces += [run(task, options) for task in chosen]
     if options.write:
         options.write.write_text("\n".join(pieces), encoding="utf-8")

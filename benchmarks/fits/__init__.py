@@ -1,0 +1,1 @@
+"""How well the lateral fits measure, against the simulation's truth."""

@@ -1,0 +1,1 @@
+"""What learners, features, pretraining and stacking reach on simulated showers."""

@@ -1,0 +1,1 @@
+"""Whether analyses of predictions find what is known to be there."""

@@ -1,0 +1,1 @@
+"""Simulated showers that several benchmarks use."""

@@ -1,0 +1,1 @@
+"""How fast features, the simulation and scoring are."""

@@ -1,0 +1,1 @@
+"""Files of others, read with bounds and checked: archives of predictions, test labels."""

@@ -1,0 +1,1 @@
+"""Intervals of one system, paired comparisons of two."""
