@@ -6,7 +6,7 @@ from setuptools import find_packages, setup
 
 INSIDE = "showerstack.packages"
 OWN = ("showers", "features", "models", "stacking", "scoring", "analysis", "report", "commands")
-FILES = ["*.cu", "*.json", "*.toml", "weights/*", "py.typed"]
+FILES = ["*.cu", "*.json", "*.toml", "weights/*", "worlds/*.toml", "py.typed"]
 found = find_packages(include=[pattern for name in OWN for pattern in (name, f"{name}.*")])
 
 if "editable_wheel" in sys.argv:

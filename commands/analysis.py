@@ -51,7 +51,7 @@ def spectra(
     Example: [bold]python cli.py spectra --run runs/composition --data kascade --simulation data/composition_test
     --exposure 6.2e12[/bold]
     """
-    from analysis.spectra.errors import Widths
+    from analysis.spectra.estimation.errors import Widths
     from analysis.spectra.run import EDGES, SpectraOptions, measure_spectra
     from report.spectra import spectra_text, write_spectra_page
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 from array_api_compat import is_cupy_namespace, is_numpy_namespace
 
 from features.events import EventBatch
-from features.lateral.cpu import fit_fused
+from features.lateral.compiled.cpu import fit_fused
 from features.lateral.fit import RawFit
 from features.lateral.gpu import fit_cuda
 from features.stations.cpu import sum_fused

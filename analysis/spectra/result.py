@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.spectra.errors import STATISTICAL, Errors
-from analysis.spectra.estimate import SpectrumEstimate
-from analysis.spectra.fractions import share_covariance, shares, total_covariance
-from analysis.spectra.goodness import Goodness
-from analysis.spectra.labels import ByLabels
+from analysis.spectra.estimation.errors import STATISTICAL, Errors
+from analysis.spectra.estimation.estimate import SpectrumEstimate
+from analysis.spectra.estimation.fractions import share_covariance, shares, total_covariance
+from analysis.spectra.estimation.goodness import Goodness
+from analysis.spectra.estimation.labels import ByLabels
 from showers.storage.files import atomic_path, write_json, write_npz
 
 SPECTRA_CSV, SPECTRA_PARQUET = "spectra.csv", "spectra.parquet"

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from analysis.reading import is_simulated, open_run
-from analysis.spectra.errors import Widths, all_errors
-from analysis.spectra.estimate import Setting, estimate
-from analysis.spectra.events import Simulated, SpectrumEvents
-from analysis.spectra.exposure import judge_exposure, parse_exposure
-from analysis.spectra.goodness import goodness
-from analysis.spectra.labels import by_labels
-from analysis.spectra.reading import LG_NE_MIN, LG_NMU_MIN, read_measured, read_response, training_prior
-from analysis.spectra.response import Binning, binning
+from analysis.spectra.estimation.errors import Widths, all_errors
+from analysis.spectra.estimation.estimate import Setting, estimate
+from analysis.spectra.estimation.goodness import goodness
+from analysis.spectra.estimation.labels import by_labels
+from analysis.spectra.inputs.events import Simulated, SpectrumEvents
+from analysis.spectra.inputs.exposure import judge_exposure, parse_exposure
+from analysis.spectra.inputs.reading import LG_NE_MIN, LG_NMU_MIN, read_measured, read_response, training_prior
+from analysis.spectra.inputs.response import Binning, binning
 from analysis.spectra.result import Spectra
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import Bars, silent

@@ -1,6 +1,6 @@
 """How well the lateral fits measure, against the simulation's truth and beside the standard reconstruction.
 
-    python benchmarks/fits/resolution.py --events 15000 --write docs/resolution.md
+    python benchmarks/fits/resolution.py --events 15000 --write docs/benchmarks/resolution.md
 
 Showers under the test's cuts are drawn with the fits' own constants (pulls prove the estimator there), in the default
 world, in the harder one, and in the default world with 30 % more lateral energy correction near the core than the fits
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=20_000, help="showers per world (default 20000)")
     parser.add_argument("--swap-events", type=int, default=6_000, help="showers per swapped constant (default 6000)")
     parser.add_argument("--seed", type=int, default=11)
-    parser.add_argument("--write", type=Path, help="Markdown file to write, such as docs/resolution.md")
+    parser.add_argument("--write", type=Path, help="Markdown file to write, such as docs/benchmarks/resolution.md")
     options = parser.parse_args()
     default = load_settings("default")
     worlds = {

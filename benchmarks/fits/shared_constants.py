@@ -1,6 +1,6 @@
 """Pulls of the lateral fits when a constant that fits and simulation have in common is moved in the simulation.
 
-    python benchmarks/fits/shared_constants.py --events 4000 --write docs/shared_constants.md
+    python benchmarks/fits/shared_constants.py --events 4000 --write docs/benchmarks/shared_constants.md
 
 The fits import no constant of the simulation, but several values agree, because both were taken from the same public
 facts: the further deposit per electron near the core (1.30 exp(-r / 8.5 m) in both), the law of the muon age (1.3,

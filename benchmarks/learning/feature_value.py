@@ -1,6 +1,6 @@
 """What each group of features is worth to a good LightGBM and a small MLP, on simulated showers under the test's cuts.
 
-    python benchmarks/learning/feature_value.py --train 60000 --test 40000 --out value --write docs/feature_value.md
+    python benchmarks/learning/feature_value.py --train 60000 --out value --write docs/benchmarks/feature_value.md
 
 Each group is added to the reconstructed scalars, left out of the set ``fits`` or added to it. Differences are paired:
 same test showers, 95 % intervals. Early stopping sees a split of the training showers; the test showers' labels are
@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--learners", default=",".join(LEARNERS))
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("value"), help="folder that keeps data and results")
-    parser.add_argument("--write", type=Path, help="Markdown file to write, such as docs/feature_value.md")
+    parser.add_argument("--write", type=Path, help="Markdown file to write, such as docs/benchmarks/feature_value.md")
     options = parser.parse_args()
     chosen = [task for task in (COMPOSITION, GAMMA) if task.name in options.tasks.split(",")]
     pieces = ["# What each group of features is worth", "", __doc__.split("\n\n", 2)[2].strip(), ""]

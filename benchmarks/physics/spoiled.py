@@ -8,7 +8,7 @@ import numpy as np
 
 from showers.datasets.dataset import Dataset, write_dataset
 from showers.protocols import Layout
-from showers.simulation.reconstruction import energy
+from showers.simulation.observation.reconstruction import energy
 
 CLUSTER = (slice(0, 4), slice(8, 12))
 """Cells of the cluster that is dead in one of the samples."""

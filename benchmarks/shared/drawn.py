@@ -28,8 +28,9 @@ from models.base import Batch
 from showers import array, cuts, lateral
 from showers.execution.source_hash import source_hash
 from showers.schema import TASKS
-from showers.simulation import blocks, detector, load_settings
+from showers.simulation import blocks, load_settings
 from showers.simulation.blocks import BlockJob
+from showers.simulation.observation import detector
 from showers.simulation.run import accepted
 
 FOREIGN = "foreign"

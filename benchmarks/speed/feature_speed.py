@@ -1,6 +1,6 @@
 """How fast features are made, everything on the same events in one run.
 
-    python benchmarks/speed/feature_speed.py --events 40000 --write docs/features_speed.md
+    python benchmarks/speed/feature_speed.py --events 40000 --write docs/benchmarks/features_speed.md
 
 Compared: our table with and without the fits (read, computed, written to disk), the fit kernel alone, a per-event fit
 with scipy.optimize, published-style grid statistics in plain NumPy, and the floor: reading, decoding and summing the
@@ -29,7 +29,7 @@ from features.catalogue import FIT_GROUPS, GROUPS, SETS
 from features.compute import warm_up
 from features.device import decode_float16, namespace
 from features.events import EventBatch, make_events
-from features.lateral.cpu import fit_fused
+from features.lateral.compiled.cpu import fit_fused
 from features.lateral.model import (
     Frozen,
     Signals,

@@ -1,6 +1,6 @@
 """What a lateral fit gives: one record of float32 an event, laid out once for compiled kernel, GPU and features.
 
-Steps, the same in both kernels (:mod:`features.lateral.minimise` and ``kernel.cu``):
+Steps, the same in both kernels (:mod:`features.lateral.compiled.minimise` and ``kernel.cu``):
 
 1. Start: core at the centroid of density^1.5, best of three ages by deviance, muon level from counts beyond 40 m.
 2. Freeze the electron channel at the start; minimise over (core, L, s) to a coarse tolerance.

@@ -9,8 +9,8 @@ import numpy as np
 from numba import njit
 
 from features.events import EventBatch
+from features.lateral.compiled.cpu_model import radii
 from features.lateral.constants import StationResponse
-from features.lateral.cpu_model import radii
 from features.lateral.fit import RawFit
 from features.lateral.station import MUON_G_REF
 from features.lateral.vector_math import f32, full_vectors

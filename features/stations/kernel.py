@@ -1,7 +1,7 @@
 """Compiled loops over the stations of one event that make the sums of :mod:`features.stations.sums`.
 
 Planes of one event live in the first-level cache; loops are kept short, with few arrays each, because LLVM vectorises
-them only then (see :mod:`features.lateral.cpu_model`).
+them only then (see :mod:`features.lateral.compiled.cpu_model`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from features.lateral.constants import StationResponse
-from features.lateral.cpu_model import (
+from features.lateral.compiled.cpu_model import (
     ONE,
     TINY,
     ZERO,
@@ -22,6 +21,7 @@ from features.lateral.cpu_model import (
     muon_density,
     punch_through,
 )
+from features.lateral.constants import StationResponse
 from features.lateral.vector_math import FAST, f32, full_vectors, vexp, vln
 from features.stations import tail
 from features.stations.sums import FAR_M, LCM_RINGS_M, MAX_DEVIATE, MUON_AGE_FROM_M, OUTER_M, RINGS_M

@@ -17,9 +17,9 @@ from showers.array import DetectorArray
 from showers.kascade import KASCADE
 from showers.schema import TASKS, Task
 from showers.simulation.cascade import Showers, develop
-from showers.simulation.deposits import CLUMP_AMPLITUDE
-from showers.simulation.detector import read_out
-from showers.simulation.reconstruction import Reconstructed, kept, reconstruct, triggered
+from showers.simulation.observation.deposits import CLUMP_AMPLITUDE
+from showers.simulation.observation.detector import read_out
+from showers.simulation.observation.reconstruction import Reconstructed, kept, reconstruct, triggered
 from showers.simulation.settings import Settings
 from showers.simulation.spectrum import MODELS, PARTICLE_IDS, Primaries, throw_cores, throw_primaries
 

@@ -30,10 +30,10 @@ from showers.datasets.writer import SIMULATION
 from showers.execution.progress import Bars, silent
 from showers.kascade import KASCADE
 from showers.schema import COMPOSITION, SOURCE_FILE, InputError
-from showers.simulation.arrival import arrival_times
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, SimulatedEvents, observe
 from showers.simulation.cascade import develop
 from showers.simulation.measured_sky import Sky, Thrower, load_sky
+from showers.simulation.observation.arrival import arrival_times
 from showers.simulation.raw import all_present, open_archive
 from showers.simulation.run import simulation_code_version
 from showers.simulation.settings import Settings, load_settings

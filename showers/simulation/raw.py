@@ -21,8 +21,8 @@ from showers.datasets.writer import SIMULATION
 from showers.execution.progress import Bars, silent
 from showers.protocols import MODES
 from showers.schema import COMPOSITION, SOURCE_FILE, InputError, Task
-from showers.simulation.arrival import arrival_times
 from showers.simulation.blocks import BlockJob, SimulatedEvents, generator
+from showers.simulation.observation.arrival import arrival_times
 from showers.simulation.run import accepted, check, source_of
 from showers.simulation.settings import load_settings
 from showers.simulation.spectrum import MODELS, PARTICLE_IDS, PHOTON

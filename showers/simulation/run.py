@@ -212,7 +212,11 @@ def simulation_code_version() -> str:
     here = Path(__file__).parent
     own = [path for path in sorted(here.iterdir()) if path.suffix in {".py", ".json"}]
     return source_hash(
-        [*own, *(here.parent / name for name in ("array.py", "cuts.py", "kascade.py", "lateral.py", "protocols.py"))],
+        [
+            *own,
+            here / "observation",
+            *(here.parent / name for name in ("array.py", "cuts.py", "kascade.py", "lateral.py", "protocols.py")),
+        ],
         PACKAGES,
     )
 

@@ -2,7 +2,7 @@
 
 Origins: [p] published, [m] cascade Monte Carlo (see :mod:`showers.simulation.cascade`), [f] fitted by
 ``benchmarks/world/calibrate.py`` so that the simulation reproduces known facts of the real data, [g] guess.
-Where a field's value in ``world_default.toml`` differs from the default here, the file holds the fitted one.
+Where a field's value in ``worlds/default.toml`` differs from the default here, the file holds the fitted one.
 """
 
 from __future__ import annotations
@@ -272,12 +272,13 @@ def load_settings(world: str | Path = "default") -> Settings:
     InputError
         If there is no such world or file, or its content is not valid.
     """
-    base = _read(resources.files(__package__).joinpath("world_default.toml").read_bytes(), "world_default.toml")
+    shipped = resources.files(__package__) / "worlds"
+    base = _read((shipped / "default.toml").read_bytes(), "worlds/default.toml")
     if world == "default":
-        return validated(base, "world_default.toml")
+        return validated(base, "worlds/default.toml")
     if world in WORLDS:
-        name = f"world_{world}.toml"
-        extra = _read(resources.files(__package__).joinpath(name).read_bytes(), name)
+        name = f"worlds/{world}.toml"
+        extra = _read((shipped / f"{world}.toml").read_bytes(), name)
     else:
         path, name = Path(world), str(world)
         if not path.is_file():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.spectra.mixture import estimating_functions, likelihood_ratios, maximum_likelihood
+from analysis.spectra.estimation.mixture import estimating_functions, likelihood_ratios, maximum_likelihood
 from showers.schema import InputError
 
 

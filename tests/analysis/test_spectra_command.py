@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from analysis.spectra.inputs.thrown import thrown_primaries
 from analysis.spectra.run import SpectraOptions, measure_spectra
-from analysis.spectra.thrown import thrown_primaries
 from commands.analysis import numbers
 from report.spectra import spectra_text, write_spectra_page
 from showers.execution.terminal import PlainConsole

@@ -18,7 +18,7 @@ from features.device import (
     resolve_device,
     to_host,
 )
-from features.lateral.cpu import fit_fused
+from features.lateral.compiled.cpu import fit_fused
 from features.lateral.fit import RawFit
 from features.stations.cpu import sum_fused
 from features.stations.sums import sum_reference

@@ -11,8 +11,8 @@ from showers.archives.convert import convert
 from showers.datasets.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, InputError
 from showers.simulation import load_settings
-from showers.simulation.arrival import LIGHT_M_PER_NS, arrival_times
 from showers.simulation.blocks import BlockJob, simulate_block
+from showers.simulation.observation.arrival import LIGHT_M_PER_NS, arrival_times
 from showers.simulation.raw import simulate_raw
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import features.lateral.cpu
+import features.lateral.compiled.cpu
 import features.stations.cpu
 from showers.execution import kernels, source_hash
-from showers.simulation import deposits, deviates
+from showers.simulation.observation import deposits, deviates
 
 KERNEL = '''"""A kernel."""
 
@@ -117,9 +117,12 @@ def test_docstrings_and_comments_compile_nothing(run):
 @pytest.mark.parametrize(
     ("module", "inside"),
     [
-        (features.lateral.cpu, {"features/lateral/minimise.py", "features/lateral/constants.py", "showers/array.py"}),
+        (
+            features.lateral.compiled.cpu,
+            {"features/lateral/compiled/minimise.py", "features/lateral/constants.py", "showers/array.py"},
+        ),
         (features.stations.cpu, {"features/stations/kernel.py", "features/stations/sums.py", "features/bounds.py"}),
-        (deposits, {"showers/simulation/deviates.py", "showers/array.py"}),
+        (deposits, {"showers/simulation/observation/deviates.py", "showers/array.py"}),
     ],
 )
 def test_kernels_know_their_sources(module, inside):

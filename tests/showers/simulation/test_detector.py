@@ -6,8 +6,8 @@ import pytest
 from showers.kascade import KASCADE
 from showers.lateral import axis_distance
 from showers.simulation.cascade import Showers
-from showers.simulation.detector import Readings, expected, read_out
-from showers.simulation.reconstruction import energy, reconstruct, sizes, triggered, with_errors
+from showers.simulation.observation.detector import Readings, expected, read_out
+from showers.simulation.observation.reconstruction import energy, reconstruct, sizes, triggered, with_errors
 from showers.simulation.settings import Settings
 from showers.simulation.spectrum import Primaries
 

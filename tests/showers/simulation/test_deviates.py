@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from showers.simulation import deviates
+from showers.simulation.observation import deviates
 
 N = 20_000
 OFFSETS = deviates.stream_offsets(800)

@@ -13,7 +13,7 @@ from showers.datasets.integrity import problems
 from showers.schema import COMPOSITION, GAMMA, InputError, Task
 from showers.simulation import load_settings, run, simulate
 from showers.simulation.blocks import BlockJob, passes, simulate_block
-from showers.simulation.reconstruction import Reconstructed
+from showers.simulation.observation.reconstruction import Reconstructed
 from showers.storage.files import hash_file
 
 

@@ -59,7 +59,7 @@ def test_round_trip(tmp_path: Path, start: Settings) -> None:
 
 
 def test_default_world_is_a_file_that_the_program_wrote(tmp_path: Path) -> None:
-    shipped = resources.files("showers.simulation").joinpath("world_default.toml").read_text(encoding="utf-8")
+    shipped = resources.files("showers.simulation").joinpath("worlds/default.toml").read_text(encoding="utf-8")
     write_settings(tmp_path / "w.toml", load_settings(), shipped.splitlines()[0].removeprefix("# "))
     assert (tmp_path / "w.toml").read_text(encoding="utf-8") == shipped, "moved by hand, or with an outdated meaning"
 

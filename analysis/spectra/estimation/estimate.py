@@ -1,10 +1,10 @@
 r"""Numbers of events and fluxes by group and energy: estimating functions, their meaning by simulation, the solution.
 
 In every bin of the reconstructed energy the sums ``G_j = sum_i g_j(x_i)`` over measured events obey
-``G = A n`` with A from simulation (:mod:`analysis.spectra.mixture`), so ``n = A^-1 G`` with covariance
+``G = A n`` with A from simulation (:mod:`analysis.spectra.estimation.mixture`), so ``n = A^-1 G`` with covariance
 ``A^-1 (sum_i g g^T) A^-T`` from the measured events' statistics. The flux of group k in bin b is
 ``J = n_kb c_kb / (exposure dE)`` in m^-2 sr^-1 s^-1 eV^-1, with c the correction for efficiency and migration
-(:func:`analysis.spectra.response.corrections`).
+(:func:`analysis.spectra.inputs.response.corrections`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.spectra.events import Simulated, SpectrumEvents, Thrown
-from analysis.spectra.mixture import estimating_functions, likelihood_ratios, maximum_likelihood, one_hot
-from analysis.spectra.response import Binning, ResponseSample, corrections
+from analysis.spectra.estimation.mixture import estimating_functions, likelihood_ratios, maximum_likelihood, one_hot
+from analysis.spectra.inputs.events import Simulated, SpectrumEvents, Thrown
+from analysis.spectra.inputs.response import Binning, ResponseSample, corrections
 from showers.schema import COMPOSITION, InputError
 
 MIN_SIMULATED = 20

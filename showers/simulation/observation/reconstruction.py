@@ -13,10 +13,10 @@ import numpy as np
 
 from showers.lateral import MIN_R_M, axis_distance, electron_normalisation, rho_muon
 from showers.simulation.cascade import Showers, mean_muon_age
-from showers.simulation.detector import CHUNK, Readings, energy_per_electron
+from showers.simulation.observation.detector import CHUNK, Readings, energy_per_electron
+from showers.simulation.observation.stations import stations_of
 from showers.simulation.settings import Reconstruction, Settings, Trigger
 from showers.simulation.spectrum import PHOTON
-from showers.simulation.stations import stations_of
 
 REFERENCE_HITS = 60.0
 """Hit stations at which the errors of core and direction are quoted [g]."""

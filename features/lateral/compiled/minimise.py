@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from features.lateral.constants import StationResponse
-from features.lateral.cpu_model import (
+from features.lateral.compiled.cpu_model import (
     HALF,
     ONE,
     ZERO,
@@ -24,6 +23,7 @@ from features.lateral.cpu_model import (
     muon_density,
     muon_terms,
 )
+from features.lateral.constants import StationResponse
 from features.lateral.options import Recipe
 from features.lateral.vector_math import FAST, f32, full_vectors, vexp
 

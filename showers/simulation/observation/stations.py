@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from showers.array import DetectorArray
-from showers.simulation import deviates
+from showers.simulation.observation import deviates
 
 
 class Stations(NamedTuple):

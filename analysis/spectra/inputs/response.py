@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.spectra.events import Simulated, Thrown
+from analysis.spectra.inputs.events import Simulated, Thrown
 from showers.schema import InputError
 
 FINE_STEP = 0.05

@@ -1,7 +1,7 @@
 """From showers to readings: what the stations of the array can expect of a shower, and what they read.
 
 Expected particle numbers come from the lateral distributions, in float32 and in chunks that stay in the cache;
-:mod:`showers.simulation.deposits` then draws counts and deposits.
+:mod:`showers.simulation.observation.deposits` then draws counts and deposits.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from showers.array import DetectorArray
 from showers.kascade import KASCADE
 from showers.lateral import axis_distance, rho_electron, rho_muon
 from showers.simulation.cascade import Showers
-from showers.simulation.deposits import (
+from showers.simulation.observation.deposits import (
     CLUMP_NEGLIGIBLE,
     DetectorConstants,
     draw_deposits,
 )
+from showers.simulation.observation.stations import stations_of
 from showers.simulation.settings import Settings
 from showers.simulation.spectrum import PHOTON
-from showers.simulation.stations import stations_of
 
 CHUNK = 256
 """Showers at once: their density arrays (0.26 MB each) stay in the second-level cache."""

@@ -1,7 +1,7 @@
 """What the detectors of a station read: particle counts and their deposits, in compiled kernels.
 
 Counts are Poisson, deposits compounds of Gamma distributions. Every station of every event draws from a random stream
-of its own (:mod:`showers.simulation.deviates`).
+of its own (:mod:`showers.simulation.observation.deviates`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numba
 import numpy as np
 
 from showers.execution.kernels import kernel
-from showers.simulation import deviates
-from showers.simulation.stations import Stations
+from showers.simulation.observation import deviates
+from showers.simulation.observation.stations import Stations
 
 FEW = 1.0
 """Below this expected number of particles, of all kinds together, one count is drawn and split by kind."""
@@ -67,10 +67,10 @@ def draw_deposits(
 ) -> None:
     """Draw the readings of n showers into ``electron``, ``muon`` (n, S), ``hits`` and ``largest`` (n,).
 
-    Parameters are what the stations expect (:func:`showers.simulation.detector.expected`), the cosine of the zenith,
-    core and clumping of each shower, its clumping modes (n, 6, 2) and its random key, the detector's constants and the
-    S stations of the array. Without a trigger (so many hit
-    e/gamma stations in a cluster) the muon detectors are not drawn.
+    Parameters are what the stations expect (``expected`` in ``detector.py``), the cosine of the zenith, core and
+    clumping of each shower, its clumping modes (n, 6, 2) and its random key, the detector's constants and the
+    S stations of the array. Without a trigger (so many hit e/gamma stations in a cluster) the muon detectors are not
+    drawn.
     """
     state = np.empty(1, dtype=np.uint64)
     n_stations = len(here.x_m)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.spectra.events import Thrown
+from analysis.spectra.inputs.events import Thrown
 from showers.schema import InputError, task_named
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
 from showers.simulation.settings import load_settings

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.spectra.estimate import Setting, SpectrumEstimate, estimate, smooth_shape, solve
-from analysis.spectra.events import Simulated, SpectrumEvents, Thrown
-from analysis.spectra.response import corrections
+from analysis.spectra.estimation.estimate import Setting, SpectrumEstimate, estimate, smooth_shape, solve
+from analysis.spectra.inputs.events import Simulated, SpectrumEvents, Thrown
+from analysis.spectra.inputs.response import corrections
 from models.posterior import log_softmax
 
 STATISTICAL = ("data", "simulation")

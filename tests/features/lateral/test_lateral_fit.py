@@ -10,10 +10,10 @@ import pytest
 from features.device import namespace
 from features.fitted import FittedEvents
 from features.groups import lateral
-from features.lateral.cpu import fit_fused
+from features.lateral.compiled.cpu import fit_fused
 from features.lateral.fit import N_NUMBERS, RECORD, RawFit, record_in_c
 from features.stations.sums import sum_reference
-from tests.features.oracle import Oracle, full
+from tests.features.lateral.oracle import Oracle, full
 
 XP = namespace("cpu")
 

@@ -1,6 +1,6 @@
 """Draws the pictures of docs/simulation.md into docs/pictures.
 
-python docs/simulation_pictures.py
+python benchmarks/world/simulation_pictures.py
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from showers.schema import COMPOSITION, GAMMA
 from showers.simulation import load_settings
 from showers.simulation.blocks import BlockJob
 from showers.simulation.cascade import Showers, develop, mean_muon_age
-from showers.simulation.detector import read_out
-from showers.simulation.reconstruction import Reconstructed, reconstruct
+from showers.simulation.observation.detector import read_out
+from showers.simulation.observation.reconstruction import Reconstructed, reconstruct
 from showers.simulation.run import accepted
 from showers.simulation.spectrum import Primaries
 from showers.simulation.validation.check import realism
 from showers.simulation.validation.moments import Sizes
 
-PICTURES = Path(__file__).parent / "pictures"
+PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 SETTINGS = load_settings()
 COLOURS = {"proton": "#D55E00", "helium": "#E69F00", "carbon": "#009E73", "silicon": "#0072B2", "iron": "#332288"}
 """Okabe and Ito's palette, distinguishable without colour vision; heavier is darker."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.spectra.estimate import SpectrumEstimate, solve
-from analysis.spectra.events import Simulated, SpectrumEvents
+from analysis.spectra.estimation.estimate import SpectrumEstimate, solve
+from analysis.spectra.inputs.events import Simulated, SpectrumEvents
 
 CELLS = 8
 

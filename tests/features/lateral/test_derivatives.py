@@ -7,9 +7,9 @@ import pytest
 from numba import njit
 
 from features.device import namespace
+from features.lateral.compiled.cpu import fit_fused
+from features.lateral.compiled.cpu_model import Electrons, Muons, Places, electron_hessian, electron_terms, muon_terms
 from features.lateral.constants import PUBLISHED
-from features.lateral.cpu import fit_fused
-from features.lateral.cpu_model import Electrons, Muons, Places, electron_hessian, electron_terms, muon_terms
 from features.lateral.model import (
     distances,
     electron_density,

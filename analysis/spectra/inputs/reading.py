@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from analysis.reading import label_remarks, predicted, refuse_training_set, scalars, truth_of
-from analysis.spectra.events import Simulated, SpectrumEvents, Thrown
-from analysis.spectra.response import Binning
-from analysis.spectra.thrown import thrown_primaries
+from analysis.spectra.inputs.events import Simulated, SpectrumEvents, Thrown
+from analysis.spectra.inputs.response import Binning
+from analysis.spectra.inputs.thrown import thrown_primaries
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import Bars, silent
 from showers.schema import InputError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
-from analysis.spectra.estimate import SpectrumEstimate
+from analysis.spectra.estimation.estimate import SpectrumEstimate
 from analysis.unfolding import apply_bayes
 
 ITERATIONS = (1, 2, 3, 4, 6, 8, 12, 20, 35, 60, 100, 200)

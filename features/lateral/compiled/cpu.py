@@ -14,10 +14,10 @@ import numpy as np
 from numba import njit
 
 from features.events import EventBatch
+from features.lateral.compiled.cpu_model import ONE, ZERO, Electrons, Muons, Places, freeze_electron, freeze_muon, radii
+from features.lateral.compiled.minimise import ELECTRON, MUON, Event, centroid, minimise, start_electron, start_muon
 from features.lateral.constants import StationResponse
-from features.lateral.cpu_model import ONE, ZERO, Electrons, Muons, Places, freeze_electron, freeze_muon, radii
 from features.lateral.fit import N_NUMBERS, RECORD, RawFit
-from features.lateral.minimise import ELECTRON, MUON, Event, centroid, minimise, start_electron, start_muon
 from features.lateral.options import RECIPE, Recipe
 from features.lateral.vector_math import FAST, f32, full_vectors
 from showers.execution.kernels import kernel

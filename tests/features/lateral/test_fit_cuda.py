@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from features.device import namespace
+from features.lateral.compiled.cpu import fit_fused
 from features.lateral.constants import PUBLISHED
-from features.lateral.cpu import fit_fused
 from features.lateral.fit import N_NUMBERS, RawFit
 from features.lateral.gpu import OPTIONS, kernel_source
 

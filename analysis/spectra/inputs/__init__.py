@@ -1,0 +1,1 @@
+"""What spectra are made of: events, their predictions, response, exposure."""

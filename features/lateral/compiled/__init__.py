@@ -1,0 +1,1 @@
+"""The lateral fits in compiled code: one loop over events."""
