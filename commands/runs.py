@@ -36,6 +36,9 @@ def stack(
     ),
     learners: Annotated[str | None, typer.Option(help="Comma-separated names instead of the preset's.")] = None,
     folds: Annotated[int | None, typer.Option(min=2, help="Number of folds instead of the preset's.")] = None,
+    prune: Annotated[
+        float, typer.Option(min=0, help="Log-loss (nats) that learners left out of the stack may cost; 0: keep all.")
+    ] = 2e-4,
     seed: SeedOption = 1,
     device: DeviceOption = Device.auto,
     workers: WorkersOption = None,
@@ -63,6 +66,7 @@ def stack(
         "preset": preset.value,
         "learners": names,
         "folds": folds,
+        "prune": prune,
         "seed": seed,
         "device": device.value,
         "workers": workers,

@@ -106,7 +106,7 @@ class Bundle:
         with threadpool_limits(threads), bars("predicting", "predictions of fits") as progress:
             fits = predict_fits(
                 events,
-                [self._fits(name) for name in (self.chain.meta.learners if everything else self.chain.needed)],
+                [self._fits(name) for name in (self.chain.learners if everything else self.chain.needed)],
                 trusted=self.trusted,
                 threads=threads,
                 workers=max(1, (workers or joblib.cpu_count()) // threads),

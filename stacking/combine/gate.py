@@ -12,6 +12,9 @@ from stacking.combine.control import SingleFits, mean_and_error, standard_error
 from stacking.combine.judges import Judge
 from stacking.combine.softmax import log_loss_per_event
 
+ROUNDING = 1e-9
+"""Nats below which two systems are the same: a stack of one learner differs from it by last bits alone."""
+
 
 @dataclass(frozen=True)
 class Gate:
@@ -78,7 +81,7 @@ def decide_gate(
     worse, judge_error = judge.difference(stacked, learners[best], labels)
     if len(learners) == 1:
         shipped, reason = False, f"{best} is the only learner"
-    elif gain <= error:
+    elif gain <= max(error, ROUNDING):
         shipped = False
         reason = f"the stack gains {gain:.5f} ± {error:.5f} nats over {best}: not more than its error"
     elif judge.veto and worse > judge_error:

@@ -7,7 +7,7 @@ All but the average return natural posteriors, also where the fit weighted event
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -42,6 +42,11 @@ class StackInputs:
             context=None if self.context is None else self.context[use],
             weights=None if self.weights is None else self.weights[use],
         )
+
+    def only(self, names: Sequence[str]) -> StackInputs:
+        """Return the same events with these learners alone."""
+        places = [self.learners.index(name) for name in names]
+        return replace(self, learners=tuple(names), log_proba=self.log_proba[places])
 
 
 class MetaLearner(ABC):

@@ -99,6 +99,11 @@ class Chain:
     """Fits of each learner that are averaged."""
 
     @property
+    def learners(self) -> tuple[str, ...]:
+        """All learners, those that the stack does without among them."""
+        return tuple(name for name in self.calibrators if name not in ("average", "stack"))
+
+    @property
     def needed(self) -> tuple[str, ...]:
         """Learners without which the shipped prediction cannot be made."""
         if self.shipped != "stack":

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from models.registry import LEARNERS, LearnerSpec, spec
 from showers.schema import TASKS, InputError, Task, task_named
 from stacking.combine.meta_registry import META_LEARNERS, metas_of
+from stacking.combine.pruning import TOLERANCE
 
 Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -62,6 +63,8 @@ class EngineConfig(BaseModel):
     holdout: float = Field(0.1, ge=0.0, le=0.5)
     """Share of the training events passing the cuts that no learner is trained on: gate, calibration, decision rule
     and response are judged there, on the average of fits that ships. 0: on out-of-fold predictions of single fits."""
+    prune: float = Field(TOLERANCE, ge=0.0, le=1.0)
+    """Log-loss (nats) that learners left out of the stack may cost together; 0 keeps every learner."""
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per learner, settings that replace the registered ones."""
 

@@ -132,7 +132,7 @@ def _second_level(
     manifest |= {
         "complete": True,
         **outcome.record,
-        "remarks": [*manifest["remarks"], *level.remarks],
+        "remarks": [*manifest["remarks"], *level.remarks, *outcome.remarks],
         "steps": [step.as_json() for step in steps],
     }
     if job.conclude:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,10 @@ class Level:
     """Manifest entries of all learners."""
     remarks: list[str]
     """Suspected leaks."""
+
+    def out_of(self, names: Sequence[str]) -> np.ndarray:
+        """Return ``out_of_fold`` of these learners."""
+        return self.out_of_fold[[self.names.index(name) for name in names]]
 
 
 def collected(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure]) -> Level:

@@ -53,7 +53,7 @@ class Judged:
 def judged(job: Job, folds: Folds, level: Level, stacked: Stacked) -> Judged:
     """Return what is judged, on the outer holdout if there is one."""
     learners = dict(zip(level.names, level.out_of_fold, strict=True))
-    inner = {**learners, "average": average_of(level.out_of_fold), "stack": stacked.log_proba}
+    inner = {**learners, "average": average_of(level.out_of(stacked.meta.learners)), "stack": stacked.log_proba}
     groups = job.train.groups()
     inner_groups = None if groups is None else groups[folds.inner]
     if level.outer is None:

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from scoring.paired import paired_log_loss
 from showers.execution.progress import Bars
 from stacking.combine.calibration import Calibrator, reliability
 from stacking.combine.gate import decide_gate
 from stacking.combine.judges import Judge
 from stacking.combine.meta import StackInputs
 from stacking.combine.nested import Stacked, choose_and_fit
-from stacking.combine.softmax import log_loss_per_event
+from stacking.combine.pruning import prune
+from stacking.combine.softmax import fit_pool, log_loss_per_event, pooled
 from stacking.events import pieces
 from stacking.predict.chain import Chain, Predictions, average_of
 from stacking.predict.saving import save_chain
@@ -37,13 +39,19 @@ class Outcome:
     """Entries of the manifest."""
     predictions: Predictions | None
     costs: list[Cost]
+    remarks: list[str]
 
 
 def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bars: Bars) -> Outcome:
     """Choose and fit the meta-learner, calibrate, pass the gate, decide, predict the test events, write all files."""
     procedure, costs = procedure_of(job.task), []
     judge = procedure.judge
-    inputs = _inputs(job, folds, level)
+    with measured("pruning") as cost, bars("weighing the learners", "steps"):
+        every = _inputs(job, folds, level)
+        slow = frozenset(record["name"] for record in level.records if record["needs_grid"])
+        pruning = prune(every, judge, job.config.prune, slow)
+        inputs = every.only(pruning.kept)
+    costs.append(cost)
     with measured("meta-learner") as cost, bars("choosing the meta-learner", "fits") as progress:
         stacked = choose_and_fit(job.config.meta_names, inputs, judge, workers=job.workers, progress=progress)
     costs.append(cost)
@@ -66,7 +74,7 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
     save_chain(job.config.run, chain)
     _write_held_out_files(job, folds, level, stacked, sample, systems)
     with measured("prediction") as cost:
-        predictions = _predict_test(job, chain)
+        predictions = _predict_test(job, chain, level.names)
     costs.append(cost)
     record = {
         "learners": _learner_records(level, sample, systems, folds.labels[folds.inner]),
@@ -75,11 +83,13 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
             for name, z in systems.items()
         },
         "judged": {"on": sample.where, "events": len(sample.labels), "fits": _fits_judged(sample, n_fits, folds)},
-        "meta": _meta_record(stacked, level, judge, inputs),
+        "meta": _meta_record(stacked, judge, inputs),
+        "pruning": pruning.as_json() | {"on_holdout": _cost_on_holdout(every, inputs, level, sample)},
         "gate": gate.as_json(),
         "decision": decision,
     }
-    return Outcome(record, predictions, costs)
+    remark = pruning.remark()
+    return Outcome(record, predictions, costs, [remark] if remark else [])
 
 
 def _inputs(job: Job, folds: Folds, level: Level) -> StackInputs:
@@ -91,6 +101,18 @@ def _inputs(job: Job, folds: Folds, level: Level) -> StackInputs:
         folds=folds.partitions[0][folds.inner],
         context=None if context is None else context[folds.inner],
     )
+
+
+def _cost_on_holdout(every: StackInputs, kept: StackInputs, level: Level, sample: Judged) -> dict[str, Any] | None:
+    """Return what pruning cost on the outer holdout, averages of fits pooled; None without one."""
+    if level.outer is None or every.learners == kept.learners:
+        return None
+    averages = dict(zip(level.names, map(average_of, level.outer), strict=True))
+    whole, pruned = (
+        pooled(np.stack([averages[name] for name in part.learners]), *fit_pool(part.log_proba, part.labels))
+        for part in (every, kept)
+    )
+    return paired_log_loss(sample.labels, pruned, whole).as_dict()
 
 
 def _fits_judged(sample: Judged, n_fits: int, folds: Folds) -> int:
@@ -132,8 +154,8 @@ def _learner_records(
     return records
 
 
-def _meta_record(stacked: Stacked, level: Level, judge: Judge, inputs: StackInputs) -> dict[str, Any]:
-    compared = {**stacked.by_meta, "average": average_of(level.out_of_fold), "stack": stacked.log_proba}
+def _meta_record(stacked: Stacked, judge: Judge, inputs: StackInputs) -> dict[str, Any]:
+    compared = {**stacked.by_meta, "average": average_of(inputs.log_proba), "stack": stacked.log_proba}
     return {
         "chosen": stacked.meta.name,
         "chosen_by_fold": stacked.chosen_by_fold,
@@ -150,7 +172,7 @@ def _write_held_out_files(
     """Write every system's held-out predictions: judged rows as they ship, all others out-of-fold by single fits."""
     out_of_fold = {
         **dict(zip(level.names, level.out_of_fold, strict=True)),
-        "average": average_of(level.out_of_fold),
+        "average": average_of(level.out_of(stacked.meta.learners)),
         "stack": stacked.log_proba,
     }
     for name, log_proba in systems.items():
@@ -160,10 +182,10 @@ def _write_held_out_files(
         write_out_of_fold(job.config.run / "oof" / f"{name}.parquet", everywhere, folds.partitions[0], job.task.classes)
 
 
-def _predict_test(job: Job, chain: Chain) -> Predictions | None:
+def _predict_test(job: Job, chain: Chain, names: tuple[str, ...]) -> Predictions | None:
     if job.test is None:
         return None
-    fits = {name: test_log_proba(job.config.run, name, chain.n_fits) for name in chain.meta.learners}
+    fits = {name: test_log_proba(job.config.run, name, chain.n_fits) for name in names}
     context = job.test.context()
     in_pieces = ((piece, {name: z[:, piece] for name, z in fits.items()}) for piece in pieces(len(job.test)))
     predictions = chain.finish(in_pieces, context, job.test.events_fingerprint())

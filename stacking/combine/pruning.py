@@ -1,0 +1,148 @@
+"""Learners that the stack can do without: left out before the meta-learner is chosen, so that predictions cost less.
+
+A stack predicts new events as slowly as all its learners together, while most of what each adds is said by others
+already. What a learner is worth is measured with the log-linear pool on out-of-fold predictions, cross-validated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from stacking.combine.control import standard_error
+from stacking.combine.judges import Judge
+from stacking.combine.meta import StackInputs
+from stacking.combine.softmax import fit_pool, log_loss_per_event, pooled, thinned
+
+PRUNING_EVENTS = 60_000
+"""Events on which learners are compared, evenly spread: their error is then about a third of :data:`TOLERANCE`."""
+PRUNING_FOLDS = 5
+"""Folds of the cross-validation at most; more are merged."""
+TOLERANCE = 2e-4
+"""Log-loss, nats, that all learners left out may cost together."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A learner that the stack does without."""
+
+    name: str
+    cost: float
+    """Log-loss without it and all left out before it, minus that with all learners: nats."""
+    standard_error: float
+    """Of the cost, paired."""
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Which learners the stack uses."""
+
+    tolerance: float
+    kept: tuple[str, ...]
+    """In the order of the run."""
+    left_out: tuple[LeftOut, ...]
+    """In the order in which they went."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the manifest's entry."""
+        return asdict(self)
+
+    def remark(self) -> str | None:
+        """Return what the user should know; None where every learner is used."""
+        if not self.left_out:
+            return None
+        last = self.left_out[-1]
+        names = ", ".join(one.name for one in self.left_out)
+        return (
+            f"left out of the stack: {names}; without them its log-loss out-of-fold is {last.cost:+.5f} ± "
+            f"{last.standard_error:.5f} nats higher, and predictions are faster (--prune 0 keeps every learner)"
+        )
+
+
+def prune(inputs: StackInputs, judge: Judge, tolerance: float, slow: frozenset[str] = frozenset()) -> Pruning:
+    """Leave out learners, one by one, as long as all of them together are shown to cost less than the tolerance.
+
+    Parameters
+    ----------
+    inputs
+        Out-of-fold predictions of the judged events.
+    judge
+        One with a veto (the ln survival of gamma sets) also keeps a learner without which the pool is worse by it
+        beyond the paired error.
+    tolerance
+        Log-loss in nats that the cost and its standard error together must stay below, so that few events, which can
+        show nothing, leave nothing out; 0 keeps every learner.
+    slow
+        Learners to be tried first, whatever they cost below the tolerance: networks on grids take much longer to
+        predict than tables.
+
+    Notes
+    -----
+    A learner found to be needed is not tried again: what it adds only grows when others go.
+    """
+    left_out: list[LeftOut] = []
+    if tolerance > 0 and len(inputs.learners) > 1:
+        sample = _Sample.of(inputs, judge)
+        kept = list(inputs.learners)
+        for group in ([name for name in kept if name in slow], [name for name in kept if name not in slow]):
+            candidates = list(group)
+            while candidates and len(kept) > 1:
+                found = {name: sample.cost([k for k in kept if k != name]) for name in candidates}
+                candidates = [name for name in candidates if found[name].allowed(tolerance)]
+                if not candidates:
+                    break
+                cheapest = min(candidates, key=lambda name: found[name].mean)
+                left_out.append(LeftOut(cheapest, found[cheapest].mean, found[cheapest].standard_error))
+                kept.remove(cheapest)
+                candidates.remove(cheapest)
+    gone = {one.name for one in left_out}
+    return Pruning(tolerance, tuple(name for name in inputs.learners if name not in gone), tuple(left_out))
+
+
+@dataclass(frozen=True)
+class _Cost:
+    mean: float
+    standard_error: float
+    vetoed: bool
+
+    def allowed(self, tolerance: float) -> bool:
+        return self.mean + self.standard_error < tolerance and not self.vetoed
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Events on which sets of learners are compared with all of them."""
+
+    inputs: StackInputs
+    judge: Judge
+    whole: np.ndarray
+    """(N, C) pool of all learners, cross-validated."""
+
+    @classmethod
+    def of(cls, inputs: StackInputs, judge: Judge) -> _Sample:
+        use = np.zeros(len(inputs.labels), dtype=bool)
+        use[thinned(len(use), PRUNING_EVENTS)] = True
+        part = inputs.take(use)
+        part = replace(part, folds=part.folds % min(PRUNING_FOLDS, int(part.folds.max()) + 1))
+        return cls(part, judge, _cross_validated(part))
+
+    def cost(self, names: list[str]) -> _Cost:
+        predicted = _cross_validated(self.inputs.only(names))
+        labels = self.inputs.labels
+        each = log_loss_per_event(predicted, labels) - log_loss_per_event(self.whole, labels)
+        vetoed = False
+        if self.judge.veto:
+            worse, error = self.judge.difference(predicted, self.whole, labels)
+            vetoed = worse > error
+        return _Cost(float(each.mean()), standard_error(each, None), vetoed)
+
+
+def _cross_validated(inputs: StackInputs) -> np.ndarray:
+    result = np.empty_like(inputs.log_proba[0])
+    for k in np.unique(inputs.folds):
+        inside = inputs.folds == k
+        weights, bias = fit_pool(inputs.log_proba[:, ~inside], inputs.labels[~inside])
+        result[inside] = pooled(inputs.log_proba[:, inside], weights, bias)
+    return result

@@ -1,0 +1,103 @@
+"""Learners that a stack can do without are left out of it, those that it needs are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stacking
+from models.posterior import log_softmax
+from stacking.combine.judges import GammaJudge, LogLossJudge
+from stacking.combine.meta import StackInputs
+from stacking.combine.pruning import prune
+from stacking.combine.softmax import fit_pool, log_loss_per_event, pooled
+from stacking.run.engine import StackResult
+from stacking.table import TableConfig, predict_table, stack_table
+
+
+def _problem(n: int = 20_000, n_classes: int = 3) -> StackInputs:
+    """Return two learners with half the evidence each, one of them twice, and one that knows nothing."""
+    rng = np.random.default_rng(5)
+    labels = rng.integers(0, n_classes, n)
+    left, right = (
+        log_softmax(-((rng.normal(size=(n, 1)) + 1.3 * labels[:, None] - 1.3 * np.arange(n_classes)) ** 2) / 2)
+        for _ in range(2)
+    )
+    twin = log_softmax(left + 0.003 * rng.normal(size=left.shape))
+    noise = np.log(rng.dirichlet(5 * np.ones(n_classes), n))
+    return StackInputs(
+        ("left", "noise", "twin", "right"), np.stack([left, noise, twin, right]), labels, np.arange(n) % 5
+    )
+
+
+def test_what_others_say_already_is_left_out_within_the_tolerance() -> None:
+    problem = _problem()
+    found = prune(problem, LogLossJudge(), 2e-4)
+    assert set(found.kept) == {"left", "right"}
+    total = found.left_out[-1].cost
+    assert total < 2e-4
+    # The stated cost is that of all left out together.
+    pools = [fit_pool(part.log_proba, part.labels) for part in (problem, problem.only(found.kept))]
+    losses = [
+        log_loss_per_event(pooled(part.log_proba, *pool), problem.labels).mean()
+        for part, pool in zip((problem, problem.only(found.kept)), pools, strict=True)
+    ]
+    assert total == pytest.approx(losses[1] - losses[0], abs=1e-4)
+
+
+def test_slow_learners_go_first_and_nothing_goes_unasked() -> None:
+    problem = _problem()
+    slow_first = prune(problem, LogLossJudge(), 2e-4, frozenset({"left"}))
+    assert slow_first.left_out[0].name == "left"
+    assert set(slow_first.kept) == {"twin", "right"}
+    assert prune(problem, LogLossJudge(), 0.0).kept == problem.learners
+    assert prune(problem.only(["noise"]), LogLossJudge(), 1.0).kept == ("noise",)
+    assert len(prune(problem, LogLossJudge(), 10.0).kept) == 1, "one learner always stays"
+
+
+def test_a_veto_keeps_what_the_log_loss_would_not() -> None:
+    problem = _problem(n_classes=2)
+    vetoing = GammaJudge()
+    vetoing.difference = lambda a, b, labels: (1.0, 0.5)  # type: ignore[method-assign]
+    assert prune(problem, vetoing, 2e-4).kept == problem.learners
+    vetoing.difference = lambda a, b, labels: (0.1, 0.5)  # type: ignore[method-assign]
+    assert set(prune(problem, vetoing, 2e-4).kept) == {"left", "right"}
+
+
+def _run(two_gaussians: tuple[Path, Path], run: Path, **options: object) -> StackResult:
+    train, test = two_gaussians
+    standard = {
+        "run": run, "table": train, "test_table": test, "label": "kind", "preset": "quick", "folds": 2, "workers": 1,
+        "learners": ("fake_linear", "fake_noisy", "fake_useless"), "metas": ("log_pool",),
+    }  # fmt: skip
+    return stack_table(TableConfig(**(standard | options)))
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_run_says_what_it_left_out_and_its_bundle_does_without(
+    two_gaussians: tuple[Path, Path], tmp_path: Path
+) -> None:
+    result = _run(two_gaussians, tmp_path / "run", prune=0.05)
+    pruning = result.manifest["pruning"]
+    gone = [one["name"] for one in pruning["left_out"]]
+    assert len(gone) == 2
+    assert list(pruning["kept"]) == list(result.manifest["meta"]["weights"])
+    remark = next(line for line in result.manifest["remarks"] if "left out of the stack" in line)
+    assert all(name in remark for name in gone)
+    assert {row["name"] for row in result.manifest["learners"]} == {"fake_linear", "fake_noisy", "fake_useless"}
+    chain = stacking.load(result.run).chain
+    assert set(replace(chain, shipped="stack").needed) == set(pruning["kept"])
+    assert result.predictions is not None
+    found, _ = predict_table(stacking.load(result.run, trusted=True), two_gaussians[1])
+    np.testing.assert_array_equal(found.log_proba, result.predictions.log_proba)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_pruning_can_be_switched_off(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
+    result = _run(two_gaussians, tmp_path / "run", prune=0.0)
+    assert result.manifest["pruning"]["left_out"] == ()
+    assert len(result.manifest["meta"]["weights"]) == 3
+    assert not any("left out of the stack" in line for line in result.manifest["remarks"])
