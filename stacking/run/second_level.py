@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scoring.paired import paired_log_loss
+from scoring.uncertainty.paired import paired_log_loss
 from showers.execution.progress import Bars
 from stacking.combine.calibration import Calibrator, reliability
 from stacking.combine.gate import decide_gate
