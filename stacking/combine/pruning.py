@@ -25,7 +25,7 @@ TOLERANCE = 2e-4
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class DroppedLearner:
     """A learner that the stack does without."""
 
     name: str
@@ -42,7 +42,7 @@ class Pruning:
     tolerance: float
     kept: tuple[str, ...]
     """In the order of the run."""
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[DroppedLearner, ...]
     """In the order in which they went."""
 
     def as_json(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def prune(inputs: StackInputs, judge: Judge, tolerance: float, slow: frozenset[s
     -----
     A learner found to be needed is not tried again: what it adds only grows when others go.
     """
-    left_out: list[LeftOut] = []
+    left_out: list[DroppedLearner] = []
     if tolerance > 0 and len(inputs.learners) > 1:
         sample = _Sample.of(inputs, judge)
         kept = list(inputs.learners)
@@ -94,7 +94,7 @@ def prune(inputs: StackInputs, judge: Judge, tolerance: float, slow: frozenset[s
                 if not candidates:
                     break
                 cheapest = min(candidates, key=lambda name: found[name].mean)
-                left_out.append(LeftOut(cheapest, found[cheapest].mean, found[cheapest].standard_error))
+                left_out.append(DroppedLearner(cheapest, found[cheapest].mean, found[cheapest].standard_error))
                 kept.remove(cheapest)
                 candidates.remove(cheapest)
     gone = {one.name for one in left_out}
