@@ -42,6 +42,10 @@ def spectra(
     energy_scale: Annotated[float, typer.Option(min=0, help="Width of the energy scale, in lg E.")] = 0.04,
     muon_scale: Annotated[float, typer.Option(min=0, help="Width of the muon number's scale, in lg Nmu.")] = 0.02,
     replicas: Annotated[int, typer.Option(help="Repetitions for errors of the finite simulation.")] = 100,
+    knee_toys: Annotated[
+        int, typer.Option(help="Toy experiments for each hypothesis on the knees; 0: no fit of knees.")
+    ] = 100,
+    knee_sharpness: Annotated[float, typer.Option(help="How sharp knees are.")] = 5.0,
     seed: SeedOption = 1,
     anyway: Annotated[bool, typer.Option("--anyway", help="Even if the feature code has changed since.")] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
@@ -53,15 +57,18 @@ def spectra(
     """
     from analysis.spectra.estimation.errors import Widths
     from analysis.spectra.run import EDGES, SpectraOptions, measure_spectra
-    from report.spectra import spectra_text, write_spectra_page
+    from report.spectra import knee_lines, spectra_text, write_spectra_page
 
     options = SpectraOptions(
         run, data, exposure, out, simulation or [],
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
-        widths=Widths(energy_scale, muon_scale), replicas=replicas, seed=seed, anyway=anyway, trusted=trusted,
+        widths=Widths(energy_scale, muon_scale), replicas=replicas, knee_toys=knee_toys,
+        knee_sharpness=knee_sharpness, seed=seed, anyway=anyway, trusted=trusted,
     )  # fmt: skip
     found, remarks = measure_spectra(options, bars=bar)
     console.print(spectra_text(found))
+    for line in knee_lines(found):
+        console.print(line, soft_wrap=True)
     for remark in remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     console.print(f"wrote {write_spectra_page(found, out, remarks)} and tables beside it", soft_wrap=True)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from analysis.spectra.result import ALL, Spectra
 from report.page.markup import Section, bullets, page, paragraph, picture, pictures, table
+from report.pictures.knees import knee_picture, profile_picture
 from report.pictures.spectra import flux_picture, panel_pictures
 from report.pictures.style import as_svg
 from showers.storage.files import atomic_path
@@ -44,7 +45,7 @@ def spectra_text(found: Spectra) -> Table:
 
 def write_spectra_page(found: Spectra, out: Path, remarks: list[str]) -> Path:
     """Write ``OUT/spectra.html`` and return its path."""
-    sections = [_spectra(found), _errors(found), _methods(found), _doubts(found, remarks)]
+    sections = [_spectra(found), *_knees(found), _errors(found), _methods(found), _doubts(found, remarks)]
     file = out / PAGE_FILE
     with atomic_path(file) as temporary:
         temporary.write_text(page("Elemental spectra", "", sections), encoding="utf-8")
@@ -63,6 +64,84 @@ def _spectra(found: Spectra) -> Section:
     for name, drawn in zip(estimate.setting.classes, panel_pictures(*arguments), strict=True):
         figures.append(picture(as_svg(drawn, f"spectrum of {name}"), f"{name}."))
     return Section("spectra", "Spectra", pictures(figures))
+
+
+LEVELS, SIDES = ("68", "95"), ("low", "high")
+HYPOTHESES = {
+    "none": "no knee",
+    "rigidity": "knees at charge times one rigidity",
+    "mass": "knees at mass number times one energy",
+    "constant": "knees at one energy",
+    "free": "each group its own knee",
+}
+
+
+def knee_lines(found: Spectra) -> list[str]:
+    """Return the knees in words, a line each; nothing where none were fitted."""
+    if found.knees is None:
+        return []
+    rows = found.knees.table().iter_rows(named=True)
+    lines = [f"knee of {row['group']}: lg(E/eV) {_range(row)}" for row in rows]
+    lines[-1] = lines[-1].replace("knee of rigidity: lg(E/eV)", "common rigidity of the knees: lg(R/V)")
+    compared = next(one for one in found.knees.comparisons if (one.null, one.other) == ("rigidity", "free"))
+    return [*lines, f"{HYPOTHESES['rigidity']}: p = {compared.p_value:.2g} against {HYPOTHESES['free']}"]
+
+
+def _range(row: dict[str, float | None]) -> str:
+    """Return a knee's position, its 68 % interval, and all systematic errors together."""
+    low, high = row["lg_knee_low_68_eV"], row["lg_knee_high_68_eV"]
+    if low is None and high is None:
+        return "not determined"
+    if low is None or high is None:
+        return f"above {low:.2f} (84 %)" if high is None else f"below {high:.2f} (84 %)"
+    return f"{row['lg_knee_eV']:.2f} [{low:.2f}, {high:.2f}] ± {row['lg_knee_error_all_systematic']:.2f} systematic"
+
+
+def _limit(value: float | None) -> str:
+    return "open" if value is None else f"{value:.2f}"
+
+
+def _knees(found: Spectra) -> list[Section]:
+    knees = found.knees
+    if knees is None:
+        return []
+    used = knees.data
+    energy = (10.0**used.edges).mean(axis=1)
+    error = np.sqrt(np.einsum("bcc->bc", knees.fits["rigidity"].covariance))
+    drawn = knee_picture(energy, used.flux, error, knees.fits["rigidity"].flux, knees.classes)
+    ranges = [(one.name, one.grid, one.profile) for one in (*knees.groups, knees.rigidity)]
+    figures = [
+        picture(as_svg(drawn, "fit of knees"), "Fit with knees at charge times one rigidity; bars: statistics."),
+        picture(
+            as_svg(profile_picture(ranges), "profiles of the knees"),
+            "Chi-square above its minimum along each position; dashed: 68 and 95 %. Dotted black: the rigidity.",
+        ),
+    ]
+    sources = list(knees.rigidity.systematic)
+    rows = []
+    for row in knees.table().iter_rows(named=True):
+        limits = [" to ".join(_limit(row[f"lg_knee_{side}_{level}_eV"]) for side in SIDES) for level in LEVELS]
+        errors = [f"{row[f'lg_knee_error_{source}']:.2f}" for source in sources]
+        rows.append((row["group"], f"{row['lg_knee_eV']:.2f}", *limits, *errors))
+    heads = ("", "lg(E/eV) or lg(R/V)", "68 %", "95 %", *(f"± {source.replace('_', ' ')}" for source in sources))
+    compared = [
+        (HYPOTHESES[one.null], HYPOTHESES[one.other], f"{one.gained:.1f}", f"{one.p_value:.2g}",
+         f"{one.gained_moved[0]:.1f} to {one.gained_moved[1]:.1f}")
+        for one in knees.comparisons
+    ]  # fmt: skip
+    note = paragraph(
+        f"Chi-square gained by the second hypothesis over the first; p from {knees.toys} toy experiments made as the "
+        "first says; last column: the gain when each systematic source is moved by one standard deviation. The "
+        f"sharpness of the knees is {used.sharpness:g} and not fitted. Where a limit is open, the data do not bound "
+        "the knee on that side; positions are then only where the profile happens to be lowest."
+    )
+    good = bullets(
+        f"{HYPOTHESES[name]}: chi-square {one.chi2:.1f} for {used.flux.size} fluxes, p = {knees.goodness[name]:.2g}"
+        for name, one in knees.fits.items()
+    )
+    body = pictures(figures) + table(heads, rows)
+    body += table(("hypothesis", "against", "gain", "p", "gain, moved"), compared) + note + good
+    return [Section("knees", "Knees", body)]
 
 
 def _errors(found: Spectra) -> Section:

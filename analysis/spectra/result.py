@@ -14,10 +14,12 @@ from analysis.spectra.estimation.estimate import SpectrumEstimate
 from analysis.spectra.estimation.fractions import share_covariance, shares, total_covariance
 from analysis.spectra.estimation.goodness import Goodness
 from analysis.spectra.estimation.labels import ByLabels
+from analysis.spectra.knees.knee import Knees, number
 from showers.storage.files import atomic_path, write_json, write_npz
 
 SPECTRA_CSV, SPECTRA_PARQUET = "spectra.csv", "spectra.parquet"
 METHODS_CSV, COVARIANCE_FILE, PROVENANCE_FILE = "methods.csv", "covariance.npz", "spectra.json"
+KNEES_CSV = "knees.csv"
 ALL = "all"
 Z68, Z95 = 1.0, 1.959964
 
@@ -30,6 +32,8 @@ class Spectra:
     errors: Errors
     labels: ByLabels
     goodness: Goodness
+    knees: Knees | None = None
+    """None where they were not asked for or cannot be fitted."""
 
     def table(self) -> pl.DataFrame:
         """Return one row per energy bin and group, and one for the sum of all groups."""
@@ -103,7 +107,8 @@ class Spectra:
         """Write all tables, the covariances by source, and the provenance."""
         out.mkdir(parents=True, exist_ok=True)
         table = self.table()
-        for name, frame in ((SPECTRA_CSV, table), (METHODS_CSV, self.methods())):
+        knees = [] if self.knees is None else [(KNEES_CSV, self.knees.table())]
+        for name, frame in ((SPECTRA_CSV, table), (METHODS_CSV, self.methods()), *knees):
             with atomic_path(out / name) as temporary:
                 frame.write_csv(temporary)
         with atomic_path(out / SPECTRA_PARQUET) as temporary:
@@ -123,6 +128,7 @@ class Spectra:
                 "groups": list(self.estimate.setting.classes),
                 "covariance_order": "flux.ravel(): energy bin, then group",
                 "error_sources": list(self.errors.flux),
+                "knees": None if self.knees is None else self.knees.as_json(),
                 "bayes_iterations": self.labels.iterations,
                 "regularisation_strength": self.labels.strength,
                 "goodness_of_fit": {
@@ -132,12 +138,8 @@ class Spectra:
                     "p_value": good.p_value,
                     "toys": good.toys,
                     "by_bin": [
-                        {"chi2": _number(chi2), "p_value": _number(p)} for chi2, p in by_bin
+                        {"chi2": number(chi2), "p_value": number(p)} for chi2, p in by_bin
                     ],
                 },
             },
         )  # fmt: skip
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -16,6 +16,8 @@ from analysis.spectra.inputs.events import Simulated, SpectrumEvents
 from analysis.spectra.inputs.exposure import judge_exposure, parse_exposure
 from analysis.spectra.inputs.reading import LG_NE_MIN, LG_NMU_MIN, read_measured, read_response, training_prior
 from analysis.spectra.inputs.response import Binning, binning
+from analysis.spectra.knees.broken_power_law import SHARPNESS
+from analysis.spectra.knees.knee import fit_knees
 from analysis.spectra.result import Spectra
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import Bars, silent
@@ -40,6 +42,9 @@ class SpectraOptions:
     zenith_max_deg: float = ZENITH_MAX_DEG
     widths: Widths = field(default_factory=Widths)
     replicas: int = 100
+    knee_toys: int = 100
+    """Toy experiments a hypothesis; 0: no fit of knees."""
+    knee_sharpness: float = SHARPNESS
     seed: int = 1
     anyway: bool = False
     trusted: bool = False
@@ -59,6 +64,8 @@ def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Sp
         raise InputError(f"--zenith-max {options.zenith_max_deg:g}: give degrees above 0 and at most 60")
     if options.replicas < 20:
         raise InputError(f"--replicas {options.replicas}: at least 20, or errors of the simulation mean nothing")
+    if options.knee_toys < 0 or not 0.5 <= options.knee_sharpness <= 100:
+        raise InputError("--knee-toys must be 0 or more, --knee-sharpness between 0.5 and 100")
     bundle = open_run(options.run, COMPOSITION.name, "spectra", trusted=options.trusted)
     data, prints, remarks = read_measured(
         bundle, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars
@@ -70,23 +77,29 @@ def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Sp
     remarks += [*response.remarks, *([said] if said else []), *outside(data, response.events, bins)]
     setting = Setting(bins, exposure, prior)
     with bars("spectra", "steps") as progress:
-        progress(0, 4, "fluxes")
+        progress(0, 5, "fluxes")
         found = estimate(data, response.events, response.thrown, setting)
         simulated = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
         remarks += judge_exposure(found.flux.sum(axis=1), bins.centres_ev, simulated=simulated)
-        progress(1, 4, "errors")
+        progress(1, 5, "errors")
         errors = all_errors(
             found, data, response.events, response.thrown,
             widths=options.widths, replicas=options.replicas, seed=options.seed,
         )  # fmt: skip
-        progress(2, 4, "decided labels")
+        progress(2, 5, "decided labels")
         hard = estimate(data, response.events, response.thrown, Setting(bins, exposure, prior, "label"))
         labels = by_labels(hard)
-        progress(3, 4, "goodness of fit")
+        progress(3, 5, "goodness of fit")
         fit = goodness(found, data, response.events, toys=2 * options.replicas)
-        progress(4, 4)
-    remarks += errors.remarks
-    result = Spectra(found, errors, labels, fit)
+        progress(4, 5, "knees")
+        knees = (
+            fit_knees(found, errors, sharpness=options.knee_sharpness, toys=options.knee_toys, seed=options.seed)
+            if options.knee_toys
+            else None
+        )
+        progress(5, 5)
+    remarks += [*errors.remarks, *([knees] if isinstance(knees, str) else [])]
+    result = Spectra(found, errors, labels, fit, None if isinstance(knees, str) else knees)
     provenance = {
         "run": options.run.resolve().name,
         "config_hash": bundle.chain.config_hash,

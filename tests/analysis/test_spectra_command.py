@@ -66,6 +66,7 @@ def test_spectra_of_a_small_sky(run: Path, sky: Path, tmp_path: Path) -> None:
     assert provenance["exposure_m2_sr_s"] == 1e7
     assert 0 < provenance["goodness_of_fit"]["p_value"] <= 1
     assert any("out-of-fold" in remark for remark in remarks), "too small a holdout is told"
+    assert any("knees were not fitted: 2 energy bins" in remark for remark in remarks)
     with np.load(tmp_path / "covariance.npz") as stored:
         assert stored["flux_data_m2_sr_s_eV_squared"].shape == (10, 10)
     page = write_spectra_page(found, tmp_path, remarks).read_text()
@@ -81,6 +82,7 @@ def test_what_cannot_be_right_is_refused(
         ({"edges": (17.8, 17.9)}, "hold no proton"),
         ({"zenith_max_deg": -1.0}, "--zenith-max"),
         ({"replicas": 2}, "--replicas"),
+        ({"knee_toys": -1}, "--knee-toys"),
         ({"simulation": [tiny_composition / "composition_train"]}, "was trained on"),
         ({"simulation": [sky]}, "label"),
         ({"simulation": [tiny_composition / "composition_test"]}, "both --data and --simulation"),
