@@ -1,10 +1,9 @@
-"""From posteriors to hard labels: the rule that minimises the benchmark's fraction error over *all* rules.
+"""From posteriors to hard labels: the rule that serves the benchmark's fraction error, made without a label.
 
 A rule sends event x to ``argmin_c sum_t G[t, c] p(t|x) / pi_t``. Given posteriors p, a sample and its class mix pi, a
 rule has the confusion matrix ``M[t, c] = mean over x of p(t|x)/pi_t [rule(x) = c]``, and the metric is, up to sampling
-noise, ``mean |F - F M|`` over the benchmark's grid of mixtures F: convex in M. The set of reachable M is the convex
-hull of those of deterministic rules, so the optimum is found by column generation on the dual linear program; no label
-is needed. Written out in :func:`optimal_rule`.
+noise, ``mean |F - F M|`` over the benchmark's grid of mixtures F. How far these rules are from the best of all rules
+is printed by ``benchmarks/learning/stack.py``.
 """
 
 from __future__ import annotations
@@ -14,16 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from scipy.optimize import linprog, minimize
+from scipy.optimize import minimize
 
-from scoring.metrics.composition import confusion_matrix, expected_fraction_error, mixture_fractions
+from scoring.metrics.composition import confusion_matrix, expected_fraction_error
 from scoring.uncertainty.paired import paired_fraction_error
-
-GAP = 2e-6
-"""Column generation stops when upper and rigorous lower bound are closer than this."""
-MAX_COLUMNS = 400
-MAX_EVENTS = 100_000
-"""More events are thinned evenly: the solution's own sampling error is then 3e-4 of a rule's."""
 
 
 @dataclass(frozen=True)
@@ -48,26 +41,6 @@ class Rule:
     def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Read what :meth:`as_json` returned."""
         return cls(str(content["name"]), np.array(content["cost"], float), np.array(content["prior"], float))
-
-
-@dataclass(frozen=True)
-class Optimum:
-    """The solved decision problem; all errors are expected ones, from posteriors alone."""
-
-    rule: Rule
-    """The best single rule found."""
-    lower_bound: float
-    """No rule, mixed or not, has a smaller expected fraction error."""
-    mixed_error: float
-    """Expected error of the best mixture of rules (upper bound of the optimum)."""
-    rule_error: float
-    """Expected error of the single rule that ships; minus ``mixed_error`` is what not mixing costs."""
-    columns: int
-
-    @property
-    def gap(self) -> float:
-        """Upper minus lower bound."""
-        return self.mixed_error - self.lower_bound
 
 
 def relative(log_proba: np.ndarray, prior: np.ndarray) -> np.ndarray:
@@ -115,72 +88,10 @@ def bias_rule(log_proba: np.ndarray) -> Rule:
     return Rule("biases", -np.diag(np.exp(bias)), prior)
 
 
-def optimal_rule(log_proba: np.ndarray, *, gap: float = GAP) -> Optimum:
-    """Find the rule with the least expected fraction error.
-
-    Parameters
-    ----------
-    log_proba
-        (N, C) calibrated log-posteriors of events that pass the evaluation cuts (thinned above
-        :data:`MAX_EVENTS`).
-    gap
-        Wanted distance of upper and lower bound.
-
-    Notes
-    -----
-    With n = |F| entries of the grid F and S_j the confusion matrices of the rules found so far, the dual of
-    ``min over mixtures of mean |F - F M|`` is: maximise ``<s, F>/n + v`` over s in [-1, 1]^F and v, subject to
-    ``v + <s, F S_j>/n <= 0``. Its value is the upper bound. For its s, the rule with ``G = -F's/n`` has the largest
-    ``<s, F S>`` of all rules, so ``<s, F - F S>/n`` is a lower bound that holds for every rule; S joins the S_j.
-    """
-    thin = slice(None, None, max(1, -(-len(log_proba) // MAX_EVENTS)))
-    log_proba = log_proba[thin]
-    prior = class_mix(log_proba)
-    ratio = relative(log_proba, prior)
-    fractions = mixture_fractions(len(prior))
-    n = fractions.size
-    # Good single rules to start from: the optimum may be a mixture, and what ships is the best single rule met.
-    rules = [argmax_rule(prior), likelihood_rule(prior), bias_rule(log_proba)]
-    columns = [_confusion_of(rule, ratio) for rule in rules]
-    lower = -np.inf
-    while True:
-        upper, s = _solve_dual(fractions, columns)
-        rule = Rule("optimal", -(fractions.T @ s) / n, prior)
-        vertex = _confusion_of(rule, ratio)
-        lower = max(lower, float((s * (fractions - fractions @ vertex)).sum() / n))
-        if upper - lower < gap or len(columns) >= MAX_COLUMNS:
-            break
-        rules.append(rule)
-        columns.append(vertex)
-    errors = [float(np.abs(fractions - fractions @ column).mean()) for column in columns]
-    best = int(np.argmin(errors))
-    chosen = Rule("optimal", rules[best].cost, prior)
-    return Optimum(chosen, lower, upper, errors[best], len(columns))
-
-
-def _confusion_of(rule: Rule, ratio: np.ndarray) -> np.ndarray:
-    """Return M (C, C) of a deterministic rule: its rows sum to one because mean p/pi is one for every class."""
-    predicted = np.argmin(ratio @ rule.cost, axis=1)
-    n_classes = ratio.shape[1]
-    return np.stack([np.bincount(predicted, ratio[:, t], minlength=n_classes) for t in range(n_classes)]) / len(ratio)
-
-
-def _solve_dual(fractions: np.ndarray, columns: list[np.ndarray]) -> tuple[float, np.ndarray]:
-    n = fractions.size
-    objective = -np.append(fractions.ravel() / n, 1.0)
-    constraints = np.stack([np.append((fractions @ column).ravel() / n, 1.0) for column in columns])
-    bounds = [(-1.0, 1.0)] * n + [(None, None)]
-    found = linprog(objective, A_ub=constraints, b_ub=np.zeros(len(columns)), bounds=bounds, method="highs")
-    if found.status != 0:
-        raise RuntimeError(f"the linear program of the decision rule was not solved: {found.message}")
-    return -float(found.fun), found.x[:-1].reshape(fractions.shape)
-
-
 RULES: dict[str, Callable[[np.ndarray], Rule]] = {
     "argmax": lambda log_proba: argmax_rule(class_mix(log_proba)),
     "likelihood": lambda log_proba: likelihood_rule(class_mix(log_proba)),
     "biases": bias_rule,
-    "optimal": lambda log_proba: optimal_rule(log_proba).rule,
 }
 """How each kind of rule is made from posteriors; simplest first."""
 
@@ -192,7 +103,6 @@ class Decision:
     chosen: str
     rule: Rule
     """The chosen kind, made from all events."""
-    optimum: Optimum
     errors: dict[str, float]
     """Per kind, the closed-form fraction error on labelled events, each fold decided by rules made without it."""
     differences: dict[str, tuple[float, float]]
@@ -207,13 +117,6 @@ class Decision:
             "held_out_fraction_error": self.errors,
             "worse_than_best": {
                 name: {"difference": d, "standard_error": e} for name, (d, e) in self.differences.items()
-            },
-            "optimum": {
-                "lower_bound": self.optimum.lower_bound,
-                "mixed_error": self.optimum.mixed_error,
-                "rule_error": self.optimum.rule_error,
-                "cost_of_not_mixing": self.optimum.rule_error - self.optimum.mixed_error,
-                "columns": self.optimum.columns,
             },
         }
 
@@ -245,6 +148,4 @@ def choose_rule(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) ->
         paired = paired_fraction_error(labels, decided[name], decided[best], n_classes=n_classes)
         differences[name] = (errors[name] - errors[best], paired.standard_error)
     chosen = next(name for name, (worse, error) in differences.items() if worse <= error)
-    optimum = optimal_rule(log_proba)
-    rule = optimum.rule if chosen == "optimal" else RULES[chosen](log_proba)
-    return Decision(chosen, rule, optimum, errors, differences, decided[chosen])
+    return Decision(chosen, RULES[chosen](log_proba), errors, differences, decided[chosen])
