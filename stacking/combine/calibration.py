@@ -19,6 +19,9 @@ from stacking.tasks.folds import assign_folds
 
 MATRIX_PULL = 1e-3
 """Pull of matrix scaling towards the identity."""
+MATRIX_CLASSES = 8
+"""Most classes for which matrix scaling is tried. Its C (C + 1) numbers cost far more than C events can pay back: the
+time of its fits grows with their number, and the energy's 12 classes have 156."""
 KEEP_SIGMA = 2.0
 """Gain over no calibration, in standard errors, from which a calibrator is kept."""
 RELIABILITY_BINS = 15
@@ -77,7 +80,16 @@ KINDS: dict[str, Callable[[np.ndarray, np.ndarray], Calibrator]] = {
     "vector": _vector,
     "matrix": _matrix,
 }
-"""Simplest first. Two classes go without the matrix: it need not keep the order of events."""
+"""Simplest first."""
+
+
+def kinds_for(n_classes: int) -> list[str]:
+    """Return the kinds that compete.
+
+    Two classes go without the matrix, which need not keep the order of events, and so do more than
+    :data:`MATRIX_CLASSES`.
+    """
+    return [kind for kind in KINDS if kind != "matrix" or 2 < n_classes <= MATRIX_CLASSES]
 
 
 def fit_calibrator(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> Calibrator:
@@ -103,7 +115,7 @@ def fit_calibrator(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray)
     z, y, f = log_proba[thin], labels[thin], folds[thin]
     if len(np.unique(f)) < 2:
         f = assign_folds(y, 2, seed=0)
-    kinds = {kind: fit for kind, fit in KINDS.items() if n_classes > 2 or kind != "matrix"}
+    kinds = {kind: KINDS[kind] for kind in kinds_for(n_classes)}
     before = log_loss_per_event(z, y)
     losses = {kind: np.empty(len(y)) for kind in kinds}
     for k in np.unique(f):

@@ -65,6 +65,17 @@ def test_two_classes_keep_the_order_of_events() -> None:
     assert (np.diff((after[:, 0] - after[:, 1])[order]) >= 0).all()
 
 
+def test_many_classes_go_without_the_matrix() -> None:
+    # Wrong in a way that a matrix alone would undo: 12 classes are then left to simpler kinds, 3 are not.
+    chosen = {}
+    for n_classes in (3, 12):
+        wrong = _random(n_classes)
+        mixed = np.eye(n_classes) + 0.6 * np.roll(np.eye(n_classes), 1, axis=1)
+        chosen[n_classes] = fit_calibrator(wrong, _labels(log_softmax(wrong @ mixed)), np.arange(N) % 3).kind
+    assert chosen[3] == "matrix"
+    assert chosen[12] != "matrix"
+
+
 def test_cross_fitting_calibrates_each_fold_without_its_labels() -> None:
     exact, labels = _truth(n=1500)
     distorted, folds = log_softmax(3 * exact), np.arange(1500) % 3
