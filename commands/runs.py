@@ -128,6 +128,7 @@ def predict(
     anyway: Annotated[bool, typer.Option("--anyway", help="Even if the feature code has changed since.")] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
     features: Annotated[Path | None, typer.Option(help="The feature table; default: beside the data.")] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="By one small network that imitates what ships.")] = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -141,13 +142,14 @@ def predict(
     from stacking.output import predict_to_file
 
     output = Answer(quiet, as_json)
-    predictions = predict_to_file(
-        run, data, out, device=device.value, anyway=anyway, trusted=trusted, features=features, bars=output.bars
-    )
-    for line in predictions.remarks:
+    written = predict_to_file(
+        run, data, out, device=device.value, anyway=anyway, trusted=trusted, features=features, fast=fast,
+        bars=output.bars,
+    )  # fmt: skip
+    for line in written.remarks:
         output.remark(line)
-    n = len(predictions.log_proba)
-    output.show(lambda: f"wrote {out}", lambda: {"out": out, "events": n, "remarks": list(predictions.remarks)})
+    content = {"out": out, "events": written.n_events, "remarks": list(written.remarks)}
+    output.show(lambda: f"wrote {out}", lambda: content)
 
 
 @app.command()

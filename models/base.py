@@ -42,6 +42,8 @@ class Batch:
     """(n,) int64 class numbers; None for events to be predicted."""
     weights: np.ndarray | None = None
     """(n,) float64 event weights; None means one each."""
+    soft_labels: np.ndarray | None = None
+    """(n, C) probabilities that networks learn from instead of ``labels``, which then only judge; None for none."""
     array: DetectorArray = KASCADE
     """The stations that the grids' cells belong to."""
 
@@ -61,6 +63,7 @@ class Batch:
             scalars=pick(self.scalars),
             labels=pick(self.labels),
             weights=pick(self.weights),
+            soft_labels=pick(self.soft_labels),
         )
 
 

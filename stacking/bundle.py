@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import joblib
 import numpy as np
@@ -25,12 +25,46 @@ from showers.schema import TASKS, InputError, Task
 from showers.storage.checksums import Seal
 from stacking.decide.gamma_scores import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from stacking.events import Events, ShowerEvents
-from stacking.predict.chain import Chain, Predictions
+from stacking.predict.chain import STUDENT, Chain, Predictions, joined
 from stacking.predict.fits import SavedFits, predict_fits
 from stacking.predict.saving import load_chain
 from stacking.procedures.gamma import SCORES_FILE
 from stacking.run.provenance import stacking_code_version
-from stacking.run.sealing import learner_folder, open_sealed, required_names
+from stacking.run.sealing import learner_folder, open_sealed, required_names, student_folder
+from stacking.run.student import student_line
+
+
+class Options(TypedDict, total=False):
+    """How a dataset folder is to be predicted."""
+
+    device: str
+    """Where features are computed; ``auto`` if not given."""
+    workers: int | None
+    """Processes; all cores if None."""
+    everything: bool
+    """Also return the learners that the shipped prediction does not need."""
+    fast: bool
+    """Ask the student (:mod:`stacking.run.student`) instead of what ships."""
+    features: str | Path | None
+    """Folder of the feature table; by default beside the dataset."""
+    elsewhere: str | Path | None
+    """Folder of the feature table where nothing can be written beside the dataset."""
+    anyway: bool
+    """Predict even if feature code or its libraries have changed since the training; a remark then says so."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Predictions that are made while they are taken, piece by piece in the order of the events."""
+
+    n_events: int
+    pieces: Iterator[Predictions]
+    """To be taken once."""
+    remarks: tuple[str, ...] = ()
+
+    def joined(self) -> Predictions:
+        """Return all of them, with the remarks."""
+        return replace(joined(list(self.pieces)), remarks=self.remarks)
 
 
 @dataclass(frozen=True)
@@ -50,75 +84,108 @@ class Bundle:
         """What is predicted."""
         return self.chain.task
 
-    def predict(
-        self,
-        dataset: str | Path,
-        *,
-        device: str = "auto",
-        workers: int | None = None,
-        everything: bool = False,
-        anyway: bool = False,
-        features: str | Path | None = None,
-        elsewhere: str | Path | None = None,
-        bars: Bars = silent,
-    ) -> Predictions:
+    def predict(self, dataset: str | Path, *, bars: Bars = silent, **options: Unpack[Options]) -> Predictions:
         """Predict the events of a dataset folder; labels are neither needed nor looked at.
 
         Parameters
         ----------
         dataset
             Dataset folder; its feature table is built if missing.
-        device
-            Where features are computed.
-        workers
-            Processes; all cores if None.
-        everything
-            Also return the learners that the shipped prediction does not need.
-        features
-            Folder of the feature table; by default beside the dataset.
-        elsewhere
-            Folder of the feature table where nothing can be written beside the dataset.
-        anyway
-            Predict even if feature code or its libraries have changed since the training; a remark then says so.
+        options
+            See :class:`Options`.
 
         Raises
         ------
         InputError
             If the folder cannot be used, the run was trained on a table, or on features of other code.
         """
+        return self.stream(dataset, bars=bars, **options).joined()
+
+    def stream(self, dataset: str | Path, *, bars: Bars = silent, **options: Unpack[Options]) -> Stream:
+        """Predict like :meth:`predict`, in pieces of bounded memory: any number of events."""
         if self.task.name not in TASKS:
             raise InputError(f"{self.run} was trained on a table: give it a table, not a dataset folder")
         if not len(Dataset.open(dataset, labels=False)):
             raise InputError(f"{dataset} holds no events")
-        remarks = self._code_remarks(anyway=anyway)
-        device = resolve_device(device)
-        table = build_table(Path(dataset), features, elsewhere=elsewhere, device=device, workers=workers, bars=bars)
-        predictions = self.predict_events(
-            ShowerEvents(Path(dataset), table.folder, self.task), workers=workers, everything=everything, bars=bars
+        remarks = self._code_remarks(anyway=options.get("anyway", False))
+        table = build_table(
+            Path(dataset),
+            options.get("features"),
+            elsewhere=options.get("elsewhere"),
+            device=resolve_device(options.get("device", "auto")),
+            workers=options.get("workers"),
+            bars=bars,
         )
-        return replace(predictions, remarks=(*remarks, *predictions.remarks))
+        events = ShowerEvents(Path(dataset), table.folder, self.task)
+        found = self.stream_events(
+            events,
+            workers=options.get("workers"),
+            everything=options.get("everything", False),
+            fast=options.get("fast", False),
+            bars=bars,
+        )
+        return replace(found, remarks=(*remarks, *found.remarks))
 
     def predict_events(
-        self, events: Events, *, workers: int | None = None, everything: bool = False, bars: Bars = silent
+        self,
+        events: Events,
+        *,
+        workers: int | None = None,
+        everything: bool = False,
+        fast: bool = False,
+        bars: Bars = silent,
     ) -> Predictions:
-        """Predict opened events, in pieces of bounded memory; see :meth:`predict` for the options."""
+        """Predict opened events; see :class:`Options`."""
+        return self.stream_events(events, workers=workers, everything=everything, fast=fast, bars=bars).joined()
+
+    def stream_events(
+        self,
+        events: Events,
+        *,
+        workers: int | None = None,
+        everything: bool = False,
+        fast: bool = False,
+        bars: Bars = silent,
+    ) -> Stream:
+        """Predict opened events in pieces of bounded memory; see :class:`Options`."""
+        chain, learners, remarks = self.chain, self.chain.learners if everything else self.chain.needed, []
+        if fast:
+            chain, learners, remarks = self.chain.of_student(), (STUDENT,), self._student_remarks()
+        saved = [self._fits(name) for name in learners]
+        if self.manifest.get("code_version") != stacking_code_version():
+            remarks.append(
+                f"{self.run} was trained by another version of the learners' code: "
+                "its saved models are used as they are"
+            )
+        return Stream(len(events), self._pieces(events, chain, saved, workers, bars), tuple(remarks))
+
+    def _pieces(
+        self, events: Events, chain: Chain, saved: list[SavedFits], workers: int | None, bars: Bars
+    ) -> Iterator[Predictions]:
         threads = int(self.manifest["config"]["threads"])
         with threadpool_limits(threads), bars("predicting", "predictions of fits") as progress:
             fits = predict_fits(
                 events,
-                [self._fits(name) for name in (self.chain.learners if everything else self.chain.needed)],
+                saved,
                 trusted=self.trusted,
                 threads=threads,
                 workers=max(1, (workers or joblib.cpu_count()) // threads),
                 progress=progress,
             )
-            predictions = self.chain.finish(fits, events.context(), events.events_fingerprint())
-        if self.manifest.get("code_version") == stacking_code_version():
-            return predictions
-        remark = (
-            f"{self.run} was trained by another version of the learners' code: its saved models are used as they are"
-        )
-        return replace(predictions, remarks=(remark,))
+            yield from chain.stream(fits, events.context, events.events_fingerprint())
+
+    def _student_remarks(self) -> list[str]:
+        """Return what predictions of the student cost; refuse a run without one."""
+        record = self.manifest.get(STUDENT)
+        if not record:
+            raise InputError(
+                f"{self.run} has no student for --fast (another version made it, or there was nothing to learn from): "
+                "train again, or predict without --fast"
+            )
+        remarks = [student_line(record)]
+        if f"meta/{SCORES_FILE}" in self.sealed.files:
+            remarks.append("thresholds of the run do not hold for scores of --fast")
+        return remarks
 
     def thresholds(
         self,
@@ -153,6 +220,8 @@ class Bundle:
         )
 
     def _fits(self, name: str) -> SavedFits:
+        if name == STUDENT:
+            return SavedFits(name, (student_folder(self.sealed),), tuple(self.manifest[STUDENT]["columns"]), False)
         record = next(row for row in self.manifest["learners"] if row["name"] == name)
         folders = tuple(learner_folder(self.sealed, name, fold) for fold in range(self.chain.n_fits))
         return SavedFits(name, folders, tuple(record["features"]), bool(record["needs_grid"]))

@@ -29,6 +29,7 @@ TRUTH_COLUMNS = ("label", "group")
 CONTEXT_SCALARS = ("E", "Ze", "Ne", "Nmu")
 """Scalars that a meta-learner may look at beside the learners' log-probabilities."""
 
+EVERY = slice(None)
 PIECE_EVENTS = 100_000
 """Events predicted at once: bounds the memory of a prediction."""
 
@@ -77,8 +78,8 @@ class Events(ABC):
         """Return (N,) int64 group numbers, where there are groups."""
         return None
 
-    def context(self) -> np.ndarray | None:
-        """Return (N, K) float64 quantities that a meta-learner may look at, or None."""
+    def context(self, rows: slice = EVERY) -> np.ndarray | None:
+        """Return (n, K) float64 quantities that a meta-learner may look at, or None."""
         return None
 
     def passes_evaluation_cuts(self) -> np.ndarray:
@@ -180,10 +181,10 @@ class ShowerEvents(Events):
         groups = self._opened.groups
         return None if groups is None else np.asarray(groups)
 
-    def context(self) -> np.ndarray:
-        """Return energy, zenith and the two sizes, (N, 4) float64."""
+    def context(self, rows: slice = EVERY) -> np.ndarray:
+        """Return energy, zenith and the two sizes, (n, 4) float64."""
         columns = [SCALAR_NAMES.index(name) for name in CONTEXT_SCALARS]
-        return np.asarray(self._opened.scalars[:, columns], dtype=np.float64)
+        return np.asarray(self._opened.scalars[rows][:, columns], dtype=np.float64)
 
     def passes_evaluation_cuts(self) -> np.ndarray:
         """Return which events pass the cuts under which predictions are judged."""

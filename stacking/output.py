@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -11,11 +13,21 @@ from showers.schema import TASKS, Task
 from showers.storage.targets import check_target
 from stacking.bundle import load
 from stacking.predict.chain import Predictions
+from stacking.predict.writing import write_frames, write_pieces
 from stacking.procedure_registry import procedure_of
-from stacking.run.folder import write_predictions
-from stacking.table import predict_table_to_file, probabilities, write_table
+from stacking.run.folder import stored_arrays
+from stacking.table import predict_table_to_file, probabilities
 
 TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written."""
+
+    n_events: int
+    remarks: tuple[str, ...]
+    """What whoever uses the predictions should know."""
 
 
 def predict_to_file(
@@ -28,9 +40,10 @@ def predict_to_file(
     anyway: bool = False,
     trusted: bool = False,
     features: Path | None = None,
+    fast: bool = False,
     bars: Bars = silent,
-) -> Predictions:
-    """Predict new data with a finished run and write the result.
+) -> Written:
+    """Predict new data with a finished run and write the result, in pieces: memory does not grow with the events.
 
     A dataset folder gives a file like ``predictions.npz``, or by the name of ``out`` a table (CSV or Parquet) of
     class probabilities per event; a table, for a run on tables, class probabilities per row. The feature table of the
@@ -45,16 +58,31 @@ def predict_to_file(
     on_table = bundle.task.name not in TASKS
     check_target(Path(out), TABLE_SUFFIXES if on_table else (".npz", *TABLE_SUFFIXES))
     if on_table:
-        return predict_table_to_file(bundle, Path(data), Path(out), bars=bars)
-    beside = Path(out).with_name(f"{Path(out).name}.features")
-    predictions = bundle.predict(
-        data, device=device, workers=workers, anyway=anyway, features=features, elsewhere=beside, bars=bars
+        predictions = predict_table_to_file(bundle, Path(data), Path(out), fast=fast, bars=bars)
+        return Written(len(predictions.log_proba), predictions.remarks)
+    found = bundle.stream(
+        data,
+        device=device,
+        workers=workers,
+        anyway=anyway,
+        features=features,
+        elsewhere=Path(out).with_name(f"{Path(out).name}.features"),
+        fast=fast,
+        bars=bars,
     )
     if Path(out).suffix.lower() in TABLE_SUFFIXES:
-        write_table(Path(out), event_table(predictions, bundle.task))
+        write_frames(Path(out), _frames(found.pieces, bundle.task))
     else:
-        write_predictions(Path(out), predictions)
-    return predictions
+        write_pieces(Path(out), found.n_events, map(stored_arrays, found.pieces))
+    return Written(found.n_events, found.remarks)
+
+
+def _frames(pieces: Iterable[Predictions], task: Task) -> Iterator[pl.DataFrame]:
+    done = 0
+    for piece in pieces:
+        frame = event_table(piece, task)
+        yield frame.with_columns(pl.col("event") + done)
+        done += len(frame)
 
 
 def event_table(predictions: Predictions, task: Task) -> pl.DataFrame:

@@ -169,7 +169,9 @@ def probabilities(log_proba: np.ndarray, classes: tuple[str, ...]) -> pl.DataFra
     )
 
 
-def predict_table(bundle: Bundle, file: Path, *, bars: Bars = silent) -> tuple[Predictions, pl.DataFrame]:
+def predict_table(
+    bundle: Bundle, file: Path, *, fast: bool = False, bars: Bars = silent
+) -> tuple[Predictions, pl.DataFrame]:
     """Predict the rows of a new table with a finished run on tables.
 
     Raises
@@ -183,13 +185,15 @@ def predict_table(bundle: Bundle, file: Path, *, bars: Bars = silent) -> tuple[P
     config = bundle.manifest["config"]
     frame, _ = _test_rows(Path(file), columns, {config["label"], config["group"]})
     events = FrameEvents(np.asfortranarray(frame.to_numpy(), dtype=np.float32), columns, hash_file(Path(file)))
-    predictions = bundle.predict_events(events, bars=bars)
+    predictions = bundle.predict_events(events, fast=fast, bars=bars)
     return predictions, probabilities(predictions.log_proba, bundle.task.classes)
 
 
-def predict_table_to_file(bundle: Bundle, file: Path, out: Path, *, bars: Bars = silent) -> Predictions:
+def predict_table_to_file(
+    bundle: Bundle, file: Path, out: Path, *, fast: bool = False, bars: Bars = silent
+) -> Predictions:
     """Predict a new table; write class probabilities and the hashes of run and table, as Parquet or CSV by ``out``."""
-    predictions, frame = predict_table(bundle, file, bars=bars)
+    predictions, frame = predict_table(bundle, file, fast=fast, bars=bars)
     origin = {"config_hash": predictions.config_hash, "test_fingerprint": predictions.test_fingerprint}
     write_table(out, frame.with_columns(pl.lit(value).alias(name) for name, value in origin.items()))
     return predictions

@@ -18,7 +18,7 @@ from showers.datasets.dataset import Dataset
 from showers.execution.progress import Bars, silent
 from showers.schema import InputError
 from stacking.bundle import Bundle
-from stacking.events import Events, ShowerEvents
+from stacking.events import EVERY, Events, ShowerEvents
 
 PIECE_EVENTS = 16_384
 """Events read at once: with 200 features 13 MB."""
@@ -143,9 +143,9 @@ class ChosenEvents(Events):
         """Refuse: data have no labels."""
         raise InputError(f"{self.location} holds data: its labels are not read")
 
-    def context(self) -> np.ndarray:
+    def context(self, rows: slice = EVERY) -> np.ndarray:
         """Return what a meta-learner may look at."""
-        return self.whole.context()[np.asarray(self.rows)]
+        return self.whole.context()[np.asarray(self.rows)[rows]]
 
     def events_fingerprint(self) -> str | None:
         """Return nothing: the prediction is not kept."""

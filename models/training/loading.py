@@ -70,7 +70,7 @@ class EventTensors:
     """(n, S) float32 on the device."""
     grids: GridSource | None
     labels: torch.Tensor | None = None
-    """(n,) int64 on the device."""
+    """(n,) int64, or (n, C) float32 probabilities, on the device."""
     weights: torch.Tensor | None = None
     """(n,) float32 on the device."""
 

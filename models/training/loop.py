@@ -23,7 +23,9 @@ from models.training.loading import EventTensors
 from models.training.step import Augment, Stepper, TrainingSettings, autocast_of, optimiser_of
 from showers.execution.progress import Progress
 
-VALIDATION_BATCH = 2048
+PREDICTED_AT_ONCE = {"cpu": 256, "cuda": 2048}
+"""Events in a batch that is only predicted. On a CPU larger ones leave its caches, and the system takes up to 40 % of
+the time for giving memory and taking it back (``benchmarks/speed/predict_speed.py``)."""
 
 
 Judge = Callable[[torch.Tensor], float]
@@ -123,9 +125,10 @@ def train(
     return History(list(state.losses), state.best_epoch, rate_per_s)
 
 
-def predict_logits(network: nn.Module, events: EventTensors, batch_size: int = VALIDATION_BATCH) -> torch.Tensor:
+def predict_logits(network: nn.Module, events: EventTensors) -> torch.Tensor:
     """Return (n, C) float32 logits on the CPU, computed in float32 and in batches of fixed borders."""
     network.eval()
+    batch_size = PREDICTED_AT_ONCE[events.inputs.device.type]
     orders = [np.arange(k, min(k + batch_size, len(events))) for k in range(0, len(events), batch_size)]
     with torch.inference_mode():
         logits = [network(grids, events.inputs[rows]).logits.float().cpu() for rows, grids in events.batches(orders)]

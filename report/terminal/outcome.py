@@ -22,6 +22,8 @@ from showers.execution.progress import Bars, silent
 from showers.execution.terminal import PlainConsole, escaped
 from showers.schema import Task
 from showers.storage.files import read_json
+from stacking.predict.chain import STUDENT
+from stacking.run.student import student_line
 
 KEPT_WIDTH = 120
 """Characters a line of the table that a finished run keeps."""
@@ -94,9 +96,11 @@ def _of_table(run: Path) -> Iterator[RenderableType]:
 
 
 def _told(manifest: Mapping[str, Any]) -> Iterator[Text]:
-    """Yield what a run remarked on its data, and which learners failed."""
+    """Yield what a run remarked on its data, which learners failed, and what ``predict --fast`` costs."""
     for remark in manifest.get("remarks", []):
         yield Text(escaped(f"remark: {remark}"), style="yellow")
     for row in manifest.get("learners", []):
         if row["status"] != "ok":
             yield Text(escaped(f"learner {row['name']} was left out, {row['error']}"), style="bold red")
+    if manifest.get(STUDENT):
+        yield Text(student_line(manifest[STUDENT]))

@@ -6,19 +6,22 @@ follows (each learner has one of its own for the case that it ships alone), then
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from models.posterior import log_softmax
 from showers.schema import Task
+from showers.storage.files import hash_json
 from stacking.combine.calibration import Calibrator
 from stacking.combine.meta import MetaLearner
 from stacking.procedure import Procedure, SavedRule
 from stacking.procedure_registry import procedure_of
 
+STUDENT = "fast"
+"""Name of the student of what ships (``predict --fast``) among the systems of a run, and of its folder."""
 Piece = tuple[slice, Mapping[str, np.ndarray]]
 """Which events, and per learner the (F, n, C) raw log-probabilities of its fits."""
 
@@ -98,10 +101,14 @@ class Chain:
     n_fits: int
     """Fits of each learner that are averaged."""
 
+    def of_student(self) -> Chain:
+        """Return the chain of the student alone; its predictions are not those that the run was judged by."""
+        return replace(self, shipped=STUDENT, n_fits=1, config_hash=hash_json([self.config_hash, STUDENT]))
+
     @property
     def learners(self) -> tuple[str, ...]:
         """All learners, those that the stack does without among them."""
-        return tuple(name for name in self.calibrators if name not in ("average", "stack"))
+        return tuple(name for name in self.calibrators if name not in ("average", "stack", STUDENT))
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -137,14 +144,29 @@ class Chain:
         arrays = self.procedure.arrays(self.rules.get(self.shipped), log_proba, context)
         return Predictions(log_proba, arrays, self.config_hash, test_fingerprint, posteriors)
 
-    def finish(self, fits: Iterable[Piece], context: np.ndarray | None, test_fingerprint: str | None) -> Predictions:
-        """Take raw log-probabilities of all fits to the shipped prediction, piece by piece in the order of events.
+    def stream(
+        self, fits: Iterable[Piece], context: Callable[[slice], np.ndarray | None], test_fingerprint: str | None
+    ) -> Iterator[Predictions]:
+        """Take raw log-probabilities of all fits to what ships, piece by piece in the order of events.
 
         One numerical thread, so that training and bundle give the same last bits anywhere.
         """
-        parts = []
         for piece, log_proba in fits:
+            here = context(piece)
             with threadpool_limits(1):
-                parts.append(self.posteriors(log_proba, None if context is None else context[piece]))
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
-        return self.predictions(joined, context, test_fingerprint)
+                yield self.predictions(self.posteriors(log_proba, here), here, test_fingerprint)
+
+
+def joined(parts: Sequence[Predictions]) -> Predictions:
+    """Return the predictions of all pieces, at least one, as those of one set of events."""
+    first = parts[0]
+
+    def together(mappings: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        return {name: np.concatenate([one[name] for one in mappings]) for name in mappings[0]}
+
+    return replace(
+        first,
+        log_proba=np.concatenate([part.log_proba for part in parts]),
+        arrays=together([part.arrays for part in parts]),
+        by_name=together([part.by_name for part in parts]),
+    )

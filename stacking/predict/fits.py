@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,33 +68,77 @@ def predict_fits(
     InputError
         If a model file cannot be used.
     """
-    n_jobs = sum(len(learner.folders) for learner in learners)
+    n_jobs, every = sum(len(learner.folders) for learner in learners), list(pieces(len(events)))
     with ExitStack() as stack:
-        n_openers = 1 if trusted else max(1, min(workers, n_jobs))
+        n_openers = 1 if trusted else max(1, min(workers, n_jobs * len(every)))
         openers = [stack.enter_context(learners_of(trusted=trusted, threads=threads)) for _ in range(n_openers)]
         pool = stack.enter_context(ThreadPoolExecutor(n_openers))
         crew = [_Reader(opened) for opened in openers]
         tally = _Tally(n_jobs * len(events), progress)
-        for piece in pieces(len(events)):
-            rows = np.arange(piece.start, piece.stop)
-            found: dict[str, list[np.ndarray | None]] = {one.name: [None] * len(one.folders) for one in learners}
-            for columns, needs_grid in dict.fromkeys((one.columns, one.needs_grid) for one in learners):
-                like = [one for one in learners if (one.columns, one.needs_grid) == (columns, needs_grid)]
-                batch = events.batch(rows, columns, grids=needs_grid)
-                jobs = _Jobs([(one.name, fold, path) for one in like for fold, path in enumerate(one.folders)])
-
-                for outcome in [pool.submit(_predict, reader, jobs, batch, found, tally) for reader in crew]:
-                    outcome.result()
-            yield piece, {name: np.stack([one for one in fits if one is not None]) for name, fits in found.items()}
+        # Few fits leave readers idle unless they work on several pieces; the next ones are read while they do.
+        at_once = -(-n_openers // n_jobs)
+        under_way: tuple[list[_Work], list[Future[None]]] | None = None
+        for first in range(0, len(every), at_once):
+            works = [_Work.on(events, piece, learners) for piece in every[first : first + at_once]]
+            jobs = _Jobs([job for work in works for job in work.jobs])
+            yield from _finished(under_way)
+            under_way = works, [pool.submit(_predict, reader, jobs, tally) for reader in crew]
+        yield from _finished(under_way)
 
 
-def _predict(
-    reader: _Reader, jobs: _Jobs, batch: Batch, found: dict[str, list[np.ndarray | None]], tally: _Tally
-) -> None:
+def _finished(under_way: tuple[list[_Work], list[Future[None]]] | None) -> Iterator[Piece]:
+    if under_way is not None:
+        works, outcomes = under_way
+        for outcome in outcomes:
+            outcome.result()
+        for work in works:
+            yield (
+                work.piece,
+                {name: np.stack([one for one in fits if one is not None]) for name, fits in work.found.items()},
+            )
+
+
+def _predict(reader: _Reader, jobs: _Jobs, tally: _Tally) -> None:
     while job := jobs.next_for(reader):
-        name, fold, folder = job
-        found[name][fold] = checked_log_proba(reader.learner(folder), batch)
-        tally.add(len(batch), f"{name} fold {fold}")
+        job.found[job.fold] = checked_log_proba(reader.learner(job.folder), job.batch)
+        tally.add(len(job.batch), f"{job.name} fold {job.fold}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """One fit's prediction of one piece."""
+
+    name: str
+    fold: int
+    folder: Path
+    batch: Batch
+    found: list[np.ndarray | None]
+    """Gets the outcome at the place of the fold."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One piece of the events."""
+
+    piece: slice
+    found: dict[str, list[np.ndarray | None]]
+    jobs: list[_Job]
+
+    @classmethod
+    def on(cls, events: Events, piece: slice, learners: Sequence[SavedFits]) -> _Work:
+        """Read a piece once for all learners that see the same columns."""
+        rows = np.arange(piece.start, piece.stop)
+        found: dict[str, list[np.ndarray | None]] = {one.name: [None] * len(one.folders) for one in learners}
+        jobs = []
+        for columns, needs_grid in dict.fromkeys((one.columns, one.needs_grid) for one in learners):
+            batch = events.batch(rows, columns, grids=needs_grid)
+            like = [one for one in learners if (one.columns, one.needs_grid) == (columns, needs_grid)]
+            jobs += [
+                _Job(one.name, fold, path, batch, found[one.name])
+                for one in like
+                for fold, path in enumerate(one.folders)
+            ]
+        return cls(piece, found, jobs)
 
 
 @dataclass
@@ -111,15 +155,15 @@ class _Reader:
 
 
 class _Jobs:
-    """Predictions of one piece by fits that see the same columns; a reader first gets those that it has opened."""
+    """What is left to do of some pieces; a reader first gets the fits that it has opened."""
 
-    def __init__(self, jobs: list[tuple[str, int, Path]]) -> None:
+    def __init__(self, jobs: list[_Job]) -> None:
         self._jobs = jobs
         self._lock = threading.Lock()
 
-    def next_for(self, reader: _Reader) -> tuple[str, int, Path] | None:
+    def next_for(self, reader: _Reader) -> _Job | None:
         with self._lock:
-            known = next((job for job in self._jobs if job[2] in reader.held), None)
+            known = next((job for job in self._jobs if job.folder in reader.held), None)
             job = known or next(iter(self._jobs), None)
             if job:
                 self._jobs.remove(job)

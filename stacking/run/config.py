@@ -65,6 +65,8 @@ class EngineConfig(BaseModel):
     and response are judged there, on the average of fits that ships. 0: on out-of-fold predictions of single fits."""
     prune: float = Field(TOLERANCE, ge=0.0, le=1.0)
     """Log-loss (nats) that learners left out of the stack may cost together; 0 keeps every learner."""
+    fast: bool = True
+    """Whether to train the student of ``predict --fast`` at the end."""
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per learner, settings that replace the registered ones."""
 

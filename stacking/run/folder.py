@@ -85,13 +85,18 @@ def write_test_posteriors(
         write_npz(run / "test" / f"{name}.npz", log_proba=log_proba, **decided)
 
 
-def write_predictions(file: Path, predictions: Predictions) -> None:
-    """Write ``predictions.npz``: what the scorer and the public benchmark read, with posteriors and origin."""
+def stored_arrays(predictions: Predictions) -> dict[str, np.ndarray]:
+    """Return what ``predictions.npz`` holds: what the scorer and the public benchmark read, posteriors, origin."""
     arrays = {**predictions.arrays, "log_proba": predictions.log_proba}
     arrays["config_hash"] = np.array(predictions.config_hash)
     if predictions.test_fingerprint is not None:
         arrays["test_fingerprint"] = np.array(predictions.test_fingerprint)
-    write_npz(file, **arrays)
+    return arrays
+
+
+def write_predictions(file: Path, predictions: Predictions) -> None:
+    """Write ``predictions.npz``."""
+    write_npz(file, **stored_arrays(predictions))
 
 
 def write_manifest(run: Path, content: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from showers.execution.suggestions import did_you_mean
 from showers.schema import TASKS, InputError
 from showers.storage.checksums import CHECKSUMS_FILE, Seal, seal
 from showers.storage.files import check_name, read_json
+from stacking.predict.chain import STUDENT
 from stacking.predict.saving import CALIBRATION_FILE, DECISION_FILE, META_FILE
 from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE
 from stacking.tasks.finished import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder
@@ -75,6 +76,8 @@ def required_names(manifest: Mapping[str, Any]) -> list[str]:
     learners = [str(row["name"]) for row in manifest["learners"] if row["status"] == "ok"]
     names = [MANIFEST_FILE, *(f"meta/{name}" for name in (CALIBRATION_FILE, META_FILE, DECISION_FILE))]
     names += [f"learners/{name}/fold-{fold}/{HEADER_FILE}" for name in learners for fold in range(n_fits)]
+    if manifest.get(STUDENT):
+        names.append(f"{STUDENT}/{HEADER_FILE}")
     systems = [*learners, "average", "stack"]
     names += [f"oof/{name}.parquet" for name in systems]
     if manifest["data"]["n_test"]:
@@ -90,7 +93,15 @@ def learner_folder(sealed: Seal, learner: str, fold: int) -> Path:
     InputError
         If a file is missing or not the one that was written.
     """
-    folder = fold_folder(sealed.folder, learner, fold)
+    return _compared(sealed, fold_folder(sealed.folder, learner, fold))
+
+
+def student_folder(sealed: Seal) -> Path:
+    """Return the folder of the student after comparing its files; see :func:`learner_folder`."""
+    return _compared(sealed, sealed.folder / STUDENT)
+
+
+def _compared(sealed: Seal, folder: Path) -> Path:
     inside = f"{folder.relative_to(sealed.folder).as_posix()}/"
     sealed.path(inside + HEADER_FILE)
     for name in sealed.files:

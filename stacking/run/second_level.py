@@ -10,6 +10,7 @@ import numpy as np
 
 from scoring.uncertainty.paired import paired_log_loss
 from showers.execution.progress import Bars
+from showers.schema import InputError
 from stacking.combine.calibration import Calibrator, reliability
 from stacking.combine.gate import decide_gate
 from stacking.combine.judges import Judge
@@ -18,7 +19,7 @@ from stacking.combine.nested import Stacked, choose_and_fit
 from stacking.combine.pruning import prune
 from stacking.combine.softmax import fit_pool, log_loss_per_event, pooled
 from stacking.events import pieces
-from stacking.predict.chain import Chain, Predictions, average_of
+from stacking.predict.chain import STUDENT, Chain, Predictions, average_of, joined
 from stacking.predict.saving import save_chain
 from stacking.procedure import HeldOut
 from stacking.procedure_registry import procedure_of
@@ -26,6 +27,7 @@ from stacking.run.first_level import Level
 from stacking.run.folder import PREDICTIONS_FILE, write_out_of_fold, write_predictions, write_test_posteriors
 from stacking.run.job import Folds, Job
 from stacking.run.judged import Judged, judged
+from stacking.run.student import Student, train_student
 from stacking.targets import Binned
 from stacking.tasks.finished import test_log_proba
 from stacking.tasks.resources import Cost, measured
@@ -63,11 +65,20 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
             calibrators[name], systems[name] = calibrator, log_proba
             progress(len(systems), len(sample.raw), name)
     costs.append(cost)
-    with measured("gate and decision") as cost, bars("decision", "systems") as progress:
-        by_learner = {name: systems[name] for name in level.names}
+    by_learner = {name: systems[name] for name in level.names}
+    with measured("gate") as cost:
         gate = decide_gate(systems["stack"], by_learner, sample.labels, judge, sample.groups, sample.single)
-        shipped = "stack" if gate.shipped else gate.best_learner
-        decision, rules = procedure.decide(_held_out(job, folds, sample, systems, shipped), job.config.run, progress)
+    costs.append(cost)
+    shipped = "stack" if gate.shipped else gate.best_learner
+    with measured("student") as cost, bars("training the student of predict --fast", "steps"):
+        student, no_student = _student(job, folds, level, stacked, sample, systems[shipped], shipped)
+    costs.append(cost)
+    decided = dict(systems)
+    if student:
+        student.learner.save(job.config.run / STUDENT)
+        calibrators[STUDENT], decided[STUDENT] = student.calibrator, student.log_proba
+    with measured("decision") as cost, bars("decision", "systems") as progress:
+        decision, rules = procedure.decide(_held_out(job, folds, sample, decided, shipped), job.config.run, progress)
     costs.append(cost)
     n_fits = job.config.n_folds * job.config.repeats
     chain = Chain(job.task, calibrators, stacked.meta, rules, shipped, config_hash, n_fits)
@@ -87,9 +98,9 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
         "pruning": pruning.as_json() | {"on_holdout": _cost_on_holdout(every, inputs, level, sample)},
         "gate": gate.as_json(),
         "decision": decision,
+        STUDENT: student.record if student else None,
     }
-    remark = pruning.remark()
-    return Outcome(record, predictions, costs, [remark] if remark else [])
+    return Outcome(record, predictions, costs, [line for line in (pruning.remark(), no_student) if line])
 
 
 def _inputs(job: Job, folds: Folds, level: Level) -> StackInputs:
@@ -101,6 +112,19 @@ def _inputs(job: Job, folds: Folds, level: Level) -> StackInputs:
         folds=folds.partitions[0][folds.inner],
         context=None if context is None else context[folds.inner],
     )
+
+
+def _student(
+    job: Job, folds: Folds, level: Level, stacked: Stacked, sample: Judged, log_proba: np.ndarray, shipped: str
+) -> tuple[Student | None, str | None]:
+    """Return the student of what ships, or None and, where it was asked for, why there is none."""
+    if not job.config.fast:
+        return None, None
+    teacher = stacked.log_proba if shipped == "stack" else level.out_of((shipped,))[0]
+    try:
+        return train_student(job, folds, sample, teacher, log_proba, procedure_of(job.task).judge), None
+    except (InputError, FloatingPointError) as error:
+        return None, f"predict --fast is not possible with this run: {error}"
 
 
 def _cost_on_holdout(every: StackInputs, kept: StackInputs, level: Level, sample: Judged) -> dict[str, Any] | None:
@@ -188,7 +212,10 @@ def _predict_test(job: Job, chain: Chain, names: tuple[str, ...]) -> Predictions
     fits = {name: test_log_proba(job.config.run, name, chain.n_fits) for name in names}
     context = job.test.context()
     in_pieces = ((piece, {name: z[:, piece] for name, z in fits.items()}) for piece in pieces(len(job.test)))
-    predictions = chain.finish(in_pieces, context, job.test.events_fingerprint())
+    parts = list(chain.stream(in_pieces, job.test.context, job.test.events_fingerprint()))
+    if not parts:
+        return None
+    predictions = joined(parts)
     write_test_posteriors(job.config.run, chain, predictions.by_name, context)
     write_predictions(job.config.run / PREDICTIONS_FILE, predictions)
     return predictions

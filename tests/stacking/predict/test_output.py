@@ -10,6 +10,7 @@ import pytest
 
 import stacking.output
 from showers.schema import COMPOSITION, GAMMA, InputError, Task
+from stacking.bundle import Stream
 from stacking.output import event_table, predict_to_file
 from stacking.predict.chain import Predictions
 
@@ -23,9 +24,9 @@ class _Bundle:
         self.task, self.predictions = task, predictions
         self.asked = 0
 
-    def predict(self, data: Path, **options: object) -> Predictions:
+    def stream(self, data: Path, **options: object) -> Stream:
         self.asked += 1
-        return self.predictions
+        return Stream(len(self.predictions.log_proba), iter([self.predictions]))
 
 
 @pytest.fixture
