@@ -1,0 +1,180 @@
+"""How fast a finished run predicts: all that ships, each of its learners alone, and the student of ``predict --fast``.
+
+    python benchmarks/speed/predict_speed.py --run runs/composition --data data/composition_test
+
+Features are given; the events are taken several times over to fill the asked number. Each row is measured in rounds
+that take turns; rates are means with the standard error of the rounds, starting the processes included. Processor time
+is that of all processes, with the part of it spent in the system. Where the set has labels, what the student costs on
+it is printed with its 95 % interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import stacking
+from features.build import build_table
+from models.base import Batch
+from models.registry import LearnerSpec
+from scoring.uncertainty.paired import paired_log_loss
+from showers.datasets.dataset import Dataset
+from showers.schema import TASKS
+from stacking.bundle import Bundle
+from stacking.events import EVERY, Events, ShowerEvents
+from stacking.predict.chain import Chain
+from stacking.targets import class_numbers
+
+
+@dataclass(frozen=True)
+class RepeatedEvents(Events):
+    """A dataset's events over and over."""
+
+    once: ShowerEvents
+    n_events: int
+
+    has_grids = True
+
+    def __len__(self) -> int:
+        return self.n_events
+
+    @property
+    def location(self) -> Path:
+        """The dataset folder."""
+        return self.once.location
+
+    def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
+        """Return the dataset's."""
+        return self.once.columns_for(spec)
+
+    def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
+        """Return events, those after the last being the first again."""
+        return self.once.batch(rows % len(self.once), columns, grids=grids)
+
+    def labels(self) -> np.ndarray:
+        """Refuse: they are predicted only."""
+        raise NotImplementedError
+
+    def context(self, rows: slice = EVERY) -> np.ndarray:
+        """Return what a meta-learner may look at."""
+        return self.once.context()[np.arange(self.n_events)[rows] % len(self.once)]
+
+    def events_fingerprint(self) -> str | None:
+        """Return nothing: the predictions are not kept."""
+        return None
+
+    def fingerprint(self) -> str:
+        """Return the dataset's."""
+        return self.once.fingerprint()
+
+
+@dataclass
+class Measured:
+    """Rounds of one way to predict."""
+
+    predict: Callable[[], int]
+    """Predicts and returns how many events."""
+    rates: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
+    system: list[float] = field(default_factory=list)
+
+    def round(self) -> None:
+        """Measure once more."""
+        before, started = _cpu(), time.perf_counter()
+        n = self.predict()
+        wall, used = time.perf_counter() - started, _cpu() - before
+        self.rates.append(n / wall)
+        self.cpu_us.append(1e6 * used.sum() / n)
+        self.system.append(used[1] / used.sum())
+
+
+def _cpu() -> np.ndarray:
+    """Return user and system seconds of this process and of all that it has started and ended, (2,)."""
+    parts = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return np.array([sum(part.ru_utime for part in parts), sum(part.ru_stime for part in parts)])
+
+
+def _alone(bundle: Bundle, name: str) -> Bundle:
+    chain: Chain = replace(bundle.chain, shipped=name)
+    return replace(bundle, chain=chain)
+
+
+def _predicting(bundle: Bundle, events: Events, workers: int, *, fast: bool = False) -> Callable[[], int]:
+    def predict() -> int:
+        return sum(len(piece.log_proba) for piece in bundle.stream_events(events, workers=workers, fast=fast).pieces)
+
+    return predict
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    Console(stderr=True).print(f"{what}: {time.perf_counter() - started:.0f} s")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="dataset folder")
+    parser.add_argument("--events", type=int, default=60_000, help="for all that ships, and for each learner")
+    parser.add_argument("--fast-events", type=int, default=400_000, help="for the student")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--learners", action="store_true", help="also each learner alone, once")
+    options = parser.parse_args()
+    bundle = stacking.load(options.run)
+    once = ShowerEvents(options.data, build_table(options.data).folder, bundle.task)
+    few, many = (RepeatedEvents(once, n) for n in (options.events, options.fast_events))
+    ways = {
+        f"all that ships ({len(bundle.chain.needed)} learners)": Measured(_predicting(bundle, few, options.workers)),
+        "--fast": Measured(_predicting(bundle, many, options.workers, fast=True)),
+    }
+    for number in range(options.rounds):
+        for name, way in ways.items():
+            with _told(f"round {number + 1}, {name}"):
+                way.round()
+    if options.learners:
+        for name in bundle.chain.needed:
+            ways[name] = Measured(_predicting(_alone(bundle, name), few, options.workers))
+            ways[name].round()
+    Console(width=110).print(_table(ways, bundle, options.workers))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    print(f"peak memory: {peak[0] / 1e6:.2f} GB here, {peak[1] / 1e6:.2f} GB in the largest reader")
+    if (options.data / str(TASKS[bundle.task.name].label_file)).exists():
+        labels = class_numbers(Dataset.open(options.data, bundle.task, labels=True))
+        whole, fast = (bundle.predict_events(once, fast=fast).log_proba for fast in (False, True))
+        cost = paired_log_loss(labels, fast, whole)
+        low, high = cost.interval.low, cost.interval.high
+        stated = bundle.manifest["fast"]["log_loss"]["difference"]
+        print(
+            f"--fast minus all that ships, {len(labels):,} events with labels: log-loss {cost.difference:+.4f} "
+            f"[{low:+.4f}, {high:+.4f}] nats (stated by the run: {stated:+.4f})"
+        )
+
+
+def _table(ways: dict[str, Measured], bundle: Bundle, workers: int) -> Table:
+    table = Table(title=f"{bundle.run.name}: prediction with features given, {workers} workers")
+    for name in ("", "events/s", "CPU us an event", "of it in the system", "rounds"):
+        table.add_column(name, justify="right" if name else "left")
+    for name, way in ways.items():
+        rates = np.array(way.rates)
+        error = f" ± {rates.std(ddof=1) / np.sqrt(len(rates)):,.0f}" if len(rates) > 1 else ""
+        shares = f"{100 * float(np.mean(way.system)):.0f} %"
+        table.add_row(name, f"{rates.mean():,.0f}{error}", f"{np.mean(way.cpu_us):,.0f}", shares, str(len(rates)))
+    return table
+
+
+if __name__ == "__main__":
+    main()
