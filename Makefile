@@ -1,5 +1,5 @@
 # make demo   simulate, features, stack, predict, verify, report: both tasks, minutes on 2 cores
-# make test   the test suite
+# make test   the test suite, in as many processes as there are cores (at most 4)
 # make test-faults  kills, damaged files and hostile servers in full number (make test has a sample of each)
 # make lint   ruff and mypy
 # make clean  remove the virtual environment, caches and what the demo wrote
@@ -15,7 +15,7 @@ demo: env
 	$(BIN)/python cli.py demo
 
 test: env
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-faults: env
 	$(BIN)/python -m pytest -m faults

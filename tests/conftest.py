@@ -42,6 +42,19 @@ def survived(request: pytest.FixtureRequest) -> Counter[str]:
     return request.config.stash.setdefault(SURVIVED, Counter())
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the counts of a test process over to the one that started it."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["survived"] = dict(session.config.stash.get(SURVIVED, Counter()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """Add the counts of a test process that has ended."""
+    found = getattr(node, "workeroutput", {}).get("survived", {})
+    node.config.stash.setdefault(SURVIVED, Counter()).update(found)  # type: ignore[attr-defined]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print the faults survived."""
     for what, count in sorted(config.stash.get(SURVIVED, Counter()).items()):
