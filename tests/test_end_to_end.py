@@ -42,7 +42,7 @@ def test_stack_predict_and_verify(sets: Path, tmp_path: Path, task: str, key: st
     run = tmp_path / "run"
     shown = run_script(
         "cli.py", "stack", "--task", task, "--data", sets, "--run", run, "--preset", "quick",
-        "--learners", "lightgbm,random_forest", "--device", "cpu", "--workers", "2",
+        "--learners", "lightgbm,random_forest", "--folds", "2", "--device", "cpu", "--workers", "2",
     )  # fmt: skip
     for name in ("lightgbm", "random_forest", "average", "stack"):
         assert name in shown.stdout
@@ -101,10 +101,10 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 def test_demo_runs_both_tasks_and_continues(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    numbers = ("demo", "--out", out, "--train", "600", "--test", "300")
+    numbers = ("demo", "--out", out, "--train", "500", "--test", "200")
     shown = run_script("cli.py", *numbers)
     assert shown.stdout.count("report.html") == 2
     first = (out / "runs" / "gamma" / "predictions.npz").read_bytes()
     run_script("cli.py", *numbers)
     assert (out / "runs" / "gamma" / "predictions.npz").read_bytes() == first
-    assert "remove" in run_script("cli.py", "demo", "--out", out, "--train", "700", "--test", "300", code=2).stderr
+    assert "remove" in run_script("cli.py", "demo", "--out", out, "--train", "700", "--test", "200", code=2).stderr

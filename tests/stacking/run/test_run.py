@@ -77,7 +77,7 @@ def test_bundle_predicts_the_same_bits_from_python_and_to_a_file(
     finished: Path, tiny_composition: Path, tmp_path: Path
 ) -> None:
     test = tiny_composition / "composition_test"
-    predictions = stacking.load(finished).predict(test)
+    predictions = stacking.load(finished, trusted=True).predict(test)  # models in this process; below, in others
     predict_to_file(finished, test, tmp_path / "new.npz")
     with np.load(finished / "predictions.npz") as ours:
         np.testing.assert_array_equal(ours["log_proba"], predictions.log_proba)
@@ -93,13 +93,13 @@ def test_predictions_say_for_which_events_they_were_made(finished: Path, tiny_co
     assert manifest["data"]["test_fingerprint"] == expected
     with np.load(finished / "predictions.npz", allow_pickle=False) as stored:
         assert str(stored["test_fingerprint"]) == expected
-    new = stacking.load(finished).predict(tiny_composition / "composition_train")
+    new = stacking.load(finished, trusted=True).predict(tiny_composition / "composition_train")
     assert new.test_fingerprint == Dataset.open(tiny_composition / "composition_train", labels=False).fingerprint()
     assert new.remarks == ()
 
 
 def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Path, tiny_composition: Path) -> None:
-    test, bundle = tiny_composition / "composition_test", stacking.load(finished)
+    test, bundle = tiny_composition / "composition_test", stacking.load(finished, trusted=True)
     with (
         patch("stacking.bundle.feature_code_version", lambda: "0" * 64),
         patch("stacking.bundle.stacking_code_version", lambda: "1" * 16),
