@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from commands.app import app, console
-from commands.options import SeedOption
+from commands.options import Device, DeviceOption, SeedOption
 from showers.execution.progress import bar
 
 
@@ -18,6 +18,8 @@ def pretrain(
     showers: Annotated[int, typer.Option(min=1, help="Showers to draw, about.")] = 10_000_000,
     seed: SeedOption = 1,
     workers: Annotated[int, typer.Option(min=1, help="Processes that draw showers beside the training.")] = 1,
+    device: DeviceOption = Device.auto,
+    batch_size: Annotated[int, typer.Option(min=1, help="Showers per step; the learning rate follows.")] = 512,
     threads: Annotated[int, typer.Option(min=1, help="Numerical threads of the training.")] = 1,
 ) -> None:
     """Pretrain the shower network on simulated showers that are drawn on the fly, from randomised worlds.
@@ -26,9 +28,14 @@ def pretrain(
 
     Example: [bold]python cli.py pretrain --out runs/pretraining --showers 20000000[/bold]
     """
+    from models.devices import device_for
+    from models.pretraining.learner import PretrainedLearner
     from models.pretraining.plan import PretrainSettings
     from models.pretraining.train import pretrain as run
     from showers.storage.files import hash_file
 
-    file = run(out, PretrainSettings(showers=showers, seed=seed), workers=workers, threads=threads, bars=bar)
+    settings = PretrainSettings.of_batches(batch_size, showers=showers, seed=seed)
+    file = run(
+        out, settings, workers=workers, threads=threads, device=device_for(PretrainedLearner, device.value), bars=bar
+    )
     console.print(f"wrote {file}, SHA-256 {hash_file(file)}", soft_wrap=True)

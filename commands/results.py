@@ -139,6 +139,7 @@ def display(
 @app.command()
 def doctor(
     datasets: Annotated[list[Path] | None, typer.Argument(help="Dataset folders to look at instead.")] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Try the GPU out: kernels, boosters, networks; a minute.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say what this machine offers and what would be used; of dataset folders, what they hold and what is odd.
@@ -155,6 +156,11 @@ def doctor(
             lambda: Group(*map(examine_dataset, datasets)),
             lambda: {str(folder): [asdict(line) for line in dataset_findings(folder)] for folder in datasets},
         )
+        return
+    if gpu:
+        from report.terminal.gpu import examine_gpu, gpu_findings
+
+        output.show(examine_gpu, lambda: [asdict(line) for line in gpu_findings()])
         return
     from report.terminal.doctor import doctor as examine
     from report.terminal.doctor import findings

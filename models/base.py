@@ -84,6 +84,8 @@ class Learner(ABC):
 
     needs_grid: ClassVar[bool] = False
     needs_table: ClassVar[bool] = True
+    gpu_expected: ClassVar[bool] = False
+    """Whether a run that asks for ``cuda`` is refused where this learner cannot have it, and not trained on the CPU."""
 
     def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
         self.classes = tuple(classes)
@@ -91,6 +93,11 @@ class Learner(ABC):
         self.threads = threads
         self.checkpoint: Path | None = None
         """Folder in which a long fit may keep its state and from which it continues; None for neither."""
+
+    @classmethod
+    def gpu_obstacle(cls) -> str | None:
+        """Return why it cannot train on a GPU here, None if it can; asked only where a driver answers."""
+        return "it has no GPU training"
 
     @abstractmethod
     def fit(

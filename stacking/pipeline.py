@@ -8,6 +8,7 @@ import numpy as np
 
 from features.build import build_table
 from features.device import resolve_device
+from models.devices import devices_for
 from showers.datasets.dataset import Dataset
 from showers.datasets.ordering import ordering_of
 from showers.execution.progress import Bars, silent
@@ -46,7 +47,7 @@ def stack(config: StackConfig, *, bars: Bars = silent, tell: Callable[[str], Non
             raise InputError(
                 f"{config.train_folder}: class {name!r} has {count} events, fewer than the {config.n_folds} folds"
             )
-    config.learner_specs(task)
+    devices = devices_for(config.learner_specs(task), config.device)
     ordered = (ordering_of(each).remark(each.path.name) for each in (opened, test_set))
     remarks = (*opened.remarks, *test_set.remarks, *(remark for remark in ordered if remark))
     for remark in remarks:
@@ -67,4 +68,4 @@ def stack(config: StackConfig, *, bars: Bars = silent, tell: Callable[[str], Non
         costs.append(cost)
     train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
     test = ShowerEvents(config.test_folder, tables["test"], task)
-    return run(Job(config, task, train, test, device, costs, remarks=remarks), bars=bars)
+    return run(Job(config, task, train, test, devices, costs, remarks=remarks), bars=bars)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from features.device import resolve_device
 from models.base import Batch
+from models.devices import devices_for
 from models.registry import LearnerSpec
 from showers.execution.progress import Bars, silent
 from showers.schema import TASKS, InputError, Task
@@ -114,7 +114,7 @@ def stack_table(config: TableConfig, *, bars: Bars = silent) -> StackResult:
             task=Task(TASK_NAME, classes),
             train=TableEvents(folder / "train.parquet", columns, hashes["train"], grouped=group is not None),
             test=test,
-            device=resolve_device(config.device),
+            devices=devices_for(config.learner_specs(Task(TASK_NAME, classes), grids=False), config.device),
             prepare=prepare,
             conclude=lambda manifest: _write_results(config.run, manifest, classes, label),
             remarks=tuple(remarks),

@@ -62,6 +62,7 @@ class NetworkLearner(Learner):
     """
 
     needs_table = False
+    gpu_expected = True
     defaults: ClassVar[dict[str, Any]] = {}
     class_values: ClassVar[dict[str, float]] = {}
     """Target of the regression head by class name; empty without such a head."""
@@ -84,6 +85,15 @@ class NetworkLearner(Learner):
     @abstractmethod
     def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
         """Return the network: called with (grid (n, 2, rows, columns) float32 or None, inputs (n, S) float32)."""
+
+    @classmethod
+    def gpu_obstacle(cls) -> str | None:
+        """Return why torch has no GPU here; None if it has one."""
+        if torch.cuda.is_available():
+            return None
+        if torch.version.cuda is None:
+            return "this torch is a CPU build: install a CUDA build of torch"
+        return f"torch, built for CUDA {torch.version.cuda}, finds no GPU: its driver may be missing or too old"
 
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
@@ -229,8 +239,8 @@ class NetworkLearner(Learner):
     @contextlib.contextmanager
     def _environment(self, device: str) -> Iterator[None]:
         """Set torch's threads (and determinism) for this learner, and give them back afterwards."""
-        if device == "cuda" and not torch.cuda.is_available():
-            raise InputError("device cuda: torch finds no GPU; install a CUDA build of torch and the driver")
+        if device == "cuda" and (obstacle := self.gpu_obstacle()):
+            raise InputError(f"device cuda: {obstacle}")
         threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
         benchmark = torch.backends.cudnn.benchmark
         torch.set_num_threads(self.threads)

@@ -16,6 +16,8 @@ from showers.schema import COMPOSITION, GAMMA
 
 LOG_WIDTH_RANGE = (-5.0, 3.0)
 """Limits of the logarithm of an estimated error, in units of a target's width."""
+IGNORED = -100
+"""Label of a shower of the other task."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ def pretraining_loss(
     """
     total = truth_weight * truth_loss(answers, targets)
     for number, logits in enumerate((answers.composition, answers.gamma)):
-        rows = task == number
-        total = total + functional.cross_entropy(logits[rows], labels[rows], reduction="sum") / len(labels)
+        # Marked, not picked out: on a GPU picking waits for the count.
+        own = torch.where(task == number, labels, IGNORED)
+        total = total + functional.cross_entropy(logits, own, ignore_index=IGNORED, reduction="sum") / len(labels)
     return total

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -42,13 +42,23 @@ class PretrainSettings:
     warmup: float = 0.02
     ema: float = 0.9995
     truth_weight: float = 0.1
-    width: int = 192
+    width: int = 256
     blocks: int = 4
-    hidden: int = 256
+    hidden: int = 512
 
     def __post_init__(self) -> None:
         if self.showers < 1:
             raise InputError(f"showers must be at least 1, got {self.showers}")
+
+    @classmethod
+    def of_batches(cls, batch_size: int, **changes: Any) -> Self:
+        """Return settings for another batch size: learning rate by the square root, the averaged weights' memory kept.
+
+        The root keeps the noise of a step with an adaptive optimiser (arXiv:2205.10287).
+        """
+        times = batch_size / cls.batch_size
+        rate, ema = cls.learning_rate * times**0.5, cls.ema**times
+        return cls(batch_size=batch_size, learning_rate=rate, ema=ema, **changes)
 
     @property
     def rounds(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -34,6 +34,10 @@ class Prepared:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def to(self, device: str) -> Prepared:
+        """Return the same showers on a device."""
+        return Prepared(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     @classmethod
     def of(cls, portion: Portion, inputs: InputTransform, seed: int, number: int) -> Prepared:

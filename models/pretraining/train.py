@@ -7,6 +7,7 @@ as if it had never stopped. AdamW, warm-up, cosine, exponential average of the w
 from __future__ import annotations
 
 import time
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from models.pretraining.stream import Portion
 from models.pretraining.weights import write_pretrained
 from models.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from models.training.loop import learning_rate
-from models.training.step import optimiser_of
+from models.training.step import check_finite, optimiser_of
 from showers.execution.progress import Bars, silent
 from showers.storage.files import write_json
 from showers.storage.locks import locked
@@ -42,7 +43,13 @@ RATE_STEPS = 1000
 
 
 def pretrain(
-    folder: Path, settings: PretrainSettings, *, workers: int = 1, threads: int = 1, bars: Bars = silent
+    folder: Path,
+    settings: PretrainSettings,
+    *,
+    workers: int = 1,
+    threads: int = 1,
+    device: str = "cpu",
+    bars: Bars = silent,
 ) -> Path:
     """Train the shower network, or go on where an earlier call in the same folder stopped.
 
@@ -56,6 +63,8 @@ def pretrain(
         Processes that draw showers.
     threads
         Numerical threads of the training.
+    device
+        ``"cpu"`` or ``"cuda"``: where the network learns; showers are drawn on the CPU.
     bars
         Opens a progress bar: showers seen per second, validation log-loss.
 
@@ -76,13 +85,14 @@ def pretrain(
     with locked(folder), bars("pretrain", "showers") as progress:
         plan = opened_plan(folder, settings)
         inputs = InputTransform.from_state(plan["inputs"])
-        state = _state(folder, settings, inputs, plan["identity"])
-        valid = Prepared.of(validation_showers(settings.seed), inputs, settings.seed, 0)
+        state = _state(folder, settings, inputs, plan["identity"], device)
+        valid = Prepared.of(validation_showers(settings.seed), inputs, settings.seed, 0).to(device)
         stream = drawn_ahead(settings.seed, settings.portions(state.epoch), workers)
         for number in range(state.epoch, settings.rounds):
             before = time.process_time()
             drawn = [next(stream) for _ in range(PORTIONS_PER_ROUND)]
-            events = Prepared.of(Portion.joined([portion for portion, _ in drawn]), inputs, settings.seed, number + 1)
+            showers = Portion.joined([portion for portion, _ in drawn])
+            events = Prepared.of(showers, inputs, settings.seed, number + 1).to(device)
             train_round(state, events, settings)
             loss = validate(state.averaged, valid)
             state.finish_epoch(loss["composition"])
@@ -100,11 +110,12 @@ def pretrain(
     return folder / WEIGHTS_FILE
 
 
-def _state(folder: Path, settings: PretrainSettings, inputs: InputTransform, identity: str) -> Checkpoint:
+def _state(folder: Path, settings: PretrainSettings, inputs: InputTransform, identity: str, device: str) -> Checkpoint:
     """Return the state to go on from: the one in the folder, or that before the first step."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         network = ShowerNetwork(Architecture(inputs.n_inputs, settings.width, settings.blocks, settings.hidden))
+    network.to(device)
     state = Checkpoint.start(network, optimiser_of(network, settings.training), identity)
     if (folder / STATE_FILE).exists():
         read_checkpoint(folder / STATE_FILE, state)
@@ -115,7 +126,7 @@ def _write_weights(folder: Path, state: Checkpoint, inputs: InputTransform, plan
     network = state.averaged
     assert isinstance(network, ShowerNetwork)
     made = {key: plan[key] for key in ("settings", "feature_code", "showers", "cpu_hours", "log_loss")}
-    write_pretrained(folder / WEIGHTS_FILE, network, inputs, made | {"rounds": state.epoch})
+    write_pretrained(folder / WEIGHTS_FILE, deepcopy(network).cpu(), inputs, made | {"rounds": state.epoch})
 
 
 def train_round(state: Checkpoint, events: Prepared, settings: PretrainSettings) -> None:
@@ -125,23 +136,24 @@ def train_round(state: Checkpoint, events: Prepared, settings: PretrainSettings)
     rng = np.random.default_rng([settings.seed, state.epoch, 0])
     n_batches = max(1, len(events) // settings.batch_size)
     batches = [rows for _ in range(settings.passes) for rows in np.array_split(rng.permutation(len(events)), n_batches)]
+    total = torch.zeros((), device=events.labels.device)
     for k, positions in enumerate(batches):
         done = state.epoch + k / len(batches)
         rate = learning_rate(settings.training, round(RATE_STEPS * done), RATE_STEPS * settings.rounds)
         for group in state.optimiser.param_groups:
             group["lr"] = rate
-        rows = torch.from_numpy(positions)
+        rows = torch.from_numpy(positions).to(events.labels.device, non_blocking=True)
         answers = network(events.inputs[rows], events.world[rows])
         loss = pretraining_loss(
             answers, events.task[rows], events.labels[rows], events.targets[rows], settings.truth_weight
         )
-        if not torch.isfinite(loss):
-            raise FloatingPointError(f"the training loss became {loss.item()}: lower the learning rate")
+        total += loss.detach()
         state.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), settings.training.clip_norm)
         state.optimiser.step()
         state.average(settings.ema)
+    check_finite(total)
 
 
 def validate(network: nn.Module, events: Prepared) -> dict[str, float]:

@@ -66,9 +66,14 @@ class CatBoost(TableLearner):
             **chosen,
         }
 
+    @classmethod
+    def gpu_obstacle(cls) -> str | None:
+        """Return why CatBoost has no GPU here; None if it has one."""
+        return None if get_gpu_device_count() else "CatBoost finds no GPU: its driver may be missing or too old"
+
     def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
-        if device == "cuda" and not get_gpu_device_count():
-            raise InputError("device cuda: CatBoost finds no GPU (is the driver installed?)")
+        if device == "cuda" and (obstacle := self.gpu_obstacle()):
+            raise InputError(f"device cuda: {obstacle}")
         self.device_ = device
         booster = Booster(self._parameters(seed, device))
         callbacks = [_Reporter(progress, int(self.chosen["rounds"]))] if progress and device == "cpu" else None

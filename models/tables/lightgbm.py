@@ -70,6 +70,13 @@ class LightGBM(TableLearner):
             parameters["num_class"] = n_classes
         return parameters
 
+    @classmethod
+    def gpu_obstacle(cls) -> str | None:
+        """Return why LightGBM has no GPU here; None if it trains on one."""
+        if gpu_device() is None:
+            return "this LightGBM is built without GPU support, or finds no GPU: it trains on the CPU"
+        return None
+
     def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
         if device == "cuda":
             device = gpu_device() or "cpu"

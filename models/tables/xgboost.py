@@ -60,9 +60,20 @@ class XGBoost(TableLearner):
             parameters["num_class"] = n_classes
         return parameters
 
+    @classmethod
+    def gpu_obstacle(cls) -> str | None:
+        """Return why XGBoost has no GPU here, where it would silently take the CPU; None if it has one."""
+        if not xgb.build_info().get("USE_CUDA", False):
+            return "this XGBoost is built without CUDA: install the standard Linux wheel"
+        try:
+            resolve_device("cuda")
+        except InputError as error:
+            return f"tables reach XGBoost through CuPy, and {error}"
+        return None
+
     def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
-        if device == "cuda":
-            check_can_use_cuda()
+        if device == "cuda" and (obstacle := self.gpu_obstacle()):
+            raise InputError(f"device cuda: {obstacle}")
         self.device_ = device
         data = self._matrix(train, device)
         check = self._matrix(valid, device, reference=data)
@@ -138,19 +149,6 @@ class XGBoost(TableLearner):
             self.booster_ = xgb.Booster({"nthread": self.threads}, model_file=raw)
         except xgb.core.XGBoostError as error:
             raise InputError(f"{folder / MODEL_FILE} is not an XGBoost model: {str(error).splitlines()[0]}") from None
-
-
-def check_can_use_cuda() -> None:
-    """Refuse a device that XGBoost would silently replace by the CPU.
-
-    Raises
-    ------
-    InputError
-        Saying what is missing.
-    """
-    if not xgb.build_info().get("USE_CUDA", False):
-        raise InputError("device cuda: this XGBoost is built without CUDA; install the standard Linux wheel")
-    resolve_device("cuda")
 
 
 def check_ran_on_cuda(booster: xgb.Booster) -> None:

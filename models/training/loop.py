@@ -116,6 +116,7 @@ def train(
                 if progress:
                     done = epoch * n_batches + k + 1
                     progress(done * len(events) / n_batches, total * len(events) / n_batches, _note(state))
+        trainer.check()
         state.finish_epoch(judge(predict_logits(state.averaged, valid)))
         if checkpoint is not None:
             write_checkpoint(checkpoint, state)

@@ -84,6 +84,19 @@ class Stepper:
     augment: Augment | None
     class_weights: torch.Tensor | None = None
     class_values: torch.Tensor | None = None
+    total: torch.Tensor | float = 0.0
+    """Sum of the losses on a GPU, for :meth:`check`."""
+
+    def check(self) -> None:
+        """Refuse weights that a loss which is not a number has made.
+
+        Raises
+        ------
+        FloatingPointError
+            If a loss since the start was not finite.
+        """
+        if isinstance(self.total, torch.Tensor):
+            check_finite(self.total)
 
     def step(
         self,
@@ -121,8 +134,11 @@ class Stepper:
         labels = events.labels[rows]
         weights = None if events.weights is None else events.weights[rows]
         loss = self._loss(output, labels, weights)
-        if not torch.isfinite(loss):
-            raise FloatingPointError(f"the training loss became {loss.item()}: lower the learning rate")
+        if loss.device.type == "cpu":
+            check_finite(loss)
+        else:
+            # Looked at once an epoch: asking a GPU now would wait until it is done.
+            self.total = self.total + loss.detach()
         loss.backward()
 
     def _loss(self, output: Output, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
@@ -159,6 +175,12 @@ class Stepper:
             for parameter, move in moves:
                 parameter.add_(move)
         return moves
+
+
+def check_finite(loss: torch.Tensor) -> None:
+    """Refuse a loss that is not a number; a GPU is waited for."""
+    if not torch.isfinite(loss):
+        raise FloatingPointError(f"the training loss became {loss.item()}: lower the learning rate")
 
 
 def optimiser_of(

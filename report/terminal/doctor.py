@@ -109,7 +109,7 @@ def _lightgbm() -> Finding:
     # in a process of its own: the library writes its refusals straight to the terminal, and drivers may crash
     code = "from models.tables.lightgbm import gpu_device; print('answer', gpu_device())"
     asked = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).resolve().parent.parent, capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True
     )
     answer = asked.stdout.rpartition("answer ")[2].strip()
     if answer in ("cuda", "gpu"):

@@ -62,7 +62,7 @@ def fold_tasks(job: Job, config_hash: str) -> list[FoldTask]:
             preset=config.preset,
             settings=config.settings.get(spec.name, {}),
             seed=config.seed,
-            device=job.device,
+            device=job.devices[spec.name],
             threads=config.threads,
             valid_fraction=config.valid_fraction,
             off_cut_weight=config.off_cut_weight,

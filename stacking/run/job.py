@@ -23,7 +23,8 @@ class Job:
     task: Task
     train: Events
     test: Events | None
-    device: str
+    devices: Mapping[str, str]
+    """``"cpu"`` or ``"cuda"`` by learner."""
     costs: list[Cost] = field(default_factory=list)
     """Steps done before the engine starts (feature tables)."""
     prepare: Callable[[], None] | None = None
@@ -42,9 +43,15 @@ class Job:
             "classes": list(self.task.classes),
             **({"target": asdict(self.task.target)} if self.task.target else {}),
             "device": self.device,
+            **({"devices": dict(self.devices)} if self.device == "cuda" else {}),
             "train_fingerprint": self.train.fingerprint(),
             "test_fingerprint": self.test.fingerprint() if self.test is not None else None,
         }
+
+    @property
+    def device(self) -> str:
+        """``"cuda"`` if a learner trains there, else ``"cpu"``."""
+        return "cuda" if "cuda" in self.devices.values() else "cpu"
 
     @property
     def workers(self) -> int:

@@ -34,7 +34,7 @@ def _identity(data: Path) -> dict[str, object]:
         ShowerEvents(folder, folder.with_name(f"{folder.name}.features"), COMPOSITION, labelled=labelled)
         for folder, labelled in ((config.train_folder, True), (config.test_folder, False))
     )
-    return Job(config, COMPOSITION, train, test, "cpu").identity
+    return Job(config, COMPOSITION, train, test, {"lightgbm": "cpu"}).identity
 
 
 def test_relabelled_training_data_is_another_run(sets: Path, tmp_path: Path) -> None:
