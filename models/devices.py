@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 from models.base import Learner
@@ -47,6 +47,12 @@ def device_for(learner: type[Learner], asked: str, name: str = "") -> str:
 def devices_for(specs: Iterable[LearnerSpec], asked: str) -> dict[str, str]:
     """Return the device of each learner by name; see :func:`device_for`."""
     return {spec.name: device_for(learner_class(spec.learner), asked, spec.name) for spec in specs}
+
+
+def device_remarks(devices: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which learners stay on the CPU where others train on the GPU, in a line."""
+    names = [name for name, device in devices.items() if device == "cpu"]
+    return (f"train on the CPU, not on the GPU: {', '.join(names)}",) if names and "cuda" in devices.values() else ()
 
 
 @cache

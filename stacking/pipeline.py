@@ -8,7 +8,7 @@ import numpy as np
 
 from features.build import build_table
 from features.device import resolve_device
-from models.devices import devices_for
+from models.devices import device_remarks, devices_for
 from showers.datasets.dataset import Dataset
 from showers.datasets.ordering import ordering_of
 from showers.execution.progress import Bars, silent
@@ -49,7 +49,7 @@ def stack(config: StackConfig, *, bars: Bars = silent, tell: Callable[[str], Non
             )
     devices = devices_for(config.learner_specs(task), config.device)
     ordered = (ordering_of(each).remark(each.path.name) for each in (opened, test_set))
-    remarks = (*opened.remarks, *test_set.remarks, *(remark for remark in ordered if remark))
+    remarks = (*opened.remarks, *test_set.remarks, *(remark for remark in ordered if remark), *device_remarks(devices))
     for remark in remarks:
         tell(remark)
     costs: list[Cost] = []

@@ -23,6 +23,8 @@ from showers.schema import InputError
 from showers.storage.files import atomic_path
 
 MODEL_FILE = "lightgbm.txt"
+OPENCL_VENDORS = Path("/etc/OpenCL/vendors")
+"""Where OpenCL's drivers register themselves on Linux, a file each with the library's name."""
 
 
 class LightGBM(TableLearner):
@@ -166,7 +168,7 @@ def unfold_contributions(flat: np.ndarray, n_classes: int, n_columns: int) -> np
 def gpu_device() -> str | None:
     """Return ``"cuda"`` or ``"gpu"`` (OpenCL) if this build of LightGBM can train there, else None."""
     table = np.random.default_rng(0).normal(size=(200, 2))
-    for device in ("cuda", "gpu"):
+    for device in ("cuda", "gpu") if has_opencl_gpu() else ("cuda",):
         try:
             data = lgb.Dataset(table, (table[:, 0] > 0).astype(int), params={"verbosity": -1})
             lgb.train({"objective": "binary", "device_type": device, "verbosity": -1}, data, num_boost_round=1)
@@ -174,6 +176,12 @@ def gpu_device() -> str | None:
             continue
         return device
     return None
+
+
+def has_opencl_gpu() -> bool:
+    """Return whether an OpenCL driver of a maker of GPUs is installed; OpenCL on the CPU (pocl) is slower than none."""
+    drivers = OPENCL_VENDORS.glob("*.icd") if OPENCL_VENDORS.is_dir() else ()
+    return any(maker in file.read_text(errors="replace").lower() for file in drivers for maker in ("nvidia", "amd"))
 
 
 def _reporter(progress: Progress) -> Any:
