@@ -18,11 +18,11 @@ from pathlib import Path
 import cupy
 import torch
 
-from report.terminal.gpu import LEARNERS, Comparison, compare
+from report.terminal.gpu import LEARNERS, DeviceComparison, compare
 from showers.storage.files import atomic_path
 
 
-def row_of(comparison: Comparison) -> str:
+def row_of(comparison: DeviceComparison) -> str:
     """Return a line of the table."""
     rates = (comparison.gpu_per_s, comparison.cpu_per_s, comparison.gpu_per_s / comparison.cpu_per_s)
     timed = rates[0] == rates[0]

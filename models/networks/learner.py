@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -26,6 +24,7 @@ from models.networks.parts import GridFront, fit_front
 from models.posterior import class_weight_vector, event_log_loss, log_softmax, undo_training_prior
 from models.saving import plain, read_header, write_header
 from models.training import augmentation
+from models.training.environment import torch_as_asked, torch_obstacle
 from models.training.loading import EventTensors, GridSource
 from models.training.loop import History, predict_logits, train
 from models.training.step import TrainingSettings
@@ -89,11 +88,7 @@ class NetworkLearner(Learner):
     @classmethod
     def gpu_obstacle(cls) -> str | None:
         """Return why torch has no GPU here; None if it has one."""
-        if torch.cuda.is_available():
-            return None
-        if torch.version.cuda is None:
-            return "this torch is a CPU build: install a CUDA build of torch"
-        return f"torch, built for CUDA {torch.version.cuda}, finds no GPU: its driver may be missing or too old"
+        return torch_obstacle()
 
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
@@ -107,7 +102,7 @@ class NetworkLearner(Learner):
         self.device_ = device
         self.inputs_ = self._inputs_for(train)
         self.class_weights_ = class_weight_vector(self.chosen["class_weights"], train.labels, self.classes)
-        with self._environment(device):
+        with torch_as_asked(device, self.threads, deterministic=bool(self.chosen["deterministic"])):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 network = self._assemble(self.inputs_)
@@ -124,7 +119,7 @@ class NetworkLearner(Learner):
         self._check_fitted()
         if not len(batch):
             return np.empty((0, len(self.classes)))
-        with self._environment(self.device_):
+        with torch_as_asked(self.device_, self.threads, deterministic=bool(self.chosen["deterministic"])):
             network = self._place(self.network_, self.device_)
             logits = predict_logits(network, self._tensors(batch, self.device_))
             self.network_ = network.to("cpu")
@@ -235,25 +230,6 @@ class NetworkLearner(Learner):
             scales = [self.chosen["size_jitter"] / self.inputs_.width[k] for k, _ in found]
             inputs = augmentation.jitter_sizes(inputs, tuple(k for k, _ in found), tuple(scales), generator)
         return grids, inputs
-
-    @contextlib.contextmanager
-    def _environment(self, device: str) -> Iterator[None]:
-        """Set torch's threads (and determinism) for this learner, and give them back afterwards."""
-        if device == "cuda" and (obstacle := self.gpu_obstacle()):
-            raise InputError(f"device cuda: {obstacle}")
-        threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-        benchmark = torch.backends.cudnn.benchmark
-        torch.set_num_threads(self.threads)
-        # Without it cuBLAS may sum in another order each time; it has no effect on a CPU.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(bool(self.chosen["deterministic"]), warn_only=True)
-        torch.backends.cudnn.benchmark = not self.chosen["deterministic"]
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
-            torch.use_deterministic_algorithms(strict)
-            torch.backends.cudnn.benchmark = benchmark
 
     def count_weights(self, table: tuple[str, ...] = (), *, age: bool = False) -> int:
         """Return how many weights this network has with these table columns; nothing is trained.

@@ -18,6 +18,7 @@ from models.inputs import InputTransform
 from models.networks.learner import NetworkLearner
 from models.networks.parts import Attention, mlp
 from models.networks.stations import N_INVARIANT, N_TOKEN, StationTokens, invariant_inputs
+from models.training.environment import torch_as_asked
 from models.training.step import Output
 from showers.array import DetectorArray
 from showers.schema import InputError
@@ -106,7 +107,7 @@ class SetTransformerLearner(NetworkLearner):
         cells = self.array_.cells
         hide = torch.cat([torch.zeros(1, len(cells), dtype=torch.bool), torch.eye(len(cells), dtype=torch.bool)])
         network: Any = self.network_
-        with self._environment("cpu"):
+        with torch_as_asked("cpu", self.threads, deterministic=bool(self.chosen["deterministic"])):
             for k in range(len(batch)):
                 one = self._tensors(batch.take(np.array([k])), "cpu")
                 if one.grids is None:

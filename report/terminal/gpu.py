@@ -50,7 +50,7 @@ HELD_OUT = 0.25
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DeviceComparison:
     """One thing done on the CPU and on the GPU."""
 
     what: str
@@ -69,7 +69,7 @@ class Comparison:
         return Finding(self.what, speed + self.agreement, "ok" if self.ok else "bad")
 
 
-def compare(n_events: int, learners: tuple[str, ...] = LEARNERS, rounds: int = 1) -> Iterator[Comparison]:
+def compare(n_events: int, learners: tuple[str, ...] = LEARNERS, rounds: int = 1) -> Iterator[DeviceComparison]:
     """Yield the comparisons, kernels first; showers are simulated in a temporary folder.
 
     Parameters
@@ -90,7 +90,7 @@ def compare(n_events: int, learners: tuple[str, ...] = LEARNERS, rounds: int = 1
     with tempfile.TemporaryDirectory() as scratch, threadpool_limits(joblib.cpu_count()):
         folder, _ = simulate(COMPOSITION, Path(scratch) / "data", n_train=n_events, n_test=1, train_cuts="test")
         data = Dataset.open(folder, COMPOSITION)
-        steps: list[Callable[[], Comparison]] = [
+        steps: list[Callable[[], DeviceComparison]] = [
             partial(_fits, data, rounds),
             partial(_chunks, data, rounds),
             partial(_tables, data, Path(scratch), rounds),
@@ -102,14 +102,14 @@ def compare(n_events: int, learners: tuple[str, ...] = LEARNERS, rounds: int = 1
             yield _tried(partial(_learner, name, data, table))
 
 
-def _tried(step: Callable[[], Comparison]) -> Comparison:
+def _tried(step: Callable[[], DeviceComparison]) -> DeviceComparison:
     """Return what a step found; a library's error is what it found."""
     try:
         return step()
     except Exception as error:
         arguments = getattr(step, "args", ())
         name = arguments[0] if arguments and isinstance(arguments[0], str) else "features"
-        return Comparison(name, " ".join(f"{type(error).__name__}: {error}".split())[:300], ok=False)
+        return DeviceComparison(name, " ".join(f"{type(error).__name__}: {error}".split())[:300], ok=False)
 
 
 def _seconds(run: Callable[[], Any], rounds: int) -> float:
@@ -130,7 +130,7 @@ def _cells(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return decoded(np.asarray(data.matrices)), np.asarray(data.scalars[:], dtype=np.float32)
 
 
-def _fits(data: Dataset, rounds: int) -> Comparison:
+def _fits(data: Dataset, rounds: int) -> DeviceComparison:
     grids, scalars = _cells(data)
     gpu = namespace("cuda")
     there = make_events(gpu, gpu.asarray(grids), scalars)
@@ -145,7 +145,7 @@ def _fits(data: Dataset, rounds: int) -> Comparison:
     one_core = _seconds(lambda: [fit_showers(part) for part in here], rounds)
     on_gpu = _seconds(lambda: fit_showers(there), max(rounds, 3))
     what = "lateral fits, kernel alone (CPU: one core)"
-    return Comparison(what, agreement, ok, len(grids) / one_core, len(grids) / on_gpu)
+    return DeviceComparison(what, agreement, ok, len(grids) / one_core, len(grids) / on_gpu)
 
 
 def fit_agreement(theirs: RawFit, ours: RawFit) -> tuple[str, bool]:
@@ -174,7 +174,7 @@ def fit_agreement(theirs: RawFit, ours: RawFit) -> tuple[str, bool]:
     return ", ".join(words) + ("" if same else ", NOT the same showers fitted"), ok
 
 
-def _chunks(data: Dataset, rounds: int) -> Comparison:
+def _chunks(data: Dataset, rounds: int) -> DeviceComparison:
     """Everything computed from cells in the GPU's memory, without reading and writing."""
     grids, scalars = _cells(data)
     groups, gpu, cpu = frozenset(GROUPS), namespace("cuda"), namespace("cpu")
@@ -191,7 +191,7 @@ def _chunks(data: Dataset, rounds: int) -> Comparison:
     agreement, ok = column_agreement({name: values.get() for name, values in theirs.items()}, ours)
     one_core, on_gpu = _seconds(on_cpu, rounds), _seconds(lambda: compute_chunk(gpu, there, scalars, groups), rounds)
     what = "all features, cells in memory (CPU: one core)"
-    return Comparison(what, agreement, ok, len(grids) / one_core, len(grids) / on_gpu)
+    return DeviceComparison(what, agreement, ok, len(grids) / one_core, len(grids) / on_gpu)
 
 
 def column_agreement(theirs: dict[str, np.ndarray], ours: dict[str, np.ndarray]) -> tuple[str, bool]:
@@ -212,7 +212,7 @@ def column_agreement(theirs: dict[str, np.ndarray], ours: dict[str, np.ndarray])
     return words, not (beyond or torn)
 
 
-def _tables(data: Dataset, scratch: Path, rounds: int) -> Comparison:
+def _tables(data: Dataset, scratch: Path, rounds: int) -> DeviceComparison:
     """From the dataset folder to the table on disk, as the command does it: all cores against the GPU."""
     seconds, tables = {}, {}
     for device in ("cpu", "cuda"):
@@ -227,14 +227,14 @@ def _tables(data: Dataset, scratch: Path, rounds: int) -> Comparison:
     agreement, ok = column_agreement(both[1], both[0])
     n = len(data)
     what = "feature table, folder to disk (CPU: all cores)"
-    return Comparison(what, agreement, ok, n / seconds["cpu"], n / seconds["cuda"])
+    return DeviceComparison(what, agreement, ok, n / seconds["cpu"], n / seconds["cuda"])
 
 
-def _learner(name: str, data: Dataset, table: FeatureTable) -> Comparison:
+def _learner(name: str, data: Dataset, table: FeatureTable) -> DeviceComparison:
     entry = spec(name)
     what = f"{name}, training (CPU: all cores)"
     if device_for(learner_class(entry.learner), "auto") == "cpu":
-        return Comparison(what, f"stays on the CPU: {learner_class(entry.learner).gpu_obstacle()}", ok=True)
+        return DeviceComparison(what, f"stays on the CPU: {learner_class(entry.learner).gpu_obstacle()}", ok=True)
     events = ShowerEvents(data.path, table.folder, COMPOSITION, labelled=True)
     batch = events.batch(np.arange(len(data)), events.columns_for(entry), grids=entry.needs_grid)
     batch = replace(batch, labels=events.labels())
@@ -255,7 +255,7 @@ def _learner(name: str, data: Dataset, table: FeatureTable) -> Comparison:
     loss = -found["cuda"][np.arange(len(held)), held.labels].mean()
     words = f"log-loss {loss:.4f}, minus the CPU's {paired.difference:+.4f} ± {paired.standard_error:.4f}"
     ok = abs(paired.difference) < LOSS_TOLERANCE + 3 * paired.standard_error
-    return Comparison(what, words, ok, rates["cpu"], rates["cuda"])
+    return DeviceComparison(what, words, ok, rates["cpu"], rates["cuda"])
 
 
 def gpu_findings(n_events: int = 6_000) -> list[Finding]:

@@ -12,7 +12,7 @@ from features.events import make_events
 from features.fitted import fit_showers
 from features.lateral.fit import RawFit
 from report.terminal import gpu
-from report.terminal.gpu import Comparison, column_agreement, compare, fit_agreement
+from report.terminal.gpu import DeviceComparison, column_agreement, compare, fit_agreement
 from showers.schema import COMPOSITION, InputError
 from showers.simulation import load_settings
 from showers.simulation.blocks import BlockJob, simulate_block
@@ -72,7 +72,7 @@ def test_columns_that_differ_are_named() -> None:
 
 
 def test_a_library_that_fails_is_a_finding_and_the_others_go_on() -> None:
-    def broken(name: str) -> Comparison:
+    def broken(name: str) -> DeviceComparison:
         raise RuntimeError("no kernel image\nis available")
 
     found = gpu._tried(gpu.partial(broken, "xgboost")).finding
