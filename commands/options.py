@@ -35,6 +35,11 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+def listed(words: str | None) -> tuple[str, ...] | None:
+    """Return comma-separated names, or None where the option was not given."""
+    return None if words is None else tuple(word.strip() for word in words.split(",") if word.strip())
+
+
 SeedOption = Annotated[int, typer.Option(help="Same seed, same result.")]
 DeviceOption = Annotated[Device, typer.Option(help="auto uses the GPU if one answers.")]
 WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")]

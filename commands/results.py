@@ -14,7 +14,7 @@ from commands.app import app, console
 from commands.options import Protocol, TaskName
 from commands.output import Answer, JsonOption, QuietOption
 from showers.execution.progress import bar
-from showers.schema import task_named
+from showers.schema import TASKS, task_named
 
 
 @app.command()
@@ -26,9 +26,17 @@ def report(
 
     Example: [bold]python cli.py report runs/composition --data data[/bold]
     """
-    from report.page.html import write_report
+    from stacking.run.sealing import open_sealed
 
-    console.print(f"wrote {write_report(run, data, bars=bar)}", soft_wrap=True)
+    if open_sealed(run)[1]["task"] in TASKS:
+        from report.page.html import write_report
+
+        written = write_report(run, data, bars=bar)
+    else:
+        from report.foreign.page import write_table_report
+
+        written = write_table_report(run, bars=bar)
+    console.print(f"wrote {written}", soft_wrap=True)
 
 
 @app.command()
@@ -91,17 +99,26 @@ def leaderboard(
     data: Annotated[Path | None, typer.Option(help="Folder with the test sets, if they moved.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show runs beside the published systems, protocol by protocol.
+    """Show runs beside the published systems, protocol by protocol; runs on tables by test table.
 
     Example: [bold]python cli.py leaderboard runs/composition runs/gamma[/bold]
     """
+    from report.foreign.standings import is_table_run, standings_shown, table_standings
     from report.public.leaderboard import leaderboard as standings
     from report.public.leaderboard import tables
 
-    def records() -> list[dict[str, object]]:
-        return [asdict(row) for rows in tables(runs, data).values() for row in rows]
+    of_tables = [run for run in runs if is_table_run(run)]
+    of_showers = [run for run in runs if run not in of_tables]
+    found = table_standings(of_tables)
 
-    Answer(as_json=as_json).show(lambda: standings(runs, data=data), records, paragraphs=True)
+    def records() -> list[dict[str, object]]:
+        rows = [row for rows in tables(of_showers, data).values() for row in rows] if of_showers else []
+        return [*(asdict(row) for row in rows), *(asdict(row) for rows in found.values() for row in rows)]
+
+    def shown() -> Group:
+        return Group(*([standings(of_showers, data=data)] if of_showers or not runs else []), *standings_shown(found))
+
+    Answer(as_json=as_json).show(shown, records, paragraphs=True)
 
 
 @app.command()

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from commands.app import app, console
-from commands.options import Device, DeviceOption, SeedOption, TaskName, WorkersOption
+from commands.options import Device, DeviceOption, SeedOption, TaskName, WorkersOption, listed
 from commands.output import Answer, JsonOption, QuietOption
 from showers.execution.progress import bar
 from showers.schema import InputError, task_named
@@ -47,6 +47,9 @@ def stack(
     label: Annotated[str | None, typer.Option(help="With --table: the column with the classes.")] = None,
     group: Annotated[str | None, typer.Option(help="With --table: rows equal here never span folds.")] = None,
     test_table: Annotated[Path | None, typer.Option(help="With --table: rows to predict.")] = None,
+    id: Annotated[str | None, typer.Option(help="With --table: columns that name rows; no learner sees them.")] = None,
+    columns: Annotated[str | None, typer.Option(help="With --table: columns to learn from; default: all.")] = None,
+    separator: Annotated[str | None, typer.Option(help="With --table: between columns; default: by the name.")] = None,
     features: Annotated[Path | None, typer.Option(help="Folder for feature tables; default: beside the data.")] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -60,11 +63,10 @@ def stack(
     As another run: [bold]python cli.py stack --config runs/gamma/config.toml --seed 2 --run runs/gamma-2[/bold]
     """
     output = Answer(quiet, as_json)
-    names = None if learners is None else tuple(name.strip() for name in learners.split(",") if name.strip())
     options: dict[str, Any] = {
         "run": run,
         "preset": preset.value,
-        "learners": names,
+        "learners": listed(learners),
         "folds": folds,
         "prune": prune,
         "seed": seed,
@@ -73,7 +75,15 @@ def stack(
         "scheduler": scheduler,
     }
     of_showers = {"task": str(task), "data": data, "features": features}
-    of_table = {"table": table, "label": label, "group": group, "test_table": test_table}
+    of_table = {
+        "table": table,
+        "label": label,
+        "group": group,
+        "test_table": test_table,
+        "id": listed(id),
+        "columns": listed(columns),
+        "separator": {"tab": "\t", "\\t": "\t"}.get(separator or "", separator),
+    }
     options |= of_showers | of_table
     if config:
         from stacking.run.toml import read_config
@@ -105,7 +115,7 @@ def stack(
 
     if on_table:
         from stacking.run.config import TableConfig
-        from stacking.table import stack_table
+        from stacking.tables.train import stack_table
 
         stack_table(TableConfig(**options), bars=output.bars)
         found = outcome(run, None, None, bars=output.bars)
@@ -129,6 +139,7 @@ def predict(
     trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
     features: Annotated[Path | None, typer.Option(help="The feature table; default: beside the data.")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="By one small network that imitates what ships.")] = False,
+    separator: Annotated[str | None, typer.Option(help="Of a table in text; default: that of training.")] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -144,7 +155,7 @@ def predict(
     output = Answer(quiet, as_json)
     written = predict_to_file(
         run, data, out, device=device.value, anyway=anyway, trusted=trusted, features=features, fast=fast,
-        bars=output.bars,
+        separator=separator, bars=output.bars,
     )  # fmt: skip
     for line in written.remarks:
         output.remark(line)

@@ -32,6 +32,8 @@ class Batch:
     """(n, F) float32, Fortran-ordered; NaN where a feature is undefined."""
     columns: tuple[str, ...] = ()
     """Names of the F columns."""
+    categories: tuple[str, ...] = ()
+    """Those of them that hold codes of categories instead of quantities."""
     grids: np.ndarray | None = None
     """(N, rows, columns, 2) float16 or float32 memory map, MeV per station."""
     scalars: np.ndarray | None = None

@@ -53,6 +53,7 @@ def create(
     threads: int = 1,
     overrides: Mapping[str, Any] | None = None,
     preset: str = "good",
+    n_rows: int | None = None,
 ) -> Learner:
     """Return an untrained learner.
 
@@ -68,8 +69,10 @@ def create(
         Settings that replace the registered ones.
     preset
         Which registered settings.
+    n_rows
+        Training rows, where settings depend on their number.
     """
-    settings = {**spec.settings_for(preset), **(overrides or {})}
+    settings = {**spec.settings_for(preset, n_rows), **(overrides or {})}
     return learner_class(spec.learner)(classes, settings, threads=threads)
 
 

@@ -28,6 +28,12 @@ class LearnerSpec:
     """What differs further in the preset that has to be done in minutes."""
     best: Mapping[str, Any] = field(default_factory=dict)
     """What differs further in the preset that may take its time."""
+    by_rows: tuple[tuple[int, Mapping[str, Any]], ...] = ()
+    """Settings by the number of training rows: those of the largest number that is not above it; rising numbers."""
+    for_tables: bool = False
+    """Made for tables of any origin: a run on a table takes these and no others of the presets."""
+    only_showers: bool = False
+    """Knows nothing but showers: a run on a table goes without it."""
     needs_grid: bool = False
     tasks: tuple[str, ...] = ()
     """Tasks it serves; empty for any."""
@@ -48,9 +54,13 @@ class LearnerSpec:
         parts = [f"table ({table})"] if table else []
         return " + ".join(parts + (["grid, scalars"] if self.needs_grid else []))
 
-    def settings_for(self, preset: str = "good") -> dict[str, Any]:
-        """Return the settings of a preset (``quick``, ``good`` or ``best``)."""
+    def settings_for(self, preset: str = "good", n_rows: int | None = None) -> dict[str, Any]:
+        """Return the settings of a preset (``quick``, ``good`` or ``best``) for so many training rows."""
         if preset not in PRESETS:
             raise InputError(f"unknown preset {preset!r}: choose one of {', '.join(PRESETS)}")
         changes = {"quick": self.quick, "best": self.best}.get(preset, {})
-        return {**self.settings, **changes}
+        sized: Mapping[str, Any] = {}
+        for least, given in self.by_rows:
+            if n_rows is None or n_rows >= least:
+                sized = given
+        return {**self.settings, **sized, **changes}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,8 @@ class Importance:
     """Share of the gain by group, mean over folds; None where the learner counts none."""
     shuffled: dict[str, Paired]
     """Log-loss with the group shuffled minus without, fold 0; empty where it was not measured."""
+    columns: dict[str, float] = field(default_factory=dict)
+    """Share of the gain by column, as ``gain``."""
 
 
 def group_of(column: str) -> str:
@@ -55,7 +57,8 @@ def importances(subject: Subject) -> list[Importance]:
         for row in entries:
             learners = [load(learner_folder(run.sealed, row["name"], fold)) for fold in folds[row["name"]]]
             shuffled = _shuffled(subject, learners[0], row) if row["name"] == best and not subject.task.target else {}
-            found.append(Importance(row["name"], _gain(learners), shuffled))
+            columns = column_gains(learners)
+            found.append(Importance(row["name"], _by_group(columns), shuffled, columns))
     return found
 
 
@@ -64,12 +67,20 @@ def _folds(run: Run, learner: str) -> list[int]:
     return [k for k in range(len(run.sealed.files)) if f"learners/{learner}/fold-{k}/{HEADER_FILE}" in run.sealed.files]
 
 
-def _gain(learners: list[Learner]) -> dict[str, float] | None:
-    by_group: dict[str, float] = {}
+def column_gains(learners: list[Learner]) -> dict[str, float]:
+    """Return the share of the gain by column, mean over fits; empty where the learner counts none."""
+    found: dict[str, float] = {}
     counted = [gain for learner in learners if (gain := learner.importances())]
     for gain in counted:
         for column, share in gain.items():
-            by_group[group_of(column)] = by_group.get(group_of(column), 0.0) + share / len(counted)
+            found[column] = found.get(column, 0.0) + share / len(counted)
+    return found
+
+
+def _by_group(columns: dict[str, float]) -> dict[str, float] | None:
+    by_group: dict[str, float] = {}
+    for column, share in columns.items():
+        by_group[group_of(column)] = by_group.get(group_of(column), 0.0) + share
     return by_group or None
 
 

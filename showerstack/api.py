@@ -110,7 +110,7 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     """
     from showers.schema import InputError
     from stacking.run.config import StackConfig, TableConfig
-    from stacking.table import stack_table
+    from stacking.tables.train import stack_table
 
     run = Path(run).expanduser()
     if not isinstance(data, str | os.PathLike):
@@ -172,7 +172,7 @@ def predict(run: Fitted | Place, data: Any, *, device: str = "auto", workers: in
 
     from showers.schema import TASKS
     from stacking import load
-    from stacking.table import predict_table
+    from stacking.tables.predict import predict_table
 
     run = run if isinstance(run, Fitted) else fitted(run)
     bundle = load(run.folder, trusted=True)

@@ -207,12 +207,14 @@ class ShowerEvents(Events):
 
 @dataclass(frozen=True)
 class TableEvents(Events):
-    """A Parquet file as :mod:`stacking.table` writes it: float32 columns; training labels are in a file beside it."""
+    """A Parquet file as :mod:`stacking.tables` writes it: float32 columns; training labels are in a file beside it."""
 
     file: Path
     columns: tuple[str, ...]
     content_hash: str
     grouped: bool = False
+    categories: tuple[str, ...] = ()
+    """Columns that hold codes of categories."""
 
     def __len__(self) -> int:
         return int(pl.scan_parquet(self.file, glob=False).select(pl.len()).collect().item())
@@ -232,7 +234,8 @@ class TableEvents(Events):
             raise InputError(f"{self.file} is a table: learners that need grids cannot use it")
         frame = pl.read_parquet(self.file, columns=list(columns), glob=False)
         table = np.asfortranarray(frame.to_numpy(order="fortran")[rows], dtype=np.float32)
-        return Batch(index=np.asarray(rows, dtype=np.int64), table=table, columns=columns)
+        inside = tuple(name for name in columns if name in self.categories)
+        return Batch(index=np.asarray(rows, dtype=np.int64), table=table, columns=columns, categories=inside)
 
     def labels(self) -> np.ndarray:
         """Return the class numbers of a training table."""

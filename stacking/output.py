@@ -16,7 +16,8 @@ from stacking.predict.chain import Predictions
 from stacking.predict.writing import write_frames, write_pieces
 from stacking.procedure_registry import procedure_of
 from stacking.run.folder import stored_arrays
-from stacking.table import predict_table_to_file, probabilities
+from stacking.tables.output import probabilities
+from stacking.tables.predict import predict_table_to_file
 
 TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
 
@@ -41,6 +42,7 @@ def predict_to_file(
     trusted: bool = False,
     features: Path | None = None,
     fast: bool = False,
+    separator: str | None = None,
     bars: Bars = silent,
 ) -> Written:
     """Predict new data with a finished run and write the result, in pieces: memory does not grow with the events.
@@ -58,7 +60,7 @@ def predict_to_file(
     on_table = bundle.task.name not in TASKS
     check_target(Path(out), TABLE_SUFFIXES if on_table else (".npz", *TABLE_SUFFIXES))
     if on_table:
-        predictions = predict_table_to_file(bundle, Path(data), Path(out), fast=fast, bars=bars)
+        predictions = predict_table_to_file(bundle, Path(data), Path(out), separator=separator, fast=fast, bars=bars)
         return Written(len(predictions.log_proba), predictions.remarks)
     found = bundle.stream(
         data,

@@ -38,7 +38,7 @@ class LearnerAverage(Learner):
         self.fitted_ = False
 
     def _member(self, entry: dict[str, Any]) -> Learner:
-        found = _member_class(str(entry.get("learner", "")))
+        found = member_class(str(entry.get("learner", "")))
         settings = {**entry.get("settings", {}), **self.chosen["common"]}
         return found(self.classes, settings, threads=self.threads)
 
@@ -92,8 +92,15 @@ class LearnerAverage(Learner):
             raise InputError("this average has not been trained yet")
 
 
-def _member_class(path: str) -> type[Learner]:
-    refusal = InputError(f"{path!r} cannot be a member of an average: expected models.<module>:<learner's class>")
+def member_class(path: str) -> type[Learner]:
+    """Return the learner's class at ``module:Class`` in this package.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    refusal = InputError(f"{path!r} cannot be a member of another learner: expected models.<module>:<learner's class>")
     if not _MEMBER.fullmatch(path):
         raise refusal
     module, _, name = path.partition(":")

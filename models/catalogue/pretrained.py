@@ -10,5 +10,6 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         "models.pretraining.learner:PretrainedLearner",
         "shower network of randomised worlds, fine-tuned",
         "fits+profile",
+        only_showers=True,
     ),
 )

@@ -14,6 +14,7 @@ from models.base import Batch, Learner
 from models.checks import check_settings, check_training, select_table
 from models.posterior import class_weight_vector, undo_training_prior
 from models.saving import read_header, write_header
+from models.tables.categories import Levels
 from showers.execution.progress import Progress
 from showers.schema import InputError
 
@@ -31,6 +32,8 @@ class TableRows:
     """(n,) int64."""
     weights: np.ndarray | None
     """(n,) float64 event weight times class weight, or None for one each."""
+    categories: tuple[int, ...] = ()
+    """Positions of the columns that hold numbers of categories."""
 
 
 class TableLearner(Learner):
@@ -42,6 +45,8 @@ class TableLearner(Learner):
     defaults: ClassVar[dict[str, Any]] = {}
     model_files: ClassVar[tuple[str, ...]] = ()
     """Names of the files that ``_write`` makes."""
+    most_levels: ClassVar[int | None] = None
+    """Levels of a column of categories that the library can tell apart; None for any number."""
 
     def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
         super().__init__(classes, settings, threads=threads)
@@ -49,6 +54,7 @@ class TableLearner(Learner):
         self.columns_: tuple[str, ...] = ()
         self.class_weights_: np.ndarray | None = None
         self.device_ = "cpu"
+        self.levels_ = Levels()
 
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
@@ -57,6 +63,8 @@ class TableLearner(Learner):
         check_training(train, valid, self.classes, table=True, grid=False)
         assert train.labels is not None
         self.columns_ = tuple(train.columns)
+        assert train.table is not None
+        self.levels_ = Levels.of(train.table, train.columns, train.categories, self.most_levels)
         self.class_weights_ = class_weight_vector(self.chosen["class_weights"], train.labels, self.classes)
         self._fit(self._events(train), self._events(valid), seed=seed, device=device, progress=progress)
         return self
@@ -64,7 +72,7 @@ class TableLearner(Learner):
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
         """Return (n, C) float64 log-posteriors with natural priors."""
         self._check_fitted()
-        table = select_table(batch, self.columns_)
+        table = self._table(batch)
         log_q = [self._log_proba(table[k : k + PREDICT_ROWS]) for k in range(0, len(batch), PREDICT_ROWS)]
         if not log_q:
             return np.empty((0, len(self.classes)))
@@ -83,6 +91,7 @@ class TableLearner(Learner):
             "columns": self.columns_,
             "class_weights": self.class_weights_,
             "device": self.device_,
+            **({"levels": self.levels_.state()} if self.levels_.codes else {}),
             **self._state(),
         }
         write_header(folder, type(self).__name__, self.model_files, content)
@@ -96,6 +105,8 @@ class TableLearner(Learner):
         weights = header["class_weights"]
         learner.class_weights_ = None if weights is None else np.asarray(weights, dtype=np.float64)
         learner.device_ = header["device"]
+        if "levels" in header:
+            learner.levels_ = Levels.from_state(header["levels"])
         learner._read(Path(folder), header)
         return learner
 
@@ -111,7 +122,17 @@ class TableLearner(Learner):
         if self.class_weights_ is not None:
             by_class = self.class_weights_[batch.labels]
             weights = by_class if weights is None else weights * by_class
-        return TableRows(batch.table, np.asarray(batch.labels, dtype=np.int64), weights)
+        table = self.levels_.apply(batch.table, batch.columns)
+        return TableRows(table, np.asarray(batch.labels, dtype=np.int64), weights, self.category_positions)
+
+    @property
+    def category_positions(self) -> tuple[int, ...]:
+        """Positions of the columns of categories."""
+        return tuple(k for k, name in enumerate(self.columns_) if name in self.levels_.codes)
+
+    def _table(self, batch: Batch) -> np.ndarray:
+        """Return (n, F) float32 as the library has seen it in training."""
+        return self.levels_.apply(select_table(batch, self.columns_), self.columns_)
 
     def _check_fitted(self) -> None:
         if not self.columns_:

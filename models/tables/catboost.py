@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 from catboost import CatBoost as Booster
-from catboost import CatBoostError, Pool
+from catboost import CatBoostError, FeaturesData, Pool
 from catboost.utils import get_gpu_device_count
 
 from models.base import Batch
-from models.checks import select_table
 from models.posterior import log_of_margins
 from models.tables.base import TableLearner, TableRows, normalised
 from models.tables.lightgbm import unfold_contributions
@@ -81,6 +80,8 @@ class CatBoost(TableLearner):
         self.booster_ = booster
 
     def _pool(self, events: TableRows) -> Pool:
+        if self.levels_.codes:
+            return Pool(self._mixed(events.table), events.labels, weight=events.weights, thread_count=self.threads)
         return Pool(
             events.table,
             events.labels,
@@ -89,21 +90,44 @@ class CatBoost(TableLearner):
             thread_count=self.threads,
         )
 
+    def _mixed(self, table: np.ndarray) -> FeaturesData:
+        """Return quantities, then categories as the library wants them: byte strings, one for missing."""
+        inside = self.category_positions
+        names = [[f"f{k}" for k in range(len(self.columns_)) if (k in inside) == kind] for kind in (False, True)]
+        codes = np.nan_to_num(table[:, inside], nan=-1.0).astype(np.int64)
+        words = np.array([str(k).encode() for k in range(-1, int(codes.max(initial=0)) + 1)], dtype=object)
+        numbers = np.ascontiguousarray(np.delete(table, inside, axis=1), dtype=np.float32)
+        return FeaturesData(
+            num_feature_data=numbers if numbers.shape[1] else None,
+            num_feature_names=names[0] or None,
+            cat_feature_data=words[codes + 1],
+            cat_feature_names=names[1],
+        )
+
+    def _as_given(self, by_column: np.ndarray) -> np.ndarray:
+        """Return the last axis, one entry a column, in the order of the table."""
+        inside = self.category_positions
+        order = [k for k in range(len(self.columns_)) if k not in inside] + list(inside)
+        return by_column[..., np.argsort(order)]
+
     def _log_proba(self, table: np.ndarray) -> np.ndarray:
-        margins = self.booster_.predict(table, prediction_type="RawFormulaVal", thread_count=self.threads)
+        given = self._mixed(table) if self.levels_.codes else table
+        margins = self.booster_.predict(given, prediction_type="RawFormulaVal", thread_count=self.threads)
         return log_of_margins(margins)
 
     def contributions(self, batch: Batch) -> np.ndarray:
         """Return each column's share of each class margin (TreeSHAP), shaped as LightGBM's."""
         self._check_fitted()
-        pool = Pool(select_table(batch, self.columns_), thread_count=self.threads)
+        table = self._table(batch)
+        pool = Pool(self._mixed(table) if self.levels_.codes else table, thread_count=self.threads)
         flat = self.booster_.get_feature_importance(pool, type="ShapValues", thread_count=self.threads)
-        return unfold_contributions(np.asarray(flat).reshape(len(batch), -1), len(self.classes), len(self.columns_))
+        found = unfold_contributions(np.asarray(flat).reshape(len(batch), -1), len(self.classes), len(self.columns_))
+        return np.concatenate([self._as_given(found[..., :-1]), found[..., -1:]], axis=2)
 
     def importances(self) -> dict[str, float]:
         """Return the change of prediction by each column, summing to one."""
         gain = self.booster_.get_feature_importance(type="PredictionValuesChange", thread_count=self.threads)
-        return normalised(np.asarray(gain, dtype=np.float64), self.columns_)
+        return normalised(self._as_given(np.asarray(gain, dtype=np.float64)), self.columns_)
 
     @property
     def n_parameters(self) -> int:

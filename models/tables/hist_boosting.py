@@ -38,6 +38,7 @@ class HistBoosting(TableLearner):
     """
 
     model_files = (MODEL_FILE,)
+    most_levels = 250
     defaults: ClassVar[dict[str, Any]] = {
         "rounds": 800,
         "patience": 25,
@@ -62,6 +63,7 @@ class HistBoosting(TableLearner):
             l2_regularization=chosen["l2"],
             max_features=chosen["column_share"],
             max_bins=chosen["max_bins"],
+            categorical_features=list(train.categories) or None,
             early_stopping=True,
             scoring="loss",
             random_state=seed,

@@ -15,7 +15,6 @@ import lightgbm as lgb
 import numpy as np
 
 from models.base import Batch
-from models.checks import select_table
 from models.posterior import log_of_margins
 from models.tables.base import TableLearner, TableRows, native_names, normalised
 from showers.execution.progress import Progress
@@ -107,6 +106,7 @@ class LightGBM(TableLearner):
             weight=events.weights,
             reference=reference,
             feature_name=native_names(self.columns_),
+            categorical_feature=list(events.categories),
             params=parameters,
             free_raw_data=not self.chosen["linear_tree"],
         )
@@ -132,7 +132,7 @@ class LightGBM(TableLearner):
         self._check_fitted()
         if self.chosen["linear_tree"]:
             raise InputError("LightGBM gives no contributions for linear trees")
-        table = select_table(batch, self.columns_)
+        table = self._table(batch)
         flat = np.asarray(self.booster_.predict(table, pred_contrib=True, num_threads=self.threads))
         return unfold_contributions(flat, len(self.classes), len(self.columns_))
 

@@ -26,12 +26,14 @@ class QuadraticLogit(TableLearner):
     """Regularised multinomial logistic regression (scikit-learn) on linear and quadratic terms.
 
     Settings: ``strengths``, the inverse penalties C tried from strong to weak until validation gets worse;
-    ``max_terms``, above which products are left out (most important is what comes first in the table) and squares are
-    kept; ``max_events``, a random subset of the training events that bounds memory; ``max_iterations`` of L-BFGS.
+    ``degree``, 2, or 1 for linear terms alone; ``max_terms``, above which products are left out (most important is what
+    comes first in the table) and squares are kept; ``max_events``, a random subset of the training events that bounds
+    memory; ``max_iterations`` of L-BFGS.
     """
 
     model_files = (MODEL_FILE,)
     defaults: ClassVar[dict[str, Any]] = {
+        "degree": 2,
         "strengths": (1e-4, 1e-3, 1e-2),
         "max_terms": 700,
         "max_events": 200_000,
@@ -69,6 +71,8 @@ class QuadraticLogit(TableLearner):
     def _terms(self, table: np.ndarray) -> np.ndarray:
         """Return (n, T) float64 linear terms, squares, and as many products as ``max_terms`` allows."""
         x = self.inputs_.apply(_as_batch(table, self.columns_)).astype(np.float64)
+        if self.chosen["degree"] == 1:
+            return x
         n_inputs = x.shape[1]
         first, second = np.triu_indices(n_inputs, k=1)
         room = max(0, int(self.chosen["max_terms"]) - 2 * n_inputs)

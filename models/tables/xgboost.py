@@ -11,7 +11,6 @@ import xgboost as xgb
 
 from features.device import resolve_device
 from models.base import Batch
-from models.checks import select_table
 from models.posterior import log_of_margins
 from models.tables.base import TableLearner, TableRows, native_names, normalised
 from models.tables.lightgbm import unfold_contributions
@@ -106,7 +105,7 @@ class XGBoost(TableLearner):
             table,
             events.labels,
             weight=events.weights,
-            feature_names=native_names(self.columns_),
+            **self._names(),
             nthread=self.threads,
             max_bin=int(self.chosen["max_bin"]),
             ref=reference,
@@ -117,7 +116,14 @@ class XGBoost(TableLearner):
         return log_of_margins(margins)
 
     def _plain_matrix(self, table: np.ndarray) -> xgb.DMatrix:
-        return xgb.DMatrix(table, feature_names=native_names(self.columns_), nthread=self.threads)
+        return xgb.DMatrix(table, **self._names(), nthread=self.threads)
+
+    def _names(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"feature_names": native_names(self.columns_)}
+        if self.levels_.codes:
+            kinds = ["c" if name in self.levels_.codes else "q" for name in self.columns_]
+            found |= {"feature_types": kinds, "enable_categorical": True}
+        return found
 
     def contributions(self, batch: Batch) -> np.ndarray:
         """Return each column's share of each class margin (TreeSHAP), shaped as LightGBM's.
@@ -125,7 +131,7 @@ class XGBoost(TableLearner):
         Computed in float32 by the library.
         """
         self._check_fitted()
-        flat = self.booster_.predict(self._plain_matrix(select_table(batch, self.columns_)), pred_contribs=True)
+        flat = self.booster_.predict(self._plain_matrix(self._table(batch)), pred_contribs=True)
         return unfold_contributions(flat.reshape(len(batch), -1), len(self.classes), len(self.columns_))
 
     def importances(self) -> dict[str, float]:

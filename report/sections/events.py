@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from features.catalogue import CATALOGUE
 from report.display import event_picture, read_showers
-from report.importance import importances
-from report.page.markup import Section, paragraph, picture, pictures
+from report.importance import Importance, importances
+from report.page.markup import Section, paragraph, picture, pictures, table
 from report.pictures.importance import gain_picture, shuffle_picture
 from report.pictures.style import as_svg
 from report.reading.subject import Subject
 
 EACH = 2
 """Showers of each kind in the gallery."""
+RANKED = 20
+"""Features in the ranking."""
 
 
 def importance(subject: Subject) -> Section | None:
@@ -35,7 +38,25 @@ def importance(subject: Subject) -> Section | None:
             figures.append(picture(as_svg(shuffle_picture(entry.shuffled), "permutation importance"), caption))
     if not figures:
         return None
-    return Section("importance", "What the learners look at", pictures(figures))
+    return Section("importance", "What the learners look at", pictures(figures) + _ranking(found))
+
+
+def _ranking(found: list[Importance]) -> str:
+    """Return the features of the largest gain, mean over learners, with their unit and meaning."""
+    by_learner = {entry.learner: entry.columns for entry in found if entry.columns}
+    if not by_learner:
+        return ""
+    columns = {column for gain in by_learner.values() for column in gain}
+    mean = {c: float(np.mean([gain.get(c, 0.0) for gain in by_learner.values()])) for c in columns}
+    rows = []
+    for name in sorted(columns, key=lambda c: (-mean[c], c))[:RANKED]:
+        known = CATALOGUE.get(name)
+        shares = [100 * gain.get(name, 0.0) for gain in by_learner.values()]
+        words = (known.unit, known.meaning) if known else ("", "")
+        rows.append((name, f"{100 * mean[name]:.1f}", f"{min(shares):.1f} to {max(shares):.1f}", *words))
+    note = paragraph("Features that say the same thing share their gain.", "quiet")
+    heads = ("feature", "gain, %", "by learner", "unit", "meaning")
+    return f"<h3>The {len(rows)} features of the largest gain</h3>" + table(heads, rows) + note
 
 
 def chosen_events(labels: np.ndarray, log_proba: np.ndarray) -> dict[str, list[int]]:

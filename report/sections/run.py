@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from report.page.markup import Section, paragraph, picture, pictures, table
 from report.pictures.learners import training_picture
 from report.pictures.style import as_svg
-from report.reading.run import Run
 from report.reading.subject import Subject
 from report.terminal.text import short
 from showers.execution.terminal import escaped
@@ -36,7 +35,11 @@ def training(subject: Subject) -> Section | None:
 
 def choices(subject: Subject) -> Section | None:
     """Return what was chosen on held-out showers: meta-learner with its weights, decision rule, and by how much."""
-    manifest = subject.run.manifest
+    return choices_of(subject.run.manifest)
+
+
+def choices_of(manifest: Mapping[str, Any]) -> Section | None:
+    """Return what a run's manifest says of its choices."""
     parts = []
     meta = manifest.get("meta", {})
     if meta.get("losses"):
@@ -67,7 +70,7 @@ def choices(subject: Subject) -> Section | None:
     if decision.get("thresholds"):
         parts.append(_thresholds(decision["thresholds"]))
     parts += [paragraph(str(remark), "warn") for remark in manifest.get("remarks", [])]
-    return Section("choices", "What was chosen on held-out training showers", "".join(parts)) if parts else None
+    return Section("choices", "What was chosen on held-out training events", "".join(parts)) if parts else None
 
 
 def _thresholds(rows: list[dict[str, Any]]) -> str:
@@ -107,8 +110,13 @@ def duration(seconds: float) -> str:
 
 
 def cost(subject: Subject) -> Section | None:
-    """Return time, memory and estimated energy of each step, folds summed."""
-    steps = subject.run.manifest.get("steps", [])
+    """Return time, memory and energy of each step, folds summed."""
+    return cost_of(subject.run.manifest)
+
+
+def cost_of(manifest: Mapping[str, Any]) -> Section | None:
+    """Return what a run's manifest says of its cost."""
+    steps = manifest.get("steps", [])
     if not steps:
         return None
     grouped: dict[str, list[dict[str, Any]]] = {}
@@ -146,8 +154,13 @@ def made(subject: Subject) -> list[str]:
 
 def provenance(subject: Subject) -> Section:
     """Return what is needed to make the run again."""
-    manifest = subject.run.manifest
-    source = subject.dataset.source
+    source = [(f"test set: {key}", str(value)) for key, value in subject.dataset.source.items()]
+    rows = provenance_rows(subject.run.manifest, source)
+    return Section("provenance", "Provenance", table(("", ""), rows, kind="wide"))
+
+
+def provenance_rows(manifest: Mapping[str, Any], source: Iterable[tuple[str, str]] = ()) -> list[tuple[str, str]]:
+    """Return a manifest's entries by which a run can be made again; ``source`` stands after its data."""
     rows = [
         ("configuration hash", str(manifest.get("config_hash"))),
         ("source revision", str(manifest.get("git_revision"))),
@@ -155,13 +168,9 @@ def provenance(subject: Subject) -> Section:
         ("seed", str(manifest.get("seed"))),
         ("device", str(manifest.get("device"))),
     ]
-    rows += [(f"data: {key.replace('_', ' ')}", str(value)) for key, value in _data(subject.run).items()]
-    rows += [(f"test set: {key}", str(value)) for key, value in source.items()]
+    data = {key: value for key, value in manifest.get("data", {}).items() if not isinstance(value, dict)}
+    rows += [(f"data: {key.replace('_', ' ')}", str(value)) for key, value in data.items()]
+    rows += source
     rows += [(f"option: {key}", str(value)) for key, value in manifest.get("config", {}).items() if value is not None]
     rows += [(f"version: {name}", str(version)) for name, version in manifest.get("versions", {}).items()]
-    return Section("provenance", "Provenance", table(("", ""), rows, kind="wide"))
-
-
-def _data(run: Run) -> dict[str, Any]:
-    data = run.manifest.get("data", {})
-    return {key: value for key, value in data.items() if not isinstance(value, dict)}
+    return rows

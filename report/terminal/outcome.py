@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from report.foreign.page import write_table_report
 from report.page.html import write_report
 from report.reading.belonging import check_predictions
 from report.reading.finished import keep_outcome
@@ -23,6 +24,7 @@ from showers.execution.terminal import PlainConsole, escaped
 from showers.schema import Task
 from showers.storage.files import read_json
 from stacking.predict.chain import STUDENT
+from stacking.run.sealing import TABLE_TEST_FILE
 from stacking.run.student import student_line
 
 KEPT_WIDTH = 120
@@ -69,8 +71,15 @@ def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = sil
         "predictions": str(run / "predictions.npz"),
     }
     if task is None or data is None:
-        content |= {"held_out": read_json(run / "metrics_table.json"), "predictions": str(run / "predictions.parquet")}
-        return RunOutcome(run, Group(*parts, *_of_table(run)), content)
+        report = write_table_report(run, bars=bars)
+        content |= {
+            "held_out": read_json(run / "metrics_table.json"),
+            "predictions": str(run / "predictions.parquet"),
+            "report": str(report),
+        }
+        if (run / TABLE_TEST_FILE).exists():
+            content["test"] = read_json(run / TABLE_TEST_FILE)
+        return RunOutcome(run, Group(*parts, *_of_table(run, content), Text(f"report:      {report}")), content)
     if not (data / f"{task.name}_test" / str(task.label_file)).exists():
         parts.append(Text(f"{data / f'{task.name}_test'} has no labels: predictions are in {run / 'predictions.npz'}"))
         return RunOutcome(run, Group(*parts), content)
@@ -81,18 +90,21 @@ def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = sil
     return RunOutcome(run, Group(*parts), content)
 
 
-def _of_table(run: Path) -> Iterator[RenderableType]:
+def _of_table(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield what a run on a table of any origin reached on rows held out, and where its predictions are."""
-    metrics = read_json(run / "metrics_table.json")
-    drawn = Table("system", title=f"{metrics['judged_on']}, 95 % intervals", title_justify="left")
-    names = ("accuracy", "log_loss", "auc")
-    for name in names:
-        drawn.add_column(name.replace("_", "-"), justify="right")
-    for system, entries in metrics["systems"].items():
-        cells = [f"{e['value']:.4f} [{e['low']:.4f}, {e['high']:.4f}]" for e in map(entries.get, names)]
-        drawn.add_row(system, *cells, style="bold" if system == metrics["shipped"] else None)
-    yield drawn
-    yield Text(f"shipped:     {metrics['shipped']}\npredictions: {run / 'predictions.parquet'}")
+    names = ("log_loss", "accuracy", "auc")
+    for metrics in (content["held_out"], content.get("test")):
+        if metrics is None:
+            continue
+        yield from (Text(escaped(f"remark: {remark}"), style="yellow") for remark in metrics.get("remarks", ()))
+        drawn = Table("system", title=f"{metrics['judged_on']}, 95 % intervals", title_justify="left")
+        for name in names:
+            drawn.add_column(name.replace("_", "-"), justify="right")
+        for system, entries in metrics["systems"].items():
+            cells = [f"{e['value']:.4f} [{e['low']:.4f}, {e['high']:.4f}]" for e in map(entries.get, names)]
+            drawn.add_row(system, *cells, style="bold" if system == metrics["shipped"] else None)
+        yield drawn
+    yield Text(f"shipped:     {content['shipped']}, {content['reason']}\npredictions: {run / 'predictions.parquet'}")
 
 
 def _told(manifest: Mapping[str, Any]) -> Iterator[Text]:

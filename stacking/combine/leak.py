@@ -14,6 +14,8 @@ import numpy as np
 LEAK_SIGMA = 5.0
 LEAK_SHARE = 0.15
 """A leak must be significant *and* large: a small difference may be an honest one."""
+LEAK_EVENTS = 30
+"""Fewer new events than this have no spread to judge a difference by."""
 
 
 def entropy(log_proba: np.ndarray) -> np.ndarray:
@@ -34,7 +36,7 @@ def leak_remarks(entropies: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict
     remarks = {}
     for name, (held, new) in entropies.items():
         others = [shift for other, shift in shifts.items() if other != name]
-        if not others:
+        if not others or len(new) < LEAK_EVENTS:
             continue
         usual = float(np.median(others))
         excess = min(shifts[name], shifts[name] - usual)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from models.registry import LEARNERS, LearnerSpec, spec
 from showers.schema import TASKS, InputError, Task, task_named
 from stacking.combine.meta_registry import META_LEARNERS, metas_of
 from stacking.combine.pruning import TOLERANCE
+from stacking.tasks.folds import MIN_PER_CLASS
 
 Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -70,6 +72,10 @@ class EngineConfig(BaseModel):
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per learner, settings that replace the registered ones."""
 
+    def settings_of(self, name: str) -> dict[str, Any]:
+        """Return what replaces a learner's registered settings."""
+        return self.settings.get(name, {})
+
     def __init__(self, **options: Any) -> None:
         try:
             super().__init__(**options)
@@ -98,6 +104,11 @@ class EngineConfig(BaseModel):
         return self.folds if self.folds is not None else FOLDS[self.preset]
 
     @property
+    def least_held_out(self) -> int:
+        """Events of each class without which there is no outer holdout."""
+        return MIN_PER_CLASS
+
+    @property
     def meta_names(self) -> tuple[str, ...]:
         """Meta-learners to choose from."""
         return self.metas if self.metas is not None else metas_of(self.preset)
@@ -110,7 +121,11 @@ class EngineConfig(BaseModel):
         InputError
             If a learner asked for by name cannot serve here, or none is left.
         """
-        names = self.learners or tuple(entry.name for entry in LEARNERS.values() if self.preset in entry.presets)
+        names = self.learners or tuple(
+            entry.name
+            for entry in LEARNERS.values()
+            if self.preset in entry.presets and entry.for_tables == isinstance(self, TableConfig)
+        )
         fitting = []
         for chosen in map(spec, names):
             serves = not chosen.tasks or task.name in chosen.tasks or task.name not in TASKS
@@ -155,12 +170,92 @@ class StackConfig(EngineConfig):
 
 
 class TableConfig(EngineConfig):
-    """A run on a table of any origin (Parquet or CSV)."""
+    """A run on a table of any origin (Parquet, CSV or TSV)."""
 
     table: Path
     label: str
     group: str | None = None
     test_table: Path | None = None
+    id: tuple[str, ...] = ()
+    """Columns that name rows: no learner sees them, predictions carry them."""
+    columns: tuple[str, ...] | None = None
+    """Columns to learn from; None: all others."""
+    separator: str | None = None
+    """Between columns of text files; None: a tab in ``.tsv``, else a comma."""
+    repeats: int | None = Field(None, ge=1, le=20)  # type: ignore[assignment]
+    """None: 3 below :data:`FEW_ROWS` rows, where single fits differ and cost little; else 1."""
+    holdout: float | None = Field(None, ge=0.0, le=0.5)  # type: ignore[assignment]
+    """None: a tenth from :data:`FEW_ROWS` rows, below it none."""
+
+    @field_validator("id", mode="before")
+    @classmethod
+    def _listed(cls, names: Any) -> Any:
+        return (names,) if isinstance(names, str) else names or ()
+
+    @property
+    def n_folds(self) -> int:
+        """Number of folds."""
+        return self.folds if self.folds is not None else TABLE_FOLDS[self.preset]
+
+    @property
+    def least_held_out(self) -> int:
+        """Rows of each class without which there is no outer holdout: calibration needs fewer than a decision."""
+        return TABLE_LEAST_HELD_OUT
+
+    def learner_specs(self, task: Task, *, grids: bool = True) -> tuple[LearnerSpec, ...]:
+        """Return the learners of this run; those tuned for showers give way to the ones for tables of that name.
+
+        Raises
+        ------
+        InputError
+            As :meth:`EngineConfig.learner_specs`.
+        """
+        if not self.learners:
+            return super().learner_specs(task, grids=grids)
+        names = [for_table(name) for name in self.learners if not spec(name).only_showers]
+        if not names:
+            raise InputError(f"{', '.join(self.learners)} can be trained on showers only: name another learner")
+        asked = self.model_copy(update={"learners": tuple(dict.fromkeys(names))})
+        return EngineConfig.learner_specs(asked, task, grids=grids)
+
+    def settings_of(self, name: str) -> dict[str, Any]:
+        """Return what replaces a learner's settings, also under its name among showers."""
+        return self.settings.get(name, self.settings.get(name.removeprefix(TABLE_PREFIX), {}))
+
+    def learner_remarks(self) -> list[str]:
+        """Return which learners asked for were replaced or left out."""
+        remarks = []
+        for name in self.learners or ():
+            if spec(name).only_showers:
+                remarks.append(f"learner {name} starts from a network of showers: it is left out on a table")
+            elif for_table(name) != name:
+                remarks.append(f"learner {name} is tuned for showers: {for_table(name)} takes its place")
+        return remarks
+
+    def for_rows(self, labels: np.ndarray, classes: tuple[str, ...]) -> tuple[TableConfig, list[str]]:
+        """Return these options with folds, repetitions and holdout that so many rows allow, and remarks."""
+        few, remarks = len(labels) < FEW_ROWS, []
+        fewest = int(np.bincount(labels).min())
+        folds = self.n_folds
+        if self.folds is None and 2 <= fewest < folds:
+            name = classes[int(np.bincount(labels).argmin())]
+            remarks.append(f"class {name!r} has {fewest} rows: {fewest} folds instead of {folds}")
+            folds = fewest
+        repeats = self.repeats or (3 if few else 1)
+        holdout = self.holdout if self.holdout is not None else (0.0 if few else 0.1)
+        return self.model_copy(update={"folds": folds, "repeats": repeats, "holdout": holdout}), remarks
+
+
+TABLE_FOLDS: dict[str, int] = {"quick": 5, "good": 8, "best": 10}
+"""Folds of each preset on tables: they have fewer rows than showers, and each costs less."""
+FEW_ROWS = 3_000
+TABLE_LEAST_HELD_OUT = 20
+TABLE_PREFIX = "table."
+
+
+def for_table(name: str) -> str:
+    """Return the learner that serves tables under this name, or the name itself."""
+    return TABLE_PREFIX + name if TABLE_PREFIX + name in LEARNERS else name
 
 
 def _one_line(error: ValidationError) -> str:

@@ -1,6 +1,6 @@
 """One run from opened events to predictions: folds, learners, calibration, meta-learner, gate, decision.
 
-The benchmark's dataset folders (:mod:`stacking.pipeline`) and tables of any origin (:mod:`stacking.table`) both end
+The benchmark's dataset folders (:mod:`stacking.pipeline`) and tables of any origin (:mod:`stacking.tables`) both end
 here. Test labels do not exist in this module: test events come without them.
 """
 

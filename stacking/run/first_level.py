@@ -24,7 +24,15 @@ def make_folds(job: Job) -> Folds:
     labels, energy, groups = job.train.labels(), job.train.energy(), job.train.groups()
     judged, all_judged = judged_events(job.train.passes_evaluation_cuts(), labels, job.task.n_classes)
     config = job.config
-    outer, no_holdout = outer_holdout(judged, labels, config.holdout, seed=config.seed, energy=energy, groups=groups)
+    outer, no_holdout = outer_holdout(
+        judged,
+        labels,
+        config.holdout,
+        seed=config.seed,
+        energy=energy,
+        groups=groups,
+        least=config.least_held_out,
+    )
     rest = np.flatnonzero(~outer)
     partitions = np.full((config.repeats, len(labels)), -1, dtype=np.int8)
     for repeat in range(config.repeats):
@@ -60,7 +68,7 @@ def fold_tasks(job: Job, config_hash: str) -> list[FoldTask]:
             columns=job.train.columns_for(spec),
             classes=job.task.classes,
             preset=config.preset,
-            settings=config.settings.get(spec.name, {}),
+            settings=config.settings_of(spec.name),
             seed=config.seed,
             device=job.devices[spec.name],
             threads=config.threads,

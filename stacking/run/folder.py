@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,14 +33,28 @@ def opened_for_writing(run: Path, config_hash: str, identity: Mapping[str, Any])
         raise InputError(f"{run} is a file: expected a run folder")
     if run.is_dir() and any(run.iterdir()) and not (run / MANIFEST_FILE).exists() and not (run / LOCK_FILE).exists():
         raise InputError(f"{run} holds other files: choose an empty or new folder for the run")
+    was_there, was_empty = run.is_dir(), not run.is_dir() or not any(run.iterdir())
     with locked(run):
         _refuse_other_configuration(run, config_hash, identity)
         _remove_leftovers(run)
         try:
             yield
+        except InputError:
+            if was_empty and not (run / MANIFEST_FILE).exists():
+                _give_back(run, keep=was_there)
+            raise
         finally:
             # Workers that were stopped half-way had no time to do it.
-            _remove_leftovers(run)
+            if run.is_dir():
+                _remove_leftovers(run)
+
+
+def _give_back(run: Path, *, keep: bool) -> None:
+    """Remove what a refused run wrote into a folder that was empty or not there, so that the name stays free."""
+    for entry in run.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    if not keep:
+        run.rmdir()
 
 
 def _remove_leftovers(run: Path) -> None:

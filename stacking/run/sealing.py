@@ -19,7 +19,9 @@ from stacking.predict.saving import CALIBRATION_FILE, DECISION_FILE, META_FILE
 from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE
 from stacking.tasks.finished import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder
 
-MADE_LATER = ("report.html", "outcome.json", *(f"metrics_{task}.json" for task in TASKS))
+TABLE_TEST_FILE = "metrics_table_test.json"
+"""What a run on a table reaches on a test table with labels."""
+MADE_LATER = ("report.html", "outcome.json", TABLE_TEST_FILE, *(f"metrics_{task}.json" for task in TASKS))
 """What scoring and reporting write into a finished run, as often as one likes."""
 
 

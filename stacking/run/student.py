@@ -18,6 +18,7 @@ from scoring.uncertainty.paired import paired_log_loss
 from stacking.combine.calibration import Calibrator, cross_fit
 from stacking.combine.judges import Judge
 from stacking.combine.softmax import thinned
+from stacking.run.config import TableConfig, for_table
 from stacking.run.job import Folds, Job
 from stacking.run.judged import ON_HOLDOUT, Judged
 from stacking.tasks.folds import early_stopping_rows
@@ -78,7 +79,7 @@ def train_student(
     calibrator, log_proba = cross_fit(raw, sample.labels, sample.folds)
     worse, error = judge.difference(log_proba, shipped, sample.labels)
     record = {
-        "learner": IMITATES_WITH,
+        "learner": school.imitates.name,
         "columns": list(school.columns),
         "parameters": learner.n_parameters,
         "learned_from": len(school.thinned(everyone)),
@@ -98,7 +99,9 @@ class _School:
         self.rows = np.flatnonzero(folds.inner)
         """(inner,) positions among the training events."""
         self.energy, self.groups = job.train.energy(), job.train.groups()
-        self.columns = job.train.columns_for(spec(IMITATES_WITH))
+        on_table = isinstance(job.config, TableConfig)
+        self.imitates = spec(for_table(IMITATES_WITH) if on_table else IMITATES_WITH)
+        self.columns = job.train.columns_for(self.imitates)
 
     def fit(self, places: np.ndarray) -> Learner:
         """Return a student of the events at these places (n,) of ``rows``."""
@@ -106,7 +109,7 @@ class _School:
         places = self.thinned(places)
         stop = self.part(places, VALID_SHARE)
         settings = STUDENT_SETTINGS | ({"epochs": QUICK_EPOCHS} if config.preset == "quick" else {})
-        learner = create(spec(IMITATES_WITH), self.job.task.classes, threads=config.threads, overrides=settings)
+        learner = create(self.imitates, self.job.task.classes, threads=config.threads, overrides=settings)
         train, valid = (self._batch(part) for part in (places[~stop], places[stop]))
         return learner.fit(train, valid, seed=config.seed, device=self.job.device)
 

@@ -83,6 +83,7 @@ def outer_holdout(
     seed: int,
     energy: np.ndarray | None = None,
     groups: np.ndarray | None = None,
+    least: int = MIN_PER_CLASS,
 ) -> tuple[np.ndarray, str]:
     """Return the events that no learner is trained on, (N,) bool, and a remark if there are none.
 
@@ -97,15 +98,12 @@ def outer_holdout(
         One value per event.
     share
         Of the judged events (or their groups), 0 to 0.5; 0 takes none.
-
-    Notes
-    -----
-    With fewer than :data:`MIN_PER_CLASS` events of a class none are taken: so few would judge nothing, and training
-    needs them.
+    least
+        With fewer events of a class none are taken: so few would judge nothing, and training needs them.
     """
     nobody = np.zeros(len(labels), dtype=bool)
     if share == 0:
-        return nobody, "no outer holdout was asked for: single fits are judged out-of-fold, but their average ships"
+        return nobody, "without an outer holdout single fits are judged out-of-fold, but their average ships"
     rows = np.flatnonzero(judged)
     inside = None if groups is None else groups[rows]
     first, member = _groups_of(inside, len(rows))
@@ -116,9 +114,9 @@ def outer_holdout(
     outer = nobody.copy()
     outer[rows] = taken[member]
     fewest = int(np.bincount(labels[outer], minlength=int(labels.max()) + 1).min())
-    if fewest < MIN_PER_CLASS:
+    if fewest < least:
         return nobody, (
-            f"too few events for an outer holdout ({fewest} of one class, fewer than {MIN_PER_CLASS}): single fits are "
+            f"too few events for an outer holdout ({fewest} of one class, fewer than {least}): single fits are "
             "judged out-of-fold, but their average ships, so the gain stated for the stack is too large"
         )
     if groups is not None:

@@ -210,7 +210,14 @@ def do_task(task: FoldTask) -> None:
 def _fitted(task: FoldTask, train: Batch, valid: Batch) -> Learner:
     """Fit from where a killed fit of the same task stopped, or from the start if that state cannot be used."""
     for _ in range(2):
-        learner = create(task.spec, task.classes, threads=task.threads, overrides=task.settings, preset=task.preset)
+        learner = create(
+            task.spec,
+            task.classes,
+            threads=task.threads,
+            overrides=task.settings,
+            preset=task.preset,
+            n_rows=len(train),
+        )
         learner.checkpoint = task.checkpoint
         try:
             return learner.fit(train, valid, seed=task.fit_seed, device=task.device)

@@ -18,8 +18,9 @@ from models.training import loop
 from report.terminal.outcome import outcome
 from showers.execution.progress import Progress
 from showers.schema import InputError
+from stacking.run.config import TableConfig
 from stacking.run.engine import StackResult
-from stacking.table import TableConfig, stack_table
+from stacking.tables.train import stack_table
 from stacking.tasks.causes import is_of_the_machine
 from stacking.tasks.oof import CHECKPOINTS
 from tests.stacking.fakes import Linear
@@ -73,7 +74,7 @@ def _stack(
     table: Path, run: Path, learner: str, settings: dict[str, Any], workers: int = 1, **more: Any
 ) -> StackResult:
     return stack_table(
-        TableConfig(
+        TableConfig(repeats=1, holdout=0.1,
             run=run, table=table, label="kind", preset="quick", folds=2, device="cpu", workers=workers,
             learners=(learner,), settings={learner: settings}, **more,
         )
@@ -104,7 +105,7 @@ def test_a_learners_own_errors_are_its_own() -> None:
 def test_a_learner_left_out_is_told(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
     stack_table(
-        TableConfig(
+        TableConfig(repeats=1, holdout=0.1,
             run=run, table=two_gaussians[0], label="kind", preset="quick", folds=2, device="cpu", workers=1,
             learners=("fake_linear", "fake_failing"),
         )
@@ -142,7 +143,7 @@ def test_a_killed_network_continues_and_ends_with_the_same_bytes(
     monkeypatch.setattr(loop, "write_checkpoint", killing)
     with pytest.raises(_Killed):
         _stack(two_gaussians[0], run, "mlp", NETWORK, test_table=two_gaussians[1])
-    (state,) = (run / CHECKPOINTS / "mlp").glob("fold-0-*/training.safetensors")
+    (state,) = (run / CHECKPOINTS / "table.mlp").glob("fold-0-*/training.safetensors")
     content = bytearray(state.read_bytes())
     if damage == "flipped":
         content[-100] ^= 1
@@ -152,5 +153,5 @@ def test_a_killed_network_continues_and_ends_with_the_same_bytes(
     assert not (run / CHECKPOINTS).exists()
     assert (run / "predictions.npz").read_bytes() == (whole / "predictions.npz").read_bytes()
     for fold in range(2):
-        name = f"learners/mlp/fold-{fold}/network.safetensors"
+        name = f"learners/table.mlp/fold-{fold}/inner/network.safetensors"
         assert (run / name).read_bytes() == (whole / name).read_bytes()

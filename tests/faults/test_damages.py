@@ -16,7 +16,9 @@ from features.build import build_table
 from features.table import FeatureTable
 from models.registry import LEARNERS
 from showers.storage.locks import LOCK_FILE
-from stacking.table import TableConfig, predict_table, stack_table
+from stacking.run.config import TableConfig
+from stacking.tables.predict import predict_table
+from stacking.tables.train import stack_table
 from tests.faults.damages import outcomes
 from tests.faults.rounds import rounds
 from tests.stacking.conftest import CLASSES, gaussians
@@ -52,7 +54,14 @@ def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
         options |= {"learners": ("fake_linear",), "metas": ("average",), "test_table": tmp_path / "set.parquet"}
         with patch.dict(LEARNERS, FAKES):
             stack_table(
-                TableConfig(run=tmp_path / "made" / name, table=tmp_path / f"{name}.parquet", label="kind", **options)
+                TableConfig(
+                    repeats=1,
+                    holdout=0.1,
+                    run=tmp_path / "made" / name,
+                    table=tmp_path / f"{name}.parquet",
+                    label="kind",
+                    **options,
+                )
             )
         shutil.copytree(tmp_path / "made" / name, tmp_path / name, ignore=shutil.ignore_patterns(LOCK_FILE))
 

@@ -15,7 +15,8 @@ from showers.storage.checksums import seal
 from showers.storage.files import write_json
 from stacking.events import TableEvents
 from stacking.output import predict_to_file
-from stacking.table import TableConfig, stack_table
+from stacking.run.config import TableConfig
+from stacking.tables.train import stack_table
 
 ROOT = Path(cli.__file__).parent
 NAMES = ("d[1]", "d*", "d?", "schauer ü 空", "~", "k=v", "{a,b}")
@@ -66,7 +67,9 @@ def test_a_table_is_not_its_neighbour(suffix: str, tmp_path: Path) -> None:
     write("x1", x, ("wrong", "wronger"))
     meant = write("x[1]", x, ("low", "high"))
     standard = {"preset": "quick", "folds": 3, "workers": 1, "device": "cpu", "learners": ("fake_linear",)}
-    result = stack_table(TableConfig(run=tmp_path / "run*", table=meant, label="kind", **standard))
+    result = stack_table(
+        TableConfig(repeats=1, holdout=0.1, run=tmp_path / "run*", table=meant, label="kind", **standard)
+    )
     assert set(result.manifest["classes"]) == {"low", "high"}
     write("new1", np.full(3, -2.0), ("low", "high"))
     new = write("new[1]", np.full(5, 2.0), ("low", "high"))

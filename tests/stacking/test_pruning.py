@@ -14,8 +14,10 @@ from stacking.combine.judges import GammaJudge, LogLossJudge
 from stacking.combine.meta import StackInputs
 from stacking.combine.pruning import prune
 from stacking.combine.softmax import fit_pool, log_loss_per_event, pooled
+from stacking.run.config import TableConfig
 from stacking.run.engine import StackResult
-from stacking.table import TableConfig, predict_table, stack_table
+from stacking.tables.predict import predict_table
+from stacking.tables.train import stack_table
 
 
 def _problem(n: int = 20_000, n_classes: int = 3) -> StackInputs:
@@ -73,7 +75,7 @@ def _run(two_gaussians: tuple[Path, Path], run: Path, **options: object) -> Stac
         "run": run, "table": train, "test_table": test, "label": "kind", "preset": "quick", "folds": 2, "workers": 1,
         "learners": ("fake_linear", "fake_noisy", "fake_useless"), "metas": ("log_pool",),
     }  # fmt: skip
-    return stack_table(TableConfig(**(standard | options)))
+    return stack_table(TableConfig(**({"repeats": 1, "holdout": 0.1} | standard | options)))
 
 
 @pytest.mark.usefixtures("fakes")

@@ -20,8 +20,10 @@ from stacking.events import TableEvents
 from stacking.output import predict_to_file
 from stacking.predict.chain import STUDENT
 from stacking.predict.writing import write_frames, write_pieces
+from stacking.run.config import TableConfig
 from stacking.run.engine import StackResult
-from stacking.table import TableConfig, stack_table
+from stacking.tables.predict import predict_table
+from stacking.tables.train import stack_table
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 SMALL: dict[str, dict[str, object]] = {"lightgbm": {"rounds": 30}, "quadratic_logit": {}}
@@ -35,6 +37,7 @@ def _run(folder: Path, n_train: int, **options: object) -> StackResult:
     standard = {
         "run": folder / "run", "table": folder / "train.parquet", "label": "kind", "preset": "quick", "folds": 3,
         "workers": 1, "learners": tuple(SMALL), "settings": SMALL, "metas": ("log_pool",), "device": "cpu",
+        "repeats": 1, "holdout": 0.1,
     }  # fmt: skip
     return stack_table(TableConfig(**(standard | options)))
 
@@ -59,7 +62,7 @@ def test_stated_cost_is_that_on_new_rows(finished: StackResult, new_rows: tuple[
     assert record["judged_on"] == "outer holdout"
     assert record["judged_events"] == 600
     bundle = stacking.load(finished.run, trusted=True)
-    whole, fast = (stacking.table.predict_table(bundle, file, fast=fast)[0] for fast in (False, True))
+    whole, fast = (predict_table(bundle, file, fast=fast)[0] for fast in (False, True))
     true = paired_log_loss(labels, fast.log_proba, whole.log_proba)
     stated = record["log_loss"]
     assert abs(true.difference - stated["difference"]) < 3 * np.hypot(true.standard_error, stated["standard_error"])
@@ -70,7 +73,7 @@ def test_stated_cost_is_that_on_new_rows(finished: StackResult, new_rows: tuple[
 
 
 def test_without_a_holdout_it_is_judged_by_students_that_have_not_seen_the_events(tmp_path: Path) -> None:
-    record = _run(tmp_path, 900, learners=("quadratic_logit",), settings={}).manifest["fast"]
+    record = _run(tmp_path, 900, holdout=0.0, learners=("quadratic_logit",), settings={}).manifest["fast"]
     assert (record["judged_on"], record["judged_events"], record["learned_from"]) == ("out-of-fold", 900, 900)
     assert -0.05 < record["log_loss"]["difference"] < 0.1
 
@@ -100,10 +103,10 @@ def test_pieces_and_processes_change_no_bit(
 
 def test_its_files_are_sealed_and_hold_no_pickle(finished: StackResult) -> None:
     files = {path.name for path in (finished.run / STUDENT).iterdir()}
-    assert files == {"learner.json", "network.safetensors"}
+    assert files == {"learner.json", "inner"}
     listed = json.loads((finished.run / CHECKSUMS_FILE).read_text())
-    assert any("fast/network.safetensors" in str(entry) for entry in listed.get("files", listed))
-    file = finished.run / STUDENT / "network.safetensors"
+    assert any("fast/inner/network.safetensors" in str(entry) for entry in listed.get("files", listed))
+    file = finished.run / STUDENT / "inner" / "network.safetensors"
     content = file.read_bytes()
     try:
         file.write_bytes(content[:-1] + b"x")

@@ -15,7 +15,8 @@ from models.base import Batch
 from models.isolated import Isolated
 from models.tables.lightgbm import LightGBM
 from stacking.run.config import TableConfig
-from stacking.table import predict_table, stack_table
+from stacking.tables.predict import predict_table
+from stacking.tables.train import stack_table
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[Any]:
@@ -36,7 +37,7 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
 ) -> None:
     train, test = two_gaussians
     small = {"lightgbm": {"rounds": 5}, "quadratic_logit": {}}
-    config = TableConfig(
+    config = TableConfig(repeats=1, holdout=0.1,
         run=tmp_path / "run", table=train, test_table=test, label="kind", learners=tuple(small), settings=small,
         folds=2, metas=("average",), preset="quick", workers=1,
     )  # fmt: skip

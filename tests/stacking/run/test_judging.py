@@ -13,8 +13,9 @@ import pytest
 from stacking.combine.control import mean_and_error, standard_error
 from stacking.combine.softmax import log_loss_per_event
 from stacking.events import TableEvents
+from stacking.run.config import TableConfig
 from stacking.run.engine import StackResult
-from stacking.table import TableConfig, stack_table
+from stacking.tables.train import stack_table
 from stacking.tasks.folds import outer_holdout
 from stacking.tasks.oof import FoldTask, outer_rows, split_rows
 from tests.stacking.conftest import CLASSES, gaussians
@@ -34,7 +35,7 @@ def _stacked(folder: Path, n_train: int, learners: tuple[str, ...], **options: A
     train = _table(folder / "train.parquet", *gaussians(n_train, 21))
     config = TableConfig(
         run=folder / "run", table=train, label="kind", test_table=test, preset="quick", workers=1, device="cpu",
-        learners=learners, **options,
+        learners=learners, **({"repeats": 1, "holdout": 0.1} | options),
     )  # fmt: skip
     return stack_table(config), 1 - labels
 
@@ -65,8 +66,8 @@ def test_the_stated_gain_is_the_shipped_gain(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("fakes")
 def test_few_events_fall_back_to_single_fits_with_a_remark(tmp_path: Path) -> None:
-    result, _ = _stacked(tmp_path, 1500, ("fake_linear", "fake_useless"), folds=3)
-    assert result.manifest["judged"] == {"on": "out-of-fold", "events": 1500, "fits": 1}
+    result, _ = _stacked(tmp_path, 300, ("fake_linear", "fake_useless"), folds=3)
+    assert result.manifest["judged"] == {"on": "out-of-fold", "events": 300, "fits": 1}
     assert result.manifest["gate"]["single_fit_gain"] is None
     assert "too few events for an outer holdout" in result.manifest["remarks"][0]
 
@@ -101,7 +102,7 @@ def test_holdout_is_stratified_and_takes_whole_groups_of_judged_events() -> None
     together, _ = outer_holdout(judged, labels, 0.15, seed=3, energy=energy, groups=groups)
     assert set(np.bincount(groups[together]).tolist()) == {0, 3}
     assert outer_holdout(judged, labels, 0.0, seed=3)[0].sum() == 0
-    assert "no outer holdout" in outer_holdout(judged, labels, 0.0, seed=3)[1]
+    assert "without an outer holdout" in outer_holdout(judged, labels, 0.0, seed=3)[1]
     assert "too few events" in outer_holdout(judged, labels, 0.05, seed=3)[1]
 
 

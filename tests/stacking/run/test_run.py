@@ -23,8 +23,8 @@ from showers.schema import COMPOSITION, GAMMA, InputError
 from stacking.events import TableEvents
 from stacking.output import predict_to_file
 from stacking.pipeline import stack
-from stacking.run.config import StackConfig
-from stacking.table import TableConfig, stack_table
+from stacking.run.config import StackConfig, TableConfig
+from stacking.tables.train import stack_table
 from stacking.tasks.folds import judged_events
 
 QUICK = {"preset": "quick", "folds": 3, "device": "cpu", "workers": 1}
@@ -135,7 +135,8 @@ from stacking.run.config import StackConfig
 from stacking.events import TableEvents
 from stacking.tasks.folds import judged_events
 from stacking.pipeline import stack
-from stacking.table import TableConfig, stack_table
+from stacking.run.config import TableConfig
+from stacking.tables.train import stack_table
 if __name__ == "__main__":
     stack(StackConfig(task="composition", data=Path(sys.argv[1]), run=Path(sys.argv[2]), preset="quick", folds=3,
                       device="cpu", workers=2, learners=("lightgbm", "random_forest"),
@@ -203,7 +204,7 @@ def test_repeats_off_cut_weight_and_gamma(tiny_gamma: Path, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("fakes")
 def test_events_outside_the_cuts_are_never_judged(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
-    config = TableConfig(
+    config = TableConfig(repeats=1, holdout=0.1,
         run=tmp_path / "run", table=two_gaussians[0], label="kind", **QUICK, learners=("fake_linear",)
     )  # fmt: skip
     with patch.object(TableEvents, "passes_evaluation_cuts", lambda events: np.arange(len(events)) % 2 == 1):

@@ -20,7 +20,9 @@ from models.registry import load as load_learner
 from report.terminal.check import check_folder
 from showers.schema import InputError
 from showers.storage.files import write_json, write_npz
-from stacking.table import TableConfig, predict_table, stack_table
+from stacking.run.config import TableConfig
+from stacking.tables.predict import predict_table
+from stacking.tables.train import stack_table
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
@@ -38,7 +40,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
         options: dict[str, object] = {"preset": "quick", "folds": 3, "workers": 1, "device": "cpu"}
         options |= {"learners": ("fake_linear",), "metas": ("average",), "test_table": folder / "one.parquet"}
         with patch.dict(LEARNERS, FAKES):
-            stack_table(TableConfig(run=folder / name, table=folder / f"{name}.parquet", label="kind", **options))
+            stack_table(
+                TableConfig(
+                    repeats=1, holdout=0.1, run=folder / name, table=folder / f"{name}.parquet", label="kind", **options
+                )
+            )
     return folder / "one", folder / "other", folder / "one.parquet"
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stacking.table import TableConfig, stack_table
+from stacking.run.config import TableConfig
+from stacking.tables.train import stack_table
 
 distributed = pytest.importorskip("distributed", reason="needs the extra 'cluster'")
 
@@ -17,12 +18,14 @@ def test_cluster_gives_the_same_predictions(two_gaussians: tuple[Path, Path], tm
     train, test = two_gaussians
     options = {"table": train, "label": "kind", "test_table": test, "preset": "quick", "folds": 3, "workers": 1}
     options |= {"device": "cpu", "learners": ("fake_linear", "fake_failing")}
-    here = stack_table(TableConfig(run=tmp_path / "here", **options))
+    here = stack_table(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "here", **options))
     cluster = distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, protocol="tcp"
     )
     with cluster:
-        there = stack_table(TableConfig(run=tmp_path / "there", scheduler=cluster.scheduler_address, **options))
+        there = stack_table(
+            TableConfig(repeats=1, holdout=0.1, run=tmp_path / "there", scheduler=cluster.scheduler_address, **options)
+        )
     expected = (here.run / "predictions.npz").read_bytes()
     assert (there.run / "predictions.npz").read_bytes() == expected, "the address is no part of the configuration"
     rows = {row["name"]: row["error"] for row in there.manifest["learners"]}

@@ -14,7 +14,9 @@ from scoring.metrics.roc import area_under_curve
 from showers.schema import InputError
 from stacking.combine.softmax import log_loss_per_event
 from stacking.output import predict_to_file
-from stacking.table import TableConfig, predict_table, stack_table
+from stacking.run.config import TableConfig
+from stacking.tables.predict import predict_table
+from stacking.tables.train import stack_table
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 
@@ -112,7 +114,8 @@ def test_real_learners_take_missing_values_three_classes_and_groups(tmp_path: Pa
     frame.write_csv(tmp_path / "train.csv")
     config = TableConfig(
         run=tmp_path / "run", table=tmp_path / "train.csv", label="kind", group="box", preset="quick", folds=3,
-        learners=("lightgbm", "random_forest"), workers=1, device="cpu", settings={"lightgbm": {"rounds": 40}},
+        learners=("lightgbm", "random_forest"), workers=1, device="cpu", repeats=1,
+        settings={"lightgbm": {"rounds": 40}, "random_forest": {"trees": 40}},
     )  # fmt: skip
     result = stack_table(config)
     metrics = json.loads((result.run / "metrics_table.json").read_text())["systems"]["stack"]
@@ -173,7 +176,7 @@ def test_bad_tables_are_refused_in_one_line(
         ("d.txt", b"x,kind\n1,2\n", "expected a table named"),
         ("e.csv", b"x,kind\n1,a\n2,\n3,b\n", "row 1, column 'kind' is empty"),
         ("f.csv", b"x,kind\n1,a\n2,a\n", "one value only"),
-        ("g.csv", b"x,kind\nu,a\nv,b\n", "no numeric column"),
+        ("g.csv", b"x,kind\n,a\n,b\n", "no usable column"),
     ],
 )
 def test_unreadable_tables_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -183,7 +186,7 @@ def test_unreadable_tables_are_refused(tmp_path: Path, name: str, content: bytes
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [float("inf"), 1e39])
+@pytest.mark.parametrize("value", [float("inf")])
 def test_infinite_values_name_column_and_row(tmp_path: Path, value: float) -> None:
     pl.DataFrame({"x": [0.0, value, 1.0, 2.0], "kind": [0, 1, 0, 1]}).write_parquet(tmp_path / "t.parquet")
     with pytest.raises(InputError, match="row 1, column 'x' is infinite"):

@@ -1,0 +1,180 @@
+"""The stack on tables of any origin beside boosted trees with their libraries' default settings.
+
+``python benchmarks/learning/tables.py --work DIR --preset quick`` trains both on the same 60 % of each table and
+compares log-losses on the other 40 %, event by event. Log-loss in nats; brackets are 95 % intervals of the test rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import polars as pl
+from catboost import CatBoostClassifier
+from lightgbm import LGBMClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier
+from xgboost import XGBClassifier
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.shared.tables import CHOICE, LABEL, PROOF, table
+from scoring.uncertainty.paired import paired_mean
+from stacking.run.config import TableConfig
+from stacking.tables.train import stack_table
+
+TRAIN_SHARE = 0.6
+FLOOR = 1e-15
+"""Probabilities of peers are not smaller, as scikit-learn's log-loss has it."""
+
+
+def main() -> None:
+    """Compare on every table; print a line each, write ``tables.json``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, required=True, help="folder for tables and runs")
+    parser.add_argument("--preset", default="quick")
+    parser.add_argument("--sets", default="proof", help="choice, proof, all or names with commas")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
+    options = parser.parse_args()
+    groups = {"choice": list(CHOICE), "proof": list(PROOF), "all": [*CHOICE, *PROOF]}
+    results: dict[str, Any] = {}
+    for name in groups.get(options.sets, options.sets.split(",")):
+        frame = table(name)
+        if frame is None:
+            print(f"{name}: its package is not installed", flush=True)
+            continue
+        results[name] = compared(name, frame, options)
+        print(told(name, results[name]), flush=True)
+    options.work.mkdir(parents=True, exist_ok=True)
+    (options.work / "tables.json").write_text(json.dumps(results, indent=1))
+
+
+def compared(name: str, frame: pl.DataFrame, options: argparse.Namespace) -> dict[str, Any]:
+    """Return log-losses of the stack and its peers on the test rows, and differences with intervals."""
+    rng = np.random.default_rng(options.seed)
+    is_train = np.zeros(frame.height, dtype=bool)
+    for label in frame[LABEL].unique().sort():
+        rows = np.flatnonzero((frame[LABEL] == label).to_numpy())
+        is_train[rng.permutation(rows)[: round(TRAIN_SHARE * len(rows))]] = True
+    train, test = frame.filter(pl.Series(is_train)), frame.filter(pl.Series(~is_train))
+    folder = options.work / f"{name}-{options.preset}-{options.seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    train.write_parquet(folder / "train.parquet")
+    test.drop(LABEL).write_parquet(folder / "test.parquet")
+    began = time.perf_counter()
+    run = stack_table(
+        TableConfig(
+            run=folder / "run",
+            table=folder / "train.parquet",
+            test_table=folder / "test.parquet",
+            label=LABEL,
+            preset=options.preset,
+            seed=options.seed,
+            workers=options.workers,
+            device="cpu",
+        )
+    )
+    seconds = time.perf_counter() - began
+    classes = tuple(run.manifest["classes"])
+    labels = np.array([classes.index(value) for value in test[LABEL]])
+    systems = [row["name"] for row in run.manifest["learners"] if row["status"] == "ok"] + ["average", "stack"]
+    ours = {one: np.load(run.run / "test" / f"{one}.npz")["log_proba"] for one in systems}
+    shipped = "stack" if run.manifest["gate"]["shipped"] else run.manifest["gate"]["best_learner"]
+    rows = np.arange(len(labels))
+    losses = {one: -z[rows, labels] for one, z in ours.items()}
+    peers, peer_seconds = peer_losses(train, test, classes, labels)
+    differences = {}
+    for peer, loss in peers.items():
+        found = paired_mean(losses[shipped] - loss)
+        differences[peer] = [found.difference, found.interval.low, found.interval.high]
+    return {
+        "rows": [train.height, test.height],
+        "columns": frame.width - 1,
+        "classes": len(classes),
+        "shipped": shipped,
+        "chosen_meta": run.manifest["meta"]["chosen"],
+        "calibrator": calibrators(run.run, shipped),
+        "log_loss": {one: float(loss.mean()) for one, loss in {**losses, **peers}.items()},
+        "difference": differences,
+        "seconds": seconds,
+        "peer_seconds": peer_seconds,
+    }
+
+
+def calibrators(run: Path, shipped: str) -> str:
+    """Return the calibrator of what ships and, of a temperature, its value."""
+    found = json.loads((run / "meta" / "calibration.json").read_text())[shipped]
+    return f"{found['kind']} {1 / found['matrix'][0][0]:.2f}" if found["kind"] == "temperature" else str(found["kind"])
+
+
+def peer_losses(
+    train: pl.DataFrame, test: pl.DataFrame, classes: tuple[str, ...], labels: np.ndarray
+) -> tuple[dict[str, np.ndarray], float]:
+    """Return per peer the log-losses (N,) with the library's defaults, categories given natively, and the time."""
+    words = [name for name, kind in train.schema.items() if kind == pl.String and name != LABEL]
+    x, y = _frame(train, words), np.array([classes.index(value) for value in train[LABEL]])
+    new = _frame(test, words)
+    for name in words:
+        levels = pandas.CategoricalDtype(sorted(set(x[name].dropna())))
+        x[name], new[name] = x[name].astype(levels), new[name].astype(levels)
+    as_text, new_text = x.copy(), new.copy()
+    for name in words:
+        as_text[name] = x[name].astype(object).where(x[name].notna(), "missing").astype(str)
+        new_text[name] = new[name].astype(object).where(new[name].notna(), "missing").astype(str)
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cat = CatBoostClassifier(verbose=0, thread_count=1, cat_features=words, allow_writing_files=False)
+        found = {
+            "CatBoost": cat.fit(as_text, y).predict_proba(new_text),
+            "LightGBM": LGBMClassifier(verbosity=-1, n_jobs=1).fit(x, y).predict_proba(new),
+            "XGBoost": XGBClassifier(n_jobs=1, enable_categorical=True).fit(x, y).predict_proba(new),
+            "HistGB": HistGradientBoostingClassifier(categorical_features="from_dtype")
+            .fit(_few_levels(x, words), y)
+            .predict_proba(_few_levels(new, words)),
+        }
+    rows = np.arange(len(labels))
+    return (
+        {name: -np.log(np.maximum(p[rows, labels], FLOOR)) for name, p in found.items()},
+        time.perf_counter() - began,
+    )
+
+
+def _frame(table: pl.DataFrame, words: list[str]) -> pandas.DataFrame:
+    plain = table.drop(LABEL).with_columns(pl.col(pl.Boolean).cast(pl.Int8))
+    columns = {n: plain[n].to_list() if n in words else plain[n].cast(pl.Float64).to_numpy() for n in plain.columns}
+    return pandas.DataFrame(columns)
+
+
+def _few_levels(frame: pandas.DataFrame, words: list[str]) -> pandas.DataFrame:
+    """Return the frame without columns of more levels than histogram boosting takes."""
+    return frame.drop(columns=[name for name in words if len(frame[name].cat.categories) > 255])
+
+
+def told(name: str, found: dict[str, Any]) -> str:
+    """Return a line: log-loss of what ships, of the best peer, their difference with its interval."""
+    losses = found["log_loss"]
+    best = min(found["difference"], key=losses.get)
+    gap, low, high = found["difference"][best]
+    (n_train, n_test), shipped = found["rows"], found["shipped"]
+    return (
+        f"{name:17s} {n_train:5d}+{n_test:4d} rows {found['columns']:3d} col {found['classes']:2d} cl "
+        f"| ships {shipped} {losses[shipped]:.4f} ({found['calibrator']}), stack {losses['stack']:.4f} "
+        f"| best peer {best} {losses[best]:.4f} | difference {gap:+.4f} [{low:+.4f}, {high:+.4f}] "
+        f"| {found['seconds']:.0f} s, peers {found['peer_seconds']:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

@@ -1,0 +1,164 @@
+"""Columns of categories: numbered by how often a level occurs in training, and as numbers for those that need numbers.
+
+A table holds categories as codes in float32, NaN where missing. A learner knows the levels of its own training rows
+only: any other is missing to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from models.base import Batch
+
+ONE_HOT = 12
+"""Up to so many levels each gets a column of zeros and ones; above, a level stands for its classes' frequencies."""
+
+PARTS = 5
+"""A training row's class frequencies come from the other parts of the training rows."""
+PRIOR_ROWS = 5.0
+"""Rows of the overall class mix that each level is given beside its own."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The levels that training rows have, per column of categories, most frequent first."""
+
+    codes: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """By column: (K,) codes as the table has them; a level's new number is its position."""
+    most: int | None = None
+    """Numbers are below this; the rarest levels share the last one."""
+
+    @classmethod
+    def of(cls, table: np.ndarray, columns: tuple[str, ...], categories: tuple[str, ...], most: int | None) -> Self:
+        """Return the levels of training rows (n, F)."""
+        found = {}
+        for name in categories:
+            values = table[:, columns.index(name)]
+            codes, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+            found[name] = codes[np.argsort(-counts, kind="stable")]
+        return cls(found, most)
+
+    def count(self, name: str) -> int:
+        """Return how many numbers a column has."""
+        return min(len(self.codes[name]), self.most or len(self.codes[name]))
+
+    def apply(self, table: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
+        """Return the (n, F) float32 table with codes replaced by numbers, NaN for levels that training did not have."""
+        if not self.codes:
+            return table
+        table = np.array(table, dtype=np.float32, order="F")
+        for name, codes in self.codes.items():
+            k = columns.index(name)
+            values, out = table[:, k], np.full(len(table), np.nan, dtype=np.float32)
+            order = np.argsort(codes)
+            place = np.clip(np.searchsorted(codes[order], values), 0, max(len(codes) - 1, 0))
+            known = codes[order][place] == values if len(codes) else np.zeros(len(values), dtype=bool)
+            out[known] = np.minimum(order[place[known]], self.count(name) - 1)
+            table[:, k] = out
+        return table
+
+    def state(self) -> dict[str, Any]:
+        """Return JSON content."""
+        return {"most": self.most, "codes": {name: codes.tolist() for name, codes in self.codes.items()}}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """Read what :meth:`state` returned."""
+        return cls({name: np.asarray(v, dtype=np.float32) for name, v in state["codes"].items()}, state["most"])
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Categories as numbers, for learners that know nothing else: one column a level, or class frequencies a level."""
+
+    columns: tuple[str, ...]
+    levels: Levels
+    frequencies: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """By column of many levels: (K + 1, C) smoothed class frequencies of each level, last those of a missing one;
+    of two classes only those of the second."""
+
+    @classmethod
+    def fit(cls, train: Batch, seed: int) -> tuple[Self, Batch]:
+        """Learn from training rows; return them as numbers too, each row's frequencies from other rows than itself."""
+        assert train.table is not None
+        assert train.labels is not None
+        levels = Levels.of(train.table, train.columns, train.categories, None)
+        table = levels.apply(train.table, train.columns)
+        frequencies, others = {}, {}
+        parts = np.random.default_rng(seed).permutation(len(train)) % PARTS
+        for name in train.categories:
+            if levels.count(name) <= ONE_HOT:
+                continue
+            # The last place is that of missing values.
+            place = np.nan_to_num(table[:, train.columns.index(name)], nan=levels.count(name)).astype(np.int64)
+            frequencies[name] = _frequencies(place, train.labels, levels.count(name) + 1)
+            others[name] = np.empty((len(train), frequencies[name].shape[1]))
+            for part in range(PARTS):
+                inside = parts == part
+                learned = _frequencies(place[~inside], train.labels[~inside], levels.count(name) + 1, train.labels)
+                others[name][inside] = learned[place[inside]]
+        found = cls(train.columns, levels, frequencies)
+        return found, found._batch(train, others)
+
+    def apply(self, batch: Batch) -> Batch:
+        """Return rows as numbers; columns are called x0, x1..., so that no name has a meaning to a learner."""
+        return self._batch(batch, {})
+
+    def _batch(self, batch: Batch, given: Mapping[str, np.ndarray]) -> Batch:
+        from dataclasses import replace
+
+        from models.checks import select_table
+
+        table = self.levels.apply(select_table(batch, self.columns), self.columns)
+        parts = []
+        for k, name in enumerate(self.columns):
+            values = table[:, k]
+            if name not in self.levels.codes:
+                parts.append(values[:, None])
+            elif name in self.frequencies:
+                place = np.nan_to_num(values, nan=self.levels.count(name)).astype(np.int64)
+                parts.append(given.get(name, self.frequencies[name][place]))
+            else:
+                parts.append(values[:, None] == np.arange(self.levels.count(name)))
+        joined = np.asfortranarray(np.column_stack(parts), dtype=np.float32)
+        return replace(
+            batch, table=joined, columns=tuple(f"x{k}" for k in range(joined.shape[1])), categories=(), scalars=None
+        )
+
+    def owners(self) -> list[str]:
+        """Return for each column of numbers the column that it comes from."""
+        found = []
+        for name in self.columns:
+            if name not in self.levels.codes:
+                width = 1
+            else:
+                width = self.frequencies[name].shape[1] if name in self.frequencies else self.levels.count(name)
+            found += [name] * width
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Return JSON content."""
+        frequencies = {name: values.tolist() for name, values in self.frequencies.items()}
+        return {"columns": self.columns, "levels": self.levels.state(), "frequencies": frequencies}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """Read what :meth:`state` returned."""
+        frequencies = {name: np.asarray(values) for name, values in state["frequencies"].items()}
+        return cls(tuple(state["columns"]), Levels.from_state(state["levels"]), frequencies)
+
+
+def _frequencies(
+    place: np.ndarray, labels: np.ndarray, n_places: int, all_labels: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the class frequencies (K, C) at each place, mixed with the overall ones."""
+    n_classes = int((labels if all_labels is None else all_labels).max()) + 1
+    counts = np.zeros((n_places, n_classes))
+    np.add.at(counts, (place, labels), 1.0)
+    mix = counts.sum(axis=0) / counts.sum()
+    found = (counts + PRIOR_ROWS * mix) / (counts.sum(axis=1, keepdims=True) + PRIOR_ROWS)
+    return found[:, 1:] if n_classes == 2 else found

@@ -1,0 +1,1 @@
+"""Runs on tables of any origin: scored where the test table has labels, told on the terminal and on a page."""

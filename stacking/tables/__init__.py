@@ -1,0 +1,1 @@
+"""Stacking on tables of any origin: read, columns understood, trained, predicted."""
