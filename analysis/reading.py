@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +69,58 @@ def scalars(dataset: Dataset) -> dict[str, np.ndarray]:
     """Return the reconstructed scalars by name, (N,) float32, compared as the benchmark does."""
     values = np.asarray(dataset.scalars, dtype=np.float32)
     return {name: values[:, k] for k, name in enumerate(SCALAR_NAMES)}
+
+
+@dataclass(frozen=True)
+class HeldOutEvents:
+    """A run's own training events with predictions by fits that did not see them."""
+
+    dataset: Dataset
+    rows: np.ndarray
+    log_proba: np.ndarray
+    """(n, C) of the rows."""
+    shares: np.ndarray
+    """(C,) shares of the training events under the cuts that are here."""
+    remarks: tuple[str, ...]
+
+
+def held_out(bundle: Bundle, passes: Callable[[dict[str, np.ndarray]], np.ndarray], least: int) -> HeldOutEvents:
+    """Return the events of a run's outer holdout, or all out-of-fold ones where the holdout is small.
+
+    Parameters
+    ----------
+    passes
+        Which events pass the cuts, from their scalars.
+    least
+        Events of each class under the cuts from which the holdout alone is used.
+
+    Raises
+    ------
+    InputError
+        If the training set is no longer there.
+    """
+    folder = Path(bundle.manifest["data"]["train"])
+    if not folder.exists():
+        raise InputError(f"{folder}, which {bundle.run} was trained on, is not there: give --simulation")
+    dataset = Dataset.open(folder, bundle.task)
+    frame = pl.read_parquet(bundle.sealed.path(f"oof/{bundle.chain.shipped}.parquet"), glob=False)
+    if frame.height != len(dataset):
+        raise InputError(f"{folder} has {len(dataset)} events, {bundle.run} was trained on {frame.height}")
+    log_proba = frame.select(f"logp_{name}" for name in bundle.task.classes).to_numpy().astype(np.float64)
+    known = np.isfinite(log_proba).all(axis=1)
+    used = known & (frame["fold"].to_numpy() < 0)
+    assert dataset.labels is not None
+    remarks: list[str] = []
+    passing, classes = passes(scalars(dataset)), range(bundle.task.n_classes)
+    if np.bincount(dataset.labels[used & passing], minlength=len(classes)).min() < least:
+        used = known
+        remarks.append(
+            f"the holdout of {bundle.run} has fewer than {least} events of a class under the cuts: out-of-fold "
+            "predictions of single fits stand for the shipped average; give --simulation, a set not trained on"
+        )
+    rows = np.flatnonzero(used)
+    shares = np.array([used[passing & (dataset.labels == k)].mean() for k in classes], dtype=np.float64)
+    return HeldOutEvents(dataset, rows, log_proba[rows], shares, tuple(remarks))
 
 
 def truth_of(dataset: Dataset, columns: tuple[str, ...]) -> pl.DataFrame | None:

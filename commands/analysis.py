@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from commands.app import app, console
-from commands.options import SeedOption
+from commands.options import SeedOption, WorkersOption
 from showers.execution.progress import bar
 from showers.schema import InputError
 
@@ -72,3 +72,77 @@ def spectra(
     for remark in remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     console.print(f"wrote {write_spectra_page(found, out, remarks)} and tables beside it", soft_wrap=True)
+
+
+@app.command(name="gamma-limit")
+def gamma_limit(
+    run: Annotated[Path, typer.Option(help="Finished gamma run.")],
+    data: Annotated[list[Path], typer.Option(help="Dataset folder of measured events; may be given several times.")],
+    exposure: Annotated[str, typer.Option(help="Area times solid angle times live time, m2 sr s, such as 6.2e12.")],
+    out: Annotated[Path, typer.Option(help="Folder for tables, provenance and page.")] = Path("gamma_limit"),
+    simulation: Annotated[
+        Path | None, typer.Option(help="Labelled simulated set, not trained on; default: the run's held-out events.")
+    ] = None,
+    bins: Annotated[str | None, typer.Option(help="Borders of lg(E/eV), with commas.")] = None,
+    zenith_max: Annotated[float, typer.Option(help="Largest zenith angle, degrees; the exposure's.")] = 30.0,
+    level: Annotated[float, typer.Option(help="Confidence level.")] = 0.9,
+    efficiency: Annotated[
+        float | None, typer.Option(help="Share of photons above the threshold; default: of the best expected limit.")
+    ] = None,
+    index: Annotated[float, typer.Option(help="Spectral index assumed for the photons.")] = 2.7,
+    seed: SeedOption = 1,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Even if the feature code has changed since.")] = False,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
+) -> None:
+    """Look for photons: candidates, background from simulation and data, limits on fraction and flux.
+
+    Example: [bold]python cli.py gamma-limit --run runs/gamma --data kascade --simulation data/gamma_test
+    --exposure 1.7e13[/bold]
+    """
+    from analysis.photons.result import PhotonResult
+    from analysis.photons.search import EDGES, SearchOptions, search_photons
+    from report.photons import limits_text, write_photon_page
+
+    options = SearchOptions(
+        run, data, exposure, out, simulation, edges=EDGES if bins is None else numbers(bins, "--bins"),
+        zenith_max_deg=zenith_max, level=level, efficiency=efficiency, index=index, seed=seed, anyway=anyway,
+        trusted=trusted,
+    )  # fmt: skip
+    found = search_photons(options, bars=bar)
+    console.print(limits_text(found))
+    for remark in found.remarks:
+        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
+    result = PhotonResult(found)
+    result.write(out)
+    console.print(f"wrote {write_photon_page(result, out)} and tables beside it", soft_wrap=True)
+
+
+@app.command()
+def robustness(
+    out: Annotated[Path, typer.Option(help="Folder for showers, fits, tables and page.")] = Path("robustness"),
+    places: Annotated[str | None, typer.Option(help="world/model, with commas; the first is home.")] = None,
+    train: Annotated[int, typer.Option(help="Training showers of each place.")] = 12_000,
+    test: Annotated[int, typer.Option(help="Test showers of each place.")] = 10_000,
+    learner: Annotated[str, typer.Option(help="A learner that needs no grid.")] = "lightgbm",
+    left_out: Annotated[int, typer.Option(help="How many features that differ are left out.")] = 5,
+    jitter: Annotated[float, typer.Option(help="Width of the jitter of sizes, in lg.")] = 0.03,
+    seed: SeedOption = 1,
+    workers: WorkersOption = None,
+) -> None:
+    """Train on one hadronic model or world and test on the others: scores, biases of fractions, and what helps.
+
+    Example: [bold]python cli.py robustness --places default/qgs,default/epos,harder/mix[/bold]
+    """
+    from analysis.robustness.places import PLACES, parse_places
+    from analysis.robustness.result import RobustnessOptions
+    from analysis.robustness.study import study
+    from report.robustness import robustness_text, write_robustness_page
+
+    chosen = parse_places(",".join(PLACES) if places is None else places)
+    options = RobustnessOptions(
+        chosen, out, train=train, test=test, learner=learner, left_out=left_out, jitter=jitter, seed=seed,
+        workers=workers,
+    )  # fmt: skip
+    found = study(options, bars=bar)
+    console.print(robustness_text(found))
+    console.print(f"wrote {write_robustness_page(found)} and tables beside it", soft_wrap=True)

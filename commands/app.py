@@ -18,7 +18,7 @@ from showers.execution.failures import told
 from showers.execution.terminal import PlainConsole, escaped
 from showers.schema import InputError
 
-CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain")
+CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain", "robustness")
 """Commands that keep finished parts: given again after an interruption, they go on."""
 
 

@@ -65,7 +65,7 @@ def convert_measured(raw: Path, out: Path, protocol: str, runs: str | None, time
 def simulate_sky(spectrum: Path | None, out: Path, seed: int, workers: int | None, overwrite: bool) -> None:
     """Simulate measured runs of a known sky."""
     if spectrum is None:
-        raise InputError("say which sky to measure: --spectrum FILE (a TOML file; see docs/measured.md)")
+        raise InputError("say which sky to measure: --spectrum FILE (a TOML file; see docs/physics/measured.md)")
     from showers.simulation.measured import simulate_measured
 
     folder = out / "measured_raw"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
 from report.pictures.spectra import LABEL, POWER
 from report.pictures.style import INK, MARKERS, PALETTE, drawing, new_figure
@@ -29,6 +30,8 @@ def knee_picture(
             axes.plot(energy_ev, (fitted * scale)[:, k], color=PALETTE[k], lw=1.0)
         axes.axhline(0, color=INK, lw=0.6)
         axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.xaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
         axes.set_xlabel("energy, eV")
         axes.set_ylabel(LABEL)
         figure.legend(loc="outside upper center", ncols=len(names), columnspacing=0.8, handletextpad=0.2)

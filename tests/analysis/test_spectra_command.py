@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,36 +14,9 @@ from commands.analysis import numbers
 from report.spectra import spectra_text, write_spectra_page
 from showers.execution.terminal import PlainConsole
 from showers.schema import InputError
-from showers.storage.checksums import Seal
 from showers.storage.files import read_json
-from stacking.pipeline import stack
-from stacking.run.config import StackConfig
 
 EDGES = (14.9, 15.4, 16.0)
-
-
-@pytest.fixture(scope="module")
-def run(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "composition"
-    stack(
-        StackConfig(
-            task="composition", data=tiny_composition, run=folder, preset="quick", learners=("quadratic_logit",),
-            folds=2, workers=1, device="cpu",
-        )
-    )  # fmt: skip
-    return folder
-
-
-@pytest.fixture(scope="module")
-def sky(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The test set without labels and truth: as measured."""
-    folder = tmp_path_factory.mktemp("sky") / "measured"
-    shutil.copytree(tiny_composition / "composition_test", folder, ignore=shutil.ignore_patterns("*.features"))
-    for name in ("labels_composition.npy", "truth.parquet"):
-        (folder / name).unlink()
-    seal = Seal.open(folder)
-    Seal(folder, {name: value for name, value in seal.files.items() if (folder / name).exists()}).write()
-    return folder
 
 
 def _options(run: Path, sky: Path, out: Path, **changes: object) -> SpectraOptions:
@@ -52,8 +24,8 @@ def _options(run: Path, sky: Path, out: Path, **changes: object) -> SpectraOptio
     return SpectraOptions(run, [sky], out=out, trusted=True, **(found | changes))  # type: ignore[arg-type]
 
 
-def test_spectra_of_a_small_sky(run: Path, sky: Path, tmp_path: Path) -> None:
-    found, remarks = measure_spectra(_options(run, sky, tmp_path))
+def test_spectra_of_a_small_sky(composition_run: Path, composition_sky: Path, tmp_path: Path) -> None:
+    found, remarks = measure_spectra(_options(composition_run, composition_sky, tmp_path))
     table = pl.read_parquet(tmp_path / "spectra.parquet")
     assert table.height == 2 * 6
     assert {"flux_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV", "lg_energy_low_eV"} <= set(table.columns)
@@ -75,7 +47,7 @@ def test_spectra_of_a_small_sky(run: Path, sky: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_right_is_refused(
-    run: Path, sky: Path, tiny_composition: Path, tiny_gamma: Path, tmp_path: Path
+    composition_run: Path, composition_sky: Path, tiny_composition: Path, gamma_run: Path, tmp_path: Path
 ) -> None:
     cases = (
         ({"exposure": "three"}, "--exposure"),
@@ -84,14 +56,16 @@ def test_what_cannot_be_right_is_refused(
         ({"replicas": 2}, "--replicas"),
         ({"knee_toys": -1}, "--knee-toys"),
         ({"simulation": [tiny_composition / "composition_train"]}, "was trained on"),
-        ({"simulation": [sky]}, "label"),
+        ({"simulation": [composition_sky]}, "label"),
         ({"simulation": [tiny_composition / "composition_test"]}, "both --data and --simulation"),
     )
     for changes, message in cases:
         with pytest.raises(InputError, match=message):
-            measure_spectra(_options(run, sky, tmp_path, **changes))
+            measure_spectra(_options(composition_run, composition_sky, tmp_path, **changes))
     with pytest.raises(InputError, match="was trained on"):
-        measure_spectra(_options(run, tiny_composition / "composition_train", tmp_path))
+        measure_spectra(_options(composition_run, tiny_composition / "composition_train", tmp_path))
+    with pytest.raises(InputError, match="trained for gamma: spectra needs a run trained for composition"):
+        measure_spectra(_options(gamma_run, composition_sky, tmp_path))
     with pytest.raises(InputError, match="numbers with commas"):
         numbers("15,a", "--bins")
 

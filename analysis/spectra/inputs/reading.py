@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 
-from analysis.reading import label_remarks, predicted, refuse_training_set, scalars, truth_of
+from analysis.reading import held_out, label_remarks, predicted, refuse_training_set, scalars, truth_of
 from analysis.spectra.inputs.events import Simulated, SpectrumEvents, Thrown
 from analysis.spectra.inputs.response import Binning
 from analysis.spectra.inputs.thrown import thrown_primaries
@@ -124,36 +123,15 @@ def held_out_response(bundle: Bundle, bins: Binning, zenith_max_deg: float) -> R
     InputError
         If the training set is no longer there.
     """
-    folder = Path(bundle.manifest["data"]["train"])
-    if not folder.exists():
-        raise InputError(f"{folder}, which {bundle.run} was trained on, is not there: give --simulation")
-    dataset = Dataset.open(folder, bundle.task)
-    shipped = bundle.chain.shipped
-    frame = pl.read_parquet(bundle.sealed.path(f"oof/{shipped}.parquet"), glob=False)
-    if frame.height != len(dataset):
-        raise InputError(f"{folder} has {len(dataset)} events, {bundle.run} was trained on {frame.height}")
-    log_proba = frame.select(f"logp_{name}" for name in bundle.task.classes).to_numpy().astype(np.float64)
-    known = np.isfinite(log_proba).all(axis=1)
-    outer = known & (frame["fold"].to_numpy() < 0)
+    held = held_out(bundle, lambda found: selected(found, zenith_max_deg), MIN_HELD_OUT)
+    dataset, rows, log_proba = held.dataset, held.rows, held.log_proba
     assert dataset.labels is not None
-    remarks: list[str] = []
-    used = outer
-    passing = selected(scalars(dataset), zenith_max_deg)
-    if np.bincount(dataset.labels[outer & passing], minlength=bundle.task.n_classes).min() < MIN_HELD_OUT:
-        used = known
-        remarks.append(
-            f"the holdout of {bundle.run} has fewer than {MIN_HELD_OUT} events of a class under the cuts: out-of-fold "
-            "predictions of single fits stand for the shipped average; give --simulation, a set not trained on"
-        )
-    rows = np.flatnonzero(used)
-    decided = bundle.chain.predictions({shipped: log_proba[rows]}, None, None).labels
-    events, thrown, said = _simulated(dataset, log_proba[rows], decided, rows, bins, zenith_max_deg, 0)
+    shipped = bundle.chain.shipped
+    decided = bundle.chain.predictions({shipped: log_proba}, None, None).labels
+    events, thrown, said = _simulated(dataset, log_proba, decided, rows, bins, zenith_max_deg, 0)
     if thrown is not None:
-        share = np.array(
-            [used[passing & (dataset.labels == k)].mean() for k in range(bundle.task.n_classes)], dtype=np.float64
-        )
-        thrown = Thrown(thrown.lg_energy_edges, thrown.counts * share[None, :, None])
-    return Response(events, thrown, (*remarks, *said))
+        thrown = Thrown(thrown.lg_energy_edges, thrown.counts * held.shares[None, :, None])
+    return Response(events, thrown, (*held.remarks, *said))
 
 
 def training_prior(bundle: Bundle, bins: Binning, zenith_max_deg: float, response: Response) -> tuple[np.ndarray, str]:

@@ -231,13 +231,9 @@ def _knee(
     again: dict[str, list[dict[str, KneeFit]]],
 ) -> Knee:
     """Profile one knee and collect its systematic errors."""
-    best, parameter = fits[hypothesis], f"k{place}"
+    best = fits[hypothesis]
     at = float(best.lg_knee[place])
-    grid = np.linspace(data.edges.min() - BEYOND, data.edges.max() + BEYOND, PROFILE_POINTS)
-    grid = np.unique(np.append(np.concatenate([grid, at + np.linspace(-0.3, 0.3, 13)]), at))
-    grid = grid[(grid >= data.edges.min() - BEYOND) & (grid <= data.edges.max() + BEYOND)]
-    profile = np.array([_fixed(data, best, parameter, lg, at) for lg in grid])
-    profile = profile - min(profile.min(), best.chi2)
+    grid, profile, lowest, intervals = profiled(data, best, place)
     systematic = {}
     for source, every in again.items():
         moves = np.array([one[hypothesis].lg_knee[place] for one in every]) - at
@@ -245,9 +241,27 @@ def _knee(
             systematic[source] = float(np.abs(moves).max())
         else:  # up and down in pairs: half the difference of each, in quadrature
             systematic[source] = float(np.sqrt(((moves[1::2] - moves[::2]) ** 2 / 4).sum()))
+    return Knee(name, lowest, *intervals, systematic, grid, profile)
+
+
+def profiled(
+    data: KneeData, best: KneeFit, place: int
+) -> tuple[np.ndarray, np.ndarray, float, tuple[KneeInterval, KneeInterval]]:
+    """Profile one knee of a fit.
+
+    Returns
+    -------
+    Positions lg E, chi-square above its minimum there, the lowest position, its 68 and 95 % intervals.
+    """
+    low, high = data.edges.min() - BEYOND, data.edges.max() + BEYOND
+    at = float(best.parameters[data.flux.shape[1] + 1 + place])
+    grid = np.concatenate([np.linspace(low, high, PROFILE_POINTS), at + np.linspace(-0.3, 0.3, 13)])
+    grid = np.unique(grid[(grid >= low) & (grid <= high)])
+    profile = np.array([_fixed(data, best, f"k{place}", lg, at) for lg in grid])
+    profile = profile - min(profile.min(), best.chi2)
     lowest = float(grid[profile.argmin()])
-    interval = [_crossing(grid, profile, lowest, level) for level in (1.0, 3.841459)]
-    return Knee(name, lowest, interval[0], interval[1], systematic, grid, profile)
+    first, second = (_crossing(grid, profile, lowest, level) for level in (1.0, 3.841459))
+    return grid, profile, lowest, (first, second)
 
 
 def _fixed(data: KneeData, best: KneeFit, parameter: str, value: float, at: float) -> float:

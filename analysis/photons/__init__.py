@@ -1,0 +1,1 @@
+"""Searches for photons: candidates, background, and limits on their fraction and flux."""

@@ -1,0 +1,295 @@
+"""From a gamma run, measured events and an exposure to limits on photons: what ``cli.py gamma-limit`` calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from analysis.photons.background import Backgrounds, Counts, Transfer, backgrounds, judge_transfer
+from analysis.photons.events import (
+    HADRON,
+    PHOTON,
+    SearchEvents,
+    SimulatedSearch,
+    read_data,
+    read_simulation,
+)
+from analysis.photons.limits import LEVEL, cls_limit, expected_limits, feldman_cousins, significance
+from analysis.photons.regions import Regions, Weighted, choose_regions
+from analysis.reading import is_simulated, open_run
+from analysis.spectra.inputs.events import Thrown
+from analysis.spectra.inputs.exposure import judge_exposure, parse_exposure
+from analysis.spectra.inputs.response import Binning, binning
+from showers.datasets.dataset import Dataset
+from showers.execution.progress import Bars, silent
+from showers.schema import GAMMA, InputError
+
+EDGES = (14.8, 15.0, 15.25, 15.5, 15.75, 16.0, 16.5, 17.0)
+"""Borders of the energy bins, lg(E/eV)."""
+HALVES = 17
+"""Keeps the random halves of the simulation apart from other random numbers of the same seed."""
+LEAK = 0.3
+"""Share of a signal that the background from data takes for itself, above which a remark says so."""
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What the user asks for."""
+
+    run: Path
+    data: list[Path]
+    exposure: str
+    out: Path
+    simulation: Path | None = None
+    edges: tuple[float, ...] = EDGES
+    zenith_max_deg: float = 30.0
+    level: float = LEVEL
+    efficiency: float | None = None
+    """Share of the accepted photons above the threshold; None: that of the smallest expected limit."""
+    index: float = 2.7
+    """Spectral index assumed for the photons."""
+    seed: int = 1
+    anyway: bool = False
+    trusted: bool = False
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Limits in one energy range."""
+
+    lg_energy_low: float
+    lg_energy_high: float
+    integral: bool
+    """Walking up: all energies from ``lg_energy_low`` on."""
+    measured: int
+    candidates: int
+    backgrounds: Backgrounds
+    efficiency: float
+    """Photons above the threshold per photon sent (accepted, where thrown ones are not known)."""
+    efficiency_error: float
+    limit: float
+    """Events, by CLs with the background from data."""
+    limit_simulation: float
+    """The same with the background from simulation."""
+    expected: np.ndarray
+    """(5,) limits expected without photons, at the quantiles of :data:`analysis.photons.limits.BAND`."""
+    interval: tuple[float, float]
+    """Events, by Feldman and Cousins, background from data."""
+    significance: float
+    sent_per_flux: float
+    """Photons sent for a flux of one m^-2 sr^-1 s^-1 (eV^-1 where not integral); NaN where it is not known."""
+    hadrons_sent: float
+    """Particles that the measured events stand for, in the exposure."""
+    leak: float
+    """Share of a signal that the background from data takes for itself, because photons reach the sideband: limits
+    and intervals are divided by what is left."""
+
+    @property
+    def flux_per_event(self) -> float:
+        """By which events are multiplied to give fluxes."""
+        return 1.0 / (self.efficiency * self.sent_per_flux) if self.efficiency > 0 else np.nan
+
+    @property
+    def fraction_per_event(self) -> float:
+        """By which events are multiplied to give the share of photons in all particles of the same energy."""
+        return 1.0 / (self.efficiency * self.hadrons_sent) if self.efficiency > 0 else np.nan
+
+
+@dataclass(frozen=True)
+class PhotonSearch:
+    """All that a search found."""
+
+    options: SearchOptions
+    exposure_m2_sr_s: float
+    bins: Binning
+    regions: Regions
+    transfer: Transfer
+    limits: tuple[Limit, ...]
+    """First the bins that can be used, then the integral ones."""
+    data: SearchEvents
+    candidates: np.ndarray
+    """Positions in :attr:`data`, highest score first."""
+    measuring: Weighted
+    efficiency_known: bool
+    remarks: tuple[str, ...]
+    fingerprints: tuple[str, ...]
+    config_hash: str
+    simulated_data: bool
+
+
+def search_photons(options: SearchOptions, *, bars: Bars = silent) -> PhotonSearch:
+    """Look for photons among measured events.
+
+    Raises
+    ------
+    InputError
+        For a run of another task, data that were trained on, an exposure that cannot be, or no usable energy.
+    """
+    exposure = parse_exposure(options.exposure)
+    bins = binning(options.edges)
+    _check(options)
+    bundle = open_run(options.run, GAMMA.name, "gamma-limit", trusted=options.trusted)
+    data, prints, remarks = read_data(bundle, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
+    simulated, thrown, said = read_simulation(
+        bundle, options.simulation, prints, bins.fine, options.zenith_max_deg, anyway=options.anyway, bars=bars
+    )
+    remarks += said
+    is_sky = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
+    with bars("gamma-limit", "energies") as progress:
+        found = search_events(
+            data, simulated, thrown, bins, options, exposure, simulated_data=is_sky, remarks=remarks, progress=progress
+        )
+    return PhotonSearch(
+        **{name: value for name, value in vars(found).items() if name not in ("fingerprints", "config_hash")},
+        fingerprints=tuple(prints), config_hash=bundle.chain.config_hash,
+    )  # fmt: skip
+
+
+def _check(options: SearchOptions) -> None:
+    if not 0 < options.zenith_max_deg <= 60:
+        raise InputError(f"--zenith-max {options.zenith_max_deg:g}: give degrees above 0 and at most 60")
+    if not 0.5 <= options.level < 1:
+        raise InputError(f"--level {options.level:g}: give a confidence level of at least 0.5 and below 1")
+    if options.efficiency is not None and not 0 < options.efficiency < 1:
+        raise InputError(f"--efficiency {options.efficiency:g}: give a share between 0 and 1")
+    if not 1 < options.index < 5:
+        raise InputError(f"--index {options.index:g}: give a spectral index between 1 and 5")
+
+
+def search_events(
+    data: SearchEvents,
+    simulated: SimulatedSearch,
+    thrown: Thrown | None,
+    bins: Binning,
+    options: SearchOptions,
+    exposure: float,
+    *,
+    simulated_data: bool = True,
+    remarks: list[str] | None = None,
+    progress: object = None,
+) -> PhotonSearch:
+    """Do the search on events that have been read; see :func:`search_photons`."""
+    said = list(remarks or [])
+    if thrown is not None and simulated.true_lg_energy is None:
+        thrown = None
+    half = np.random.default_rng((options.seed, HALVES)).random(int(simulated.group.max()) + 1)[simulated.group] < 0.5
+    choosing = Weighted.of(simulated.take(half), data, thrown, bins, options.index, 0.5)
+    measuring = Weighted.of(simulated.take(~half), data, thrown, bins, options.index, 0.5)
+    place = bins.place(data.lg_energy)
+    measured = np.bincount(place[place >= 0], minlength=bins.n_bins)
+    regions = choose_regions(choosing, measured, options.level, options.efficiency)
+    if not regions.usable.any():
+        why = "; ".join(f"{bins.edges[b]:g}-{bins.edges[b + 1]:g}: {text}" for b, text in regions.why_not.items())
+        raise InputError(f"no energy bin can be used ({why})")
+    said += [
+        f"lg(E/eV) {bins.edges[b]:g}-{bins.edges[b + 1]:g} is not used: {text}"
+        for b, text in regions.why_not.items()
+    ]  # fmt: skip
+    outside = int((place < 0).sum())
+    if outside:
+        said.append(f"{outside:,} of {len(data):,} measured events lie outside lg(E/eV) {bins.edges[0]:g} to "
+                    f"{bins.edges[-1]:g}")  # fmt: skip
+    lowest, highest = simulated.lg_energy.min(), simulated.lg_energy.max()
+    beyond = int(((data.lg_energy < lowest) | (data.lg_energy > highest)).sum())
+    if beyond:
+        said.append(f"{beyond:,} measured events have energies outside those of the simulation, lg(E/eV) {lowest:.2f} "
+                    f"to {highest:.2f}")  # fmt: skip
+    counts = Counts.of(regions, place, data.score)
+    transfer = judge_transfer(regions, measuring, counts)
+    if abs(transfer.closure_ratio - 1) > 3 * max(transfer.closure_error, 1e-9):
+        said.append(
+            f"within the sideband simulation fails: {transfer.closure_ratio:.2f} ± {transfer.closure_error:.2f} times "
+            "the predicted events are seen in its upper half; the excess of that over its error counts as an error"
+        )
+    hadrons = _hadrons_sent(measuring, thrown, bins, measured)
+    if thrown is not None:
+        flux = hadrons / (exposure * bins.widths_ev)
+        said += judge_exposure(flux[regions.usable], bins.centres_ev[regions.usable], simulated=simulated_data)
+    limits = []
+    usable = [int(b) for b in np.flatnonzero(regions.usable)]
+    chosen = [(b, b + 1, False) for b in usable]
+    chosen += [(b, usable[-1] + 1, True) for b in usable]
+    for number, (low, high, integral) in enumerate(chosen):
+        mine = np.zeros(bins.n_bins, dtype=bool)
+        mine[low:high] = True
+        one = _limit(
+            mine, integral, regions, measuring, counts, transfer, bins, options, exposure, hadrons, thrown is not None
+        )
+        limits.append(one)
+        if one.leak > LEAK:
+            said.append(
+                f"lg(E/eV) from {one.lg_energy_low:g}: {one.leak:.0%} of a signal would be taken for background, "
+                "because photons reach the sideband; limits allow for it"
+            )
+        if callable(progress):
+            progress(number + 1, len(chosen), "limits")
+    where = regions.of(place, data.score)
+    candidates = np.flatnonzero(where == 2)
+    candidates = candidates[np.argsort(-data.score[candidates], kind="stable")]
+    return PhotonSearch(
+        options, exposure, bins, regions, transfer, tuple(limits), data, candidates, measuring, thrown is not None,
+        tuple(said), (), "", simulated_data,
+    )  # fmt: skip
+
+
+def _hadrons_sent(measuring: Weighted, thrown: Thrown | None, bins: Binning, measured: np.ndarray) -> np.ndarray:
+    """Return the particles (B,) that the measured events stand for: corrected for the hadrons' efficiency.
+
+    Simulated hadrons are weighted to the steepness of the measured spectrum by their reconstructed energies.
+    """
+    if thrown is None:
+        return measured.astype(np.float64)
+    events = measuring.events
+    mine = (events.labels == HADRON) & (measuring.place >= 0)
+    assert events.true_lg_energy is not None
+    lg, into = (bins.fine[1:] + bins.fine[:-1]) / 2, bins.bins_of_fine()
+    sent = 10.0 ** (-1.7 * (lg - 15.0)) * np.diff(bins.fine)
+    counts = thrown.counts[:, HADRON].sum(axis=0) / 2
+    weight = np.divide(sent, counts, out=np.zeros_like(sent), where=counts > 0)
+    accepted = np.bincount(measuring.place[mine], weight[bins.place_fine(events.true_lg_energy[mine])], bins.n_bins)
+    inside = np.bincount(into[into >= 0], sent[into >= 0], bins.n_bins)
+    return measured * np.divide(inside, accepted, out=np.full(bins.n_bins, np.nan), where=accepted > 0)
+
+
+def _limit(
+    mine: np.ndarray,
+    integral: bool,
+    regions: Regions,
+    measuring: Weighted,
+    counts: Counts,
+    transfer: Transfer,
+    bins: Binning,
+    options: SearchOptions,
+    exposure: float,
+    hadrons: np.ndarray,
+    known: bool,
+) -> Limit:
+    """Return the limits in some bins together."""
+    used = mine & regions.usable
+    events = measuring.events
+    photon = (events.labels == PHOTON) & np.isin(measuring.place, np.flatnonzero(used))
+    where = regions.of(measuring.place, events.score)
+    kept = measuring.weight[photon & (where == 2)]
+    sent = measuring.sent[mine].sum() if known else measuring.sent[used].sum()
+    efficiency, error = (float(x / sent) if sent > 0 else 0.0 for x in (kept.sum(), np.sqrt((kept**2).sum())))
+    relative = error / efficiency if efficiency > 0 else 0.0
+    expected = backgrounds(regions, measuring, counts, transfer, used)
+    n = int(counts.on[used].sum())
+    beside = measuring.weight[photon & ((where == 0) | (where == 1))].sum()
+    edges = bins.edges[:-1][mine].min(), bins.edges[1:][mine].max()
+    width = 1.0 if integral else float(10.0 ** edges[1] - 10.0 ** edges[0])
+
+    level = options.level
+    aside = float(beside / kept.sum()) if kept.sum() > 0 else 0.0
+    leak = min(aside * expected.data.mean / max(expected.side_seen, 1), 0.9)
+    seen = feldman_cousins(n, expected.data, level, efficiency_error=relative)
+    return Limit(
+        float(edges[0]), float(edges[1]), integral, int(counts.all[used].sum()), n, expected, efficiency, error,
+        cls_limit(n, expected.data, level, efficiency_error=relative) / (1 - leak),
+        cls_limit(n, expected.simulation, level, efficiency_error=relative),
+        expected_limits(expected.data, level, efficiency_error=relative) / (1 - leak),
+        (seen[0] / (1 - leak), seen[1] / (1 - leak)), significance(n, expected.data),
+        exposure * width if known else float("nan"), float(hadrons[used].sum()), leak,
+    )  # fmt: skip

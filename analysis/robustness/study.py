@@ -1,0 +1,204 @@
+"""Training in every place and testing in every other: scores, biases of fractions, and what helps.
+
+The first place is home. Beside the matrix, for home: the price of leaving out the features by which a classifier tells
+home's showers from those of the other places, training with jittered sizes, and training on a mix of places. A mix has
+as many training showers as home. For a test abroad it leaves the tested place out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from analysis.datacheck.classifier import classify
+from analysis.robustness.bias import share_bias
+from analysis.robustness.places import PlaceShowers, batch_of, jittered, showers_of
+from analysis.robustness.result import Cell, Robustness, RobustnessOptions
+from models.base import Batch
+from models.registry import create, spec
+from scoring.uncertainty.intervals import accuracy_interval
+from scoring.uncertainty.paired import paired_mean
+from showers.execution.progress import Bars, silent
+from showers.execution.source_hash import source_hash
+from showers.schema import COMPOSITION, InputError
+from showers.storage.files import write_npz
+
+ALONE, WITHOUT, JITTER, MIX = "alone", "without differing features", "jittered sizes", "mix"
+VALID_SHARE = 0.1
+
+
+def study(options: RobustnessOptions, *, bars: Bars = silent) -> Robustness:
+    """Do the study; showers and fits that are there already are kept.
+
+    Raises
+    ------
+    InputError
+        For places, sizes or a learner that cannot be used.
+    """
+    chosen = spec(options.learner)
+    if chosen.needs_grid:
+        raise InputError(f"--learner {options.learner}: give one that needs no grid, such as lightgbm")
+    if options.train < 500 or options.test < 500:
+        raise InputError("--train and --test: at least 500 showers each")
+    if options.left_out < 1 or not 0 < options.jitter < 1:
+        raise InputError("--left-out must be at least 1, --jitter between 0 and 1")
+    work = options.out / "showers"
+    found = [
+        showers_of(
+            place, chosen, work, train=options.train, test=options.test, seed=options.seed + 100 * k,
+            workers=options.workers, bars=bars,
+        )
+        for k, place in enumerate(options.places)
+    ]  # fmt: skip
+    home = found[0]
+    auc, differing = _differences(found, options)
+    copy = jittered(
+        work / home.place.folder / "composition_train", work / f"{home.place.folder}-jitter-{options.jitter:g}",
+        options.jitter, options.seed,
+    )  # fmt: skip
+    shaken = batch_of(copy, chosen, workers=options.workers, bars=bars)
+    kept = np.array([name not in differing for name in home.train.columns])
+    trainings: list[tuple[str, str, Batch, list[PlaceShowers], np.ndarray | None, list[PlaceShowers]]] = [
+        (ALONE, one.place.name, one.train, [one], None, found) for one in found
+    ]
+    trainings.append((WITHOUT, home.place.name, home.train, [home], kept, found))
+    trainings.append((JITTER, home.place.name, _joined([home.train, shaken]), [home], None, found))
+    for tested in found:
+        sources = found if tested is home else [one for one in found if one is not tested]
+        if len(sources) > 1:
+            name = "all places" if tested is home else "all but the tested"
+            trainings.append((MIX, name, _mixed(sources, options), sources, None, [tested]))
+    fits = _Fits(options)
+    cells: list[Cell] = []
+    with bars("robustness", "fits") as progress:
+        reference: dict[str, np.ndarray] = {}
+        for number, (kind, name, train, sources, columns, tested_in) in enumerate(trainings):
+            wanted = {one.place.name: one.test for one in (*sources, *tested_in)}
+            answers = fits(kind, name, train, wanted, columns)
+            if number == 0:
+                reference = answers
+            response = [(answers[one.place.name], _labels(one.test)) for one in sources]
+            for place in tested_in:
+                mine, base = answers[place.place.name], reference[place.place.name]
+                cells.append(_cell(kind, name, place, mine, base, response, train, options))
+            progress(number + 1, len(trainings), f"{kind}, {name}")
+    result = Robustness(options, tuple(cells), auc, differing)
+    result.write()
+    return result
+
+
+def _labels(batch: Batch) -> np.ndarray:
+    assert batch.labels is not None
+    return batch.labels
+
+
+def _table(batch: Batch) -> np.ndarray:
+    assert batch.table is not None
+    return batch.table
+
+
+def _differences(
+    found: list[PlaceShowers], options: RobustnessOptions
+) -> tuple[dict[str, tuple[float, float, float]], tuple[str, ...]]:
+    """Return how well home is told from each other place, and the features that give most of it away."""
+    home, gain, auc = found[0], dict.fromkeys(found[0].test.columns, 0.0), {}
+    for other in found[1:]:
+        test = classify(
+            home.test.columns, _table(other.test), _table(home.test), np.ones(len(home.test)),
+            np.arange(len(home.test)), seed=options.seed, threads=options.threads,
+        )  # fmt: skip
+        auc[other.place.name] = (test.auc, test.low, test.high)
+        for name, share in test.giving_away:
+            gain[name] += share * max(test.low - 0.5, 0.0)
+    order = sorted((name for name, value in gain.items() if value > 0), key=lambda name: -gain[name])
+    return auc, tuple(order[: options.left_out])
+
+
+def _joined(parts: list[Batch]) -> Batch:
+    """Return the events of several batches as one."""
+    first = parts[0]
+    return replace(
+        first,
+        index=np.arange(sum(len(part) for part in parts)),
+        table=np.asfortranarray(np.concatenate([_table(part) for part in parts])),
+        scalars=None,
+        labels=np.concatenate([_labels(part) for part in parts]),
+        grids=None,
+    )
+
+
+def _mixed(sources: list[PlaceShowers], options: RobustnessOptions) -> Batch:
+    """Return as many training events as home has, in equal parts from several places."""
+    rng = np.random.default_rng(options.seed)
+    size = options.train // len(sources)
+    return _joined([one.train.take(np.sort(rng.permutation(len(one.train))[:size])) for one in sources])
+
+
+@dataclass(frozen=True)
+class _Fits:
+    """Fits whose answers are kept on disk."""
+
+    options: RobustnessOptions
+
+    def __call__(
+        self, kind: str, name: str, train: Batch, tests: dict[str, Batch], columns: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """Return (N, C) log-posteriors for each test."""
+        options = self.options
+        parts = [_hashed(train), *(f"{place}:{_hashed(batch)}" for place, batch in sorted(tests.items()))]
+        identity = [kind, name, options.learner, options.preset, options.seed, parts,
+                    None if columns is None else columns.tolist(), _code()]  # fmt: skip
+        key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+        file = options.out / "fits" / f"{key}.npz"
+        if file.exists():
+            with np.load(file, allow_pickle=False) as stored:
+                return {place: stored[place.replace("/", "|")] for place in tests}
+        learner = create(
+            spec(options.learner), COMPOSITION.classes, threads=options.threads, preset=options.preset
+        )  # fmt: skip
+        pick: Callable[[Batch], Batch] = lambda batch: batch  # noqa: E731
+        if columns is not None:
+            kept = np.flatnonzero(columns)
+            names = tuple(np.array(train.columns)[kept].tolist())
+            pick = lambda batch: replace(  # noqa: E731
+                batch, table=np.asfortranarray(_table(batch)[:, kept]), columns=names
+            )
+        # A shower and its jittered copy, a whole training set later, are on the same side.
+        valid = (np.random.default_rng(options.seed).random(options.train) < VALID_SHARE)[train.index % options.train]
+        learner.fit(pick(train.take(~valid)), pick(train.take(valid)), seed=options.seed)
+        answers = {place: learner.predict_log_proba(pick(batch)) for place, batch in tests.items()}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_npz(file, **{place.replace("/", "|"): value for place, value in answers.items()})
+        return answers
+
+
+def _code() -> str:
+    return source_hash([Path(__file__)], ("lightgbm", "scikit-learn", "numpy"))
+
+
+def _hashed(batch: Batch) -> str:
+    digest = hashlib.sha256(np.ascontiguousarray(_table(batch)).tobytes())
+    digest.update(_labels(batch).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _cell(
+    kind: str, name: str, place: PlaceShowers, mine: np.ndarray, base: np.ndarray,
+    response: list[tuple[np.ndarray, np.ndarray]], train: Batch, options: RobustnessOptions,
+) -> Cell:  # fmt: skip
+    labels = _labels(place.test)
+    rows = np.arange(len(labels))
+    loss, home_loss = -mine[rows, labels], -base[rows, labels]
+    hits, home_hits = mine.argmax(axis=1) == labels, base.argmax(axis=1) == labels
+    interval = accuracy_interval(labels, mine.argmax(axis=1))
+    prior = np.bincount(_labels(train), minlength=mine.shape[1]) / len(train)
+    bias, error = share_bias(mine, labels, response, prior, options.seed)
+    return Cell(
+        kind, name, place.place.name, len(labels), float(hits.mean()), (interval.low, interval.high),
+        paired_mean(loss), paired_mean(loss - home_loss), paired_mean(hits.astype(float) - home_hits), bias, error,
+    )  # fmt: skip
