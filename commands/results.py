@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,12 @@ from commands.options import Protocol, TaskName
 from commands.output import Answer, JsonOption, QuietOption
 from showers.execution.progress import bar
 from showers.schema import TASKS, task_named
+
+
+class CardFormat(StrEnum):
+    """Layouts of task folders."""
+
+    airs = "airs"
 
 
 @app.command()
@@ -119,6 +126,25 @@ def leaderboard(
         return Group(*([standings(of_showers, data=data)] if of_showers or not runs else []), *standings_shown(found))
 
     Answer(as_json=as_json).show(shown, records, paragraphs=True)
+
+
+@app.command()
+def taskcard(
+    out: Annotated[Path, typer.Option(help="Folder for task folders and their data.")],
+    data: Annotated[Path, typer.Option(help="Folder with {task}_train and {task}_test.")] = Path("data"),
+    task: Annotated[list[str] | None, typer.Option(help="Default: composition and gamma.")] = None,
+    format: Annotated[CardFormat, typer.Option(help="How task folders are laid out.")] = CardFormat.airs,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the benchmark as task folders that evaluations of agents take, each checked by its own scripts.
+
+    Example: [bold]python cli.py taskcard --format airs --data data --out cards[/bold]
+    """
+    from report.taskcard.write import CARDS, write_cards
+
+    found = write_cards(data, out, tuple(task or CARDS))
+    lines = [f"{out / name}: {'; '.join(checks)}" for name, checks in found.items()]
+    Answer(as_json=as_json).show(lambda: "\n".join(lines), lambda: found)
 
 
 @app.command()
