@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from showers.execution.failures import told
-from showers.execution.terminal import PlainConsole, escaped
+from showers.execution.terminal import PlainConsole, as_called, escaped
 from showers.schema import InputError
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain", "robustness")
@@ -39,8 +39,14 @@ class App(typer.Typer):
     """The commands and what is common to them."""
 
     def command(self, *names: Any, **options: Any) -> Any:
-        """Register a function as a command."""
-        return super().command(*names, **{"cls": Expanding, **options})
+        """Register a function as a command, its examples as the program is called."""
+        register = super().command(*names, **{"cls": Expanding, **options})
+
+        def registered(function: Any) -> Any:
+            function.__doc__ = as_called(function.__doc__ or "")
+            return register(function)
+
+        return registered
 
 
 class Commands(TyperGroup):
@@ -77,7 +83,7 @@ def meant(message: str) -> str:
 
 
 app = App(
-    name="cli.py",
+    name=as_called("python cli.py").removeprefix("python "),
     cls=Commands,
     help="Composition and gamma scores of air showers from raw detector-array grids, honestly measured.",
     no_args_is_help=True,

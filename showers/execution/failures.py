@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from showers.execution.terminal import escaped
+from showers.execution.terminal import as_called, escaped
 from showers.schema import InputError
 
 WRONG_INPUT = 2
@@ -120,13 +120,15 @@ def told(interrupted: Callable[[], str]) -> Iterator[None]:
             raise  # help, usage errors and exit codes: the parser's own affair
         line = explained(error)
         if line is not None:
-            print(f"error: {line}", file=sys.stderr)
+            print(as_called(f"error: {line}"), file=sys.stderr)
             sys.exit(WRONG_INPUT)
         text = "".join(traceback.format_exception(error))
         print(escaped(text, keep="\n"), file=sys.stderr)
         print(
-            "This is a mistake in showerstack, not in your command. Please report it with the lines above, the command "
-            "and what `python cli.py doctor` prints; giving the same command again is safe.",
+            as_called(
+                "This is a mistake in showerstack, not in your command. Please report it with the lines above, the "
+                "command and what `python cli.py doctor` prints; giving the same command again is safe."
+            ),
             file=sys.stderr,
         )
         sys.exit(1)

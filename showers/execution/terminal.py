@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -26,6 +28,20 @@ def escaped(text: str, keep: str = "") -> str:
     )
 
 
+def as_called(text: str) -> str:
+    """Return text in which our commands are called as the user called the program: in a checkout, or installed.
+
+    An installation has no ``cli.py``: its console script is ``showerstack``.
+    """
+    called = Path(sys.argv[0])
+    if called.stem != NAME and (called.name, called.parent.name) != ("__main__.py", NAME):
+        return text
+    return text.replace("python cli.py", NAME).replace("python verify.py", f"{NAME} verify")
+
+
+NAME = "showerstack"
+
+
 class PlainConsole(Console):
     """A console on which square brackets are brackets, and control characters appear as escapes."""
 
@@ -35,4 +51,5 @@ class PlainConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of anything that can be printed, escaped."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=escaped(segment.text, keep="\n"))
+            text = as_called(escaped(segment.text, keep="\n"))
+            yield segment if segment.control else segment._replace(text=text)

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from showers.execution.failures import explained, told
-from showers.execution.terminal import PlainConsole, escaped
+from showers.execution.terminal import PlainConsole, as_called, escaped
 from showers.schema import InputError
 
 HOSTILE = "a\x1b[31mred\x07[/][bold]b\x9b2J\u202egnp\r\nc\udcff"
@@ -114,3 +114,19 @@ def test_exit_codes_of_commands_pass() -> None:
     with pytest.raises(SystemExit) as ended, told(lambda: ""):
         sys.exit(7)
     assert ended.value.code == 7
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("/usr/bin/showerstack", "showerstack doctor, showerstack verify x"),
+        ("/site-packages/showerstack/__main__.py", "showerstack doctor, showerstack verify x"),
+        ("cli.py", "python cli.py doctor, python verify.py x"),
+    ],
+)
+def test_commands_are_named_as_the_program_was_called(program: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [program])
+    assert as_called("python cli.py doctor, python verify.py x") == said
+    stream = io.StringIO()
+    PlainConsole(file=stream, width=100).print("python cli.py doctor, python verify.py x")
+    assert stream.getvalue().strip() == said
