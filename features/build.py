@@ -74,14 +74,16 @@ def build_table(
     Raises
     ------
     InputError
-        For a bad dataset, an unknown group, cells that are not finite and positive, a device that is not there, or a
-        folder that holds something else, is being written by another process or cannot be written.
+        For a bad dataset or one without events, an unknown group, cells that are not finite and positive, a device that
+        is not there, or a folder that holds something else, is being written by another process or cannot be written.
     """
     device = resolve_device(device)
     chosen = check_groups(GROUPS if groups is None else groups)
     # Before the data are read: a dataset that changes from here on is noticed.
     stamp = _stamp(Path(dataset))
     data = Dataset.open(dataset, labels=False)
+    if not len(data):
+        raise InputError(f"{dataset} holds no events")
     source = Source(data.path, data.fingerprint(), stamp)
     folder = Path(out) if out else default_path(Path(dataset))
     head = _head(data, chosen, source.fingerprint, device)

@@ -1,6 +1,6 @@
 """Our calibrators beside each other and, where it is installed, beside the structured scaling of probmetrics.
 
-    python benchmarks/learning/calibrators.py --work bench/calibrators
+    python benchmarks/learning/calibrators.py --work bench/calibrators --seed 2
 
 LightGBM and a quadratic logit are trained on simulated showers; their posteriors are calibrated on held-out ones, few
 and many, and judged on test showers: log-loss minus that without calibration, and minus that of our own choice

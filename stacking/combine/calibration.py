@@ -17,11 +17,10 @@ from models.posterior import log_softmax
 from stacking.combine.softmax import fit_linear, fit_scaling, log_loss_per_event, thinned
 from stacking.tasks.folds import assign_folds
 
-MATRIX_PULL = 1e-3
-"""Pull of matrix scaling towards the identity."""
-MATRIX_CLASSES = 8
-"""Most classes for which matrix scaling is tried. Its C (C + 1) numbers cost far more than C events can pay back: the
-time of its fits grows with their number, and the energy's 12 classes have 156."""
+MATRIX_PULL = 0.3
+"""Pull of matrix scaling towards the temperature's result, times C (C - 1) / N: as many events as numbers to fit."""
+MATRIX_TOLERANCE = 1e-7
+"""Relative decrease of the loss at which a matrix is good enough; many are fitted, and 12 classes have 156 numbers."""
 KEEP_SIGMA = 2.0
 """Gain over no calibration, in standard errors, from which a calibrator is kept."""
 RELIABILITY_BINS = 15
@@ -71,8 +70,15 @@ def _vector(log_proba: np.ndarray, labels: np.ndarray) -> Calibrator:
 
 
 def _matrix(log_proba: np.ndarray, labels: np.ndarray) -> Calibrator:
-    matrix, bias = fit_linear(log_proba, labels, np.eye(log_proba.shape[1]), pull=MATRIX_PULL)
-    return Calibrator("matrix", matrix, bias)
+    """Fit a matrix to what the temperature leaves.
+
+    As in structured scaling (E. Berta et al., arXiv:2511.03685) the pull falls with the number of events N.
+    """
+    n_events, n_classes = log_proba.shape
+    scales, _ = fit_scaling(log_proba, labels, per_class=False)
+    pull = MATRIX_PULL * n_classes * (n_classes - 1) / n_events
+    matrix, bias = fit_linear(log_proba * scales, labels, np.eye(n_classes), pull=pull, tolerance=MATRIX_TOLERANCE)
+    return Calibrator("matrix", scales[:, None] * matrix, bias)
 
 
 KINDS: dict[str, Callable[[np.ndarray, np.ndarray], Calibrator]] = {
@@ -80,16 +86,7 @@ KINDS: dict[str, Callable[[np.ndarray, np.ndarray], Calibrator]] = {
     "vector": _vector,
     "matrix": _matrix,
 }
-"""Simplest first."""
-
-
-def kinds_for(n_classes: int) -> list[str]:
-    """Return the kinds that compete.
-
-    Two classes go without the matrix, which need not keep the order of events, and so do more than
-    :data:`MATRIX_CLASSES`.
-    """
-    return [kind for kind in KINDS if kind != "matrix" or 2 < n_classes <= MATRIX_CLASSES]
+"""Simplest first. Two classes go without the matrix: it need not keep the order of events."""
 
 
 def fit_calibrator(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> Calibrator:
@@ -115,7 +112,7 @@ def fit_calibrator(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray)
     z, y, f = log_proba[thin], labels[thin], folds[thin]
     if len(np.unique(f)) < 2:
         f = assign_folds(y, 2, seed=0)
-    kinds = {kind: KINDS[kind] for kind in kinds_for(n_classes)}
+    kinds = {kind: fit for kind, fit in KINDS.items() if n_classes > 2 or kind != "matrix"}
     before = log_loss_per_event(z, y)
     losses = {kind: np.empty(len(y)) for kind in kinds}
     for k in np.unique(f):

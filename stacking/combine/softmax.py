@@ -106,6 +106,7 @@ def fit_linear(
     event_weights: np.ndarray | None = None,
     *,
     pull: float,
+    tolerance: float = TOLERANCE,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit a multinomial logistic regression ``logits = x W + b``, its W pulled towards ``centre``.
 
@@ -117,6 +118,8 @@ def fit_linear(
         (F, C): where the pull leads; for stacked log-probabilities the plain average of the learners.
     pull
         Strength of the quadratic pull.
+    tolerance
+        Relative decrease of the loss at which the fit stops.
 
     Returns
     -------
@@ -132,7 +135,7 @@ def fit_linear(
         value, slope = _cross_entropy(x @ theta[:-n_classes].reshape(n_inputs, n_classes) + theta[-n_classes:], y, w)
         return value, np.concatenate([(x.T @ slope).ravel(), slope.sum(axis=0)])
 
-    theta = _minimise(loss, start, pull, None)
+    theta = _minimise(loss, start, pull, None, tolerance)
     return theta[:-n_classes].reshape(n_inputs, n_classes), theta[-n_classes:]
 
 
@@ -152,11 +155,12 @@ def _minimise(
     start: np.ndarray,
     pull: float,
     bounds: list[tuple[float, float]] | None,
+    tolerance: float = TOLERANCE,
 ) -> np.ndarray:
     def penalised(theta: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = loss(theta)
         away = theta - start
         return value + 0.5 * pull * float(away @ away), gradient + pull * away
 
-    options = {"maxiter": MAX_ITERATIONS, "ftol": TOLERANCE}
+    options = {"maxiter": MAX_ITERATIONS, "ftol": tolerance}
     return np.asarray(minimize(penalised, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x)

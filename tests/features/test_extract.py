@@ -16,6 +16,7 @@ from features.catalogue import CATALOGUE, feature_set
 from features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, default_path, part_path
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import silent
+from showers.kascade import KASCADE
 from showers.schema import InputError
 
 
@@ -177,6 +178,16 @@ def test_bad_cells_are_refused(write, draw):
     showers.matrices[33, 2, 3, 1] = -1.0
     with pytest.raises(InputError, match=r"matrices.npy: event 33, cell \(2, 3\), channel 1"):
         build_table(write(showers), workers=1)
+
+
+def test_a_dataset_without_events_is_refused(tmp_path):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    np.save(folder / "matrices.npy", np.zeros((0, *KASCADE.grid_shape), np.float16))
+    np.save(folder / "features.npy", np.zeros((0, 5), np.float16))
+    with pytest.raises(InputError, match=r"set holds no events$"):
+        build_table(folder)
+    assert not default_path(folder).exists()
 
 
 def test_labels_are_not_needed_nor_in_the_table(tiny_composition, tmp_path):
