@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+from operator import attrgetter
 
 from report import tasks
 from report.target import TargetReport
 from report.task import TaskReport
+from showers.execution.declared import declared
 from showers.schema import InputError, Task
 
 
 def _found() -> dict[str, TaskReport]:
-    found: dict[str, TaskReport] = {}
-    for entry in pkgutil.iter_modules(tasks.__path__, f"{tasks.__name__}."):
-        report = importlib.import_module(entry.name).REPORT
-        if report.name in found:
-            raise ValueError(f"{entry.name} reports task {report.name!r}, which another module reports already")
-        found[report.name] = report
-    return found
+    return declared(tasks, "REPORT", attrgetter("name"))
 
 
 REPORTS: dict[str, TaskReport] = _found()

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+from operator import attrgetter
 
 from scoring import tasks
 from scoring.metric import ERROR_RATE, Metric
 from scoring.task import TaskScoring
+from showers.execution.declared import declared
 from showers.schema import InputError, Task
 
 
 def _found() -> dict[str, TaskScoring]:
-    found: dict[str, TaskScoring] = {}
-    for entry in pkgutil.iter_modules(tasks.__path__, f"{tasks.__name__}."):
-        scoring = importlib.import_module(entry.name).SCORING
-        if scoring.task.name in found:
-            raise ValueError(f"{entry.name} scores task {scoring.task.name!r}, which another module scores already")
-        found[scoring.task.name] = scoring
-    return found
+    return declared(tasks, "SCORING", attrgetter("task.name"))
 
 
 SCORINGS: dict[str, TaskScoring] = _found()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+from operator import attrgetter
 
+from showers.execution.declared import declared
 from showers.schema import Task
 from stacking import procedures
 from stacking.procedure import Procedure
@@ -12,13 +12,7 @@ from stacking.procedures.classes import PROCEDURE as ANY_CLASSES
 
 
 def _found() -> dict[str, Procedure]:
-    found: dict[str, Procedure] = {}
-    for entry in pkgutil.iter_modules(procedures.__path__, f"{procedures.__name__}."):
-        procedure = importlib.import_module(entry.name).PROCEDURE
-        if procedure.name in found:
-            raise ValueError(f"{entry.name} serves task {procedure.name!r}, which another module serves already")
-        found[procedure.name] = procedure
-    return found
+    return declared(procedures, "PROCEDURE", attrgetter("name"))
 
 
 PROCEDURES: dict[str, Procedure] = _found()
