@@ -84,7 +84,8 @@ def build_table(
     data = Dataset.open(dataset, labels=False)
     if not len(data):
         raise InputError(f"{dataset} holds no events")
-    source = Source(data.path, data.fingerprint(), stamp)
+    with bars(f"comparing {data.path.name} with its checksums", "files") as progress:
+        source = Source(data.path, data.fingerprint(progress), stamp)
     folder = Path(out) if out else default_path(Path(dataset))
     head = _head(data, chosen, source.fingerprint, device)
     if out is None and elsewhere and not _is_finished(folder, head) and not _can_be_written(folder):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from showers.datasets.dataset import write_dataset
+from showers.datasets.dataset import Dataset, write_dataset
 from showers.datasets.integrity import is_dataset, problems
 from showers.schema import GAMMA
 
@@ -49,3 +49,14 @@ def test_bad_cells_are_found_without_checksums(folder: Path) -> None:
     grids[2, 3, 4, 1] = np.nan
     np.save(folder / "matrices.npy", grids)
     assert "event 2, cell (3, 4), channel 1 holds nan" in problems(folder)[0]
+
+
+def test_reading_for_a_fingerprint_says_what_is_read(folder: Path) -> None:
+    told: list[tuple[float, float, str]] = []
+    data = Dataset.open(folder)
+
+    def heard(done: float, total: float, note: str = "") -> None:
+        told.append((done, total, note))
+
+    assert data.fingerprint(heard) == data.fingerprint()
+    assert told[0] == (0, 2, "matrices.npy, 0.00 GB")
