@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from commands.app import app, console
-from commands.measured import RunsOption, TimesOption, convert_measured, fetch_measured, simulate_sky
+from commands.measured import DeleteRawOption, RunsOption, TimesOption, convert_measured, fetch_measured, simulate_sky
 from commands.options import MEASURED, Device, DeviceOption, Protocol, SeedOption, SetName, TaskName, WorkersOption
 from commands.output import Answer, JsonOption, QuietOption
 from showers.execution.progress import bar
@@ -193,6 +193,7 @@ def convert(
     measured: Annotated[Path | None, typer.Option(help="Folder with the measured runs' archives instead.")] = None,
     runs: RunsOption = None,
     times: TimesOption = False,
+    delete_raw: DeleteRawOption = False,
 ) -> None:
     """Turn raw simulation files into dataset folders of one of the benchmark's protocols, or measured runs.
 
@@ -205,8 +206,10 @@ def convert(
     """
     if (raw is None) == (measured is None):
         raise InputError("say what to convert: --raw FOLDER (simulation) or --measured FOLDER (measured runs)")
+    if raw is not None and delete_raw:
+        raise InputError("--delete-raw is for measured runs alone")
     if measured is not None:
-        convert_measured(measured, out, protocol.value, runs, times)
+        convert_measured(measured, out, protocol.value, runs, times, delete_raw)
         return
     assert raw is not None
     from showers.archives.convert import convert as write_sets

@@ -15,6 +15,9 @@ from showers.schema import InputError
 RunsOption = Annotated[
     str | None, typer.Option("--runs", help="Measured: comma-separated names of runs; default: all.")
 ]
+DeleteRawOption = Annotated[
+    bool, typer.Option("--delete-raw", help="Measured: delete each run's raw grids once its folder is complete.")
+]
 TimesOption = Annotated[bool, typer.Option("--times", help="Measured: also the events' times.")]
 
 
@@ -43,13 +46,15 @@ def fetch_measured(out: Path, base_url: str | None, runs: str | None, times: boo
     console.print(f"complete: {len(names)} runs in {folder}", soft_wrap=True)
 
 
-def convert_measured(raw: Path, out: Path, protocol: str, runs: str | None, times: bool) -> None:
+def convert_measured(
+    raw: Path, out: Path, protocol: str, runs: str | None, times: bool, delete_raw: bool = False
+) -> None:
     """Convert measured runs, list them, and say what was left out."""
     from showers.archives.measured import convert_measured as convert
     from showers.archives.measured_summary import write_run_list
 
     folder = out / "measured"
-    found = convert(raw, folder, runs=names_of(runs), protocol=protocol, times=times, bars=bar)
+    found = convert(raw, folder, runs=names_of(runs), protocol=protocol, times=times, delete_raw=delete_raw, bars=bar)
     for left_out in found.left_out:
         console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
     for remark in found.remarks:

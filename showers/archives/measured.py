@@ -100,6 +100,7 @@ def convert_measured(
     runs: Sequence[str] | None = None,
     protocol: str = "v2",
     times: bool = False,
+    delete_raw: bool = False,
     bars: Bars = silent,
 ) -> Converted:
     """Write a dataset folder for every run; folders that are there already, made from the same archives, are kept.
@@ -118,6 +119,8 @@ def convert_measured(
         learners) or ``matched`` (float32, with age).
     times
         Read the events' times.
+    delete_raw
+        Delete the archive of each run's grids as soon as its folder is complete.
     bars
         Progress.
 
@@ -134,6 +137,9 @@ def convert_measured(
     with bars("convert runs", "runs") as progress:
         for done, name in enumerate(names, start=1):
             folder = Path(out) / name
+            if not archive_path(raw, name, "matrices").exists() and _is_kept(folder, name, protocol, times):
+                result.folders.append(folder)
+                continue
             try:
                 run = _Opened.open(raw, name)
             except InputError as error:
@@ -149,6 +155,9 @@ def convert_measured(
                     result.folders.append(folder)
                 except DamagedRun as error:
                     result.left_out.append(LeftOut(name, str(error)))
+                    continue
+            if delete_raw:
+                archive_path(raw, name, "matrices").unlink()
             progress(done, len(names), name)
     return result
 
@@ -232,6 +241,18 @@ def _is_made(folder: Path, source: dict[str, Any]) -> bool:
     if differing:
         what = f" with another {', '.join(differing)}" if found else ""
         raise InputError(f"{folder} exists already{what}: choose another folder or remove it")
+    Dataset.open(folder, labels=False)
+    return True
+
+
+def _is_kept(folder: Path, run: str, protocol: str, times: bool) -> bool:
+    """Return whether a run whose raw grids are gone has been converted in the same way."""
+    if not folder.is_dir():
+        return False
+    found = EventFiles.open(folder).source()
+    wanted = {"generator": MEASUREMENT, "run": run, "protocol": protocol, "times_asked_for": times}
+    if any(found.get(name) != value for name, value in wanted.items()):
+        return False
     Dataset.open(folder, labels=False)
     return True
 

@@ -152,6 +152,22 @@ def test_a_finished_conversion_is_kept_and_another_protocol_refused(raw: Path, t
     assert Dataset.open(other, labels=False).scalars.dtype == np.float32
 
 
+def test_raw_grids_are_deleted_when_asked_and_only_then(raw: Path, tmp_path: Path) -> None:
+    copy, out = tmp_path / "raw", tmp_path / "out"
+    shutil.copytree(raw, copy)
+    grids = copy / "004000_matrices.npz"
+    (folder,) = convert_measured(copy, out, runs=["004000"]).folders
+    assert grids.exists()
+    convert_measured(copy, out, runs=["004000"], delete_raw=True)
+    assert not grids.exists()
+    assert (copy / "004000_features.npz").exists()
+    again = convert_measured(copy, out, runs=["004000"])
+    assert again.folders == [folder], "its folder still counts"
+    other = convert_measured(copy, out, runs=["004000"], protocol="matched")
+    assert not other.folders
+    assert "004000" in other.left_out[0].run
+
+
 def damaged(raw: Path, out: Path) -> dict[str, str]:
     """Copy the archive and spoil runs; return run name to what must be said of it."""
     shutil.copytree(raw, out)
