@@ -12,6 +12,7 @@ import typer
 
 from commands.app import console, remark
 from showers.execution.progress import Bars, bar, silent
+from showers.execution.terminal import escaped
 from showers.schema import InputError
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -43,6 +44,11 @@ class Answer:
         """Tell the user something about the data or a run."""
         if self.for_people:
             remark(line)
+
+    def say(self, line: str) -> None:
+        """Tell the user what is going to be done."""
+        if self.for_people:
+            console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
 
     def show(self, shown: Callable[[], Any], data: Callable[[], Any], *, paragraphs: bool = False) -> None:
         """Print what ``shown`` returns, or as JSON what ``data`` returns; only what is wanted is made.

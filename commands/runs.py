@@ -36,6 +36,9 @@ def stack(
     ),
     learners: Annotated[str | None, typer.Option(help="Comma-separated names instead of the preset's.")] = None,
     folds: Annotated[int | None, typer.Option(min=2, help="Number of folds instead of the preset's.")] = None,
+    time_limit: Annotated[
+        str | None, typer.Option(help="Whole run at most, e.g. 4h, 30m: learners, rows, epochs and folds are chosen.")
+    ] = None,
     prune: Annotated[
         float, typer.Option(min=0, help="Log-loss (nats) that learners left out of the stack may cost; 0: keep all.")
     ] = 2e-4,
@@ -68,6 +71,7 @@ def stack(
         "preset": preset.value,
         "learners": listed(learners),
         "folds": folds,
+        "time_limit": time_limit,
         "prune": prune,
         "seed": seed,
         "device": device.value,
@@ -117,13 +121,13 @@ def stack(
         from stacking.run.config import TableConfig
         from stacking.tables.train import stack_table
 
-        stack_table(TableConfig(**options), bars=output.bars)
+        stack_table(TableConfig(**options), bars=output.bars, say=output.say)
         found = outcome(run, None, None, bars=output.bars)
     else:
         from stacking.pipeline import stack as train
         from stacking.run.config import StackConfig
 
-        train(StackConfig(**options), bars=output.bars, tell=output.remark)
+        train(StackConfig(**options), bars=output.bars, tell=output.remark, say=output.say)
         found = outcome(run, Path(options["data"]), task_named(options["task"]), bars=output.bars)
     found.keep(asked, inputs)
     output.show(lambda: found.shown, lambda: found.content)

@@ -30,6 +30,8 @@ CONTEXT_SCALARS = ("E", "Ze", "Ne", "Nmu")
 """Scalars that a meta-learner may look at beside the learners' log-probabilities."""
 
 EVERY = slice(None)
+ROW_GROUP = 1 << 16
+"""Rows of a row group in the Parquet files of a run on a table."""
 PIECE_EVENTS = 100_000
 """Events predicted at once: bounds the memory of a prediction."""
 
@@ -232,10 +234,17 @@ class TableEvents(Events):
         """Return unlabelled rows."""
         if grids:
             raise InputError(f"{self.file} is a table: learners that need grids cannot use it")
-        frame = pl.read_parquet(self.file, columns=list(columns), glob=False)
-        table = np.asfortranarray(frame.to_numpy(order="fortran")[rows], dtype=np.float32)
+        rows = np.asarray(rows, dtype=np.int64)
+        table = np.empty((len(rows), len(columns)), dtype=np.float32, order="F")
+        group = rows // ROW_GROUP
+        # Each row group is read once and only where something of it is wanted: memory is that of the batch.
+        for number in np.unique(group):
+            here = np.flatnonzero(group == number)
+            part = read_row_group(self.file, int(number), columns)
+            for k, name in enumerate(columns):
+                table[here, k] = part[name].to_numpy()[rows[here] - number * ROW_GROUP]
         inside = tuple(name for name in columns if name in self.categories)
-        return Batch(index=np.asarray(rows, dtype=np.int64), table=table, columns=columns, categories=inside)
+        return Batch(index=rows, table=table, columns=columns, categories=inside)
 
     def labels(self) -> np.ndarray:
         """Return the class numbers of a training table."""
@@ -253,6 +262,11 @@ class TableEvents(Events):
     def fingerprint(self) -> str:
         """Return the hash of the file that the user gave."""
         return self.content_hash
+
+
+def read_row_group(file: Path, number: int, columns: tuple[str, ...]) -> pl.DataFrame:
+    """Read columns of one row group of a table that :func:`stacking.tables.output.write_table` wrote."""
+    return pl.scan_parquet(file, glob=False).select(columns).slice(number * ROW_GROUP, ROW_GROUP).collect()
 
 
 def truth_file(table: Path) -> Path:

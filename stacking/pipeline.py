@@ -22,11 +22,18 @@ from stacking.tasks.resources import Cost, measured
 __all__ = ["StackResult", "stack"]
 
 
-def stack(config: StackConfig, *, bars: Bars = silent, tell: Callable[[str], None] = lambda line: None) -> StackResult:
+def stack(
+    config: StackConfig,
+    *,
+    bars: Bars = silent,
+    tell: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> StackResult:
     """Train base learners and the stack on ``DATA/{task}_train``, predict ``DATA/{task}_test``.
 
     Killed at any moment and started again, it continues and ends with the same bytes in ``predictions.npz``. The
-    test folder's labels are neither needed nor looked at. ``tell`` gets remarks on the data before the work begins.
+    test folder's labels are neither needed nor looked at. ``tell`` gets remarks on the data and ``say`` the plan
+    before the work begins.
 
     Raises
     ------
@@ -68,4 +75,4 @@ def stack(config: StackConfig, *, bars: Bars = silent, tell: Callable[[str], Non
         costs.append(cost)
     train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
     test = ShowerEvents(config.test_folder, tables["test"], task)
-    return run(Job(config, task, train, test, devices, costs, remarks=remarks), bars=bars)
+    return run(Job(config, task, train, test, devices, costs, remarks=remarks), bars=bars, say=say)

@@ -77,6 +77,11 @@ class EventTensors:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether any event is at hand as fast as any other."""
+        return self.grids is None or self.grids.held is not None
+
     def batches(self, orders: list[np.ndarray]) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
         """Yield (positions, grids) of each group of positions."""
         positions = (torch.from_numpy(order).to(self.inputs.device) for order in orders)

@@ -28,6 +28,8 @@ PREDICTED_AT_ONCE = {"cpu": 256, "cuda": 2048}
 the time for giving memory and taking it back (``benchmarks/speed/predict_speed.py``)."""
 
 
+BLOCK_EVENTS, BLOCKS_AT_ONCE = 4096, 64
+"""Events read one after the other from a disk, and such runs in memory at once: 4 MB and 270 MB of grids."""
 Judge = Callable[[torch.Tensor], float]
 """Log-loss (nats) of the validation events from their logits (n, C)."""
 
@@ -105,7 +107,7 @@ def train(
     for epoch in range(state.epoch, settings.epochs):
         if state.epoch - 1 - state.best_epoch >= settings.patience:
             break
-        orders = _epoch_orders(len(events), n_batches, seed, epoch)
+        orders = _epoch_orders(events, n_batches, seed, epoch)
         generator = torch.Generator(device).manual_seed(_epoch_seed(seed, epoch, 1))
         network.train()
         with _seeded(_epoch_seed(seed, epoch, 2), device):
@@ -150,10 +152,26 @@ def _epoch_seed(seed: int, epoch: int, purpose: int) -> int:
     return int(np.random.SeedSequence([seed, epoch, purpose]).generate_state(1, np.uint64)[0] >> 1)
 
 
-def _epoch_orders(n_events: int, n_batches: int, seed: int, epoch: int) -> list[np.ndarray]:
+def _epoch_orders(events: EventTensors, n_batches: int, seed: int, epoch: int) -> list[np.ndarray]:
     """Return the epoch's batches: a fresh permutation in groups of equal size (within one)."""
-    order = np.random.default_rng([seed, epoch, 0]).permutation(n_events)
+    rng = np.random.default_rng([seed, epoch, 0])
+    order = rng.permutation(len(events)) if events.in_memory else shuffled_in_blocks(len(events), rng)
     return np.array_split(order, n_batches)
+
+
+def shuffled_in_blocks(n_events: int, rng: np.random.Generator) -> np.ndarray:
+    """Return a permutation (n,) that visits the disk block by block: grids that memory cannot hold are read in runs.
+
+    Blocks of :data:`BLOCK_EVENTS` consecutive events come in random order, :data:`BLOCKS_AT_ONCE` of them at a time,
+    whose events are mixed at random.
+    """
+    blocks = rng.permutation(-(-n_events // BLOCK_EVENTS))
+    parts = []
+    for first in range(0, len(blocks), BLOCKS_AT_ONCE):
+        starts = blocks[first : first + BLOCKS_AT_ONCE] * BLOCK_EVENTS
+        together = np.concatenate([np.arange(k, min(k + BLOCK_EVENTS, n_events)) for k in starts])
+        parts.append(rng.permutation(together))
+    return np.concatenate(parts)
 
 
 @contextlib.contextmanager

@@ -77,12 +77,17 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
         elapsed = max(now - started, 1e-9)
         a_piece = f"{elapsed / max(done, 1e-9):,.0f} s a {unit.removesuffix('s')}"
         rate = f"{done / elapsed:,.0f} {unit} a second" if done >= elapsed else a_piece
+        rate = rate if unit else ""  # work of unlike pieces: how much is done and left says it all
         if console.is_terminal:
             drawn.update(task, completed=done, total=total, rate=rate if done else "", note=note)
         elif total and now - (max(last_line, started) if done or not note else last_line) >= LINE_EVERY_S:
             last_line = now
             left = (total - done) / done * elapsed if done else float("nan")
-            text = f"{title}: {100 * done / total:.0f} %, {rate}, {left:,.0f} s left" if done else f"{title}: begun"
+            text = (
+                f"{title}: {100 * done / total:.0f} %, {rate}{', ' if rate else ''}{left:,.0f} s left"
+                if done
+                else f"{title}: begun"
+            )
             print(escaped(f"{text}{', ' + note if note else ''}"), file=sys.stderr, flush=True)
 
     try:

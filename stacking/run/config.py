@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from models.registry import LEARNERS, LearnerSpec, spec
 from showers.schema import TASKS, InputError, Task, task_named
+from stacking.budget.duration import seconds_of
 from stacking.combine.meta_registry import META_LEARNERS, metas_of
 from stacking.combine.pruning import TOLERANCE
 from stacking.tasks.folds import MIN_PER_CLASS
@@ -67,6 +68,10 @@ class EngineConfig(BaseModel):
     and response are judged there, on the average of fits that ships. 0: on out-of-fold predictions of single fits."""
     prune: float = Field(TOLERANCE, ge=0.0, le=1.0)
     """Log-loss (nats) that learners left out of the stack may cost together; 0 keeps every learner."""
+    rows: dict[str, int] = Field(default_factory=dict)
+    """Per learner, training events of each fit at most; all where nothing is said."""
+    time_limit: str | None = None
+    """Time that the whole run may take, such as ``4h``: learners, rows, epochs and folds are chosen to keep it."""
     fast: bool = True
     """Whether to train the student of ``predict --fast`` at the end."""
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -89,9 +94,16 @@ class EngineConfig(BaseModel):
             raise ValueError("expected a list of different names, at least one")
         return names
 
+    @field_validator("time_limit")
+    @classmethod
+    def _is_a_duration(cls, text: str | None) -> str | None:
+        if text is not None:
+            seconds_of(text)
+        return text
+
     @model_validator(mode="after")
     def _known_names(self) -> EngineConfig:
-        for name in (*(self.learners or ()), *self.settings):
+        for name in (*(self.learners or ()), *self.settings, *self.rows):
             spec(name)
         for name in self.metas or ():
             if name not in META_LEARNERS:

@@ -6,8 +6,8 @@ here. Test labels do not exist in this module: test events come without them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from showers.execution.progress import Bars, silent
 from showers.storage.files import hash_json, read_json
+from stacking.budget.kept import Clock, foreseen, keep_plan, left_out_remarks, memory_remark, planned
 from stacking.predict.chain import Predictions
 from stacking.run.first_level import collected, fold_tasks, make_folds
 from stacking.run.folder import MANIFEST_FILE, opened_for_writing, write_manifest
@@ -24,8 +25,9 @@ from stacking.run.sealing import break_seal, is_sealed, seal_run
 from stacking.run.second_level import stack_and_decide
 from stacking.run.toml import CONFIG_FILE, write_config
 from stacking.tasks.finished import TASK_FILE, damage
-from stacking.tasks.oof import FoldTask, TaskFailure, run_tasks
+from stacking.tasks.oof import FoldTask
 from stacking.tasks.resources import Cost, measured
+from stacking.tasks.running import TaskFailure, run_tasks
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class StackResult:
     """Of the test events; None where there are none, or where the run had been finished before."""
 
 
-def run(job: Job, *, bars: Bars = silent) -> StackResult:
-    """Do the whole run, or what is left of it.
+def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda line: None) -> StackResult:
+    """Do the whole run, or what is left of it; ``say`` gets the plan before the work begins.
 
     Raises
     ------
@@ -47,6 +49,8 @@ def run(job: Job, *, bars: Bars = silent) -> StackResult:
         If the run folder belongs to another configuration, a class has fewer events than folds, or no learner could
         be trained.
     """
+    clock = Clock.of(job)
+    job, kept = planned(job, clock, say)
     identity = job.identity
     config_hash = hash_json(identity)
     folder = job.config.run
@@ -55,20 +59,32 @@ def run(job: Job, *, bars: Bars = silent) -> StackResult:
         if finished:
             return StackResult(folder, finished, None)
         break_seal(folder)
+        if kept.asked:
+            keep_plan(folder, kept)
         if job.prepare:
             job.prepare()
         folds = make_folds(job)
         manifest = _opening(job, folds, identity, config_hash)
         write_config(folder / CONFIG_FILE, manifest["config"])
+        if kept.plan is None and job.config.time_limit is None:
+            kept = foreseen(job, folds.labels, say)
+        manifest["plan"] = kept.plan.as_json() if kept.plan else None
         tasks = fold_tasks(job, config_hash)
-        manifest["remarks"] += _made_again(tasks)
+        deadline = clock.deadline(kept.plan, tasks, job.workers)
+        tasks = [replace(task, deadline=deadline) for task in tasks]
+        short_of_memory = memory_remark(job)
+        if short_of_memory:
+            say(short_of_memory)
+            manifest["remarks"].append(short_of_memory)
+        manifest["remarks"] += [*_made_again(tasks), *left_out_remarks(kept.plan)]
         write_manifest(folder, manifest)
-        with bars("training", "fits") as progress:
+        with bars("training", "") as progress:
             failures = run_tasks(
                 tasks,
                 workers=job.workers,
                 threads=job.config.threads,
                 scheduler=job.config.scheduler,
+                expected={share.learner: share.task_s for share in kept.plan.shares} if kept.plan else {},
                 progress=progress,
             )
         # Small fits and their predictions: one thread gives the same last bits on every machine.

@@ -16,7 +16,8 @@ from stacking.run.job import Folds, Job
 from stacking.run.provenance import stacking_code_version
 from stacking.tasks.finished import TASK_FILE, fold_folder, held_out_log_proba, outer_log_proba, test_log_proba
 from stacking.tasks.folds import assign_folds, judged_events, outer_holdout
-from stacking.tasks.oof import FOLDS_FILE, JUDGED_FILE, FoldTask, TaskFailure
+from stacking.tasks.oof import FOLDS_FILE, JUDGED_FILE, FoldTask
+from stacking.tasks.running import TaskFailure
 
 
 def make_folds(job: Job) -> Folds:
@@ -55,8 +56,10 @@ def fold_tasks(job: Job, config_hash: str) -> list[FoldTask]:
     config = job.config
     context_hash = hash_json([config_hash, stacking_code_version()])
     specs = config.learner_specs(job.task, grids=job.train.has_grids)
-    # Networks on grids take longest: they go first, so that no worker is left alone with one at the end.
-    specs = tuple(sorted(specs, key=lambda spec: not spec.needs_grid))
+    if config.time_limit is None:
+        # Networks on grids take longest: they go first, so that no worker is left alone with one at the end. A plan has
+        # an order of its own: what is not finished in time should be what costs most.
+        specs = tuple(sorted(specs, key=lambda spec: not spec.needs_grid))
     return [
         FoldTask(
             run=config.run,
@@ -74,6 +77,7 @@ def fold_tasks(job: Job, config_hash: str) -> list[FoldTask]:
             threads=config.threads,
             valid_fraction=config.valid_fraction,
             off_cut_weight=config.off_cut_weight,
+            rows=config.rows.get(spec.name),
             context_hash=context_hash,
         )
         for spec in specs

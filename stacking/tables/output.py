@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from showers.storage.files import atomic_path
+from stacking.events import ROW_GROUP
 
 
 def probabilities(
@@ -32,4 +33,4 @@ def write_table(file: Path, frame: pl.DataFrame) -> None:
         if file.suffix.lower() == ".csv":
             frame.write_csv(temporary)
         else:
-            frame.write_parquet(temporary)
+            frame.write_parquet(temporary, row_group_size=ROW_GROUP)

@@ -6,7 +6,7 @@ training table; a label column in the test table is dropped while reading and ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,9 @@ PLAN_FILE = "columns.json"
 """In the run's folder ``table``: what each column is."""
 
 
-def stack_table(config: TableConfig, *, bars: Bars = silent) -> StackResult:
+def stack_table(
+    config: TableConfig, *, bars: Bars = silent, say: Callable[[str], None] = lambda line: None
+) -> StackResult:
     """Train on a table, write ``predictions.parquet`` and ``metrics_table.json`` into the run folder.
 
     ``predictions.parquet`` holds, per row of the test table (without one: of the training table, out-of-fold), the
@@ -97,6 +99,7 @@ def stack_table(config: TableConfig, *, bars: Bars = silent) -> StackResult:
             remarks=tuple(remarks),
         ),
         bars=bars,
+        say=say,
     )
 
 

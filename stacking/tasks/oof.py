@@ -9,30 +9,28 @@ run in processes of this machine or on a Dask cluster.
 from __future__ import annotations
 
 import shutil
+import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from models.base import Batch, Learner
 from models.registry import LearnerSpec, create
 from models.saving import CheckpointError
-from showers.execution.processes import in_processes
 from showers.execution.progress import Progress
-from showers.schema import InputError
 from showers.storage.files import atomic_folder, hash_json, open_npy, write_json, write_npz
+from stacking.combine.softmax import thinned
 from stacking.events import Events, pieces
-from stacking.tasks.causes import is_of_the_machine
 from stacking.tasks.finished import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder, key_of, seal_task
 from stacking.tasks.folds import early_stopping_rows
 from stacking.tasks.resources import Cost, measured
 
+MIN_VALID = 2000
+"""Events for early stopping that are left where a learner is given only a part of the rows."""
 CHECKPOINTS = "checkpoints"
 """Folder of a run with the state of unfinished fits; gone when all are done."""
 FOLDS_FILE = "folds.npy"
@@ -60,6 +58,10 @@ class FoldTask:
     threads: int = 1
     valid_fraction: float = 0.1
     off_cut_weight: float = 1.0
+    rows: int | None = None
+    """Training events at most; None for all."""
+    deadline: float | None = None
+    """Seconds since 1970 at which an unfinished fit gives up; None for never."""
     context_hash: str = ""
     """Hash of the run's configuration, data and code."""
 
@@ -95,96 +97,6 @@ class FoldTask:
         return key_of(self.folder) == self.key
 
 
-@dataclass(frozen=True)
-class TaskFailure:
-    """A task that raised: the learner is left out and the run goes on."""
-
-    learner: str
-    fold: int
-    error: str
-
-
-def run_tasks(
-    tasks: Sequence[FoldTask],
-    *,
-    workers: int,
-    threads: int,
-    scheduler: str | None = None,
-    progress: Progress | None = None,
-) -> list[TaskFailure]:
-    """Do all tasks that are not done yet, in parallel processes.
-
-    Returns
-    -------
-    Failures, one per failed task; the errors themselves are text, so that one learner cannot stop the others.
-
-    Raises
-    ------
-    InputError
-        If a fit ended for a reason that is not its learner's (no memory, no space on disk, a lost worker): what is
-        done is kept, and the rest is tried again at the next start.
-    """
-    waiting = [task for task in tasks if not task.is_done()]
-    done, failures = len(tasks) - len(waiting), []
-    wanted = min(workers, max(1, len(waiting)))
-    at_work = {(task.name, task.fold): f"{task.name} fold {task.fold}" for task in waiting}
-    if progress and waiting:
-        progress(done, len(tasks), _running(at_work, wanted))
-    with _backend(scheduler, threads):
-        outcomes = in_processes(_attempt, [(task,) for task in waiting], workers=wanted, ordered=False)
-        for task_name, fold, error, of_the_machine in outcomes:
-            if of_the_machine:
-                raise InputError(
-                    f"{task_name} fold {fold} could not be trained: {error}; finished fits are kept: "
-                    "free memory or disk space and start the same command again"
-                )
-            done += 1
-            at_work.pop((task_name, fold), None)
-            if error:
-                failures.append(TaskFailure(task_name, fold, error))
-            if progress:
-                failed = f"{task_name} fold {fold} FAILED, " if error else ""
-                progress(done, len(tasks), failed + _running(at_work, wanted))
-    for run in {task.run for task in tasks}:
-        shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
-    return sorted(failures, key=lambda failure: (failure.learner, failure.fold))
-
-
-def _running(left: Mapping[tuple[str, int], str], workers: int) -> str:
-    """Return what is at work: tasks begin in their order, ``workers`` at once."""
-    now = list(left.values())[:workers]
-    return "running " + ", ".join(now[:3]) + (f" and {len(now) - 3} more" if len(now) > 3 else "") if now else ""
-
-
-@contextmanager
-def _backend(scheduler: str | None, threads: int) -> Iterator[None]:
-    if scheduler is None:
-        with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
-            yield
-        return
-    try:
-        from distributed import Client
-    except ImportError:
-        raise InputError(
-            "option scheduler needs the package 'distributed': pip install 'showerstack[cluster]'"
-        ) from None
-    try:
-        client = Client(scheduler, timeout=5)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise InputError(f"option scheduler: no Dask scheduler answers at {scheduler}: {error}") from None
-    with client, joblib.parallel_config(backend="dask", client=client):
-        yield
-
-
-def _attempt(task: FoldTask) -> tuple[str, int, str, bool]:
-    # A learner's error is this learner's failure: it goes into the manifest and the report. One of the machine is not.
-    try:
-        do_task(task)
-    except Exception as error:
-        return task.name, task.fold, " ".join(f"{type(error).__name__}: {error}".split()), is_of_the_machine(error)
-    return task.name, task.fold, "", False
-
-
 def do_task(task: FoldTask) -> None:
     """Fit one learner on one fold, predict its held-out and test events, and store all of it atomically."""
     with atomic_folder(task.folder, overwrite=True) as folder, threadpool_limits(task.threads):
@@ -207,6 +119,20 @@ def do_task(task: FoldTask) -> None:
     shutil.rmtree(task.checkpoint, ignore_errors=True)
 
 
+class TimeIsUp(Exception):
+    """The run's time limit was reached before a fit was finished."""
+
+
+def watch(deadline: float) -> Progress:
+    """Return what a learner calls while it learns, and what ends it at the deadline."""
+
+    def check(done: float, total: float, note: str = "") -> None:
+        if time.time() > deadline:
+            raise TimeIsUp("the time limit of the run was reached")
+
+    return check
+
+
 def _fitted(task: FoldTask, train: Batch, valid: Batch) -> Learner:
     """Fit from where a killed fit of the same task stopped, or from the start if that state cannot be used."""
     for _ in range(2):
@@ -220,7 +146,8 @@ def _fitted(task: FoldTask, train: Batch, valid: Batch) -> Learner:
         )
         learner.checkpoint = task.checkpoint
         try:
-            return learner.fit(train, valid, seed=task.fit_seed, device=task.device)
+            progress = None if task.deadline is None else watch(task.deadline)
+            return learner.fit(train, valid, seed=task.fit_seed, device=task.device, progress=progress)
         except CheckpointError as error:
             refused = error
             shutil.rmtree(task.checkpoint, ignore_errors=True)
@@ -261,6 +188,9 @@ def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         groups=task.train.groups(),
     )
     train, valid = usable[~stop], usable[stop]
+    if task.rows is not None and len(train) > task.rows:
+        train = np.sort(np.random.default_rng(task.fit_seed).choice(train, task.rows, replace=False))
+        valid = valid[thinned(len(valid), max(MIN_VALID, round(task.rows * task.valid_fraction)))]
     of_kind = valid[judged[valid]]
     n_classes = len(task.classes)
     if len(np.unique(labels[of_kind])) == n_classes:

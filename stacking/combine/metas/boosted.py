@@ -12,7 +12,7 @@ from models.posterior import log_softmax
 from stacking.combine.judges import Judge
 from stacking.combine.meta import MetaLearner, StackInputs
 from stacking.combine.metas.log_pool import LogPool
-from stacking.combine.softmax import fit_scaling
+from stacking.combine.softmax import fit_scaling, thinned
 
 BOOSTED_ROUNDS = 60
 BOOSTED_SETTINGS: Mapping[str, Any] = {
@@ -36,7 +36,10 @@ class Boosted(MetaLearner):
     presets = ("good", "best")
 
     def fit(self, inputs: StackInputs, judge: Judge) -> None:
-        """Fit the pool, then trees on what it leaves."""
+        """Fit the pool, then trees on what it leaves; more events than the pool looks at are thinned evenly."""
+        few = np.zeros(len(inputs.labels), dtype=bool)
+        few[thinned(len(few))] = True
+        inputs = inputs.take(few)
         self.pool_ = LogPool(self.learners)
         self.pool_.fit(inputs, judge)
         start = self.pool_.predict(inputs.log_proba)

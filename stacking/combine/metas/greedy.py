@@ -8,6 +8,7 @@ from models.posterior import log_softmax
 from stacking.combine.judges import Judge
 from stacking.combine.meta import StackInputs
 from stacking.combine.metas.log_pool import LogPool, back_to_natural
+from stacking.combine.softmax import thinned
 
 GREEDY_ROUNDS = 25
 
@@ -20,7 +21,8 @@ class Greedy(LogPool):
 
     def fit(self, inputs: StackInputs, judge: Judge) -> None:
         """Add, round after round, the learner that lowers the metric most; keep the best round."""
-        log_proba, labels = inputs.log_proba, inputs.labels
+        thin = thinned(len(inputs.labels))
+        log_proba, labels = np.ascontiguousarray(inputs.log_proba[:, thin]), inputs.labels[thin]
         counts = np.zeros(len(log_proba))
         best_counts, best_metric = counts.copy(), np.inf
         total = np.zeros_like(log_proba[0])

@@ -1,0 +1,196 @@
+"""What a run costs at several sizes, step by step, and the law that it follows.
+
+    python benchmarks/speed/scale.py --work /tmp/scale --sizes 60000 300000 --time-limit 10m
+
+Each size goes through simulate, features, stack (with the time limit), predict, predict --fast and verify, each step a
+command in a process of its own. A step that is finished is not done again: stopped and started once more, the benchmark
+goes on. Printed are wall-clock and processor time of each command with its children, and the largest memory of all of
+them together, sampled twice a second (memory that they share is counted once). The law is a straight line in the
+logarithms, from all sizes that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from showers.storage.files import read_json, write_json
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLED_EVERY_S = 0.5
+STEPS = ("simulate", "features", "stack", "predict", "predict --fast", "verify")
+
+
+def _commands(folder: Path, options: argparse.Namespace, n: int) -> dict[str, list[str]]:
+    data, run = folder / "data", folder / "run"
+    train, test = data / f"{options.task}_train", data / f"{options.task}_test"
+    stack = ["stack", "--task", options.task, "--data", data, "--run", run, "--preset", options.preset, "--quiet"]
+    if options.time_limit:
+        stack += ["--time-limit", options.time_limit]
+    if options.learners:
+        stack += ["--learners", options.learners]
+    predict = ["predict", "--run", run, "--data", train, "--quiet"]
+    made = {
+        "simulate": [
+            "simulate", "--task", options.task, "--out", data, "--train", n, "--test", options.test, "--seed", 15,
+        ],
+        "features": ["features", train],
+        "stack": stack,
+        "predict": [*predict[:4], test, "--quiet", "--out", folder / "whole.npz"],
+        "predict --fast": [*predict, "--fast", "--out", folder / "fast.npz"],
+        "verify": ["verify", "--data", data, run / "predictions.npz"],
+    }  # fmt: skip
+    return {step: [str(part) for part in command] for step, command in made.items()}
+
+
+def _events(step: str, n: int, n_test: int) -> int:
+    """Return how many events a step works on."""
+    return {"simulate": n + n_test, "predict": n_test, "verify": n_test}.get(step, n)
+
+
+class _Memory:
+    """The largest memory of a process and its descendants together, while it runs."""
+
+    def __init__(self, process: int) -> None:
+        self.peak, self._process, self._over = 0, process, threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> int:
+        """Return the peak in bytes."""
+        self._over.set()
+        self._thread.join()
+        return self.peak
+
+    def _sample(self) -> None:
+        while not self._over.wait(SAMPLED_EVERY_S):
+            self.peak = max(self.peak, sum(map(_own_bytes, _family(self._process))))
+
+
+def _family(process: int) -> list[int]:
+    parents = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = file.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(file.parent.name)] = int(fields[1])
+    found, waiting = [], [process]
+    while waiting:
+        one = waiting.pop()
+        found.append(one)
+        waiting += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+def _own_bytes(process: int) -> int:
+    """Return a process's proportional share of memory; mapped files that several read count once in all."""
+    try:
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        return 0
+    return 0
+
+
+def _measured(step: str, command: list[str], log: Path) -> dict[str, float]:
+    program = [sys.executable, str(ROOT / ("verify.py" if step == "verify" else "cli.py"))]
+    arguments = command[1:] if step == "verify" else command
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    with log.open("ab") as said:
+        process = subprocess.Popen([*program, *arguments], stdout=said, stderr=said, cwd=ROOT, env=os.environ)
+        memory = _Memory(process.pid)
+        code = process.wait()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if code:
+        raise SystemExit(f"{step} ended with exit code {code}: see {log}")
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"wall_s": time.perf_counter() - started, "cpu_s": cpu, "peak_gb": memory.stop() / 1e9}
+
+
+def _done(folder: Path, options: argparse.Namespace, n: int) -> dict[str, Any]:
+    """Do what is left of one size; return what each step cost."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "cost.json"
+    found: dict[str, Any] = read_json(file) if file.exists() else {}
+    for step, command in _commands(folder, options, n).items():
+        if step not in found:
+            Console(stderr=True).print(f"{n:,} events: {step}")
+            found[step] = _measured(step, command, folder / "log.txt")
+            write_json(file, found)
+    return found
+
+
+def _law(sizes: list[int], seconds: list[float]) -> str:
+    """Return ``a N^b`` through the points, b with its standard error where there are more than two."""
+    if len(sizes) < 2:
+        return ""
+    x, y = np.log(np.array(sizes) / 1e6), np.log(seconds)
+    slope, intercept = np.polyfit(x, y, 1)
+    error = ""
+    if len(sizes) > 2:
+        rest = y - slope * x - intercept
+        error = f" ± {np.sqrt(rest @ rest / (len(x) - 2) / ((x - x.mean()) @ (x - x.mean()))):.2f}"
+    return f"{np.exp(intercept):,.0f} s (N / 10^6)^{slope:.2f}{error}"
+
+
+def _row(n: int, n_test: int, step: str, cost: dict[str, float]) -> list[str]:
+    rate = _events(step, n, n_test) / cost["wall_s"]
+    return [f"{n:,}", step, f"{cost['wall_s']:,.0f}", f"{rate:,.0f}", f"{cost['cpu_s']:,.0f}", f"{cost['peak_gb']:.1f}"]
+
+
+def main() -> None:
+    """Measure what is missing and print all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder for data, runs and what was measured")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[60_000, 300_000, 1_200_000, 5_600_000])
+    parser.add_argument("--test", type=int, default=20_000, help="test events")
+    parser.add_argument("--task", default="composition")
+    parser.add_argument("--preset", default="good")
+    parser.add_argument("--learners", help="instead of the preset's")
+    parser.add_argument("--time-limit", help="of each stack, e.g. 10m")
+    options = parser.parse_args()
+    options.work = options.work.absolute()
+    found = {n: _done(options.work / f"{options.task}-{n}", options, n) for n in options.sizes}
+    table = Table(title=f"{options.task}, {options.preset}, {os.cpu_count()} cores, {platform.machine()}")
+    for name in ("training events", "step", "wall s", "events/s", "CPU s", "peak GB"):
+        table.add_column(name, justify="left" if name == "step" else "right")
+    for n, costs in found.items():
+        for step in STEPS:
+            table.add_row(*_row(n, options.test, step, costs[step]))
+        table.add_section()
+    Console(width=110).print(table)
+    for step in STEPS:
+        law = _law(list(found), [costs[step]["cpu_s"] for costs in found.values()])
+        if law:
+            print(f"CPU of {step}: {law}")
+    for n in found:
+        manifest = read_json(options.work / f"{options.task}-{n}" / "run" / "manifest.json")
+        gate, fast = manifest["gate"], manifest["fast"]["log_loss"]
+        stack = next(row for row in manifest["learners"] if row["name"] == gate["best_learner"])
+        print(
+            f"{n:,}: best learner {gate['best_learner']} {stack['log_loss']:.4f}, stack gains {gate['gain']:.4f} ± "
+            f"{gate['standard_error']:.4f}; --fast {fast['difference']:+.4f} "
+            f"[{fast['interval']['low']:+.4f}, {fast['interval']['high']:+.4f}] nats; "
+            f"pruned {', '.join(one['name'] for one in manifest['pruning']['left_out']) or 'none'}"
+        )
+        if manifest.get("plan"):
+            print(json.dumps(manifest["plan"]))
+
+
+if __name__ == "__main__":
+    main()

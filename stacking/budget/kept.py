@@ -1,0 +1,160 @@
+"""A run's plan: made once, kept in the run's folder as a part of its identity, and obeyed to the deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from showers.storage.files import hash_json, read_json, write_json
+from stacking.budget.duration import seconds_of
+from stacking.budget.memory import available_bytes, estimated
+from stacking.budget.pilot import Rate, measure_rates
+from stacking.budget.plan import Plan, Sizes, make_plan
+from stacking.run.job import Job
+from stacking.tasks.finished import TASK_FILE
+from stacking.tasks.oof import FoldTask
+
+PLAN_FILE = "plan.json"
+FORESEEN_FROM = 20_000
+"""Training events from which a run without a limit says what it will cost: to measure it takes half a minute."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class KeptPlan:
+    """A plan and what it was made for."""
+
+    asked: str = ""
+    """Hash of the run's identity before the plan; empty for a plan that is only told."""
+    plan: Plan | None = None
+    options: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When a run began, and how long it may take."""
+
+    began: float
+    """Seconds since 1970, what was done before the engine started counted in."""
+    limit_s: float | None
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """Return the clock of a run that starts now; its costs so far are those of feature tables."""
+        limit = job.config.time_limit
+        before = sum(cost.wall_s for cost in job.costs)
+        return cls(time.time() - before, None if limit is None else seconds_of(limit))
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that are left; None without a limit."""
+        return None if self.limit_s is None else self.limit_s - (time.time() - self.began)
+
+    def deadline(self, plan: Plan | None, tasks: Sequence[FoldTask], workers: int) -> float | None:
+        """Return when unfinished fits give up, in seconds since 1970: early enough for the second level.
+
+        What earlier starts of the same run have finished counts as time used.
+        """
+        if self.limit_s is None or plan is None:
+            return None
+        done = [task for task in tasks if task.is_done()]
+        before = sum(float(read_json(task.folder / TASK_FILE)["cost"]["wall_s"]) for task in done) / workers
+        return self.began + self.limit_s - before - plan.second_level_s
+
+
+def planned(job: Job, clock: Clock, say: Say) -> tuple[Job, KeptPlan]:
+    """Return the run as its time limit allows it, and the plan; without a limit the run as it is.
+
+    Raises
+    ------
+    InputError
+        If the limit is too short for any learner.
+    """
+    if clock.limit_s is None:
+        return job, KeptPlan()
+    asked = hash_json(job.identity)
+    kept = _read(job.config.run, asked)
+    if kept is None:
+        say(f"measuring how fast the learners are on this machine, for a plan of {job.config.time_limit}")
+        rates = _rates(job, job.train.labels())
+        plan = make_plan(rates, _sizes(job), clock.left_s)
+        full = {rate.learner: rate.full for rate in rates}
+        kept = KeptPlan(asked, plan, plan.options(job.config.settings, full))
+        for line in plan.lines():
+            say(line)
+    assert kept.options is not None
+    return replace(job, config=job.config.model_copy(update=kept.options)), kept
+
+
+def foreseen(job: Job, labels: np.ndarray, say: Say) -> KeptPlan:
+    """Say what a run without a limit will cost, if it is one of many events."""
+    if len(labels) < FORESEEN_FROM:
+        return KeptPlan()
+    plan = make_plan(_rates(job, labels), _sizes(job), None)
+    for line in plan.lines():
+        say(line)
+    return KeptPlan(plan=plan)
+
+
+def memory_remark(job: Job) -> str | None:
+    """Return what to do where the machine has less memory than the run may need."""
+    config = job.config
+    specs = [
+        (spec, len(job.train.columns_for(spec))) for spec in config.learner_specs(job.task, grids=job.train.has_grids)
+    ]
+    n_train = round(len(job.train) * (1 - config.holdout))
+    need = estimated(specs, n_train, job.task.n_classes, rows=config.rows)
+    n_tasks = len(specs) * config.n_folds * config.repeats
+    return need.remark(min(job.workers, n_tasks), available_bytes() if config.scheduler is None else None)
+
+
+def keep_plan(run: Path, kept: KeptPlan) -> None:
+    """Write the plan into the run's folder, where a continued run finds it."""
+    assert kept.plan is not None
+    write_json(run / PLAN_FILE, {"asked": kept.asked, "plan": kept.plan.as_json(), "options": kept.options})
+
+
+def left_out_remarks(plan: Plan | None) -> list[str]:
+    """Return what the plan leaves out, in a line."""
+    if plan is None or not plan.left_out:
+        return []
+    return [f"left out to keep the time limit: {', '.join(plan.left_out)}"]
+
+
+def _read(run: Path, asked: str) -> KeptPlan | None:
+    file = run / PLAN_FILE
+    if not file.exists():
+        return None
+    content = read_json(file)
+    if content["asked"] != asked:
+        return None
+    options = content["options"] | {"learners": tuple(content["options"]["learners"])}
+    return KeptPlan(asked, Plan.from_json(content["plan"]), options)
+
+
+def _rates(job: Job, labels: np.ndarray) -> list[Rate]:
+    config = job.config
+    return measure_rates(
+        job.train,
+        config.learner_specs(job.task, grids=job.train.has_grids),
+        labels,
+        job.task.classes,
+        preset=config.preset,
+        settings=config.settings,
+        threads=config.threads,
+        device=job.device,
+        workers=job.workers,
+    )
+
+
+def _sizes(job: Job) -> Sizes:
+    n, config = len(job.train), job.config
+    inner = round(n * (1 - config.holdout))
+    n_test = len(job.test) if job.test is not None else 0
+    return Sizes(inner, n // config.n_folds + n - inner + n_test, config.n_folds, config.repeats, job.workers)

@@ -1,0 +1,209 @@
+"""Which learners, rows, epochs and folds fit into the time, and what all of it is expected to take."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from showers.schema import InputError
+from stacking.budget.duration import in_words
+from stacking.budget.pilot import Rate
+
+RESERVED = 0.15
+"""Share of a limit that is kept for what estimates do not foresee."""
+FEWEST_FOLDS = 3
+FEWEST_ROWS = 5000
+"""A learner is rather left out than trained on fewer rows than this, or than a hundredth of all."""
+LEAST_WORK = 0.4
+"""Share of a preset's epochs or rounds that a learner keeps at least."""
+SECOND_LEVEL_S, SECOND_LEVEL_EVENT_S, SECOND_LEVEL_EVENTS = 8.0, 2e-4, 200_000
+"""Meta-learner, calibration, student and decision: to begin with, an event, and the events that count at most."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much there is to do."""
+
+    n_train: int
+    """Training events outside the holdout."""
+    n_predict: int
+    """Events that every fit predicts: its fold, the holdout, the test events."""
+    n_folds: int
+    repeats: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a learner gets."""
+
+    learner: str
+    rows: int | None
+    """Training events of each fit at most; None for all."""
+    work: str
+    """Setting that is reduced: ``epochs``, ``rounds``, ``trees``; empty for none."""
+    amount: int
+    task_s: float
+    """Seconds of one fit with its predictions, one process."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run does."""
+
+    limit_s: float | None
+    folds: int
+    shares: tuple[Share, ...]
+    """Cheapest first: that is their order, so that what is not finished is what costs most."""
+    left_out: tuple[str, ...]
+    training_s: float
+    """Wall-clock seconds of all fits."""
+    second_level_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Wall-clock seconds of what is still to come."""
+        return self.training_s + self.second_level_s
+
+    def options(self, settings: dict[str, dict[str, Any]], full: dict[str, int]) -> dict[str, Any]:
+        """Return the run's options that the plan decides.
+
+        Parameters
+        ----------
+        settings
+            Those of the run so far.
+        full
+            By learner, the amount of work that is no change.
+        """
+        merged = {name: dict(values) for name, values in settings.items()}
+        for share in self.shares:
+            if share.work and share.amount != full[share.learner]:
+                merged.setdefault(share.learner, {})[share.work] = share.amount
+        rows = {share.learner: share.rows for share in self.shares if share.rows is not None}
+        learners = tuple(share.learner for share in self.shares)
+        return {"folds": self.folds, "learners": learners, "settings": merged, "rows": rows}
+
+    def lines(self) -> list[str]:
+        """Return what is told before the run begins."""
+        within = f" of {in_words(self.limit_s)}" if self.limit_s else ""
+        found = [
+            f"plan: {len(self.shares)} learners x {self.folds} folds, about {in_words(self.total_s)}{within} "
+            f"on this machine (fits {in_words(self.training_s)}, the rest {in_words(self.second_level_s)})"
+        ]
+        for share in self.shares:
+            rows = "all rows" if share.rows is None else f"{share.rows:,} rows"
+            work = f", {share.amount} {share.work.replace('_', ' ')} at most" if share.work else ""
+            found.append(f"  {share.learner}: {rows}{work}, {in_words(share.task_s)} a fit")
+        if self.left_out:
+            found.append(f"  left out, too slow for the limit: {', '.join(self.left_out)}")
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return JSON content."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Read what :meth:`as_json` returned."""
+        shares = tuple(Share(**share) for share in content["shares"])
+        return cls(**{**content, "shares": shares, "left_out": tuple(content["left_out"])})
+
+
+def make_plan(rates: list[Rate], sizes: Sizes, limit_s: float | None) -> Plan:
+    """Return a plan that fits into the limit; without one, what the whole run is expected to take.
+
+    Parameters
+    ----------
+    rates
+        One per learner.
+    limit_s
+        Seconds that are left; None for no limit.
+
+    Raises
+    ------
+    InputError
+        If not even the cheapest learner fits; the message says what would.
+
+    Notes
+    -----
+    What does not fit is first reduced to three folds. Then every learner may take an equal part of the time; those that
+    need less leave the rest to the others. One that needs more gets fewer epochs, then fewer rows; it is left out below
+    :data:`LEAST_WORK` and :data:`FEWEST_ROWS`.
+    """
+    second = SECOND_LEVEL_S + SECOND_LEVEL_EVENT_S * min(sizes.n_train, SECOND_LEVEL_EVENTS)
+    whole = [_share(rate, sizes, sizes.n_folds, None, rate.full) for rate in rates]
+    if limit_s is None or _training_s(whole, sizes, sizes.n_folds) + second <= (1 - RESERVED) * limit_s:
+        return _plan(whole, sizes, sizes.n_folds, limit_s, (), second)
+    folds = min(sizes.n_folds, FEWEST_FOLDS)
+    room = ((1 - RESERVED) * limit_s - second) * sizes.workers
+    shares: list[Share] = []
+    left_out: list[str] = []
+    waiting = sorted(rates, key=lambda rate: _cost(rate, sizes, folds))
+    for position, rate in enumerate(waiting):
+        part = room / (len(waiting) - position)
+        share = _within(rate, sizes, folds, part / (folds * sizes.repeats))
+        if share is None:
+            left_out.append(rate.learner)
+        else:
+            shares.append(share)
+            room -= share.task_s * folds * sizes.repeats
+    if not shares:
+        needed = min(_least_s(rate, sizes, folds) for rate in rates) * folds * sizes.repeats / sizes.workers + second
+        raise InputError(
+            f"a time limit of {in_words(limit_s)} is too short for any learner at {sizes.n_train:,} training events "
+            f"on this machine: give at least {in_words(1.2 * needed / (1 - RESERVED))}, or fewer events"
+        )
+    return _plan(shares, sizes, folds, limit_s, tuple(left_out), second)
+
+
+def _plan(
+    shares: list[Share], sizes: Sizes, folds: int, limit_s: float | None, left_out: tuple[str, ...], second: float
+) -> Plan:
+    ordered = tuple(sorted(shares, key=lambda share: share.task_s))
+    return Plan(limit_s, folds, ordered, left_out, _training_s(shares, sizes, folds), second)
+
+
+def _training_s(shares: list[Share], sizes: Sizes, folds: int) -> float:
+    """Return the wall-clock seconds of all fits: none is shared, so the longest is a lower bound."""
+    total = sum(share.task_s for share in shares) * folds * sizes.repeats
+    return max(total / sizes.workers, max((share.task_s for share in shares), default=0.0))
+
+
+def _rows_of_fit(sizes: Sizes, folds: int) -> int:
+    return round(sizes.n_train * (folds - 1) / folds)
+
+
+def _cost(rate: Rate, sizes: Sizes, folds: int) -> float:
+    return rate.task_s(_rows_of_fit(sizes, folds), sizes.n_predict, rate.full)
+
+
+def _share(rate: Rate, sizes: Sizes, folds: int, rows: int | None, amount: int) -> Share:
+    n = _rows_of_fit(sizes, folds) if rows is None else rows
+    return Share(rate.learner, rows, rate.work, amount, rate.task_s(n, sizes.n_predict, amount))
+
+
+def _fewest(sizes: Sizes, folds: int) -> int:
+    return min(_rows_of_fit(sizes, folds), max(FEWEST_ROWS, sizes.n_train // 100))
+
+
+def _least_s(rate: Rate, sizes: Sizes, folds: int) -> float:
+    return rate.task_s(_fewest(sizes, folds), sizes.n_predict, max(1, round(LEAST_WORK * rate.full)))
+
+
+def _within(rate: Rate, sizes: Sizes, folds: int, task_s: float) -> Share | None:
+    """Return the largest share whose tasks take at most these seconds; None if there is none."""
+    n = _rows_of_fit(sizes, folds)
+    if rate.task_s(n, sizes.n_predict, rate.full) <= task_s:
+        return _share(rate, sizes, folds, None, rate.full)
+    if _least_s(rate, sizes, folds) > task_s:
+        return None
+    least = max(1, round(LEAST_WORK * rate.full))
+    amounts = range(rate.full, least - 1, -max(1, rate.full // 20))
+    amount = next((a for a in amounts if rate.task_s(n, sizes.n_predict, a) <= task_s), least)
+    low, high = _fewest(sizes, folds), n
+    if rate.task_s(high, sizes.n_predict, amount) <= task_s:
+        return _share(rate, sizes, folds, None, amount)
+    while high - low > max(1, n // 200):
+        middle = (low + high) // 2
+        low, high = (middle, high) if rate.task_s(middle, sizes.n_predict, amount) <= task_s else (low, middle)
+    return _share(rate, sizes, folds, low, amount)

@@ -1,0 +1,194 @@
+"""A run's time: plans that fit, limits that are kept, estimates that come true, remarks on what was left out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from models.registry import spec
+from showers.schema import InputError
+from stacking.budget.duration import in_words, seconds_of
+from stacking.budget.kept import PLAN_FILE
+from stacking.budget.outlook import Outlook
+from stacking.budget.pilot import Rate, measure_rates
+from stacking.budget.plan import Sizes, make_plan
+from stacking.events import TableEvents
+from stacking.table import TableConfig, stack_table
+from stacking.tasks import oof
+from tests.stacking.conftest import CLASSES, gaussians
+
+SIZES = Sizes(n_train=1_000_000, n_predict=300_000, n_folds=5, repeats=1, workers=2)
+RATES = [
+    Rate("trees", "rounds", 1000, 1e-3, 2e-8, 1e-5),
+    Rate("small", "epochs", 14, 0.0, 2e-5, 1e-5),
+    Rate("large", "epochs", 14, 0.0, 2e-3, 5e-4),
+]
+
+
+def test_lengths_of_time() -> None:
+    assert [seconds_of(text) for text in ("4h", "30m", "90s", "1h30m", "1d", "0.5h")] == [
+        14400, 1800, 90, 5400, 86400, 1800,
+    ]  # fmt: skip
+    for wrong in ("", "4", "h", "4 hours", "-1h", "0s"):
+        with pytest.raises(InputError, match="write it like 4h"):
+            seconds_of(wrong)
+    assert [in_words(s) for s in (5, 600, 9000, 360_000)] == ["5 s", "10 min", "2.5 h", "100 h"]
+
+
+def test_without_a_limit_everything_is_planned_as_the_preset_has_it() -> None:
+    plan = make_plan(RATES, SIZES, None)
+    assert [share.learner for share in plan.shares] == ["small", "trees", "large"]
+    assert all(share.rows is None for share in plan.shares)
+    fit = 14 * 2e-3 * 800_000 + 300_000 * 5e-4
+    assert plan.shares[-1].task_s == pytest.approx(fit)
+    assert plan.training_s == pytest.approx(sum(share.task_s for share in plan.shares) * 5 / 2)
+    assert plan.options({}, {"small": 14, "trees": 1000, "large": 14})["settings"] == {}
+
+
+@pytest.mark.parametrize("limit_s", [300, 1000, 3600, 14_400, 86_400])
+def test_plans_keep_the_limit_and_use_it(limit_s: float) -> None:
+    plan = make_plan(RATES, SIZES, limit_s)
+    assert plan.total_s <= 0.86 * limit_s
+    assert plan.folds == 5 if not any(s.rows or plan.left_out for s in plan.shares) else plan.folds == 3
+    names = {share.learner for share in plan.shares} | set(plan.left_out)
+    assert names == {"trees", "small", "large"}
+    if limit_s < 86_400:
+        assert plan.total_s > 0.4 * limit_s, "or nothing more would have fitted"
+
+
+def test_more_time_never_means_less_training() -> None:
+    def trained(limit_s: float) -> float:
+        return sum((share.rows or 666_667) * share.amount for share in make_plan(RATES, SIZES, limit_s).shares)
+
+    amounts = [trained(limit_s) for limit_s in (300, 1000, 3600, 14_400)]
+    assert all(low <= high for low, high in pairwise(amounts))
+
+
+def test_a_budget_too_small_says_what_would_do() -> None:
+    with pytest.raises(
+        InputError, match=r"time limit of 5 s is too short for any learner at 1,000,000 .*at least"
+    ) as told:
+        make_plan(RATES, SIZES, 5)
+    wanted = str(told.value).split("give at least ")[1].split(",")[0]
+    assert make_plan(RATES, SIZES, seconds_of(wanted.replace(" ", "").replace("min", "m"))).shares
+
+
+def test_time_left_is_right_within_a_factor_two_from_a_tenth_on() -> None:
+    # What tasks take is drawn around twice to half of what was expected, by learner; the clock is a number.
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        now = 0.0
+        expected = {(name, k): s for name, s in (("a", 5.0), ("b", 40.0), ("c", 300.0)) for k in range(5)}
+        factor = {name: rng.uniform(0.6, 1.7) for name in "abc"}
+        real = {key: s * factor[key[0]] * rng.uniform(0.9, 1.1) for key, s in expected.items()}
+        outlook = Outlook(expected, 2, lambda: now)  # noqa: B023
+        free, ends = [0.0, 0.0], {}
+        for key in expected:
+            worker = int(np.argmin(free))
+            free[worker] += real[key]
+            ends[key] = free[worker]
+        total = max(ends.values())
+        events: list[tuple[float, tuple[str, int] | None]] = [(t, None) for t in np.linspace(0.1, 0.95, 18) * total]
+        for now, key in sorted([*events, *((end, key) for key, end in ends.items())], key=lambda one: one[0]):
+            if key is not None:
+                outlook.finished(key)
+            else:
+                assert 0.5 < outlook.left_s() / (total - now) < 2.0
+                assert outlook.done_s() == pytest.approx(now, rel=0.35)
+
+
+def _table(folder: Path, n: int) -> Path:
+    points, labels = gaussians(n, 5)
+    frame = pl.DataFrame({"x": points[:, 0], "y": points[:, 1], "kind": [CLASSES[k] for k in labels]})
+    frame.write_parquet(folder / "train.parquet")
+    return folder / "train.parquet"
+
+
+def _config(folder: Path, n: int = 6000, **options: object) -> TableConfig:
+    standard = {
+        "run": folder / "run", "table": _table(folder, n), "label": "kind", "preset": "quick", "folds": 3,
+        "workers": 1, "learners": ("lightgbm", "random_forest"), "metas": ("log_pool",), "device": "cpu", "fast": False,
+    }  # fmt: skip
+    return TableConfig(**(standard | options))
+
+
+def test_measured_rates_foretell_a_fit(tmp_path: Path) -> None:
+    file = _table(tmp_path, 20_000)
+    events = TableEvents(file, ("x", "y"), "hash")
+    labels = gaussians(20_000, 5)[1].astype(np.int64)
+    (rate,) = measure_rates(
+        events,
+        (spec("random_forest"),),
+        labels,
+        CLASSES,
+        preset="quick",
+        settings={},
+        threads=1,
+        device="cpu",
+        workers=1,
+    )
+    assert (rate.work, rate.full) == ("trees", 150)
+    from models.registry import create
+
+    batch = replace(events.batch(np.arange(16_000), ("x", "y"), grids=False), labels=labels[:16_000])
+    started = time.perf_counter()
+    create(spec("random_forest"), CLASSES, preset="quick").fit(batch, batch.take(np.arange(1000)), seed=1)
+    took = time.perf_counter() - started
+    assert 0.25 < rate.fit_s(16_000, 150) / took < 4.0
+
+
+def test_a_run_within_its_limit_tells_its_plan_and_a_continued_one_keeps_it(tmp_path: Path) -> None:
+    said: list[str] = []
+    first = stack_table(_config(tmp_path, time_limit="5m"), say=said.append)
+    assert said[1].startswith("plan: 2 learners x 3 folds")
+    assert first.manifest["plan"]["limit_s"] is not None
+    plan = (tmp_path / "run" / PLAN_FILE).read_bytes()
+    (tmp_path / "run" / "checksums.json").unlink()  # as if it had been killed before its last file
+    said.clear()
+    again = stack_table(_config(tmp_path, time_limit="5m"), say=said.append)
+    assert said == [], "nothing is measured again"
+    assert (tmp_path / "run" / PLAN_FILE).read_bytes() == plan
+    assert again.manifest["config_hash"] == first.manifest["config_hash"]
+    with pytest.raises(InputError, match="another configuration"):
+        stack_table(_config(tmp_path, time_limit="6m"))
+
+
+def _slow_after(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
+    """Let one learner's fits meet a deadline that is over."""
+    real: Callable[[oof.FoldTask], None] = oof.do_task
+
+    def do(task: oof.FoldTask) -> None:
+        real(replace(task, deadline=time.time() - 1) if task.name == slow else task)
+
+    monkeypatch.setattr("stacking.tasks.running.do_task", do)
+
+
+def test_what_is_not_finished_in_time_is_left_out_and_the_run_ships(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _slow_after(monkeypatch, "random_forest")
+    result = stack_table(_config(tmp_path, time_limit="5m"))
+    status = {row["name"]: row["status"] for row in result.manifest["learners"]}
+    assert status == {"lightgbm": "ok", "random_forest": "failed"}
+    error = next(row["error"] for row in result.manifest["learners"] if row["name"] == "random_forest")
+    assert "the time limit of the run was reached" in error
+    assert result.manifest["gate"]["best_learner"] == "lightgbm"
+
+
+def test_rows_are_limited_where_asked(tmp_path: Path) -> None:
+    result = stack_table(_config(tmp_path, rows={"lightgbm": 1000}))
+    from showers.storage.files import read_json
+
+    counts = {
+        name: read_json(result.run / "learners" / name / "fold-0" / "task.json")["n_train"]
+        for name in ("lightgbm", "random_forest")
+    }
+    assert counts["lightgbm"] == 1000
+    assert counts["random_forest"] > 3000
