@@ -67,7 +67,7 @@ def _is_bare_string(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def imported_files(module: str, packages: Iterable[str]) -> list[Path]:
+def imported_files(module: str, packages: Iterable[str], leave_out: Iterable[str] = ()) -> list[Path]:
     """Return the file of a module and of all that it imports from the given packages, directly or not.
 
     Parameters
@@ -76,12 +76,14 @@ def imported_files(module: str, packages: Iterable[str]) -> list[Path]:
         Dotted name of a module that can be imported.
     packages
         Top-level packages whose modules are followed.
+    leave_out
+        Modules that are neither counted nor followed.
     """
-    packages, found, waiting = tuple(packages), dict[str, Path](), [module]
+    packages, found, waiting, unwanted = tuple(packages), dict[str, Path](), [module], set(leave_out)
     while waiting:
         name = waiting.pop()
         file = _module_file(name)
-        if name not in found and file is not None:
+        if name not in found and name not in unwanted and file is not None:
             found[name] = file
             waiting += _imports(file, packages)
     return [found[name] for name in sorted(found)]

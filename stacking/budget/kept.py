@@ -15,6 +15,7 @@ from stacking.budget.duration import seconds_of
 from stacking.budget.memory import available_bytes, estimated
 from stacking.budget.pilot import Rate, measure_rates
 from stacking.budget.plan import Plan, Sizes, make_plan
+from stacking.run.folder import MANIFEST_FILE
 from stacking.run.job import Job
 from stacking.tasks.finished import TASK_FILE
 from stacking.tasks.oof import FoldTask
@@ -80,7 +81,11 @@ def planned(job: Job, clock: Clock, say: Say) -> tuple[Job, KeptPlan]:
         return job, KeptPlan()
     asked = hash_json(job.identity)
     kept = _read(job.config.run, asked)
+    if kept is None and (job.config.run / MANIFEST_FILE).exists():
+        return job, KeptPlan()  # another run's folder, which will be refused
     if kept is None:
+        if job.prepare:
+            job.prepare()
         say(f"measuring how fast the learners are on this machine, for a plan of {job.config.time_limit}")
         rates = _rates(job, job.train.labels())
         plan = make_plan(rates, _sizes(job), clock.left_s)

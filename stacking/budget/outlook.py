@@ -55,9 +55,11 @@ class Outlook:
         same = [took for (learner, _), took in self._took.items() if learner == key[0]]
         if same:
             return float(np.mean(same))
-        known = sum(self._expected[done] for done in self._took)
-        if known > 0:
-            return self._expected[key] * sum(self._took.values()) / known
+        if self._took:
+            # What other learners took says the less of this one the smaller they are.
+            own = self._expected[key]
+            known = sum(self._expected[done] for done in self._took)
+            return own * (sum(self._took.values()) + own) / (known + own)
         now = self._clock()
         slower = max((now - begun) / self._expected[running] for running, begun in self._begun.items())
         return self._expected[key] * max(1.0, slower)

@@ -18,7 +18,7 @@ from showers.storage.files import hash_json, read_json
 from stacking.budget.kept import Clock, foreseen, keep_plan, left_out_remarks, memory_remark, planned
 from stacking.predict.chain import Predictions
 from stacking.run.first_level import collected, fold_tasks, make_folds
-from stacking.run.folder import MANIFEST_FILE, opened_for_writing, write_manifest
+from stacking.run.folder import MANIFEST_FILE, opened_for_writing, refuse_other_configuration, write_manifest
 from stacking.run.job import Folds, Job
 from stacking.run.provenance import command, git_revision, machine, stacking_code_version, started, versions
 from stacking.run.sealing import break_seal, is_sealed, seal_run
@@ -49,12 +49,12 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
         If the run folder belongs to another configuration, a class has fewer events than folds, or no learner could
         be trained.
     """
-    clock = Clock.of(job)
-    job, kept = planned(job, clock, say)
-    identity = job.identity
-    config_hash = hash_json(identity)
-    folder = job.config.run
-    with opened_for_writing(folder, config_hash, identity):
+    clock, folder = Clock.of(job), job.config.run
+    with opened_for_writing(folder):
+        job, kept = planned(job, clock, say)
+        identity = job.identity
+        config_hash = hash_json(identity)
+        refuse_other_configuration(folder, config_hash, identity)
         finished = _finished(folder)
         if finished:
             return StackResult(folder, finished, None)

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from models.spec import LearnerSpec
 from showers.schema import InputError
 from showers.storage.files import atomic_path, hash_json, read_json
 from stacking.combine.leak import entropy, leak_remarks
 from stacking.predict.chain import average_of
 from stacking.run.job import Folds, Job
-from stacking.run.provenance import stacking_code_version
+from stacking.run.provenance import fit_code_version
 from stacking.tasks.finished import TASK_FILE, fold_folder, held_out_log_proba, outer_log_proba, test_log_proba
 from stacking.tasks.folds import assign_folds, judged_events, outer_holdout
 from stacking.tasks.oof import FOLDS_FILE, JUDGED_FILE, FoldTask
@@ -54,7 +55,6 @@ def make_folds(job: Job) -> Folds:
 def fold_tasks(job: Job, config_hash: str) -> list[FoldTask]:
     """Return every (learner, fold) of the run."""
     config = job.config
-    context_hash = hash_json([config_hash, stacking_code_version()])
     specs = config.learner_specs(job.task, grids=job.train.has_grids)
     if config.time_limit is None:
         # Networks on grids take longest: they go first, so that no worker is left alone with one at the end. A plan has
@@ -78,11 +78,15 @@ def fold_tasks(job: Job, config_hash: str) -> list[FoldTask]:
             valid_fraction=config.valid_fraction,
             off_cut_weight=config.off_cut_weight,
             rows=config.rows.get(spec.name),
-            context_hash=context_hash,
+            context_hash=hash_json([config_hash, fit_code_version(spec), _as_registered(spec, config.preset)]),
         )
         for spec in specs
         for fold in range(config.n_folds * config.repeats)
     ]
+
+
+def _as_registered(spec: LearnerSpec, preset: str) -> list[Any]:
+    return [spec.learner, spec.features, spec.settings_for(preset)]
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ PREDICTIONS_FILE = "predictions.npz"
 
 
 @contextmanager
-def opened_for_writing(run: Path, config_hash: str, identity: Mapping[str, Any]) -> Iterator[None]:
-    """Hold the run folder for this process alone, after checking that it belongs to this configuration.
+def opened_for_writing(run: Path) -> Iterator[None]:
+    """Hold the run folder for this process alone.
 
     Raises
     ------
     InputError
-        If the folder holds something else, a run of another configuration, or is in use.
+        If the folder holds something else than a run, or is in use.
     """
     if run.exists() and not run.is_dir():
         raise InputError(f"{run} is a file: expected a run folder")
@@ -35,7 +35,6 @@ def opened_for_writing(run: Path, config_hash: str, identity: Mapping[str, Any])
         raise InputError(f"{run} holds other files: choose an empty or new folder for the run")
     was_there, was_empty = run.is_dir(), not run.is_dir() or not any(run.iterdir())
     with locked(run):
-        _refuse_other_configuration(run, config_hash, identity)
         _remove_leftovers(run)
         try:
             yield
@@ -63,7 +62,8 @@ def _remove_leftovers(run: Path) -> None:
         remove_all_leftovers(folder)
 
 
-def _refuse_other_configuration(run: Path, config_hash: str, identity: Mapping[str, Any]) -> None:
+def refuse_other_configuration(run: Path, config_hash: str, identity: Mapping[str, Any]) -> None:
+    """Refuse a folder that belongs to a run of another configuration; what differs is named."""
     file = run / MANIFEST_FILE
     if not file.exists():
         return

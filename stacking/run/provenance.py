@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -12,8 +13,17 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from showers.execution.source_hash import source_hash
+from models.spec import LearnerSpec
+from showers.execution.source_hash import imported_files, source_hash
 
+TASK_MODULE, CODE_OF_FITS = "stacking.tasks.oof", ("models", "stacking")
+REGISTRY = "models.registry"
+"""Knows all learners; what it says of one is counted by itself."""
+LIBRARIES = {
+    "lightgbm": "lightgbm", "xgboost": "xgboost", "catboost": "catboost", "torch": "torch", "sklearn": "scikit-learn",
+    "scipy": "scipy",
+}  # fmt: skip
+"""Packages whose version can change a fit, by the name under which they are imported."""
 PACKAGES = ("numpy", "scipy", "polars", "scikit-learn", "lightgbm", "xgboost", "catboost", "torch", "showerstack")
 
 
@@ -70,3 +80,21 @@ def stacking_code_version() -> str:
     """Return a hash of the source of learners and stacking: finished tasks of other code are done again."""
     source = Path(__file__).parents[2]
     return source_hash([source / "models", source / "stacking"])[:16]
+
+
+def fit_code_version(spec: LearnerSpec) -> str:
+    """Return a hash of the code of a learner's fits, and of the libraries that they are done with.
+
+    Counted are the modules of ours that the learner and the task around it import, directly or not: a change of another
+    learner, of a meta-learner or of what follows leaves finished fits as they are.
+    """
+    members = [str(member.get("learner", "")) for member in spec.settings.get("members", ())]
+    modules = [path.partition(":")[0] for path in (spec.learner, *members)]
+    files = {file for module in (TASK_MODULE, *modules) for file in imported_files(module, CODE_OF_FITS, (REGISTRY,))}
+    libraries = [name for start, name in LIBRARIES.items() if any(_uses(file, start) for file in files)]
+    return source_hash(sorted(files), ("numpy", *libraries))
+
+
+@cache
+def _uses(file: Path, library: str) -> bool:
+    return bool(re.search(rf"^\s*(import|from) {library}\b", file.read_text(encoding="utf-8"), re.MULTILINE))

@@ -34,7 +34,7 @@ def test_a_lock_is_no_way_to_empty_a_file(precious: Path, tmp_path: Path) -> Non
     run = tmp_path / "run"
     run.mkdir()
     (run / LOCK_FILE).symlink_to(precious)
-    with pytest.raises(InputError, match=r"\.lock cannot be opened as a lock"), opened_for_writing(run, "", {}):
+    with pytest.raises(InputError, match=r"\.lock cannot be opened as a lock"), opened_for_writing(run):
         pass
     (run / LOCK_FILE).unlink()
     precious.rename(run / LOCK_FILE)

@@ -44,7 +44,7 @@ def test_lengths_of_time() -> None:
 
 def test_without_a_limit_everything_is_planned_as_the_preset_has_it() -> None:
     plan = make_plan(RATES, SIZES, None)
-    assert [share.learner for share in plan.shares] == ["small", "trees", "large"]
+    assert [share.learner for share in plan.shares] == ["trees", "small", "large"]
     assert all(share.rows is None for share in plan.shares)
     fit = 14 * 2e-3 * 800_000 + 300_000 * 5e-4
     assert plan.shares[-1].task_s == pytest.approx(fit)

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from features.build import build_table
+from models.registry import spec
 from showers.datasets.dataset import Dataset, write_dataset
+from showers.execution import source_hash
 from showers.schema import COMPOSITION
 from stacking.events import ShowerEvents
 from stacking.run.config import StackConfig
 from stacking.run.job import Job
+from stacking.run.provenance import fit_code_version
 
 
 @pytest.fixture
@@ -57,3 +60,37 @@ def test_test_labels_are_in_no_identity(sets: Path) -> None:
     shutil.rmtree(sets / "composition_test.features")
     build_table(sets / "composition_test", groups=("reconstruction",), workers=1)
     assert _identity(sets) == before
+
+
+def test_fits_are_discarded_by_what_can_change_them_and_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def versions() -> dict[str, str]:
+        return {name: fit_code_version(spec(name)) for name in ("lightgbm", "xgboost", "mlp", "mlp_bag", "physics")}
+
+    before = versions()
+    assert len(set(before.values())) == len(before)
+    counted = source_hash_counting(monkeypatch)
+    versions()
+    by_name = {spec(name).learner: files for name, files in zip(before, counted, strict=True)}
+    lightgbm, mlp = by_name["models.tables.lightgbm:LightGBM"], by_name["models.networks.tabular:TabularMLP"]
+    assert "models/tables/lightgbm.py" in lightgbm
+    assert "stacking/tasks/oof.py" in lightgbm & mlp
+    assert not {"models/tables/xgboost.py", "models/training/loop.py"} & lightgbm
+    assert {"models/training/loop.py", "models/networks/learner.py"} <= mlp
+    assert not any("combine/metas" in file or "decide" in file or "predict/" in file for file in lightgbm | mlp)
+    monkeypatch.undo()
+    monkeypatch.setattr(source_hash, "version_of", lambda name: "0.0" if name == "lightgbm" else "1.0")
+    other = versions()
+    monkeypatch.setattr(source_hash, "version_of", lambda name: "0.1" if name == "lightgbm" else "1.0")
+    assert [name for name, version in versions().items() if version != other[name]] == ["lightgbm"]
+
+
+def source_hash_counting(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Return a list that gets the files of every version that is made from now on."""
+    found: list[set[str]] = []
+
+    def counting(files: list[Path], packages: tuple[str, ...]) -> str:
+        found.append({"/".join(file.parts[-3:]) for file in files})
+        return ""
+
+    monkeypatch.setattr("stacking.run.provenance.source_hash", counting)
+    return found
