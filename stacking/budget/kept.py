@@ -13,8 +13,8 @@ import numpy as np
 from showers.storage.files import hash_json, read_json, write_json
 from stacking.budget.duration import seconds_of
 from stacking.budget.memory import available_bytes, estimated
-from stacking.budget.pilot import Rate, measure_rates
-from stacking.budget.plan import Plan, Sizes, make_plan
+from stacking.budget.pilot import LearnerRate, measure_rates
+from stacking.budget.plan import Plan, RunSizes, make_plan
 from stacking.run.folder import MANIFEST_FILE
 from stacking.run.job import Job
 from stacking.tasks.finished import TASK_FILE
@@ -143,7 +143,7 @@ def _read(run: Path, asked: str) -> KeptPlan | None:
     return KeptPlan(asked, Plan.from_json(content["plan"]), options)
 
 
-def _rates(job: Job, labels: np.ndarray) -> list[Rate]:
+def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
     config = job.config
     return measure_rates(
         job.train,
@@ -158,8 +158,8 @@ def _rates(job: Job, labels: np.ndarray) -> list[Rate]:
     )
 
 
-def _sizes(job: Job) -> Sizes:
+def _sizes(job: Job) -> RunSizes:
     n, config = len(job.train), job.config
     inner = round(n * (1 - config.holdout))
     n_test = len(job.test) if job.test is not None else 0
-    return Sizes(inner, n // config.n_folds + n - inner + n_test, config.n_folds, config.repeats, job.workers)
+    return RunSizes(inner, n // config.n_folds + n - inner + n_test, config.n_folds, config.repeats, job.workers)

@@ -1,6 +1,6 @@
 """How much memory a run needs, estimated before it starts and compared with what the machine has to give.
 
-Sizes are those of the largest arrays that exist at the same time in one process, per training event:
+RunSizes are those of the largest arrays that exist at the same time in one process, per training event:
 
 =================  ====================================================================
 boosted trees      4 bytes a feature, and 1 (LightGBM) to 20 (CatBoost) for its own copy

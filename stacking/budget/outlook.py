@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+TRUST = 3.0
+"""Weight of what was expected of a learner against what others took, in fits of its own."""
 Key = tuple[str, int]
 """Learner and fold."""
 
@@ -59,7 +61,7 @@ class Outlook:
             # What other learners took says the less of this one the smaller they are.
             own = self._expected[key]
             known = sum(self._expected[done] for done in self._took)
-            return own * (sum(self._took.values()) + own) / (known + own)
+            return own * (sum(self._took.values()) + TRUST * own) / (known + TRUST * own)
         now = self._clock()
         slower = max((now - begun) / self._expected[running] for running, begun in self._begun.items())
         return self._expected[key] * max(1.0, slower)

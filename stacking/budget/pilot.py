@@ -27,7 +27,7 @@ PREDICTED_BY_WORK = ("rounds", "trees")
 
 
 @dataclass(frozen=True)
-class Rate:
+class LearnerRate:
     """What a learner costs: seconds of one process."""
 
     learner: str
@@ -41,6 +41,8 @@ class Rate:
     """Of a unit of work and an event."""
     predict_s: float
     """Of an event to be predicted, at full work."""
+    waits: float = 1.0
+    """Wall-clock seconds of a second of processor time: more than 1 where others use the machine."""
 
     def fit_s(self, n_train: float, work: float) -> float:
         """Return the duration of a fit."""
@@ -77,7 +79,7 @@ def measure_rates(
     threads: int,
     device: str,
     workers: int,
-) -> list[Rate]:
+) -> list[LearnerRate]:
     """Return the rate of every learner that could be tried; the others will fail in the run and be told there."""
     pilots = [
         _Pilot(
@@ -112,7 +114,7 @@ def _rows(labels: np.ndarray, n: int) -> np.ndarray:
     return np.stack(columns, axis=1).ravel()
 
 
-def _measured(pilot: _Pilot) -> Rate | None:
+def _measured(pilot: _Pilot) -> LearnerRate | None:
     spec = pilot.spec
     known = spec.settings_for(pilot.preset) | pilot.settings
     learner = create(spec, pilot.classes, overrides=pilot.settings, preset=pilot.preset)
@@ -125,7 +127,9 @@ def _measured(pilot: _Pilot) -> Rate | None:
             batch = pilot.events.batch(pilot.rows, pilot.columns, grids=spec.needs_grid)
             batch = replace(batch, labels=pilot.labels)
             _timed(pilot, batch, min(sizes) // 4, work, little)  # libraries are loaded and code is compiled
+            used, started = time.process_time(), time.perf_counter()
             (short, _), (long, predict_s) = (_timed(pilot, batch, n, work, little) for n in sizes)
+            waits = (time.perf_counter() - started) / max(1e-9, time.process_time() - used)
     except (InputError, ValueError, RuntimeError):
         return None
     n_short, n_long = (min(n, len(pilot.rows)) for n in sizes)
@@ -133,7 +137,7 @@ def _measured(pilot: _Pilot) -> Rate | None:
     fixed = max(0.0, short / little - slope * n_short)
     if work in PREDICTED_BY_WORK:
         predict_s *= full / little
-    return Rate(spec.name, work, full, fixed, slope, predict_s)
+    return LearnerRate(spec.name, work, full, fixed, slope, predict_s, max(1.0, waits))
 
 
 def _timed(pilot: _Pilot, batch: Batch, n: int, work: str, amount: int) -> tuple[float, float]:

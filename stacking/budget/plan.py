@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+import numpy as np
+
 from showers.schema import InputError
 from stacking.budget.duration import in_words
-from stacking.budget.pilot import Rate
+from stacking.budget.pilot import LearnerRate
 
 RESERVED = 0.15
 """Share of a limit that is kept for what estimates do not foresee."""
@@ -16,12 +18,13 @@ FEWEST_ROWS = 5000
 """A learner is rather left out than trained on fewer rows than this, or than a hundredth of all."""
 LEAST_WORK = 0.4
 """Share of a preset's epochs or rounds that a learner keeps at least."""
-SECOND_LEVEL_S, SECOND_LEVEL_EVENT_S, SECOND_LEVEL_EVENTS = 8.0, 2e-4, 200_000
-"""Meta-learner, calibration, student and decision: to begin with, an event, and the events that count at most."""
+SECOND_LEVEL_S, SECOND_LEVEL_EVENT_S, SECOND_LEVEL_EVENTS = 20.0, 2e-4, 200_000
+"""Meta-learner, calibration, student, decision, scores and report, on an idle machine: to begin with, an event, and the
+events that count at most."""
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RunSizes:
     """How much there is to do."""
 
     n_train: int
@@ -109,7 +112,7 @@ class Plan:
         return cls(**{**content, "shares": shares, "left_out": tuple(content["left_out"])})
 
 
-def make_plan(rates: list[Rate], sizes: Sizes, limit_s: float | None) -> Plan:
+def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) -> Plan:
     """Return a plan that fits into the limit; without one, what the whole run is expected to take.
 
     Parameters
@@ -127,26 +130,24 @@ def make_plan(rates: list[Rate], sizes: Sizes, limit_s: float | None) -> Plan:
     Notes
     -----
     What does not fit is first reduced to three folds. Then every learner may take an equal part of the time; those that
-    need less leave the rest to the others. One that needs more gets fewer epochs, then fewer rows; it is left out below
-    :data:`LEAST_WORK` and :data:`FEWEST_ROWS`.
+    need less leave the rest to the others. One that needs more gets fewer epochs, then fewer rows. Where that is not
+    enough at :data:`LEAST_WORK` and :data:`FEWEST_ROWS`, the slowest learner is left out and the time is divided anew.
     """
     second = SECOND_LEVEL_S + SECOND_LEVEL_EVENT_S * min(sizes.n_train, SECOND_LEVEL_EVENTS)
+    second *= float(np.median([rate.waits for rate in rates]))
     whole = [_share(rate, sizes, sizes.n_folds, None, rate.full) for rate in rates]
     if limit_s is None or _training_s(whole, sizes, sizes.n_folds) + second <= (1 - RESERVED) * limit_s:
         return _plan(whole, sizes, sizes.n_folds, limit_s, (), second)
     folds = min(sizes.n_folds, FEWEST_FOLDS)
     room = ((1 - RESERVED) * limit_s - second) * sizes.workers
+    candidates = sorted(rates, key=lambda rate: _cost(rate, sizes, folds))
     shares: list[Share] = []
-    left_out: list[str] = []
-    waiting = sorted(rates, key=lambda rate: _cost(rate, sizes, folds))
-    for position, rate in enumerate(waiting):
-        part = room / (len(waiting) - position)
-        share = _within(rate, sizes, folds, part / (folds * sizes.repeats))
-        if share is None:
-            left_out.append(rate.learner)
-        else:
-            shares.append(share)
-            room -= share.task_s * folds * sizes.repeats
+    for number in range(len(candidates), 0, -1):
+        shares = _parts(candidates[:number], sizes, folds, room)
+        if len(shares) == number:
+            break
+    kept = {share.learner for share in shares}
+    left_out = [rate.learner for rate in candidates if rate.learner not in kept]
     if not shares:
         needed = min(_least_s(rate, sizes, folds) for rate in rates) * folds * sizes.repeats / sizes.workers + second
         raise InputError(
@@ -156,41 +157,53 @@ def make_plan(rates: list[Rate], sizes: Sizes, limit_s: float | None) -> Plan:
     return _plan(shares, sizes, folds, limit_s, tuple(left_out), second)
 
 
+def _parts(candidates: list[LearnerRate], sizes: RunSizes, folds: int, room: float) -> list[Share]:
+    """Return what each candidate gets, cheapest first, of so many seconds of one process; those without are missing."""
+    shares: list[Share] = []
+    for position, rate in enumerate(candidates):
+        part = room / (len(candidates) - position)
+        share = _within(rate, sizes, folds, part / (folds * sizes.repeats))
+        if share is not None:
+            shares.append(share)
+            room -= share.task_s * folds * sizes.repeats
+    return shares
+
+
 def _plan(
-    shares: list[Share], sizes: Sizes, folds: int, limit_s: float | None, left_out: tuple[str, ...], second: float
+    shares: list[Share], sizes: RunSizes, folds: int, limit_s: float | None, left_out: tuple[str, ...], second: float
 ) -> Plan:
     ordered = tuple(sorted(shares, key=lambda share: share.task_s))
     return Plan(limit_s, folds, ordered, left_out, _training_s(shares, sizes, folds), second)
 
 
-def _training_s(shares: list[Share], sizes: Sizes, folds: int) -> float:
+def _training_s(shares: list[Share], sizes: RunSizes, folds: int) -> float:
     """Return the wall-clock seconds of all fits: none is shared, so the longest is a lower bound."""
     total = sum(share.task_s for share in shares) * folds * sizes.repeats
     return max(total / sizes.workers, max((share.task_s for share in shares), default=0.0))
 
 
-def _rows_of_fit(sizes: Sizes, folds: int) -> int:
+def _rows_of_fit(sizes: RunSizes, folds: int) -> int:
     return round(sizes.n_train * (folds - 1) / folds)
 
 
-def _cost(rate: Rate, sizes: Sizes, folds: int) -> float:
+def _cost(rate: LearnerRate, sizes: RunSizes, folds: int) -> float:
     return rate.task_s(_rows_of_fit(sizes, folds), sizes.n_predict, rate.full)
 
 
-def _share(rate: Rate, sizes: Sizes, folds: int, rows: int | None, amount: int) -> Share:
+def _share(rate: LearnerRate, sizes: RunSizes, folds: int, rows: int | None, amount: int) -> Share:
     n = _rows_of_fit(sizes, folds) if rows is None else rows
     return Share(rate.learner, rows, rate.work, amount, rate.task_s(n, sizes.n_predict, amount))
 
 
-def _fewest(sizes: Sizes, folds: int) -> int:
+def _fewest(sizes: RunSizes, folds: int) -> int:
     return min(_rows_of_fit(sizes, folds), max(FEWEST_ROWS, sizes.n_train // 100))
 
 
-def _least_s(rate: Rate, sizes: Sizes, folds: int) -> float:
+def _least_s(rate: LearnerRate, sizes: RunSizes, folds: int) -> float:
     return rate.task_s(_fewest(sizes, folds), sizes.n_predict, max(1, round(LEAST_WORK * rate.full)))
 
 
-def _within(rate: Rate, sizes: Sizes, folds: int, task_s: float) -> Share | None:
+def _within(rate: LearnerRate, sizes: RunSizes, folds: int, task_s: float) -> Share | None:
     """Return the largest share whose tasks take at most these seconds; None if there is none."""
     n = _rows_of_fit(sizes, folds)
     if rate.task_s(n, sizes.n_predict, rate.full) <= task_s:

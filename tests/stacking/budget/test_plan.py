@@ -17,18 +17,18 @@ from showers.schema import InputError
 from stacking.budget.duration import in_words, seconds_of
 from stacking.budget.kept import PLAN_FILE
 from stacking.budget.outlook import Outlook
-from stacking.budget.pilot import Rate, measure_rates
-from stacking.budget.plan import Sizes, make_plan
+from stacking.budget.pilot import LearnerRate, measure_rates
+from stacking.budget.plan import RunSizes, make_plan
 from stacking.events import TableEvents
 from stacking.table import TableConfig, stack_table
 from stacking.tasks import oof
 from tests.stacking.conftest import CLASSES, gaussians
 
-SIZES = Sizes(n_train=1_000_000, n_predict=300_000, n_folds=5, repeats=1, workers=2)
+SIZES = RunSizes(n_train=1_000_000, n_predict=300_000, n_folds=5, repeats=1, workers=2)
 RATES = [
-    Rate("trees", "rounds", 1000, 1e-3, 2e-8, 1e-5),
-    Rate("small", "epochs", 14, 0.0, 2e-5, 1e-5),
-    Rate("large", "epochs", 14, 0.0, 2e-3, 5e-4),
+    LearnerRate("trees", "rounds", 1000, 1e-3, 2e-8, 1e-5),
+    LearnerRate("small", "epochs", 14, 0.0, 2e-5, 1e-5),
+    LearnerRate("large", "epochs", 14, 0.0, 2e-3, 5e-4),
 ]
 
 
