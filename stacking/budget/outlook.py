@@ -44,9 +44,13 @@ class Outlook:
     def left_s(self) -> float:
         """Return the seconds until the last task ends."""
         now = self._clock()
-        running = [max(0.1 * self._guess(key), self._guess(key) - (now - begun)) for key, begun in self._begun.items()]
-        waiting = [self._guess(key) for key in self._expected if key not in self._took and key not in self._begun]
-        return max((sum(running) + sum(waiting)) / self._workers, max(running, default=0.0))
+        free = [max(0.1 * self._guess(key), self._guess(key) - (now - begun)) for key, begun in self._begun.items()]
+        free += [0.0] * (self._workers - len(free))
+        # In their order, each by whoever is free first: the last task may run alone.
+        for key in self._expected:
+            if key not in self._took and key not in self._begun:
+                free[free.index(min(free))] += self._guess(key)
+        return max(free)
 
     def done_s(self) -> float:
         """Return the seconds of work behind us, in units of which :meth:`left_s` counts."""
