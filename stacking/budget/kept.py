@@ -153,7 +153,7 @@ def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
         preset=config.preset,
         settings=config.settings,
         threads=config.threads,
-        device=job.device,
+        devices=job.devices,
         workers=job.workers,
     )
 

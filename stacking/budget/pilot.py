@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,7 +78,7 @@ def measure_rates(
     preset: str,
     settings: dict[str, dict[str, Any]],
     threads: int,
-    device: str,
+    devices: Mapping[str, str],
     workers: int,
 ) -> list[LearnerRate]:
     """Return the rate of every learner that could be tried; the others will fail in the run and be told there."""
@@ -92,7 +93,7 @@ def measure_rates(
             preset,
             settings.get(spec.name, {}),
             threads,
-            device,
+            devices.get(spec.name, "cpu"),
         )
         for spec in sorted(specs, key=lambda spec: not spec.needs_grid)
     ]

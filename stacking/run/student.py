@@ -111,7 +111,7 @@ class _School:
         settings = STUDENT_SETTINGS | ({"epochs": QUICK_EPOCHS} if config.preset == "quick" else {})
         learner = create(self.imitates, self.job.task.classes, threads=config.threads, overrides=settings)
         train, valid = (self._batch(part) for part in (places[~stop], places[stop]))
-        return learner.fit(train, valid, seed=config.seed, device=self.job.device)
+        return learner.fit(train, valid, seed=config.seed, device=self.job.devices.get(IMITATES_WITH, "cpu"))
 
     def part(self, places: np.ndarray, share: float) -> np.ndarray:
         """Return a share of these places, (n,) bool, by class and energy, groups kept together."""

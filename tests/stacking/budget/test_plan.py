@@ -81,12 +81,12 @@ def test_a_budget_too_small_says_what_would_do() -> None:
 
 
 def test_time_left_is_right_within_a_factor_two_from_a_tenth_on() -> None:
-    # What tasks take is drawn around twice to half of what was expected, by learner; the clock is a number.
+    # What a learner takes is up to 45 % away from what was expected, each task another 10 %; the clock is a number.
     rng = np.random.default_rng(3)
-    for _ in range(20):
+    for _ in range(60):
         now = 0.0
         expected = {(name, k): s for name, s in (("a", 5.0), ("b", 40.0), ("c", 300.0)) for k in range(5)}
-        factor = {name: rng.uniform(0.6, 1.7) for name in "abc"}
+        factor = {name: rng.uniform(0.7, 1.45) for name in "abc"}
         real = {key: s * factor[key[0]] * rng.uniform(0.9, 1.1) for key, s in expected.items()}
         outlook = Outlook(expected, 2, lambda: now)  # noqa: B023
         free, ends = [0.0, 0.0], {}
@@ -131,7 +131,7 @@ def test_measured_rates_foretell_a_fit(tmp_path: Path) -> None:
         preset="quick",
         settings={},
         threads=1,
-        device="cpu",
+        devices={},
         workers=1,
     )
     assert (rate.work, rate.full) == ("trees", 150)
