@@ -14,7 +14,7 @@ from showers.storage.files import hash_json, read_json, write_json
 from stacking.budget.duration import seconds_of
 from stacking.budget.memory import available_bytes, estimated
 from stacking.budget.pilot import LearnerRate, measure_rates
-from stacking.budget.plan import Plan, RunSizes, make_plan
+from stacking.budget.plan import RunPlan, RunSizes, make_plan
 from stacking.run.folder import MANIFEST_FILE
 from stacking.run.job import Job
 from stacking.tasks.finished import TASK_FILE
@@ -33,7 +33,7 @@ class KeptPlan:
 
     asked: str = ""
     """Hash of the run's identity before the plan; empty for a plan that is only told."""
-    plan: Plan | None = None
+    plan: RunPlan | None = None
     options: dict[str, Any] | None = None
 
 
@@ -57,7 +57,7 @@ class Clock:
         """Seconds that are left; None without a limit."""
         return None if self.limit_s is None else self.limit_s - (time.time() - self.began)
 
-    def deadline(self, plan: Plan | None, tasks: Sequence[FoldTask], workers: int) -> float | None:
+    def deadline(self, plan: RunPlan | None, tasks: Sequence[FoldTask], workers: int) -> float | None:
         """Return when unfinished fits give up, in seconds since 1970: early enough for the second level.
 
         What earlier starts of the same run have finished counts as time used.
@@ -125,7 +125,7 @@ def keep_plan(run: Path, kept: KeptPlan) -> None:
     write_json(run / PLAN_FILE, {"asked": kept.asked, "plan": kept.plan.as_json(), "options": kept.options})
 
 
-def left_out_remarks(plan: Plan | None) -> list[str]:
+def left_out_remarks(plan: RunPlan | None) -> list[str]:
     """Return what the plan leaves out, in a line."""
     if plan is None or not plan.left_out:
         return []
@@ -140,7 +140,7 @@ def _read(run: Path, asked: str) -> KeptPlan | None:
     if content["asked"] != asked:
         return None
     options = content["options"] | {"learners": tuple(content["options"]["learners"])}
-    return KeptPlan(asked, Plan.from_json(content["plan"]), options)
+    return KeptPlan(asked, RunPlan.from_json(content["plan"]), options)
 
 
 def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:

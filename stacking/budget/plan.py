@@ -51,7 +51,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What a run does."""
 
     limit_s: float | None
@@ -112,7 +112,7 @@ class Plan:
         return cls(**{**content, "shares": shares, "left_out": tuple(content["left_out"])})
 
 
-def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) -> Plan:
+def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) -> RunPlan:
     """Return a plan that fits into the limit; without one, what the whole run is expected to take.
 
     Parameters
@@ -171,9 +171,9 @@ def _parts(candidates: list[LearnerRate], sizes: RunSizes, folds: int, room: flo
 
 def _plan(
     shares: list[Share], sizes: RunSizes, folds: int, limit_s: float | None, left_out: tuple[str, ...], second: float
-) -> Plan:
+) -> RunPlan:
     ordered = tuple(sorted(shares, key=lambda share: share.task_s))
-    return Plan(limit_s, folds, ordered, left_out, _training_s(shares, sizes, folds), second)
+    return RunPlan(limit_s, folds, ordered, left_out, _training_s(shares, sizes, folds), second)
 
 
 def _training_s(shares: list[Share], sizes: RunSizes, folds: int) -> float:

@@ -17,7 +17,7 @@ from models.training.loading import EventTensors, GridSource
 from models.training.loop import BLOCK_EVENTS, BLOCKS_AT_ONCE, _epoch_orders, shuffled_in_blocks
 from stacking.budget.memory import LIBRARIES, available_bytes, estimated
 from stacking.events import ROW_GROUP, TableEvents
-from stacking.table import write_table
+from stacking.tables.output import write_table
 
 GB = 1_000_000_000
 

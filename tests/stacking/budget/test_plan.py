@@ -20,7 +20,8 @@ from stacking.budget.outlook import Outlook
 from stacking.budget.pilot import LearnerRate, measure_rates
 from stacking.budget.plan import RunSizes, make_plan
 from stacking.events import TableEvents
-from stacking.table import TableConfig, stack_table
+from stacking.run.config import TableConfig
+from stacking.tables.train import stack_table
 from stacking.tasks import oof
 from tests.stacking.conftest import CLASSES, gaussians
 
