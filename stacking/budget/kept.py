@@ -57,16 +57,19 @@ class Clock:
         """Seconds that are left; None without a limit."""
         return None if self.limit_s is None else self.limit_s - (time.time() - self.began)
 
-    def deadline(self, plan: RunPlan | None, tasks: Sequence[FoldTask], workers: int) -> float | None:
-        """Return when unfinished fits give up, in seconds since 1970: early enough for the second level.
+    def limited(self, plan: RunPlan | None, tasks: Sequence[FoldTask], workers: int) -> list[FoldTask]:
+        """Return the tasks with the time at which they give up: early enough for the second level.
 
-        What earlier starts of the same run have finished counts as time used.
+        What earlier starts of the same run have finished counts as time used. The plan's first learner does not give up:
+        a run that ships late is better than none.
         """
         if self.limit_s is None or plan is None:
-            return None
+            return list(tasks)
         done = [task for task in tasks if task.is_done()]
         before = sum(float(read_json(task.folder / TASK_FILE)["cost"]["wall_s"]) for task in done) / workers
-        return self.began + self.limit_s - before - plan.second_level_s
+        deadline = self.began + self.limit_s - before - plan.second_level_s
+        first = plan.shares[0].learner
+        return [replace(task, deadline=None if task.name == first else deadline) for task in tasks]
 
 
 def planned(job: Job, clock: Clock, say: Say) -> tuple[Job, KeptPlan]:

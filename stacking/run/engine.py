@@ -7,7 +7,7 @@ here. Test labels do not exist in this module: test events come without them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,7 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
             kept = foreseen(job, folds.labels, say)
         manifest["plan"] = kept.plan.as_json() if kept.plan else None
         tasks = fold_tasks(job, config_hash)
-        deadline = clock.deadline(kept.plan, tasks, job.workers)
-        tasks = [replace(task, deadline=deadline) for task in tasks]
+        tasks = clock.limited(kept.plan, tasks, job.workers)
         short_of_memory = memory_remark(job)
         if short_of_memory:
             say(short_of_memory)

@@ -15,7 +15,7 @@ import pytest
 from models.registry import spec
 from showers.schema import InputError
 from stacking.budget.duration import in_words, seconds_of
-from stacking.budget.kept import PLAN_FILE
+from stacking.budget.kept import PLAN_FILE, Clock
 from stacking.budget.outlook import Outlook
 from stacking.budget.pilot import LearnerRate, measure_rates
 from stacking.budget.plan import RunSizes, make_plan
@@ -193,3 +193,14 @@ def test_rows_are_limited_where_asked(tmp_path: Path) -> None:
     }
     assert counts["lightgbm"] == 1000
     assert counts["random_forest"] > 3000
+
+
+def test_the_first_learner_of_a_plan_never_gives_up(tmp_path: Path) -> None:
+    # A clock that is over before the fits begin: what is planned first is finished all the same, the rest is not begun.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Clock, "left_s", property(lambda self: 300.0))
+        result = stack_table(_config(tmp_path, time_limit="1s"))
+    status = {row["name"]: row["status"] for row in result.manifest["learners"]}
+    first = result.manifest["plan"]["shares"][0]["learner"]
+    assert status[first] == "ok"
+    assert sorted(status.values()) == ["failed", "ok"]
