@@ -60,7 +60,7 @@ class Clock:
     def limited(self, plan: RunPlan | None, tasks: Sequence[FoldTask], workers: int) -> list[FoldTask]:
         """Return the tasks with the time at which they give up: early enough for the second level.
 
-        What earlier starts of the same run have finished counts as time used. The plan's first learner does not give up:
+        What earlier starts of the same run have finished counts as time used. The first learner does not give up:
         a run that ships late is better than none.
         """
         if self.limit_s is None or plan is None:
