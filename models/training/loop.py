@@ -24,8 +24,8 @@ from models.training.step import Augment, Stepper, TrainingSettings, autocast_of
 from showers.execution.progress import Progress
 
 PREDICTED_AT_ONCE = {"cpu": 256, "cuda": 2048}
-"""Events in a batch that is only predicted. On a CPU larger ones leave its caches, and the system takes up to 40 % of
-the time for giving memory and taking it back (``benchmarks/speed/predict_speed.py``)."""
+"""Events in a batch that is only predicted. On a CPU larger ones leave its caches, and the system spends time on giving
+memory and taking it back (the share of it is printed by ``benchmarks/speed/predict_speed.py``)."""
 
 
 BLOCK_EVENTS, BLOCKS_AT_ONCE = 4096, 64
