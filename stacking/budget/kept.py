@@ -93,7 +93,7 @@ def planned(job: Job, clock: Clock, say: Say) -> tuple[Job, KeptPlan]:
         rates = _rates(job, job.train.labels())
         plan = make_plan(rates, _sizes(job), clock.left_s)
         full = {rate.learner: rate.full for rate in rates}
-        kept = KeptPlan(asked, plan, plan.options(job.config.settings, full))
+        kept = KeptPlan(asked, plan, plan.options({name: job.config.settings_of(name) for name in full}, full))
         for line in plan.lines():
             say(line)
     assert kept.options is not None
@@ -117,7 +117,9 @@ def memory_remark(job: Job) -> str | None:
         (spec, len(job.train.columns_for(spec))) for spec in config.learner_specs(job.task, grids=job.train.has_grids)
     ]
     n_train = round(len(job.train) * (1 - config.holdout))
-    need = estimated(specs, n_train, job.task.n_classes, rows=config.rows)
+    need = estimated(
+        specs, n_train, job.task.n_classes, rows={spec.name: n for spec, _ in specs if (n := config.rows_of(spec.name))}
+    )
     n_tasks = len(specs) * config.n_folds * config.repeats
     return need.remark(min(job.workers, n_tasks), available_bytes() if config.scheduler is None else None)
 
@@ -148,13 +150,14 @@ def _read(run: Path, asked: str) -> KeptPlan | None:
 
 def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
     config = job.config
+    specs = config.learner_specs(job.task, grids=job.train.has_grids)
     return measure_rates(
         job.train,
-        config.learner_specs(job.task, grids=job.train.has_grids),
+        specs,
         labels,
         job.task.classes,
         preset=config.preset,
-        settings=config.settings,
+        settings={spec.name: config.settings_of(spec.name) for spec in specs},
         threads=config.threads,
         devices=job.devices,
         workers=job.workers,

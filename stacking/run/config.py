@@ -81,6 +81,10 @@ class EngineConfig(BaseModel):
         """Return what replaces a learner's registered settings."""
         return self.settings.get(name, {})
 
+    def rows_of(self, name: str) -> int | None:
+        """Return how many training events each fit of a learner gets at most."""
+        return self.rows.get(name)
+
     def __init__(self, **options: Any) -> None:
         try:
             super().__init__(**options)
@@ -233,6 +237,10 @@ class TableConfig(EngineConfig):
     def settings_of(self, name: str) -> dict[str, Any]:
         """Return what replaces a learner's settings, also under its name among showers."""
         return self.settings.get(name, self.settings.get(name.removeprefix(TABLE_PREFIX), {}))
+
+    def rows_of(self, name: str) -> int | None:
+        """Return how many rows each fit of a learner gets at most, also under its name among showers."""
+        return self.rows.get(name, self.rows.get(name.removeprefix(TABLE_PREFIX)))
 
     def learner_remarks(self) -> list[str]:
         """Return which learners asked for were replaced or left out."""

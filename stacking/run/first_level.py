@@ -77,7 +77,7 @@ def fold_tasks(job: Job, config_hash: str) -> list[FoldTask]:
             threads=config.threads,
             valid_fraction=config.valid_fraction,
             off_cut_weight=config.off_cut_weight,
-            rows=config.rows.get(spec.name),
+            rows=config.rows_of(spec.name),
             context_hash=hash_json([config_hash, fit_code_version(spec), _as_registered(spec, config.preset)]),
         )
         for spec in specs

@@ -166,7 +166,7 @@ def _slow_after(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
     real: Callable[[oof.FoldTask], None] = oof.do_task
 
     def do(task: oof.FoldTask) -> None:
-        real(replace(task, deadline=time.time() - 1) if task.name == slow else task)
+        real(replace(task, deadline=time.time() - 1) if task.name.endswith(slow) else task)
 
     monkeypatch.setattr("stacking.tasks.running.do_task", do)
 
@@ -176,11 +176,11 @@ def test_what_is_not_finished_in_time_is_left_out_and_the_run_ships(
 ) -> None:
     _slow_after(monkeypatch, "random_forest")
     result = stack_table(_config(tmp_path, time_limit="5m"))
-    status = {row["name"]: row["status"] for row in result.manifest["learners"]}
+    status = {row["name"].removeprefix("table."): row["status"] for row in result.manifest["learners"]}
     assert status == {"lightgbm": "ok", "random_forest": "failed"}
-    error = next(row["error"] for row in result.manifest["learners"] if row["name"] == "random_forest")
+    error = next(row["error"] for row in result.manifest["learners"] if row["name"].endswith("random_forest"))
     assert "the time limit of the run was reached" in error
-    assert result.manifest["gate"]["best_learner"] == "lightgbm"
+    assert result.manifest["gate"]["best_learner"].endswith("lightgbm")
 
 
 def test_rows_are_limited_where_asked(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_rows_are_limited_where_asked(tmp_path: Path) -> None:
     from showers.storage.files import read_json
 
     counts = {
-        name: read_json(result.run / "learners" / name / "fold-0" / "task.json")["n_train"]
+        name: read_json(result.run / "learners" / f"table.{name}" / "fold-0" / "task.json")["n_train"]
         for name in ("lightgbm", "random_forest")
     }
     assert counts["lightgbm"] == 1000
