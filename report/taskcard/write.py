@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from report.reading.run import is_simulated
+from report.taskcard.croissant import CROISSANT_FILE, croissant
 from showers.datasets.dataset import Dataset
 from showers.datasets.ordering import ordering_of
 from showers.schema import InputError, Task, task_named
-from showers.storage.files import atomic_folder
+from showers.storage.files import atomic_folder, write_json
 
 DATASET = "kascade-showers"
 HERE = Path(__file__).parent
@@ -83,6 +84,7 @@ def write_cards(data: Path, out: Path, tasks: tuple[str, ...]) -> dict[str, list
         card = CARDS[task]
         shared = out / "shared" / DATASET / task
         _write_data(data, shared, task_named(task))
+        write_json(shared / CROISSANT_FILE, croissant(shared, f"{DATASET}-{task}", card.problem))
         with atomic_folder(out / card.name) as folder:
             n_test, simulated = _write_folder(folder, card, task, data)
             checks = _checked(folder, out / "shared", shared, card)

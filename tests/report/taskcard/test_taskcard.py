@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -40,6 +41,10 @@ def test_both_cards_pass_their_own_checks(data: Path, tmp_path: Path) -> None:
         assert (info["name"], info["shape"], info["sota"]) == (card.name, "(300,)", [])
         assert (folder / "evaluate.py").read_text() in (folder / "project_description.md").read_text()
         assert not (tmp_path / "shared" / "kascade-showers" / task / "test" / "source.json").exists()
+        described = json.loads((tmp_path / "shared" / "kascade-showers" / task / "croissant.json").read_text())
+        for entry in described["distribution"]:
+            file = tmp_path / "shared" / "kascade-showers" / task / entry["contentUrl"]
+            assert entry["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     with pytest.raises(InputError, match="exists already"):
         write_cards(data, tmp_path, ("gamma",))
 
