@@ -1,6 +1,6 @@
 """What the pretrained network gains over training from scratch, in worlds that its pretraining has not seen.
 
-    python benchmarks/learning/pretraining.py --out pretraining --sizes 5000,15000,60000
+    python benchmarks/learning/pretraining.py --out pretraining --sizes 5000,15000,60000 --seeds 1,2,3
     python benchmarks/learning/pretraining.py --out pretraining --task gamma --sizes 15000,60000
 
 Every learner is trained on the same showers of a world and judged on the same test showers of that world, under the
@@ -189,6 +189,31 @@ def table(fits: list[Fit], worlds: dict[str, Sets], out: Path) -> str:
     return "\n".join(lines)
 
 
+def summary(fits: list[Fit], worlds: dict[str, Sets], out: Path) -> str:
+    """Return one line a world, size and system: means over seeds, each against the best from scratch of its seed.
+
+    The error is that of the test showers, of differences averaged over seeds; beside it the range over seeds.
+    """
+    lines = ["| world | showers | system | log-loss | against the best from scratch | seeds |", f"|{'---|' * 6}"]
+    for world, n in dict.fromkeys((fit.world, fit.n) for fit in fits):
+        labels = worlds[world].test.labels
+        assert labels is not None
+        rows = np.arange(len(labels))
+        losses: dict[str, list[np.ndarray]] = {}
+        for fit in fits:
+            if (fit.world, fit.n) == (world, n):
+                losses.setdefault(fit.system, []).append(-done(fit, worlds[world], out)[0][rows, labels])
+        scratch = [name for name in losses if name not in ("pretrained", ZERO_SHOT, ORACLE)]
+        best = [min(each, key=lambda loss: float(loss.mean())) for each in zip(*map(losses.get, scratch), strict=True)]
+        for system, seeds in sorted(losses.items(), key=lambda one: -float(np.mean(one[1]))):
+            gaps = np.stack([loss - reference for loss, reference in zip(seeds, best, strict=True)])
+            mean, error = gaps.mean(), gaps.mean(axis=0).std() / len(labels) ** 0.5
+            each = [f"{gap:+.4f}" for gap in sorted(gaps.mean(axis=1))]
+            cells = [world, f"{n:,}", system, f"{np.mean(seeds):.4f}", f"{mean:+.4f} ± {error:.4f}"]
+            lines.append(f"| {' | '.join([*cells, f'{each[0]} to {each[-1]}'])} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Parse, train what is missing, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -216,6 +241,8 @@ def main() -> None:
     for fit in fits:
         done(fit, worlds[fit.world], options.out)
     text = table(fits, worlds, options.out)
+    if len(seeds) > 1:
+        text = f"{summary(fits, worlds, options.out)}\n\n{text}"
     print(text)
     if options.doc:
         with atomic_path(options.doc) as temporary:

@@ -25,6 +25,7 @@ from features.build import compute_events
 from features.catalogue import CATALOGUE, feature_set
 from features.source import feature_code_version
 from models.base import Batch
+from models.pretraining.worlds import draw_world
 from showers import array, cuts, lateral
 from showers.execution.source_hash import source_hash
 from showers.schema import TASKS
@@ -34,11 +35,15 @@ from showers.simulation.observation import detector
 from showers.simulation.run import accepted
 
 FOREIGN = "foreign"
+RANDOM = "random"
+"""A world drawn from the priors of pretraining; another one for every seed."""
 COLUMNS = feature_set("fits+profile", [name for name in CATALOGUE if name not in ("Age", "fit_minus_age")])
 """Columns of the table, as in the v2 protocol: the reconstructed age is not there."""
 GROUPS = frozenset(CATALOGUE[name].group for name in COLUMNS)
 MOLIERE_M = 89.0
 GREISEN_M = 320.0
+RANDOM_WORLDS = 771
+"""Part of the seed of random worlds."""
 GAIN_SPREAD = 0.08
 """Standard deviation of ln(gain) of each detector."""
 _CODE = [Path(showers.simulation.__file__).parent, *(Path(module.__file__) for module in (array, cuts, lateral))]
@@ -50,7 +55,7 @@ def drawn(world: str, task: str, n: int, *, seed: int, split: str, data: Path) -
     Parameters
     ----------
     world
-        ``default``, ``harder``, ``easier`` or :data:`FOREIGN`.
+        ``default``, ``harder``, ``easier``, :data:`FOREIGN` or :data:`RANDOM`.
     task, n, seed
         Which showers; sets of the same seed share their first ones.
     split
@@ -58,7 +63,10 @@ def drawn(world: str, task: str, n: int, *, seed: int, split: str, data: Path) -
     data
         Folder where sets are kept.
     """
-    base = load_settings("default" if world == FOREIGN else world)
+    if world == RANDOM:
+        base, _ = draw_world(np.random.default_rng([seed, RANDOM_WORLDS]))
+    else:
+        base = load_settings("default" if world == FOREIGN else world)
     whole = {"world": world, "task": task, "n": n, "seed": seed, "split": split, "settings": base.digest()}
     whole |= {
         "simulation": source_hash([*_CODE, Path(__file__)], ("numpy", "numba")),

@@ -10,6 +10,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         "models.pretraining.learner:PretrainedLearner",
         "shower network of randomised worlds, fine-tuned",
         "fits+profile",
+        presets=("good", "best"),
         only_showers=True,
     ),
 )
