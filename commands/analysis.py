@@ -144,5 +144,5 @@ def robustness(
         workers=workers,
     )  # fmt: skip
     found = study(options, bars=bar)
-    console.print(robustness_text(found))
+    console.print(robustness_text(found), soft_wrap=True, markup=False, highlight=False)
     console.print(f"wrote {write_robustness_page(found)} and tables beside it", soft_wrap=True)

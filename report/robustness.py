@@ -1,11 +1,10 @@
-"""What people see of a study of robustness: a table on the terminal, and a page."""
+"""What people see of a study of robustness: lines on the terminal, and a page."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
-from rich.table import Table
 
 from analysis.robustness.result import Cell, Robustness
 from analysis.robustness.study import ALONE
@@ -18,14 +17,15 @@ from showers.storage.files import atomic_path
 PAGE_FILE = "robustness.html"
 
 
-def robustness_text(found: Robustness) -> Table:
-    """Return every training's accuracy, log-loss against home, and largest bias of a share."""
-    drawn = Table(title="trained here, tested there", title_justify="left")
-    for head in HEADS:
-        drawn.add_column(head, no_wrap=head in ("accuracy, %", "log-loss - home"))
+def robustness_text(found: Robustness) -> str:
+    """Return a line for every training and place: accuracy, log-loss against home, and largest bias of a share."""
+    lines = []
     for one in found.cells:
-        drawn.add_row(*_row(one))
-    return drawn
+        training, on, tested, accuracy, loss, bias = _row(one)
+        lines.append(
+            f"{training} ({on}), tested on {tested}: accuracy {accuracy} %, log-loss {loss}, share of {bias} %"
+        )
+    return "\n".join(lines)
 
 
 HEADS = ("training", "on", "tested on", "accuracy, %", "log-loss - home", "largest bias of a share, %")
