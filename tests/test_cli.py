@@ -123,7 +123,8 @@ def test_a_finished_run_answers_at_once(tmp_path: Path) -> None:
     (folder / "manifest.json").write_text("{}")
     asked = {
         "run": str(folder), "preset": "quick", "learners": None, "folds": None, "seed": 1, "device": "auto",
-        "workers": None, "scheduler": None, "prune": 2e-4, "task": "gamma", "data": str(data), "features": None,
+        "workers": None, "scheduler": None, "prune": 2e-4, "time_limit": None, "task": "gamma",
+        "data": str(data), "features": None,
     }  # fmt: skip
     inputs = [data / "gamma_train", data / "gamma_test"]
     keep_outcome(folder, asked, inputs, "the table\n")

@@ -123,7 +123,7 @@ if __name__ == "__main__":
     said = outside(installed, tmp_path, "program.py")
     assert said.returncode == 0, said.stderr
     run, found, n, file = said.stdout.splitlines()[-4:]
-    assert run == "<table run run: quadratic_logit>"
+    assert run == "<table run run: table.quadratic_logit>"
     assert found.startswith("<400 predictions, table: 0 ")
     assert n == "400"
     assert Path(file).is_relative_to(installed)

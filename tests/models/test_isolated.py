@@ -30,7 +30,9 @@ def _events(n: int, seed: int) -> Batch:
     grids = rng.gamma(1.0, size=(n, 16, 16, 2)).astype(np.float16)
     names = ("E", "Ze", "Az", "Ne", "Nmu")
     scalars = rng.normal(4.0, size=(n, 5)).astype(np.float32)
-    return Batch(np.arange(n), table, ("a", "b", "c"), grids, scalars, names, labels)
+    return Batch(
+        np.arange(n), table, ("a", "b", "c"), grids=grids, scalars=scalars, scalar_columns=names, labels=labels
+    )
 
 
 @pytest.fixture(scope="module")
