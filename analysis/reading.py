@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +63,38 @@ def predicted(
 ) -> Predictions:
     """Predict a dataset folder with an opened run."""
     return bundle.predict(folder, device=device, anyway=anyway, bars=bars)
+
+
+@dataclass
+class MeasuredFolders:
+    """Folders of measured events, opened and predicted one after the other; what was found is noted."""
+
+    bundle: Bundle
+    folders: list[Path]
+    anyway: bool = False
+    bars: Bars = silent
+    prints: list[str] = field(default_factory=list)
+    """Fingerprints of the folders so far."""
+    remarks: list[str] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[tuple[Dataset, Predictions]]:
+        """Yield each folder with its predictions.
+
+        Raises
+        ------
+        InputError
+            If a folder cannot be used, is the training set, or is given twice.
+        """
+        for folder in self.folders:
+            dataset = Dataset.open(folder, labels=False)
+            refuse_training_set(self.bundle, dataset, "--data")
+            self.remarks += label_remarks(dataset)
+            if dataset.fingerprint() in self.prints:
+                raise InputError(f"{folder} holds the same events as another folder of --data")
+            self.prints.append(dataset.fingerprint())
+            predictions = predicted(self.bundle, folder, anyway=self.anyway, bars=self.bars)
+            self.remarks += predictions.remarks
+            yield dataset, predictions
 
 
 def scalars(dataset: Dataset) -> dict[str, np.ndarray]:

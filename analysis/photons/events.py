@@ -9,8 +9,8 @@ from typing import Self
 import numpy as np
 
 from analysis.reading import (
+    MeasuredFolders,
     held_out,
-    label_remarks,
     predicted,
     refuse_training_set,
     scalars,
@@ -87,23 +87,16 @@ def read_data(
     InputError
         If a folder cannot be used, is the training set, is given twice, or no event passes the cuts.
     """
-    parts, prints, remarks = [], [], []
-    for number, folder in enumerate(folders):
-        dataset = Dataset.open(folder, labels=False)
-        refuse_training_set(bundle, dataset, "--data")
-        remarks += label_remarks(dataset)
-        if dataset.fingerprint() in prints:
-            raise InputError(f"{folder} holds the same events as another folder of --data")
-        prints.append(dataset.fingerprint())
-        predictions = predicted(bundle, folder, anyway=anyway, bars=bars)
-        remarks += predictions.remarks
+    parts = []
+    measured = MeasuredFolders(bundle, folders, anyway, bars)
+    for number, (dataset, predictions) in enumerate(measured):
         found = scalars(dataset)
         whole = _events(predictions.log_proba, found, np.arange(len(dataset)), number)
         parts.append(whole.take(passes(found, zenith_max_deg)))
     every = SearchEvents(**{name: np.concatenate([vars(p)[name] for p in parts]) for name in vars(parts[0])})
     if not len(every):
         raise InputError(f"{folders[0]}: no event passes zenith < {zenith_max_deg:g} deg and lg Ne > {LG_NE_MIN}")
-    return every, prints, remarks
+    return every, measured.prints, measured.remarks
 
 
 def read_simulation(

@@ -42,6 +42,8 @@ LEARNERS = ("lightgbm", "xgboost", "catboost", "mlp", "set_transformer")
 FIT_TOLERANCE = 0.1
 """Largest distance of two fits of one shower, in standard errors, at which they count as the same minimum."""
 FIT_SHARE = 0.995
+CHANNELS = {"electron": 4, "muon": 2}
+"""Parameters of each fit."""
 COLUMN_TOLERANCE = 5e-3
 """Largest distance of a feature's 99 % quantile, in standard deviations of the feature."""
 LOSS_TOLERANCE = 0.01
@@ -160,18 +162,38 @@ def fit_agreement(theirs: RawFit, ours: RawFit) -> tuple[str, bool]:
     fitted = ~np.isnan(ours.electron[0])
     same = all(np.array_equal(np.isnan(a), np.isnan(b)) for a, b in zip(theirs.columns(), ours.columns(), strict=True))
     words, ok = [f"{int(fitted.sum()):,} showers"], same
-    for channel, size in (("electron", 4), ("muon", 2)):
-        triangle = np.stack(getattr(ours, f"{channel}_fisher"))[:, fitted].astype(np.float64)
-        rows, columns = np.tril_indices(size)
-        unit = np.sqrt(triangle[rows == columns])
-        moved = np.stack(getattr(theirs, channel))[:, fitted] - np.stack(getattr(ours, channel))[:, fitted]
-        gap = np.abs(moved * unit).max(axis=0)
-        matrix = np.stack(getattr(theirs, f"{channel}_fisher"))[:, fitted] - triangle
-        matrix_gap = np.abs(matrix / (unit[rows] * unit[columns])).max(axis=0)
+    for channel in CHANNELS:
+        gap, matrix_gap = fit_gaps(theirs, ours, channel, fitted)
         share = float(np.mean((gap < FIT_TOLERANCE) & (matrix_gap < FIT_TOLERANCE)))
         ok = ok and share > FIT_SHARE and float(np.median(gap)) < 1e-3
         words.append(f"{channel} minima apart by {np.median(gap):.1e} standard errors (median), {share:.2%} below 0.1")
     return ", ".join(words) + ("" if same else ", NOT the same showers fitted"), ok
+
+
+def fit_gaps(theirs: RawFit, ours: RawFit, channel: str, fitted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far two fits of each shower are apart.
+
+    Parameters
+    ----------
+    theirs, ours
+        The fits; the second set the units.
+    channel
+        A name in :data:`CHANNELS`.
+    fitted
+        (n,) bool: showers that have fits.
+
+    Returns
+    -------
+    tuple
+        (m,) largest distance of a parameter, in standard errors (other parameters held); (m,) largest difference of an
+        entry of the Fisher matrix, in units of the diagonal's geometric mean.
+    """
+    triangle = np.stack(getattr(ours, f"{channel}_fisher"))[:, fitted].astype(np.float64)
+    rows, columns = np.tril_indices(CHANNELS[channel])
+    unit = np.sqrt(triangle[rows == columns])
+    moved = np.stack(getattr(theirs, channel))[:, fitted] - np.stack(getattr(ours, channel))[:, fitted]
+    changed = np.stack(getattr(theirs, f"{channel}_fisher"))[:, fitted] - triangle
+    return np.abs(moved * unit).max(axis=0), np.abs(changed / (unit[rows] * unit[columns])).max(axis=0)
 
 
 def _chunks(data: Dataset, rounds: int) -> DeviceComparison:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.reading import held_out, label_remarks, predicted, refuse_training_set, scalars, truth_of
+from analysis.reading import MeasuredFolders, held_out, predicted, refuse_training_set, scalars, truth_of
 from analysis.spectra.inputs.events import Simulated, SpectrumEvents, Thrown
 from analysis.spectra.inputs.response import Binning
 from analysis.spectra.inputs.thrown import thrown_primaries
@@ -57,24 +57,15 @@ def read_measured(
         If a folder cannot be used, is the training set, or is given twice.
     """
     parts: list[SpectrumEvents] = []
-    prints: list[str] = []
-    remarks: list[str] = []
-    for folder in folders:
-        dataset = Dataset.open(folder, labels=False)
-        refuse_training_set(bundle, dataset, "--data")
-        remarks += label_remarks(dataset)
-        if dataset.fingerprint() in prints:
-            raise InputError(f"{folder} holds the same events as another folder of --data")
-        prints.append(dataset.fingerprint())
-        predictions = predicted(bundle, folder, anyway=anyway, bars=bars)
-        remarks += predictions.remarks
+    measured = MeasuredFolders(bundle, folders, anyway, bars)
+    for dataset, predictions in measured:
         found = scalars(dataset)
         parts.append(_events(predictions.log_proba, predictions.labels, found).take(selected(found, zenith_max_deg)))
     every = joined(parts)
     if not len(every):
         raise InputError(f"{folders[0]}: no event passes zenith < {zenith_max_deg:g} deg, lg Ne > {LG_NE_MIN} and "
                          f"lg Nmu > {LG_NMU_MIN}")  # fmt: skip
-    return every, prints, remarks
+    return every, measured.prints, measured.remarks
 
 
 def read_response(

@@ -14,6 +14,7 @@ from features.lateral.compiled.cpu import fit_fused
 from features.lateral.constants import PUBLISHED
 from features.lateral.fit import N_NUMBERS, RawFit
 from features.lateral.gpu import OPTIONS, kernel_source
+from report.terminal.gpu import CHANNELS, fit_gaps
 
 XP = namespace("cpu")
 N = 400
@@ -41,15 +42,9 @@ def test_every_output_of_the_kernel_as_plain_cpp_agrees_with_the_cpu(draw, tmp_p
     for a, b in zip(ours.columns(), fused.columns(), strict=True):
         np.testing.assert_array_equal(np.isnan(a), ~fitted)
         np.testing.assert_array_equal(np.isnan(b), ~fitted)
-    for channel, size in (("electron", 4), ("muon", 2)):
-        triangle = np.stack(getattr(fused, f"{channel}_fisher"))[:, fitted].astype(np.float64)
-        rows, columns = np.tril_indices(size)
-        unit = np.sqrt(triangle[rows == columns])
-        moved = np.stack(getattr(ours, channel))[:, fitted] - np.stack(getattr(fused, channel))[:, fitted]
+    for channel in CHANNELS:
         # Sums run in another order: a minimisation may end one step apart, within its tolerance.
-        gap = np.abs(moved * unit).max(axis=0)
-        matrix_gap = np.stack(getattr(ours, f"{channel}_fisher"))[:, fitted] - triangle
-        matrix_gap = np.abs(matrix_gap / (unit[rows] * unit[columns])).max(axis=0)
+        gap, matrix_gap = fit_gaps(ours, fused, channel, fitted)
         value, theirs = (getattr(fit, f"{channel}_value")[fitted].astype(np.float64) for fit in (ours, fused))
         rise = np.abs(value - theirs) / np.maximum(np.abs(theirs), 1.0)
         for difference in (gap, matrix_gap, rise):
