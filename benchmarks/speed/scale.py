@@ -1,6 +1,6 @@
 """What a run costs at several sizes, step by step, and the law that it follows.
 
-    python benchmarks/speed/scale.py --work /tmp/scale --sizes 60000 300000 --time-limit 10m
+    python benchmarks/speed/scale.py --work bench/scale --sizes 60000 300000 --time-limit 10m
 
 Each size goes through simulate, features, stack (with the time limit), predict, predict --fast and verify, each step a
 command in a process of its own. A step that is finished is not done again: stopped and started once more, the benchmark

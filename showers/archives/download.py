@@ -147,7 +147,7 @@ def fetch(
     Parameters
     ----------
     form
-        What the file must look like: ``.npy`` unless said otherwise.
+        What the file must look like; by default ``.npy``.
 
     Raises
     ------
