@@ -46,6 +46,9 @@ class Batch:
     """(n,) float64 event weights; None means one each."""
     soft_labels: np.ndarray | None = None
     """(n, C) probabilities that networks learn from instead of ``labels``, which then only judge; None for none."""
+    targets: np.ndarray | None = None
+    """(n, T) float32: true quantities of training events as :mod:`models.pretraining.targets` standardises them, NaN
+    where unknown; None for events to be predicted."""
     array: DetectorArray = KASCADE
     """The stations that the grids' cells belong to."""
 
@@ -66,6 +69,7 @@ class Batch:
             labels=pick(self.labels),
             weights=pick(self.weights),
             soft_labels=pick(self.soft_labels),
+            targets=pick(self.targets),
         )
 
 
@@ -127,6 +131,20 @@ class Learner(ABC):
     @abstractmethod
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
         """Return the (n, C) float64 natural logarithm of the posterior; finite, rows sum to one after exp."""
+
+    def predict_truth(self, batch: Batch) -> np.ndarray:
+        """Return what a learner of true quantities estimates.
+
+        Returns
+        -------
+        (n, T, 2) float64: standardised estimate and its error for each target, NaN where it was not taught.
+
+        Raises
+        ------
+        TypeError
+            If this learner estimates classes alone.
+        """
+        raise TypeError(f"{type(self).__name__} estimates no true quantities")
 
     @abstractmethod
     def save(self, folder: Path) -> None:

@@ -22,6 +22,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from models.base import Batch, Learner
+from models.pretraining.targets import TARGETS
 from models.registry import load
 from models.saving import read_header
 from showers.execution.progress import Progress
@@ -116,17 +117,20 @@ class Isolated:
             self._exchange(folder, {"do": "close", "folder": str(oldest.absolute())}, (), PREDICT_S)
             del self._held[oldest]
 
-    def predict(self, folder: Path, batch: Batch, n_classes: int) -> np.ndarray:
-        """Return a learner's (n, C) predictions; events that were sent last are not sent again."""
+    def predict(self, folder: Path, batch: Batch, n_columns: int, *, truth: bool = False) -> np.ndarray:
+        """Return a learner's (n, C) predictions, or with ``truth`` its (n, 2 T) estimates.
+
+        Events that were sent last are not sent again.
+        """
         arrays: dict[str, np.ndarray] = {}
-        request: dict[str, Any] = {"do": "predict", "n_events": len(batch)}
+        request: dict[str, Any] = {"do": "estimate" if truth else "predict", "n_events": len(batch)}
         if batch is not self._batch:
             self._batch = None
             events, arrays = _described(batch)
             request["events"] = events
         self.ask(folder, request, tuple(arrays.values()))
         self._batch = batch
-        return self.numbers(folder, (len(batch), n_classes))
+        return self.numbers(folder, (len(batch), n_columns))
 
     def numbers(self, folder: Path, shape: tuple[int, ...]) -> np.ndarray:
         """Read the float64 numbers that follow an answer."""
@@ -221,6 +225,12 @@ class IsolatedLearner(Learner):
         if not len(batch):
             return np.empty((0, len(self.classes)))
         return self.reader.predict(self.folder, batch, len(self.classes))
+
+    def predict_truth(self, batch: Batch) -> np.ndarray:
+        """Return (n, T, 2) float64 estimates, as the other process gives them."""
+        if not len(batch):
+            return np.empty((0, len(TARGETS), 2))
+        return self.reader.predict(self.folder, batch, 2 * len(TARGETS), truth=True).reshape(len(batch), -1, 2)
 
     def importances(self) -> dict[str, float] | None:
         """Return the gain of each table column, where the learner has such a thing."""

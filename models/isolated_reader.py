@@ -17,6 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from models.base import Batch, Learner
+from models.pretraining.targets import TARGETS
 from models.registry import LEARNERS, learner_class, load
 from models.saving import read_header
 from showers.array import DetectorArray
@@ -56,12 +57,9 @@ def main() -> None:
                     held[folder] = load(Path(folder))
                 elif wish == "close":
                     del held[folder]
-                elif wish == "predict":
+                elif wish in ("predict", "estimate"):
                     assert batch is not None
-                    learner = held[folder]
-                    numbers = np.ascontiguousarray(learner.predict_log_proba(batch), dtype="<f8")
-                    if numbers.shape != (len(batch), len(learner.classes)):
-                        raise InputError(f"{len(batch)} events got predictions of shape {numbers.shape}")
+                    numbers = _numbers(held[folder], batch, truth=wish == "estimate")
                 else:
                     answer["importances"] = held[folder].importances()
             except InputError as error:
@@ -74,6 +72,14 @@ def main() -> None:
             if numbers is not None:
                 sink.write(numbers.tobytes())
             sink.flush()
+
+
+def _numbers(learner: Learner, batch: Batch, *, truth: bool) -> np.ndarray:
+    found = learner.predict_truth(batch) if truth else learner.predict_log_proba(batch)
+    expected = (len(batch), len(TARGETS), 2) if truth else (len(batch), len(learner.classes))
+    if found.shape != expected:
+        raise InputError(f"{len(batch)} events got predictions of shape {found.shape}")
+    return np.ascontiguousarray(found, dtype="<f8")
 
 
 def _batch(events: dict[str, Any], source: BinaryIO) -> Batch:

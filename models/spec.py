@@ -34,6 +34,8 @@ class LearnerSpec:
     """Made for tables of any origin: a run on a table takes these and no others of the presets."""
     only_showers: bool = False
     """Knows nothing but showers: a run on a table goes without it."""
+    uses_truth: bool = False
+    """Learns true quantities of training showers too, where the folder has them, and estimates them."""
     needs_grid: bool = False
     tasks: tuple[str, ...] = ()
     """Tasks it serves; empty for any."""

@@ -28,6 +28,7 @@ from stacking.events import Events, ShowerEvents
 from stacking.predict.chain import STUDENT, Chain, Predictions, joined
 from stacking.predict.fits import SavedFits, predict_fits
 from stacking.predict.saving import load_chain
+from stacking.predict.truth import fits_of
 from stacking.procedures.gamma import SCORES_FILE
 from stacking.run.provenance import stacking_code_version
 from stacking.run.sealing import learner_folder, open_sealed, required_names, student_folder
@@ -152,6 +153,9 @@ class Bundle:
         if fast:
             chain, learners, remarks = self.chain.of_student(), (STUDENT,), self._student_remarks()
         saved = [self._fits(name) for name in learners]
+        if chain.estimator is not None:
+            fits = self._fits(chain.estimator.learner)
+            saved.append(replace(fits, name=fits_of(fits.name), truth=True))
         if self.manifest.get("code_version") != stacking_code_version():
             remarks.append(
                 f"{self.run} was trained by another version of the learners' code: "
@@ -172,7 +176,7 @@ class Bundle:
                 workers=max(1, (workers or joblib.cpu_count()) // threads),
                 progress=progress,
             )
-            yield from chain.stream(fits, events.context, events.events_fingerprint())
+            yield from chain.stream(fits, events, events.events_fingerprint())
 
     def _student_remarks(self) -> list[str]:
         """Return what predictions of the student cost; refuse a run without one."""

@@ -19,6 +19,7 @@ from features.catalogue import feature_set
 from features.source import feature_code_version
 from features.table import FeatureTable
 from models.base import Batch
+from models.pretraining.targets import targets_of
 from models.registry import LearnerSpec
 from showers.datasets.dataset import Dataset
 from showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, InputError, Task
@@ -28,6 +29,9 @@ TRUTH_COLUMNS = ("label", "group")
 """Columns of the file beside a training table: apart from it, so that a table may have columns of any name."""
 CONTEXT_SCALARS = ("E", "Ze", "Ne", "Nmu")
 """Scalars that a meta-learner may look at beside the learners' log-probabilities."""
+
+CORE_COLUMNS = ("fit_core_x_m", "fit_core_y_m")
+"""Where the fitted core is in the feature table."""
 
 EVERY = slice(None)
 ROW_GROUP = 1 << 16
@@ -70,6 +74,18 @@ class Events(ABC):
 
     def offsets(self) -> np.ndarray | None:
         """Return (N,) float64 true values minus their reference, of *training* events of a target."""
+        return None
+
+    def targets(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return (n, T) float32 standardised true quantities of *training* events; None where none are known."""
+        return None
+
+    def targets_fingerprint(self) -> str | None:
+        """Return a hash of what :meth:`targets` is made of, of *training* events."""
+        return None
+
+    def fitted_core(self, rows: np.ndarray | slice = EVERY) -> np.ndarray | None:
+        """Return (n, 2) float64 fitted cores, m, where there is such a thing."""
         return None
 
     def energy(self) -> np.ndarray | None:
@@ -168,6 +184,23 @@ class ShowerEvents(Events):
     def offsets(self) -> np.ndarray | None:
         """Return the true values of a target minus its reference."""
         return binned(self._with_labels()).offsets if self.task.target else None
+
+    def targets(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return the standardised true quantities, if the folder has them; never of events to be predicted."""
+        data = self._with_labels()
+        core = self.fitted_core(rows) if data.has_truth else None
+        return None if core is None else targets_of(data.truth()[rows], core[:, 0], core[:, 1])
+
+    def targets_fingerprint(self) -> str | None:
+        """Return the hash of the file of true quantities, if the folder has it."""
+        return self._with_labels().truth_fingerprint()
+
+    def fitted_core(self, rows: np.ndarray | slice = EVERY) -> np.ndarray | None:
+        """Return the core of the lateral fit, (n, 2) m; None if the table does not have it."""
+        if not set(CORE_COLUMNS) <= set(self._features.columns):
+            return None
+        wanted = np.arange(len(self))[rows] if isinstance(rows, slice) else rows
+        return self._features.matrix(CORE_COLUMNS, wanted).astype(np.float64)
 
     def _with_labels(self) -> Dataset:
         if not self.labelled:

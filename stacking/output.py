@@ -13,6 +13,7 @@ from showers.schema import TASKS, Task
 from showers.storage.targets import check_target
 from stacking.bundle import load
 from stacking.predict.chain import Predictions
+from stacking.predict.truth import UNITS
 from stacking.predict.writing import write_frames, write_pieces
 from stacking.procedure_registry import procedure_of
 from stacking.run.folder import stored_arrays
@@ -90,9 +91,12 @@ def _frames(pieces: Iterable[Predictions], task: Task) -> Iterator[pl.DataFrame]
 def event_table(predictions: Predictions, task: Task) -> pl.DataFrame:
     """Return predictions of showers as a table.
 
-    Columns: event, ``p_<class>``, the decided class (composition) or the score (gamma), hashes of run and events.
+    Columns: event, ``p_<class>``, the decided class (composition) or the score (gamma), energy and core with errors
+    where a learner was taught them (:data:`stacking.predict.truth.UNITS`), hashes of run and events.
     """
     frame = probabilities(predictions.log_proba, task.classes).rename({"row": "event"})
     frame = frame.drop("predicted").with_columns(procedure_of(task).columns(predictions.arrays, task))
+    estimates = {name: values for name, values in predictions.arrays.items() if name in UNITS}
+    frame = frame.with_columns(pl.Series(name, values) for name, values in estimates.items())
     origin = {"config_hash": predictions.config_hash, "test_fingerprint": predictions.test_fingerprint}
     return frame.with_columns(pl.lit(value).alias(name) for name, value in origin.items())

@@ -39,7 +39,9 @@ RANDOM = "random"
 """A world drawn from the priors of pretraining; another one for every seed."""
 COLUMNS = feature_set("fits+profile", [name for name in CATALOGUE if name not in ("Age", "fit_minus_age")])
 """Columns of the table, as in the v2 protocol: the reconstructed age is not there."""
-GROUPS = frozenset(CATALOGUE[name].group for name in COLUMNS)
+CORE = ("fit_core_x_m", "fit_core_y_m")
+"""Columns of the fitted core, beside what really happened."""
+GROUPS = frozenset(CATALOGUE[name].group for name in (*COLUMNS, *CORE))
 MOLIERE_M = 89.0
 GREISEN_M = 320.0
 RANDOM_WORLDS = 771
@@ -50,7 +52,7 @@ _CODE = [Path(showers.simulation.__file__).parent, *(Path(module.__file__) for m
 
 
 def drawn(world: str, task: str, n: int, *, seed: int, split: str, data: Path) -> tuple[Batch, pl.DataFrame]:
-    """Return ``n`` labelled showers and what really happened, simulated where they are not kept yet.
+    """Return ``n`` labelled showers and what really happened (with the fitted core), simulated where not kept yet.
 
     Parameters
     ----------
@@ -97,9 +99,10 @@ def _simulated(
         for events in accepted(job, n, 1):
             grids = events.grids.astype(np.float16).astype(np.float32)
             scalars = events.scalars.astype(np.float16).astype(np.float32)
-            tables.append(compute_events(grids, scalars, None, GROUPS).select(COLUMNS).to_numpy())
+            found = compute_events(grids, scalars, None, GROUPS)
+            tables.append(found.select(COLUMNS).to_numpy())
             labels.append(events.labels)
-            truths.append(events.truth)
+            truths.append(events.truth.hstack(found.select(CORE)))
     return np.concatenate(tables), np.concatenate(labels).astype(np.int64), pl.concat(truths)
 
 

@@ -12,5 +12,6 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         "fits+profile",
         presets=("good", "best"),
         only_showers=True,
+        uses_truth=True,
     ),
 )

@@ -204,7 +204,8 @@ class NetworkLearner(Learner):
             if batch.soft_labels is not None:
                 labels = torch.as_tensor(batch.soft_labels.astype(np.float32), device=place)
             weights = self._event_weights(batch)
-        return EventTensors(torch.from_numpy(self.inputs_.apply(batch)).to(place), grids, labels, weights)
+        targets = None if batch.targets is None else torch.from_numpy(batch.targets).to(place)
+        return EventTensors(torch.from_numpy(self.inputs_.apply(batch)).to(place), grids, labels, weights, targets)
 
     def _event_weights(self, batch: Batch) -> torch.Tensor | None:
         if batch.weights is None:

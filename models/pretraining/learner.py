@@ -1,57 +1,80 @@
 """The pretrained network as a learner: fine-tuned on the user's training showers.
 
 The world of these showers is one more thing to learn: its position in the priors of the randomised worlds starts at
-their centre and moves fast, the body moves slowly, the head in between.
+their centre and moves fast, the body moves slowly, the head in between. Where the training events carry true
+quantities, the heads for these learn too, from what the body says; how much of their gradient reaches the body is the
+setting ``truth_weight``.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import nn
 
 from models.base import Batch
 from models.inputs import InputTransform, has_column
 from models.networks.learner import NetworkLearner
-from models.pretraining.network import Architecture, ShowerBody
+from models.pretraining.network import Architecture, ShowerBody, truth_answers
+from models.pretraining.targets import TARGETS
 from models.pretraining.weights import SHIPPED, SHIPPED_SHA256, Pretrained, read_pretrained
 from models.pretraining.worlds import N_WORLD
-from models.training.step import Output
+from models.training.environment import torch_as_asked
+from models.training.loop import predict_outputs
+from models.training.step import TRUTH_SHARE, Output
 from showers.array import DetectorArray
+from showers.execution.progress import Progress
 from showers.schema import COMPOSITION, GAMMA, InputError
+
+LEAST_KNOWN = 100
+"""Training events in which a true quantity must be known for its estimates to count as learned."""
 
 
 class FineTuned(nn.Module):
-    """Body with a head for one task, and the world of the showers that it is trained on."""
+    """Body with a head for one task and one for true quantities, and the world of the showers that it is trained on."""
 
-    def __init__(self, sizes: Architecture, n_classes: int, dropout: float) -> None:
+    taught: torch.Tensor
+    """(T,) int64: 1 where the head of true quantities has been trained."""
+
+    def __init__(self, sizes: Architecture, n_classes: int, dropout: float, truth_weight: float = 0.0) -> None:
         super().__init__()
+        self.shared = truth_weight / TRUTH_SHARE
         self.body = ShowerBody(sizes, dropout)
         self.head = nn.Linear(sizes.width, n_classes)
+        self.truth = nn.Linear(sizes.width, 2 * sizes.n_targets)
         self.world = nn.Parameter(torch.zeros(sizes.n_world))
+        self.register_buffer("taught", torch.zeros(sizes.n_targets, dtype=torch.int64))
 
     def forward(self, grid: torch.Tensor | None, inputs: torch.Tensor) -> Output:
-        """Return class logits; ``grid`` is not used."""
-        return Output(self.head(self.body(inputs, torch.cat([self.world, self.world.new_ones(1)]))))
+        """Return class logits and estimates of true quantities; ``grid`` is not used."""
+        embedding = self.body(inputs, torch.cat([self.world, self.world.new_ones(1)]))
+        # The same numbers, with a share of the gradient.
+        seen = embedding.detach()
+        if self.shared:
+            seen = seen + self.shared * (embedding - seen)
+        return Output(self.head(embedding), truth=truth_answers(self.truth, seen))
 
 
 class PretrainedLearner(NetworkLearner):
     """Fine-tuned shower network.
 
     Settings: ``weights``, ``shipped`` or a ``.safetensors`` file whose SHA-256 is then ``weights_sha256``; ``dropout``;
-    ``body_rate``, ``world_rate``, learning rates of body and world in units of the head's; ``width``, ``blocks``,
-    ``hidden``, which are those of the weights.
+    ``body_rate``, ``world_rate``, learning rates of body and world in units of the head's; ``truth_weight``, weight of
+    the true quantities in what the body learns (their heads learn in any case); ``width``, ``blocks``, ``hidden``,
+    which are those of the weights.
     """
 
     needs_table = True
     defaults: ClassVar[dict[str, Any]] = {
         "weights": SHIPPED,
         "weights_sha256": "",
-        "dropout": 0.1,
-        "body_rate": 0.3,
+        "dropout": 0.0,
+        "body_rate": 0.1,
         "world_rate": 20.0,
+        "truth_weight": 0.0,
         "width": 256,
         "blocks": 4,
         "hidden": 512,
@@ -70,13 +93,50 @@ class PretrainedLearner(NetworkLearner):
         if self.chosen["weights"] == SHIPPED:
             # Part of the identity of a training, as the setting is where the weights come from a file.
             self.chosen["weights_sha256"] = SHIPPED_SHA256
+        if self.chosen["truth_weight"] < 0:
+            raise InputError(f"truth_weight must be at least 0, got {self.chosen['truth_weight']}")
         self.rate_factors = {"body.": self.chosen["body_rate"], "world": self.chosen["world_rate"]}
 
     def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
         """Return the network with random weights."""
         chosen = self.chosen
         sizes = Architecture(inputs.n_inputs, chosen["width"], chosen["blocks"], chosen["hidden"], N_WORLD)
-        return FineTuned(sizes, n_classes, chosen["dropout"])
+        return FineTuned(sizes, n_classes, chosen["dropout"], chosen["truth_weight"])
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        """Learn from ``train``, from its ``targets`` too if it has any; see :meth:`models.base.Learner.fit`."""
+        known = np.zeros(len(TARGETS), dtype=bool)
+        if train.targets is not None:
+            check_targets(train.targets, len(train))
+            known = (~np.isnan(train.targets)).sum(axis=0) >= LEAST_KNOWN
+        super().fit(train, valid, seed=seed, device=device, progress=progress)
+        network = self.network_.network
+        assert isinstance(network, FineTuned)
+        network.taught.copy_(torch.from_numpy(known.astype(np.int64)))
+        return self
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        """Return (n, C) float64 log-posteriors with natural priors."""
+        return super().predict_log_proba(_without_truth(batch))
+
+    def predict_truth(self, batch: Batch) -> np.ndarray:
+        """Return (n, T, 2) float64 estimates; see :meth:`models.base.Learner.predict_truth`."""
+        self._check_fitted()
+        network = self.network_.network
+        assert isinstance(network, FineTuned)
+        found = np.full((len(batch), len(TARGETS), 2), np.nan)
+        taught = network.taught.numpy().astype(bool)
+        if not len(batch) or not taught.any():
+            return found
+        with torch_as_asked(self.device_, self.threads, deterministic=bool(self.chosen["deterministic"])):
+            placed = self._place(self.network_, self.device_)
+            said = predict_outputs(placed, self._tensors(_without_truth(batch), self.device_), _truth_of)
+            self.network_ = placed.to("cpu")
+        mean, log_width = said.double().numpy().reshape(len(batch), 2, -1).transpose(1, 0, 2)
+        found[:, taught, 0], found[:, taught, 1] = mean[:, taught], np.exp(log_width[:, taught])
+        return found
 
     def _inputs_for(self, train: Batch) -> InputTransform:
         return inputs_of(read_pretrained(self.chosen["weights"], self.chosen["weights_sha256"]), train)
@@ -90,8 +150,38 @@ class PretrainedLearner(NetworkLearner):
         except RuntimeError:
             sizes = ", ".join(f"{name} {getattr(source.sizes, name)}" for name in ("width", "blocks", "hidden"))
             raise InputError(f"these pretrained weights are of another architecture: set {sizes}") from None
+        network.truth.load_state_dict(source.truth.state_dict())
         if self.classes in heads:
             network.head.load_state_dict(heads[self.classes].state_dict())
+
+
+def _truth_of(output: Output) -> torch.Tensor:
+    assert output.truth is not None
+    return output.truth
+
+
+def _without_truth(batch: Batch) -> Batch:
+    if batch.targets is not None:
+        raise InputError("events to be predicted carry true quantities: these are for training alone")
+    return batch
+
+
+def check_targets(targets: np.ndarray, n_events: int) -> None:
+    """Refuse standardised true quantities that nothing can be learned from; NaN (unknown) is fine.
+
+    Raises
+    ------
+    InputError
+        For another shape than (n, T), values that are infinite, or a set without any known value.
+    """
+    if targets.shape != (n_events, len(TARGETS)):
+        raise InputError(f"targets have shape {targets.shape}, expected ({n_events}, {len(TARGETS)})")
+    bad = np.argwhere(np.isinf(targets))
+    if bad.size:
+        row, column = (int(k) for k in bad[0])
+        raise InputError(f"targets: row {row}, {TARGETS[column].name} is infinite ({len(bad)} bad values)")
+    if np.isnan(targets).all():
+        raise InputError("targets are given, but none of them is known: leave them out")
 
 
 def inputs_of(pretrained: Pretrained, events: Batch) -> InputTransform:

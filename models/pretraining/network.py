@@ -12,6 +12,7 @@ from torch.nn import functional
 from models.networks.tabular import ResidualBlock
 from models.pretraining.targets import TARGETS
 from models.pretraining.worlds import N_WORLD
+from models.training.step import truth_losses
 from showers.schema import COMPOSITION, GAMMA
 
 LOG_WIDTH_RANGE = (-5.0, 3.0)
@@ -86,16 +87,20 @@ class ShowerNetwork(nn.Module):
     def forward(self, inputs: torch.Tensor, world: torch.Tensor) -> Answers:
         """Return all answers; arguments as in :meth:`ShowerBody.forward`."""
         embedding = self.body(inputs, world)
-        mean, log_width = self.truth(embedding).chunk(2, dim=1)
-        return Answers(self.composition(embedding), self.gamma(embedding), mean, log_width.clamp(*LOG_WIDTH_RANGE))
+        mean, log_width = truth_answers(self.truth, embedding).chunk(2, dim=1)
+        return Answers(self.composition(embedding), self.gamma(embedding), mean, log_width)
+
+
+def truth_answers(head: nn.Module, embedding: torch.Tensor) -> torch.Tensor:
+    """Return (n, 2 T): estimates of the standardised targets, then the logarithms of their errors."""
+    mean, log_width = head(embedding).chunk(2, dim=1)
+    return torch.cat([mean, log_width.clamp(*LOG_WIDTH_RANGE)], dim=1)
 
 
 def truth_loss(answers: Answers, targets: torch.Tensor) -> torch.Tensor:
     """Return the mean negative logarithm of the normal densities, without constant; targets (n, T), NaN counts not."""
-    known = ~torch.isnan(targets)
-    pull = (torch.where(known, targets, 0.0) - answers.mean) * torch.exp(-answers.log_width)
-    each = 0.5 * pull.square() + answers.log_width
-    return (each * known).sum() / known.sum().clamp_min(1)
+    losses, known = truth_losses(torch.cat([answers.mean, answers.log_width], dim=1), targets)
+    return losses.sum() / known.sum().clamp_min(1)
 
 
 def pretraining_loss(

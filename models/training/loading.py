@@ -73,6 +73,8 @@ class EventTensors:
     """(n,) int64, or (n, C) float32 probabilities, on the device."""
     weights: torch.Tensor | None = None
     """(n,) float32 on the device."""
+    targets: torch.Tensor | None = None
+    """(n, T) float32 standardised true quantities on the device, NaN where unknown."""
 
     def __len__(self) -> int:
         return len(self.inputs)

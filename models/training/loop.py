@@ -20,7 +20,7 @@ from torch import nn
 
 from models.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from models.training.loading import EventTensors
-from models.training.step import Augment, Stepper, TrainingSettings, autocast_of, optimiser_of
+from models.training.step import Augment, Output, Stepper, TrainingSettings, autocast_of, optimiser_of
 from showers.execution.progress import Progress
 
 PREDICTED_AT_ONCE = {"cpu": 256, "cuda": 2048}
@@ -130,12 +130,17 @@ def train(
 
 def predict_logits(network: nn.Module, events: EventTensors) -> torch.Tensor:
     """Return (n, C) float32 logits on the CPU, computed in float32 and in batches of fixed borders."""
+    return predict_outputs(network, events, lambda output: output.logits)
+
+
+def predict_outputs(network: nn.Module, events: EventTensors, part: Callable[[Output], torch.Tensor]) -> torch.Tensor:
+    """Return a part of what the network says, (n, ...) float32 on the CPU, in batches of fixed borders."""
     network.eval()
     batch_size = PREDICTED_AT_ONCE[events.inputs.device.type]
     orders = [np.arange(k, min(k + batch_size, len(events))) for k in range(0, len(events), batch_size)]
     with torch.inference_mode():
-        logits = [network(grids, events.inputs[rows]).logits.float().cpu() for rows, grids in events.batches(orders)]
-    return torch.cat(logits)
+        said = [part(network(grids, events.inputs[rows])).float().cpu() for rows, grids in events.batches(orders)]
+    return torch.cat(said)
 
 
 def learning_rate(settings: TrainingSettings, step: int, total: int) -> float:

@@ -25,8 +25,14 @@ class Output(NamedTuple):
     """(n, C) logits of an auxiliary head that only training uses."""
     regression: torch.Tensor | None = None
     """(n,) estimate of a number that each class has, such as its lg A; only training uses it."""
+    truth: torch.Tensor | None = None
+    """(n, 2 T) estimates of standardised true quantities, then the logarithms of their errors."""
     members: torch.Tensor | None = None
     """(n, K, C) logits of an ensemble inside the network; training then scores each member, not their mean."""
+
+
+TRUTH_SHARE = 0.1
+"""Weight of the true quantities in the loss; how much of it reaches the body is the network's own setting."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,8 @@ class Stepper:
             output = self.network(grids, inputs)
         labels = events.labels[rows]
         weights = None if events.weights is None else events.weights[rows]
-        loss = self._loss(output, labels, weights)
+        targets = None if events.targets is None else events.targets[rows]
+        loss = self._loss(output, labels, weights, targets)
         if loss.device.type == "cpu":
             check_finite(loss)
         else:
@@ -141,7 +148,13 @@ class Stepper:
             self.total = self.total + loss.detach()
         loss.backward()
 
-    def _loss(self, output: Output, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    def _loss(
+        self,
+        output: Output,
+        labels: torch.Tensor,
+        weights: torch.Tensor | None,
+        targets: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         settings = self.settings
 
         def entropy(logits: torch.Tensor, smoothing: float) -> torch.Tensor:
@@ -158,6 +171,9 @@ class Stepper:
         if output.regression is not None and settings.regression_weight and self.class_values is not None:
             error = output.regression.float() - self.class_values[labels]
             each = each + settings.regression_weight * error.square()
+        if output.truth is not None and targets is not None:
+            losses, known = truth_losses(output.truth.float(), targets)
+            each = each + TRUTH_SHARE * losses.sum(dim=1) / known.sum(dim=1).clamp_min(1)
         if weights is None:
             return each.mean()
         return (each * weights).sum() / weights.sum().clamp_min(1e-12)
@@ -175,6 +191,22 @@ class Stepper:
             for parameter, move in moves:
                 parameter.add_(move)
         return moves
+
+
+def truth_losses(answers: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return negative logarithms of normal densities, without constant, and which of them count; (n, T) each.
+
+    Parameters
+    ----------
+    answers
+        (n, 2 T): means, then logarithms of the errors.
+    targets
+        (n, T); NaN counts not.
+    """
+    mean, log_width = answers.chunk(2, dim=1)
+    known = ~torch.isnan(targets)
+    pull = (torch.where(known, targets, 0.0) - mean) * torch.exp(-log_width)
+    return (0.5 * pull.square() + log_width) * known, known
 
 
 def check_finite(loss: torch.Tensor) -> None:

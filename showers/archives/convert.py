@@ -45,6 +45,12 @@ MAX_COPIES = 0.01
 COMPOSITION_IDS = (14, 402, 1206, 2814, 5626)
 """CORSIKA numbers of p, He, C, Si, Fe."""
 GAMMA_ID = 1
+PROTON_ID = 14
+TRUE_QUANTITIES = {
+    "lg_energy": "E", "core_x_m": "Xc", "core_y_m": "Yc", "zenith_deg": "Ze", "azimuth_deg": "Az", "lg_ne": "Ne",
+    "lg_nmu": "Nmu",
+}  # fmt: skip
+"""Columns of ``truth.parquet`` and the raw true quantities that they are."""
 
 RANGES = {"E": (10.0, 22.0), "Ze": (0.0, 90.0), "Az": (-360.0, 360.0), "Ne": (0.0, 12.0), "Nmu": (0.0, 12.0)}
 """Where reconstructed quantities of air showers can lie; others are in other units, or damaged."""
@@ -61,6 +67,8 @@ class RawEvents:
     """(N,) int8 class numbers, or float32 true values of a target."""
     groups: np.ndarray
     """(N,) int64: the first row with the same true shower."""
+    truth: np.ndarray
+    """(N, 10) as in :data:`showers.archives.raw.TRUE_COLUMNS`."""
 
     def place(self, row: int) -> tuple[Path, int]:
         """Return the file of reconstructed quantities that holds a row, and its row there."""
@@ -108,7 +116,8 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
     truth = [archive.read("true_features") for archive in archives]
     _refuse_copies(archives, truth)
     labels = np.concatenate([_labels(task, protocol, *each) for each in zip(archives, features, truth, strict=True)])
-    events = RawEvents(archives, np.concatenate(features), labels, _groups(np.concatenate(truth)))
+    what_happened = np.concatenate(truth)
+    events = RawEvents(archives, np.concatenate(features), labels, _groups(what_happened), what_happened)
     splits = SPLITS[protocol](task, events.features, events.groups, together=origin is not None)
     straddling = int(np.intersect1d(*(events.groups[split.rows] for split in splits)).size)
     digest = hashlib.sha256("\n".join(archive.digest for archive in archives).encode()).hexdigest()
@@ -233,7 +242,7 @@ def _write(
     places = np.argsort(rows)
     ascending = rows[places]
     with write_dataset(folder, len(rows), task, source=source, extras=kinds, layout=layout) as writer:
-        writer.put(0, None, columns, events.labels[rows], **values)
+        writer.put(0, None, columns, events.labels[rows], truth=_true_table(events, rows, values["groups"]), **values)
         start = 0
         for archives in events.archives:
             mode_start = start
@@ -245,6 +254,24 @@ def _write(
                 writer.put_grids(places[first:last], grids[ascending[first:last] - start])
                 start += len(block)
                 progress(start, len(features))
+
+
+def _true_table(events: RawEvents, rows: np.ndarray, groups: np.ndarray) -> pl.DataFrame:
+    """Return ``truth.parquet`` of these rows, in their order."""
+    ends = np.cumsum([archives.n_events for archives in events.archives])
+    modes = pl.Series("model", [archives.mode for archives in events.archives])
+    model = modes.gather(np.searchsorted(ends, rows, side="right"))
+    return true_quantities(events.truth[rows]).with_columns(model, pl.Series("shower", groups))
+
+
+def true_quantities(truth: np.ndarray) -> pl.DataFrame:
+    """Return the true quantities of raw files (n, 10) by our names; infinite values count as unknown."""
+    columns = {name: truth[:, TRUE_COLUMNS.index(raw)].astype(np.float32) for name, raw in TRUE_QUANTITIES.items()}
+    columns = {name: np.where(np.isfinite(values), values, np.nan) for name, values in columns.items()}
+    ids = np.nan_to_num(truth[:, TRUE_COLUMNS.index("id")]).astype(np.int64)
+    # CORSIKA: 14 is a proton, 1 a photon, a nucleus 100 A + Z.
+    mass = np.where(ids >= 100, ids // 100, ids == PROTON_ID).astype(np.int16)
+    return pl.DataFrame({"particle_id": ids.astype(np.int16), "mass": mass, **columns})
 
 
 def shuffled(n: int, content: str) -> np.ndarray:

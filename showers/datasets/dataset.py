@@ -21,6 +21,7 @@ import polars as pl
 from showers import cuts
 from showers.array import DetectorArray
 from showers.datasets.event_files import EventFiles, check_cells, check_finite
+from showers.datasets.truth import read_truth
 from showers.datasets.writer import write_dataset as write_dataset
 from showers.execution.progress import Progress
 from showers.kascade import KASCADE, array_of
@@ -30,6 +31,7 @@ from showers.schema import (
     MATRICES_FILE,
     PART_FILE,
     SCALARS_FILE,
+    TRUTH_FILE,
     InputError,
     Task,
 )
@@ -198,9 +200,42 @@ class Dataset:
         InputError
             If the folder was opened without labels.
         """
+        self._refuse_without_labels()
+        assert self.task is not None
+        return f"{self.task.name} {self._hash(str(self.task.label_file))}"
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether the folder holds true quantities; what they are is not looked at."""
+        return self.files.has(TRUTH_FILE)
+
+    def truth(self) -> pl.DataFrame:
+        """Return the true quantities of labelled events; see :func:`showers.datasets.truth.read_truth`.
+
+        Raises
+        ------
+        InputError
+            If the folder was opened without labels, or its ``truth.parquet`` is missing or unusable.
+        """
+        self._refuse_without_labels()
+        if not self.has_truth:
+            raise InputError(f"{self.path} has no {TRUTH_FILE}: nothing is known of what really happened")
+        return read_truth(self.files.path(TRUTH_FILE), len(self))
+
+    def truth_fingerprint(self) -> str | None:
+        """Return a SHA-256 of the true quantities; None where there are none.
+
+        Raises
+        ------
+        InputError
+            If the folder was opened without labels.
+        """
+        self._refuse_without_labels()
+        return self._hash(TRUTH_FILE) if self.has_truth else None
+
+    def _refuse_without_labels(self) -> None:
         if self.labels is None or self.task is None:
             raise InputError(f"{self.path} was opened without labels")
-        return f"{self.task.name} {self._hash(str(self.task.label_file))}"
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ follows (each learner has one of its own for the case that it ships alone), then
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,8 @@ from showers.schema import Task
 from showers.storage.files import hash_json
 from stacking.combine.calibration import Calibrator
 from stacking.combine.meta import MetaLearner
+from stacking.events import Events
+from stacking.predict.truth import Estimator, fits_of
 from stacking.procedure import Procedure, SavedRule
 from stacking.procedure_registry import procedure_of
 
@@ -100,10 +102,13 @@ class Chain:
     config_hash: str
     n_fits: int
     """Fits of each learner that are averaged."""
+    estimator: Estimator | None = None
+    """Of energy and core, where a learner was taught true quantities."""
 
     def of_student(self) -> Chain:
         """Return the chain of the student alone; its predictions are not those that the run was judged by."""
-        return replace(self, shipped=STUDENT, n_fits=1, config_hash=hash_json([self.config_hash, STUDENT]))
+        config_hash = hash_json([self.config_hash, STUDENT])
+        return replace(self, shipped=STUDENT, n_fits=1, config_hash=config_hash, estimator=None)
 
     @property
     def learners(self) -> tuple[str, ...]:
@@ -144,17 +149,23 @@ class Chain:
         arrays = self.procedure.arrays(self.rules.get(self.shipped), log_proba, context)
         return Predictions(log_proba, arrays, self.config_hash, test_fingerprint, posteriors)
 
-    def stream(
-        self, fits: Iterable[Piece], context: Callable[[slice], np.ndarray | None], test_fingerprint: str | None
-    ) -> Iterator[Predictions]:
-        """Take raw log-probabilities of all fits to what ships, piece by piece in the order of events.
+    def stream(self, fits: Iterable[Piece], events: Events, test_fingerprint: str | None) -> Iterator[Predictions]:
+        """Take raw log-probabilities of all fits (and estimates of true quantities) to what ships, piece by piece.
 
         One numerical thread, so that training and bundle give the same last bits anywhere.
         """
         for piece, log_proba in fits:
-            here = context(piece)
+            here, said = events.context(piece), dict(log_proba)
+            estimates = said.pop(fits_of(self.estimator.learner), None) if self.estimator else None
             with threadpool_limits(1):
-                yield self.predictions(self.posteriors(log_proba, here), here, test_fingerprint)
+                found = self.predictions(self.posteriors(said, here), here, test_fingerprint)
+                if self.estimator is not None and estimates is not None:
+                    # What a task estimates itself, such as the energy, stays as the task says.
+                    arrays = self.estimator.arrays(estimates, events.fitted_core(piece))
+                    found = replace(
+                        found, arrays={**found.arrays, **{k: v for k, v in arrays.items() if k not in found.arrays}}
+                    )
+                yield found
 
 
 def joined(parts: Sequence[Predictions]) -> Predictions:

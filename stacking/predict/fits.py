@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,8 @@ class SavedFits:
     columns: tuple[str, ...]
     """Table columns that it sees."""
     needs_grid: bool
+    truth: bool = False
+    """Ask for its estimates of true quantities, (n, T, 2) a fit, instead of log-probabilities."""
 
 
 def predict_fits(
@@ -53,7 +56,7 @@ def predict_fits(
     events
         Unlabelled events.
     learners
-        Which fits of which learners; each piece has (F, n, C) float64 per name.
+        Which fits of which learners; each piece has (F, n, C) float64 per name, or (F, n, T, 2) of true quantities.
     trusted
         Open models in this process, one after the other, instead of limited processes of their own.
     threads
@@ -100,7 +103,9 @@ def _finished(under_way: tuple[list[_Work], list[Future[None]]] | None) -> Itera
 
 def _predict(reader: _Reader, jobs: _Jobs, tally: _Tally) -> None:
     while job := jobs.next_for(reader):
-        job.found[job.fold] = checked_log_proba(reader.learner(job.folder), job.batch)
+        learner = reader.learner(job.folder)
+        ask = learner.predict_truth if job.truth else partial(checked_log_proba, learner)
+        job.found[job.fold] = ask(job.batch)
         tally.add(len(job.batch), f"{job.name} fold {job.fold}")
 
 
@@ -114,6 +119,7 @@ class _Job:
     batch: Batch
     found: list[np.ndarray | None]
     """Gets the outcome at the place of the fold."""
+    truth: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ class _Work:
             batch = events.batch(rows, columns, grids=needs_grid)
             like = [one for one in learners if (one.columns, one.needs_grid) == (columns, needs_grid)]
             jobs += [
-                _Job(one.name, fold, path, batch, found[one.name])
+                _Job(one.name, fold, path, batch, found[one.name], one.truth)
                 for one in like
                 for fold, path in enumerate(one.folders)
             ]

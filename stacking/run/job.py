@@ -44,9 +44,15 @@ class Job:
             **({"target": asdict(self.task.target)} if self.task.target else {}),
             "device": self.device,
             **({"devices": dict(self.devices)} if self.device == "cuda" else {}),
+            **({"targets_fingerprint": targets} if (targets := self._targets_fingerprint()) else {}),
             "train_fingerprint": self.train.fingerprint(),
             "test_fingerprint": self.test.fingerprint() if self.test is not None else None,
         }
+
+    def _targets_fingerprint(self) -> str | None:
+        """Return the hash of the true quantities that learners of this run are given; None if none is."""
+        specs = self.config.learner_specs(self.task, grids=self.train.has_grids)
+        return self.train.targets_fingerprint() if any(spec.uses_truth for spec in specs) else None
 
     @property
     def device(self) -> str:

@@ -21,6 +21,7 @@ from stacking.combine.softmax import fit_pool, log_loss_per_event, pooled
 from stacking.events import pieces
 from stacking.predict.chain import STUDENT, Chain, Predictions, average_of, joined
 from stacking.predict.saving import save_chain
+from stacking.predict.truth import fits_of
 from stacking.procedure import HeldOut
 from stacking.procedure_registry import procedure_of
 from stacking.run.first_level import Level
@@ -28,8 +29,9 @@ from stacking.run.folder import PREDICTIONS_FILE, write_out_of_fold, write_predi
 from stacking.run.job import Folds, Job
 from stacking.run.judged import Judged, judged
 from stacking.run.student import Student, train_student
+from stacking.run.taught import taught_truth
 from stacking.targets import Binned
-from stacking.tasks.finished import test_log_proba
+from stacking.tasks.finished import test_log_proba, test_truth
 from stacking.tasks.resources import Cost, measured
 
 
@@ -81,7 +83,8 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
         decision, rules = procedure.decide(_held_out(job, folds, sample, decided, shipped), job.config.run, progress)
     costs.append(cost)
     n_fits = job.config.n_folds * job.config.repeats
-    chain = Chain(job.task, calibrators, stacked.meta, rules, shipped, config_hash, n_fits)
+    estimator, estimates = taught_truth(job, folds, level.names, sample.rows)
+    chain = Chain(job.task, calibrators, stacked.meta, rules, shipped, config_hash, n_fits, estimator)
     save_chain(job.config.run, chain)
     _write_held_out_files(job, folds, level, stacked, sample, systems)
     with measured("prediction") as cost:
@@ -98,6 +101,7 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
         "pruning": pruning.as_json() | {"on_holdout": _cost_on_holdout(every, inputs, level, sample)},
         "gate": gate.as_json(),
         "decision": decision,
+        "truth": estimates,
         STUDENT: student.record if student else None,
     }
     return Outcome(record, predictions, costs, [line for line in (pruning.remark(), no_student) if line])
@@ -210,9 +214,12 @@ def _predict_test(job: Job, chain: Chain, names: tuple[str, ...]) -> Predictions
     if job.test is None:
         return None
     fits = {name: test_log_proba(job.config.run, name, chain.n_fits) for name in names}
+    if chain.estimator:
+        teacher = chain.estimator.learner
+        fits[fits_of(teacher)] = test_truth(job.config.run, teacher, chain.n_fits)
     context = job.test.context()
     in_pieces = ((piece, {name: z[:, piece] for name, z in fits.items()}) for piece in pieces(len(job.test)))
-    parts = list(chain.stream(in_pieces, job.test.context, job.test.events_fingerprint()))
+    parts = list(chain.stream(in_pieces, job.test, job.test.events_fingerprint()))
     if not parts:
         return None
     predictions = joined(parts)

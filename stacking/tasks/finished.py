@@ -19,6 +19,8 @@ HELD_OUT_FILE = "held_out.npz"
 OUTER_FILE = "outer.npz"
 """A fit's predictions of the outer holdout."""
 TEST_FILE = "test.npz"
+TRUTH = "truth"
+"""Array of a fit's estimates of true quantities in these files, beside ``log_proba``."""
 
 
 def fold_folder(run: Path, learner: str, fold: int) -> Path:
@@ -86,11 +88,40 @@ def outer_log_proba(run: Path, learner: str, n_fits: int) -> np.ndarray:
     return _of_every_fit(run, learner, n_fits, OUTER_FILE)
 
 
+def has_truth(run: Path, learner: str) -> bool:
+    """Return whether a learner's fits have estimated true quantities."""
+    with np.load(Seal.open(fold_folder(run, learner, 0)).path(HELD_OUT_FILE), allow_pickle=False) as stored:
+        return TRUTH in stored.files
+
+
+def held_out_truth(run: Path, learner: str, partition: np.ndarray, judged: np.ndarray) -> np.ndarray:
+    """Collect a learner's out-of-fold estimates, (N, T, 2), of one partition (N,); NaN where there is none."""
+    parts = [_stored(fold_folder(run, learner, k), HELD_OUT_FILE, TRUTH) for k in range(int(partition.max()) + 1)]
+    result = np.full((len(partition), *parts[0].shape[1:]), np.nan)
+    for k, part in enumerate(parts):
+        result[(partition == k) & judged] = part
+    return result
+
+
+def outer_truth(run: Path, learner: str, n_fits: int) -> np.ndarray:
+    """Collect a learner's estimates of the outer holdout, one set per fit: (R * K, M, T, 2) float64."""
+    return np.stack([_stored(fold_folder(run, learner, fold), OUTER_FILE, TRUTH) for fold in range(n_fits)])
+
+
+def test_truth(run: Path, learner: str, n_fits: int) -> np.ndarray:
+    """Collect a learner's estimates of the test events, one set per fit: (R * K, M, T, 2) float64."""
+    return np.stack([_stored(fold_folder(run, learner, fold), TEST_FILE, TRUTH) for fold in range(n_fits)])
+
+
 def _of_every_fit(run: Path, learner: str, n_fits: int, name: str) -> np.ndarray:
     return np.stack([_log_proba(fold_folder(run, learner, fold), name) for fold in range(n_fits)])
 
 
 def _log_proba(folder: Path, name: str) -> np.ndarray:
+    return _stored(folder, name, "log_proba")
+
+
+def _stored(folder: Path, name: str, key: str) -> np.ndarray:
     with np.load(Seal.open(folder).path(name), allow_pickle=False) as stored:
-        log_proba: np.ndarray = stored["log_proba"]
-    return log_proba
+        found: np.ndarray = stored[key]
+    return found

@@ -25,7 +25,16 @@ from showers.execution.progress import Progress
 from showers.storage.files import atomic_folder, hash_json, open_npy, write_json, write_npz
 from stacking.combine.softmax import thinned
 from stacking.events import Events, pieces
-from stacking.tasks.finished import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder, key_of, seal_task
+from stacking.tasks.finished import (
+    HELD_OUT_FILE,
+    OUTER_FILE,
+    TASK_FILE,
+    TEST_FILE,
+    TRUTH,
+    fold_folder,
+    key_of,
+    seal_task,
+)
 from stacking.tasks.folds import early_stopping_rows
 from stacking.tasks.resources import Cost, measured
 
@@ -92,6 +101,11 @@ class FoldTask:
         sequence = np.random.SeedSequence([self.seed, zlib.crc32(self.name.encode()), self.fold])
         return int(sequence.generate_state(1)[0] >> 1)
 
+    @property
+    def teaches_truth(self) -> bool:
+        """Whether the learner is given true quantities of the training events, because there are any."""
+        return self.spec.uses_truth and self.train.targets_fingerprint() is not None
+
     def is_done(self) -> bool:
         """Return whether a finished folder with the same key exists, every file as it was written."""
         return key_of(self.folder) == self.key
@@ -104,16 +118,14 @@ def do_task(task: FoldTask) -> None:
             train, valid, held_out = split_rows(task)
             learner = _fitted(task, _labelled(task, train), _labelled(task, valid))
             learner.save(folder)
-            held_out_log_proba = predict(learner, task.train, held_out, task.columns, grids=task.spec.needs_grid)
-            write_npz(folder / HELD_OUT_FILE, log_proba=held_out_log_proba)
+            taught = task.teaches_truth
+            write_npz(folder / HELD_OUT_FILE, **_said(task, learner, task.train, held_out, truth=taught))
             outer = outer_rows(task)
             if len(outer):
-                apart = predict(learner, task.train, outer, task.columns, grids=task.spec.needs_grid)
-                write_npz(folder / OUTER_FILE, log_proba=apart)
+                write_npz(folder / OUTER_FILE, **_said(task, learner, task.train, outer, truth=taught))
             if task.test is not None:
                 every = np.arange(len(task.test))
-                test = predict(learner, task.test, every, task.columns, grids=task.spec.needs_grid)
-                write_npz(folder / TEST_FILE, log_proba=test)
+                write_npz(folder / TEST_FILE, **_said(task, learner, task.test, every, truth=taught))
         write_json(folder / TASK_FILE, _task_record(task, learner, cost, len(train), len(valid)))
         seal_task(folder)
     shutil.rmtree(task.checkpoint, ignore_errors=True)
@@ -204,13 +216,22 @@ def outer_rows(task: FoldTask) -> np.ndarray:
     return np.flatnonzero((folds < 0) & np.asarray(open_npy(task.run / JUDGED_FILE)))
 
 
+def _said(task: FoldTask, learner: Learner, events: Events, rows: np.ndarray, *, truth: bool) -> dict[str, np.ndarray]:
+    """Return what a fit's file holds of some events: posteriors, and estimates of true quantities if it has any."""
+    found = {"log_proba": predict(learner, events, rows, task.columns, grids=task.spec.needs_grid)}
+    if truth:
+        found[TRUTH] = estimate(learner, events, rows, task.columns)
+    return found
+
+
 def _labelled(task: FoldTask, rows: np.ndarray) -> Batch:
     batch = task.train.batch(rows, task.columns, grids=task.spec.needs_grid)
     weights = None
     if task.off_cut_weight < 1.0:
         judged = np.asarray(open_npy(task.run / JUDGED_FILE))[rows]
         weights = np.where(judged, 1.0, task.off_cut_weight)
-    return replace(batch, labels=task.train.labels()[rows], weights=weights)
+    targets = task.train.targets(rows) if task.teaches_truth else None
+    return replace(batch, labels=task.train.labels()[rows], weights=weights, targets=targets)
 
 
 def predict(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> np.ndarray:
@@ -225,6 +246,12 @@ def predict(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[s
     for piece in pieces(len(rows)):
         result[piece] = checked_log_proba(learner, events.batch(rows[piece], columns, grids=grids))
     return result
+
+
+def estimate(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
+    """Return a learner's (n, T, 2) estimates of true quantities and their errors, in pieces of bounded memory."""
+    found = [learner.predict_truth(events.batch(rows[piece], columns, grids=False)) for piece in pieces(len(rows))]
+    return np.concatenate(found) if found else learner.predict_truth(events.batch(rows, columns, grids=False))
 
 
 def checked_log_proba(learner: Learner, batch: Batch) -> np.ndarray:

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -69,6 +70,13 @@ def test_v2_split_cuts_labels_and_channels(tmp_path: Path) -> None:
         np.testing.assert_array_equal(made.labels, [COMPOSITION_IDS.index(int(i)) for i in truth[rows, 1]])
         assert made.age is None
         assert made.groups is not None
+        what_happened = made.truth()
+        for name, column in {"lg_energy": 0, "core_x_m": 2, "core_y_m": 3, "lg_ne": 6, "lg_nmu": 8}.items():
+            np.testing.assert_array_equal(what_happened[name], truth[rows, column].astype(np.float64))
+        np.testing.assert_array_equal(what_happened["mass"], np.array([1, 4, 12, 28, 56])[made.labels])
+        assert what_happened["xmax"].is_nan().all()
+        modes = pl.read_parquet(folder / "truth.parquet")["model"]
+        assert (modes == pl.Series(np.where(rows < 700, "qgs_spectra", "epos_spectra"))).all()
         raw_groups += list(zip(made.groups.tolist(), (rows - rows % 2).tolist(), strict=True))
     showers = set(raw_groups)
     assert len(showers) == len({ours for ours, _ in showers}) == len({theirs for _, theirs in showers})
