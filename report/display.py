@@ -218,7 +218,7 @@ def _lateral(axes: Axes, shower: Shower) -> None:
     axes.set_ylim(max(min(lowest, default=1e-2) / 4, 1e-4), max([*highest, 1.0]) * 5)
     axes.set_xlabel("distance to the fitted axis, m")
     axes.set_ylabel("density, m$^{-2}$")
-    axes.legend(fontsize=6, ncols=1, loc="upper right")
+    axes.legend(fontsize=6, ncols=1, loc="lower left")
 
 
 def ring_means(r_m: np.ndarray, rho: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

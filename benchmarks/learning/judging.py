@@ -1,7 +1,7 @@
 """Is the gain that a run states the gain that it ships? Gate, holdout and calibration judged by labelled test events.
 
     python benchmarks/learning/judging.py --work bench/judging
-    python benchmarks/learning/judging.py --work bench/judging --write-docs   # also put the table into docs/stacking.md
+    python benchmarks/learning/judging.py --work bench/judging --write-docs  # and write docs/methods/stacking.md
 
 Per seed two runs on the same showers: one with the outer holdout, where the average of fits is judged, and one
 without, where single fits are judged out-of-fold. Killed and started again, it continues.
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--world", default="default", help="simulated world")
     parser.add_argument("--seeds", default="1", help="comma-separated; showers and fits differ")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/stacking.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the table into docs/methods/stacking.md")
     options = parser.parse_args()
     task = TASKS[options.task]
     rows: list[list[str]] = []

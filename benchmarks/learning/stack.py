@@ -1,7 +1,7 @@
 """What stacking is worth: each learner, their average, the stack and the decided stack on the same simulated events.
 
     python benchmarks/learning/stack.py --work bench/stacking
-    python benchmarks/learning/stack.py --work bench/stacking --write-docs   # also put tables into docs/stacking.md
+    python benchmarks/learning/stack.py --work bench/stacking --write-docs  # and write docs/methods/stacking.md
 
 Everything is fitted on out-of-fold predictions of the training events; the test labels are read at the very end, for
 the tables alone. Killed and started again, it continues.
@@ -36,7 +36,7 @@ from stacking.predict.chain import average_of
 from stacking.run.config import StackConfig
 from stacking.tasks.finished import test_log_proba
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "stacking.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "methods" / "stacking.md"
 LEARNERS = ("lightgbm", "catboost", "quadratic_logit", "mlp", "lenet_fits")
 SETTINGS = {"lenet_fits": {"epochs": 5}}
 """What the benchmark shortens beyond the preset, to end in half an hour on two cores."""
@@ -243,7 +243,7 @@ def cost_table(outcome: FinishedTask) -> str:
 
 
 def write_section(name: str, text: str) -> None:
-    """Replace the text between the markers of a section in docs/stacking.md."""
+    """Replace the text between the markers of a section in docs/methods/stacking.md."""
     page = DOCS.read_text(encoding="utf-8")
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
     if not pattern.search(page):

@@ -16,7 +16,8 @@ def table(title: str, *columns: str, wide: bool = False) -> Table:
     if wide:
         made.min_width = len(title)
     for k, column in enumerate(columns):
-        made.add_column(column, justify="right" if k else "left", no_wrap=True)
+        # Where a terminal is too narrow, names are broken into two lines; numbers are never cut off.
+        made.add_column(column, justify="right" if k else "left", no_wrap=k > 0, overflow="ellipsis" if k else "fold")
     return made
 
 

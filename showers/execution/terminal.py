@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import unicodedata
 from collections.abc import Iterable
@@ -40,6 +41,8 @@ def as_called(text: str) -> str:
 
 
 NAME = "showerstack"
+FILE_WIDTH = 120
+"""Characters a line where output goes into a file or a pipe, unless COLUMNS says otherwise."""
 
 
 class PlainConsole(Console):
@@ -47,6 +50,8 @@ class PlainConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
+        if options.get("width") is None and "COLUMNS" not in os.environ and not self.is_terminal:
+            self.width = FILE_WIDTH  # 80, what is assumed otherwise, cuts numbers off
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of anything that can be printed, escaped."""

@@ -14,7 +14,7 @@ from features.device import namespace
 from features.groups.lateral import POSITION_GROUP
 from showers.schema import InputError
 
-DOCS = Path(__file__).parents[2] / "docs" / "features.md"
+DOCS = Path(__file__).parents[2] / "docs" / "methods" / "features.md"
 
 
 def test_table_holds_every_declared_feature_within_its_range(write, draw):
@@ -86,7 +86,7 @@ def test_listing():
 
 
 def test_documentation_is_the_catalogue():
-    command = "python cli.py features --list --format md > docs/features.md"
+    command = "python cli.py features --list --format md > docs/methods/features.md"
     assert DOCS.read_text(encoding="utf-8").strip() == listing(format="md").strip(), f"out of date, run: {command}"
 
 
