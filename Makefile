@@ -2,6 +2,7 @@
 # make test   the test suite, in as many processes as there are cores (at most 4)
 # make test-faults  kills, damaged files and hostile servers in full number (make test has a sample of each)
 # make lint   ruff and mypy
+# make docs   the documentation as a site in site/, with the API reference; offline once its packages are installed
 # make clean  remove the virtual environment, caches and what the demo wrote
 PYTHON ?= python3
 VENV   := .venv
@@ -10,7 +11,7 @@ BIN    := $(VENV)/bin
 # One numerical thread a process and several processes; LightGBM's OpenMP threads would otherwise spin while they wait.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test test-faults lint clean env
+.PHONY: demo test test-faults lint docs clean env
 demo: env
 	$(BIN)/python cli.py demo
 
@@ -25,6 +26,10 @@ lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
+
 env: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml setup.py constraints.txt
@@ -34,6 +39,10 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,cluster]'
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis catboost_info demo
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis catboost_info demo
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -47,3 +47,10 @@ def test_every_page_can_be_found_from_the_readme() -> None:
             if file.suffix == ".md" and file.is_relative_to(ROOT) and file.exists():
                 new |= {file.relative_to(ROOT).as_posix()} - seen
     assert set(PAGES) - seen == set()
+
+
+def test_the_site_has_every_page_once() -> None:
+    # make docs checks it too, but needs packages that the tests do not.
+    contents = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:")[1]
+    named = re.findall(r"([\w/]+\.md)$", contents, flags=re.MULTILINE)
+    assert sorted(f"docs/{name}" for name in named) == [page for page in PAGES if page.startswith("docs/")]
