@@ -5,9 +5,9 @@ The commands are in ``commands/``. Each imports the packages it needs when it ru
 
 from __future__ import annotations
 
-from commands.every import analysis, data, main, measured, pretraining, results, runs
+from commands.every import analysis, data, main, measured, pretraining, results, runs, sharing
 
-__all__ = ["analysis", "data", "main", "measured", "pretraining", "results", "runs"]
+__all__ = ["analysis", "data", "main", "measured", "pretraining", "results", "runs", "sharing"]
 
 if __name__ == "__main__":
     main()

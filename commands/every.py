@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commands import analysis, data, measured, pretraining, results, runs
+from commands import analysis, data, measured, pretraining, results, runs, sharing
 from commands.app import main
 
-__all__ = ["analysis", "data", "main", "measured", "pretraining", "results", "runs"]
+__all__ = ["analysis", "data", "main", "measured", "pretraining", "results", "runs", "sharing"]

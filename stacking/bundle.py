@@ -152,9 +152,9 @@ class Bundle:
         chain, learners, remarks = self.chain, self.chain.learners if everything else self.chain.needed, []
         if fast:
             chain, learners, remarks = self.chain.of_student(), (STUDENT,), self._student_remarks()
-        saved = [self._fits(name) for name in learners]
+        saved = [self.saved_fits(name) for name in learners]
         if chain.estimator is not None:
-            fits = self._fits(chain.estimator.learner)
+            fits = self.saved_fits(chain.estimator.learner)
             saved.append(replace(fits, name=fits_of(fits.name), truth=True))
         if self.manifest.get("code_version") != stacking_code_version():
             remarks.append(
@@ -223,7 +223,8 @@ class Bundle:
             "or predict with --anyway"
         )
 
-    def _fits(self, name: str) -> SavedFits:
+    def saved_fits(self, name: str) -> SavedFits:
+        """Return where a learner's fits are, each file compared with its checksum."""
         if name == STUDENT:
             return SavedFits(name, (student_folder(self.sealed),), tuple(self.manifest[STUDENT]["columns"]), False)
         record = next(row for row in self.manifest["learners"] if row["name"] == name)

@@ -167,7 +167,14 @@ class HitTransformerLearner(NetworkLearner):
 
 
 def pack(tokens: torch.Tensor, present: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return tokens with those present first, cut to the batch's fullest event; in each at least one counts."""
+    """Return tokens with those present first, cut to the batch's fullest event; in each at least one counts.
+
+    While the network is exported nothing is cut or moved, since a graph has no length that depends on the events; sets
+    have no order, so the result is the same.
+    """
+    if torch.compiler.is_exporting():
+        none = ~present.any(dim=1, keepdim=True)
+        return tokens, torch.cat([present[:, :1] | none, present[:, 1:]], dim=1)
     longest = max(1, int(present.sum(dim=1).max()))
     order = torch.argsort(present.int(), dim=1, descending=True, stable=True)[:, :longest]
     packed = torch.take_along_dim(tokens, order[:, :, None], dim=1)

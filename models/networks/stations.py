@@ -73,7 +73,7 @@ class StationTokens(nn.Module):
             along / LENGTH_M,
             *(DEPOSIT_SCALE * torch.log1p(deposits)).unbind(1),
             *hits.float().unbind(1),
-            *self.fixed.expand(len(grid), -1, -1).unbind(2),
+            *self.fixed.expand(grid.shape[0], -1, -1).unbind(2),
             dx_m / LENGTH_M,
             dy_m / LENGTH_M,
         ]

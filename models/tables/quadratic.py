@@ -78,12 +78,16 @@ class QuadraticLogit(TableLearner):
         x = self.inputs_.apply(_as_batch(table, self.columns_)).astype(np.float64)
         if self.chosen["degree"] == 1:
             return x
-        n_inputs = x.shape[1]
+        first, second = self.products(x.shape[1])
+        return np.hstack([x, x * x, x[:, first] * x[:, second]])
+
+    def products(self, n_inputs: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions (P,) int64 of both inputs of every product."""
         first, second = np.triu_indices(n_inputs, k=1)
         room = max(0, int(self.chosen["max_terms"]) - 2 * n_inputs)
         # In order of the later partner: products among the first inputs come first.
         order = np.lexsort((first, second))[:room]
-        return np.hstack([x, x * x, x[:, first[order]] * x[:, second[order]]])
+        return first[order], second[order]
 
     def _log_proba(self, table: np.ndarray) -> np.ndarray:
         parts = [table[k : k + TERM_ROWS] for k in range(0, len(table), TERM_ROWS)]

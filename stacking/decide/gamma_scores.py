@@ -19,10 +19,13 @@ TABLE_EFFICIENCIES = (0.25, 0.50, 0.60, 0.75, 0.90, 0.95, 0.99)
 REAL_RATIOS = (1e-4, 1e-5, 1e-6)
 """Gammas per hadron that a telescope of cosmic rays may meet."""
 
+SCORE_OF_HALF = 0.5
+"""Score of an event of probability one half."""
+
 
 def gamma_scores(log_proba: np.ndarray) -> np.ndarray:
     """Return ``logit(p_gamma) + 0.5``, (N,) float64, from (N, 2) log-probabilities (gamma, hadron)."""
-    return np.asarray(log_proba[:, GAMMA] - log_proba[:, HADRON] + 0.5, dtype=np.float64)
+    return np.asarray(log_proba[:, GAMMA] - log_proba[:, HADRON] + SCORE_OF_HALF, dtype=np.float64)
 
 
 def log_survivals(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:

@@ -1,0 +1,154 @@
+"""Boosted trees of LightGBM, XGBoost and CatBoost as tables of nodes."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.portable.graph import COLUMNS, Nodes, NotPortable
+from models.portable.trees import GREATER, LESS, LESS_EQUAL, TreeTable, float32_below
+from models.tables.catboost import CatBoost
+from models.tables.lightgbm import LightGBM
+from models.tables.xgboost import XGBoost
+
+
+def lightgbm_margins(learner: LightGBM, nodes: Nodes) -> tuple[str, int]:
+    """Add LightGBM's raw scores; return their name and number.
+
+    Trees with linear leaves add their coefficients, summed over trees, to a matrix that then meets the columns.
+    """
+    model = learner.booster_.dump_model()
+    per_round, n_columns = int(model["num_tree_per_iteration"]), len(learner.columns_)
+    if model.get("average_output"):
+        raise NotPortable("LightGBM averages its trees (boosting 'rf'), which is not supported")
+    linear = bool(learner.chosen["linear_tree"])
+    width = n_columns + 1 if linear else 1
+    table = TreeTable(per_round * width)
+    for k, tree in enumerate(model["tree_info"]):
+        _LightGBMTree(table, k, (k % per_round) * width, linear).add(tree["tree_structure"])
+    sums = table.sums(nodes, np.zeros(table.n_sums))
+    return (_linear_margins(nodes, sums, per_round, n_columns) if linear else sums), per_round
+
+
+def _linear_margins(nodes: Nodes, sums: str, per_round: int, n_columns: int) -> str:
+    from onnx import TensorProto
+
+    matrix = nodes.add("Reshape", [sums, nodes.constant(np.array([-1, per_round, n_columns + 1]))])
+    undefined = nodes.add("IsNaN", [COLUMNS])
+    plain = nodes.add("Where", [undefined, nodes.constant(np.zeros((), np.float32)), COLUMNS])
+    wide = nodes.add("Cast", [plain], to=TensorProto.DOUBLE)
+    one = nodes.add("Slice", [wide, *(nodes.constant(np.array([k])) for k in (0, 1, 1))])
+    one = nodes.add("Add", [nodes.add("Sub", [one, one]), nodes.constant(np.ones(()))])
+    joined = nodes.add("Concat", [one, wide], axis=1)
+    column = nodes.add("Unsqueeze", [joined, nodes.constant(np.array([2]))])
+    return nodes.add("Squeeze", [nodes.add("MatMul", [matrix, column]), nodes.constant(np.array([2]))])
+
+
+class _LightGBMTree:
+    """Nodes of one tree, numbered as they are met."""
+
+    def __init__(self, table: TreeTable, tree: int, first_sum: int, linear: bool) -> None:
+        self.table, self.tree, self.first_sum, self.linear = table, tree, first_sum, linear
+        self.numbers = 0
+
+    def next_number(self) -> int:
+        self.numbers += 1
+        return self.numbers - 1
+
+    def add(self, root: dict[str, Any]) -> None:
+        waiting = [(self.next_number(), root)]
+        while waiting:
+            number, node = waiting.pop()
+            if "split_feature" not in node:
+                self._leaf(number, node)
+                continue
+            if node["decision_type"] != "<=" or node["missing_type"] == "Zero":
+                raise NotPortable("LightGBM splits on categories or takes zeros as missing, which is not supported")
+            left, right = self.next_number(), self.next_number()
+            # Without missing values in training the library reads an undefined value as 0.
+            missing = node["default_left"] if node["missing_type"] == "NaN" else node["threshold"] >= 0
+            border = float(float32_below(np.array(node["threshold"])))
+            self.table.split(
+                self.tree, number, node["split_feature"], border, LESS_EQUAL, left, right, missing=bool(missing)
+            )
+            waiting += [(left, node["left_child"]), (right, node["right_child"])]
+
+    def _leaf(self, number: int, node: dict[str, Any]) -> None:
+        value = {self.first_sum: float(node["leaf_value"])}
+        if not self.linear or not node.get("leaf_features"):
+            if self.linear and "leaf_const" in node:
+                value = {self.first_sum: float(node["leaf_const"])}
+            self.table.leaf(self.tree, number, value)
+            return
+        # One undefined column makes the library return the leaf's plain value.
+        for column in node["leaf_features"]:
+            defined, plain = self.next_number(), self.next_number()
+            largest = float(np.finfo(np.float32).max)
+            self.table.split(self.tree, number, column, largest, LESS_EQUAL, defined, plain, missing=False)
+            self.table.leaf(self.tree, plain, value)
+            number = defined
+        coefficients = {self.first_sum: float(node["leaf_const"])}
+        for column, slope in zip(node["leaf_features"], node["leaf_coeff"], strict=True):
+            coefficients[self.first_sum + 1 + int(column)] = float(slope)
+        self.table.leaf(self.tree, number, coefficients)
+
+
+def xgboost_margins(learner: XGBoost, nodes: Nodes) -> tuple[str, int]:
+    """Add XGBoost's margins; return their name and number."""
+    content = json.loads(bytes(learner.booster_.save_raw("json")))["learner"]
+    booster = content["gradient_booster"]
+    if booster["name"] != "gbtree" or int(content["learner_model_param"]["num_target"]) > 1:
+        raise NotPortable(f"XGBoost's booster {booster['name']!r} is not supported: only gbtree with single outputs")
+    n_margins = max(1, int(content["learner_model_param"]["num_class"]))
+    table = TreeTable(n_margins)
+    for k, (tree, place) in enumerate(zip(booster["model"]["trees"], booster["model"]["tree_info"], strict=True)):
+        if any(tree["split_type"]):
+            raise NotPortable("XGBoost splits on categories, which is not supported")
+        for number, left in enumerate(tree["left_children"]):
+            border, right = tree["split_conditions"][number], tree["right_children"][number]
+            if left == -1:
+                table.leaf(k, number, {int(place): border})
+            else:
+                column, missing = tree["split_indices"][number], bool(tree["default_left"][number])
+                table.split(k, number, column, border, LESS, left, right, missing=missing)
+    start = np.atleast_1d(np.array(json.loads(content["learner_model_param"]["base_score"]), dtype=np.float64))
+    if content["objective"]["name"] == "binary:logistic":
+        start = np.array([math.log(p / (1.0 - p)) for p in start])
+    return table.sums(nodes, np.broadcast_to(start, (n_margins,)).copy()), n_margins
+
+
+def catboost_margins(learner: CatBoost, nodes: Nodes) -> tuple[str, int]:
+    """Add CatBoost's raw values; return their name and number."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.json"
+        learner.booster_.save_model(str(file), format="json")
+        model = json.loads(file.read_text(encoding="utf-8"))
+    if "oblivious_trees" not in model:
+        raise NotPortable("CatBoost grew trees that are not symmetric, which is not supported")
+    scale, start = model["scale_and_bias"]
+    start = np.atleast_1d(np.array(start, dtype=np.float64))
+    treated = {
+        int(one["feature_index"]): (int(one["flat_feature_index"]), one["nan_value_treatment"] == "AsTrue")
+        for one in model["features_info"]["float_features"]
+    }
+    n_margins = 1 if len(learner.classes) == 2 else len(learner.classes)
+    table = TreeTable(n_margins)
+    for k, tree in enumerate(model["oblivious_trees"]):
+        splits, values = tree["splits"] or [], np.array(tree["leaf_values"]).reshape(-1, n_margins) * scale
+        inner = (1 << len(splits)) - 1
+        for number in range(inner):
+            depth = (number + 1).bit_length() - 1
+            split = splits[len(splits) - 1 - depth]
+            if split["split_type"] != "FloatFeature":
+                raise NotPortable("CatBoost splits on categories, which is not supported")
+            column, missing = treated[int(split["float_feature_index"])]
+            left, right = 2 * number + 1, 2 * number + 2
+            table.split(k, number, column, float(split["border"]), GREATER, right, left, missing=missing)
+        for place, value in enumerate(values):
+            table.leaf(k, inner + place, dict(enumerate(value)))
+    return table.sums(nodes, np.broadcast_to(start, (n_margins,)).copy()), n_margins

@@ -1,0 +1,1 @@
+"""A finished run as ONNX files: every fit, and what combines their log-probabilities."""

@@ -1,0 +1,137 @@
+"""A run as ONNX files: the whole chain gives what the run predicts, and says how it is used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+import stacking
+from cli import main
+from models.base import Batch
+from models.portable.graph import COLUMNS
+from showers.datasets.dataset import Dataset
+from showers.schema import GAMMA, InputError
+from showers.storage.files import hash_file
+from stacking.combine.meta import MetaLearner
+from stacking.combine.meta_registry import META_LEARNERS
+from stacking.events import ShowerEvents
+from stacking.pipeline import stack
+from stacking.portable.check import averaged, run_combination, run_graph, session
+from stacking.portable.combination import combination_graph, outputs_of
+from stacking.portable.export import export_run
+from stacking.predict.chain import Chain
+from stacking.run.config import StackConfig
+
+LEARNERS = ("xgboost", "lenet_fits")
+"""One of trees, one of grids."""
+SETTINGS = {"xgboost": {"rounds": 40}, "lenet_fits": {"epochs": 1}}
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_gamma: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run for gamma/hadron separation."""
+    run = tmp_path_factory.mktemp("portable") / "run"
+    stack(
+        StackConfig(
+            run=run, task="gamma", data=tiny_gamma, preset="quick", learners=LEARNERS, settings=SETTINGS, folds=2,
+            workers=1, device="cpu", prune=0.0,
+        )
+    )  # fmt: skip
+    return run
+
+
+@pytest.fixture(scope="module")
+def exported(finished: Path, tiny_gamma: Path) -> Path:
+    """All learners of it as ONNX files, compared on the test showers."""
+    out = finished.parent / "onnx"
+    found = export_run(finished, out, LEARNERS, tiny_gamma / "gamma_test")
+    assert found.written == {"xgboost": 2, "lenet_fits": 2}
+    assert found.refused == {}
+    assert found.largest_difference is not None
+    assert 0 < found.largest_difference < 1e-5
+    return out
+
+
+def test_files_alone_give_what_the_run_predicts(exported: Path, finished: Path, tiny_gamma: Path) -> None:
+    described = json.loads((exported / "export.json").read_text())
+    events = ShowerEvents(tiny_gamma / "gamma_test", tiny_gamma / "gamma_test.features", GAMMA)
+    fits = {}
+    for row in described["learners"]:
+        outcomes = []
+        for fit in row["fits"]:
+            parts = []
+            for file in fit["files"]:
+                assert hash_file(exported / file["file"]) == file["sha256"]
+                batch: Batch = events.batch(np.arange(len(events)), tuple(file[COLUMNS]), grids="grid" in file)
+                parts.append(run_graph(session(exported / file["file"]), tuple(file[COLUMNS]), batch))
+            outcomes.append(averaged(parts, fit["average"]))
+        fits[row["name"]] = np.stack(outcomes)
+    found = run_combination(session(exported / described["combination"]["file"]), fits, events.context())
+    expected = stacking.load(finished, trusted=True).predict(tiny_gamma / "gamma_test")
+    np.testing.assert_allclose(np.exp(found["log_probability"]), np.exp(expected.log_proba), atol=1e-5)
+    assert expected.scores is not None
+    np.testing.assert_allclose(found["gamma_score"], expected.scores, atol=1e-3)
+    assert set(described["combination"]["outputs"]) == set(found)
+
+
+def test_every_column_has_its_unit(exported: Path) -> None:
+    described = json.loads((exported / "export.json").read_text())
+    used = {name for row in described["learners"] for name in row["fits"][0]["files"][0]["columns"]}
+    assert used <= set(described["columns"])
+    assert all(described["columns"][name]["unit"] for name in used)
+    assert described["opsets"]["ai.onnx"] >= 18
+    assert described["classes"] == list(GAMMA.classes)
+
+
+@pytest.mark.parametrize("meta", sorted(META_LEARNERS))
+def test_every_meta_learner_or_its_refusal(meta: str, finished: Path, tiny_gamma: Path) -> None:
+    bundle = stacking.load(finished, trusted=True)
+    chain = _with_meta(bundle.chain, META_LEARNERS[meta], tiny_gamma)
+    rng = np.random.default_rng(1)
+    fits = {name: np.log(rng.dirichlet([1.0, 1.0], (chain.n_fits, 500))) for name in chain.needed}
+    context = rng.normal(15, 1, (500, 4))
+    if meta == "boosted":
+        with pytest.raises(InputError, match="the meta-learner boosted has no ONNX form"):
+            combination_graph(chain)
+        return
+    opened = session(combination_graph(chain).SerializeToString())
+    wants = any(one.name == "context" for one in opened.get_inputs())
+    found = run_combination(opened, fits, context if wants else None)
+    expected = chain.posteriors(fits, context)["stack"]
+    np.testing.assert_allclose(np.exp(found["log_probability"]), np.exp(expected), atol=1e-5)
+    assert list(outputs_of(chain)) == ["gamma_score"]
+
+
+def _with_meta(chain: Chain, kind: type[MetaLearner], data: Path) -> Chain:
+    """Return the chain with another meta-learner, fitted on the labels of the test showers."""
+    from dataclasses import replace
+
+    from stacking.combine.judges import GammaJudge
+    from stacking.combine.meta import StackInputs
+
+    labels = np.asarray(Dataset.open(data / "gamma_test", GAMMA).labels, dtype=np.int64)
+    rng = np.random.default_rng(2)
+    margin = np.where(labels == 0, 1.0, -1.0) + rng.normal(size=(2, len(labels)))
+    log_proba = np.stack([-np.logaddexp(0, -margin), -np.logaddexp(0, margin)], axis=-1)
+    meta = kind(LEARNERS)
+    meta.fit(StackInputs(LEARNERS, log_proba, labels, labels * 0, rng.normal(15, 1, (len(labels), 4))), GammaJudge())
+    return replace(chain, meta=meta, shipped="stack")
+
+
+def test_what_cannot_be_exported_is_told(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="has no learner catboost: choose from"):
+        export_run(finished, tmp_path / "a", ("catboost",))
+    monkeypatch.setattr("sys.argv", ["cli.py", "export", "--run", str(finished), "--out", str(tmp_path), "--quiet"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "exists" in capsys.readouterr().err
