@@ -29,10 +29,11 @@ def report(
     run: Annotated[Path, typer.Argument(help="Finished run folder.")],
     data: Annotated[Path, typer.Option(help="Folder with {task}_test and its labels.")] = Path("data"),
 ) -> None:
-    """Write RUN/report.html: the whole run on one page.
+    """Write RUN/report.html, the whole run on one page, and its model card.
 
     Example: [bold]python cli.py report runs/composition --data data[/bold]
     """
+    from report.card.write import write_card
     from stacking.run.sealing import open_sealed
 
     if open_sealed(run)[1]["task"] in TASKS:
@@ -43,7 +44,7 @@ def report(
         from report.foreign.page import write_table_report
 
         written = write_table_report(run, bars=bar)
-    console.print(f"wrote {written}", soft_wrap=True)
+    console.print(f"wrote {written} and {write_card(run)}", soft_wrap=True)
 
 
 @app.command()

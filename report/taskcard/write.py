@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from report.card.crate import CRATE_FILE, data_crate
 from report.reading.run import is_simulated
-from report.taskcard.croissant import CROISSANT_FILE, croissant
+from report.taskcard.croissant import CROISSANT_FILE, MEANINGS, croissant
 from showers.datasets.dataset import Dataset
 from showers.datasets.ordering import ordering_of
 from showers.schema import InputError, Task, task_named
@@ -85,12 +86,20 @@ def write_cards(data: Path, out: Path, tasks: tuple[str, ...]) -> dict[str, list
         shared = out / "shared" / DATASET / task
         _write_data(data, shared, task_named(task))
         write_json(shared / CROISSANT_FILE, croissant(shared, f"{DATASET}-{task}", card.problem))
+        write_json(shared / CRATE_FILE, _crate(data, shared, task))
         with atomic_folder(out / card.name) as folder:
             n_test, simulated = _write_folder(folder, card, task, data)
             checks = _checked(folder, out / "shared", shared, card)
         origin = "simulated showers: its scores belong beside no published ones" if simulated else "public data"
         found[card.name] = [f"{n_test:,} test showers, {origin}", *checks]
     return found
+
+
+def _crate(data: Path, shared: Path, task: str) -> dict[str, Any]:
+    meanings = {f"{split}/{file}": words for split in ("train", "test") for file, words in MEANINGS.items()}
+    meanings[CROISSANT_FILE] = "the same data described as Croissant 1.0"
+    simulated = is_simulated(Dataset.open(data / f"{task}_test", labels=False).source)
+    return data_crate(shared, f"{DATASET}-{task}", meanings, simulated=simulated)
 
 
 def _write_data(data: Path, shared: Path, task: Task) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from report.card.write import write_card
 from report.foreign.page import write_table_report
 from report.page.html import write_report
 from report.reading.belonging import check_predictions
@@ -54,7 +55,7 @@ def show_outcome(run: Path, data: Path, task: Task, *, console: Console, bars: B
 
 
 def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = silent) -> RunOutcome:
-    """Score ``run`` on ``data``'s test set, and write the report; of a run on a table, tell what it reached.
+    """Score ``run`` on ``data``'s test set, write report and model card; of a run on a table, tell what it reached.
 
     A test set without labels is left unscored, and the reader is told so.
     """
@@ -72,6 +73,7 @@ def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = sil
     }
     if task is None or data is None:
         report = write_table_report(run, bars=bars)
+        content["model_card"] = str(write_card(run))
         content |= {
             "held_out": read_json(run / "metrics_table.json"),
             "predictions": str(run / "predictions.parquet"),
@@ -81,11 +83,12 @@ def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = sil
             content["test"] = read_json(run / TABLE_TEST_FILE)
         return RunOutcome(run, Group(*parts, *_of_table(run, content), Text(f"report:      {report}")), content)
     if not (data / f"{task.name}_test" / str(task.label_file)).exists():
+        content["model_card"] = str(write_card(run))
         parts.append(Text(f"{data / f'{task.name}_test'} has no labels: predictions are in {run / 'predictions.npz'}"))
         return RunOutcome(run, Group(*parts), content)
     content["test"] = score_file(run / "predictions.npz", data, task, check=check_predictions)
     report = write_report(run, data, bars=bars)
-    content["report"] = str(report)
+    content |= {"report": str(report), "model_card": str(write_card(run))}
     parts += [learner_table(run, data), Text(f"run folder: {run}\nreport:     {report}")]
     return RunOutcome(run, Group(*parts), content)
 

@@ -21,7 +21,15 @@ from stacking.tasks.finished import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_F
 
 TABLE_TEST_FILE = "metrics_table_test.json"
 """What a run on a table reaches on a test table with labels."""
-MADE_LATER = ("report.html", "outcome.json", TABLE_TEST_FILE, *(f"metrics_{task}.json" for task in TASKS))
+MADE_LATER = (
+    "report.html",
+    "outcome.json",
+    "model_card.md",
+    "model_card.json",
+    "ro-crate-metadata.json",
+    TABLE_TEST_FILE,
+    *(f"metrics_{task}.json" for task in TASKS),
+)
 """What scoring and reporting write into a finished run, as often as one likes."""
 
 

@@ -17,6 +17,7 @@ from scoring.metrics.composition import fraction_error as our_error
 from scoring.metrics.gamma import hadron_survival as our_survival
 from showers.schema import InputError, task_named
 from showers.simulation import simulate
+from tests.report.card.test_card import check_crate
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,8 @@ def test_both_cards_pass_their_own_checks(data: Path, tmp_path: Path) -> None:
         for entry in described["distribution"]:
             file = tmp_path / "shared" / "kascade-showers" / task / entry["contentUrl"]
             assert entry["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+        crate = json.loads((tmp_path / "shared" / "kascade-showers" / task / "ro-crate-metadata.json").read_text())
+        check_crate(crate, tmp_path / "shared" / "kascade-showers" / task)
     with pytest.raises(InputError, match="exists already"):
         write_cards(data, tmp_path, ("gamma",))
 

@@ -1,0 +1,187 @@
+"""The model card of a run as content: what it is, which data and protocol, how good with intervals, limits, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from report.reading.run import is_simulated, read_source
+from report.registry import report_of
+from report.sections.run import totals
+from scoring import scoring_of
+from showers.schema import TASKS, task_named
+from showers.storage.files import read_json
+from stacking.run.sealing import TABLE_TEST_FILE, open_sealed
+from stacking.tables.train import METRICS_FILE
+
+CARD_JSON, CARD_TEXT = "model_card.json", "model_card.md"
+SOFTWARE_LICENCE = "MIT"
+SIMULATED, OTHER = "simulated", "not simulated here"
+GENERAL_LIMITS = (
+    "Intervals come from the number of events alone; they hold no systematic error.",
+    "One seed was trained; how much another seed would change is not shown.",
+)
+SHOWER_LIMITS = (
+    "Training and test showers come from the same hadronic interaction models; how scores move when nature differs is "
+    "not in the intervals.",
+    "Valid for the array, the station response and the range of energy and zenith angle of the training showers.",
+)
+SIMULATED_LIMIT = (
+    "Trained on showers simulated by showerstack: the numbers compare methods in that simulated sky and are no scores "
+    "on measured or KASCADE data."
+)
+PUBLIC_LIMIT = (
+    "In the public pre-split files a shower reused at several core positions may be in training and test; that cannot "
+    "be checked, and would flatter every system."
+)
+USES = {
+    "composition": "Mass group of the primary of an air shower; hard labels serve the benchmark's fraction error.",
+    "gamma": "Score of an air shower, higher = more gamma-like; a threshold has to be chosen for the use at hand.",
+    "energy": "lg E of the primary with an error.",
+}
+
+
+def card_content(folder: Path) -> dict[str, Any]:
+    """Return the card of a finished run; metrics of the test set are in it once the run has been scored.
+
+    Raises
+    ------
+    InputError
+        If it is no finished run.
+    """
+    _, manifest = open_sealed(Path(folder))
+    sources = _sources(manifest)
+    return {
+        "format": 1,
+        "name": Path(folder).resolve().name,
+        "task": str(manifest["task"]),
+        "classes": list(manifest["classes"]),
+        "use": USES.get(str(manifest["task"]), "Class of a row of a table like the one it was trained on."),
+        "made": {key: manifest.get(key) for key in ("started", "machine", "device", "git_revision", "seed")},
+        "model": _model(manifest),
+        "data": _data(manifest, sources),
+        "protocol": _protocol(manifest, sources),
+        "metrics": _metrics(Path(folder), manifest),
+        "remarks": [str(remark) for remark in manifest.get("remarks", [])],
+        "limits": _limits(manifest, sources),
+        "licence": {
+            "software_and_models": SOFTWARE_LICENCE,
+            "data": f"simulated data: {SOFTWARE_LICENCE}"
+            if _simulated(sources)
+            else "the terms of those who provide them; a card grants no right to data",
+        },
+        "cost": totals(manifest.get("steps", [])),
+        "versions": manifest.get("versions", {}),
+        "config_hash": manifest.get("config_hash"),
+    }
+
+
+def shipped_of(manifest: Mapping[str, Any]) -> str:
+    """Return what predicts new events: ``stack`` or a learner's name."""
+    gate = manifest.get("gate", {})
+    return "stack" if gate.get("shipped") is True else str(gate.get("best_learner"))
+
+
+def _model(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    gate, weights = manifest.get("gate", {}), manifest.get("meta", {}).get("weights") or {}
+    return {
+        "shipped": shipped_of(manifest),
+        "why": gate.get("reason"),
+        "meta_learner": manifest.get("meta", {}).get("chosen"),
+        "decision": manifest.get("decision", {}).get("chosen"),
+        "learners": [
+            {
+                "name": row["name"],
+                "status": row.get("status"),
+                "source": row.get("source"),
+                "parameters_a_fit": row.get("n_parameters"),
+                "weight": weights.get(row["name"]),
+                "held_out_log_loss": row.get("log_loss"),
+            }
+            for row in manifest.get("learners", [])
+        ],
+    }
+
+
+def _sources(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what the dataset folders say of their origin; nothing of folders that are gone, and of tables."""
+    found: dict[str, dict[str, Any]] = {}
+    for split in ("train", "test"):
+        place = manifest.get("data", {}).get(split)
+        if manifest["task"] in TASKS and place and Path(place).is_dir():
+            found[split] = read_source(Path(place))
+    return found
+
+
+def _simulated(sources: Mapping[str, Mapping[str, Any]]) -> bool:
+    return any(is_simulated(source) for source in sources.values())
+
+
+def _data(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    data = manifest.get("data", {})
+    found: dict[str, Any] = {}
+    for split in ("train", "test"):
+        if not data.get(f"n_{split}"):
+            continue
+        source = sources.get(split, {})
+        found[split] = {
+            "name": Path(str(data.get(split))).name,
+            "events": data[f"n_{split}"],
+            "fingerprint": data.get(f"{split}_fingerprint"),
+            "origin": SIMULATED if is_simulated(source) else OTHER if source or manifest["task"] not in TASKS else None,
+            "source": {key: value for key, value in source.items() if isinstance(value, str | int | float)},
+        }
+    if "train" in found:
+        found["train"] |= {"judged": data.get("n_judged"), "held_out": data.get("n_holdout")}
+    return found
+
+
+def _protocol(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    identity = manifest.get("identity", {})
+    stated = sources.get("test", sources.get("train", {})).get("protocol")
+    return {
+        "benchmark": stated,
+        "folds": identity.get("folds"),
+        "repeats": identity.get("repeats"),
+        "judged_on": manifest.get("judged", {}).get("on"),
+        "test_labels": "read after predictions were on disk, for scoring and reports alone",
+    }
+
+
+def _metrics(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    gate = manifest.get("gate", {})
+    found: dict[str, Any] = {
+        "held_out_gain_of_the_stack": {key: gate.get(key) for key in ("gain", "standard_error") if key in gate}
+    }
+    if manifest["task"] not in TASKS:
+        for key, name in (("held_out", METRICS_FILE), ("test", TABLE_TEST_FILE)):
+            if (folder / name).exists():
+                content = read_json(folder / name)
+                systems = content["systems"][content["shipped"]]
+                found[key] = {"judged_on": content["judged_on"], **{k: systems[k] for k in _KEYS if k in systems}}
+        return found
+    task = task_named(str(manifest["task"]))
+    file = folder / f"metrics_{task.name}.json"
+    if file.exists():
+        metrics = read_json(file)
+        if metrics.get("config_hash") in (None, manifest.get("config_hash")):
+            value, interval = scoring_of(task).headline(metrics)
+            found["test"] = {
+                "judged_on": f"{metrics['n_events']:,} test showers",
+                scoring_of(task).metric.name: {"value": value, **(interval.as_dict() if interval else {})},
+                **(report_of(task).details(metrics) if interval else {}),
+            }
+    return found
+
+
+_KEYS = ("log_loss", "accuracy", "auc")
+
+
+def _limits(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines = [*GENERAL_LIMITS]
+    if manifest["task"] not in TASKS:
+        return [*lines, "Valid for rows drawn like those of the training table."]
+    lines += SHOWER_LIMITS
+    lines.append(SIMULATED_LIMIT if _simulated(sources) else PUBLIC_LIMIT)
+    return lines

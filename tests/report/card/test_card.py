@@ -1,0 +1,108 @@
+"""The model card and the crate of a run: complete, true to the run's files, and valid linked data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from report.card.content import card_content
+from report.card.write import card_lines, write_card
+from scoring.score import score_file
+from showers.schema import COMPOSITION, InputError
+from showers.storage.files import hash_file
+
+
+def check_crate(crate: dict[str, Any], folder: Path) -> None:
+    """Check what RO-Crate 1.2 demands: descriptor, root with its properties, parts that exist, references that lead."""
+    assert crate["@context"] == "https://w3id.org/ro/crate/1.2/context"
+    entities = {entity["@id"]: entity for entity in crate["@graph"]}
+    assert len(entities) == len(crate["@graph"]), "identifiers are unique"
+    descriptor = entities["ro-crate-metadata.json"]
+    assert descriptor["@type"] == "CreativeWork"
+    assert descriptor["about"] == {"@id": "./"}
+    assert descriptor["conformsTo"] == {"@id": "https://w3id.org/ro/crate/1.2"}
+    root = entities["./"]
+    assert root["@type"] == "Dataset"
+    assert all(root[key] for key in ("name", "description", "datePublished", "license", "hasPart"))
+    for part in root["hasPart"]:
+        entity = entities[part["@id"]]
+        place = folder / part["@id"]
+        assert entity["@type"] == ("Dataset" if part["@id"].endswith("/") else "File")
+        assert place.is_dir() if entity["@type"] == "Dataset" else place.is_file(), place
+        if "sha256" in entity:
+            assert entity["sha256"] == hash_file(place)
+            assert int(entity["contentSize"]) == place.stat().st_size
+    outside = {ref for entity in crate["@graph"] for ref in _references(entity) if ref not in entities}
+    assert all(ref.startswith(("https://w3id.org/", "http://schema.org/")) for ref in outside), outside
+
+
+def _references(value: Any, inside: bool = False) -> Iterator[str]:
+    if isinstance(value, dict):
+        if inside and set(value) == {"@id"}:
+            yield value["@id"]
+        for one in value.values():
+            yield from _references(one, inside=True)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _references(one, inside=True)
+
+
+@pytest.fixture
+def world(composition_world: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """A copy of (run, data)."""
+    run = Path(shutil.copytree(composition_world[0], tmp_path / "run"))
+    for name in ("metrics_composition.json", "report.html"):
+        (run / name).unlink(missing_ok=True)
+    return run, composition_world[1]
+
+
+def test_an_unscored_run_has_a_card_without_a_score(world: tuple[Path, Path]) -> None:
+    run, _ = world
+    content = card_content(run)
+    assert "test" not in content["metrics"]
+    text = write_card(run).read_text()
+    assert "Not scored on a labelled test set" in text
+    assert "Shipped: **stack**" in text
+    assert "lenet (left out)" in text
+
+
+def test_a_scored_run_says_what_it_reached_with_intervals(world: tuple[Path, Path]) -> None:
+    run, data = world
+    metrics = score_file(run / "predictions.npz", data, COMPOSITION)
+    (run / "report.html").write_text("page")
+    text = write_card(run).read_text()
+    content = json.loads((run / "model_card.json").read_text())
+    found = content["metrics"]["test"]["fraction error"]
+    assert found["value"] == metrics["mean_fraction_error"]
+    assert found["low"] < found["value"] < found["high"]
+    assert f"fraction error {found['value']:.4g} [{found['low']:.4g}, {found['high']:.4g}]" in text
+    assert content["data"]["test"]["origin"] == "simulated"
+    assert any("Trained on showers simulated by showerstack" in line for line in content["limits"])
+    assert content["cost"]["cpu_s"] == pytest.approx(99.0)
+    assert content["licence"]["software_and_models"] == "MIT"
+    for place in (run, data):
+        assert str(place) not in text, "a card names no folder of this machine"
+    check_crate(json.loads((run / "ro-crate-metadata.json").read_text()), run)
+
+
+def test_equal_runs_have_equal_cards(world: tuple[Path, Path]) -> None:
+    run, _ = world
+    first = [write_card(run).read_bytes(), (run / "model_card.json").read_bytes()]
+    assert first == [write_card(run).read_bytes(), (run / "model_card.json").read_bytes()]
+
+
+def test_markup_in_names_stays_text(world: tuple[Path, Path]) -> None:
+    content = card_content(world[0])
+    content["classes"] = ["a|b", "<script>", "*c*\nd"]
+    text = "\n".join(card_lines(content))
+    assert r"a\|b, \<script\>, \*c\* d" in text
+
+
+def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a finished run"):
+        write_card(tmp_path)
