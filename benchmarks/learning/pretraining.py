@@ -1,7 +1,9 @@
-"""What the pretrained network gains over training from scratch, in worlds that its pretraining has not seen.
+r"""What the pretrained network gains over training from scratch, in worlds that its pretraining has not seen.
 
     python benchmarks/learning/pretraining.py --out pretraining --sizes 5000,15000,60000 --seeds 1,2,3
     python benchmarks/learning/pretraining.py --out pretraining --task gamma --sizes 15000,60000
+    python benchmarks/learning/pretraining.py --out pretraining --sizes 15000 --worlds harder --seeds 1,2,3 \
+        --systems "mlp,catboost,mlp + its answers,catboost + its answers"
 
 Every learner is trained on the same showers of a world and judged on the same test showers of that world, under the
 test's cuts; nothing is chosen there. Each fit that is done is kept below OUT, so that a killed run continues; the table
@@ -39,7 +41,14 @@ ORACLE = "oracle"
 """``mlp`` on what really happened: true sizes, age, depth of maximum, zenith and distance of the core."""
 POOLS = {"pool of mlp, catboost": ("mlp", "catboost"), "pool of all three": ("pretrained", "mlp", "catboost")}
 """Log-posteriors averaged with equal weights: what a stack can expect."""
+FEATURES_FOR = {
+    "catboost + its answers": {},
+    "mlp + its answers": {"members": [{"learner": "models.networks.tabular:TabularMLP"}]},
+}
+"""Learner ``pretrained_features`` with these settings: the pretrained network's answers as columns for others."""
 SYSTEMS = ("pretrained", "mlp", "catboost", "lightgbm", ZERO_SHOT)
+STARTED = ("pretrained", *FEATURES_FOR, ZERO_SHOT)
+"""Systems that know the pretrained weights."""
 WORLDS = ("harder", FOREIGN)
 VALID_SHARE = 0.1
 """Share of the training events that serves early stopping."""
@@ -60,8 +69,8 @@ class Fit:
 
     def file(self, out: Path) -> Path:
         """Return where its predictions are kept."""
-        name = f"{self.task}-{self.world}-{self.n}-{self.seed}-{self.system}"
-        if self.system in ("pretrained", ZERO_SHOT):
+        name = f"{self.task}-{self.world}-{self.n}-{self.seed}-{self.system.replace(' ', '_')}"
+        if self.system in STARTED:
             name += f"-{SHIPPED_SHA256[:8]}"
         return out / "results" / f"{name}.npz"
 
@@ -105,14 +114,15 @@ def done(fit: Fit, sets: Sets, out: Path) -> tuple[np.ndarray, float]:
 
 def trained(fit: Fit, sets: Sets) -> np.ndarray:
     """Train a registered learner with the settings of preset ``good`` on its own columns and predict."""
-    entry = spec("mlp" if fit.system == ORACLE else fit.system)
+    known = {ORACLE: "mlp", **dict.fromkeys(FEATURES_FOR, "pretrained_features")}
+    entry = spec(known.get(fit.system, fit.system))
     assert isinstance(entry.features, str)
     events, test = (sets.train_truth, sets.test_truth) if fit.system == ORACLE else (sets.train, sets.test)
     columns = events.columns if fit.system == ORACLE else feature_set(entry.features, events.columns)
     rows = np.random.default_rng([fit.n, fit.seed]).permutation(len(events))[: fit.n]
     n_valid = max(1, round(VALID_SHARE * fit.n))
     train, valid = (only(events.take(np.sort(part)), columns) for part in (rows[n_valid:], rows[:n_valid]))
-    learner = create(entry, TASKS[fit.task].classes)
+    learner = create(entry, TASKS[fit.task].classes, overrides=FEATURES_FOR.get(fit.system))
     learner.fit(train, valid, seed=fit.seed)
     return learner.predict_log_proba(replace(only(test, columns), labels=None))
 
@@ -180,7 +190,7 @@ def table(fits: list[Fit], worlds: dict[str, Sets], out: Path) -> str:
         group = [(fit, *done(fit, sets, out)) for fit in fits if (fit.world, fit.n, fit.seed) == key]
         group += pools(group)
         losses = {fit.system: -log_p[np.arange(len(labels)), labels].mean() for fit, log_p, _ in group}
-        others = ("pretrained", ZERO_SHOT, ORACLE, *POOLS)
+        others = (*STARTED, ORACLE, *POOLS)
         scratch = {name: loss for name, loss in losses.items() if name not in others}
         best = min(scratch or losses, key=lambda name: losses[name])
         reference = next(log_p for fit, log_p, _ in group if fit.system == best)
@@ -203,7 +213,7 @@ def summary(fits: list[Fit], worlds: dict[str, Sets], out: Path) -> str:
         for fit in fits:
             if (fit.world, fit.n) == (world, n):
                 losses.setdefault(fit.system, []).append(-done(fit, worlds[world], out)[0][rows, labels])
-        scratch = [name for name in losses if name not in ("pretrained", ZERO_SHOT, ORACLE)]
+        scratch = [name for name in losses if name not in (*STARTED, ORACLE)]
         best = [min(each, key=lambda loss: float(loss.mean())) for each in zip(*map(losses.get, scratch), strict=True)]
         for system, seeds in sorted(losses.items(), key=lambda one: -float(np.mean(one[1]))):
             gaps = np.stack([loss - reference for loss, reference in zip(seeds, best, strict=True)])

@@ -14,4 +14,12 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         only_showers=True,
         uses_truth=True,
     ),
+    LearnerSpec(
+        "pretrained_features",
+        "models.pretraining.features:PretrainedFeatures",
+        "CatBoost on the fits and on what the pretrained network says, which stays as it is",
+        "fits+profile",
+        settings={"members": ({"learner": "models.tables.catboost:CatBoost"},)},
+        only_showers=True,
+    ),
 )

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from features.catalogue import feature_set
 from models.base import Batch
 from models.posterior import log_softmax
+from models.pretraining.features import PretrainedFeatures
 from models.pretraining.learner import FineTuned, PretrainedLearner, inputs_of
 from models.pretraining.network import ShowerNetwork, pretraining_loss
 from models.pretraining.prepared import Prepared
@@ -185,3 +187,33 @@ def test_inputs_of_a_table_without_age_are_those_of_hidden_ages() -> None:
     assert inputs.absent == ("Age", "fit_minus_age")
     flags = inputs.apply(table)[:, len(inputs.plain) :]
     assert flags[:, : len(inputs.absent)].all()
+
+
+def test_answers_become_columns_of_another_learner(small: dict[str, Any], tmp_path: Path) -> None:
+    weights = {name: small[name] for name in ("weights", "weights_sha256")}
+    member = {"learner": "models.tables.forest:RandomForest", "settings": {"trees": 20}}
+    train, valid, new = toy_events(1), toy_events(2), without(toy_events(3), "Age")
+    train, valid = without(train, "Age"), without(valid, "Age")
+    settings = {"members": [member], "components": 3, **weights}
+    learner = PretrainedFeatures(COMPOSITION.classes, settings).fit(train, valid, seed=1)
+    seen = learner.members[0].columns_  # type: ignore[attr-defined]
+    added = [name for name in seen if name.startswith("pretrained_")]
+    assert len(added) == 5 + 2 + 8 + 3
+    assert set(seen) - set(added) == set(feature_set("fits", train.columns))
+    table = learner._extended(new).table
+    assert table is not None
+    pretrained = read_pretrained(small["weights"], small["weights_sha256"])
+    with torch.inference_mode():
+        answers = pretrained.network(torch.from_numpy(learner.inputs_.apply(new)), torch.zeros(N_WORLD + 1))
+    expected = log_softmax(answers.composition.double().numpy())
+    np.testing.assert_allclose(table[:, seen.index("pretrained_proton")], expected[:, 0], atol=1e-5)
+    centred = np.cov(learner._extended(train).table[:, -3:], rowvar=False)  # type: ignore[index]
+    assert np.abs(centred - np.diag(np.diag(centred))).max() < 1e-3 * centred[0, 0], "components are uncorrelated"
+    learner.save(tmp_path / "saved")
+    again = PretrainedFeatures.load(tmp_path / "saved")
+    np.testing.assert_array_equal(again.predict_log_proba(new), learner.predict_log_proba(new))
+    assert again.predict_log_proba(new.take(np.arange(0))).shape == (0, 5)
+    with pytest.raises(InputError, match="has SHA-256"):
+        PretrainedFeatures(COMPOSITION.classes, {**settings, "weights_sha256": "0" * 64}).fit(train, valid, seed=1)
+    with pytest.raises(InputError, match="components must be at least 0"):
+        PretrainedFeatures(COMPOSITION.classes, {**settings, "components": -1})
