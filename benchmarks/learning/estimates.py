@@ -36,9 +36,13 @@ AXES = ("x", "y")
 
 
 def scalars(batch: Batch) -> np.ndarray:
-    """Return E, Ze, Az, Ne, Nmu (N, 5) of the table."""
+    """Return E, Ze, Az, Ne, Nmu (N, 5) float64 of the table; 0 where it lacks one, as it does the azimuth."""
     assert batch.table is not None
-    return batch.table[:, [batch.columns.index(name) for name in SCALAR_NAMES]].astype(np.float64)
+    found = np.zeros((len(batch), len(SCALAR_NAMES)))
+    for k, name in enumerate(SCALAR_NAMES):
+        if name in batch.columns:
+            found[:, k] = batch.table[:, batch.columns.index(name)]
+    return found
 
 
 def taught(train: Batch, test: Batch, fitted_core: np.ndarray, seed: int) -> dict[str, np.ndarray]:
@@ -93,10 +97,10 @@ def compared(world: str, n: int, n_test: int, data: Path, seed: int) -> list[str
     rows = np.sort(np.random.default_rng([n, seed]).permutation(len(batch))[:n])
     train = with_targets(batch, truth).take(rows)
     core = what.select(CORE).to_numpy().astype(np.float64)
-    found = taught(train, test, core, seed)
     true_energy = what["lg_energy"].to_numpy().astype(np.float64)
     formula = np.linalg.lstsq(formula_columns(scalars(train)), truth["lg_energy"].to_numpy()[rows], rcond=None)[0]
     known = scalars(test)
+    found = taught(train, test, core, seed)
     energies = {
         "reconstructed E": known[:, 0] - true_energy,
         "its formula, refitted": formula_columns(known) @ formula - true_energy,

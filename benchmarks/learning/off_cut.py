@@ -24,7 +24,7 @@ from models.base import Batch
 from models.pretraining.worlds import draw_world
 from models.registry import create, spec
 from showers import cuts
-from showers.schema import COMPOSITION, SCALAR_NAMES
+from showers.schema import COMPOSITION
 from showers.simulation.blocks import BlockJob
 from showers.simulation.run import accepted
 
@@ -37,13 +37,12 @@ def without_cuts(n: int, seed: int) -> tuple[Batch, np.ndarray]:
     tables, labels = [], []
     for events in accepted(BlockJob(COMPOSITION, "train", seed, "mix", "none", settings), n, 1):
         grids = events.grids.astype(np.float16).astype(np.float32)
-        scalars = events.scalars.astype(np.float16).astype(np.float32)
-        tables.append(compute_events(grids, scalars, None, GROUPS).select(COLUMNS).to_numpy())
+        seen = events.scalars.astype(np.float16).astype(np.float32)
+        tables.append(compute_events(grids, seen, None, GROUPS).select(COLUMNS).to_numpy())
         labels.append(events.labels)
     table = np.asfortranarray(np.concatenate(tables))
     batch = Batch(np.arange(n), table=table, columns=COLUMNS, labels=np.concatenate(labels).astype(np.int64))
-    known = table[:, [COLUMNS.index(name) for name in SCALAR_NAMES]]
-    return batch, cuts.TEST.mask(cuts.scalar_frame(known, None))
+    return batch, cuts.TEST.mask(cuts.scalar_frame(scalars(batch), None))
 
 
 def losses(name: str, weight: float, events: Batch, passing: np.ndarray, test: Batch, seed: int) -> np.ndarray:
