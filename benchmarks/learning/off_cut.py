@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.learning.estimates import scalars
 from benchmarks.learning.pretraining import VALID_SHARE, only
 from benchmarks.shared.drawn import COLUMNS, GROUPS, RANDOM, RANDOM_WORLDS, drawn
 from features.build import compute_events
