@@ -97,7 +97,8 @@ class PretrainedFeatures(LearnerAverage):
 
     def _extended(self, batch: Batch) -> Batch:
         """Return the events with the members' columns: their own feature set and the network's answers."""
-        assert batch.table is not None
+        if batch.table is None:
+            raise InputError("this learner needs a feature table, the events have none")
         own = feature_set(self.chosen["table"], batch.columns)
         names = [*own, *(f"pretrained_{name}" for name in (*COMPOSITION.classes, *GAMMA.classes))]
         names += [f"pretrained_{target.name}" for target in TARGETS]

@@ -1,6 +1,6 @@
 """What training events that fail the evaluation cuts should count: weights 0, 0.3 and 1, judged on events that pass.
 
-    python benchmarks/learning/off_cut.py --out off_cut
+    python benchmarks/pretraining/off_cut.py --out off_cut
 
 Training sets without cuts, as in the v2 protocol, of a random world that serves nothing else; early stopping and test
 use events that pass the test's cuts alone. Printed are log-losses and paired differences to weight 1 (± standard
@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.learning.estimates import scalars
 from benchmarks.learning.pretraining import VALID_SHARE, only
+from benchmarks.pretraining.estimates import scalars
 from benchmarks.shared.drawn import COLUMNS, GROUPS, RANDOM, RANDOM_WORLDS, drawn
 from features.build import compute_events
 from features.catalogue import feature_set

@@ -1,6 +1,6 @@
 """How well `pretrained`, taught the truth of training showers, estimates energy and core, and whether its errors hold.
 
-    python benchmarks/learning/estimates.py --out pretraining --write estimates.md
+    python benchmarks/pretraining/estimates.py --out pretraining --write estimates.md
 
 In two worlds that pretraining has not seen (those of ``benchmarks/learning/pretraining.py``, whose test showers served
 no choice) the network is fine-tuned on three folds of the training showers; estimates of the test showers are averaged

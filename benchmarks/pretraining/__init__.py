@@ -1,0 +1,1 @@
+"""What the pretrained network is worth beside its class posteriors."""
