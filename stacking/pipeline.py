@@ -62,7 +62,7 @@ def stack(
     costs: list[Cost] = []
     tables = {}
     for split, folder in (("train", config.train_folder), ("test", config.test_folder)):
-        with measured(f"features {split}") as cost:
+        with measured(f"features {split}", device=device) as cost:
             name = f"{folder.name}.features"
             tables[split] = build_table(
                 folder,

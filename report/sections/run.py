@@ -12,9 +12,7 @@ from report.reading.subject import Subject
 from report.terminal.text import short
 from showers.execution.terminal import escaped
 from showers.storage.files import read_json
-
-WATTS_PER_CORE = 10.0
-"""Electrical power of a busy CPU core with its share of the machine; a rule of thumb for servers, within a factor 2."""
+from stacking.tasks.energy import MEASURED, WATTS_PER_CORE
 
 
 def training(subject: Subject) -> Section | None:
@@ -95,11 +93,46 @@ def _thresholds(rows: list[dict[str, Any]]) -> str:
 
 
 def totals(steps: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """Return summed wall-clock and CPU seconds, peak memory in MB, and estimated energy in watt-hours of steps."""
+    """Return summed wall-clock and CPU seconds, peak memory in MB, and energy in watt-hours of steps.
+
+    ``energy_wh`` is that of processor and GPU; ``gpu_wh`` the GPU's in it, ``measured_share`` the share of the
+    processor's that was counted and not estimated.
+    """
     steps = list(steps)
     wall, cpu = (sum(float(step.get(key) or 0) for step in steps) for key in ("wall_s", "cpu_s"))
     peak = max((float(step.get("peak_mb") or 0) for step in steps), default=0.0)
-    return {"wall_s": wall, "cpu_s": cpu, "peak_mb": peak, "energy_wh": cpu / 3600 * WATTS_PER_CORE}
+    processor = sum(_processor_j(step) for step in steps)
+    counted = sum(_processor_j(step) for step in steps if step.get("energy_source") == MEASURED)
+    gpu = sum(float(step.get("gpu_j") or 0) for step in steps)
+    return {
+        "wall_s": wall,
+        "cpu_s": cpu,
+        "peak_mb": peak,
+        "energy_wh": (processor + gpu) / 3600,
+        "gpu_wh": gpu / 3600,
+        "measured_share": counted / processor if processor else 0.0,
+    }
+
+
+def _processor_j(step: Mapping[str, Any]) -> float:
+    """Return the processor's joules of a step; runs of earlier versions kept none."""
+    joules = step.get("cpu_j")
+    return float(step.get("cpu_s") or 0) * WATTS_PER_CORE if joules is None else float(joules)
+
+
+def energy_words(found: Mapping[str, float], device: str) -> str:
+    """Return how the energy in :func:`totals` was found."""
+    estimate = f"estimated at {WATTS_PER_CORE:g} W per busy core, right within a factor of two"
+    share = found["measured_share"]
+    if share >= 1.0 - 1e-9:
+        words = "The processor's energy was counted by RAPL and shared by CPU time"
+    elif share > 0:
+        words = f"{100 * share:.0f} % of the processor's energy was counted by RAPL, the rest is {estimate}"
+    else:
+        words = f"The processor's energy is {estimate}"
+    if found["gpu_wh"]:
+        return f"{words}; the GPU's ({found['gpu_wh']:.2f} Wh) was counted by NVML."
+    return f"{words}; the GPU's is not included." if device == "cuda" else f"{words}."
 
 
 def duration(seconds: float) -> str:
@@ -138,8 +171,8 @@ def cost_of(manifest: Mapping[str, Any]) -> Section | None:
         )
     heads = ("step", "tasks", "wall-clock, summed", "CPU time", "peak memory, MB", "energy, Wh")
     note = paragraph(
-        f"Tasks may have run side by side: wall-clock sums over them. Energy is estimated at {WATTS_PER_CORE:g} W per "
-        "busy core, right within a factor of two; a GPU's is not included.",
+        "Tasks may have run side by side: wall-clock sums over them. "
+        + energy_words(totals(steps), str(manifest.get("device"))),
         "quiet",
     )
     return Section("cost", "Cost", table(heads, rows, ours=[len(rows) - 1]) + note)

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from features.device import resolve_device
 from report.terminal.findings import Finding, findings_table
+from stacking.tasks.energy import energy_words
 
 NEEDED_PYTHON = (3, 11)
 DISTRIBUTION = "showerstack"
@@ -40,6 +41,7 @@ def findings(folder: Path = Path()) -> list[Finding]:
         _use(),
         _memory(),
         _cores(),
+        _energy(),
         _disk(folder),
         _check(),
     ]
@@ -143,6 +145,11 @@ def _memory_limit_gb() -> float | None:
 def _cores() -> Finding:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Finding("cores", f"{usable} usable of {os.cpu_count()}; one process each, one thread a process", "ok")
+
+
+def _energy() -> Finding:
+    words, is_measured = energy_words()
+    return Finding("energy of runs", words, "ok" if is_measured else "note")
 
 
 def _disk(folder: Path) -> Finding:

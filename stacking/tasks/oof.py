@@ -114,7 +114,7 @@ class FoldTask:
 def do_task(task: FoldTask) -> None:
     """Fit one learner on one fold, predict its held-out and test events, and store all of it atomically."""
     with atomic_folder(task.folder, overwrite=True) as folder, threadpool_limits(task.threads):
-        with measured("train", task.name, task.fold) as cost:
+        with measured("train", task.name, task.fold, device=task.device) as cost:
             train, valid, held_out = split_rows(task)
             learner = _fitted(task, _labelled(task, train), _labelled(task, valid))
             learner.save(folder)

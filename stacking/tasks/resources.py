@@ -1,4 +1,4 @@
-"""What a step costs: wall-clock, CPU time and peak memory, measured in the process that does the work."""
+"""What a step costs: wall-clock, CPU time, peak memory and energy, measured in the process that does the work."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from stacking.tasks.energy import ESTIMATED, EnergyMeter
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
@@ -26,6 +28,12 @@ class Cost:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     peak_mb: float = 0.0
+    cpu_j: float | None = None
+    """Joules of the processor; None in runs of earlier versions."""
+    gpu_j: float | None = None
+    """Joules of the GPU; None where none worked, or it does not count."""
+    energy_source: str = ESTIMATED
+    """How ``cpu_j`` was found: ``RAPL`` or ``estimate``."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the row of the manifest."""
@@ -33,17 +41,24 @@ class Cost:
 
 
 @contextmanager
-def measured(step: str, learner: str | None = None, fold: int | None = None) -> Iterator[Cost]:
-    """Measure the block. CPU time includes that of child processes, alive or ended; the peak is this process's own."""
+def measured(step: str, learner: str | None = None, fold: int | None = None, *, device: str = "cpu") -> Iterator[Cost]:
+    """Measure the block; on ``device`` ``"cuda"`` the GPU's energy too.
+
+    CPU time includes that of child processes, alive or ended; the peak is this process's own.
+    """
     cost = Cost(step, learner, fold)
     _forget_peak()
+    meter = EnergyMeter(on_gpu=device == "cuda")
     wall, cpu = time.perf_counter(), _cpu_seconds()
     try:
-        yield cost
+        with meter.watching():
+            yield cost
     finally:
         cost.wall_s = time.perf_counter() - wall
         cost.cpu_s = _cpu_seconds() - cpu
         cost.peak_mb = _peak_mb()
+        energy = meter.result(cost.cpu_s)
+        cost.cpu_j, cost.gpu_j, cost.energy_source = energy.cpu_j, energy.gpu_j, energy.source
 
 
 def _cpu_seconds() -> float:
