@@ -8,7 +8,7 @@ from typing import Any
 
 from report.reading.run import is_simulated, read_source
 from report.registry import report_of
-from report.sections.run import totals
+from report.sections.run import energy_words, totals
 from scoring import scoring_of
 from showers.schema import TASKS, task_named
 from showers.storage.files import read_json
@@ -71,10 +71,15 @@ def card_content(folder: Path) -> dict[str, Any]:
             if _simulated(sources)
             else "the terms of those who provide them; a card grants no right to data",
         },
-        "cost": totals(manifest.get("steps", [])),
+        "cost": _cost(manifest),
         "versions": manifest.get("versions", {}),
         "config_hash": manifest.get("config_hash"),
     }
+
+
+def _cost(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    found = totals(manifest.get("steps", []))
+    return {**found, "how_energy_was_found": energy_words(found, str(manifest.get("device")))}
 
 
 def shipped_of(manifest: Mapping[str, Any]) -> str:

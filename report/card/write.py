@@ -83,6 +83,7 @@ def _licence_lines(licence: Mapping[str, str]) -> Iterator[str]:
 def _cost_lines(cost: Mapping[str, Any]) -> Iterator[str]:
     hours = cost["cpu_s"] / 3600
     yield f"{hours:.3f} CPU hours, {cost['peak_mb']:,.0f} MB peak memory, {cost['energy_wh']:.2f} Wh."
+    yield str(cost["how_energy_was_found"])
 
 
 def _made_lines(content: Mapping[str, Any]) -> Iterator[str]:

@@ -84,6 +84,7 @@ def test_a_scored_run_says_what_it_reached_with_intervals(world: tuple[Path, Pat
     assert content["data"]["test"]["origin"] == "simulated"
     assert any("Trained on showers simulated by showerstack" in line for line in content["limits"])
     assert content["cost"]["cpu_s"] == pytest.approx(99.0)
+    assert "The processor's energy is estimated at 10 W per busy core" in text
     assert content["licence"]["software_and_models"] == "MIT"
     for place in (run, data):
         assert str(place) not in text, "a card names no folder of this machine"
