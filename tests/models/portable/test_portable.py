@@ -19,6 +19,7 @@ from models.portable import graph
 from models.portable.graph import NotPortable, Portable
 from models.portable.learner import graphs_of, space_of
 from models.portable.trees import float32_below
+from models.pretraining.features import PretrainedFeatures
 from models.pretraining.learner import PretrainedLearner
 from models.tables.as_numbers import AsNumbers
 from models.tables.catboost import CatBoost
@@ -178,3 +179,9 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "NEEDED", ("onnx", "no_such_package"))
     with pytest.raises(InputError, match=r"ONNX export needs no_such_package: pip install 'showerstack\[onnx\]'"):
         graphs_of(LightGBM(CLASSES))
+
+
+def test_learners_on_columns_that_they_make_themselves_are_refused() -> None:
+    member = {"learner": "models.tables.forest:RandomForest"}
+    with pytest.raises(NotPortable, match="PretrainedFeatures has no ONNX form"):
+        graphs_of(PretrainedFeatures(COMPOSITION.classes, {"members": [member]}))
