@@ -5,7 +5,10 @@ The commands are in ``commands/``. Each imports the packages it needs when it ru
 
 from __future__ import annotations
 
-from commands.every import analysis, data, main, measured, pretraining, results, runs, sharing
+from showers.execution.dependencies import libraries
+
+with libraries():
+    from commands.every import analysis, data, main, measured, pretraining, results, runs, sharing
 
 __all__ = ["analysis", "data", "main", "measured", "pretraining", "results", "runs", "sharing"]
 

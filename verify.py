@@ -19,12 +19,15 @@ import json
 import sys
 from pathlib import Path
 
-from report.public.rules import score_by_protocol
-from scoring.predictions import task_of
-from scoring.score import metrics_path
-from showers.execution.failures import told
-from showers.protocols import PROTOCOLS
-from showers.schema import TASKS, task_named
+from showers.execution.dependencies import libraries
+
+with libraries():
+    from report.public.rules import score_by_protocol
+    from scoring.predictions import task_of
+    from scoring.score import metrics_path
+    from showers.execution.failures import told
+    from showers.protocols import PROTOCOLS
+    from showers.schema import TASKS, task_named
 
 
 def _path(text: str) -> Path:

@@ -101,6 +101,8 @@ def stack(
     for name in options["learners"] or ():
         spec(name)  # a mistyped name is told before anything slow is imported
     run, on_table = Path(options["run"]), bool(options["table"])
+    if on_table and not options["label"]:
+        raise InputError("say which column of the table holds the classes: --label COLUMN")
     for name in of_showers if on_table else of_table:
         del options[name]
     if on_table:

@@ -46,4 +46,13 @@ _make_importable()
 
 from showerstack.api import Fitted, Predicted, Scored, fit, predict, score  # noqa: E402
 
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("showerstack")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = ["Fitted", "Predicted", "Scored", "fit", "predict", "score"]

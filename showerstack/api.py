@@ -6,12 +6,13 @@ Nothing is computed here: these functions bring what the user has into the form 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from showerstack.tables import LABEL, write_table
 
 Place: TypeAlias = str | os.PathLike[str]
 
@@ -87,10 +88,10 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     Parameters
     ----------
     data
-        Folder that holds ``{task}_train`` and ``{task}_test``; a table (CSV, Parquet) with a column of classes; or
-        an array of numbers (N, F).
+        Folder that holds ``{task}_train`` and ``{task}_test``; a table (CSV, Parquet, or a data frame of polars or
+        pandas) with a column of classes; or an array of numbers (N, F).
     labels
-        With an array: its classes, (N,) integers or words.
+        With an array or data frame: its classes, (N,) integers or words.
     run
         Run folder; a run that was interrupted is continued.
     task
@@ -114,7 +115,10 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
 
     run = Path(run).expanduser()
     if not isinstance(data, str | os.PathLike):
-        stack_table(TableConfig(run=run, table=_written(run, data, labels), label=LABEL, **options))
+        label = options.pop("label", None)
+        if (labels is None) == (label is None):
+            raise InputError("say what the classes are: fit(x, labels, ...), or fit(frame, label='column', ...)")
+        stack_table(TableConfig(run=run, table=write_table(run, data, labels), label=label or LABEL, **options))
         return fitted(run)
     path = Path(data).expanduser()
     if labels is not None:
@@ -128,10 +132,6 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
         raise InputError(f"{path} is a table: name its column of classes, fit({path.name!r}, label=...)")
     stack(StackConfig(run=run, data=path, task=task or "composition", **options))
     return fitted(run)
-
-
-LABEL = "class"
-"""Column of the classes in tables made from arrays."""
 
 
 def fitted(run: Place) -> Fitted:
@@ -161,7 +161,7 @@ def predict(run: Fitted | Place, data: Any, *, device: str = "auto", workers: in
     run
         What :func:`fit` returned, or the run's folder.
     data
-        Dataset folder, table (CSV, Parquet), or array (N, F) with the columns of the array that was trained on.
+        Dataset folder, table (CSV, Parquet, data frame), or array (N, F), with the columns that were trained on.
 
     Raises
     ------
@@ -170,11 +170,15 @@ def predict(run: Fitted | Place, data: Any, *, device: str = "auto", workers: in
     """
     import tempfile
 
-    from showers.schema import TASKS
+    from showers.schema import TASKS, InputError
     from stacking import load
     from stacking.tables.predict import predict_table
 
+    if not isinstance(run, str | os.PathLike | Fitted):
+        raise InputError(f"run is {type(run).__name__}, expected what fit returned, or a run folder")
     run = run if isinstance(run, Fitted) else fitted(run)
+    if run.task in TASKS and not isinstance(data, str | os.PathLike):
+        raise InputError(f"a {run.task} run predicts dataset folders: give a path, not {type(data).__name__}")
     bundle = load(run.folder, trusted=True)
     if run.task in TASKS:
         found = bundle.predict(Path(data).expanduser(), device=device, workers=workers)
@@ -182,7 +186,7 @@ def predict(run: Fitted | Place, data: Any, *, device: str = "auto", workers: in
         found, _ = predict_table(bundle, Path(data).expanduser())
     else:
         with tempfile.TemporaryDirectory() as folder:
-            found, _ = predict_table(bundle, _written(Path(folder) / "new", data, None))
+            found, _ = predict_table(bundle, write_table(Path(folder) / "new", data))
     return Predicted(
         run.task, run.classes, np.exp(found.log_proba), found.labels, found.scores, found.config_hash, found.remarks
     )
@@ -244,25 +248,3 @@ def _scored(task: Any, metrics: dict[str, Any]) -> Scored:
     value, interval = scoring_of(task).headline(metrics)
     low, high = (interval.low, interval.high) if interval else (float("nan"), float("nan"))
     return Scored(scoring_of(task).metric.name, value, low, high, int(metrics["n_events"]), metrics)
-
-
-def _written(run: Path, values: Any, labels: Any) -> Path:
-    """Write an array (and its classes) as the table beside the run that it is trained on."""
-    import polars as pl
-
-    from showers.schema import InputError
-    from showers.storage.files import atomic_path
-
-    array = np.asarray(values)
-    if array.ndim != 2 or array.dtype.kind not in "fiub":
-        raise InputError(f"data has shape {array.shape} and type {array.dtype}, expected numbers (N, F), or a path")
-    columns: dict[str, Sequence[Any] | np.ndarray] = {f"x{k}": array[:, k] for k in range(array.shape[1])}
-    if labels is not None:
-        if len(labels) != len(array):
-            raise InputError(f"data has {len(array)} rows, labels {len(labels)}")
-        columns[LABEL] = np.asarray(labels)
-    file = run.with_name(f"{run.name}.parquet")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(file) as temporary:
-        pl.DataFrame(columns).write_parquet(temporary)
-    return file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cli
@@ -106,6 +107,7 @@ plain = st.text() | st.integers(-(2**60), 2**60) | st.booleans() | st.floats(all
 values = plain | st.lists(plain, max_size=3) | st.none()
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # cores are shared
 @given(st.dictionaries(st.text(), values | st.dictionaries(st.text(), values, min_size=1, max_size=3), max_size=4))
 def test_toml_is_read_back(tmp_path_factory: pytest.TempPathFactory, options: dict) -> None:
     def without_none(content: dict) -> dict:
@@ -124,3 +126,35 @@ def test_what_is_no_toml_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("folds = [")
     with pytest.raises(InputError, match=r"a\.toml is not TOML: "):
         read_config(tmp_path / "a.toml")
+
+
+def test_data_frames_are_taken(tmp_path: Path) -> None:
+    x = np.arange(60.0)
+    frame = pl.DataFrame({"x": x, "kind": np.where(x < 30, "low", "high")})
+    run = showerstack.fit(frame, label="kind", run=tmp_path / "run", **OPTIONS)
+    assert run.classes == ("high", "low")
+    found = run.predict(frame.drop("kind").to_pandas())
+    assert np.mean(found.labels == (x < 30)) > 0.9
+    with pytest.raises(InputError, match="say what the classes are"):
+        showerstack.fit(frame, run=tmp_path / "other", **OPTIONS)
+    assert not (tmp_path / "other.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"learner": "lightgbm"}, "unknown option learner: did you mean learners?"),
+        ({"learners": "lightgbm, catbost"}, "unknown learner 'catbost': did you mean catboost?"),
+        ({"nonsense": 1}, "unknown option nonsense$"),
+    ],
+)
+def test_options_that_do_not_exist_are_named(options: dict, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=re.escape(expected).replace(r"\$", "$")):
+        showerstack.fit(tmp_path, run=tmp_path / "run", **options)
+
+
+def test_a_run_on_showers_predicts_folders(tmp_path: Path) -> None:
+    run = showerstack.Fitted(tmp_path, "composition", tuple("abcde"), "stack", ("lightgbm",))
+    with pytest.raises(InputError, match="a composition run predicts dataset folders: give a path, not ndarray"):
+        run.predict(np.zeros((3, 16, 16, 2)))
+    assert re.fullmatch(r"\d+\.\d+\S*", showerstack.__version__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 
 import cli
+from showers.datasets.dataset import Dataset
+from showers.schema import InputError
 
 N = 60
 Arrays = dict[str, np.ndarray]
@@ -118,3 +122,20 @@ def test_missing_file(
     (tmp_path / "composition_train" / "features.npy").unlink()
     message = _refused(["features", str(tmp_path / "composition_train")], monkeypatch, capsys)
     assert "features.npy does not exist" in message
+
+
+@pytest.mark.parametrize("entry", ["cli.py", "verify.py"])
+def test_libraries_that_are_not_installed_are_told_with_what_to_do(entry: str) -> None:
+    # -S -E: Python without the environment's libraries, as when it was not activated.
+    said = subprocess.run(
+        [sys.executable, "-S", "-E", entry], cwd=Path(cli.__file__).parent, capture_output=True, text=True
+    )
+    assert said.returncode == 2
+    assert re.fullmatch(r"error: \S+ has no library '\w+': activate the environment .*\n", said.stderr), said.stderr
+
+
+def test_the_folder_above_a_dataset_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "data" / "gamma_test").mkdir(parents=True)
+    (tmp_path / "data" / "gamma_test" / "matrices.npy").touch()
+    with pytest.raises(InputError, match=r"data is no dataset folder, but holds some: did you mean .*/gamma_test\?"):
+        Dataset.open(tmp_path / "data")

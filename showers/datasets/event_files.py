@@ -46,6 +46,10 @@ class EventFiles:
                 f"{folder} is not a folder{did_you_mean(folder)}: expected a dataset folder with {MATRICES_FILE}"
             )
         sealed = _is_there(folder / CHECKSUMS_FILE)
+        if not sealed and not _is_there(folder / MATRICES_FILE):
+            inside = sorted(str(file.parent) for file in folder.glob(f"*/{MATRICES_FILE}"))
+            if inside:
+                raise InputError(f"{folder} is no dataset folder, but holds some: did you mean {' or '.join(inside)}?")
         return cls(folder, Seal.open(folder, required=(MATRICES_FILE, SCALARS_FILE)) if sealed else None)
 
     def has(self, name: str) -> bool:

@@ -71,7 +71,7 @@ def already_made(
     wanted = json.loads(json.dumps(dict(source)))
     differing = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
     if differing:
-        what = f" with another {', '.join(differing)}" if found else ""
+        what = f" and differs in {', '.join(differing)}" if found else ""
         raise InputError(f"{folder} exists already{what}: {advice}")
     data = Dataset.open(folder, task)
     if len(data) != n_events:

@@ -6,6 +6,7 @@ and nothing that cannot (paths, number of worker processes, cluster address).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from models.registry import LEARNERS, LearnerSpec, spec
+from showers.execution.suggestions import like
 from showers.schema import TASKS, InputError, Task, task_named
 from stacking.budget.duration import seconds_of
 from stacking.combine.meta_registry import META_LEARNERS, metas_of
@@ -89,7 +91,12 @@ class EngineConfig(BaseModel):
         try:
             super().__init__(**options)
         except ValidationError as error:
-            raise InputError(_one_line(error)) from None
+            raise InputError(_one_line(error, type(self).model_fields)) from None
+
+    @field_validator("learners", "metas", mode="before")
+    @classmethod
+    def _split(cls, names: Any) -> Any:
+        return tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else names
 
     @field_validator("learners", "metas")
     @classmethod
@@ -278,8 +285,11 @@ def for_table(name: str) -> str:
     return TABLE_PREFIX + name if TABLE_PREFIX + name in LEARNERS else name
 
 
-def _one_line(error: ValidationError) -> str:
+def _one_line(error: ValidationError, known: Iterable[str]) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        near = like(where, list(known))
+        return f"unknown option {where}" + (f": did you mean {near}?" if near else "")
     message = str(first["msg"]).removeprefix("Value error, ")
     return f"option {where}: {message}, got {first['input']!r}" if where else message

@@ -246,7 +246,7 @@ def test_an_interrupted_conversion_goes_on_with_the_second_set(tmp_path: Path) -
     assert [{file.name: file.read_bytes() for file in folder.iterdir()} for folder in again] == contents
     assert whole[0].stat().st_mtime_ns == made
     raw_mode(tmp_path, "qgs_spectra", 600, 4)
-    with pytest.raises(InputError, match=r"composition_train exists already with another raw.*remove it"):
+    with pytest.raises(InputError, match=r"composition_train exists already and differs in raw.*remove it"):
         convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
 
 
