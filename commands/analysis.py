@@ -37,17 +37,19 @@ def spectra(
         list[Path] | None,
         typer.Option(help="Labelled simulated set, not trained on, for the response; default: held-out events."),
     ] = None,
-    bins: Annotated[str | None, typer.Option(help="Borders of lg(E/eV), with commas.")] = None,
-    zenith_max: Annotated[float, typer.Option(help="Largest zenith angle, degrees; the exposure's.")] = 18.0,
-    energy_scale: Annotated[float, typer.Option(min=0, help="Width of the energy scale, in lg E.")] = 0.04,
-    muon_scale: Annotated[float, typer.Option(min=0, help="Width of the muon number's scale, in lg Nmu.")] = 0.02,
+    bins: Annotated[str | None, typer.Option(help="Bin edges of lg(E/eV), separated by commas.")] = None,
+    zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees), as in the exposure.")] = 18.0,
+    energy_scale: Annotated[float, typer.Option(min=0, help="Uncertainty of the energy scale, in lg E.")] = 0.04,
+    muon_scale: Annotated[float, typer.Option(min=0, help="Uncertainty of the muon number scale, in lg Nmu.")] = 0.02,
     replicas: Annotated[int, typer.Option(help="Repetitions for errors of the finite simulation.")] = 100,
     knee_toys: Annotated[
         int, typer.Option(help="Toy experiments for each hypothesis on the knees; 0: no fit of knees.")
     ] = 100,
     knee_sharpness: Annotated[float, typer.Option(help="How sharp knees are.")] = 5.0,
     seed: SeedOption = 1,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Even if the feature code has changed since.")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
+    ] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
 ) -> None:
     """Measure fluxes and fractions of five mass groups by energy, with errors from every known source.
@@ -83,15 +85,17 @@ def gamma_limit(
     simulation: Annotated[
         Path | None, typer.Option(help="Labelled simulated set, not trained on; default: the run's held-out events.")
     ] = None,
-    bins: Annotated[str | None, typer.Option(help="Borders of lg(E/eV), with commas.")] = None,
-    zenith_max: Annotated[float, typer.Option(help="Largest zenith angle, degrees; the exposure's.")] = 30.0,
+    bins: Annotated[str | None, typer.Option(help="Bin edges of lg(E/eV), separated by commas.")] = None,
+    zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees), as in the exposure.")] = 30.0,
     level: Annotated[float, typer.Option(help="Confidence level.")] = 0.9,
     efficiency: Annotated[
         float | None, typer.Option(help="Share of photons above the threshold; default: of the best expected limit.")
     ] = None,
     index: Annotated[float, typer.Option(help="Spectral index assumed for the photons.")] = 2.7,
     seed: SeedOption = 1,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Even if the feature code has changed since.")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
+    ] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
 ) -> None:
     """Look for photons: candidates, background from simulation and data, limits on fraction and flux.
@@ -120,12 +124,14 @@ def gamma_limit(
 @app.command()
 def robustness(
     out: Annotated[Path, typer.Option(help="Folder for showers, fits, tables and page.")] = Path("robustness"),
-    places: Annotated[str | None, typer.Option(help="world/model, with commas; the first is home.")] = None,
+    places: Annotated[
+        str | None, typer.Option(help="world/model, separated by commas; the first is the reference.")
+    ] = None,
     train: Annotated[int, typer.Option(help="Training showers of each place.")] = 12_000,
     test: Annotated[int, typer.Option(help="Test showers of each place.")] = 10_000,
     learner: Annotated[str, typer.Option(help="A learner that needs no grid.")] = "lightgbm",
-    left_out: Annotated[int, typer.Option(help="How many features that differ are left out.")] = 5,
-    jitter: Annotated[float, typer.Option(help="Width of the jitter of sizes, in lg.")] = 0.03,
+    left_out: Annotated[int, typer.Option(help="Number of most different features to leave out.")] = 5,
+    jitter: Annotated[float, typer.Option(help="Standard deviation of the random change of sizes, in lg.")] = 0.03,
     seed: SeedOption = 1,
     workers: WorkersOption = None,
 ) -> None:

@@ -85,7 +85,7 @@ def meant(message: str) -> str:
 app = App(
     name=as_called("python cli.py").removeprefix("python "),
     cls=Commands,
-    help="Composition and gamma scores of air showers from raw detector-array grids, honestly measured.",
+    help="Mass composition and gamma/hadron separation of air showers from raw detector-array grids.",
     no_args_is_help=True,
     add_completion=Path(sys.argv[0]).stem == "showerstack",
     rich_markup_mode="rich",

@@ -34,23 +34,25 @@ class TrainCuts(StrEnum):
 
 @app.command()
 def simulate(
-    task: Annotated[SetName | None, typer.Option(help="Which sets to make; measured: runs from a known sky.")] = None,
+    task: Annotated[SetName | None, typer.Option(help="What to simulate; measured: runs from a known sky.")] = None,
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
-    train: Annotated[int, typer.Option(min=1, help="Training events written.")] = 30_000,
-    test: Annotated[int, typer.Option(min=1, help="Test events written (always under the test's cuts).")] = 12_000,
+    train: Annotated[int, typer.Option(min=1, help="Number of training events.")] = 30_000,
+    test: Annotated[int, typer.Option(min=1, help="Number of test events (always under the test's cuts).")] = 12_000,
     seed: SeedOption = 1,
     model: Annotated[Model, typer.Option(help="Hadronic model; mix as in the benchmark's v2 protocol.")] = Model.mix,
     train_cuts: Annotated[TrainCuts, typer.Option(help="none as in v2, or the test's cuts.")] = TrainCuts.none,
-    protocol: Annotated[Protocol, typer.Option(help="Format and cuts; matched and 2026 cut both sets.")] = Protocol.v2,
+    protocol: Annotated[
+        Protocol, typer.Option(help="Format and cuts; matched and 2026 apply cuts to both sets.")
+    ] = Protocol.v2,
     world: Annotated[str, typer.Option(help="default, harder, easier, or a TOML file of settings.")] = "default",
-    reuse: Annotated[int, typer.Option(min=1, help="Throw each shower this often, at different cores.")] = 1,
+    reuse: Annotated[int, typer.Option(min=1, help="Use each shower this often, at different core positions.")] = 1,
     workers: WorkersOption = None,
     overwrite: Annotated[bool, typer.Option(help="Replace existing sets.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Write raw NPZ archives instead: TRAIN events a model.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Compare the world with the real data's facts instead.")] = (
+    raw: Annotated[bool, typer.Option("--raw", help="Write raw NPZ archives, TRAIN events for each model.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only compare the simulation with facts of real data.")] = (
         False
     ),
-    spectrum: Annotated[Path | None, typer.Option(help="Measured: TOML file that describes the sky.")] = None,
+    spectrum: Annotated[Path | None, typer.Option(help="With --task measured: TOML file of the sky.")] = None,
 ) -> None:
     """Simulate a training and a test set in the benchmark's file format.
 
@@ -148,10 +150,10 @@ def features(
 def download(
     task: Annotated[SetName, typer.Option(help="Which sets to fetch; measured: the measured runs.")],
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
-    protocol: Annotated[Protocol, typer.Option(help="v2 is published ready; others are converted from raw files.")] = (
+    protocol: Annotated[Protocol, typer.Option(help="v2 is published ready-made; others are converted.")] = (
         Protocol.v2
     ),
-    base_url: Annotated[str | None, typer.Option(help="Another place with the same layout.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="Another address with the same layout.")] = None,
     runs: RunsOption = None,
     times: TimesOption = False,
 ) -> None:

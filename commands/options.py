@@ -40,6 +40,6 @@ def listed(words: str | None) -> tuple[str, ...] | None:
     return None if words is None else tuple(word.strip() for word in words.split(",") if word.strip())
 
 
-SeedOption = Annotated[int, typer.Option(help="Same seed, same result.")]
-DeviceOption = Annotated[Device, typer.Option(help="auto uses the GPU if one answers.")]
-WorkersOption = Annotated[int | None, typer.Option(min=1, help="Processes; default: all cores.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of all random numbers.")]
+DeviceOption = Annotated[Device, typer.Option(help="auto: the GPU if there is one.")]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="Number of processes; default: all cores.")]

@@ -14,12 +14,14 @@ from showers.execution.progress import bar
 
 @app.command()
 def pretrain(
-    out: Annotated[Path, typer.Option(help="Folder of plan, state and weights; a killed run is continued.")],
-    showers: Annotated[int, typer.Option(min=1, help="Showers to draw, about.")] = 10_000_000,
+    out: Annotated[Path, typer.Option(help="Folder of plan, state and weights; an interrupted run is continued.")],
+    showers: Annotated[int, typer.Option(min=1, help="Approximate number of showers to simulate.")] = 10_000_000,
     seed: SeedOption = 1,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that draw showers beside the training.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that simulate showers during the training.")] = 1,
     device: DeviceOption = Device.auto,
-    batch_size: Annotated[int, typer.Option(min=1, help="Showers per step; the learning rate follows.")] = 512,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Showers per step; the learning rate is scaled with it.")
+    ] = 512,
     threads: Annotated[int, typer.Option(min=1, help="Numerical threads of the training.")] = 1,
 ) -> None:
     """Pretrain the shower network on simulated showers that are drawn on the fly, from randomised worlds.

@@ -50,13 +50,17 @@ def report(
 @app.command()
 def verify(
     predictions: Annotated[Path, typer.Argument(help="predictions.npz")],
-    task: Annotated[TaskName | None, typer.Option(help="Default: the one whose array the file holds.")] = None,
+    task: Annotated[TaskName | None, typer.Option(help="Default: the task whose array the file contains.")] = None,
     data: Annotated[Path, typer.Option(help="Folder with {task}_test.")] = Path("data"),
-    protocol: Annotated[Protocol | None, typer.Option(help="The test set must be of it; its rules hold.")] = None,
+    protocol: Annotated[
+        Protocol | None, typer.Option(help="Require a test set of this protocol and apply its rules.")
+    ] = None,
     log: Annotated[Path | None, typer.Option(help="Append to this list of attempts (protocol 2026).")] = None,
     description: Annotated[str | None, typer.Option(help="With --log: what was tried.")] = None,
-    published_order: Annotated[bool, typer.Option("--published-order", help="Rows as published, not as here.")] = False,
-    intervals: Annotated[bool, typer.Option(help="95 % intervals.")] = True,
+    published_order: Annotated[
+        bool, typer.Option("--published-order", help="Rows are in the published order.")
+    ] = False,
+    intervals: Annotated[bool, typer.Option(help="Compute 95 % intervals.")] = True,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -87,7 +91,7 @@ def verify(
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Two or more run folders of one task; the first is compared.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders of one task; the first is compared with the others.")],
     data: Annotated[Path, typer.Option(help="Folder with {task}_test.")] = Path("data"),
     as_json: JsonOption = False,
 ) -> None:
@@ -182,8 +186,12 @@ def display(
 
 @app.command()
 def doctor(
-    datasets: Annotated[list[Path] | None, typer.Argument(help="Dataset folders to look at instead.")] = None,
-    gpu: Annotated[bool, typer.Option("--gpu", help="Try the GPU out: kernels, boosters, networks; a minute.")] = False,
+    datasets: Annotated[
+        list[Path] | None, typer.Argument(help="Dataset folders to examine instead of the machine.")
+    ] = None,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Test the GPU: kernels, boosted trees, networks (a minute).")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say what this machine offers and what would be used; of dataset folders, what they hold and what is odd.

@@ -27,8 +27,8 @@ class Preset(StrEnum):
 @app.command()
 def stack(
     context: typer.Context,
-    run: Annotated[Path | None, typer.Option(help="Run folder; a killed run is continued.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file of options; those of the command count more.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Run folder; an interrupted run is continued.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of options; the command line has precedence.")] = None,
     task: Annotated[TaskName, typer.Option(help="Which task to train for.")] = "composition",
     data: Annotated[Path, typer.Option(help="Folder with {task}_train and {task}_test.")] = Path("data"),
     preset: Annotated[Preset, typer.Option(help="quick: minutes; good: an hour; best: as long as it takes.")] = (
@@ -37,22 +37,22 @@ def stack(
     learners: Annotated[str | None, typer.Option(help="Comma-separated names instead of the preset's.")] = None,
     folds: Annotated[int | None, typer.Option(min=2, help="Number of folds instead of the preset's.")] = None,
     time_limit: Annotated[
-        str | None, typer.Option(help="Whole run at most, e.g. 4h, 30m: learners, rows, epochs and folds are chosen.")
+        str | None, typer.Option(help="Limit for the whole run, e.g. 4h, 30m: learners, rows, epochs and folds follow.")
     ] = None,
     prune: Annotated[
-        float, typer.Option(min=0, help="Log-loss (nats) that learners left out of the stack may cost; 0: keep all.")
+        float, typer.Option(min=0, help="Leave learners out of the stack that improve the log-loss by less (nats).")
     ] = 2e-4,
     seed: SeedOption = 1,
     device: DeviceOption = Device.auto,
     workers: WorkersOption = None,
     scheduler: Annotated[str | None, typer.Option(help="Dask scheduler, e.g. tcp://host:8786.")] = None,
-    table: Annotated[Path | None, typer.Option(help="Train on this Parquet or CSV instead of showers.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Train on this table (Parquet, CSV, TSV), not on showers.")] = None,
     label: Annotated[str | None, typer.Option(help="With --table: the column with the classes.")] = None,
-    group: Annotated[str | None, typer.Option(help="With --table: rows equal here never span folds.")] = None,
+    group: Annotated[str | None, typer.Option(help="With --table: rows equal here stay in one fold.")] = None,
     test_table: Annotated[Path | None, typer.Option(help="With --table: rows to predict.")] = None,
-    id: Annotated[str | None, typer.Option(help="With --table: columns that name rows; no learner sees them.")] = None,
+    id: Annotated[str | None, typer.Option(help="With --table: columns that identify rows, not for training.")] = None,
     columns: Annotated[str | None, typer.Option(help="With --table: columns to learn from; default: all.")] = None,
-    separator: Annotated[str | None, typer.Option(help="With --table: between columns; default: by the name.")] = None,
+    separator: Annotated[str | None, typer.Option(help="With --table: column separator; default: by the name.")] = None,
     features: Annotated[Path | None, typer.Option(help="Folder for feature tables; default: beside the data.")] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -141,11 +141,13 @@ def predict(
     data: Annotated[Path, typer.Option(help="Dataset folder (or table); labels are neither needed nor read.")],
     out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz.")],
     device: DeviceOption = Device.auto,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Even if the feature code has changed since.")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
+    ] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
     features: Annotated[Path | None, typer.Option(help="The feature table; default: beside the data.")] = None,
-    fast: Annotated[bool, typer.Option("--fast", help="By one small network that imitates what ships.")] = False,
-    separator: Annotated[str | None, typer.Option(help="Of a table in text; default: that of training.")] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="Use a small network that imitates the stack.")] = False,
+    separator: Annotated[str | None, typer.Option(help="Column separator of a text table.")] = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -172,8 +174,10 @@ def predict(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for data and runs.")] = Path("demo"),
-    train: Annotated[int, typer.Option(min=500, help="Training showers a task, under the test's cuts.")] = 30_000,
-    test: Annotated[int, typer.Option(min=200, help="Test showers a task.")] = 12_000,
+    train: Annotated[
+        int, typer.Option(min=500, help="Training showers for each task, under the test's cuts.")
+    ] = 30_000,
+    test: Annotated[int, typer.Option(min=200, help="Test showers for each task.")] = 12_000,
     seed: SeedOption = 1,
     workers: WorkersOption = None,
 ) -> None:

@@ -85,7 +85,11 @@ def _features(check: DataCheck) -> Section:
         drawn.append(picture(as_svg(distribution_picture(check.histograms, d), caption), caption))
     away = [[name, f"{100 * share:.1f} %"] for name, share in check.classifier.giving_away]
     body = table(["feature", "lg(E/eV)", "mean shift", "in standard deviations", "p, adjusted"], rows)
-    body += pictures(drawn) + "<h3>What gives the data away to the classifier</h3>" + table(["feature", "gain"], away)
+    body += (
+        pictures(drawn)
+        + "<h3>Features by which the classifier separates data and simulation</h3>"
+        + table(["feature", "gain"], away)
+    )
     return Section("features", "Features", body)
 
 

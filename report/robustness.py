@@ -59,7 +59,7 @@ def _matrix(found: Robustness) -> Section:
     bias = np.array([[100 * np.abs(at[a, b].bias).max() for b in names] for a in names])
     figures = [
         picture(as_svg(matrix_picture(loss, names, "log-loss lost, nats", "{:+.3f}"), "log-loss lost"),
-                "Log-loss less that of a training in the tested place."),
+                "Log-loss minus that of a training in the tested place."),
         picture(as_svg(matrix_picture(bias, names, "largest bias of a share, %", "{:.1f}"), "bias of shares"),
                 "Largest bias of a group's share. On the diagonal: what statistics alone make."),
     ]  # fmt: skip
@@ -72,11 +72,11 @@ def _remedies(found: Robustness) -> Section:
     lines = [
         f"Left out: {', '.join(found.differing) or 'nothing: no feature tells home from the other places'}.",
         f"Jitter: a copy of every training shower with its sizes changed by {found.options.jitter:g} in lg.",
-        "A mix has as many showers as home; for a test abroad it leaves the tested place out.",
+        "A mix has as many showers as home; for a test elsewhere it leaves the tested place out.",
     ]
     note = paragraph(f"Log-loss against the training on {home} alone, same showers, 95 % intervals.")
     return Section(
-        "remedies", "What helps abroad, and what it costs at home", table(HEADS, rows) + note + bullets(lines)
+        "remedies", "What helps in other places, and what it costs at home", table(HEADS, rows) + note + bullets(lines)
     )
 
 

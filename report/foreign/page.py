@@ -130,7 +130,7 @@ def _reliability(run: TableRun, metrics: Mapping[str, Any]) -> Section | None:
         f"bars are 95 % binomial intervals. Expected calibration error on held-out rows: {error:.4f}."
     )
     figure = as_svg(reliability_picture(labels, log_proba, run.classes), "reliability diagram")
-    return Section("reliability", "Do probabilities mean what they say?", pictures([picture(figure, caption)]))
+    return Section("reliability", "Calibration of the probabilities", pictures([picture(figure, caption)]))
 
 
 def _importance(run: TableRun, metrics: Mapping[str, Any]) -> Section | None:

@@ -32,7 +32,7 @@ def importance(subject: Subject) -> Section | None:
         if entry.shuffled:
             caption = (
                 f"{entry.learner}, fold 0, up to 2,000 test showers: log-loss lost when all columns of a group are "
-                "taken from other showers, 95 % intervals. Groups that say the same thing share the loss: a small "
+                "taken from other showers, 95 % intervals. Correlated groups share the loss: a small "
                 "value does not mean that a group is useless."
             )
             figures.append(picture(as_svg(shuffle_picture(entry.shuffled), "permutation importance"), caption))
@@ -54,7 +54,7 @@ def _ranking(found: list[Importance]) -> str:
         shares = [100 * gain.get(name, 0.0) for gain in by_learner.values()]
         words = (known.unit, known.meaning) if known else ("", "")
         rows.append((name, f"{100 * mean[name]:.1f}", f"{min(shares):.1f} to {max(shares):.1f}", *words))
-    note = paragraph("Features that say the same thing share their gain.", "quiet")
+    note = paragraph("Correlated features share their gain.", "quiet")
     heads = ("feature", "gain, %", "by learner", "unit", "meaning")
     return f"<h3>The {len(rows)} features of the largest gain</h3>" + table(heads, rows) + note
 

@@ -74,7 +74,7 @@ def limits(subject: Subject) -> list[str]:
     else:
         lines.append(
             "In the public pre-split files a shower reused at several core positions may be in training and test; "
-            "that cannot be checked, and would flatter every system."
+            "that cannot be checked, and would make every score too good."
         )
     lines.append(
         "Training and test showers come from the same hadronic interaction models. How scores move when nature differs "

@@ -42,7 +42,7 @@ def reliability(subject: Subject) -> str:
         if inside.any():
             error += abs(given[inside].mean() - truth[inside].mean()) * inside.sum()
     caption = (
-        f"Posteriors of {subject.shipped_words} on the test set: a point on the dashed line means what it says; bars "
+        f"Posteriors of {subject.shipped_words} on the test set: on the dashed line posteriors are calibrated; bars "
         f"are 95 % binomial intervals. Expected calibration error over 15 bins: {error / truth.size:.4f}."
     )
     return picture(as_svg(figure, "reliability diagram"), caption)

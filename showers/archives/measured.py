@@ -239,7 +239,7 @@ def _is_made(folder: Path, source: dict[str, Any]) -> bool:
     found = EventFiles.open(folder).source() if folder.is_dir() else {}
     differing = [name for name in source if found.get(name) != source[name]]
     if differing:
-        what = f" with another {', '.join(differing)}" if found else ""
+        what = f" and differs in {', '.join(differing)}" if found else ""
         raise InputError(f"{folder} exists already{what}: choose another folder or remove it")
     Dataset.open(folder, labels=False)
     return True

@@ -144,7 +144,7 @@ def test_a_finished_conversion_is_kept_and_another_protocol_refused(raw: Path, t
     stamp = (folder / "matrices.npy").stat().st_mtime_ns
     assert convert_measured(raw, tmp_path, runs=["004000"]).folders == [folder]
     assert (folder / "matrices.npy").stat().st_mtime_ns == stamp
-    with pytest.raises(InputError, match="exists already with another protocol"):
+    with pytest.raises(InputError, match="exists already and differs in protocol"):
         convert_measured(raw, tmp_path, runs=["004000"], protocol="matched")
     other = convert_measured(raw, tmp_path / "matched", runs=["004000"], protocol="matched").folders[0]
     assert Dataset.open(other, labels=False).age is not None

@@ -174,13 +174,13 @@ def test_an_interrupted_simulation_goes_on_with_the_second_set(tmp_path: Path, m
     assert wanted(tmp_path / "cut") == whole
     assert (tmp_path / "cut" / "composition_train").stat().st_mtime_ns == before, "the finished set is kept"
     for options, message in (
-        ({"seed": 2}, "with another seed: choose"),
+        ({"seed": 2}, "differs in seed: choose"),
         ({"n_train": 21}, "with 20 events instead of 21"),
     ):
         with pytest.raises(InputError, match=message):
             wanted(tmp_path / "cut", **options)
     monkeypatch.setattr(run, "simulation_code_version", lambda: "later")
-    with pytest.raises(InputError, match="with another code: choose"):
+    with pytest.raises(InputError, match="differs in code: choose"):
         wanted(tmp_path / "cut")
 
 
