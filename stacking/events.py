@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -103,6 +103,10 @@ class Events(ABC):
     def passes_evaluation_cuts(self) -> np.ndarray:
         """Return (N,) bool: events of the kind that predictions are judged on."""
         return np.ones(len(self), dtype=bool)
+
+    def source(self) -> dict[str, Any] | None:
+        """Return what the events say of their origin (``source.json``); None where there is no such thing."""
+        return None
 
     def feature_code_version(self) -> str | None:
         """Return the version of the code that computes the table's columns, where it is ours."""
@@ -234,6 +238,10 @@ class ShowerEvents(Events):
     def events_fingerprint(self) -> str:
         """Return the hash of the dataset."""
         return self._opened.fingerprint()
+
+    def source(self) -> dict[str, Any]:
+        """Return the content of ``source.json``; nothing where the folder has none."""
+        return dict(self._opened.source)
 
     def feature_code_version(self) -> str:
         """Return the version of the feature code, by which the table has just been made or found valid."""

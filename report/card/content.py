@@ -110,11 +110,17 @@ def _model(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sources(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what the dataset folders say of their origin; nothing of folders that are gone, and of tables."""
+    """Return what the dataset folders said of their origin in training; of runs that kept nothing, what they say now.
+
+    Nothing of folders that are gone, and of tables.
+    """
     found: dict[str, dict[str, Any]] = {}
     for split in ("train", "test"):
-        place = manifest.get("data", {}).get(split)
-        if manifest["task"] in TASKS and place and Path(place).is_dir():
+        data = manifest.get("data", {})
+        place, kept = data.get(split), data.get(f"{split}_source")
+        if kept is not None:
+            found[split] = dict(kept)
+        elif manifest["task"] in TASKS and place and Path(place).is_dir():
             found[split] = read_source(Path(place))
     return found
 
@@ -130,11 +136,12 @@ def _data(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]])
         if not data.get(f"n_{split}"):
             continue
         source = sources.get(split, {})
+        known = split in sources or manifest["task"] not in TASKS
         found[split] = {
             "name": Path(str(data.get(split))).name,
             "events": data[f"n_{split}"],
             "fingerprint": data.get(f"{split}_fingerprint"),
-            "origin": SIMULATED if is_simulated(source) else OTHER if source or manifest["task"] not in TASKS else None,
+            "origin": SIMULATED if is_simulated(source) else OTHER if known else None,
             "source": {key: value for key, value in source.items() if isinstance(value, str | int | float)},
         }
     if "train" in found:

@@ -121,6 +121,8 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
             "test": str(job.test.location) if job.test is not None else None,
             "train_fingerprint": identity["train_fingerprint"],
             "test_fingerprint": job.test.events_fingerprint() if job.test is not None else None,
+            "train_source": job.train.source(),
+            "test_source": job.test.source() if job.test is not None else None,
             "n_train": len(job.train),
             "n_judged": int(folds.judged.sum()),
             "n_holdout": int(folds.outer.sum()),

@@ -14,7 +14,8 @@ from report.card.content import card_content
 from report.card.write import card_lines, write_card
 from scoring.score import score_file
 from showers.schema import COMPOSITION, InputError
-from showers.storage.files import hash_file
+from showers.storage.files import hash_file, write_json
+from stacking.run.sealing import seal_run
 
 
 def check_crate(crate: dict[str, Any], folder: Path) -> None:
@@ -89,6 +90,19 @@ def test_a_scored_run_says_what_it_reached_with_intervals(world: tuple[Path, Pat
     for place in (run, data):
         assert str(place) not in text, "a card names no folder of this machine"
     check_crate(json.loads((run / "ro-crate-metadata.json").read_text()), run)
+
+
+def test_the_origin_of_data_that_are_gone_is_kept(world: tuple[Path, Path]) -> None:
+    run, _ = world
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert card_content(run)["data"]["train"]["origin"] is None
+    for source, origin in (({"generator": "showers.simulation", "seed": 3}, "simulated"), ({}, "not simulated here")):
+        manifest["data"] |= {"train": "gone/train", "train_source": source, "test": "gone/test", "test_source": source}
+        write_json(run / "manifest.json", manifest)
+        seal_run(run)
+        content = card_content(run)
+        assert [row["origin"] for row in content["data"].values()] == [origin, origin]
+        assert any("simulated by showerstack" in line for line in content["limits"]) == (origin == "simulated")
 
 
 def test_equal_runs_have_equal_cards(world: tuple[Path, Path]) -> None:
