@@ -39,7 +39,7 @@ HADRONS = (
     Free("cascade__lg_ne_mass", 0.02, 0.06),
     Free("cascade__lg_ne_energy", 0.02, 0.03),
     Free("cascade__lg_ne_curvature", 0.04, 0.05),
-    Free("cascade__lg_ne_inclination", 0.15, 0.8, centre=0.0),
+    Free("cascade__lg_ne_inclination", 0.15, 0.3, centre=0.0),
     Free("cascade__lg_nmu_offset", 0.02, 0.1),
     Free("cascade__lg_nmu_mass", 0.01, 0.04),
     Free("cascade__lg_nmu_energy", 0.02, 0.03),
@@ -64,6 +64,7 @@ HADRONS = (
     Free("detector__electron_threshold_mev", 0.4, 1.0),
     Free("detector__electron_stray", 0.005, 0.02),
     Free("detector__electrons_per_muon", 0.1, 0.3),
+    Free("detector__muon_overlap", -0.1, 0.1, centre=0.9),
     Free("detector__muon_mev", 0.25, 0.5),
     Free("detector__muon_shape", 1.5, 3.0),
     Free("detector__muon_stray", 0.001, 0.004),
@@ -73,7 +74,7 @@ HADRONS = (
     Free("spectrum__high_share", 0.03, 0.2),
     Free("reconstruction__core_m", 0.3, 0.5),
     Free("reconstruction__lg_nmu_error", 0.01, 0.01, centre=0.0),
-    Free("reconstruction__age_error", 0.02, 0.04),
+    Free("reconstruction__age_error", 0.015, 0.04),
     Free("reconstruction__muon_round", 0.05, 0.1),
     Free("reconstruction__min_muons", 60.0, 60.0),
 )
@@ -108,7 +109,6 @@ translated to a trimmed discriminant, which is smooth: a world in which the tree
 training events gives it .520 and .469."""
 HOPELESS = {
     (facts.MATCHED, "below lg E = 15: fraction iron"),
-    (facts.BY_ENERGY, "lg E 14-15: fraction iron"),
     (facts.MATCHED, "zero cells mu"),
 }
 """Facts that no free constant can move far enough: they would only pull the others away. The share of cells without

@@ -177,6 +177,11 @@ class Detector(SettingsSection):
     punch_mev: Positive = Field(default=12.0, description="mean of a punch-through particle's exponential deposit [f]")
     punch_photon: NotNegative = Field(default=0.35, description="the same in photon showers [f]")
     punch_photon_range_m: Positive = Field(default=7.0, description="its exponential range in photon showers [f]")
+    muon_overlap: Share = Field(
+        default=0.0,
+        description="share of the muons through a station's e/gamma detectors that cross its muon detector as well, "
+        "which lies underneath [g]",
+    )
     dead: Share = Field(default=0.0, description="probability that a station is dead for an event [g]")
 
 
@@ -204,7 +209,8 @@ class Reconstruction(SettingsSection):
         default=0.0, description="further error of lg Nmu at lg Nmu = 4.5, falls with the root of the number [f]"
     )
     age_error: NotNegative = Field(
-        default=0.0, description="further error of the age at lg Ne = 5, falls with the root of the number [f]"
+        default=0.0,
+        description="further error of the age, which Ne follows, at lg Ne = 5; falls with the root of the number [f]",
     )
     muon_round: float = Field(default=0.15, description="added before the number of muons is rounded [f]")
     min_muons: Positive = Field(default=100.0, description="floor of the muon number [deduced]")
@@ -214,9 +220,6 @@ class Reconstruction(SettingsSection):
     muon_loss_mass: float = Field(default=0.4, description="its exponent in A [f]")
     muon_loss_min: float = Field(default=0.3, description="least loss in lg Nmu [g]")
     muon_loss_max: float = Field(default=0.8, description="largest loss in lg Nmu [g]")
-    age_normalised_max: float = Field(
-        default=1.45, lt=MAX_ELECTRON_AGE, description="older showers get the normalisation of this age [g]"
-    )
 
 
 class Settings(SettingsSection):

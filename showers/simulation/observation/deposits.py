@@ -44,6 +44,7 @@ class DetectorConstants(NamedTuple):
     muon_stray: float
     muon_cap_mev: float
     punch_mev: float
+    muon_overlap: float
     dead: float
 
 
@@ -70,13 +71,16 @@ def draw_deposits(
     Parameters are what the stations expect (``expected`` in ``detector.py``), the cosine of the zenith, core and
     clumping of each shower, its clumping modes (n, 6, 2) and its random key, the detector's constants and the
     S stations of the array. Without a trigger (so many hit e/gamma stations in a cluster) the muon detectors are not
-    drawn.
+    drawn. The muon detector of a station lies under its e/gamma detectors: a share of the muons that were counted
+    above crosses it as well, and is not drawn again.
     """
     state = np.empty(1, dtype=np.uint64)
     n_stations = len(here.x_m)
+    above = np.empty(n_stations, dtype=np.int64)
     clusters = np.empty(here.cluster.max() + 1, dtype=np.int64)
     for k in range(len(keys)):
         clusters[:] = 0
+        above[:] = 0
         core_x, core_y, sigma = core_and_sigma[k]
         for j in range(n_stations):
             deviates.start(state, keys[k], here.streams[j])
@@ -87,7 +91,7 @@ def draw_deposits(
             u = deviates.uniform(state)
             if u < 1.0 - (mean_e + mean_mu + c.electron_stray):
                 continue  # u is below exp(-sum), the probability of no particle: the usual case, decided cheaply
-            deposit = _electron_deposit(state, u, mean_e, mean_mu, per_electron[k, j], cosine[k], c)
+            deposit, above[j] = _electron_deposit(state, u, mean_e, mean_mu, per_electron[k, j], cosine[k], c)
             if deposit > 0.0 and not _is_dead(state, keys[k], here.streams[2 * n_stations + j], c.dead):
                 electron[k, j] = deposit
                 hits[k] += 1
@@ -99,11 +103,13 @@ def draw_deposits(
             if here.muon_area_m2[j] == 0.0:
                 continue
             deviates.start(state, keys[k], here.streams[n_stations + j])
-            mean_mu = muon_density[k, j] * here.muon_area_m2[j]
+            shared = min(c.muon_overlap * here.electron_area_m2[j], here.muon_area_m2[j])
+            mean_mu = muon_density[k, j] * (here.muon_area_m2[j] - shared)
             u = deviates.uniform(state)
-            if u < 1.0 - (mean_mu + mean_punch[k, j] + c.muon_stray):
+            if above[j] == 0 and u < 1.0 - (mean_mu + mean_punch[k, j] + c.muon_stray):
                 continue
-            deposit = _muon_deposit(state, u, mean_mu, mean_punch[k, j], cosine[k], c)
+            both = _crossing(state, above[j], shared / here.electron_area_m2[j])
+            deposit = _muon_deposit(state, u, both, mean_mu, mean_punch[k, j], cosine[k], c)
             if deposit > 0.0 and not _is_dead(state, keys[k], here.streams[2 * n_stations + j], c.dead):
                 muon[k, j] = deposit
 
@@ -151,24 +157,38 @@ def _counts(state: np.ndarray, u: float, mean_1: float, mean_2: float, mean_3: f
 @numba.njit
 def _electron_deposit(
     state: np.ndarray, u: float, mean_e: float, mean_mu: float, per_electron: float, cosine: float, c: DetectorConstants
-) -> float:
-    """Return the reading of an e/gamma detector, MeV: electrons with their photons, muons, strays."""
+) -> tuple[float, int]:
+    """Return the reading of an e/gamma detector, MeV (electrons with their photons, muons, strays), and its muons."""
     n_e, n_mu, n_stray = _counts(state, u, mean_e, mean_mu, c.electron_stray)
     deposit = c.electron_mev * n_stray
     if n_e + n_mu > 0:
         shape = c.electron_shape * n_e + c.muon_in_electron_shape * n_mu
         deposit += c.electron_mev / cosine * (per_electron * n_e + n_mu) * deviates.gamma(state, shape) / shape
     if deposit < c.electron_threshold_mev:
-        return 0.0
-    return min(deposit, c.electron_cap_mev)
+        return 0.0, n_mu
+    return min(deposit, c.electron_cap_mev), n_mu
+
+
+@numba.njit
+def _crossing(state: np.ndarray, n: int, probability: float) -> int:
+    """Return how many of ``n`` muons through the e/gamma detector cross the muon detector below."""
+    found = 0
+    for _ in range(n):
+        if deviates.uniform(state) < probability:
+            found += 1
+    return found
 
 
 @numba.njit
 def _muon_deposit(
-    state: np.ndarray, u: float, mean_mu: float, mean_punch: float, cosine: float, c: DetectorConstants
+    state: np.ndarray, u: float, both: int, mean_mu: float, mean_punch: float, cosine: float, c: DetectorConstants
 ) -> float:
-    """Return the reading of a muon detector, MeV: muons, punch-through of the electromagnetic core, strays."""
+    """Return the reading of a muon detector, MeV: muons, punch-through of the electromagnetic core, strays.
+
+    ``both`` muons came through the e/gamma detector; ``mean_mu`` others are expected beside it.
+    """
     n_mu, n_punch, n_stray = _counts(state, u, mean_mu, mean_punch, c.muon_stray)
+    n_mu += both
     deposit = c.muon_mev * n_stray
     if n_mu > 0:
         shape = c.muon_shape * n_mu

@@ -20,8 +20,8 @@ from showers.simulation.spectrum import PHOTON
 
 REFERENCE_HITS = 60.0
 """Hit stations at which the errors of core and direction are quoted [g]."""
-AGE_RANGE = (0.15, 1.75)
-"""Limits of the reconstructed age [g]."""
+AGE_RANGE = (0.10, 1.48)
+"""Limits of the reconstructed age: those of the public data's ages [p]."""
 TINY = np.float32(1e-30)
 """Keeps the sums over no station at all (all of them saturated) from dividing by zero."""
 FIRST_LG_NMU = 4.0
@@ -104,24 +104,16 @@ def reconstruct(
     azimuth_deg = np.mod(primaries.azimuth_deg[rows] + turn * deviates[3], 360.0)
     core_x_m = primaries.core_x_m[rows] + core_error * deviates[0]
     core_y_m = primaries.core_y_m[rows] + core_error * deviates[1]
-    lg_ne, lg_nmu, age = sizes(readings, core_x_m, core_y_m, zenith_deg, azimuth_deg, settings)
-    lg_nmu, age = with_errors(lg_ne, lg_nmu, age, own, deviates[4:])
+    lg_ne, lg_nmu, age = sizes(readings, core_x_m, core_y_m, zenith_deg, azimuth_deg, deviates[5], settings)
+    lg_nmu = lg_nmu + own.lg_nmu_error * growing(lg_nmu, 4.5) * deviates[4]
     lg_nmu = with_failures(lg_nmu, primaries.mass[rows], settings, chance)
     lg_energy = energy(lg_ne, lg_nmu, zenith_deg)
     return Reconstructed(lg_energy, core_x_m, core_y_m, zenith_deg, azimuth_deg, lg_ne, lg_nmu, age)
 
 
-def with_errors(
-    lg_ne: np.ndarray, lg_nmu: np.ndarray, age: np.ndarray, own: Reconstruction, deviates: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return lg Nmu and age with errors that the readings do not show, from (2, n) standard normal numbers.
-
-    The real reconstruction selects and weighs stations in its own way: on the same readings its errors are not ours.
-    """
-    of_ne = np.minimum(10.0 ** (0.5 * (5.0 - lg_ne)), MAX_ERROR_FACTOR)
-    of_nmu = np.minimum(10.0 ** (0.5 * (4.5 - lg_nmu)), MAX_ERROR_FACTOR)
-    more_age = np.clip(age + own.age_error * of_ne * deviates[1], *AGE_RANGE)
-    return lg_nmu + own.lg_nmu_error * of_nmu * deviates[0], more_age
+def growing(lg_size: np.ndarray, reference: float) -> np.ndarray:
+    """Return by what errors grow toward small sizes, as one over the root of the number of particles; 1 at the reference."""
+    return np.minimum(10.0 ** (0.5 * (reference - lg_size)), MAX_ERROR_FACTOR)
 
 
 def with_failures(lg_nmu: np.ndarray, mass: np.ndarray, settings: Settings, chance: np.ndarray) -> np.ndarray:
@@ -145,11 +137,12 @@ def sizes(
     core_y_m: np.ndarray,
     zenith_deg: np.ndarray,
     azimuth_deg: np.ndarray,
+    deviates: np.ndarray,
     settings: Settings,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return lg Ne, lg Nmu and age, (n,) float64 each, estimated from the readings at a given axis.
 
-    Estimated electron numbers below 1 (background subtracted from nothing) count as 1.
+    ``deviates``, (n,) standard normal, are the age's errors that the readings do not show. Estimated electron numbers below 1 (background subtracted from nothing) count as 1.
     """
     axes = np.column_stack([core_x_m, core_y_m, zenith_deg, azimuth_deg]).astype(np.float32)
     lg_ne, lg_nmu, age = (np.empty(len(axes)) for _ in range(3))
@@ -161,7 +154,7 @@ def sizes(
         cosine = np.cos(np.radians(zenith))
         lg_nmu[part], rho_mu = muon_number(readings.muon[part], r_m, here.muon_area_m2 * cosine, cosine, settings)
         lg_ne[part], age[part] = electron_number(
-            readings.electron[part], r_m, here.electron_area_m2 * cosine, cosine, rho_mu, settings
+            readings.electron[part], r_m, here.electron_area_m2 * cosine, cosine, rho_mu, deviates[part], settings
         )
     return lg_ne, lg_nmu, age
 
@@ -210,12 +203,14 @@ def electron_number(
     area_m2: np.ndarray,
     cosine: np.ndarray,
     rho_mu: np.ndarray,
+    deviates: np.ndarray,
     settings: Settings,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return lg Ne and age, (n,) each, by moments of G = ln x + ln(1 + x), x = r/r0.
 
     ln rho is linear in the age with slope G, so that <G> of the data equals <G> of the model at the likelihood's
-    maximum; five Newton steps from age 1. Ne is then the sum of electrons over the sum of the model's weights.
+    maximum; five Newton steps from age 1. Ne is then the sum of electrons over the sum of the model's weights. The real
+    reconstruction selects and weighs stations in its own way: its age gets a further error, and Ne follows the age.
     Stations near the axis and saturated ones are left out; negative electron numbers are allowed.
 
     Parameters
@@ -230,6 +225,8 @@ def electron_number(
         (n, 1) of the zenith angle.
     rho_mu
         (n, S) muons per m2, to be subtracted.
+    deviates
+        (n,) standard normal.
     """
     own, detector = settings.reconstruction, settings.detector
     particles = deposit * (cosine / detector.electron_mev) - rho_mu * area_m2 - np.float32(detector.electron_stray)
@@ -251,10 +248,16 @@ def electron_number(
         variance = np.einsum("ij,ij->i", weight, g) / norm - mean * mean
         step = np.clip((target - mean) / np.maximum(variance, MIN_VARIANCE), -MAX_STEP, MAX_STEP)
         age = np.clip(age + np.where(bright, step, np.float32(0.0)), *AGE_RANGE)
-    weight = at_one * np.exp((age[:, None] - 1.0) * g)
-    # Towards age 1.55 the normalised density has ever more electrons far outside the array.
-    c = electron_normalisation(np.minimum(age, np.float32(own.age_normalised_max)), own.electron_r0_m)
-    return np.log10(np.maximum(total / np.maximum(weight.sum(axis=1) * c, TINY), 1.0)), age
+
+    def lg_number(age: np.ndarray) -> np.ndarray:
+        weight = at_one * np.exp((age[:, None] - 1.0) * g)
+        c = electron_normalisation(age, own.electron_r0_m)
+        return np.asarray(np.log10(np.maximum(total / np.maximum(weight.sum(axis=1) * c, TINY), 1.0)))
+
+    if own.age_error > 0.0:
+        error = own.age_error * growing(lg_number(age), 5.0) * deviates
+        age = np.clip(age + error.astype(np.float32), *AGE_RANGE)
+    return lg_number(age), age
 
 
 def energy(lg_ne: np.ndarray, lg_nmu: np.ndarray, zenith_deg: np.ndarray) -> np.ndarray:

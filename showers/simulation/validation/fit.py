@@ -22,7 +22,7 @@ from showers.simulation.blocks import SimulatedEvents
 from showers.simulation.settings import Settings
 from showers.simulation.validation.facts import Fact
 from showers.simulation.validation.moments import Sizes, sample_moments
-from showers.simulation.validation.network_target import POSTERIORS, Look, NetworkTarget
+from showers.simulation.validation.network_target import POSTERIORS, SCORES, Look, NetworkTarget
 from showers.simulation.validation.published_network import Published, inputs
 from showers.storage.files import atomic_path
 
@@ -221,7 +221,8 @@ def summary(problem: Problem, base: np.ndarray, values: np.ndarray) -> str:
     for name, seen in zip(names, (theirs, *problem.judged), strict=False):
         if seen.size:
             told += f"; {name}: posteriors {(seen[:POSTERIORS] ** 2).sum():.1f}, "
-            told += f"accuracy {seen[POSTERIORS]:+.2f}, norms {(seen[POSTERIORS + 1 :] ** 2).sum():.1f}"
+            good_for = ", ".join(f"{value:+.2f}" for value in seen[POSTERIORS : POSTERIORS + SCORES])
+            told += f"accuracies and log-loss {good_for}, norms {(seen[POSTERIORS + SCORES :] ** 2).sum():.1f}"
     return told
 
 

@@ -11,14 +11,18 @@ from showers.simulation.validation.posterior_moments import PosteriorTarget, log
 from showers.simulation.validation.published_network import Published, posteriors
 
 POSTERIORS = 95
-"""Deviations of the posteriors; one of what they are good for follows, then those of the batch norms."""
+"""Deviations of the posteriors; :data:`SCORES` of what they are good for follow, then those of the batch norms."""
+SCORES = 3
+"""Accuracy after recalibration, accuracy, log-loss."""
 NORM_UNIT = 0.06
 """Rms deviation of a layer's means (real standard deviations) or ln widths that counts as one unit per effective
 number."""
 NORM_NUMBER = 4.0
 """Effective number of independent deviations in a layer: channels are far from independent."""
 ACCURACY_UNIT = 0.004
-"""Deviation of the discriminant's accuracy that counts as one unit."""
+"""Deviation of an accuracy that counts as one unit."""
+LOG_LOSS_UNIT = 0.006
+"""Deviation of the log-loss that counts as one unit, nats."""
 
 
 class NetworkTarget:
@@ -27,7 +31,7 @@ class NetworkTarget:
     def __init__(self, published: Published) -> None:
         self.published = published
         self.posteriors = PosteriorTarget(published)
-        self.accuracy = recalibrated_accuracy(published.labels, published.posteriors)
+        self.scores = scores(published.labels, published.posteriors)
         self.shift: np.ndarray | None = None
 
     def calibrate(self, plain: np.ndarray, cells: torch.Tensor, scalars: torch.Tensor) -> None:
@@ -39,11 +43,19 @@ class NetworkTarget:
         self.shift = norm_vector(norm_deviations(self.published.network, cells, scalars)) - plain
 
     def deviations(self, labels: np.ndarray, said: np.ndarray, norms: np.ndarray) -> np.ndarray:
-        """Return deviations in units of what is tolerable: 95 of the posteriors, one of what they are good for, and
+        """Return deviations in units of what is tolerable: 95 of the posteriors, three of what they are good for, and
         those of the batch norms' inputs."""
-        accuracy = (recalibrated_accuracy(labels, said) - self.accuracy) / ACCURACY_UNIT
+        units = (ACCURACY_UNIT, ACCURACY_UNIT, LOG_LOSS_UNIT)
+        good_for = (scores(labels, said) - self.scores) / units
         moved = norms if self.shift is None else norms + self.shift
-        return np.concatenate([self.posteriors.deviations(labels, said), [accuracy], moved])
+        return np.concatenate([self.posteriors.deviations(labels, said), good_for, moved])
+
+
+def scores(labels: np.ndarray, said: np.ndarray) -> np.ndarray:
+    """Return accuracy after recalibration, accuracy and log-loss (nats) of posteriors, (3,)."""
+    own = np.maximum(said[np.arange(len(labels)), labels].astype(np.float64), np.finfo(np.float16).smallest_subnormal)
+    accuracy = float((said.argmax(axis=1) == labels).mean())
+    return np.array([recalibrated_accuracy(labels, said), accuracy, float(-np.log(own).mean())])
 
 
 def recalibrated_accuracy(labels: np.ndarray, said: np.ndarray) -> float:

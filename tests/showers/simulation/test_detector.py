@@ -7,7 +7,7 @@ from showers.kascade import KASCADE
 from showers.lateral import axis_distance
 from showers.simulation.cascade import Showers
 from showers.simulation.observation.detector import Readings, expected, read_out
-from showers.simulation.observation.reconstruction import energy, reconstruct, sizes, triggered, with_errors
+from showers.simulation.observation.reconstruction import AGE_RANGE, energy, growing, reconstruct, sizes, triggered
 from showers.simulation.settings import Settings
 from showers.simulation.spectrum import Primaries
 
@@ -82,6 +82,23 @@ def test_caps_and_thresholds() -> None:
     assert faint.electron[faint.electron > 0.0].min() >= Settings().detector.electron_threshold_mev
 
 
+@pytest.mark.parametrize("share", [0.0, 0.8])
+def test_muons_cross_both_detectors_of_a_station(share: float) -> None:
+    # Deposits without a spread count the muons; what both detectors see is the variance that they have in common.
+    settings = QUIET.changed(
+        detector__muon_overlap=share, detector__muon_in_electron_shape=1e6, detector__muon_shape=1e6
+    )
+    readings = _read(_showers(lg_ne=-3.0, lg_nmu=5.0), settings)
+    d, cosine = settings.detector, np.cos(np.radians(20.0))
+    outer = KASCADE.has_muon.ravel()[KASCADE.cells]
+    above = np.rint(readings.electron[:, outer] * cosine / d.electron_mev)
+    below = np.rint(readings.muon[:, outer] * cosine / d.muon_mev)
+    assert below.mean() / above.mean() == pytest.approx(3.24 / 1.57, rel=0.02), "areas alone decide the means"
+    assert below.var(axis=0).sum() == pytest.approx(below.mean(axis=0).sum(), rel=0.02), "each is Poisson"
+    common = ((above - above.mean(axis=0)) * (below - below.mean(axis=0))).mean(axis=0).sum()
+    assert common / above.mean(axis=0).sum() == pytest.approx(share, abs=0.02)
+
+
 def test_dead_stations_read_nothing_in_either_detector() -> None:
     settings = QUIET.changed(detector__dead=0.3)
     readings = _read(_showers(1_000, lg_ne=6.5, lg_nmu=6.5), settings)
@@ -134,7 +151,7 @@ def test_reconstruction_returns_the_truth() -> None:
     showers = _showers(2_000, lg_ne=6.0, lg_nmu=5.0)
     readings = _read(showers, settings)
     zero = np.zeros(2_000)
-    lg_ne, lg_nmu, age = sizes(readings, zero + 12.0, zero - 7.0, zero + 20.0, zero + 65.0, settings)
+    lg_ne, lg_nmu, age = sizes(readings, zero + 12.0, zero - 7.0, zero + 20.0, zero + 65.0, zero, settings)
     assert lg_ne.mean() == pytest.approx(6.0, abs=0.01)
     assert age.mean() == pytest.approx(1.05, abs=0.01)
     # The muon age it assumes differs from the true one, 1.40.
@@ -161,14 +178,23 @@ def test_errors_of_direction_and_core_are_as_set(lg_ne: float, lg_nmu: float) ->
 
 
 def test_errors_beyond_the_readings_fall_with_the_size() -> None:
-    own = Settings().changed(reconstruction__lg_nmu_error=0.02, reconstruction__age_error=0.03).reconstruction
-    normal = np.random.default_rng(4).standard_normal((2, 20_000))
-    for lg_ne, lg_nmu, of_age, of_nmu in ((5.0, 4.5, 0.03, 0.02), (6.0, 5.5, 0.0095, 0.0063), (2.0, 2.0, 0.09, 0.06)):
-        size, muons, age = (np.full(20_000, v) for v in (lg_ne, lg_nmu, 1.0))
-        more_muons, more_age = with_errors(size, muons, age, own, normal)
-        assert (more_muons - lg_nmu).std() == pytest.approx(of_nmu, rel=0.03)
-        assert (more_age - 1.0).std() == pytest.approx(of_age, rel=0.03)
-        assert abs(np.corrcoef(more_muons, more_age)[0, 1]) < 0.03
+    assert growing(np.array([5.0, 6.0, 2.0]), 5.0) == pytest.approx([1.0, 10.0**-0.5, 3.0])
+
+
+def test_electron_number_follows_the_error_of_the_age() -> None:
+    exact, wrong = (Settings().changed(reconstruction__age_error=error) for error in (0.0, 0.05))
+    n = 4_000
+    readings = _read(_showers(n, lg_ne=5.0), exact)
+    axis = (np.full(n, value) for value in (12.0, -7.0, 20.0, 65.0))
+    core_x_m, core_y_m, zenith_deg, azimuth_deg = axis
+    normal = np.random.default_rng(4).standard_normal(n)
+    (lg_ne, _, age), (lg_ne_wrong, _, age_wrong) = (
+        sizes(readings, core_x_m, core_y_m, zenith_deg, azimuth_deg, normal, settings) for settings in (exact, wrong)
+    )
+    inside = (age > AGE_RANGE[0] + 0.3) & (age < AGE_RANGE[1] - 0.2)
+    error = (age_wrong - age)[inside]
+    assert error.std() == pytest.approx(0.05 * growing(lg_ne[inside], 5.0).mean(), rel=0.05)
+    assert np.corrcoef(error, (lg_ne_wrong - lg_ne)[inside])[0, 1] > 0.8, "older showers have more electrons outside"
 
 
 def test_energy_formula_by_hand() -> None:
