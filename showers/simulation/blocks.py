@@ -27,7 +27,7 @@ PRIMARIES_PER_BLOCK = 4096
 SPLITS = ("train", "test")
 CUTS = {"none": cuts.NONE, "test": cuts.TEST_WITH_AGE, "matched": cuts.MATCHED}
 """What a simulated set's selection means: as the benchmark's test sets were made, or as its matched protocol's."""
-PRESELECTION_LG_NE = 4.0
+PRESELECTION_LG_NE = 3.8
 """Showers with a smaller true lg Ne are not read out where the test's cuts (lg Ne > 4.8) are applied."""
 PRESELECTION_ZENITH_DEG = 32.0
 """The same for larger zenith angles (cut: 30 deg, resolution about 0.35 deg)."""

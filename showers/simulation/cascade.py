@@ -35,6 +35,8 @@ NARROW_RANGE = (-1.2, 1.2)
 """The same for helium, carbon and silicon, widened by 0.2 [m]."""
 MAX_INCLINATION = 0.45
 """Widths and shapes are held constant beyond this sec(zenith) - 1; the Monte Carlo ends at 0.31 [g]."""
+BELOW_MAXIMUM = 480.0
+"""Matter between depth of maximum and ground around which lateral shapes turn, g/cm2."""
 MIN_XMAX = 150.0
 """g/cm2 [g]."""
 
@@ -138,6 +140,7 @@ def develop(primaries: Primaries, settings: Settings, rng: np.random.Generator) 
         mean_muon_age(lg_nmu, 1.0 + s)
         + shape.muon_age_offset
         + shape.muon_age_inclination * s
+        + shape.muon_age_depth * (depth - xmax - BELOW_MAXIMUM) / 100.0
         + shape.muon_age_spread * deviates.normal[6]
     )
     return Showers(primaries, xmax, lg_ne, lg_nmu, age, np.clip(muon_age, shape.muon_age_min, shape.muon_age_max))
@@ -157,17 +160,19 @@ def develop_mass(
 
     z = (tX E + sX N)/100; h = -tM (x - 1) - [proton] 0.05 max(0, x - 8) + sM N; lgNmu = mM + cX z + h;
     r = tR E + sR N; lgNe = n0 + n1 z + n2 z^2 + nh h + r; age = s0 + sz z + sh h + sr r + ss N,
-    with E = Exp(1) - 1, x ~ Exp(1), N normal.
+    with E = Exp(1) - 1, x ~ Exp(1), N normal; z, h and r times their scales and A^fluctuation_mass.
     """
 
     def at(name: str) -> np.ndarray:
         return coefficient(name, mass, e, s)
 
     normal, exponential, uniform = deviates.normal, deviates.exponential, deviates.uniform
+    wider = max(mass, 1) ** cascade.fluctuation_mass
     z = (at("tX") * capped_exponential(exponential[0], uniform[0]) + at("sX") * normal[0]) / 100.0
-    z = cascade.xmax_scale * z + xmax_shift / 100.0
+    z = cascade.xmax_scale * wider * z + xmax_shift / 100.0
     xmax = np.maximum(at("mX") + 100.0 * z, MIN_XMAX)
-    r = cascade.size_scale * (at("tR") * capped_exponential(exponential[1], uniform[1]) + at("sR") * normal[1])
+    r = at("tR") * capped_exponential(exponential[1], uniform[1]) + at("sR") * normal[1]
+    r = cascade.size_scale * wider * r
     lg_ne = at("n0") + at("n1") * z + at("n2") * z**2 + r
     age = at("s0") + at("sz") * z + at("sr") * r + at("ss") * normal[2]
     if mass == PHOTON:
@@ -179,7 +184,7 @@ def develop_mass(
     h = -at("tM") * (x - 1.0) + at("sM") * normal[3]
     if mass == 1:
         h = h - 0.05 * np.maximum(0.0, x - 8.0)
-    h = cascade.muon_scale * h
+    h = cascade.muon_scale * wider * h
     more_electrons, more_muons = hadron_offset(np.log10(mass), e, s, cascade)
     lg_ne = lg_ne + at("nh") * h + lg_ne_shift + more_electrons
     lg_nmu = at("mM") + at("cX") * z + h + lg_nmu_shift + more_muons
@@ -189,14 +194,15 @@ def develop_mass(
 def hadron_offset(lg_mass: float, e: np.ndarray, s: np.ndarray, cascade: Cascade) -> tuple[np.ndarray, np.ndarray]:
     """Return what places lg Ne and lg Nmu of the Monte Carlo on the real data.
 
-    Linear in lg A, lg E and sec(zenith); lg Ne with a curvature in lg E, lg Nmu with a product of lg A and lg E, as
-    where everything depends on the energy of a nucleon.
+    Linear in lg A, lg E, their product (everything depends on the energy of a nucleon) and sec(zenith); lg Ne with a
+    curvature in lg E.
     """
     d_mass, d_e = lg_mass - PIVOT_LG_A, e - PIVOT_E
     c = cascade
     lg_ne = c.lg_ne_offset + c.lg_ne_mass * d_mass + c.lg_ne_energy * d_e + c.lg_ne_inclination * s
     lg_nmu = c.lg_nmu_offset + c.lg_nmu_mass * d_mass + c.lg_nmu_energy * d_e + c.lg_nmu_inclination * s
-    return lg_ne + c.lg_ne_curvature * d_e**2, lg_nmu + c.lg_nmu_mass_energy * d_mass * d_e
+    lg_ne = lg_ne + c.lg_ne_curvature * d_e**2 + c.lg_ne_mass_energy * d_mass * d_e
+    return lg_ne, lg_nmu + c.lg_nmu_mass_energy * d_mass * d_e
 
 
 def photon_muons(e: np.ndarray, s: np.ndarray, deviates: Deviates, cascade: Cascade) -> tuple[np.ndarray, np.ndarray]:
@@ -246,7 +252,7 @@ def lateral_age(
     age = (
         shape.age_offset
         + shape.age_longitudinal * (longitudinal - 1.31)
-        + shape.age_depth * (below_maximum - 480.0) / 100.0
+        + shape.age_depth * (below_maximum - BELOW_MAXIMUM) / 100.0
         + shape.age_energy * (e - PIVOT_E)
         + shape.age_inclination * s
         + shape.age_mass * (lg_mass - PIVOT_LG_A)

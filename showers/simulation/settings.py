@@ -82,11 +82,17 @@ class Cascade(SettingsSection):
     xmax_scale: NotNegative = Field(default=0.67, description="times the fluctuation of Xmax, z [f]")
     muon_scale: NotNegative = Field(default=0.93, description="times the fluctuation of lg Nmu, h [f]")
     size_scale: NotNegative = Field(default=0.58, description="times the residual fluctuation of lg Ne, r [f]")
+    fluctuation_mass: float = Field(
+        default=0.0,
+        description="exponent in A of these three: fragments of a nucleus fluctuate more than its spectators in the "
+        "Monte Carlo [f]",
+    )
     lg_ne_offset: float = Field(default=0.062, description="lg Ne of the Monte Carlo to that of the detector [f]")
     lg_ne_mass: float = Field(default=0.054, description="its slope in lg A - 0.9 [f]")
     lg_ne_energy: float = Field(default=-0.031, description="its slope in lg(E/eV) - 15.2 [f]")
     lg_ne_inclination: float = Field(default=0.0, description="its slope in sec(zenith) - 1 [f]")
     lg_ne_curvature: float = Field(default=0.0, description="its slope in (lg(E/eV) - 15.2) squared [f]")
+    lg_ne_mass_energy: float = Field(default=0.0, description="its slope in (lg A - 0.9) (lg(E/eV) - 15.2) [f]")
     lg_nmu_offset: float = Field(default=0.092, description="same for lg Nmu [f]")
     lg_nmu_mass: float = Field(default=0.029, description="its slope in lg A - 0.9 [f]")
     lg_nmu_energy: float = Field(default=-0.002, description="its slope in lg(E/eV) - 15.2 [f]")
@@ -124,6 +130,10 @@ class Shape(SettingsSection):
     age_max: float = Field(default=1.5, description="upper limit; at 1.55 the density has no finite integral [p]")
     muon_age_offset: float = Field(default=0.130, description="true muon age above the reconstruction's mean [f]")
     muon_age_inclination: float = Field(default=0.0, description="its slope in sec(zenith) - 1 [f]")
+    muon_age_depth: float = Field(
+        default=0.0,
+        description="its slope in (X - Xmax - 480)/100 g/cm2: muons from higher up arrive further apart [f]",
+    )
     muon_age_spread: NotNegative = Field(default=0.042, description="its Gaussian spread [f]")
     muon_age_min: Positive = Field(default=0.8, description="lower limit of the muon age [g]")
     muon_age_max: float = Field(default=1.7, lt=2.25, description="upper limit of the muon age [g]")
@@ -173,6 +183,7 @@ class Detector(SettingsSection):
         default=20_000.0, gt=0.0, le=65_504.0, description="saturation of the muon detector [g]"
     )
     punch: NotNegative = Field(default=0.139, description="punch-through particles per electron on the axis [f]")
+    punch_mass: float = Field(default=0.0, description="its exponent in A, hadrons [f]")
     punch_range_m: Positive = Field(default=15.3, description="its exponential range [f]")
     punch_mev: Positive = Field(default=12.0, description="mean of a punch-through particle's exponential deposit [f]")
     punch_photon: NotNegative = Field(default=0.35, description="the same in photon showers [f]")

@@ -63,10 +63,14 @@ def energy_per_electron(r_m: np.ndarray, settings: Settings) -> np.ndarray:
     return 1.0 + d.photon_share + d.photon_share_core * np.exp(r_m * (-1.0 / d.photon_core_m))
 
 
-def punch_through(r_m: np.ndarray, photon: np.ndarray, settings: Settings) -> np.ndarray:
-    """Return the expected punch-through particles in a muon detector per electron above it, for photons or hadrons."""
+def punch_through(r_m: np.ndarray, mass: np.ndarray, settings: Settings) -> np.ndarray:
+    """Return the expected punch-through particles in a muon detector per electron above it.
+
+    punch A^punch_mass exp(-r / punch_range_m) for hadrons of mass number A, constants of their own for photons.
+    """
     d = settings.detector
-    share = np.where(photon, d.punch_photon, d.punch).astype(np.float32)
+    photon = mass == PHOTON
+    share = np.where(photon, d.punch_photon, d.punch * np.maximum(mass, 1.0) ** d.punch_mass).astype(np.float32)
     inverse = np.where(photon, -1.0 / d.punch_photon_range_m, -1.0 / d.punch_range_m).astype(np.float32)
     return share * np.exp(r_m * inverse)
 
@@ -165,6 +169,6 @@ def expected(
     n_e, n_mu = column(10.0**showers.lg_ne), column(10.0**showers.lg_nmu)
     electrons = rho_electron(r_m, n_e, column(showers.age), settings.shape.electron_r0_m)
     muons = rho_muon(r_m, n_mu * cosine, column(showers.muon_age))
-    punch = electrons * punch_through(r_m, column(p.mass) == PHOTON, settings) * here.muon_area_m2
+    punch = electrons * punch_through(r_m, column(p.mass), settings) * here.muon_area_m2
     through = (electrons * cosine + settings.detector.electrons_per_muon * muons) * here.electron_area_m2
     return through, muons, punch, energy_per_electron(r_m, settings)

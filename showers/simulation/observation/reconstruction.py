@@ -15,7 +15,7 @@ from showers.lateral import MIN_R_M, axis_distance, electron_normalisation, rho_
 from showers.simulation.cascade import Showers, mean_muon_age
 from showers.simulation.observation.detector import CHUNK, Readings, energy_per_electron
 from showers.simulation.observation.stations import stations_of
-from showers.simulation.settings import Reconstruction, Settings, Trigger
+from showers.simulation.settings import Settings, Trigger
 from showers.simulation.spectrum import PHOTON
 
 REFERENCE_HITS = 60.0
@@ -112,7 +112,7 @@ def reconstruct(
 
 
 def growing(lg_size: np.ndarray, reference: float) -> np.ndarray:
-    """Return by what errors grow toward small sizes, as one over the root of the number of particles; 1 at the reference."""
+    """Return by what errors grow toward small sizes: as one over the root of the number, 1 at the reference."""
     return np.minimum(10.0 ** (0.5 * (reference - lg_size)), MAX_ERROR_FACTOR)
 
 
@@ -142,7 +142,8 @@ def sizes(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return lg Ne, lg Nmu and age, (n,) float64 each, estimated from the readings at a given axis.
 
-    ``deviates``, (n,) standard normal, are the age's errors that the readings do not show. Estimated electron numbers below 1 (background subtracted from nothing) count as 1.
+    ``deviates``, (n,) standard normal, are the age's errors that the readings do not show. Estimated electron numbers
+    below 1 (background subtracted from nothing) count as 1.
     """
     axes = np.column_stack([core_x_m, core_y_m, zenith_deg, azimuth_deg]).astype(np.float32)
     lg_ne, lg_nmu, age = (np.empty(len(axes)) for _ in range(3))

@@ -44,6 +44,8 @@ class Free:
     prior: float
     centre: float | None = None
     """Middle of the prior: the Monte Carlo's value; where the fit starts if None."""
+    most: float = np.inf
+    """Largest value allowed."""
 
 
 class Problem:
@@ -207,8 +209,10 @@ def next_step(problem: Problem, values: np.ndarray, base: np.ndarray, slope: np.
     low, high = -reach * problem.prior, reach * problem.prior
     positive = np.array([not free.name.endswith(SIGNED) for free in problem.free])
     low = np.where(positive, np.maximum(low, -values), low)
-    # The solver wants room below; 0 itself is put back.
-    step = lsq_linear(matrix, right, bounds=(np.minimum(low, -1e-9), high), method="bvls").x
+    high = np.minimum(high, np.array([free.most for free in problem.free]) - values)
+    # The solver wants room on both sides; the limits themselves are put back.
+    bounds = (np.minimum(low, -1e-9), np.maximum(high, 1e-9))
+    step = np.minimum(lsq_linear(matrix, right, bounds=bounds, method="bvls").x, high)
     return np.asarray(np.where(positive, np.maximum(step, -values), step))
 
 

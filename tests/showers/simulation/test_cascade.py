@@ -5,6 +5,7 @@ import pytest
 
 from showers.schema import COMPOSITION
 from showers.simulation.cascade import (
+    GROUND_DEPTH,
     Deviates,
     capped_exponential,
     develop,
@@ -157,3 +158,36 @@ def test_a_share_of_composition_is_thrown_above_its_own_limit() -> None:
     plain = throw_primaries(COMPOSITION, 40_000, "qgs", Spectrum(low_share=0.6), np.random.default_rng(1))
     assert (thrown.lg_energy < 14.6).mean() == pytest.approx(0.7 * (plain.lg_energy < 14.6).mean(), abs=0.01)
     assert (plain.mass == thrown.mass).all()
+
+
+def test_muons_from_higher_up_arrive_further_apart() -> None:
+    primaries = throw_primaries(COMPOSITION, 5_000, "qgs", Spectrum(), np.random.default_rng(3))
+    flat, sloped = (
+        develop(primaries, Settings().changed(shape__muon_age_depth=slope), np.random.default_rng(7))
+        for slope in (0.0, 0.02)
+    )
+    below_maximum = GROUND_DEPTH / np.cos(np.radians(primaries.zenith_deg)) - flat.xmax
+    wanted = 0.02 * (below_maximum - 480.0) / 100.0
+    limits = Settings().shape
+    inside = (sloped.muon_age > limits.muon_age_min) & (sloped.muon_age < limits.muon_age_max)
+    assert inside.mean() > 0.5
+    assert (sloped.muon_age - flat.muon_age)[inside] == pytest.approx(wanted[inside], abs=1e-9)
+
+
+def test_mass_and_energy_together_move_the_electron_number() -> None:
+    e, s = np.array([-0.3, 0.7]), np.zeros(2)
+    iron, proton = (
+        hadron_offset(lg_a, e, s, PLAIN.model_copy(update={"lg_ne_mass_energy": 0.1}))[0] for lg_a in (1.748, 0.0)
+    )
+    assert iron == pytest.approx([0.0, 0.1 * (1.748 - 0.9)]), "nothing at the pivot"
+    assert proton == pytest.approx([0.0, -0.1 * 0.9])
+
+
+def test_heavier_nuclei_fluctuate_more_where_asked() -> None:
+    deviates, e, s = Deviates.draw(N, np.random.default_rng(5)), np.zeros(N), np.zeros(N)
+    wider = PLAIN.model_copy(update={"fluctuation_mass": 0.1})
+    for mass in (1, 56):
+        plain, wide = (develop_mass(mass, e, s, deviates, cascade) for cascade in (PLAIN, wider))
+        for k in (0, 1, 2):
+            ratio = (wide[k] - wide[k].mean()).std() / (plain[k] - plain[k].mean()).std()
+            assert ratio == pytest.approx(mass**0.1, rel=0.03), "depth of maximum, electrons, muons"

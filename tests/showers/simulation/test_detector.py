@@ -119,9 +119,11 @@ def test_clumps_add_variance_beyond_poisson() -> None:
 
 
 def test_punch_through_of_photons_and_hadrons() -> None:
-    settings = Settings()
+    settings = Settings().changed(detector__punch_mass=0.1)
     d = settings.detector
-    for mass, share, scale in ((1, d.punch, d.punch_range_m), (0, d.punch_photon, d.punch_photon_range_m)):
+    iron = d.punch * 56.0**0.1
+    kinds = (1, d.punch, d.punch_range_m), (56, iron, d.punch_range_m), (0, d.punch_photon, d.punch_photon_range_m)
+    for mass, share, scale in kinds:
         electrons, _, punch, _ = (values[0] for values in expected(_showers(1, mass=mass), np.arange(1), settings))
         r_m = axis_distance(KASCADE.x_m, KASCADE.y_m, 12.0, -7.0, 20.0, 65.0).ravel()[KASCADE.cells]
         outer = KASCADE.has_muon.ravel()[KASCADE.cells]

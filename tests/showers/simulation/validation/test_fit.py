@@ -14,7 +14,7 @@ from showers.simulation.validation.facts import FACTS, MATCHED
 from showers.simulation.validation.fit import Free, Problem, fit, jacobian, next_step, summary
 from showers.simulation.validation.model_shift import ModelProblem
 from showers.simulation.validation.moments import Sizes
-from showers.simulation.validation.network_target import Look, NetworkTarget, norm_vector
+from showers.simulation.validation.network_target import POSTERIORS, SCORES, Look, NetworkTarget, norm_vector
 from showers.simulation.validation.posterior_moments import PosteriorTarget, decisions
 from showers.simulation.validation.published_network import Published, PublishedNetwork
 
@@ -79,7 +79,7 @@ def test_networks_add_their_deviations() -> None:
     found = watched.deviations(watched.origin)
     assert found[:2] == pytest.approx(alone.deviations(alone.origin))
     n_norms = sum(sums.size for sums in Moments(watched.networks[0].published.network).sums.values())
-    assert len(found) == 2 + 5 * 19 + 1 + n_norms
+    assert len(found) == 2 + POSTERIORS + SCORES + n_norms
     assert watched.weights(found)[2:].tolist() == [1.0] * (96 + n_norms)
 
 
@@ -106,7 +106,7 @@ def test_plain_moments_are_shifted_to_those_of_training() -> None:
     seen.add(cells, scalars)
     target.calibrate(seen.norms(), cells, scalars)
     trained = norm_vector(norm_deviations(network.network, cells, scalars))
-    assert seen.deviations(network.labels[:300])[96:] == pytest.approx(trained, abs=1e-4)
+    assert seen.deviations(network.labels[:300])[POSTERIORS + SCORES :] == pytest.approx(trained, abs=1e-4)
     assert np.abs(seen.norms() - trained).max() > 0.01
 
 
