@@ -82,7 +82,6 @@ HADRONS = (
     Free("spectrum__high_share", 0.03, 0.2),
     Free("reconstruction__core_m", 0.3, 0.5),
     Free("reconstruction__angle_deg", 0.08, 0.1),
-    Free("reconstruction__muon_failure", 0.003, 0.004),
     Free("reconstruction__lg_nmu_error", 0.01, 0.01, centre=0.0),
     Free("reconstruction__age_error", 0.015, 0.04),
     Free("reconstruction__muon_round", 0.05, 0.1),
