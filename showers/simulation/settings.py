@@ -84,8 +84,7 @@ class Cascade(SettingsSection):
     size_scale: NotNegative = Field(default=0.58, description="times the residual fluctuation of lg Ne, r [f]")
     fluctuation_mass: float = Field(
         default=0.0,
-        description="exponent in A of these three: fragments of a nucleus fluctuate more than its spectators in the "
-        "Monte Carlo [f]",
+        description="exponent in A of these three: how much more nuclei fluctuate [f]",
     )
     lg_ne_offset: float = Field(default=0.062, description="lg Ne of the Monte Carlo to that of the detector [f]")
     lg_ne_mass: float = Field(default=0.054, description="its slope in lg A - 0.9 [f]")
@@ -130,10 +129,7 @@ class Shape(SettingsSection):
     age_max: float = Field(default=1.5, description="upper limit; at 1.55 the density has no finite integral [p]")
     muon_age_offset: float = Field(default=0.130, description="true muon age above the reconstruction's mean [f]")
     muon_age_inclination: float = Field(default=0.0, description="its slope in sec(zenith) - 1 [f]")
-    muon_age_depth: float = Field(
-        default=0.0,
-        description="its slope in (X - Xmax - 480)/100 g/cm2: muons from higher up arrive further apart [f]",
-    )
+    muon_age_depth: float = Field(default=0.0, description="its slope in (X - Xmax - 480)/100 g/cm2 [f]")
     muon_age_spread: NotNegative = Field(default=0.042, description="its Gaussian spread [f]")
     muon_age_min: Positive = Field(default=0.8, description="lower limit of the muon age [g]")
     muon_age_max: float = Field(default=1.7, lt=2.25, description="upper limit of the muon age [g]")
@@ -189,9 +185,7 @@ class Detector(SettingsSection):
     punch_photon: NotNegative = Field(default=0.35, description="the same in photon showers [f]")
     punch_photon_range_m: Positive = Field(default=7.0, description="its exponential range in photon showers [f]")
     muon_overlap: Share = Field(
-        default=0.0,
-        description="share of the muons through a station's e/gamma detectors that cross its muon detector as well, "
-        "which lies underneath [g]",
+        default=0.0, description="share of the muons through a station's e/gamma detectors that its muon one sees [f]"
     )
     dead: Share = Field(default=0.0, description="probability that a station is dead for an event [g]")
 

@@ -53,6 +53,7 @@ def test_remarks_and_failures_are_told_on_the_terminal(composition_world: tuple[
     run = shutil.copytree(composition_world[0], tmp_path / "run")
     manifest = read_json(run / "manifest.json")
     write_json(run / "manifest.json", manifest | {"remarks": ["rows are in order [of classes]"]})
+    seal_run(run)
     stream = io.StringIO()
     show_outcome(run, tmp_path, COMPOSITION, console=Console(file=stream, width=200))
     assert "remark: rows are in order [of classes]\n" in stream.getvalue()

@@ -80,7 +80,7 @@ def test_networks_add_their_deviations() -> None:
     assert found[:2] == pytest.approx(alone.deviations(alone.origin))
     n_norms = sum(sums.size for sums in Moments(watched.networks[0].published.network).sums.values())
     assert len(found) == 2 + POSTERIORS + SCORES + n_norms
-    assert watched.weights(found)[2:].tolist() == [1.0] * (96 + n_norms)
+    assert watched.weights(found)[2:].tolist() == [1.0] * (POSTERIORS + SCORES + n_norms)
 
 
 def test_a_judge_is_heard_and_pulls_at_nothing() -> None:
