@@ -36,6 +36,7 @@ def commands(block: str) -> list[tuple[str, list[str]]]:
 def run(command: list[str], folder: Path) -> str:
     """Run a command as a reader does who has activated the environment."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
+    environment.pop("COLUMNS", None)
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, f"{command}: {ended.stdout}{ended.stderr}"
