@@ -76,9 +76,7 @@ def test_every_learner_for_tables_uses_categories(tables: Path, tmp_path: Path) 
     predicted = pl.read_parquet(result.run / "predictions.parquet")
     assert predicted["name"].to_list() == [f"row {k}" for k in range(500)]
     page = (result.run / "report.html").read_text()
-    assert [word in page for word in ("Which columns matter", "town", "Class by class", "Do probabilities")] == [
-        True
-    ] * 4
+    assert [word in page for word in ("Which columns matter", "town", "Class by class", "Calibration of")] == [True] * 4
     standing = table_standings([result.run])
     assert next(iter(standing.values()))[0].metrics == {
         key: found["test"]["systems"][found["shipped"]][key] for key in ("log_loss", "accuracy", "auc")
