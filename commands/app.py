@@ -70,15 +70,21 @@ class Commands(TyperGroup):
                 raise
 
 
+SAME = {"gpu": "cuda", "proton": "composition", "mass": "composition", "photon": "gamma"}
+"""Words that mean a choice without being like it in letters."""
+
+
 def meant(message: str) -> str:
     """Return ``" Did you mean 'X'?"`` for the parser's message about a word that is no choice; else nothing.
 
     >>> meant("'gama' is not one of 'composition', 'gamma'.")
     " Did you mean 'gamma'?"
+    >>> meant("'gpu' is not one of 'auto', 'cpu', 'cuda'.")
+    " Did you mean 'cuda'?"
     """
     given, found, choices = message.partition(" is not one of ")
     word, known = given.rpartition(" ")[2].strip("'"), re.findall(r"'([^']*)'", choices)
-    near = difflib.get_close_matches(word, known, 1, 0.5) if found else []
+    near = difflib.get_close_matches(SAME.get(word, word), known, 1, 0.5) if found else []
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

@@ -102,6 +102,7 @@ def test_near_names_are_suggested_for_paths_that_do_not_exist(
         (("stack", "--run", "r", "--preset", "gud"), "Did you mean 'good'?"),
         (("convert", "--raw", "r", "--out", "o", "--protocol", "20226"), "Did you mean '2026'?"),
         (("stack", "--run", "r", "--device", "zzz"), "'zzz' is not one of"),
+        (("stack", "--run", "r", "--device", "gpu"), "Did you mean 'cuda'?"),
         (("stak", "--run", "r"), "Did you mean 'stack'?"),
     ],
 )

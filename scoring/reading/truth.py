@@ -59,9 +59,7 @@ def read_truth(data: Path, task: Task) -> Truth:
     """
     folder = Path(data) / f"{task.name}_test"
     if not folder.is_dir():
-        raise InputError(
-            f"{folder} does not exist{did_you_mean(folder)}: --data must be the folder that holds {task.name}_test"
-        )
+        raise InputError(f"{folder} does not exist{did_you_mean(folder)}; name the folder that holds {task.name}_test")
     label_file, scalar_file = folder / str(task.label_file), folder / SCALARS_FILE
     labels = np.asarray(open_npy(label_file))
     if labels.ndim != 1 or labels.dtype.kind not in ("f" if task.target else "iu"):

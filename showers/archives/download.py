@@ -1,6 +1,6 @@
 """Fetch the public benchmark's pre-split files, resuming where an earlier attempt stopped.
 
-8.6 GB over a connection that breaks should not start again from nothing: a partial file is continued by an HTTP
+Gigabytes over a connection that breaks should not start again from nothing: a partial file is continued by an HTTP
 range request, guarded by the server's entity tag, the range it answers with and the file's length, so that two
 versions of a file are never spliced together. Nothing gets its final name that is not a whole NumPy array: a page that
 a network's login sends instead of the file never does.
