@@ -75,7 +75,13 @@ def fit_constants() -> dict[str, dict[str, float]]:
         "threshold, e/gamma": {"detector__electron_threshold_mev": 3.0},
         "strays, e/gamma": {"detector__electron_stray": r.electron_strays},
         "clumping": {"shape__clump_sigma": 0.0},
-        "muon age, mean": {"shape__muon_age_offset": 0.0},
+        "electrons that accompany muons": {"detector__electrons_per_muon": 0.0},
+        "muons seen by both detectors": {"detector__muon_overlap": 0.0},
+        "muon age, mean": {
+            "shape__muon_age_offset": 0.0,
+            "shape__muon_age_inclination": 0.0,
+            "shape__muon_age_depth": 0.0,
+        },
         "muon age, spread": {"shape__muon_age_spread": r.muon_age_spread},
         "deposit per muon": {"detector__muon_mev": r.muon_deposit_mev},
         "fluctuation of a muon's deposit": {"detector__muon_shape": _shape(r.muon_dispersion)},
@@ -85,6 +91,7 @@ def fit_constants() -> dict[str, dict[str, float]]:
             "detector__punch": r.punch_through * in_particles,
             "detector__punch_range_m": r.punch_through_scale_m,
             "detector__punch_mev": MEAN_PUNCH_MEV,
+            "detector__punch_mass": 0.0,
         },
         "direction's error": {"reconstruction__angle_deg": 0.0},
     }
@@ -183,7 +190,7 @@ def proof(own: dict[str, np.ndarray], default: dict[str, np.ndarray]) -> str:
             f"Deviation over quoted error, above {MANY_HITS} hit stations and a true lg Ne of {SAFE_LG_NE:g}"
             " (nearer to the cut at 4.8 only upward fluctuations are left, and pulls are positive by selection)."
             " The fits import no constant of the simulated detector, though some agree"
-            " (`benchmarks/fits/shared_constants.py` moves those); pulls in the default world show how"
+            " ([shared_constants.md](shared_constants.md)); pulls in the default world show how"
             " wrong the others are there. Whether estimator and errors are right is shown by showers"
             " drawn with exactly the lateral and detector constants of the fits: wanted are a mean within 0.1"
             " and a width of 0.9 to 1.2 (lg Nmu 0.8 to 1.2), of the pulls within 5. The error of one core"
