@@ -190,3 +190,15 @@ def test_help_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True, check=True
     )
     assert asked.stdout.rstrip().endswith("heavy: []")
+
+
+def test_reading_runs_imports_no_library_of_learners() -> None:
+    # Each takes seconds, and every command on a run would pay for all of them.
+    code = (
+        "import sys, stacking.pipeline\n"
+        "print('heavy:', sorted({'torch', 'lightgbm', 'catboost', 'sklearn', 'matplotlib'} & set(sys.modules)))"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True, check=True
+    )
+    assert asked.stdout == "heavy: []\n"

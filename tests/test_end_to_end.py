@@ -42,9 +42,9 @@ def test_stack_predict_and_verify(sets: Path, tmp_path: Path, task: str, key: st
     run = tmp_path / "run"
     shown = run_script(
         "cli.py", "stack", "--task", task, "--data", sets, "--run", run, "--preset", "quick",
-        "--learners", "lightgbm,random_forest", "--folds", "2", "--device", "cpu", "--workers", "2",
+        "--learners", "lightgbm,quadratic_logit", "--folds", "2", "--device", "cpu", "--workers", "2",
     )  # fmt: skip
-    for name in ("lightgbm", "random_forest", "average", "stack"):
+    for name in ("lightgbm", "quadratic_logit", "average", "stack"):
         assert name in shown.stdout
     assert (run / "report.html").stat().st_size > 10_000
 

@@ -36,7 +36,7 @@ def test_labels_are_the_true_energies(data: Path) -> None:
 def test_a_stack_beats_the_reconstructed_energy(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     config = StackConfig(
-        task="energy", data=data, run=run, preset="quick", learners=("quadratic_logit", "extra_trees"), folds=2,
+        task="energy", data=data, run=run, preset="quick", learners=("quadratic_logit", "lightgbm"), folds=2,
         workers=1, device="cpu", metas=("average", "log_pool", "greedy"),
     )  # fmt: skip
     stack(config)

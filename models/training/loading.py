@@ -10,12 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-RESIDENT_BYTES = 1 << 30
-"""Grids of a fold up to this size are held in the host's memory: a million events."""
-RESIDENT_SHARE = 0.5
-"""Grids are held on a GPU if they take at most this share of its free memory."""
-READ_AHEAD = 4
-"""Batches a background reader prepares in advance."""
+from models.training.limits import READ_AHEAD, RESIDENT_BYTES, RESIDENT_SHARE
 
 
 class GridSource:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.registry import LearnerSpec
-from models.training.loading import RESIDENT_BYTES
+from models.training.limits import RESIDENT_BYTES
 
 LIBRARIES = 600_000_000
 GRID_BYTES = 1024

@@ -45,7 +45,7 @@ def test_stack(n: int, table: Path, tmp_path: Path, survived: Counter[str]) -> N
     assert _kill("stack", table, tmp_path, "moments", n, survived) == n
 
 
-@pytest.mark.parametrize("stride", [40, pytest.param(6, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("stride", [80, pytest.param(6, marks=pytest.mark.faults)])
 def test_stack_at_changes_of_files(stride: int, table: Path, tmp_path: Path, survived: Counter[str]) -> None:
     assert _kill("stack", table, tmp_path, "steps", stride, survived) >= 100 // stride
 

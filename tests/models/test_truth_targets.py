@@ -43,7 +43,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Settings of a learner that starts from a small random network."""
     file = small_weights(tmp_path_factory.mktemp("weights"))
     sizes = {"width": 16, "blocks": 1, "hidden": 16}
-    fast = {"epochs": 60, "batch_size": 64, "body_rate": 1.0, "learning_rate": 1e-2, "patience": 60}
+    fast = {"epochs": 30, "batch_size": 64, "body_rate": 1.0, "learning_rate": 1e-2, "patience": 30}
     return {"weights": str(file), "weights_sha256": hash_file(file), **fast, **sizes}
 
 

@@ -42,12 +42,12 @@ def test_equal_systems_differ_by_nothing() -> None:
 def test_p_values_of_equally_good_systems_are_uniform_enough() -> None:
     rng = np.random.default_rng(3)
     small = 0
-    for _ in range(60):
+    for _ in range(40):
         labels = np.repeat(np.arange(5), 100)
         base = np.clip(labels + rng.integers(-1, 2, 500), 0, 4)
         a, b = (np.where(rng.random(500) < 0.3, np.clip(labels + rng.integers(-1, 2, 500), 0, 4), base) for _ in "ab")
         small += paired_fraction_error(labels, a, b, n_resamples=300).p_value < 0.05
-    assert small <= 9  # 3 expected; 10 or more has probability 0.1 %
+    assert small <= 7  # 2 expected; 8 or more has probability 0.1 %
 
 
 def test_paired_survival_matches_the_metric_and_its_spread() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import lightgbm
 import numpy as np
 
 from models.posterior import log_softmax
@@ -45,6 +44,8 @@ class Boosted(MetaLearner):
         start = self.pool_.predict(inputs.log_proba)
         settings = {**BOOSTED_SETTINGS, "num_class": start.shape[1]}
         columns = self._columns(inputs.log_proba, inputs.context)
+        import lightgbm  # half the time that reading a run takes, and most runs do not need it
+
         data = lightgbm.Dataset(columns, inputs.labels, init_score=start, weight=inputs.weights)
         self.booster_ = lightgbm.train(settings, data, num_boost_round=BOOSTED_ROUNDS)
         self.scales_, self.shift_ = np.ones(start.shape[1]), np.zeros(start.shape[1])
@@ -72,6 +73,8 @@ class Boosted(MetaLearner):
 
     def restore(self, content: Mapping[str, Any]) -> None:
         """Take pool and trees."""
+        import lightgbm
+
         self.pool_ = LogPool(self.learners)
         self.pool_.restore(content["pool"])
         self.booster_ = lightgbm.Booster(model_str=content["booster"])

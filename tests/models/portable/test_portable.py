@@ -31,6 +31,9 @@ from tests.models.conftest import CLASSES, gaussian_events, toy_showers
 from tests.models.test_pretrained_learner import toy_events, without
 from tests.models.test_pretraining import small_weights
 
+# The exporter silences its libraries, but another thread that does the same may undo it.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
 EVENTS = 10_000
 GAMMAS = ("gamma", "hadron")
 PRIORS = np.array([0.06, 0.94])

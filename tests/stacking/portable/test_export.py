@@ -29,6 +29,9 @@ from stacking.portable.export import export_run
 from stacking.predict.chain import Chain
 from stacking.run.config import StackConfig
 
+# The exporter silences its libraries, but another thread that does the same may undo it.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
 LEARNERS = ("xgboost", "lenet_fits")
 """One of trees, one of grids."""
 SETTINGS = {"xgboost": {"rounds": 40}, "lenet_fits": {"epochs": 1}}
