@@ -1,4 +1,4 @@
-"""Commands on measured events: the list of runs; and what download, convert and simulate do for them."""
+"""Commands on measured events: list of runs, check, sky map; and what download, convert and simulate do for them."""
 
 from __future__ import annotations
 
@@ -128,3 +128,50 @@ def datacheck(
     console.print(verdict(found), soft_wrap=True)
     console.print(f"wrote {write_check(found, out)}", soft_wrap=True)
     raise typer.Exit(1 if found.raised else 0)
+
+
+@app.command(name="sky-map")
+def sky_map(
+    data: Annotated[
+        list[Path], typer.Option(help="Dataset folder with event times, or folder of runs; may be given several times.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the map, its picture and provenance.")] = Path("sky_map"),
+    zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees).")] = 30.0,
+    pixel: Annotated[float, typer.Option(help="Size of the pixels (degrees).")] = 1.5,
+    scrambles: Annotated[int, typer.Option(help="How often times are exchanged for the exposure.")] = 20,
+    window: Annotated[float, typer.Option(help="Times are exchanged within about so many hours.")] = 24.0,
+    azimuth_of_north: Annotated[float, typer.Option(help="Stored azimuth of showers from the north (degrees).")] = 0.0,
+    clockwise: Annotated[
+        bool, typer.Option("--clockwise/--counter-clockwise", help="Azimuths grow from north over east, or over west.")
+    ] = True,
+    run: Annotated[Path | None, typer.Option(help="Gamma run: map only events with the highest scores.")] = None,
+    share: Annotated[float, typer.Option(help="With --run: share of the events that is kept.")] = 0.01,
+    seed: SeedOption = 1,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
+    ] = False,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
+) -> None:
+    """Map measured showers on the sky: counts, exposure from exchanged times, significance by Li and Ma.
+
+    Needs astropy (pip install 'showerstack[sky]') and runs that were downloaded and converted with --times.
+
+    Example: [bold]python cli.py sky-map --data data/measured --out sky_map[/bold]
+    """
+    from analysis.sky.coordinates import Azimuth
+    from analysis.sky.result import write_map
+    from analysis.sky.sky_map import SkyOptions
+    from analysis.sky.sky_map import sky_map as measure
+    from report.sky import sky_words, write_sky_picture
+    from showers.archives.measured import measured_folders
+
+    options = SkyOptions(
+        [folder for path in data for folder in measured_folders(path)], zenith_max, pixel, scrambles, window,
+        Azimuth(azimuth_of_north, clockwise), run, share, seed, anyway, trusted,
+    )  # fmt: skip
+    found = measure(options, bars=bar)
+    for remark in found.remarks:
+        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
+    console.print(sky_words(found), soft_wrap=True, highlight=False)
+    write_map(found, out)
+    console.print(f"wrote {write_sky_picture(found, out)} and tables beside it", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from analysis.photons.result import PhotonResult
 from analysis.photons.search import SearchOptions, search_photons
+from analysis.sky.sky_map import SkyOptions, sky_map
 from report.photons import limits_text, write_photon_page
 from showers.execution.terminal import PlainConsole
 from showers.schema import InputError
@@ -71,3 +73,15 @@ def test_what_cannot_be_right_is_refused(
 def test_labels_where_none_should_be_are_told_and_not_read(gamma_run: Path, tiny_gamma: Path, tmp_path: Path) -> None:
     found = search_photons(_options(gamma_run, tiny_gamma / "gamma_test", tmp_path))
     assert any("holds labels_gamma.npy, which is not read" in remark for remark in found.remarks)
+
+
+def test_a_sky_map_of_the_highest_scores(gamma_run: Path, gamma_sky: Path, tmp_path: Path) -> None:
+    pytest.importorskip("astropy")
+    timed = tmp_path / "004000"
+    shutil.copytree(gamma_sky, timed)
+    (timed / "checksums.json").unlink()
+    np.save(timed / "times.npy", np.linspace(1e9, 1e9 + 86_400, len(np.load(timed / "features.npy"))))
+    whole = sky_map(SkyOptions([timed], pixel_deg=30.0, scrambles=2))
+    found = sky_map(SkyOptions([timed], pixel_deg=30.0, scrambles=2, run=gamma_run, share=0.2, trusted=True))
+    assert found.score_threshold is not None
+    assert abs(found.events - 0.2 * whole.events) <= 1

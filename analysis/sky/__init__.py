@@ -1,0 +1,1 @@
+"""Sky maps: counts, exposure from scrambled times, significance."""

@@ -1,0 +1,145 @@
+"""A sky map as a user makes it: an injected source comes back, and what cannot be is said in one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import cli
+from analysis.sky.sky_map import SkyOptions, sky_map
+from showers.datasets.writer import write_dataset
+from showers.schema import InputError
+from showers.storage.files import read_json
+
+astropy = pytest.importorskip("astropy")
+
+SOURCE_RA, SOURCE_DEC = 201.0, 45.0
+START_S = 1_000_000_000.0
+HOURS = 72.0
+
+
+def _background(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Return (n, 3) times, zenith angles and azimuths of an isotropic sky."""
+    zenith = np.degrees(np.arcsin(np.sqrt(rng.uniform(0, 0.25, n))))
+    return np.column_stack([rng.uniform(START_S, START_S + 3600 * HOURS, n), zenith, rng.uniform(0, 360, n)])
+
+
+def _source(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Return (n, 3) of a point on the sky, seen where it is less than 30 degrees from the zenith, with 0.4 deg blur."""
+    from astropy import units
+    from astropy.coordinates import AltAz, EarthLocation, SkyCoord
+    from astropy.time import Time
+
+    place = EarthLocation.from_geodetic(8.4 * units.deg, 49.1 * units.deg, 110 * units.m)
+    seconds = rng.uniform(START_S, START_S + 3600 * HOURS, 20 * n)
+    blur = rng.normal(0, 0.4, (2, len(seconds)))
+    ra_deg = SOURCE_RA + blur[0] / np.cos(np.radians(SOURCE_DEC))
+    at = SkyCoord(ra_deg * units.deg, (SOURCE_DEC + blur[1]) * units.deg)
+    seen = at.transform_to(AltAz(obstime=Time(seconds, format="unix"), location=place))
+    up = np.flatnonzero(seen.alt.deg > 61)[:n]
+    assert len(up) == n
+    return np.column_stack([seconds, 90 - seen.alt.deg, seen.az.deg])[up]
+
+
+def _folder(path: Path, events: np.ndarray, *, times: bool = True) -> Path:
+    """Write a dataset folder of showers that hit one station, with these times and directions."""
+    events = events[np.argsort(events[:, 0])]
+    extras = {"times": np.float64} if times else {}
+    source = {"generator": "test", "protocol": "v2"}
+    with write_dataset(path, len(events), None, source=source, extras=extras) as writer:
+        grids = np.zeros((len(events), 16, 16, 2), dtype=np.float16)
+        grids[:, 8, 8, 0] = 10
+        constant = np.ones(len(events))
+        scalars = np.column_stack([15.3 * constant, events[:, 1], events[:, 2], 5.2 * constant, 4.2 * constant])
+        writer.put(0, grids, scalars.astype(np.float32), **({"times": events[:, 0]} if times else {}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two runs, with a source of 120 showers among 20,000."""
+    rng = np.random.default_rng(11)
+    events = np.concatenate([_background(rng, 20_000), _source(rng, 120)])
+    first = events[:, 0] < START_S + 1800 * HOURS
+    place = tmp_path_factory.mktemp("sky")
+    for name, mine in (("004000", first), ("004001", ~first)):
+        _folder(place / name, events[mine])
+    return place
+
+
+Say = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """Run ``sky-map`` in this process; returns its exit code and what it said."""
+
+    def run(*arguments: object) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["cli.py", "sky-map", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out + said.err
+
+    return run
+
+
+def _best(out: Path) -> dict[str, float]:
+    table = pl.read_parquet(out / "sky_map.parquet")
+    return table.sort("significance_sigma", descending=True, nulls_last=True).row(0, named=True)
+
+
+def test_an_injected_source_comes_back(runs: Path, tmp_path: Path, say: Say) -> None:
+    code, said = say("--data", runs, "--out", tmp_path, "--pixel", "3", "--scrambles", "10")
+    assert code == 0, said
+    best = _best(tmp_path)
+    assert best["ra_low_deg"] < SOURCE_RA < best["ra_high_deg"]
+    assert best["dec_low_deg"] < SOURCE_DEC < best["dec_high_deg"]
+    assert best["significance_sigma"] > 6
+    assert f"{best['significance_sigma']:.2f} standard deviations" in said.replace("\n", " ")
+    table = pl.read_parquet(tmp_path / "sky_map.parquet")
+    assert pl.read_csv(tmp_path / "sky_map.csv").columns == table.columns
+    assert table["counts"].sum() == pytest.approx(table["expected_counts"].sum(), rel=0.002)
+    others = table.filter(pl.col("ra_deg") != best["ra_deg"])["significance_sigma"].drop_nulls().to_numpy()
+    assert 0.8 < others.std() < 1.2
+    content = read_json(tmp_path / "sky_map.json")
+    assert content["highest"]["p_value_after_trials"] < 1e-6
+    assert 0 <= content["events"] - table["counts"].sum() < 30, "aberration moves some beyond the edges"
+    assert content["azimuth"] == {"of_north_deg": 0.0, "clockwise_from_above": True}
+    assert (tmp_path / "sky_map.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_wrong_convention_of_azimuths_loses_the_source(runs: Path, tmp_path: Path, say: Say) -> None:
+    code, said = say("--data", runs, "--out", tmp_path, "--pixel", "3", "--scrambles", "5", "--counter-clockwise")
+    assert code == 0, said
+    assert _best(tmp_path)["significance_sigma"] < 5
+
+
+def test_what_cannot_be_is_said_in_one_line(runs: Path, tmp_path: Path, say: Say) -> None:
+    rng = np.random.default_rng(5)
+    timeless = _folder(tmp_path / "timeless", _background(rng, 20), times=False)
+    holes = _background(rng, 20)
+    holes[3, 0] = np.nan
+    steep = _background(rng, 20)
+    steep[:, 1] = 44.0
+    cases = [
+        (SkyOptions([timeless]), r"has no event times \(times.npy\).*with --times"),
+        (SkyOptions([runs / "004000", runs / "004000"]), "same events"),
+        (SkyOptions([_folder(tmp_path / "holes", holes)]), r"holds no time \(1 bad rows\)"),
+        (SkyOptions([_folder(tmp_path / "steep", steep)]), "no event passes zenith < 30"),
+        (SkyOptions([runs / "004000"], pixel_deg=0.0), "--pixel 0: expected"),
+        (SkyOptions([runs / "004000"], scrambles=1), "--scrambles 1: expected"),
+        (SkyOptions([runs / "004000"], share=2.0), "--share 2: expected"),
+    ]
+    for options, message in cases:
+        with pytest.raises(InputError, match=message):
+            sky_map(options)
+    code, said = say("--data", timeless, "--out", tmp_path / "none")
+    assert code == 2
+    assert said.count("\n") == 1
+    assert said.startswith("error: ")
