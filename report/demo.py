@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from report.terminal.outcome import show_outcome
+from report.reading.finished import kept_outcome
+from report.terminal.outcome import outcome
 from showers.datasets.dataset import Dataset
 from showers.execution.progress import Bars, silent
 from showers.schema import COMPOSITION, GAMMA, InputError, Task
@@ -60,8 +61,18 @@ def run_demo(
                 bars=bars,
             )
         run = out / "runs" / task.name
+        asked, inputs = (
+            {"demo": [n_train, n_test, seed]},
+            [data / f"{task.name}_{split}" for split in ("train", "test")],
+        )
+        kept = kept_outcome(run, asked, inputs)
+        if kept is not None:
+            console.print(kept, end="", markup=False, highlight=False, soft_wrap=True)
+            continue
         stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=workers), bars=bars)
-        show_outcome(run, data, task, console=console, bars=bars)
+        found = outcome(run, data, task, bars=bars)
+        console.print(found.shown, soft_wrap=True)
+        found.keep(asked, inputs)
     console.rule(f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     console.print(
         "The showers are simulated: scores tell how the methods compare here, not what they reach on KASCADE data.\n"

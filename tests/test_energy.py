@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from report.terminal.outcome import show_outcome
+from report.terminal.outcome import outcome
 from showers.datasets.dataset import Dataset
 from showers.execution.terminal import PlainConsole
 from showers.schema import ENERGY
@@ -42,7 +42,7 @@ def test_a_stack_beats_the_reconstructed_energy(data: Path, tmp_path: Path, caps
     stack(config)
     with np.load(run / "predictions.npz", allow_pickle=False) as stored:
         assert {"lg_energy", "lg_energy_error", "log_proba"} <= set(stored.files)
-    show_outcome(run, data, ENERGY, console=PlainConsole())
+    PlainConsole().print(outcome(run, data, ENERGY).shown, soft_wrap=True)
     shown = capsys.readouterr().out
     assert "resolution" in shown
     assert "quadratic_logit" in shown

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -47,11 +47,6 @@ class RunOutcome:
         stream = io.StringIO()
         PlainConsole(file=stream, width=KEPT_WIDTH).print(self.shown, soft_wrap=True)
         keep_outcome(self.run, asked, inputs, stream.getvalue())
-
-
-def show_outcome(run: Path, data: Path, task: Task, *, console: Console, bars: Bars = silent) -> None:
-    """Print what a finished run has to say; see :func:`outcome`."""
-    console.print(outcome(run, data, task, bars=bars).shown, soft_wrap=True)
 
 
 def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = silent) -> RunOutcome:

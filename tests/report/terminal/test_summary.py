@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from report.reading.run import Run
-from report.terminal.outcome import show_outcome
+from report.terminal.outcome import outcome
 from report.terminal.summary import learner_table, mean_loss
 from report.terminal.text import short
 from scoring import scoring_of
@@ -55,7 +55,7 @@ def test_remarks_and_failures_are_told_on_the_terminal(composition_world: tuple[
     write_json(run / "manifest.json", manifest | {"remarks": ["rows are in order [of classes]"]})
     seal_run(run)
     stream = io.StringIO()
-    show_outcome(run, tmp_path, COMPOSITION, console=Console(file=stream, width=200))
+    Console(file=stream, width=200).print(outcome(run, tmp_path, COMPOSITION).shown, soft_wrap=True)
     assert "remark: rows are in order [of classes]\n" in stream.getvalue()
     assert "learner lenet was left out, out of memory\n" in stream.getvalue()
 
