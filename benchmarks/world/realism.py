@@ -38,8 +38,8 @@ from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import load_settings
 from showers.simulation.validation.check import realism, rendered
 from showers.simulation.validation.moments import Sizes
-from showers.simulation.validation.network_table import network_tables
-from showers.simulation.validation.networks import EVENTS, compare
+from showers.simulation.validation.network_table import areas_table, network_tables
+from showers.simulation.validation.networks import EVENTS, compare, joint_areas
 from showers.simulation.validation.published_network import load_networks
 
 SEED = 20_26
@@ -213,9 +213,14 @@ def difficulty_table(rows: list[Row]) -> Table:
 
 def show_networks(folder: Path, world: str, n: int, seed: int, console: Console) -> None:
     """Print what published networks make of a world."""
-    for found in compare(load_networks(folder), load_settings(world), n=n, seed=seed, bars=bar):
+    networks, all_found = load_networks(folder), []
+    for found in compare(networks, load_settings(world), n=n, seed=seed, bars=bar):
         for table in network_tables(found):
             console.print(table)
+        all_found.append(found)
+    if len(networks) > 1:
+        what = f"posteriors of {' and '.join(one.name for one in networks)} together"
+        console.print(areas_table(what, *joint_areas(networks, all_found, seed=seed)))
 
 
 def main() -> int:

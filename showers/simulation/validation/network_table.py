@@ -34,12 +34,7 @@ def network_tables(found: Comparison) -> Iterator[Table]:
         confusion.add_row(name, *(f"{v:.3f} ({r:.3f})" for v, r in zip(row, real_row, strict=True)))
     yield confusion
 
-    areas = Table(title="Trees that tell simulated from real posteriors: area under the ROC curve")
-    for name in ("events", "simulated against real", "two real halves"):
-        areas.add_column(name, justify="right" if name != "events" else "left")
-    for name, area in found.areas.items():
-        areas.add_row(name, _area(area), _area(found.floors[name]))
-    yield areas
+    yield areas_table("posteriors", found.areas, found.floors)
 
     norms = Table(title="Inputs of batch norms: rms deviation from the real training's")
     for name in ("layer", "means / real sd", "ln widths"):
@@ -47,6 +42,16 @@ def network_tables(found: Comparison) -> Iterator[Table]:
     for name, norm in found.norms.items():
         norms.add_row(name, *(f"{np.sqrt(np.mean(v**2)):.3f}" for v in (norm.mean, norm.ln_width)))
     yield norms
+
+
+def areas_table(what: str, areas: dict[str, TwoSample], floors: dict[str, TwoSample]) -> Table:
+    """Return the table of two-sample areas, ``what`` being what the trees see."""
+    table = Table(title=f"Trees that tell simulated from real {what}: area under the ROC curve")
+    for name in ("events", "simulated against real", "two real halves"):
+        table.add_column(name, justify="right" if name != "events" else "left")
+    for name, area in areas.items():
+        table.add_row(name, _area(area), _area(floors[name]))
+    return table
 
 
 def _within(value: float, interval: Interval) -> str:

@@ -11,7 +11,7 @@ from scoring.metrics.composition import confusion_matrix, row_normalised
 from scoring.uncertainty.intervals import accuracy_interval
 from scoring.uncertainty.resampling import LEVEL, Interval
 from showers.execution.progress import Bars, silent
-from showers.schema import COMPOSITION
+from showers.schema import COMPOSITION, InputError
 from showers.simulation.blocks import BlockJob
 from showers.simulation.run import accepted
 from showers.simulation.settings import Settings
@@ -46,6 +46,10 @@ class Comparison:
     """Simulated against real posteriors: ``all``, and class by class."""
     floors: dict[str, TwoSample]
     """The same for one half of the real posteriors against the other."""
+    labels: np.ndarray
+    """(n,) classes of the simulated events."""
+    said: np.ndarray
+    """(n, 5) posteriors of the simulated events."""
 
     @property
     def row_deviation(self) -> float:
@@ -109,8 +113,6 @@ def _comparison(
     published: Published, labels: np.ndarray, said: np.ndarray, norms: dict[str, NormDeviation], seed: int
 ) -> Comparison:
     real = (published.labels, published.posteriors)
-    half = np.random.default_rng(seed).permutation(len(real[0]))
-    first, second = ((real[0][part], real[1][part]) for part in np.array_split(half, 2))
     return Comparison(
         name=published.name,
         n=len(labels),
@@ -124,8 +126,35 @@ def _comparison(
         real_spread=_spread(*real),
         norms=norms,
         areas=_areas((labels, said), real, seed),
-        floors=_areas(first, second, seed),
+        floors=_floors(real, seed),
+        labels=labels,
+        said=said,
     )
+
+
+def joint_areas(
+    networks: list[Published], found: list[Comparison], *, seed: int = 1
+) -> tuple[dict[str, TwoSample], dict[str, TwoSample]]:
+    """Return how well trees that see all networks' posteriors at once tell simulated from real, and the real halves.
+
+    Raises
+    ------
+    InputError
+        If the networks' posteriors are not of the same real events in the same order.
+    """
+    labels = networks[0].labels
+    for other in networks[1:]:
+        if not np.array_equal(labels, other.labels):
+            raise InputError(f"posteriors of {networks[0].name} and {other.name} are of different real events")
+    real = (labels, np.hstack([one.posteriors for one in networks]))
+    simulated = (found[0].labels, np.hstack([one.said for one in found]))
+    return _areas(simulated, real, seed), _floors(real, seed)
+
+
+def _floors(real: tuple[np.ndarray, np.ndarray], seed: int) -> dict[str, TwoSample]:
+    half = np.random.default_rng(seed).permutation(len(real[0]))
+    first, second = ((real[0][part], real[1][part]) for part in np.array_split(half, 2))
+    return _areas(first, second, seed)
 
 
 def _areas(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], seed: int) -> dict[str, TwoSample]:

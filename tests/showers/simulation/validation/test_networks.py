@@ -1,6 +1,8 @@
 """Published networks: loaded without running code, and simulated events compared with what they said of real ones."""
 
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from showers.schema import InputError
 from showers.simulation import load_settings
 from showers.simulation.validation.batch_norms import augmented, norm_deviations
 from showers.simulation.validation.network_table import network_tables
-from showers.simulation.validation.networks import compare
+from showers.simulation.validation.networks import compare, joint_areas
 from showers.simulation.validation.published_network import (
     PublishedNetwork,
     inputs,
@@ -55,6 +57,22 @@ def test_comparison_is_complete(folder: Path) -> None:
     text = console.export_text()
     assert "iron called proton" in text
     assert "head.5" in text
+
+
+def test_two_networks_together_see_what_neither_sees_alone(folder: Path) -> None:
+    (network,) = load_networks(folder)
+    labels = network.labels[:400]
+    # Each network's posteriors are as in the real data, but here the two always agree.
+    rng = np.random.default_rng(4)
+    real, other = (replace(network, posteriors=rng.dirichlet(np.ones(5), 800)) for _ in range(2))
+    same = rng.dirichlet(np.ones(5), 400)
+    views = [Mock(labels=labels, said=same) for _ in range(2)]
+    together, floors = joint_areas([real, other], views)
+    assert abs(two_sample(same, real.posteriors).area - 0.5) < 0.08
+    assert together["all"].area > 0.8
+    assert 0.4 < floors["all"].area < 0.6
+    with pytest.raises(InputError, match="different real events"):
+        joint_areas([real, replace(other, labels=other.labels[::-1])], views)
 
 
 def test_running_moments_of_the_same_events_leave_no_deviation() -> None:
