@@ -16,7 +16,7 @@ demo: env
 	$(BIN)/python cli.py demo
 
 test: env
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-faults: env
 	$(BIN)/python -m pytest -m faults

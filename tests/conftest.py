@@ -16,6 +16,8 @@ from showers.simulation import simulate
 
 N_TRAIN = 2_000
 N_TEST = 1_000
+LONGEST = ("test_end_to_end.py", "test_tutorial.py", "test_kills.py", "test_run.py")
+"""Files that take minutes: begun first, so that no process of the tests works alone at the end."""
 SURVIVED = pytest.StashKey[Counter[str]]()
 
 
@@ -40,6 +42,11 @@ def tiny_gamma(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def survived(request: pytest.FixtureRequest) -> Counter[str]:
     """Counts of the faults that were survived, by kind; printed at the end."""
     return request.config.stash.setdefault(SURVIVED, Counter())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
