@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--skies", type=int, default=5, help="re-simulated skies of each hadronic model")
     parser.add_argument("--events", type=int, default=6_000, help="events of a sky")
     parser.add_argument("--learner", default="lightgbm")
+    parser.add_argument("--note", default="", help="a sentence on how this came about, for the head of the page")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time; start again to go on")
     parser.add_argument("--workers", type=int, default=None)
     given = parser.parse_args()

@@ -63,8 +63,9 @@ def test_an_experiment_is_told_on_the_page(pool: SpectraPool, tmp_path: Path) ->
         assert one["flux"]["n"] == 25
         assert 5 <= one["fraction"]["in68"] <= one["fraction"]["in95"] <= 25
         assert set(one["methods"]) >= {"likelihood_checked", "clipped", "bayes"}
-    write_page(done, tmp_path / "closure.md", {"train": 1, "test": 1, "events": 2_000})
+    write_page(done, tmp_path / "closure.md", {"train": 1, "test": 1, "learner": "lightgbm"})
     text = (tmp_path / "closure.md").read_text()
     assert "fractions: same world" in text
     assert "rigidity of the knees" in text
     assert "| clipped |" in text
+    assert "comes closest to the shares" in text

@@ -92,14 +92,24 @@ class KneeData:
 
         The derivatives are by the index, the change of the index, and lg of the knee's energy.
         """
-        x, weight = self.nodes
-        at = np.log(10.0) * (np.asarray(lg_knee) - self.middle)
-        above = self.sharpness * (x[..., None] - at)
-        bend = np.logaddexp(0.0, above) / self.sharpness
-        terms = weight[..., None] * np.exp(-index * x[..., None] - change * bend)
+        terms, above, bend = self._terms(index, change, lg_knee)
         by_knee = np.log(10.0) * change * terms * expit(above)
-        slopes = np.stack([(-x[..., None] * terms).sum(axis=1), (-bend * terms).sum(axis=1), by_knee.sum(axis=1)])
+        x = self.nodes[0][..., None]
+        slopes = np.stack([(-x * terms).sum(axis=1), (-bend * terms).sum(axis=1), by_knee.sum(axis=1)])
         return np.asarray(terms.sum(axis=1)), slopes
+
+    def shape(self, index: np.ndarray, change: float, lg_knee: np.ndarray) -> np.ndarray:
+        """Return the fluxes of :meth:`shapes` alone, in half the time."""
+        return np.asarray(self._terms(index, change, lg_knee)[0].sum(axis=1))
+
+    def _terms(
+        self, index: np.ndarray, change: float, lg_knee: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        x, weight = self.nodes
+        x = x[..., None]
+        above = self.sharpness * (x - np.log(10.0) * (np.asarray(lg_knee) - self.middle))
+        bend = np.logaddexp(0.0, above) / self.sharpness
+        return weight[..., None] * np.exp(-index * x - change * bend), above, bend
 
     def scaled(self, fitted: np.ndarray) -> np.ndarray:
         """Return the covariance (B, C, C) with the data's part as large as the fitted number of events makes it."""
@@ -216,43 +226,54 @@ class _Problem:
     """(B, C, C) Cholesky factors of the inverse covariances, in units of :attr:`KneeData.unit`."""
     y: np.ndarray
     """(B C,) whitened fluxes."""
+    unit: np.ndarray
+    """(B, 1) :attr:`KneeData.unit`."""
+    ridge: np.ndarray
+    """(C, C) what keeps heights of vanishing shapes finite."""
 
     @classmethod
     def of(cls, data: KneeData, hypothesis: str, covariance: np.ndarray) -> _Problem:
         unit = data.unit[:, None]
         root = np.linalg.cholesky(np.linalg.inv(covariance / (unit[:, None] * unit[:, :, None])))
-        return cls(data, hypothesis, root, np.einsum("bij,bi->bj", root, data.flux / unit).ravel())
+        y = np.einsum("bij,bi->bj", root, data.flux / unit).ravel()
+        return cls(data, hypothesis, root, y, unit, 1e-12 * np.eye(data.flux.shape[1]))
 
-    def _solved(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return whitened residuals, heights, shapes and their derivatives."""
-        n_bins, n_classes = self.data.flux.shape
+    def _shape_parameters(self, parameters: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:
+        """Return the groups' indices, their change, and lg of the knees' energies."""
+        n_classes = self.data.flux.shape[1]
         rest = parameters[n_classes:]
         knees = _position(self.hypothesis, rest[1:], n_classes) if len(rest) else np.full(n_classes, 30.0)
-        shapes, slopes = self.data.shapes(parameters[:n_classes], rest[0] if len(rest) else 0.0, knees)
-        unit = self.data.unit[:, None]
-        shapes, slopes = shapes / unit, slopes / unit
+        return parameters[:n_classes], rest[0] if len(rest) else 0.0, knees
+
+    def _solved(self, shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return whitened residuals, heights, and what the shapes (B, C) were divided by."""
+        n_bins, n_classes = shapes.shape
+        shapes = shapes / self.unit
         scale = shapes.max(axis=0)
-        shapes, slopes = shapes / scale, slopes / scale
+        shapes = shapes / scale
         design = (self.root.transpose(0, 2, 1) * shapes[:, None, :]).reshape(n_bins * n_classes, n_classes)
-        height = np.linalg.solve(design.T @ design + 1e-12 * np.eye(n_classes), design.T @ self.y)
-        return self.y - design @ height, height, shapes, slopes
+        height = np.linalg.solve(design.T @ design + self.ridge, design.T @ self.y)
+        return self.y - design @ height, height, scale
 
     def fluxes(self, parameters: np.ndarray) -> np.ndarray:
         """Return fitted fluxes, (B, C)."""
-        _, height, shapes, _ = self._solved(parameters)
-        return np.asarray(shapes * height * self.data.unit[:, None])
+        shapes = self.data.shape(*self._shape_parameters(parameters))
+        _, height, scale = self._solved(shapes)
+        return np.asarray(shapes / self.unit / scale * height * self.unit)
 
     def value(self, parameters: np.ndarray) -> float:
         """Return chi-square, with what is expected of the indices."""
         parameters = np.asarray(parameters)
-        residual = self._solved(parameters)[0]
+        residual = self._solved(self.data.shape(*self._shape_parameters(parameters)))[0]
         index = parameters[: self.data.flux.shape[1]]
         return float((residual**2).sum() + (((index - INDEX) / INDEX_WIDTH) ** 2).sum())
 
     def slope(self, parameters: np.ndarray) -> np.ndarray:
         """Return its derivatives: at the best heights those of the heights do not matter."""
         parameters = np.asarray(parameters)
-        residual, height, _, slopes = self._solved(parameters)
+        shapes, slopes = self.data.shapes(*self._shape_parameters(parameters))
+        residual, height, scale = self._solved(shapes)
+        slopes = slopes / self.unit / scale
         n_bins, n_classes = self.data.flux.shape
         back = np.einsum("bij,bj->bi", self.root, residual.reshape(n_bins, n_classes))
         each = -2 * (back * height * slopes).sum(axis=1)  # (3, C)
