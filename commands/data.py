@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 
 from commands.app import app, console
-from commands.measured import DeleteRawOption, RunsOption, TimesOption, convert_measured, fetch_measured, simulate_sky
+from commands.measured import (
+    DeleteRawOption,
+    RunsOption,
+    TimesOption,
+    convert_measured,
+    fetch_measured,
+    names_of,
+    predict_measured,
+    simulate_sky,
+)
 from commands.options import MEASURED, Device, DeviceOption, Protocol, SeedOption, SetName, TaskName, WorkersOption
 from commands.output import Answer, JsonOption, QuietOption
 from showers.execution.progress import bar
@@ -196,10 +205,18 @@ def convert(
     runs: RunsOption = None,
     times: TimesOption = False,
     delete_raw: DeleteRawOption = False,
+    predict: Annotated[
+        Path | None, typer.Option(help="Measured: finished run that predicts each run, whose grids are not kept.")
+    ] = None,
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="With --predict: open its models in this process.")
+    ] = False,
+    workers: WorkersOption = None,
 ) -> None:
     """Turn raw simulation files into dataset folders of one of the benchmark's protocols, or measured runs.
 
-    With --measured OUT/measured gets a dataset folder a run, without labels, and runs.csv.
+    With --measured OUT/measured gets a dataset folder a run, without labels, and runs.csv. With --predict RUN
+    OUT/predicted/RUN gets predictions, scalars and times a run instead; grids and features of one run at a time exist.
 
     v2: two or three models, no age. matched: QGSJet alone, with age. 2026: split as since April 2026, all in float32.
     Rows are shuffled, since raw files are ordered by class; order.npy holds the published order for submit.
@@ -210,6 +227,13 @@ def convert(
         raise InputError("say what to convert: --raw FOLDER (simulation) or --measured FOLDER (measured runs)")
     if raw is not None and delete_raw:
         raise InputError("--delete-raw is for measured runs alone")
+    if measured is None and predict is not None:
+        raise InputError("--predict is for measured runs alone")
+    if measured is not None and predict is not None:
+        names = names_of(runs)
+        options = {"protocol": protocol.value, "times": times, "delete_raw": delete_raw, "workers": workers}
+        predict_measured(measured, out, predict, trusted, runs=names, **options)
+        return
     if measured is not None:
         convert_measured(measured, out, protocol.value, runs, times, delete_raw)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -65,6 +65,23 @@ def convert_measured(
     for run, off in table.filter(table["off"] != "").select("run", "off").iter_rows():
         console.print(f"off: run {run} differs from the others in {off}", soft_wrap=True)
     console.print(f"wrote {len(found.folders)} runs to {folder}, listed in {folder / 'runs.csv'}", soft_wrap=True)
+
+
+def predict_measured(raw: Path, out: Path, run: Path, trusted: bool, **options: Any) -> None:
+    """Convert and predict measured runs one by one, list them, and say what was left out."""
+    from showers.archives.measured_summary import write_run_list
+    from stacking.measured_runs import predict_measured as predict
+
+    folder = out / "predicted" / run.resolve().name
+    found = predict(raw, folder, run, trusted=trusted, bars=bar, **options)
+    for left_out in found.left_out:
+        console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
+    for remark in found.remarks:
+        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
+    if not found.folders:
+        raise InputError(f"{raw}: none of its {len(found.left_out)} runs can be used")
+    write_run_list(found.folders, folder / "runs.csv")
+    console.print(f"wrote predictions of {len(found.folders)} runs to {folder}, no grids are kept", soft_wrap=True)
 
 
 def simulate_sky(spectrum: Path | None, out: Path, seed: int, workers: int | None, overwrite: bool) -> None:

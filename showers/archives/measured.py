@@ -225,6 +225,11 @@ def _source(run: _Opened, protocol: str, times: bool) -> dict[str, Any]:
     }
 
 
+def conversion_of(raw: Path, run: str, protocol: str, times: bool) -> dict[str, Any]:
+    """Return what ``source.json`` of a run's folder says of its origin, from the heads of its archives."""
+    return _source(_Opened.open(raw, run), protocol, times)
+
+
 @cache
 def measured_code_version() -> str:
     """Return a hash of the code that this conversion consists of."""
