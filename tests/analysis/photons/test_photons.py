@@ -85,11 +85,12 @@ def test_limits_without_photons_are_as_expected(simulation: tuple[SimulatedSearc
         found = _search(_sky(10 + seed, hadrons=60_000)[0], simulation)
         inside += [one.expected[0] - 1e-9 <= one.limit <= one.expected[4] + 1e-9 for one in found.limits[:3]]
         below += [one.significance < 3 for one in found.limits]
-        assert np.array_equal(np.sort(found.candidates), np.sort(found.candidates)[: len(found.candidates)])
+        assert len(np.unique(found.candidates)) == len(found.candidates)
         assert found.limits[0].candidates + found.limits[1].candidates + found.limits[2].candidates == len(
             found.candidates
         )
-    assert np.mean(inside) > 0.75
+    # Nine limits, each inside of its 95 % band: fewer than seven are inside with a probability of .008.
+    assert np.sum(inside) >= 7
     assert all(below)
 
 
