@@ -118,18 +118,19 @@ def stack(
             print(lines, end="")
         return
     from report.terminal.outcome import outcome
+    from showers.execution.beginning import process_began
 
     if on_table:
         from stacking.run.config import TableConfig
         from stacking.tables.train import stack_table
 
-        stack_table(TableConfig(**options), bars=output.bars, say=output.say)
+        stack_table(TableConfig(**options), bars=output.bars, say=output.say, began=process_began())
         found = outcome(run, None, None, bars=output.bars)
     else:
         from stacking.pipeline import stack as train
         from stacking.run.config import StackConfig
 
-        train(StackConfig(**options), bars=output.bars, tell=output.remark, say=output.say)
+        train(StackConfig(**options), bars=output.bars, tell=output.remark, say=output.say, began=process_began())
         found = outcome(run, Path(options["data"]), task_named(options["task"]), bars=output.bars)
     found.keep(asked, inputs)
     output.show(lambda: found.shown, lambda: found.content)

@@ -28,12 +28,13 @@ def stack(
     bars: Bars = silent,
     tell: Callable[[str], None] = lambda line: None,
     say: Callable[[str], None] = lambda line: None,
+    began: float | None = None,
 ) -> StackResult:
     """Train base learners and the stack on ``DATA/{task}_train``, predict ``DATA/{task}_test``.
 
     Killed at any moment and started again, it continues and ends with the same bytes in ``predictions.npz``. The
     test folder's labels are neither needed nor looked at. ``tell`` gets remarks on the data and ``say`` the plan
-    before the work begins.
+    before the work begins. A time limit counts from ``began`` (seconds since 1970), by default from the feature tables.
 
     Raises
     ------
@@ -75,4 +76,4 @@ def stack(
         costs.append(cost)
     train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
     test = ShowerEvents(config.test_folder, tables["test"], task)
-    return run(Job(config, task, train, test, devices, costs, remarks=remarks), bars=bars, say=say)
+    return run(Job(config, task, train, test, devices, costs, remarks=remarks, began=began), bars=bars, say=say)

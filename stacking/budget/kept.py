@@ -47,10 +47,10 @@ class Clock:
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        """Return the clock of a run that starts now; its costs so far are those of feature tables."""
+        """Return the clock of a run: it began when that was said, or with the first of its costs (feature tables)."""
         limit = job.config.time_limit
-        before = sum(cost.wall_s for cost in job.costs)
-        return cls(time.time() - before, None if limit is None else seconds_of(limit))
+        began = time.time() - sum(cost.wall_s for cost in job.costs) if job.began is None else job.began
+        return cls(began, None if limit is None else seconds_of(limit))
 
     @property
     def left_s(self) -> float | None:

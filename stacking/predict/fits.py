@@ -24,6 +24,8 @@ from stacking.predict.chain import Piece
 from stacking.tasks.oof import checked_log_proba
 
 Open = Callable[[Path], Learner]
+PROCESS_PREDICTIONS = 5_000
+"""Predictions of single fits that are worth another process: it first has to import the learners' libraries."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def predict_fits(
     threads
         Numerical threads of each process, as in training.
     workers
-        Processes at a time.
+        Processes at a time, at most.
     progress
         Called with (predictions of single fits done, all of them, what was done last).
 
@@ -73,7 +75,8 @@ def predict_fits(
     """
     n_jobs, every = sum(len(learner.folders) for learner in learners), list(pieces(len(events)))
     with ExitStack() as stack:
-        n_openers = 1 if trusted else max(1, min(workers, n_jobs * len(every)))
+        worth = -(-n_jobs * len(events) // PROCESS_PREDICTIONS)
+        n_openers = 1 if trusted else max(1, min(workers, n_jobs * len(every), worth))
         openers = [stack.enter_context(learners_of(trusted=trusted, threads=threads)) for _ in range(n_openers)]
         pool = stack.enter_context(ThreadPoolExecutor(n_openers))
         crew = [_Reader(opened) for opened in openers]

@@ -33,6 +33,8 @@ class Job:
     """What to write into the run folder last, from the run's manifest."""
     remarks: tuple[str, ...] = ()
     """What the user should know about the input."""
+    began: float | None = None
+    """Seconds since 1970 from which a time limit counts; by default the first step in ``costs``."""
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -36,12 +36,17 @@ PLAN_FILE = "columns.json"
 
 
 def stack_table(
-    config: TableConfig, *, bars: Bars = silent, say: Callable[[str], None] = lambda line: None
+    config: TableConfig,
+    *,
+    bars: Bars = silent,
+    say: Callable[[str], None] = lambda line: None,
+    began: float | None = None,
 ) -> StackResult:
     """Train on a table, write ``predictions.parquet`` and ``metrics_table.json`` into the run folder.
 
     ``predictions.parquet`` holds, per row of the test table (without one: of the training table, out-of-fold), the
-    identifiers, the probability of each class and the most probable one.
+    identifiers, the probability of each class and the most probable one. A time limit counts from ``began``
+    (seconds since 1970), by default from when the table has been read.
 
     Raises
     ------
@@ -95,6 +100,7 @@ def stack_table(
             test=test,
             devices=devices_for(config.learner_specs(task, grids=False), config.device),
             prepare=prepare,
+            began=began,
             conclude=lambda manifest: _write_results(config.run, manifest, classes, label, identifiers),
             remarks=tuple(remarks),
         ),

@@ -204,3 +204,9 @@ def test_the_first_learner_of_a_plan_never_gives_up(tmp_path: Path) -> None:
     first = result.manifest["plan"]["shares"][0]["learner"]
     assert status[first] == "ok"
     assert sorted(status.values()) == ["failed", "ok"]
+
+
+def test_a_limit_counts_from_when_the_program_was_started(tmp_path: Path) -> None:
+    config = _config(tmp_path, n=400, time_limit="60s")
+    with pytest.raises(InputError, match="too short"):
+        stack_table(config, began=time.time() - 59)

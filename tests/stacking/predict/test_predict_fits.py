@@ -48,6 +48,11 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     monkeypatch.setattr(stacking.events, "PIECE_EVENTS", 300)  # 800 rows: three pieces
     found, _ = predict_table(bundle, test)
     np.testing.assert_array_equal(found.log_proba, expected.log_proba)
+    assert len(opened) == len(set(opened)) == 2 * len(bundle.chain.needed), "few events: one process opens each file"
+    opened.clear()
+    monkeypatch.setattr("stacking.predict.fits.PROCESS_PREDICTIONS", 100)
+    found, _ = predict_table(bundle, test)
+    np.testing.assert_array_equal(found.log_proba, expected.log_proba)
     assert len(opened) >= len(set(opened)) == 2 * len(bundle.chain.needed)
 
 
