@@ -127,15 +127,6 @@ def _origin(raw: Path, name: str, protocol: str, times: bool) -> dict[str, Any]:
         raise _Damaged(str(error)) from None
 
 
-def _drop_if_differing(folder: Path, origin: dict[str, Any]) -> None:
-    """Remove what an interrupted run left behind, if it was made otherwise than asked for now."""
-    file = folder / SOURCE_FILE
-    found = read_json(file) if file.is_file() else {}
-    if any(found.get(name) != value for name, value in origin.items()):
-        for rest in (folder, folder.with_name(f"{folder.name}.features")):
-            shutil.rmtree(rest, ignore_errors=True)
-
-
 def _is_predicted(folder: Path, bundle: Bundle, origin: dict[str, Any]) -> bool:
     """Return whether a run has been predicted; refuse a folder that holds anything else, or was damaged."""
     if not folder.exists() and not folder.is_symlink():
