@@ -216,7 +216,7 @@ def convert(
     """Turn raw simulation files into dataset folders of one of the benchmark's protocols, or measured runs.
 
     With --measured OUT/measured gets a dataset folder a run, without labels, and runs.csv. With --predict RUN
-    OUT/predicted/RUN gets predictions, scalars and times a run instead; grids and features of one run at a time exist.
+    OUT/predicted/RUN gets predictions, scalars and times a run instead; grids of one run at a time exist.
 
     v2: two or three models, no age. matched: QGSJet alone, with age. 2026: split as since April 2026, all in float32.
     Rows are shuffled, since raw files are ordered by class; order.npy holds the published order for submit.

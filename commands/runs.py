@@ -147,6 +147,9 @@ def predict(
     ] = False,
     trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
     features: Annotated[Path | None, typer.Option(help="The feature table; default: beside the data.")] = None,
+    no_table: Annotated[
+        bool, typer.Option("--no-table", help="Compute features in memory and keep no table of them.")
+    ] = False,
     fast: Annotated[bool, typer.Option("--fast", help="Use a small network that imitates the stack.")] = False,
     separator: Annotated[str | None, typer.Option(help="Column separator of a text table.")] = None,
     quiet: QuietOption = False,
@@ -163,8 +166,8 @@ def predict(
 
     output = Answer(quiet, as_json)
     written = predict_to_file(
-        run, data, out, device=device.value, anyway=anyway, trusted=trusted, features=features, fast=fast,
-        separator=separator, bars=output.bars,
+        run, data, out, device=device.value, anyway=anyway, trusted=trusted, features=features, no_table=no_table,
+        fast=fast, separator=separator, bars=output.bars,
     )  # fmt: skip
     for line in written.remarks:
         output.remark(line)

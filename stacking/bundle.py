@@ -24,8 +24,9 @@ from showers.execution.progress import Bars, silent
 from showers.schema import TASKS, InputError, Task
 from showers.storage.checksums import Seal
 from stacking.decide.gamma_scores import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
-from stacking.events import Events, ShowerEvents
+from stacking.events import CORE_COLUMNS, Events, ShowerEvents
 from stacking.predict.chain import STUDENT, Chain, Predictions, joined
+from stacking.predict.computed import ComputedEvents
 from stacking.predict.fits import SavedFits, predict_fits
 from stacking.predict.saving import load_chain
 from stacking.predict.truth import fits_of
@@ -50,6 +51,8 @@ class Options(TypedDict, total=False):
     """Folder of the feature table; by default beside the dataset."""
     elsewhere: str | Path | None
     """Folder of the feature table where nothing can be written beside the dataset."""
+    no_table: bool
+    """Compute features in memory while predicting, only those that are needed: no table is read, built or kept."""
     anyway: bool
     """Predict even if feature code or its libraries have changed since the training; a remark then says so."""
 
@@ -66,6 +69,21 @@ class Stream:
     def joined(self) -> Predictions:
         """Return all of them, with the remarks."""
         return replace(joined(list(self.pieces)), remarks=self.remarks)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Who is asked for a prediction."""
+
+    chain: Chain
+    saved: list[SavedFits]
+    remarks: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Features that are needed."""
+        cores = CORE_COLUMNS if self.chain.estimator else ()
+        return tuple(dict.fromkeys((*(name for one in self.saved for name in one.columns), *cores)))
 
 
 @dataclass(frozen=True)
@@ -91,7 +109,7 @@ class Bundle:
         Parameters
         ----------
         dataset
-            Dataset folder; its feature table is built if missing.
+            Dataset folder; its feature table is built if missing, unless ``no_table`` is asked for.
         options
             See :class:`Options`.
 
@@ -109,23 +127,30 @@ class Bundle:
         if not len(Dataset.open(dataset, labels=False)):
             raise InputError(f"{dataset} holds no events")
         remarks = self._code_remarks(anyway=options.get("anyway", False))
-        table = build_table(
-            Path(dataset),
-            options.get("features"),
-            elsewhere=options.get("elsewhere"),
-            device=resolve_device(options.get("device", "auto")),
-            workers=options.get("workers"),
-            bars=bars,
-        )
-        events = ShowerEvents(Path(dataset), table.folder, self.task)
-        found = self.stream_events(
-            events,
-            workers=options.get("workers"),
-            everything=options.get("everything", False),
-            fast=options.get("fast", False),
-            bars=bars,
-        )
+        asked = self._asked(everything=options.get("everything", False), fast=options.get("fast", False))
+        events = self._opened(Path(dataset), asked, bars, options)
+        found = self._stream(events, asked, options.get("workers"), bars)
         return replace(found, remarks=(*remarks, *found.remarks))
+
+    def _opened(self, dataset: Path, asked: _Asked, bars: Bars, options: Options) -> ShowerEvents:
+        """Return the events of a dataset folder, with their feature table or what computes features in its place."""
+        device, workers = resolve_device(options.get("device", "auto")), options.get("workers")
+        if not options.get("no_table", False):
+            table = build_table(
+                dataset,
+                options.get("features"),
+                elsewhere=options.get("elsewhere"),
+                device=device,
+                workers=workers,
+                bars=bars,
+            )
+            return ShowerEvents(dataset, table.folder, self.task)
+        if options.get("features"):
+            raise InputError("a folder for the feature table, and none is to be used: leave one of the two options out")
+        events = ComputedEvents.of(dataset, self.task, asked.columns, device=device, workers=workers)
+        with bars(f"comparing {dataset.name} with its checksums", "files") as progress:
+            Dataset.open(dataset, labels=False).fingerprint(progress)
+        return events
 
     def predict_events(
         self,
@@ -149,6 +174,10 @@ class Bundle:
         bars: Bars = silent,
     ) -> Stream:
         """Predict opened events in pieces of bounded memory; see :class:`Options`."""
+        return self._stream(events, self._asked(everything=everything, fast=fast), workers, bars)
+
+    def _asked(self, *, everything: bool, fast: bool) -> _Asked:
+        """Return who is asked."""
         chain, learners, remarks = self.chain, self.chain.learners if everything else self.chain.needed, []
         if fast:
             chain, learners, remarks = self.chain.of_student(), (STUDENT,), self._student_remarks()
@@ -161,7 +190,10 @@ class Bundle:
                 f"{self.run} was trained by another version of the learners' code: "
                 "its saved models are used as they are"
             )
-        return Stream(len(events), self._pieces(events, chain, saved, workers, bars), tuple(remarks))
+        return _Asked(chain, saved, tuple(remarks))
+
+    def _stream(self, events: Events, asked: _Asked, workers: int | None, bars: Bars) -> Stream:
+        return Stream(len(events), self._pieces(events, asked.chain, asked.saved, workers, bars), asked.remarks)
 
     def _pieces(
         self, events: Events, chain: Chain, saved: list[SavedFits], workers: int | None, bars: Bars

@@ -1,4 +1,7 @@
-"""Measured runs from raw archives straight to predictions: grids exist only of the run that is being predicted."""
+"""Measured runs from raw archives straight to predictions: grids exist only of the run that is being predicted.
+
+Its features are computed in memory (:mod:`stacking.predict.computed`), so no feature table exists at any time.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from stacking.run.folder import PREDICTIONS_FILE, stored_arrays
 
 PREDICTED_FILE = "predicted.json"
 UNFINISHED = "unfinished"
-"""Holds the run at work, with grids and features."""
+"""Holds the run at work, with its grids."""
 NOT_KEPT = (MATRICES_FILE, CHECKSUMS_FILE, LOCK_FILE)
 
 
@@ -100,7 +103,7 @@ def predict_measured(
                     if not made.folders:
                         continue
                     result.remarks.extend(made.remarks)
-                    options: dict[str, Any] = {"device": device, "workers": workers, "anyway": anyway}
+                    options: dict[str, Any] = {"device": device, "workers": workers, "anyway": anyway, "no_table": True}
                     result.remarks.extend(_predict(bundle, made.folders[0], out / name, options, result.remarks))
             except _Damaged as error:
                 result.left_out.append(LeftOut(name, str(error)))

@@ -42,6 +42,7 @@ def predict_to_file(
     anyway: bool = False,
     trusted: bool = False,
     features: Path | None = None,
+    no_table: bool = False,
     fast: bool = False,
     separator: str | None = None,
     bars: Bars = silent,
@@ -50,7 +51,8 @@ def predict_to_file(
 
     A dataset folder gives a file like ``predictions.npz``, or by the name of ``out`` a table (CSV or Parquet) of
     class probabilities per event; a table, for a run on tables, class probabilities per row. The feature table of the
-    events goes to ``features``, by default beside the data, or beside ``out`` where the data cannot be written.
+    events goes to ``features``, by default beside the data, or beside ``out`` where the data cannot be written; with
+    ``no_table`` there is none.
 
     Raises
     ------
@@ -69,6 +71,7 @@ def predict_to_file(
         workers=workers,
         anyway=anyway,
         features=features,
+        no_table=no_table,
         elsewhere=Path(out).with_name(f"{Path(out).name}.features"),
         fast=fast,
         bars=bars,

@@ -1,11 +1,12 @@
-"""How fast a finished run predicts: all that ships, each of its learners alone, and the student of ``predict --fast``.
+"""How fast a finished run predicts: all that ships, each of its learners alone, the student, and without a table.
 
     python benchmarks/speed/predict_speed.py --run runs/composition --data data/composition_test
 
-Features are given; the events are taken several times over to fill the asked number. Each row is measured in rounds
-that take turns; rates are means with the standard error of the rounds, starting the processes included. Processor time
-is that of all processes, with the part of it spent in the system. Where the set has labels, what the student costs on
-it is printed with its 95 % interval.
+Features are given, but for ``--fast --no-table``, which computes them as it goes, from a copy of the grids that is as
+long; the events are taken several times over to fill the asked number. Each row is measured in rounds that take turns;
+rates are means with the standard error of the rounds, starting the processes included. Processor time is that of all
+processes, with the part of it spent in the system; memory is the largest of this process and those that it has started,
+together. Where the set has labels, what the student costs on it is printed with its 95 % interval.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,16 +23,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from joblib.externals.loky import get_reusable_executor
 from rich.console import Console
 from rich.table import Table
 
 import stacking
+from benchmarks.shared.memory import FamilyMemory
 from features.build import build_table
 from models.base import Batch
 from models.registry import LearnerSpec
 from scoring.uncertainty.paired import paired_log_loss
 from showers.datasets.dataset import Dataset
-from showers.schema import TASKS
+from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, TASKS
 from stacking.bundle import Bundle
 from stacking.events import EVERY, Events, ShowerEvents
 from stacking.predict.chain import Chain
@@ -87,15 +92,19 @@ class Measured:
     rates: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
     system: list[float] = field(default_factory=list)
+    peak_gb: list[float] = field(default_factory=list)
 
     def round(self) -> None:
         """Measure once more."""
-        before, started = _cpu(), time.perf_counter()
+        memory, before, started = FamilyMemory(os.getpid()), _cpu(), time.perf_counter()
         n = self.predict()
+        # Processes that compute features wait for more: ended, their time is counted, and each round starts its own.
+        get_reusable_executor().shutdown(wait=True)
         wall, used = time.perf_counter() - started, _cpu() - before
         self.rates.append(n / wall)
         self.cpu_us.append(1e6 * used.sum() / n)
         self.system.append(used[1] / used.sum())
+        self.peak_gb.append(memory.stop() / 1e9)
 
 
 def _cpu() -> np.ndarray:
@@ -116,6 +125,32 @@ def _predicting(bundle: Bundle, events: Events, workers: int, *, fast: bool = Fa
     return predict
 
 
+def _without_table(bundle: Bundle, data: Path, workers: int) -> Callable[[], int]:
+    def predict() -> int:
+        found = bundle.stream(data, workers=workers, fast=True, no_table=True, device="cpu")
+        return sum(len(piece.log_proba) for piece in found.pieces)
+
+    return predict
+
+
+def _repeated(data: Path, folder: Path, n_events: int) -> Path:
+    """Write a dataset folder of so many events, those after the last being the first again."""
+    folder.mkdir()
+    for name in (MATRICES_FILE, SCALARS_FILE, AGE_FILE):
+        if not (data / name).exists():
+            continue
+        once = np.load(data / name, mmap_mode="r")
+        written = np.lib.format.open_memmap(
+            folder / name, mode="w+", dtype=once.dtype, shape=(n_events, *once.shape[1:])
+        )
+        for start in range(0, n_events, len(once)):
+            written[start : start + len(once)] = once[: n_events - start]
+        written.flush()
+    if (data / SOURCE_FILE).exists():
+        shutil.copyfile(data / SOURCE_FILE, folder / SOURCE_FILE)
+    return folder
+
+
 @contextmanager
 def _told(what: str) -> Iterator[None]:
     started = time.perf_counter()
@@ -134,12 +169,18 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--learners", action="store_true", help="also each learner alone, once")
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="predict-speed-") as scratch:
+        _measure(options, _repeated(options.data, Path(scratch) / "events", options.fast_events))
+
+
+def _measure(options: argparse.Namespace, long: Path) -> None:
     bundle = stacking.load(options.run)
     once = ShowerEvents(options.data, build_table(options.data).folder, bundle.task)
     few, many = (RepeatedEvents(once, n) for n in (options.events, options.fast_events))
     ways = {
         f"all that ships ({len(bundle.chain.needed)} learners)": Measured(_predicting(bundle, few, options.workers)),
         "--fast": Measured(_predicting(bundle, many, options.workers, fast=True)),
+        "--fast --no-table": Measured(_without_table(bundle, long, options.workers)),
     }
     for number in range(options.rounds):
         for name, way in ways.items():
@@ -150,8 +191,6 @@ def main() -> None:
             ways[name] = Measured(_predicting(_alone(bundle, name), few, options.workers))
             ways[name].round()
     Console(width=110).print(_table(ways, bundle, options.workers))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    print(f"peak memory: {peak[0] / 1e6:.2f} GB here, {peak[1] / 1e6:.2f} GB in the largest reader")
     if (options.data / str(TASKS[bundle.task.name].label_file)).exists():
         labels = class_numbers(Dataset.open(options.data, bundle.task, labels=True))
         whole, fast = (bundle.predict_events(once, fast=fast).log_proba for fast in (False, True))
@@ -165,14 +204,15 @@ def main() -> None:
 
 
 def _table(ways: dict[str, Measured], bundle: Bundle, workers: int) -> Table:
-    table = Table(title=f"{bundle.run.name}: prediction with features given, {workers} workers")
-    for name in ("", "events/s", "CPU us an event", "of it in the system", "rounds"):
+    table = Table(title=f"{bundle.run.name}: prediction, {workers} workers")
+    for name in ("", "events/s", "CPU us an event", "of it in the system", "peak GB", "rounds"):
         table.add_column(name, justify="right" if name else "left")
     for name, way in ways.items():
         rates = np.array(way.rates)
         error = f" ± {rates.std(ddof=1) / np.sqrt(len(rates)):,.0f}" if len(rates) > 1 else ""
         shares = f"{100 * float(np.mean(way.system)):.0f} %"
-        table.add_row(name, f"{rates.mean():,.0f}{error}", f"{np.mean(way.cpu_us):,.0f}", shares, str(len(rates)))
+        cpu, peak = f"{np.mean(way.cpu_us):,.0f}", f"{max(way.peak_gb):.2f}"
+        table.add_row(name, f"{rates.mean():,.0f}{error}", cpu, shares, peak, str(len(rates)))
     return table
 
 

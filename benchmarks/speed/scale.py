@@ -18,7 +18,6 @@ import platform
 import resource
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.shared.memory import FamilyMemory
 from showers.storage.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLED_EVERY_S = 0.5
 STEPS = ("simulate", "features", "stack", "predict", "predict --fast", "verify")
 
 
@@ -61,59 +60,13 @@ def _events(step: str, n: int, n_test: int) -> int:
     return {"simulate": n + n_test, "predict": n_test, "verify": n_test}.get(step, n)
 
 
-class _Memory:
-    """The largest memory of a process and its descendants together, while it runs."""
-
-    def __init__(self, process: int) -> None:
-        self.peak, self._process, self._over = 0, process, threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> int:
-        """Return the peak in bytes."""
-        self._over.set()
-        self._thread.join()
-        return self.peak
-
-    def _sample(self) -> None:
-        while not self._over.wait(SAMPLED_EVERY_S):
-            self.peak = max(self.peak, sum(map(_own_bytes, _family(self._process))))
-
-
-def _family(process: int) -> list[int]:
-    parents = {}
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = file.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(file.parent.name)] = int(fields[1])
-    found, waiting = [], [process]
-    while waiting:
-        one = waiting.pop()
-        found.append(one)
-        waiting += [child for child, parent in parents.items() if parent == one]
-    return found
-
-
-def _own_bytes(process: int) -> int:
-    """Return a process's proportional share of memory; mapped files that several read count once in all."""
-    try:
-        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        return 0
-    return 0
-
-
 def _measured(step: str, command: list[str], log: Path) -> dict[str, float]:
     program = [sys.executable, str(ROOT / ("verify.py" if step == "verify" else "cli.py"))]
     arguments = command[1:] if step == "verify" else command
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with log.open("ab") as said:
         process = subprocess.Popen([*program, *arguments], stdout=said, stderr=said, cwd=ROOT, env=os.environ)
-        memory = _Memory(process.pid)
+        memory = FamilyMemory(process.pid)
         code = process.wait()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if code:

@@ -87,21 +87,25 @@ def predict_fits(
         for first in range(0, len(every), at_once):
             works = [_Work.on(events, piece, learners) for piece in every[first : first + at_once]]
             jobs = _Jobs([job for work in works for job in work.jobs])
-            yield from _finished(under_way)
+            finished = _finished(under_way)
             under_way = works, [pool.submit(_predict, reader, jobs, tally) for reader in crew]
+            yield from finished
         yield from _finished(under_way)
 
 
-def _finished(under_way: tuple[list[_Work], list[Future[None]]] | None) -> Iterator[Piece]:
-    if under_way is not None:
-        works, outcomes = under_way
-        for outcome in outcomes:
-            outcome.result()
-        for work in works:
-            yield (
-                work.piece,
-                {name: np.stack([one for one in fits if one is not None]) for name, fits in work.found.items()},
-            )
+def _finished(under_way: tuple[list[_Work], list[Future[None]]] | None) -> list[Piece]:
+    if under_way is None:
+        return []
+    works, outcomes = under_way
+    for outcome in outcomes:
+        outcome.result()
+    return [
+        (
+            work.piece,
+            {name: np.stack([one for one in fits if one is not None]) for name, fits in work.found.items()},
+        )
+        for work in works
+    ]
 
 
 def _predict(reader: _Reader, jobs: _Jobs, tally: _Tally) -> None:

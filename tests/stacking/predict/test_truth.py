@@ -85,9 +85,10 @@ def test_a_run_ships_energy_and_core_and_reads_no_truth_of_test_events(tiny_comp
     assert np.quantile(np.abs(error), 0.68) < 0.15
     assert np.mean(np.abs(error) < arrays["lg_energy_error"]) == pytest.approx(0.68, abs=0.12)
     assert np.median(np.hypot(*(arrays[f"core_{k}_m"] - truth[f"core_{k}_m"].to_numpy() for k in "xy"))) < 5
-    again = stacking.load(tmp_path / "clean").predict(data / "composition_test")
-    for name, values in arrays.items():
-        np.testing.assert_array_equal(again.arrays[name], values)
+    for no_table in (False, True):
+        again = stacking.load(tmp_path / "clean").predict(data / "composition_test", no_table=no_table, device="cpu")
+        for name, values in arrays.items():
+            np.testing.assert_array_equal(again.arrays[name], values)
     for file in (data / "composition_test" / "truth.parquet", data / "composition_test" / "labels_composition.npy"):
         file.write_bytes(b"poison: whoever reads this fails")
     stack(StackConfig(run=tmp_path / "poisoned", data=data, **OPTIONS))
