@@ -183,7 +183,7 @@ def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows to learn from, to stop early by, and to predict (held out).
 
     Held-out and early-stopping rows are of the kind that predictions are judged on; training rows also of others,
-    unless their weight is 0.
+    unless their weight is 0. Where a learner is given only a part of the rows, those of the kind come first.
     """
     folds = open_npy(task.run / FOLDS_FILE)[task.fold // task.n_folds]
     judged = np.asarray(open_npy(task.run / JUDGED_FILE))
@@ -200,14 +200,19 @@ def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         groups=task.train.groups(),
     )
     train, valid = usable[~stop], usable[stop]
-    if task.rows is not None and len(train) > task.rows:
-        train = np.sort(np.random.default_rng(task.fit_seed).choice(train, task.rows, replace=False))
-        valid = valid[thinned(len(valid), max(MIN_VALID, round(task.rows * task.valid_fraction)))]
     of_kind = valid[judged[valid]]
-    n_classes = len(task.classes)
-    if len(np.unique(labels[of_kind])) == n_classes:
+    if len(np.unique(labels[of_kind])) == len(task.classes):
         valid = of_kind
+    if task.rows is not None and len(train) > task.rows:
+        train = _most_useful(train, judged, task.rows, task.fit_seed)
+        valid = valid[thinned(len(valid), max(MIN_VALID, round(task.rows * task.valid_fraction)))]
     return train, valid, held_out
+
+
+def _most_useful(rows: np.ndarray, judged: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """Return n of the rows, in their order: a random choice of those that are judged, then of the others."""
+    mixed = np.random.default_rng(seed).permutation(rows)
+    return np.sort(mixed[np.argsort(~judged[mixed], kind="stable")][:n])
 
 
 def outer_rows(task: FoldTask) -> np.ndarray:
