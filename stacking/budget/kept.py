@@ -15,8 +15,10 @@ from stacking.budget.duration import seconds_of
 from stacking.budget.memory import available_bytes, estimated
 from stacking.budget.pilot import LearnerRate, measure_rates
 from stacking.budget.plan import RunPlan, RunSizes, make_plan
+from stacking.budget.second_level import SecondLevel
 from stacking.run.folder import MANIFEST_FILE
 from stacking.run.job import Job
+from stacking.run.student import student_epochs
 from stacking.tasks.finished import TASK_FILE
 from stacking.tasks.oof import FoldTask
 
@@ -168,4 +170,12 @@ def _sizes(job: Job) -> RunSizes:
     n, config = len(job.train), job.config
     inner = round(n * (1 - config.holdout))
     n_test = len(job.test) if job.test is not None else 0
-    return RunSizes(inner, n // config.n_folds + n - inner + n_test, config.n_folds, config.repeats, job.workers)
+    n_predict = n // config.n_folds + n - inner + n_test
+    counting = int(job.train.passes_evaluation_cuts().sum())
+    second = SecondLevel(
+        n_inner=round(counting * (1 - config.holdout)),
+        n_judged=round(counting * config.holdout),
+        student_epochs=student_epochs(config.preset) if config.fast else 0,
+        student_events=config.student_events,
+    )
+    return RunSizes(inner, n_predict, config.n_folds, config.repeats, job.workers, second)

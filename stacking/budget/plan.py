@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from showers.schema import InputError
 from stacking.budget.duration import in_words
 from stacking.budget.pilot import LearnerRate
+from stacking.budget.second_level import SecondLevel
 
 RESERVED = 0.15
 """Share of a limit that is kept for what estimates do not foresee."""
@@ -18,9 +19,6 @@ FEWEST_ROWS = 5000
 """A learner is rather left out than trained on fewer rows than this, or than a hundredth of all."""
 LEAST_WORK = 0.4
 """Share of a preset's epochs or rounds that a learner keeps at least."""
-SECOND_LEVEL_S, SECOND_LEVEL_EVENT_S, SECOND_LEVEL_EVENTS = 20.0, 2e-4, 200_000
-"""Meta-learner, calibration, student, decision, scores and report, on an idle machine: to begin with, an event, and the
-events that count at most."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,7 @@ class RunSizes:
     n_folds: int
     repeats: int
     workers: int
+    second: SecondLevel = field(default_factory=SecondLevel)
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,8 @@ class RunPlan:
     training_s: float
     """Wall-clock seconds of all fits."""
     second_level_s: float
+    student_events: int = 0
+    """Events that the student of ``predict --fast`` learns from at most."""
 
     @property
     def total_s(self) -> float:
@@ -84,7 +85,13 @@ class RunPlan:
                 merged.setdefault(share.learner, {})[share.work] = share.amount
         rows = {share.learner: share.rows for share in self.shares if share.rows is not None}
         learners = tuple(share.learner for share in self.shares)
-        return {"folds": self.folds, "learners": learners, "settings": merged, "rows": rows}
+        return {
+            "folds": self.folds,
+            "learners": learners,
+            "settings": merged,
+            "rows": rows,
+            "student_events": max(1, self.student_events),
+        }
 
     def lines(self) -> list[str]:
         """Return what is told before the run begins."""
@@ -133,11 +140,12 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
     need less leave the rest to the others. One that needs more gets fewer epochs, then fewer rows. Where that is not
     enough at :data:`LEAST_WORK` and :data:`FEWEST_ROWS`, the slowest learner is left out and the time is divided anew.
     """
-    second = SECOND_LEVEL_S + SECOND_LEVEL_EVENT_S * min(sizes.n_train, SECOND_LEVEL_EVENTS)
-    second *= float(np.median([rate.waits for rate in rates]))
+    waits = float(np.median([rate.waits for rate in rates]))
+    student = sizes.second.student_events_within(limit_s, waits)
+    second = waits * sizes.second.seconds(len(rates), sizes.workers, student)
     whole = [_share(rate, sizes, sizes.n_folds, None, rate.full) for rate in rates]
     if limit_s is None or _training_s(whole, sizes, sizes.n_folds) + second <= (1 - RESERVED) * limit_s:
-        return _plan(whole, sizes, sizes.n_folds, limit_s, (), second)
+        return _plan(whole, sizes, sizes.n_folds, limit_s, (), second, student)
     folds = min(sizes.n_folds, FEWEST_FOLDS)
     room = ((1 - RESERVED) * limit_s - second) * sizes.workers
     candidates = sorted(rates, key=lambda rate: _cost(rate, sizes, folds))
@@ -154,7 +162,7 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
             f"a time limit of {in_words(limit_s)} is too short for any learner at {sizes.n_train:,} training events "
             f"on this machine: give at least {in_words(1.2 * needed / (1 - RESERVED))}, or fewer events"
         )
-    return _plan(shares, sizes, folds, limit_s, tuple(left_out), second)
+    return _plan(shares, sizes, folds, limit_s, tuple(left_out), second, student)
 
 
 def _parts(candidates: list[LearnerRate], sizes: RunSizes, folds: int, room: float) -> list[Share]:
@@ -170,10 +178,16 @@ def _parts(candidates: list[LearnerRate], sizes: RunSizes, folds: int, room: flo
 
 
 def _plan(
-    shares: list[Share], sizes: RunSizes, folds: int, limit_s: float | None, left_out: tuple[str, ...], second: float
+    shares: list[Share],
+    sizes: RunSizes,
+    folds: int,
+    limit_s: float | None,
+    left_out: tuple[str, ...],
+    second: float,
+    student: int,
 ) -> RunPlan:
     ordered = tuple(sorted(shares, key=lambda share: share.task_s))
-    return RunPlan(limit_s, folds, ordered, left_out, _training_s(shares, sizes, folds), second)
+    return RunPlan(limit_s, folds, ordered, left_out, _training_s(shares, sizes, folds), second, student)
 
 
 def _training_s(shares: list[Share], sizes: RunSizes, folds: int) -> float:

@@ -24,7 +24,7 @@ MATRIX_TOLERANCE = 1e-7
 KEEP_SIGMA = 2.0
 """Gain over no calibration, in standard errors, from which a calibrator is kept."""
 RELIABILITY_BINS = 15
-CHOICE_EVENTS = 60_000
+CHOICE_EVENTS = 20_000
 """Events on which kinds are compared; a gain that so many cannot show is not worth having."""
 
 

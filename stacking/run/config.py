@@ -76,6 +76,8 @@ class EngineConfig(BaseModel):
     """Time that the whole run may take, such as ``4h``: learners, rows, epochs and folds are chosen to keep it."""
     fast: bool = True
     """Whether to train the student of ``predict --fast`` at the end."""
+    student_events: int = Field(600_000, ge=1)
+    """Events that the student learns from at most, evenly spread: so small a network gains no more from others."""
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per learner, settings that replace the registered ones."""
 

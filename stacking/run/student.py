@@ -29,8 +29,6 @@ IMITATES_WITH = "mlp"
 STUDENT_SETTINGS: dict[str, Any] = {"width": 160, "hidden": 160, "dropout": 0.1, "epochs": 30}
 """Soft labels hold little noise: less dropout and more epochs than labels would bear."""
 QUICK_EPOCHS = 10
-STUDENT_EVENTS = 600_000
-"""More events are thinned evenly: a network of this size gains no more from others."""
 VALID_SHARE = 0.1
 """Share of the events for early stopping."""
 
@@ -91,6 +89,11 @@ def train_student(
     return Student(learner, calibrator, log_proba, record)
 
 
+def student_epochs(preset: str) -> int:
+    """Return how often the student sees its events at most."""
+    return QUICK_EPOCHS if preset == "quick" else int(STUDENT_SETTINGS["epochs"])
+
+
 class _School:
     """Events inside the folds, and what ships says of them."""
 
@@ -108,7 +111,7 @@ class _School:
         config = self.job.config
         places = self.thinned(places)
         stop = self.part(places, VALID_SHARE)
-        settings = STUDENT_SETTINGS | ({"epochs": QUICK_EPOCHS} if config.preset == "quick" else {})
+        settings = STUDENT_SETTINGS | {"epochs": student_epochs(config.preset)}
         learner = create(self.imitates, self.job.task.classes, threads=config.threads, overrides=settings)
         train, valid = (self._batch(part) for part in (places[~stop], places[stop]))
         return learner.fit(train, valid, seed=config.seed, device=self.job.devices.get(IMITATES_WITH, "cpu"))
@@ -120,8 +123,8 @@ class _School:
         )
 
     def thinned(self, places: np.ndarray) -> np.ndarray:
-        """Return at most :data:`STUDENT_EVENTS` of them, evenly spread."""
-        return places[thinned(len(places), STUDENT_EVENTS)]
+        """Return at most as many of them as the configuration allows, evenly spread."""
+        return places[thinned(len(places), self.job.config.student_events)]
 
     def predict(self, learner: Learner, rows: np.ndarray) -> np.ndarray:
         """Return (n, C) log-probabilities of training events."""

@@ -19,6 +19,7 @@ from stacking.budget.kept import PLAN_FILE, Clock
 from stacking.budget.outlook import Outlook
 from stacking.budget.pilot import LearnerRate, measure_rates
 from stacking.budget.plan import RunSizes, make_plan
+from stacking.budget.second_level import STUDENT_STEP_S, SecondLevel
 from stacking.events import TableEvents
 from stacking.run.config import TableConfig
 from stacking.tables.train import stack_table
@@ -70,6 +71,21 @@ def test_more_time_never_means_less_training() -> None:
 
     amounts = [trained(limit_s) for limit_s in (300, 1000, 3600, 14_400)]
     assert all(low <= high for low, high in pairwise(amounts))
+
+
+def test_what_follows_the_fits_is_in_the_plan_and_the_student_learns_less_where_time_is_short() -> None:
+    second = SecondLevel(n_inner=400_000, n_judged=45_000, student_epochs=30, student_events=600_000)
+    sizes = replace(SIZES, second=second)
+    free, short = make_plan(RATES, sizes, None), make_plan(RATES, sizes, 3600)
+    assert free.student_events == 400_000
+    assert free.second_level_s > 600, "the student alone takes as long"
+    student_s = STUDENT_STEP_S * 30 * short.student_events
+    assert student_s == pytest.approx(0.15 * 3600, rel=1e-3)
+    assert short.total_s <= 0.86 * 3600
+    assert short.options({}, {"small": 14, "trees": 1000, "large": 14})["student_events"] == short.student_events
+    waiting = make_plan([replace(rate, waits=2.0) for rate in RATES], sizes, 3600)
+    assert waiting.student_events == pytest.approx(short.student_events / 2, abs=1)
+    assert make_plan(RATES, replace(sizes, second=replace(second, student_epochs=0)), None).second_level_s < 200
 
 
 def test_a_budget_too_small_says_what_would_do() -> None:

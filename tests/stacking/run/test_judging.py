@@ -87,6 +87,24 @@ def test_no_fit_sees_the_holdout_and_its_groups_stay_whole(tmp_path: Path) -> No
     assert stack["logp_far"].is_finite().all(), "the holdout is predicted too"
 
 
+@pytest.mark.usefixtures("fakes")
+def test_a_part_of_the_rows_is_first_of_those_that_are_judged(tmp_path: Path) -> None:
+    result, _ = _stacked(tmp_path, 6000, ("fake_linear",), folds=3, holdout=0.2)
+    events = TableEvents(result.run / "table" / "train.parquet", ("x", "y"), "")
+    judged = np.random.default_rng(4).random(6000) < 0.25
+    np.save(result.run / "judged.npy", judged)
+    task = FoldTask(result.run, FAKES["fake_linear"], 0, 3, events, None, events.columns, CLASSES)
+    everyone, valid, _ = split_rows(task)
+    assert judged[valid].all()
+    few = split_rows(replace(task, rows=500))[0]
+    assert len(few) == 500
+    assert judged[few].all(), "there are enough of the kind"
+    many = split_rows(replace(task, rows=2000))[0]
+    assert len(many) == 2000
+    assert np.isin(everyone[judged[everyone]], many).all(), "all of the kind, others fill up"
+    assert np.isin(many, everyone).all()
+
+
 def test_holdout_is_stratified_and_takes_whole_groups_of_judged_events() -> None:
     rng = np.random.default_rng(0)
     labels, energy, judged = rng.integers(0, 3, 9000), rng.uniform(14.5, 17, 9000), rng.random(9000) < 0.6
