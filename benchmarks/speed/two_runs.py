@@ -1,0 +1,59 @@
+"""What one run gains over another on the same training events, learner by learner, on the events held out in both.
+
+    python benchmarks/speed/two_runs.py --first RUN --second OTHER_RUN --data data/composition_train
+
+Both runs need the same events, seed, folds and outer holdout. Printed are log-losses and their paired differences,
+second minus first, with 95 % intervals: on the outer holdout with all fits averaged and calibrated, as they ship, and
+out-of-fold by single fits.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from scoring.uncertainty.paired import paired_log_loss
+from showers.datasets.dataset import Dataset
+from showers.schema import TASKS, InputError
+from showers.storage.files import read_json
+from stacking.combine.softmax import log_loss_per_event
+from stacking.targets import class_numbers
+from stacking.tasks.oof import FOLDS_FILE, JUDGED_FILE
+
+
+def _predicted(run: Path, system: str) -> np.ndarray:
+    frame = pl.read_parquet(run / "oof" / f"{system}.parquet")
+    return frame.select([name for name in frame.columns if name.startswith("logp_")]).to_numpy()
+
+
+def main() -> None:
+    """Compare and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", type=Path, required=True)
+    parser.add_argument("--second", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="the labelled training set of both")
+    options = parser.parse_args()
+    runs = (options.first, options.second)
+    manifests = [read_json(run / "manifest.json") for run in runs]
+    masks = [(np.load(run / JUDGED_FILE), np.load(run / FOLDS_FILE)[0]) for run in runs]
+    if not all(np.array_equal(one, other) for one, other in zip(*masks, strict=True)):
+        raise InputError(f"{options.first} and {options.second} have other events, folds or holdouts")
+    labels = class_numbers(Dataset.open(options.data, TASKS[manifests[0]["task"]], labels=True))
+    judged, folds = masks[0]
+    names = [{row["name"] for row in manifest["learners"] if row["status"] == "ok"} for manifest in manifests]
+    for name in (*sorted(names[0] & names[1]), "stack"):
+        first, second = (_predicted(run, name) for run in runs)
+        for what, rows in (("holdout", judged & (folds < 0)), ("out-of-fold", judged & (folds >= 0))):
+            found = paired_log_loss(labels[rows], second[rows], first[rows]).as_dict()
+            before, after = (log_loss_per_event(z[rows], labels[rows]).mean() for z in (first, second))
+            print(
+                f"{name}, {what}, {int(rows.sum()):,} events: {before:.4f} -> {after:.4f}, {found['difference']:+.4f} "
+                f"[{found['interval']['low']:+.4f}, {found['interval']['high']:+.4f}]"
+            )
+
+
+if __name__ == "__main__":
+    main()
