@@ -25,7 +25,7 @@ from stacking.tasks.oof import FOLDS_FILE, JUDGED_FILE
 
 
 def _predicted(run: Path, system: str) -> np.ndarray:
-    frame = pl.read_parquet(run / "oof" / f"{system}.parquet")
+    frame = pl.read_parquet(run / "oof" / f"{system}.parquet", glob=False)
     return frame.select([name for name in frame.columns if name.startswith("logp_")]).to_numpy()
 
 
