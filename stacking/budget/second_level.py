@@ -1,7 +1,8 @@
 """What comes after the fits: how long it takes, and how many events its largest part may have under a time limit.
 
-Seconds of one core of an idle machine, from the steps of finished runs of 60,000 and 5.6 million training events
-(``benchmarks/speed/scale.py``); a pilot that had to wait for others says how much longer the same takes now.
+Seconds of processor time, read off the steps of two finished runs (60,000 and 5.6 million training events,
+``benchmarks/speed/scale.py``) on a machine that others used too: estimates, not a fit. Calibration was scaled from
+60,000 events for the choice to fewer. A pilot that had to wait for others says how much longer the same takes now.
 """
 
 from __future__ import annotations
