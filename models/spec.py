@@ -41,6 +41,8 @@ class LearnerSpec:
     """Tasks it serves; empty for any."""
     presets: tuple[str, ...] = ()
     """Presets of a run (``quick``, ``good``, ``best``) that train it when no learner is asked for by name."""
+    last_out: bool = False
+    """Best of all where its learning was measured: a time limit leaves it out last, although it is slow."""
     source: str = "showerstack"
     """Publication or library."""
 

@@ -20,6 +20,7 @@ from stacking.run.folder import MANIFEST_FILE
 from stacking.run.job import Job
 from stacking.run.student import student_epochs
 from stacking.tasks.finished import TASK_FILE
+from stacking.tasks.folds import judged_events
 from stacking.tasks.oof import FoldTask
 
 PLAN_FILE = "plan.json"
@@ -93,7 +94,7 @@ def planned(job: Job, clock: Clock, say: Say) -> tuple[Job, KeptPlan]:
             job.prepare()
         say(f"measuring how fast the learners are on this machine, for a plan of {job.config.time_limit}")
         rates = _rates(job, job.train.labels())
-        plan = make_plan(rates, _sizes(job), clock.left_s)
+        plan = make_plan(rates, sizes_of(job), clock.left_s)
         full = {rate.learner: rate.full for rate in rates}
         kept = KeptPlan(asked, plan, plan.options({name: job.config.settings_of(name) for name in full}, full))
         for line in plan.lines():
@@ -106,7 +107,7 @@ def foreseen(job: Job, labels: np.ndarray, say: Say) -> KeptPlan:
     """Say what a run without a limit will cost, if it is one of many events."""
     if len(labels) < FORESEEN_FROM:
         return KeptPlan()
-    plan = make_plan(_rates(job, labels), _sizes(job), None)
+    plan = make_plan(_rates(job, labels), sizes_of(job), None)
     for line in plan.lines():
         say(line)
     return KeptPlan(plan=plan)
@@ -166,16 +167,18 @@ def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
     )
 
 
-def _sizes(job: Job) -> RunSizes:
+def sizes_of(job: Job) -> RunSizes:
+    """Return how much there is to do in a run."""
     n, config = len(job.train), job.config
-    inner = round(n * (1 - config.holdout))
     n_test = len(job.test) if job.test is not None else 0
-    n_predict = n // config.n_folds + n - inner + n_test
-    counting = int(job.train.passes_evaluation_cuts().sum())
+    judged, _ = judged_events(job.train.passes_evaluation_cuts(), job.train.labels(), job.task.n_classes)
+    counting = int(judged.sum())  # no others are predicted out-of-fold
+    n_judged = round(counting * config.holdout)
     second = SecondLevel(
-        n_inner=round(counting * (1 - config.holdout)),
-        n_judged=round(counting * config.holdout),
+        n_inner=counting - n_judged,
+        n_judged=n_judged,
         student_epochs=student_epochs(config.preset) if config.fast else 0,
         student_events=config.student_events,
     )
-    return RunSizes(inner, n_predict, config.n_folds, config.repeats, job.workers, second)
+    n_predict = (counting - n_judged) // config.n_folds + n_judged + n_test
+    return RunSizes(round(n * (1 - config.holdout)), n_predict, config.n_folds, config.repeats, job.workers, second)

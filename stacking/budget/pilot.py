@@ -44,6 +44,8 @@ class LearnerRate:
     """Of an event to be predicted, at full work."""
     waits: float = 1.0
     """Wall-clock seconds of a second of processor time: more than 1 where others use the machine."""
+    last_out: bool = False
+    """As in :class:`models.spec.LearnerSpec`."""
 
     def fit_s(self, n_train: float, work: float) -> float:
         """Return the duration of a fit."""
@@ -138,7 +140,7 @@ def _measured(pilot: _Pilot) -> LearnerRate | None:
     fixed = max(0.0, short / little - slope * n_short)
     if work in PREDICTED_BY_WORK:
         predict_s *= full / little
-    return LearnerRate(spec.name, work, full, fixed, slope, predict_s, max(1.0, waits))
+    return LearnerRate(spec.name, work, full, fixed, slope, predict_s, max(1.0, waits), spec.last_out)
 
 
 def _timed(pilot: _Pilot, batch: Batch, n: int, work: str, amount: int) -> tuple[float, float]:

@@ -17,6 +17,8 @@ RESERVED = 0.15
 FEWEST_FOLDS = 3
 FEWEST_ROWS = 5000
 """A learner is rather left out than trained on fewer rows than this, or than a hundredth of all."""
+LARGEST_PART = 0.4
+"""Share of the time that a learner which is left out last may need at least, so that others remain beside it."""
 LEAST_WORK = 0.4
 """Share of a preset's epochs or rounds that a learner keeps at least."""
 
@@ -139,6 +141,7 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
     What does not fit is first reduced to three folds. Then every learner may take an equal part of the time; those that
     need less leave the rest to the others. One that needs more gets fewer epochs, then fewer rows. Where that is not
     enough at :data:`LEAST_WORK` and :data:`FEWEST_ROWS`, the slowest learner is left out and the time is divided anew.
+    Learners that are to be left out last stay as long as they need no more than :data:`LARGEST_PART` of the time.
     """
     waits = float(np.median([rate.waits for rate in rates]))
     student = sizes.second.student_events_within(limit_s, waits)
@@ -149,13 +152,16 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
     folds = min(sizes.n_folds, FEWEST_FOLDS)
     room = ((1 - RESERVED) * limit_s - second) * sizes.workers
     candidates = sorted(rates, key=lambda rate: _cost(rate, sizes, folds))
+    largest = LARGEST_PART * room / (folds * sizes.repeats)
+    worthier = sorted(candidates, key=lambda rate: not (rate.last_out and _least_s(rate, sizes, folds) <= largest))
     shares: list[Share] = []
     for number in range(len(candidates), 0, -1):
-        shares = _parts(candidates[:number], sizes, folds, room)
+        kept = worthier[:number]
+        shares = _parts([rate for rate in candidates if rate in kept], sizes, folds, room)
         if len(shares) == number:
             break
-    kept = {share.learner for share in shares}
-    left_out = [rate.learner for rate in candidates if rate.learner not in kept]
+    names = {share.learner for share in shares}
+    left_out = [rate.learner for rate in candidates if rate.learner not in names]
     if not shares:
         needed = min(_least_s(rate, sizes, folds) for rate in rates) * folds * sizes.repeats / sizes.workers + second
         raise InputError(

@@ -18,7 +18,7 @@ from stacking.budget.duration import in_words, seconds_of
 from stacking.budget.kept import PLAN_FILE, Clock
 from stacking.budget.outlook import Outlook
 from stacking.budget.pilot import LearnerRate, measure_rates
-from stacking.budget.plan import RunSizes, make_plan
+from stacking.budget.plan import RunPlan, RunSizes, make_plan
 from stacking.budget.second_level import STUDENT_STEP_S, SecondLevel
 from stacking.events import TableEvents
 from stacking.run.config import TableConfig
@@ -71,6 +71,18 @@ def test_more_time_never_means_less_training() -> None:
 
     amounts = [trained(limit_s) for limit_s in (300, 1000, 3600, 14_400)]
     assert all(low <= high for low, high in pairwise(amounts))
+
+
+@pytest.mark.parametrize(("slowness", "stays"), [(1.0, True), (100.0, False)])
+def test_the_best_learner_is_left_out_last_unless_it_needs_too_much(slowness: float, stays: bool) -> None:
+    large = RATES[2]
+    others = [*RATES[:2], replace(large, learner="middle", event_s=large.event_s / 2)]
+    best = replace(large, event_s=slowness * large.event_s, last_out=True)
+    plan = make_plan([*others, best], SIZES, 1300)
+    assert plan.left_out == (("middle",) if stays else ("large",))
+    assert {"trees", "small"} <= {share.learner for share in plan.shares}
+    assert plan.total_s <= 0.86 * 1300
+    assert make_plan([*others, replace(best, last_out=False)], SIZES, 1300).left_out == ("large",)
 
 
 def test_what_follows_the_fits_is_in_the_plan_and_the_student_learns_less_where_time_is_short() -> None:
@@ -185,6 +197,28 @@ def _slow_after(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
         real(replace(task, deadline=time.time() - 1) if task.name.endswith(slow) else task)
 
     monkeypatch.setattr("stacking.tasks.running.do_task", do)
+
+
+def test_only_events_under_the_cuts_are_expected_to_be_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[RunSizes] = []
+
+    def kept(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) -> RunPlan:
+        planned.append(sizes)
+        return make_plan(rates, sizes, limit_s)
+
+    monkeypatch.setattr("stacking.budget.kept.make_plan", kept)
+    monkeypatch.setattr(TableEvents, "passes_evaluation_cuts", lambda events: np.arange(len(events)) % 4 == 0)
+    result = stack_table(_config(tmp_path, time_limit="5m"))
+    (sizes,) = planned
+    predicted = [
+        len(np.load(file)["log_proba"])
+        for file in (result.run / "learners" / "table.lightgbm" / "fold-0").glob("*.npz")
+    ]
+    assert sizes.n_train == 5400
+    assert sizes.n_predict == pytest.approx(sum(predicted), abs=10)
+    assert sizes.n_predict == pytest.approx(1500 * (0.9 / 3 + 0.1), abs=2)
 
 
 def test_what_is_not_finished_in_time_is_left_out_and_the_run_ships(
