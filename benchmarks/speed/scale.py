@@ -5,8 +5,10 @@
 Each size goes through simulate, features, stack (with the time limit), predict, predict --fast and verify, each step a
 command in a process of its own. A step that is finished is not done again: stopped and started once more, the benchmark
 goes on. Printed are wall-clock and processor time of each command with its children, and the largest memory of all of
-them together, sampled twice a second (memory that they share is counted once). The law is a straight line in the
-logarithms, from all sizes that are there.
+them together, sampled twice a second (memory that they share is counted once). With --kills 3 --kill-after 300 the
+stack is killed three times, each time 300 seconds after its start, and started again; its costs are then those of
+all starts, but for the processor time of fits that a kill cut off, and each start says how many finished fits it
+found. The law is a straight line in the logarithms, from all sizes that are there.
 """
 
 from __future__ import annotations
@@ -60,14 +62,20 @@ def _events(step: str, n: int, n_test: int) -> int:
     return {"simulate": n + n_test, "predict": n_test, "verify": n_test}.get(step, n)
 
 
-def _measured(step: str, command: list[str], log: Path) -> dict[str, float]:
+def _measured(step: str, command: list[str], log: Path, kill_after_s: float | None = None) -> dict[str, float]:
+    """Run a command to its end, or until it is killed."""
     program = [sys.executable, str(ROOT / ("verify.py" if step == "verify" else "cli.py"))]
     arguments = command[1:] if step == "verify" else command
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with log.open("ab") as said:
         process = subprocess.Popen([*program, *arguments], stdout=said, stderr=said, cwd=ROOT, env=os.environ)
         memory = FamilyMemory(process.pid)
-        code = process.wait()
+        try:
+            code = process.wait(kill_after_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            code = 0
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if code:
         raise SystemExit(f"{step} ended with exit code {code}: see {log}")
@@ -83,9 +91,22 @@ def _done(folder: Path, options: argparse.Namespace, n: int) -> dict[str, Any]:
     for step, command in _commands(folder, options, n).items():
         if step not in found:
             Console(stderr=True).print(f"{n:,} events: {step}")
-            found[step] = _measured(step, command, folder / "log.txt")
+            kills = options.kills if step == "stack" else 0
+            starts = []
+            for k in range(kills + 1):
+                done = len(list((folder / "run" / "learners").glob("*/fold-*")))
+                after = options.kill_after if k < kills else None
+                starts.append(_measured(step, command, folder / "log.txt", after) | {"found_fits": done})
+            found[step] = _of_all(starts)
             write_json(file, found)
     return found
+
+
+def _of_all(starts: list[dict[str, float]]) -> dict[str, Any]:
+    """Return the costs of a step that was killed and started again."""
+    sums = {name: sum(start[name] for start in starts) for name in ("wall_s", "cpu_s")}
+    kept = {"starts": starts} if len(starts) > 1 else {}
+    return {**sums, "peak_gb": max(start["peak_gb"] for start in starts), **kept}
 
 
 def _law(sizes: list[int], seconds: list[float]) -> str:
@@ -116,6 +137,8 @@ def main() -> None:
     parser.add_argument("--preset", default="good")
     parser.add_argument("--learners", help="instead of the preset's")
     parser.add_argument("--time-limit", help="of each stack, e.g. 10m")
+    parser.add_argument("--kills", type=int, default=0, help="how often each stack is killed and started again")
+    parser.add_argument("--kill-after", type=float, default=300, help="seconds from a start to its kill")
     options = parser.parse_args()
     options.work = options.work.absolute()
     found = {n: _done(options.work / f"{options.task}-{n}", options, n) for n in options.sizes}
@@ -141,6 +164,8 @@ def main() -> None:
             f"[{fast['interval']['low']:+.4f}, {fast['interval']['high']:+.4f}] nats; "
             f"pruned {', '.join(one['name'] for one in manifest['pruning']['left_out']) or 'none'}"
         )
+        for k, start in enumerate(found[n]["stack"].get("starts", [])):
+            print(f"  start {k + 1}: found {start['found_fits']} finished fits, ran {start['wall_s']:,.0f} s")
         if manifest.get("plan"):
             print(json.dumps(manifest["plan"]))
 
