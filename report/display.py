@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from features.compute import compute_chunk
 from features.groups.lateral import ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP
@@ -135,10 +135,15 @@ def _text(value: float, digits: int) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}" if np.isfinite(value) else "–"
 
 
-def _powers(axis: Axis) -> None:
-    """Label decades of a logarithmic axis in plain letters, which is drawn much faster than formulas."""
+def _powers(axis: Axis, *, between: bool = True) -> None:
+    """Label decades of a logarithmic axis in plain letters, which is drawn much faster than formulas.
+
+    Without ticks ``between`` decades an axis of many decades, eight ticks each, takes a fifth of the time.
+    """
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"10{str(round(np.log10(value))).translate(RAISED)}"))
     axis.set_minor_formatter(NullFormatter())
+    if not between:
+        axis.set_minor_locator(NullLocator())
 
 
 def _map(axes: Axes, scale: tuple[float, float, float, float], shower: Shower, channel: int) -> None:
@@ -166,7 +171,7 @@ def _map(axes: Axes, scale: tuple[float, float, float, float], shower: Shower, c
         bar = axes.figure.colorbar(points, cax=axes.figure.add_axes(scale), orientation="horizontal")
         bar.set_label("deposit, MeV", fontsize=7, labelpad=1)
         bar.ax.tick_params(labelsize=7)
-        _powers(bar.ax.xaxis)
+        _powers(bar.ax.xaxis, between=False)
     core_x, core_y = shower.fit["fit_core_x_m"], shower.fit["fit_core_y_m"]
     if np.isfinite(core_x):
         axes.plot(core_x, core_y, "+", color=PALETTE[0], ms=11, mew=1.6)
@@ -233,7 +238,7 @@ def _lateral(axes: Axes, shower: Shower) -> None:
     axes.set_xlabel("distance to the fitted axis, m")
     axes.set_ylabel("density, m⁻²")
     _powers(axes.xaxis)
-    _powers(axes.yaxis)
+    _powers(axes.yaxis, between=False)
     axes.legend(fontsize=6, ncols=1, loc="lower left")
 
 

@@ -8,8 +8,6 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import skops.io
-
 from showers.schema import InputError
 from showers.storage.files import atomic_path
 
@@ -22,6 +20,8 @@ def write_skops(file: Path, model: Any) -> None:
     The library names the parts of a model by their addresses in memory or at random, and stamps the time on each; here
     they are numbered in the order in which the model's description names them.
     """
+    import skops.io  # it imports all of scikit-learn: only whoever writes or reads a forest waits for it
+
     numbers: dict[int, int] = {}
     names: dict[str, str] = {}
 
@@ -56,6 +56,8 @@ def read_skops(file: Path, kind: type[Any], trusted: list[str]) -> Any:
     InputError
         If the file holds any type but those trusted, or another model; nothing in it is run.
     """
+    import skops.io
+
     unknown = sorted(set(skops.io.get_untrusted_types(file=file)) - set(trusted))
     if unknown:
         raise InputError(f"{file} holds types that a {kind.__name__} does not need: {', '.join(unknown)}")

@@ -88,15 +88,16 @@ def gallery(subject: Subject) -> Section:
     classes = subject.task.classes
     chosen = chosen_events(subject.labels, subject.final)
     figures = []
-    for kind, events in chosen.items():
-        for event, shower in zip(events, read_showers(subject.dataset, events), strict=True):
-            posterior = np.exp(subject.final[event])
-            said = classes[int(posterior.argmax())]
-            # tiny probabilities must not read as zero
-            own = f"{posterior[subject.labels[event]]:.3g}"
-            title = f"{kind}: true {classes[subject.labels[event]]}, given {own}; said {said} {posterior.max():.3g}"
-            drawn = as_svg(event_picture(shower, title), f"event {event}, {kind}")
-            figures.append(picture(drawn, f"Event {event} of the test set."))
+    named = [(kind, event) for kind, events in chosen.items() for event in events]
+    showers = read_showers(subject.dataset, [event for _, event in named])
+    for (kind, event), shower in zip(named, showers, strict=True):
+        posterior = np.exp(subject.final[event])
+        said = classes[int(posterior.argmax())]
+        # tiny probabilities must not read as zero
+        own = f"{posterior[subject.labels[event]]:.3g}"
+        title = f"{kind}: true {classes[subject.labels[event]]}, given {own}; said {said} {posterior.max():.3g}"
+        drawn = as_svg(event_picture(shower, title), f"event {event}, {kind}")
+        figures.append(picture(drawn, f"Event {event} of the test set."))
     note = paragraph(
         "Maps: deposits of the stations, open circles silent ones; cross: fitted core, with a line toward the azimuth. "
         "Below: densities in the shower plane. Markers are means over rings with standard errors (silent stations "

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
+from showers.execution.processes import in_processes
 from stacking.combine.calibration import Calibrator, cross_fit
 from stacking.combine.control import SingleFits
 from stacking.combine.nested import Stacked
@@ -44,10 +46,16 @@ class Judged:
     single: SingleFits | None
     """Losses of single fits; None out-of-fold, where nothing else is judged."""
 
-    def calibrate(self) -> Iterator[tuple[str, Calibrator, np.ndarray]]:
+    def calibrate(self, *, workers: int = 1) -> Iterator[tuple[str, Calibrator, np.ndarray]]:
         """Yield each system's name, the calibrator that ships, and (n, C) cross-fitted calibrated log-probabilities."""
-        for name, log_proba in self.raw.items():
-            yield (name, *cross_fit(log_proba, self.labels, self.folds))
+        arguments = [(log_proba, self.labels, self.folds) for log_proba in self.raw.values()]
+        for name, found in zip(self.raw, in_processes(_cross_fit, arguments, workers=workers), strict=True):
+            yield (name, *found)
+
+
+def _cross_fit(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> tuple[Calibrator, np.ndarray]:
+    with threadpool_limits(1):  # the same last bits in any process
+        return cross_fit(log_proba, labels, folds)
 
 
 def judged(job: Job, folds: Folds, level: Level, stacked: Stacked) -> Judged:

@@ -63,7 +63,7 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
     calibrators: dict[str, Calibrator] = {}
     systems: dict[str, np.ndarray] = {}
     with measured("calibration") as cost, bars("calibrating", "systems") as progress:
-        for name, calibrator, log_proba in sample.calibrate():
+        for name, calibrator, log_proba in sample.calibrate(workers=job.workers):
             calibrators[name], systems[name] = calibrator, log_proba
             progress(len(systems), len(sample.raw), name)
     costs.append(cost)
