@@ -69,9 +69,8 @@ def run_demo(
         if kept is not None:
             console.print(kept, end="", markup=False, highlight=False, soft_wrap=True)
             continue
-        ours = not run.exists()
         stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=workers), bars=bars)
-        found = outcome(run, data, task, trusted=ours, bars=bars)
+        found = outcome(run, data, task, bars=bars)
         console.print(found.shown, soft_wrap=True)
         found.keep(asked, inputs)
     console.rule(f"done in {(time.monotonic() - started) / 60:.1f} minutes")

@@ -18,7 +18,7 @@ from showers.storage.files import atomic_path
 REPORT_FILE = "report.html"
 
 
-def write_report(run: Path, data: Path, *, trusted: bool = False, bars: Bars = silent) -> Path:
+def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     """Write ``RUN/report.html`` from a finished run and the labelled test set of ``data``.
 
     Parameters
@@ -27,8 +27,6 @@ def write_report(run: Path, data: Path, *, trusted: bool = False, bars: Bars = s
         Run folder.
     data
         Folder that holds ``{task}_test``.
-    trusted
-        Whether to open the run's models in this process, because it made them; else a process of their own does.
     bars
         Opens a progress bar.
 
@@ -41,7 +39,7 @@ def write_report(run: Path, data: Path, *, trusted: bool = False, bars: Bars = s
     InputError
         If the run or the test set cannot be read, or they do not belong together.
     """
-    subject = Subject.read(run, data, trusted=trusted)
+    subject = Subject.read(run, data)
     parts = _parts(subject)
     sections = []
     with bars("report", "parts") as progress:

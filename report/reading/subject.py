@@ -31,11 +31,9 @@ class Subject:
     metrics: dict[str, Any]
     """Of ``predictions.npz``, with intervals."""
     systems: list[System]
-    trusted: bool = False
-    """Whether its models were made by this very process, and may be opened in it."""
 
     @classmethod
-    def read(cls, folder: Path, data: Path, *, trusted: bool = False) -> Subject:
+    def read(cls, folder: Path, data: Path) -> Subject:
         """Read a finished run and the test set of ``data``, and score it.
 
         Raises
@@ -49,7 +47,7 @@ class Subject:
         systems = list(run.systems(len(truth.labels)))
         if not systems:
             raise InputError(f"{run.folder / 'test'} holds no predictions of the learners: finish the run first")
-        return cls(run, Path(data), truth, output, score_arrays(truth, output, run.task), systems, trusted)
+        return cls(run, Path(data), truth, output, score_arrays(truth, output, run.task), systems)
 
     @property
     def task(self) -> Task:

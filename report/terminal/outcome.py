@@ -49,13 +49,10 @@ class RunOutcome:
         keep_outcome(self.run, asked, inputs, stream.getvalue())
 
 
-def outcome(
-    run: Path, data: Path | None, task: Task | None, *, trusted: bool = False, bars: Bars = silent
-) -> RunOutcome:
+def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = silent) -> RunOutcome:
     """Score ``run`` on ``data``'s test set, write report and model card; of a run on a table, tell what it reached.
 
-    A test set without labels is left unscored, and the reader is told so. ``trusted`` as in
-    :func:`report.page.html.write_report`.
+    A test set without labels is left unscored, and the reader is told so.
     """
     manifest = read_json(run / MANIFEST_FILE)
     parts: list[RenderableType] = list(_told(manifest))
@@ -85,7 +82,7 @@ def outcome(
         parts.append(Text(f"{data / f'{task.name}_test'} has no labels: predictions are in {run / 'predictions.npz'}"))
         return RunOutcome(run, Group(*parts), content)
     content["test"] = score_file(run / "predictions.npz", data, task, check=check_predictions)
-    report = write_report(run, data, trusted=trusted, bars=bars)
+    report = write_report(run, data, bars=bars)
     content |= {"report": str(report), "model_card": str(write_card(run))}
     parts += [learner_table(run, data), Text(f"run folder: {run}\nreport:     {report}")]
     return RunOutcome(run, Group(*parts), content)
