@@ -163,14 +163,14 @@ def test_measured_rates_foretell_a_fit(tmp_path: Path) -> None:
         devices={},
         workers=1,
     )
-    assert (rate.work, rate.full) == ("trees", 150)
+    assert (rate.work, rate.full) == ("trees", 80)
     from models.registry import create
 
     batch = replace(events.batch(np.arange(16_000), ("x", "y"), grids=False), labels=labels[:16_000])
     started = time.perf_counter()
     create(spec("random_forest"), CLASSES, preset="quick").fit(batch, batch.take(np.arange(1000)), seed=1)
     took = time.perf_counter() - started
-    assert 0.25 < rate.fit_s(16_000, 150) / took < 4.0
+    assert 0.25 < rate.fit_s(16_000, 80) / took < 4.0
 
 
 def test_a_run_within_its_limit_tells_its_plan_and_a_continued_one_keeps_it(tmp_path: Path) -> None:
