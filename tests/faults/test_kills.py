@@ -40,14 +40,14 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "table.parquet"
 
 
-@rounds(2, 20)
+@rounds(1, 20)
 def test_stack(n: int, table: Path, tmp_path: Path, survived: Counter[str]) -> None:
     assert _kill("stack", table, tmp_path, "moments", n, survived) == n
 
 
-@pytest.mark.parametrize("stride", [80, pytest.param(6, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("stride", [150, pytest.param(6, marks=pytest.mark.faults)])
 def test_stack_at_changes_of_files(stride: int, table: Path, tmp_path: Path, survived: Counter[str]) -> None:
-    assert _kill("stack", table, tmp_path, "steps", stride, survived) >= 100 // stride
+    assert _kill("stack", table, tmp_path, "steps", stride, survived) >= max(1, 100 // stride)
 
 
 @rounds(2, 10)
