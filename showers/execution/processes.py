@@ -9,17 +9,24 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import joblib
+from joblib.externals.loky import ProcessPoolExecutor
 from joblib.parallel import get_active_backend
 
 from showers.schema import InputError
 
 _PR_SET_PDEATHSIG = 1
 _WATCH_EVERY_S = 1.0
+_LOST = (
+    "a worker process was lost (killed, or out of memory): nothing that was finished is lost; "
+    "start the same command again, with fewer workers if memory is short"
+)
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 def in_processes(
@@ -46,10 +53,44 @@ def in_processes(
         try:
             yield from pool(joblib.delayed(function)(*one) for one in arguments)
         except BrokenProcessPool:
-            raise InputError(
-                "a worker process was lost (killed, or out of memory): nothing that was finished is lost; "
-                "start the same command again, with fewer workers if memory is short"
-            ) from None
+            raise InputError(_LOST) from None
+
+
+def in_lanes(
+    function: Callable[..., Any],
+    arguments: Mapping[str, Sequence[tuple[Any, ...]]],
+    *,
+    workers: Mapping[str, int],
+    threads: int,
+) -> Iterator[Any]:
+    """Yield ``function(*one)`` of each tuple as they finish, where some have to wait for a device and others do not.
+
+    Every lane has ``workers`` processes of its own on this machine and works through its tuples in their order. However
+    this ends, its processes end with it.
+
+    Raises
+    ------
+    InputError
+        If a worker of any lane is lost: killed by somebody or by the system.
+    """
+    pools = {
+        lane: ProcessPoolExecutor(
+            workers[lane],
+            initializer=end_with_parent,
+            initargs=(os.getpid(),),
+            env=dict.fromkeys(_THREADS, str(threads)),
+        )
+        for lane in arguments
+    }
+    try:
+        futures = [pools[lane].submit(function, *one) for lane, part in arguments.items() for one in part]
+        for future in as_completed(futures):
+            yield future.result()
+    except BrokenProcessPool:
+        raise InputError(_LOST) from None
+    finally:
+        for pool in pools.values():
+            pool.shutdown(kill_workers=True)
 
 
 def _of_this_machine() -> dict[str, Any]:

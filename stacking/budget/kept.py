@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +21,7 @@ from stacking.run.job import Job
 from stacking.run.student import student_epochs
 from stacking.tasks.finished import TASK_FILE
 from stacking.tasks.folds import judged_events
+from stacking.tasks.lanes import in_their_lanes
 from stacking.tasks.oof import FoldTask
 
 PLAN_FILE = "plan.json"
@@ -60,7 +61,7 @@ class Clock:
         """Seconds that are left; None without a limit."""
         return None if self.limit_s is None else self.limit_s - (time.time() - self.began)
 
-    def limited(self, plan: RunPlan | None, tasks: Sequence[FoldTask], workers: int) -> list[FoldTask]:
+    def limited(self, plan: RunPlan | None, tasks: Sequence[FoldTask], lanes: Mapping[str, int]) -> list[FoldTask]:
         """Return the tasks with the time at which they give up: early enough for the second level.
 
         What earlier starts of the same run have finished counts as time used. The first learner does not give up:
@@ -68,8 +69,11 @@ class Clock:
         """
         if self.limit_s is None or plan is None:
             return list(tasks)
-        done = [task for task in tasks if task.is_done()]
-        before = sum(float(read_json(task.folder / TASK_FILE)["cost"]["wall_s"]) for task in done) / workers
+        done = in_their_lanes((task for task in tasks if task.is_done()), lanes, lambda task: task.device)
+        before = max(
+            sum(float(read_json(task.folder / TASK_FILE)["cost"]["wall_s"]) for task in part) / lanes[lane]
+            for lane, part in done.items()
+        )
         deadline = self.began + self.limit_s - before - plan.second_level_s
         first = plan.shares[0].learner
         return [replace(task, deadline=None if task.name == first else deadline) for task in tasks]
@@ -163,7 +167,7 @@ def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
         settings={spec.name: config.settings_of(spec.name) for spec in specs},
         threads=config.threads,
         devices=job.devices,
-        workers=job.workers,
+        lanes=job.lanes,
     )
 
 
@@ -181,4 +185,5 @@ def sizes_of(job: Job) -> RunSizes:
         student_events=config.student_events,
     )
     n_predict = (counting - n_judged) // config.n_folds + n_judged + n_test
-    return RunSizes(round(n * (1 - config.holdout)), n_predict, config.n_folds, config.repeats, job.workers, second)
+    n_train = round(n * (1 - config.holdout))
+    return RunSizes(n_train, n_predict, config.n_folds, config.repeats, job.workers, second, job.lanes)

@@ -33,6 +33,9 @@ class Outlook:
         self._begun = dict.fromkeys(list(self._expected)[: self._workers], clock())
         self._took: dict[Key, float] = {}
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._expected
+
     def finished(self, key: Key) -> None:
         """Note that a task has ended: the next one begins."""
         now = self._clock()

@@ -12,9 +12,9 @@ from threadpoolctl import threadpool_limits
 
 from models.base import Batch
 from models.registry import LearnerSpec, create
-from showers.execution.processes import in_processes
 from showers.schema import InputError
 from stacking.events import Events
+from stacking.tasks.lanes import in_devices, in_their_lanes
 from stacking.tasks.running import process_backend
 
 PILOT_EVENTS = {True: (400, 1600), False: (1000, 5000)}
@@ -44,6 +44,7 @@ class LearnerRate:
     """Of an event to be predicted, at full work."""
     waits: float = 1.0
     """Wall-clock seconds of a second of processor time: more than 1 where others use the machine."""
+    device: str = "cpu"
     last_out: bool = False
     """As in :class:`models.spec.LearnerSpec`."""
 
@@ -81,7 +82,7 @@ def measure_rates(
     settings: dict[str, dict[str, Any]],
     threads: int,
     devices: Mapping[str, str],
-    workers: int,
+    lanes: Mapping[str, int],
 ) -> list[LearnerRate]:
     """Return the rate of every learner that could be tried; the others will fail in the run and be told there."""
     pilots = [
@@ -100,8 +101,11 @@ def measure_rates(
         for spec in sorted(specs, key=lambda spec: not spec.needs_grid)
     ]
     with process_backend(None, threads):
-        found = list(in_processes(_measured, [(pilot,) for pilot in pilots], workers=workers))
-    return [rate for rate in found if rate is not None]
+        parts = in_their_lanes(pilots, lanes, lambda pilot: pilot.device)
+        arguments = {lane: [(pilot,) for pilot in part] for lane, part in parts.items() if part}
+        found = [rate for rate in in_devices(_measured, arguments, lanes, threads=threads) if rate is not None]
+    order = [pilot.spec.name for pilot in pilots]
+    return sorted(found, key=lambda rate: order.index(rate.learner))
 
 
 def _rows(labels: np.ndarray, n: int) -> np.ndarray:
@@ -140,7 +144,7 @@ def _measured(pilot: _Pilot) -> LearnerRate | None:
     fixed = max(0.0, short / little - slope * n_short)
     if work in PREDICTED_BY_WORK:
         predict_s *= full / little
-    return LearnerRate(spec.name, work, full, fixed, slope, predict_s, max(1.0, waits), spec.last_out)
+    return LearnerRate(spec.name, work, full, fixed, slope, predict_s, max(1.0, waits), pilot.device, spec.last_out)
 
 
 def _timed(pilot: _Pilot, batch: Batch, n: int, work: str, amount: int) -> tuple[float, float]:

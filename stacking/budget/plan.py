@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from showers.schema import InputError
 from stacking.budget.duration import in_words
 from stacking.budget.pilot import LearnerRate
 from stacking.budget.second_level import SecondLevel
+from stacking.tasks.lanes import in_their_lanes
 
 RESERVED = 0.15
 """Share of a limit that is kept for what estimates do not foresee."""
@@ -21,6 +23,9 @@ LARGEST_PART = 0.4
 """Share of the time that a learner which is left out last may need at least, so that others remain beside it."""
 LEAST_WORK = 0.4
 """Share of a preset's epochs or rounds that a learner keeps at least."""
+
+
+Timed = TypeVar("Timed", bound="LearnerRate | Share")
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,14 @@ class RunSizes:
     repeats: int
     workers: int
     second: SecondLevel = field(default_factory=SecondLevel)
+    lanes: Mapping[str, int] = field(default_factory=dict)
+    """Processes at once by device, where fits on a GPU and on the CPU go on side by side; empty for ``workers``."""
+
+    def by_lane(self, learners: Sequence[Timed]) -> list[tuple[list[Timed], int]]:
+        """Return the learners of every lane, as rates or shares, and its processes."""
+        lanes = self.lanes or {"cpu": self.workers}
+        parts = in_their_lanes(learners, lanes, lambda one: one.device)
+        return [(part, lanes[lane]) for lane, part in parts.items() if part]
 
 
 @dataclass(frozen=True)
@@ -49,6 +62,7 @@ class Share:
     amount: int
     task_s: float
     """Seconds of one fit with its predictions, one process."""
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -102,10 +116,12 @@ class RunPlan:
             f"plan: {len(self.shares)} learners x {self.folds} folds, about {in_words(self.total_s)}{within} "
             f"on this machine (fits {in_words(self.training_s)}, the rest {in_words(self.second_level_s)})"
         ]
+        two_devices = len({share.device for share in self.shares}) > 1
         for share in self.shares:
             rows = "all rows" if share.rows is None else f"{share.rows:,} rows"
             work = f", {share.amount} {share.work.replace('_', ' ')} at most" if share.work else ""
-            found.append(f"  {share.learner}: {rows}{work}, {in_words(share.task_s)} a fit")
+            where = f" on {share.device}" if two_devices else ""
+            found.append(f"  {share.learner}: {rows}{work}, {in_words(share.task_s)} a fit{where}")
         if self.left_out:
             found.append(f"  left out, too slow for the limit: {', '.join(self.left_out)}")
         return found
@@ -141,6 +157,7 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
     What does not fit is first reduced to three folds. Then every learner may take an equal part of the time; those that
     need less leave the rest to the others. One that needs more gets fewer epochs, then fewer rows. Where that is not
     enough at :data:`LEAST_WORK` and :data:`FEWEST_ROWS`, the slowest learner is left out and the time is divided anew.
+    Where fits on a GPU and on the CPU go on side by side, each lane is planned by itself, with the same folds.
     Learners that are to be left out last stay as long as they need no more than :data:`LARGEST_PART` of the time.
     """
     waits = float(np.median([rate.waits for rate in rates]))
@@ -150,25 +167,34 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
     if limit_s is None or _training_s(whole, sizes, sizes.n_folds) + second <= (1 - RESERVED) * limit_s:
         return _plan(whole, sizes, sizes.n_folds, limit_s, (), second, student)
     folds = min(sizes.n_folds, FEWEST_FOLDS)
-    room = ((1 - RESERVED) * limit_s - second) * sizes.workers
-    candidates = sorted(rates, key=lambda rate: _cost(rate, sizes, folds))
+    shares: list[Share] = []
+    left_out: list[str] = []
+    least: list[float] = []
+    for rates_of_lane, workers in sizes.by_lane(rates):
+        candidates = sorted(rates_of_lane, key=lambda rate: _cost(rate, sizes, folds))
+        found = _shares(candidates, sizes, folds, ((1 - RESERVED) * limit_s - second) * workers)
+        names = {share.learner for share in found}
+        shares += found
+        left_out += [rate.learner for rate in candidates if rate.learner not in names]
+        least += [_least_s(rate, sizes, folds) * folds * sizes.repeats / workers for rate in candidates]
+    if not shares:
+        raise InputError(
+            f"a time limit of {in_words(limit_s)} is too short for any learner at {sizes.n_train:,} training events "
+            f"on this machine: give at least {in_words(1.2 * (min(least) + second) / (1 - RESERVED))}, or fewer events"
+        )
+    return _plan(shares, sizes, folds, limit_s, tuple(left_out), second, student)
+
+
+def _shares(candidates: list[LearnerRate], sizes: RunSizes, folds: int, room: float) -> list[Share]:
+    """Return what the learners of a lane get, the cheapest first, of so many seconds of one process."""
     largest = LARGEST_PART * room / (folds * sizes.repeats)
     worthier = sorted(candidates, key=lambda rate: not (rate.last_out and _least_s(rate, sizes, folds) <= largest))
-    shares: list[Share] = []
     for number in range(len(candidates), 0, -1):
         kept = worthier[:number]
         shares = _parts([rate for rate in candidates if rate in kept], sizes, folds, room)
         if len(shares) == number:
-            break
-    names = {share.learner for share in shares}
-    left_out = [rate.learner for rate in candidates if rate.learner not in names]
-    if not shares:
-        needed = min(_least_s(rate, sizes, folds) for rate in rates) * folds * sizes.repeats / sizes.workers + second
-        raise InputError(
-            f"a time limit of {in_words(limit_s)} is too short for any learner at {sizes.n_train:,} training events "
-            f"on this machine: give at least {in_words(1.2 * needed / (1 - RESERVED))}, or fewer events"
-        )
-    return _plan(shares, sizes, folds, limit_s, tuple(left_out), second, student)
+            return shares
+    return []
 
 
 def _parts(candidates: list[LearnerRate], sizes: RunSizes, folds: int, room: float) -> list[Share]:
@@ -198,8 +224,11 @@ def _plan(
 
 def _training_s(shares: list[Share], sizes: RunSizes, folds: int) -> float:
     """Return the wall-clock seconds of all fits: none is shared, so the longest is a lower bound."""
-    total = sum(share.task_s for share in shares) * folds * sizes.repeats
-    return max(total / sizes.workers, max((share.task_s for share in shares), default=0.0))
+    lanes = [
+        max(sum(share.task_s for share in part) * folds * sizes.repeats / workers, *(share.task_s for share in part))
+        for part, workers in sizes.by_lane(shares)
+    ]
+    return max(lanes, default=0.0)
 
 
 def _rows_of_fit(sizes: RunSizes, folds: int) -> int:
@@ -212,7 +241,7 @@ def _cost(rate: LearnerRate, sizes: RunSizes, folds: int) -> float:
 
 def _share(rate: LearnerRate, sizes: RunSizes, folds: int, rows: int | None, amount: int) -> Share:
     n = _rows_of_fit(sizes, folds) if rows is None else rows
-    return Share(rate.learner, rows, rate.work, amount, rate.task_s(n, sizes.n_predict, amount))
+    return Share(rate.learner, rows, rate.work, amount, rate.task_s(n, sizes.n_predict, amount), rate.device)
 
 
 def _fewest(sizes: RunSizes, folds: int) -> int:

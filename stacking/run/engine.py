@@ -70,7 +70,7 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
             kept = foreseen(job, folds.labels, say)
         manifest["plan"] = kept.plan.as_json() if kept.plan else None
         tasks = fold_tasks(job, config_hash)
-        tasks = clock.limited(kept.plan, tasks, job.workers)
+        tasks = clock.limited(kept.plan, tasks, job.lanes)
         short_of_memory = memory_remark(job)
         if short_of_memory:
             say(short_of_memory)
@@ -80,7 +80,7 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
         with bars("training", "") as progress:
             failures = run_tasks(
                 tasks,
-                workers=job.workers,
+                lanes=job.lanes if job.config.scheduler is None else {"cpu": job.workers},
                 threads=job.config.threads,
                 scheduler=job.config.scheduler,
                 expected={share.learner: share.task_s for share in kept.plan.shares} if kept.plan else {},

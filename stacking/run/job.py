@@ -63,8 +63,17 @@ class Job:
 
     @property
     def workers(self) -> int:
-        """Processes at work at once; on a GPU one, unless asked otherwise."""
-        return self.config.workers or (1 if self.device == "cuda" else os.cpu_count() or 1)
+        """Processes at work at once."""
+        return self.config.workers or os.cpu_count() or 1
+
+    @property
+    def lanes(self) -> dict[str, int]:
+        """Processes at once by device: one trains on the GPU, unless asked otherwise, the others beside it."""
+        if self.device == "cpu":
+            return {"cpu": self.workers}
+        if "cpu" in self.devices.values() and self.workers > 1:
+            return {"cuda": 1, "cpu": self.workers - 1}
+        return {"cuda": self.config.workers or 1}
 
 
 @dataclass

@@ -12,11 +12,11 @@ from typing import Self
 
 import joblib
 
-from showers.execution.processes import in_processes
 from showers.execution.progress import Progress
 from showers.schema import InputError
 from stacking.budget.outlook import Outlook
 from stacking.tasks.causes import is_of_the_machine
+from stacking.tasks.lanes import in_devices, in_their_lanes
 from stacking.tasks.oof import CHECKPOINTS, FoldTask, do_task, watch
 
 REPORT_EVERY_S = 5.0
@@ -34,7 +34,7 @@ class TaskFailure:
 def run_tasks(
     tasks: Sequence[FoldTask],
     *,
-    workers: int,
+    lanes: Mapping[str, int],
     threads: int,
     scheduler: str | None = None,
     expected: Mapping[str, float] = MappingProxyType({}),
@@ -44,6 +44,9 @@ def run_tasks(
 
     Parameters
     ----------
+    lanes
+        Processes at once by device: with more than one, each does the tasks of its device, side by side. A device
+        without a lane of its own is served by the first. On a cluster there is one.
     expected
         By learner, the seconds that one of its tasks is expected to take, where that is known.
     progress
@@ -61,35 +64,40 @@ def run_tasks(
     """
     waiting = [task for task in tasks if not task.is_done()]
     failures = []
-    wanted = min(workers, max(1, len(waiting)))
-    at_work = {(task.name, task.fold): f"{task.name} fold {task.fold}" for task in waiting}
-    outlook = Outlook({key: expected.get(key[0], 1.0) for key in at_work}, wanted)
-    with process_backend(scheduler, threads), _Report(progress, outlook) as report:
+    parts = {lane: part for lane, part in in_their_lanes(waiting, lanes, lambda task: task.device).items() if part}
+    at_once = {lane: min(lanes[lane], len(part)) for lane, part in parts.items()}
+    left = {(task.name, task.fold): lane for lane, part in parts.items() for task in part}
+    outlooks = [
+        Outlook({(task.name, task.fold): expected.get(task.name, 1.0) for task in part}, at_once[lane])
+        for lane, part in parts.items()
+    ]
+    with process_backend(scheduler, threads), _Report(progress, outlooks) as report:
         if waiting:
-            report(_running(at_work, wanted))
-        outcomes = in_processes(_attempt, [(task,) for task in waiting], workers=wanted, ordered=False)
+            report(_running(left, at_once))
+        attempts = {lane: [(task,) for task in part] for lane, part in parts.items()}
+        outcomes = in_devices(_attempt, attempts, at_once, threads=threads)
         for task_name, fold, error, of_the_machine in outcomes:
             if of_the_machine:
                 raise InputError(
                     f"{task_name} fold {fold} could not be trained: {error}; finished fits are kept: "
                     "free memory or disk space and start the same command again"
                 )
-            at_work.pop((task_name, fold), None)
+            left.pop((task_name, fold), None)
             if error:
                 failures.append(TaskFailure(task_name, fold, error))
             report.finished((task_name, fold))
             failed = f"{task_name} fold {fold} FAILED, " if error else ""
-            report(failed + _running(at_work, wanted))
+            report(failed + _running(left, at_once))
     for run in {task.run for task in tasks}:
         shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
     return sorted(failures, key=lambda failure: (failure.learner, failure.fold))
 
 
 class _Report:
-    """Tells how far the tasks are, when one has ended and every few seconds."""
+    """Tells how far the tasks are, when one has ended and every few seconds: those of the lane that ends last."""
 
-    def __init__(self, progress: Progress | None, outlook: Outlook) -> None:
-        self._progress, self._outlook, self._note = progress, outlook, ""
+    def __init__(self, progress: Progress | None, outlooks: Sequence[Outlook]) -> None:
+        self._progress, self._outlooks, self._note = progress, outlooks, ""
         self._lock, self._over = threading.Lock(), threading.Event()
 
     def __enter__(self) -> Self:
@@ -104,23 +112,28 @@ class _Report:
         """Tell what is at work now."""
         with self._lock:
             self._note = note
-            if self._progress:
-                done, left = self._outlook.done_s(), self._outlook.left_s()
+            if self._progress and self._outlooks:
+                last = max(self._outlooks, key=Outlook.left_s)
+                done, left = last.done_s(), last.left_s()
                 self._progress(done, done + left, note)
 
     def finished(self, key: tuple[str, int]) -> None:
         """Note that a task has ended."""
         with self._lock:
-            self._outlook.finished(key)
+            for outlook in self._outlooks:
+                if key in outlook:
+                    outlook.finished(key)
 
     def _tick(self) -> None:
         while not self._over.wait(REPORT_EVERY_S):
             self(self._note)
 
 
-def _running(left: Mapping[tuple[str, int], str], workers: int) -> str:
-    """Return what is at work: tasks begin in their order, ``workers`` at once."""
-    now = list(left.values())[:workers]
+def _running(left: Mapping[tuple[str, int], str], workers: Mapping[str, int]) -> str:
+    """Return what is at work: the tasks of a lane begin in their order, so many at once."""
+    now: list[str] = []
+    for lane, n in workers.items():
+        now += [f"{name} fold {fold}" for (name, fold), where in left.items() if where == lane][:n]
     return "running " + ", ".join(now[:3]) + (f" and {len(now) - 3} more" if len(now) > 3 else "") if now else ""
 
 

@@ -161,7 +161,7 @@ def test_measured_rates_foretell_a_fit(tmp_path: Path) -> None:
         settings={},
         threads=1,
         devices={},
-        workers=1,
+        lanes={"cpu": 1},
     )
     assert (rate.work, rate.full) == ("trees", 80)
     from models.registry import create

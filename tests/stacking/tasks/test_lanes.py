@@ -1,0 +1,105 @@
+"""Learners on a GPU and on the CPU, side by side. No GPU is needed: what is told that it is on one computes here."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from showers.execution.processes import in_lanes
+from showers.schema import InputError
+from stacking.budget.pilot import LearnerRate
+from stacking.budget.plan import RunSizes, make_plan
+from stacking.run.config import TableConfig
+from stacking.run.engine import StackResult
+from stacking.tables.train import stack_table
+from tests.faults.test_causes import REASONS
+
+LANES = {"cuda": 1, "cpu": 1}
+
+
+def _meet(mine: Path, other: Path) -> bool:
+    """Return whether the other lane is at work while this one is."""
+    mine.touch()
+    over = time.monotonic() + 30
+    while not other.exists() and time.monotonic() < over:
+        time.sleep(0.02)
+    return other.exists()
+
+
+def test_lanes_work_at_the_same_time(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    assert list(in_lanes(_meet, {"cuda": [(a, b)], "cpu": [(b, a)]}, workers=LANES, threads=1)) == [True, True]
+
+
+def _slow_or_lost(lost: bool, file: Path) -> None:
+    if lost:
+        REASONS["lost"]()
+    file.write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+def test_a_lost_worker_ends_every_lane(tmp_path: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(InputError, match="a worker process was lost"):
+        list(
+            in_lanes(
+                _slow_or_lost,
+                {"cuda": [(True, tmp_path / "a")], "cpu": [(False, tmp_path / "b")]},
+                workers=LANES,
+                threads=1,
+            )
+        )
+    assert time.monotonic() - started < 30
+    if (tmp_path / "b").exists():
+        other = int((tmp_path / "b").read_text())
+        assert not Path(f"/proc/{other}").exists() or Path(f"/proc/{other}/stat").read_text().split()[2] == "Z"
+
+
+def _stack(table: Path, run: Path, workers: int) -> StackResult:
+    return stack_table(
+        TableConfig(
+            run=run, table=table, label="kind", preset="quick", folds=2, repeats=1, holdout=0.1, workers=workers,
+            learners=("fake_linear", "fake_noisy", "fake_failing"), metas=("log_pool",), fast=False,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("fakes")
+def test_lanes_change_no_byte_and_one_failing_learner_stops_no_other(
+    two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {"fake_linear": "cpu", "fake_noisy": "cuda", "fake_failing": "cuda"}
+    monkeypatch.setattr("stacking.tables.train.devices_for", lambda specs, asked: where)
+    one, two = _stack(two_gaussians[0], tmp_path / "one", 1), _stack(two_gaussians[0], tmp_path / "two", 2)
+    for result in (one, two):
+        assert {row["name"]: row["status"] for row in result.manifest["learners"]} == {
+            "fake_linear": "ok", "fake_noisy": "ok", "fake_failing": "failed",
+        }  # fmt: skip
+    for name in ("fake_linear", "fake_noisy"):
+        for fold in range(2):
+            files = [
+                np.load(run.run / "learners" / name / f"fold-{fold}" / "held_out.npz")["log_proba"]
+                for run in (one, two)
+            ]
+            np.testing.assert_array_equal(*files)
+
+
+def test_each_lane_has_the_whole_time() -> None:
+    sizes = RunSizes(n_train=1_000_000, n_predict=100_000, n_folds=3, repeats=1, workers=4)
+    slow = LearnerRate("on the CPU", "epochs", 10, 0.0, 2e-4, 1e-5)
+    fast = LearnerRate("on the GPU", "epochs", 10, 0.0, 2e-4, 1e-5, device="cuda")
+    alone = make_plan([slow], replace(sizes, workers=3), 2000)
+    both = make_plan([slow, fast], replace(sizes, lanes={"cuda": 1, "cpu": 3}), 2000)
+    mixed = make_plan([slow, fast], replace(sizes, workers=1), 2000)
+    rows = {share.learner: (share.rows or 666_667, share.amount) for share in both.shares}
+    assert rows["on the CPU"] == (alone.shares[0].rows or 666_667, alone.shares[0].amount)
+    assert both.training_s <= 0.85 * 2000
+    assert mixed.shares[0].rows is not None
+    assert rows["on the GPU"][0] > mixed.shares[0].rows
+    assert any("on the GPU" in line and line.endswith("a fit on cuda") for line in both.lines())
+    assert not any(line.endswith("on cpu") for line in alone.lines())
