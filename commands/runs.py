@@ -31,9 +31,14 @@ def stack(
     config: Annotated[Path | None, typer.Option(help="TOML file of options; the command line has precedence.")] = None,
     task: Annotated[TaskName, typer.Option(help="Which task to train for.")] = "composition",
     data: Annotated[Path, typer.Option(help="Folder with {task}_train and {task}_test.")] = Path("data"),
-    preset: Annotated[Preset, typer.Option(help="quick: minutes; good: an hour; best: as long as it takes.")] = (
-        Preset.good
-    ),
+    preset: Annotated[
+        Preset,
+        typer.Option(
+            help="quick: minutes for tens of thousands of showers; good: learners that pay in a stack; best: several "
+            "times longer. From 20,000 training showers on, a run says at its start what it will take; --time-limit "
+            "plans less."
+        ),
+    ] = Preset.good,
     learners: Annotated[str | None, typer.Option(help="Comma-separated names instead of the preset's.")] = None,
     folds: Annotated[int | None, typer.Option(min=2, help="Number of folds instead of the preset's.")] = None,
     time_limit: Annotated[

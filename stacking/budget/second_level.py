@@ -43,7 +43,8 @@ class SecondLevel:
         meta = META_EVENT_S * self.n_inner / workers
         choice = CHOICE_EVENT_S * min(self.n_judged, CHOICE_EVENTS)
         scaling = SCALING_EVENT_S * min(self.n_judged, SCALING_EVENTS)
-        return FIXED_S + meta + (n_learners + OTHER_SYSTEMS) * (choice + scaling) + self._student_s(student_events)
+        systems = (n_learners + OTHER_SYSTEMS) * (choice + scaling) / workers
+        return FIXED_S + meta + systems + self._student_s(student_events)
 
     def student_events_within(self, limit_s: float | None, waits: float) -> int:
         """Return how many events the student may learn from.
