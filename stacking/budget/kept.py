@@ -128,7 +128,7 @@ def memory_remark(job: Job) -> str | None:
         specs, n_train, job.task.n_classes, rows={spec.name: n for spec, _ in specs if (n := config.rows_of(spec.name))}
     )
     n_tasks = len(specs) * config.n_folds * config.repeats
-    return need.remark(min(job.workers, n_tasks), available_bytes() if config.scheduler is None else None)
+    return need.remark(min(sum(job.lanes.values()), n_tasks), available_bytes() if config.scheduler is None else None)
 
 
 def keep_plan(run: Path, kept: KeptPlan) -> None:
