@@ -1,11 +1,13 @@
 """Learners that the stack can do without: left out before the meta-learner is chosen, so that predictions cost less.
 
 A stack predicts new events as slowly as all its learners together, while most of what each adds is said by others
-already. What a learner is worth is measured with the log-linear pool on out-of-fold predictions, cross-validated.
+already. What a learner is worth is measured with the log-linear pool on out-of-fold predictions, cross-validated, and
+confirmed on the outer holdout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -99,6 +101,49 @@ def prune(inputs: StackInputs, judge: Judge, tolerance: float, slow: frozenset[s
                 candidates.remove(cheapest)
     gone = {one.name for one in left_out}
     return Pruning(tolerance, tuple(name for name in inputs.learners if name not in gone), tuple(left_out))
+
+
+def confirmed(
+    pruning: Pruning, inputs: StackInputs, judge: Judge, averages: Mapping[str, np.ndarray], labels: np.ndarray
+) -> Pruning:
+    """Take learners back as long as the outer holdout shows that leaving them out costs more than the tolerance.
+
+    Out-of-fold single fits are compared; what ships averages fits, and some learners gain more by that than others.
+
+    Parameters
+    ----------
+    inputs
+        Out-of-fold predictions of the judged events, on which pools are fitted.
+    averages
+        By learner, its (n, C) log-probabilities of the n events of the outer holdout, averaged over fits.
+    labels
+        (n,) their classes.
+
+    Notes
+    -----
+    Taken back is what helps most. A cost counts as shown from one standard error above the tolerance, so that few
+    events take nothing back.
+    """
+    sample, kept = _Sample.of(inputs, judge), set(pruning.kept)
+
+    def losses(names: set[str]) -> np.ndarray:
+        part = sample.inputs.only([name for name in inputs.learners if name in names])
+        pool = fit_pool(part.log_proba, part.labels)
+        return log_loss_per_event(pooled(np.stack([averages[name] for name in part.learners]), *pool), labels)
+
+    whole = losses(set(inputs.learners))
+    while gone := set(inputs.learners) - kept:
+        cost = losses(kept) - whole
+        if cost.mean() - standard_error(cost, None) <= pruning.tolerance:
+            break
+        kept.add(min(sorted(gone), key=lambda name: losses(kept | {name}).mean()))
+    left_out: list[DroppedLearner] = []
+    rest = list(inputs.learners)
+    for name in (one.name for one in pruning.left_out if one.name not in kept):
+        rest.remove(name)
+        found = sample.cost(rest)
+        left_out.append(DroppedLearner(name, found.mean, found.standard_error))
+    return Pruning(pruning.tolerance, tuple(rest), tuple(left_out))
 
 
 @dataclass(frozen=True)

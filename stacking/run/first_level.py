@@ -103,6 +103,11 @@ class Level:
     remarks: list[str]
     """Suspected leaks."""
 
+    def averages(self) -> dict[str, np.ndarray]:
+        """Return by learner what ships says of the outer holdout, (m, C): its fits, averaged."""
+        assert self.outer is not None
+        return {name: average_of(fits) for name, fits in zip(self.names, self.outer, strict=True)}
+
     def out_of(self, names: Sequence[str]) -> np.ndarray:
         """Return ``out_of_fold`` of these learners."""
         return self.out_of_fold[[self.names.index(name) for name in names]]

@@ -69,7 +69,7 @@ def judged(job: Job, folds: Folds, level: Level, stacked: Stacked) -> Judged:
         return Judged(OUT_OF_FOLD, folds.inner, labels, fold_numbers, inner_groups, inner, None)
     labels, context, energy = folds.labels[folds.outer], job.train.context(), job.train.energy()
     context = None if context is None else context[folds.outer]
-    averages = {name: average_of(fits) for name, fits in zip(level.names, level.outer, strict=True)}
+    averages = level.averages()
     outer_groups = None if groups is None else groups[folds.outer]
     return Judged(
         where=ON_HOLDOUT,

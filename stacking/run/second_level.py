@@ -16,7 +16,7 @@ from stacking.combine.gate import decide_gate
 from stacking.combine.judges import Judge
 from stacking.combine.meta import StackInputs
 from stacking.combine.nested import Stacked, choose_and_fit
-from stacking.combine.pruning import prune
+from stacking.combine.pruning import confirmed, prune
 from stacking.combine.softmax import fit_pool, log_loss_per_event, pooled
 from stacking.events import pieces
 from stacking.predict.chain import STUDENT, Chain, Predictions, average_of, joined
@@ -54,6 +54,8 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
         every = _inputs(job, folds, level)
         slow = frozenset(record["name"] for record in level.records if record["needs_grid"])
         pruning = prune(every, judge, job.config.prune, slow)
+        if pruning.left_out and level.outer is not None:
+            pruning = confirmed(pruning, every, judge, level.averages(), folds.labels[folds.outer])
         inputs = every.only(pruning.kept)
     costs.append(cost)
     with measured("meta-learner") as cost, bars("choosing the meta-learner", "fits") as progress:
@@ -135,7 +137,7 @@ def _cost_on_holdout(every: StackInputs, kept: StackInputs, level: Level, sample
     """Return what pruning cost on the outer holdout, averages of fits pooled; None without one."""
     if level.outer is None or every.learners == kept.learners:
         return None
-    averages = dict(zip(level.names, map(average_of, level.outer), strict=True))
+    averages = level.averages()
     whole, pruned = (
         pooled(np.stack([averages[name] for name in part.learners]), *fit_pool(part.log_proba, part.labels))
         for part in (every, kept)

@@ -12,7 +12,7 @@ import stacking
 from models.posterior import log_softmax
 from stacking.combine.judges import GammaJudge, LogLossJudge
 from stacking.combine.meta import StackInputs
-from stacking.combine.pruning import prune
+from stacking.combine.pruning import confirmed, prune
 from stacking.combine.softmax import fit_pool, log_loss_per_event, pooled
 from stacking.run.config import TableConfig
 from stacking.run.engine import StackResult
@@ -48,6 +48,27 @@ def test_what_others_say_already_is_left_out_within_the_tolerance() -> None:
         for part, pool in zip((problem, problem.only(found.kept)), pools, strict=True)
     ]
     assert total == pytest.approx(losses[1] - losses[0], abs=1e-4)
+
+
+def _parts(problem: StackInputs, n: int) -> tuple[StackInputs, StackInputs]:
+    first = np.arange(len(problem.labels)) < n
+    return problem.take(first), problem.take(~first)
+
+
+def test_what_the_holdout_misses_comes_back_and_nothing_else() -> None:
+    problem, held_out = _parts(_problem(40_000), 20_000)
+    said = dict(zip(held_out.learners, held_out.log_proba, strict=True))
+    pruned = prune(problem, LogLossJudge(), 2e-4)
+    same = confirmed(pruned, problem, LogLossJudge(), said, held_out.labels)
+    assert (same.kept, [one.name for one in same.left_out]) == (pruned.kept, [one.name for one in pruned.left_out])
+    one = replace(prune(problem, LogLossJudge(), 10.0), tolerance=2e-4)
+    assert len(one.kept) == 1
+    found = confirmed(one, problem, LogLossJudge(), said, held_out.labels)
+    assert set(found.kept) in ({"left", "right"}, {"twin", "right"})
+    assert found.left_out[-1].cost < 2e-4, "stated is the cost of what stays out"
+    few = held_out.take(np.arange(len(held_out.labels)) < 30)
+    little = confirmed(pruned, problem, LogLossJudge(), dict(zip(few.learners, few.log_proba, strict=True)), few.labels)
+    assert little.kept == pruned.kept, "few events show nothing"
 
 
 def test_slow_learners_go_first_and_nothing_goes_unasked() -> None:
