@@ -80,7 +80,7 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
         with bars("training", "") as progress:
             failures = run_tasks(
                 tasks,
-                lanes=job.lanes if job.config.scheduler is None else {"cpu": job.workers},
+                lanes=job.lanes,
                 threads=job.config.threads,
                 scheduler=job.config.scheduler,
                 expected={share.learner: share.task_s for share in kept.plan.shares} if kept.plan else {},

@@ -68,8 +68,11 @@ class Job:
 
     @property
     def lanes(self) -> dict[str, int]:
-        """Processes at once by device: one trains on the GPU, unless asked otherwise, the others beside it."""
-        if self.device == "cpu":
+        """Processes at once by device: one trains on the GPU, unless asked otherwise, the others beside it.
+
+        A cluster has one lane: Dask gives the work to its workers.
+        """
+        if self.device == "cpu" or self.config.scheduler:
             return {"cpu": self.workers}
         if "cpu" in self.devices.values() and self.workers > 1:
             return {"cuda": 1, "cpu": self.workers - 1}

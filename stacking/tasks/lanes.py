@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from showers.execution.processes import in_lanes, in_processes
@@ -27,7 +27,7 @@ def in_devices(
     workers: Mapping[str, int],
     *,
     threads: int,
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """Yield ``function(*one)`` as they finish: in lanes side by side, or where joblib works if there is only one."""
     if len(arguments) > 1:
         yield from in_lanes(function, arguments, workers=workers, threads=threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
@@ -75,19 +75,20 @@ def run_tasks(
         if waiting:
             report(_running(left, at_once))
         attempts = {lane: [(task,) for task in part] for lane, part in parts.items()}
-        outcomes = in_devices(_attempt, attempts, at_once, threads=threads)
-        for task_name, fold, error, of_the_machine in outcomes:
-            if of_the_machine:
-                raise InputError(
-                    f"{task_name} fold {fold} could not be trained: {error}; finished fits are kept: "
-                    "free memory or disk space and start the same command again"
-                )
-            left.pop((task_name, fold), None)
-            if error:
-                failures.append(TaskFailure(task_name, fold, error))
-            report.finished((task_name, fold))
-            failed = f"{task_name} fold {fold} FAILED, " if error else ""
-            report(failed + _running(left, at_once))
+        # Closed at once where the run gives up, so that no lane works on while the error is told.
+        with closing(in_devices(_attempt, attempts, at_once, threads=threads)) as outcomes:
+            for task_name, fold, error, of_the_machine in outcomes:
+                if of_the_machine:
+                    raise InputError(
+                        f"{task_name} fold {fold} could not be trained: {error}; finished fits are kept: "
+                        "free memory or disk space and start the same command again"
+                    )
+                left.pop((task_name, fold), None)
+                if error:
+                    failures.append(TaskFailure(task_name, fold, error))
+                report.finished((task_name, fold))
+                failed = f"{task_name} fold {fold} FAILED, " if error else ""
+                report(failed + _running(left, at_once))
     for run in {task.run for task in tasks}:
         shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
     return sorted(failures, key=lambda failure: (failure.learner, failure.fold))

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pytest
 
+from models.base import Batch
+from models.registry import LEARNERS, LearnerSpec
 from showers.execution.processes import in_lanes
+from showers.execution.progress import Progress
 from showers.schema import InputError
+from showers.storage.files import atomic_path
 from stacking.budget.pilot import LearnerRate
 from stacking.budget.plan import RunSizes, make_plan
 from stacking.run.config import TableConfig
 from stacking.run.engine import StackResult
 from stacking.tables.train import stack_table
 from tests.faults.test_causes import REASONS
+from tests.stacking.fakes import Linear
 
 LANES = {"cuda": 1, "cpu": 1}
 
@@ -56,15 +63,69 @@ def test_a_lost_worker_ends_every_lane(tmp_path: Path) -> None:
         )
     assert time.monotonic() - started < 30
     if (tmp_path / "b").exists():
-        other = int((tmp_path / "b").read_text())
-        assert not Path(f"/proc/{other}").exists() or Path(f"/proc/{other}/stat").read_text().split()[2] == "Z"
+        assert _ended(int((tmp_path / "b").read_text()))
 
 
-def _stack(table: Path, run: Path, workers: int) -> StackResult:
+class Sleeping(Linear):
+    """Says who it is and never ends to learn."""
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        with atomic_path(Path(self.settings["mark"])) as temporary:
+            temporary.write_text(str(os.getpid()))
+        time.sleep(60)
+        return self
+
+
+class FullDisk(Linear):
+    """Fails for a reason that is not its own as soon as the other one is at work."""
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        over = time.monotonic() + 30
+        while not Path(self.settings["mark"]).exists() and time.monotonic() < over:
+            time.sleep(0.02)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_no_lane_works_on_while_an_error_is_told(
+    two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark, where = tmp_path / "mark", {"full_disk": "cuda", "sleeping": "cpu"}
+    for name, cls in (("full_disk", FullDisk), ("sleeping", Sleeping)):
+        monkeypatch.setitem(LEARNERS, name, LearnerSpec(name, f"{__name__}:{cls.__name__}", "", "scalars"))
+    monkeypatch.setattr("stacking.tables.train.devices_for", lambda specs, asked: where)
+    with pytest.raises(InputError, match=r"full_disk fold . could not be trained: OSError") as kept:
+        _stack(two_gaussians[0], tmp_path / "run", 2, tuple(where), {name: {"mark": str(mark)} for name in where})
+    assert kept.traceback, "whoever keeps the error, as a notebook does, must not wait for the other lane"
+    assert _ended(int(mark.read_text()))
+
+
+def _ended(process: int) -> bool:
+    stat = Path(f"/proc/{process}/stat")
+    for _ in range(100):
+        try:
+            if stat.read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _stack(
+    table: Path,
+    run: Path,
+    workers: int,
+    learners: tuple[str, ...] = ("fake_linear", "fake_noisy", "fake_failing"),
+    settings: dict[str, dict[str, str]] | None = None,
+) -> StackResult:
     return stack_table(
         TableConfig(
             run=run, table=table, label="kind", preset="quick", folds=2, repeats=1, holdout=0.1, workers=workers,
-            learners=("fake_linear", "fake_noisy", "fake_failing"), metas=("log_pool",), fast=False,
+            learners=learners, settings=settings or {}, metas=("log_pool",), fast=False,
         )
     )  # fmt: skip
 
