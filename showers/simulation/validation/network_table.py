@@ -9,7 +9,7 @@ from rich.table import Table
 
 from scoring.uncertainty.resampling import Interval
 from showers.schema import COMPOSITION
-from showers.simulation.validation.networks import Comparison
+from showers.simulation.validation.networks import RARE, Comparison
 from showers.simulation.validation.two_sample import TwoSample
 
 
@@ -34,7 +34,7 @@ def network_tables(found: Comparison) -> Iterator[Table]:
         confusion.add_row(name, *(f"{v:.3f} ({r:.3f})" for v, r in zip(row, real_row, strict=True)))
     yield confusion
 
-    yield areas_table("posteriors", found.areas, found.floors)
+    yield areas_table("posteriors", found.areas, found.coarse, found.floors)
 
     norms = Table(title="Inputs of batch norms: rms deviation from the real training's")
     for name in ("layer", "means / real sd", "ln widths"):
@@ -44,13 +44,16 @@ def network_tables(found: Comparison) -> Iterator[Table]:
     yield norms
 
 
-def areas_table(what: str, areas: dict[str, TwoSample], floors: dict[str, TwoSample]) -> Table:
+def areas_table(
+    what: str, areas: dict[str, TwoSample], coarse: dict[str, TwoSample], floors: dict[str, TwoSample]
+) -> Table:
     """Return the table of two-sample areas, ``what`` being what the trees see."""
     table = Table(title=f"Trees that tell simulated from real {what}: area under the ROC curve")
-    for name in ("events", "simulated against real", "two real halves"):
+    below = f"posteriors below {RARE} left out"
+    for name in ("events", "simulated against real", below, "two real halves"):
         table.add_column(name, justify="right" if name != "events" else "left")
     for name, area in areas.items():
-        table.add_row(name, _area(area), _area(floors[name]))
+        table.add_row(name, *(_area(one) for one in (area, coarse[name], floors[name])))
     return table
 
 

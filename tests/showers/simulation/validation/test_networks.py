@@ -14,7 +14,7 @@ from showers.schema import InputError
 from showers.simulation import load_settings
 from showers.simulation.validation.batch_norms import augmented, norm_deviations
 from showers.simulation.validation.network_table import network_tables
-from showers.simulation.validation.networks import compare, joint_areas
+from showers.simulation.validation.networks import compare, joint_areas, without_rare
 from showers.simulation.validation.published_network import (
     PublishedNetwork,
     inputs,
@@ -57,6 +57,7 @@ def test_comparison_is_complete(folder: Path) -> None:
     text = console.export_text()
     assert "iron called proton" in text
     assert "head.5" in text
+    assert "posteriors below" in text
 
 
 def test_two_networks_together_see_what_neither_sees_alone(folder: Path) -> None:
@@ -67,12 +68,29 @@ def test_two_networks_together_see_what_neither_sees_alone(folder: Path) -> None
     real, other = (replace(network, posteriors=rng.dirichlet(np.ones(5), 800)) for _ in range(2))
     same = rng.dirichlet(np.ones(5), 400)
     views = [Mock(labels=labels, said=same) for _ in range(2)]
-    together, floors = joint_areas([real, other], views)
+    together, _, floors = joint_areas([real, other], views)
     assert abs(two_sample(same, real.posteriors).area - 0.5) < 0.08
     assert together["all"].area > 0.8
     assert 0.4 < floors["all"].area < 0.6
     with pytest.raises(InputError, match="different real events"):
         joint_areas([real, replace(other, labels=other.labels[::-1])], views)
+
+
+def test_what_differs_in_excluded_classes_only_is_left_out() -> None:
+    rng = np.random.default_rng(5)
+
+    def excluding(level: float, n: int) -> np.ndarray:
+        first = rng.uniform(0.3, 0.6, n)
+        rest = level * rng.uniform(0.5, 1.5, (n, 3))
+        return np.column_stack([first, 1 - first - rest.sum(axis=1), rest]).astype(np.float16)
+
+    a, b = excluding(0.010, 400), excluding(0.005, 400)
+    assert two_sample(a, b).area > 0.9
+    assert abs(two_sample(without_rare(a), without_rare(b)).area - 0.5) < 0.1
+    both = without_rare(np.hstack([a, b]))
+    np.testing.assert_allclose(both[:, :5], without_rare(a))
+    np.testing.assert_allclose(both.sum(axis=1), 2.0, rtol=1e-5)
+    assert (both[:, 2:5] == 0).all()
 
 
 def test_running_moments_of_the_same_events_leave_no_deviation() -> None:
