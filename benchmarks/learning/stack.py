@@ -99,7 +99,7 @@ def run_task(task: Task, options: argparse.Namespace) -> FinishedTask:
         task=task.name, data=data, run=run, preset=options.preset, learners=tuple(options.learners.split(",")),
         folds=options.folds, seed=options.seed, device="cpu", workers=options.workers,
         settings={name: SETTINGS[name] for name in SETTINGS if name in options.learners.split(",")},
-        metas=("average", "log_pool", "greedy", "logistic", "boosted"),
+        metas=("average", "log_pool", "greedy", "calibrated_pool", "logistic", "boosted"),
     )  # fmt: skip
     manifest = dict(stack(config, bars=bar).manifest)
     labels = np.asarray(Dataset.open(data / f"{task.name}_test", task).labels)

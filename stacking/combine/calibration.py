@@ -19,8 +19,6 @@ from stacking.tasks.folds import assign_folds
 
 MATRIX_PULL = 0.3
 """Pull of matrix scaling towards the temperature's result, times C (C - 1) / N: as many events as numbers to fit."""
-MATRIX_TOLERANCE = 1e-7
-"""Relative decrease of the loss at which a matrix is good enough; many are fitted, and 12 classes have 156 numbers."""
 KEEP_SIGMA = 2.0
 """Gain over no calibration, in standard errors, from which a calibrator is kept."""
 RELIABILITY_BINS = 15
@@ -77,7 +75,7 @@ def _matrix(log_proba: np.ndarray, labels: np.ndarray) -> Calibrator:
     n_events, n_classes = log_proba.shape
     scales, _ = fit_scaling(log_proba, labels, per_class=False)
     pull = MATRIX_PULL * n_classes * (n_classes - 1) / n_events
-    matrix, bias = fit_linear(log_proba * scales, labels, np.eye(n_classes), pull=pull, tolerance=MATRIX_TOLERANCE)
+    matrix, bias = fit_linear(log_proba * scales, labels, np.eye(n_classes), pull=pull)
     return Calibrator("matrix", scales[:, None] * matrix, bias)
 
 

@@ -13,6 +13,7 @@ from models.portable.networks import EXAMPLES, exported
 from scoring.metrics.gamma import GAMMA, HADRON
 from showers.schema import GAMMA as GAMMA_TASK
 from stacking.combine.calibration import Calibrator
+from stacking.combine.metas.calibrated_pool import CalibratedPool
 from stacking.combine.metas.log_pool import LogPool
 from stacking.combine.metas.logistic import Logistic
 from stacking.decide.decision import Rule
@@ -89,7 +90,8 @@ class _Combination(nn.Module):
         if isinstance(meta, LogPool):
             total = _number(meta.bias_)
             for place, average in zip(places, averages, strict=True):
-                total = total + float(meta.weights_[place]) * average
+                own = _calibrated(meta.calibrators_[place], average) if isinstance(meta, CalibratedPool) else average
+                total = total + float(meta.weights_[place]) * own
             return torch.log_softmax(total, dim=1)
         assert isinstance(meta, Logistic)
         n_classes = len(meta.bias_)

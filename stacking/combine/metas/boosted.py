@@ -31,7 +31,7 @@ class Boosted(MetaLearner):
     """A small boosted tree that starts from the pool and sees log-probabilities and the event's scalars."""
 
     name = "boosted"
-    complexity = 4
+    complexity = 5
     presets = ("good", "best")
 
     def fit(self, inputs: StackInputs, judge: Judge) -> None:

@@ -20,7 +20,7 @@ class Logistic(MetaLearner):
     """Multinomial logistic regression on all log-probabilities, pulled towards their plain average."""
 
     name = "logistic"
-    complexity = 3
+    complexity = 4
 
     def fit(self, inputs: StackInputs, judge: Judge) -> None:
         """Learn the matrix and the biases."""

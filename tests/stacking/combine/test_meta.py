@@ -62,6 +62,23 @@ def test_pool_weights_are_recovered_and_never_negative() -> None:
     assert fit_pool(hostile, problem.labels)[0].min() >= 0
 
 
+def test_learners_with_errors_of_their_own_are_worth_more_calibrated() -> None:
+    # Each is right about one class and vague about the others: no single weight makes up for that.
+    def spoiled(problem: StackInputs) -> StackInputs:
+        blurred = np.array([[2.0, 0.3, 0.3], [0.3, 0.3, 2.0], [1.0, 1.0, 1.0]])
+        return replace(problem, log_proba=log_softmax(problem.log_proba * blurred[:, None]))
+
+    train, new = spoiled(_problem(n=20_000)), spoiled(_problem(n=20_000, seed=1))
+    losses = {}
+    for name in ("log_pool", "calibrated_pool"):
+        meta = META_LEARNERS[name](train.learners)
+        meta.fit(train, LogLossJudge())
+        losses[name] = log_loss_per_event(meta.predict(new.log_proba), new.labels)
+    gain = losses["log_pool"] - losses["calibrated_pool"]
+    assert gain.mean() > 5 * gain.std() / np.sqrt(len(gain))
+    assert choose_and_fit(("log_pool", "calibrated_pool"), train, LogLossJudge()).meta.name == "calibrated_pool"
+
+
 def test_greedy_selection_serves_the_real_metric() -> None:
     problem = _problem(n_classes=5, n=4000)
     judge = CompositionJudge()
