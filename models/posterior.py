@@ -7,9 +7,9 @@ smoothing ``e`` learns ``(1 - e) p_k + e / C``. Stacking and decision rules need
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import numpy as np
-from scipy.special import log_softmax as _log_softmax
 
 from showers.schema import InputError
 
@@ -19,7 +19,10 @@ PROBABILITY_FLOOR = 1e-6
 
 def log_softmax(margins: np.ndarray) -> np.ndarray:
     """Return (n, C) float64 log-probabilities of raw margins (n, C), without passing through probabilities."""
-    return np.asarray(_log_softmax(np.asarray(margins, dtype=np.float64), axis=1))
+    # Class by class: few classes make NumPy's sums along them, and with them SciPy's function, several times slower.
+    margins = np.asarray(margins, dtype=np.float64)
+    shifted = margins - reduce(np.maximum, margins.T)[:, None]
+    return shifted - np.log(reduce(np.add, np.exp(shifted).T))[:, None]
 
 
 def log_sigmoid_pair(margin: np.ndarray) -> np.ndarray:

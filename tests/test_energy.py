@@ -37,7 +37,7 @@ def test_a_stack_beats_the_reconstructed_energy(data: Path, tmp_path: Path, caps
     run = tmp_path / "run"
     config = StackConfig(
         task="energy", data=data, run=run, preset="quick", learners=("quadratic_logit", "lightgbm"), folds=2,
-        workers=1, device="cpu", metas=("average", "log_pool", "greedy"),
+        workers=1, device="cpu", fast=False, metas=("average", "log_pool", "greedy"),
     )  # fmt: skip
     stack(config)
     with np.load(run / "predictions.npz", allow_pickle=False) as stored:

@@ -116,7 +116,7 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring_registry, "SCORINGS", scoring_registry._found())
     monkeypatch.setattr(procedure_registry, "PROCEDURES", procedure_registry._found())
     simulate(depth, tmp_path, n_train=1200, n_test=400, seed=3, train_cuts="test", workers=1)
-    options = {"learners": ("quadratic_logit", "lightgbm"), "folds": 2, "workers": 1, "device": "cpu"}
+    options = {"learners": ("quadratic_logit", "lightgbm"), "folds": 2, "workers": 1, "device": "cpu", "fast": False}
     options["metas"] = ("average", "log_pool")
     stack(run_config.StackConfig(task="depth", data=tmp_path, run=tmp_path / "run", preset="quick", **options))
     metrics = score_file(tmp_path / "run" / "predictions.npz", tmp_path, depth)

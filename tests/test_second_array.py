@@ -57,6 +57,7 @@ def test_stack_with_a_network_on_the_grids(folders, tmp_path):
         data=folders[0].parent,
         run=tmp_path / "run",
         learners=("lightgbm", "lenet"),
+        fast=False,
         folds=2,
         workers=1,
         settings={"lenet": {"epochs": 2}},

@@ -11,6 +11,7 @@ import numpy as np
 
 from models.base import Batch, Learner
 from models.checks import check_settings
+from models.posterior import log_softmax
 from models.saving import read_header, write_header
 from showers.execution.progress import Progress
 from showers.schema import InputError
@@ -60,8 +61,6 @@ class LearnerAverage(Learner):
         self._check_fitted()
         each = np.stack([member.predict_log_proba(batch) for member in self.members])
         if self.chosen["space"] == "log":
-            from models.posterior import log_softmax  # SciPy: whoever reads learners' names does not wait for it
-
             return log_softmax(each.mean(axis=0)) if len(batch) else each[0]
         return np.logaddexp.reduce(each, axis=0) - np.log(len(self.members))
 

@@ -69,14 +69,19 @@ def _cpu_seconds() -> float:
 def _live_children_seconds() -> float:
     # Pools keep their workers: what those used is in no resource usage of ours until they end.
     ticks = 0
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = file.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(fields[1]) == os.getpid():
-            ticks += int(fields[11]) + int(fields[12])
+    for task in Path("/proc/self/task").glob("*/children"):
+        for child in _read(task).split():
+            fields = _read(Path("/proc") / child / "stat").rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:13]))
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _read(file: Path) -> str:
+    """Return the text of a file of ``/proc``; nothing if its process has ended meanwhile."""
+    try:
+        return file.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _forget_peak() -> None:

@@ -16,7 +16,7 @@ def _stacked(task: str, data: Path, folder: Path) -> Path:
     stack(
         StackConfig(
             task=task, data=data, run=folder, preset="quick", learners=("quadratic_logit",), folds=2, workers=1,
-            device="cpu",
+            device="cpu", fast=False,
         )
     )  # fmt: skip
     return folder

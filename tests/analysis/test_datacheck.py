@@ -35,7 +35,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     simulate(COMPOSITION, folder / "data", n_train=N_TRAIN, n_test=200, seed=7, **common)
     simulate(COMPOSITION, folder / "new", n_train=200, n_test=N_NEW, seed=8, **common)
     config = {"task": "composition", "data": folder / "data", "run": folder / "run", "preset": "quick", "folds": 2}
-    stack(StackConfig(**config, learners=("quadratic_logit",), device="cpu", workers=1))
+    stack(StackConfig(**config, learners=("quadratic_logit",), device="cpu", workers=1, fast=False))
     return folder
 
 

@@ -7,6 +7,7 @@ itself: children are forked, so that each need not import everything, and that w
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -34,6 +35,8 @@ TIMED = {LOCK_FILE, "manifest.json", "task.json", "config.toml"}
 
 
 def _stack(source: str) -> Step:
+    for late in ("lightgbm", "torch._dynamo"):  # what a run imports when it is first needed, and so in every child
+        importlib.import_module(late)
     options: dict[str, object] = {"preset": "quick", "folds": 2, "workers": 1, "device": "cpu", "test_table": source}
     learners = ("lightgbm", "fake_linear")
     options |= {"learners": learners, "settings": {"lightgbm": {"rounds": 20}}}

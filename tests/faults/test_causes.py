@@ -75,7 +75,7 @@ def _stack(
 ) -> StackResult:
     return stack_table(
         TableConfig(repeats=1, holdout=0.1,
-            run=run, table=table, label="kind", preset="quick", folds=2, device="cpu", workers=workers,
+            run=run, table=table, label="kind", preset="quick", folds=2, device="cpu", fast=False, workers=workers,
             learners=(learner,), settings={learner: settings}, **more,
         )
     )  # fmt: skip
@@ -107,7 +107,7 @@ def test_a_learner_left_out_is_told(two_gaussians: tuple[Path, Path], tmp_path: 
     stack_table(
         TableConfig(repeats=1, holdout=0.1,
             run=run, table=two_gaussians[0], label="kind", preset="quick", folds=2, device="cpu", workers=1,
-            learners=("fake_linear", "fake_failing"),
+            fast=False, learners=("fake_linear", "fake_failing"),
         )
     )  # fmt: skip
     console = Console(width=200)

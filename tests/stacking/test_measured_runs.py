@@ -46,6 +46,7 @@ measured_runs.predict_measured(raw, out, run, trusted=True, workers=1, device="c
 def run(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "composition"
     options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "workers": 1, "device": "cpu"}
+    options["fast"] = False
     stack(StackConfig(task="composition", data=tiny_composition, run=folder, **options))
     return folder
 

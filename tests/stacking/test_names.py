@@ -66,7 +66,8 @@ def test_a_table_is_not_its_neighbour(suffix: str, tmp_path: Path) -> None:
     x = rng.normal(size=200)
     write("x1", x, ("wrong", "wronger"))
     meant = write("x[1]", x, ("low", "high"))
-    standard = {"preset": "quick", "folds": 3, "workers": 1, "device": "cpu", "learners": ("fake_linear",)}
+    standard = {"preset": "quick", "folds": 3, "workers": 1, "device": "cpu", "fast": False}
+    standard["learners"] = ("fake_linear",)
     result = stack_table(
         TableConfig(repeats=1, holdout=0.1, run=tmp_path / "run*", table=meant, label="kind", **standard)
     )

@@ -95,6 +95,7 @@ def _run(two_gaussians: tuple[Path, Path], run: Path, **options: object) -> Stac
     standard = {
         "run": run, "table": train, "test_table": test, "label": "kind", "preset": "quick", "folds": 2, "workers": 1,
         "learners": ("fake_linear", "fake_noisy", "fake_useless"), "metas": ("log_pool",),
+        "fast": False,
     }  # fmt: skip
     return stack_table(TableConfig(**({"repeats": 1, "holdout": 0.1} | standard | options)))
 

@@ -133,7 +133,7 @@ def test_archive_goes_through_download_convert_features_and_predict(
     np.testing.assert_allclose(times - started, truth["second"], atol=1e-5)
     assert (np.diff(times) >= 0).all()
     config = {"task": "composition", "data": tiny_composition, "run": tmp_path / "run", "preset": "quick"}
-    stack(StackConfig(**config, learners=("quadratic_logit",), folds=2, device="cpu", workers=1))
+    stack(StackConfig(**config, learners=("quadratic_logit",), folds=2, device="cpu", workers=1, fast=False))
     predictions = load(tmp_path / "run", trusted=True).predict(data.path, device="cpu", workers=1)
     assert predictions.log_proba.shape == (len(data), 5)
     assert np.isfinite(predictions.log_proba).all()

@@ -66,7 +66,9 @@ def test_learners_with_errors_of_their_own_are_worth_more_calibrated() -> None:
     # Each is right about one class and vague about the others: no single weight makes up for that.
     def spoiled(problem: StackInputs) -> StackInputs:
         blurred = np.array([[2.0, 0.3, 0.3], [0.3, 0.3, 2.0], [1.0, 1.0, 1.0]])
-        return replace(problem, log_proba=log_softmax(problem.log_proba * blurred[:, None]))
+        return replace(
+            problem, log_proba=np.stack([log_softmax(z * b) for z, b in zip(problem.log_proba, blurred, strict=True)])
+        )
 
     train, new = spoiled(_problem(n=20_000)), spoiled(_problem(n=20_000, seed=1))
     losses = {}

@@ -44,7 +44,7 @@ def finished(tiny_gamma: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     stack(
         StackConfig(
             run=run, task="gamma", data=tiny_gamma, preset="quick", learners=LEARNERS, settings=SETTINGS, folds=2,
-            workers=1, device="cpu", prune=0.0,
+            workers=1, device="cpu", prune=0.0, fast=False,
         )
     )  # fmt: skip
     return run

@@ -39,7 +39,7 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     small = {"lightgbm": {"rounds": 5}, "quadratic_logit": {}}
     config = TableConfig(repeats=1, holdout=0.1,
         run=tmp_path / "run", table=train, test_table=test, label="kind", learners=tuple(small), settings=small,
-        folds=2, metas=("average",), preset="quick", workers=1,
+        folds=2, metas=("average",), preset="quick", workers=1, fast=False,
     )  # fmt: skip
     expected = stack_table(config).predictions
     assert expected is not None

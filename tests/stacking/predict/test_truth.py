@@ -58,7 +58,7 @@ def test_estimates_come_back_as_energy_and_core_with_errors_that_hold() -> None:
 
 
 OPTIONS: dict[str, Any] = {
-    "task": "composition", "preset": "quick", "folds": 3, "workers": 1, "device": "cpu", "fast": False,
+    "task": "composition", "preset": "quick", "folds": 2, "workers": 1, "device": "cpu", "fast": False,
     "learners": ("pretrained",), "metas": ("log_pool",), "settings": {"pretrained": {"epochs": 2}},
 }  # fmt: skip
 

@@ -35,7 +35,7 @@ def _stacked(folder: Path, n_train: int, learners: tuple[str, ...], **options: A
     train = _table(folder / "train.parquet", *gaussians(n_train, 21))
     config = TableConfig(
         run=folder / "run", table=train, label="kind", test_table=test, preset="quick", workers=1, device="cpu",
-        learners=learners, **({"repeats": 1, "holdout": 0.1} | options),
+        fast=False, learners=learners, **({"repeats": 1, "holdout": 0.1} | options),
     )  # fmt: skip
     return stack_table(config), 1 - labels
 

@@ -27,7 +27,7 @@ from stacking.run.config import StackConfig, TableConfig
 from stacking.tables.train import stack_table
 from stacking.tasks.folds import judged_events
 
-QUICK = {"preset": "quick", "folds": 3, "device": "cpu", "workers": 1}
+QUICK = {"preset": "quick", "folds": 3, "device": "cpu", "workers": 1, "fast": False}
 SMALL_LEARNERS = {"lightgbm": {"rounds": 30}, "random_forest": {"trees": 20}}
 
 
@@ -131,15 +131,11 @@ def test_a_finished_run_is_not_done_again(finished: Path, tiny_composition: Path
 CHILD = """
 import sys
 from pathlib import Path
-from stacking.run.config import StackConfig
-from stacking.events import TableEvents
-from stacking.tasks.folds import judged_events
 from stacking.pipeline import stack
-from stacking.run.config import TableConfig
-from stacking.tables.train import stack_table
+from stacking.run.config import StackConfig
 if __name__ == "__main__":
     stack(StackConfig(task="composition", data=Path(sys.argv[1]), run=Path(sys.argv[2]), preset="quick", folds=3,
-                      device="cpu", workers=2, learners=("lightgbm", "random_forest"),
+                      device="cpu", workers=2, fast=False, learners=("lightgbm", "random_forest"),
                       settings={"lightgbm": {"rounds": 30}, "random_forest": {"trees": 20}}))
 """
 

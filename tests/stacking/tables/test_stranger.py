@@ -55,7 +55,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _config(folder: Path, run: Path, **options: object) -> TableConfig:
     standard = {
         "test_table": folder / "test.tsv", "id": "name", "preset": "quick", "folds": 2, "repeats": 1, "workers": 1,
-        "device": "cpu",
+        "device": "cpu", "fast": False,
         "settings": {name: {"trees": 30} for name in ("table.random_forest", "table.extra_trees")}
         | {f"table.{name}": {"rounds": 60} for name in ("lightgbm", "catboost", "xgboost", "hist_boosting")}
         | {"table.mlp": {"epochs": 6}},

@@ -26,6 +26,7 @@ def _config(run: Path, train: Path, **options: object) -> TableConfig:
         "folds": 3,
         "workers": 1,
         "device": "cpu",
+        "fast": False,
         "learners": ("fake_linear", "fake_useless"),
     }
     return TableConfig(run=run, table=train, label="kind", **{**standard, **options})
@@ -114,7 +115,7 @@ def test_real_learners_take_missing_values_three_classes_and_groups(tmp_path: Pa
     frame.write_csv(tmp_path / "train.csv")
     config = TableConfig(
         run=tmp_path / "run", table=tmp_path / "train.csv", label="kind", group="box", preset="quick", folds=3,
-        learners=("lightgbm", "random_forest"), workers=1, device="cpu", repeats=1,
+        learners=("lightgbm", "random_forest"), workers=1, device="cpu", repeats=1, fast=False,
         settings={"lightgbm": {"rounds": 40}, "random_forest": {"trees": 40}},
     )  # fmt: skip
     result = stack_table(config)

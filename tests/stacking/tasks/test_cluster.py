@@ -17,7 +17,7 @@ distributed = pytest.importorskip("distributed", reason="needs the extra 'cluste
 def test_cluster_gives_the_same_predictions(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = two_gaussians
     options = {"table": train, "label": "kind", "test_table": test, "preset": "quick", "folds": 3, "workers": 1}
-    options |= {"device": "cpu", "learners": ("fake_linear", "fake_failing")}
+    options |= {"device": "cpu", "fast": False, "learners": ("fake_linear", "fake_failing")}
     here = stack_table(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "here", **options))
     cluster = distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, protocol="tcp"
