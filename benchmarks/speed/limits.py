@@ -114,7 +114,10 @@ def plan_of(manifest: dict[str, Any]) -> str:
     plan = manifest.get("plan")
     if not plan:
         return "no plan: all of the preset"
-    shares = [f"{one['learner']} {one['rows']:,} rows, {one['amount']} {one['work']}" for one in plan["shares"]]
+    shares = []
+    for one in plan["shares"]:
+        rows = f"{one['rows']:,} rows" if one["rows"] else "all rows"
+        shares.append(f"{one['learner']} {rows}" + (f", {one['amount']} {one['work']}" if one["amount"] else ""))
     return f"{'; '.join(shares)}; left out: {', '.join(plan['left_out']) or 'none'}"
 
 
