@@ -5,12 +5,13 @@ The commands are in ``commands/``. Each imports the packages it needs when it ru
 
 from __future__ import annotations
 
-from showers.execution.dependencies import libraries
+from runtime.packages import libraries
 
 with libraries():
-    from commands.every import analysis, data, main, measured, pretraining, results, runs, sharing
+    from commands import data, physics, results, runs
+    from commands.app import main
 
-__all__ = ["analysis", "data", "main", "measured", "pretraining", "results", "runs", "sharing"]
+__all__ = ["data", "main", "physics", "results", "runs"]
 
 if __name__ == "__main__":
     main()

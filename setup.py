@@ -1,12 +1,13 @@
 """Where the packages lie: top-level folders in a checkout, inside of ``showerstack`` in an installation."""
 
+import runpy
 import sys
 
 from setuptools import find_packages, setup
 
 INSIDE = "showerstack.packages"
-OWN = ("showers", "features", "models", "stacking", "scoring", "analysis", "report", "commands")
-FILES = ["*.cu", "*.json", "*.toml", "weights/*", "worlds/*.toml", "py.typed"]
+OWN = runpy.run_path("runtime/packages.py")["OWN"]
+FILES = ["*.cu", "*.json", "*.toml", "weights/*", "worlds/*.toml", "scripts/*.py", "py.typed"]
 found = find_packages(include=[pattern for name in OWN for pattern in (name, f"{name}.*")])
 
 if "editable_wheel" in sys.argv:

@@ -19,13 +19,12 @@ import json
 import sys
 from pathlib import Path
 
-from showers.execution.dependencies import libraries
+from runtime.packages import libraries
 
 with libraries():
     from report.public.rules import score_by_protocol
-    from scoring.predictions import task_of
-    from scoring.score import metrics_path
-    from showers.execution.failures import told
+    from runtime.errors import told
+    from scoring.score import metrics_path, task_of
     from showers.protocols import PROTOCOLS
     from showers.schema import TASKS, task_named
 
@@ -81,8 +80,8 @@ def _score(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(metrics, indent=2, allow_nan=False))
         return
-    from report.terminal.metrics import summarise
-    from showers.execution.terminal import PlainConsole
+    from report.outcome import summarise
+    from runtime.context import PlainConsole
 
     console = PlainConsole()
     for part in summarise(metrics, task):

@@ -1,22 +1,31 @@
-"""The command line's frame: how commands are registered, what is common to them, how their errors are told."""
+"""The command line's frame: how commands are registered, what is common to them, how their errors are told.
+
+Options that several commands share.
+
+What a command prints: tables for people, JSON for programs, or nothing.
+"""
 
 from __future__ import annotations
 
 import difflib
 import io
+import json
 import re
 import shlex
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from showers.execution.failures import told
-from showers.execution.terminal import PlainConsole, as_called, escaped
-from showers.schema import InputError
+from runtime.context import Bars, PlainConsole, bar, silent
+from runtime.errors import InputError, as_called, escaped, told
+from showers.schema import TASKS
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain", "robustness")
 """Commands that keep finished parts: given again after an interruption, they go on."""
@@ -135,3 +144,93 @@ def main() -> None:
     # A polite end (kill, a batch system's time limit) cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     app()
+
+
+MEASURED = "measured"
+"""Stands beside the tasks where sets are made or fetched: the experiment's own runs."""
+if TYPE_CHECKING:
+    TaskName: TypeAlias = str
+    SetName: TypeAlias = str
+else:
+    TaskName = StrEnum("TaskName", {name: name for name in TASKS})
+    SetName = StrEnum("SetName", {name: name for name in (*TASKS, MEASURED)})
+
+
+class Protocol(StrEnum):
+    """Protocols of the public benchmark; their scores are never compared."""
+
+    v2 = "v2"
+    matched = "matched"
+    current = "2026"
+
+
+class Device(StrEnum):
+    """Where numerical work runs."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+def listed(words: str | None) -> tuple[str, ...] | None:
+    """Return comma-separated names, or None where the option was not given."""
+    return None if words is None else tuple(word.strip() for word in words.split(",") if word.strip())
+
+
+SeedOption = Annotated[int, typer.Option(help="Seed of all random numbers.")]
+DeviceOption = Annotated[Device, typer.Option(help="auto: the GPU if there is one.")]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="Number of processes; default: all cores.")]
+
+
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a command was asked to answer."""
+
+    quiet: bool = False
+    as_json: bool = False
+
+    def __post_init__(self) -> None:
+        if self.quiet and self.as_json:
+            raise InputError("--quiet prints nothing, --json prints JSON: choose one")
+
+    @property
+    def for_people(self) -> bool:
+        """Whether tables and remarks are wanted."""
+        return not (self.quiet or self.as_json)
+
+    @property
+    def bars(self) -> Bars:
+        """Progress on standard error, unless nothing is to be seen."""
+        return silent if self.quiet else bar
+
+    def remark(self, line: str) -> None:
+        """Tell the user something about the data or a run."""
+        if self.for_people:
+            remark(line)
+
+    def say(self, line: str) -> None:
+        """Tell the user what is going to be done."""
+        if self.for_people:
+            console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, shown: Callable[[], Any], data: Callable[[], Any], *, paragraphs: bool = False) -> None:
+        """Print what ``shown`` returns, or as JSON what ``data`` returns; only what is wanted is made.
+
+        Lines are not broken, so that paths can be copied, unless there are ``paragraphs`` among them.
+        """
+        if self.as_json:
+            print(json.dumps(data(), indent=2, default=_plain))
+        elif not self.quiet:
+            console.print(shown(), soft_wrap=not paragraphs)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # numbers and arrays of NumPy
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no JSON form")

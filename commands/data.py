@@ -8,21 +8,37 @@ from typing import Annotated
 
 import typer
 
-from commands.app import app, console
-from commands.measured import (
-    DeleteRawOption,
-    RunsOption,
-    TimesOption,
-    convert_measured,
-    fetch_measured,
-    names_of,
-    predict_measured,
-    simulate_sky,
+from commands.app import (
+    MEASURED,
+    Answer,
+    Device,
+    DeviceOption,
+    JsonOption,
+    Protocol,
+    QuietOption,
+    SeedOption,
+    SetName,
+    TaskName,
+    WorkersOption,
+    app,
+    console,
 )
-from commands.options import MEASURED, Device, DeviceOption, Protocol, SeedOption, SetName, TaskName, WorkersOption
-from commands.output import Answer, JsonOption, QuietOption
-from showers.execution.progress import bar
-from showers.schema import InputError, task_named
+from commands.runs import predict_measured
+from runtime.context import bar
+from runtime.errors import InputError
+from showers.schema import task_named
+
+RunsOption = Annotated[
+    str | None, typer.Option("--runs", help="Measured: comma-separated names of runs; default: all.")
+]
+
+
+DeleteRawOption = Annotated[
+    bool, typer.Option("--delete-raw", help="Measured: delete each run's raw grids once its folder is complete.")
+]
+
+
+TimesOption = Annotated[bool, typer.Option("--times", help="Measured: also the events' times.")]
 
 
 class Model(StrEnum):
@@ -73,8 +89,8 @@ def simulate(
     Example: [bold]python cli.py simulate --task gamma --out data --train 20000 --test 5000 --train-cuts test[/bold]
     """
     if check:
+        from showers.realism.moments import realism, rendered
         from showers.simulation.settings import load_settings
-        from showers.simulation.validation.check import realism, rendered
 
         facts = realism(load_settings(world), seed=seed, workers=workers, bars=bar)
         console.print(rendered(facts))
@@ -181,7 +197,7 @@ def download(
         return
     if protocol != Protocol.v2:
         from showers.archives.convert import convert as write_sets
-        from showers.archives.download_raw import download_raw
+        from showers.archives.download import download_raw
 
         chosen, raw = task_named(str(task)), out / "raw"
         download_raw(chosen, raw, protocol.value, base_url=base_url, bars=bar)
@@ -242,3 +258,60 @@ def convert(
 
     for folder in write_sets(raw, out, task_named(task), protocol=protocol.value, bars=bar):
         console.print(f"wrote {folder}", soft_wrap=True)
+
+
+def names_of(runs: str | None) -> list[str] | None:
+    """Return the names in a comma-separated list, None where nothing was said.
+
+    Raises
+    ------
+    InputError
+        If the list is empty.
+    """
+    if runs is None:
+        return None
+    names = [name.strip() for name in runs.split(",") if name.strip()]
+    if not names:
+        raise InputError("--runs: expected comma-separated names of runs, at least one")
+    return names
+
+
+def fetch_measured(out: Path, base_url: str | None, runs: str | None, times: bool) -> None:
+    """Download measured runs."""
+    from showers.archives.download import MEASURED_BUCKET, download_measured
+
+    folder = out / "measured_raw"
+    names = download_measured(folder, runs=names_of(runs), times=times, base_url=base_url or MEASURED_BUCKET, bars=bar)
+    console.print(f"complete: {len(names)} runs in {folder}", soft_wrap=True)
+
+
+def convert_measured(
+    raw: Path, out: Path, protocol: str, runs: str | None, times: bool, delete_raw: bool = False
+) -> None:
+    """Convert measured runs, list them, and say what was left out."""
+    from showers.archives.measured import convert_measured as convert
+    from showers.archives.measured import write_run_list
+
+    folder = out / "measured"
+    found = convert(raw, folder, runs=names_of(runs), protocol=protocol, times=times, delete_raw=delete_raw, bars=bar)
+    for left_out in found.left_out:
+        console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
+    for remark in found.remarks:
+        console.print(f"remark: {remark}", soft_wrap=True)
+    if not found.folders:
+        raise InputError(f"{raw}: none of its {len(found.left_out)} runs can be used")
+    table = write_run_list(found.folders, folder / "runs.csv")
+    for run, off in table.filter(table["off"] != "").select("run", "off").iter_rows():
+        console.print(f"off: run {run} differs from the others in {off}", soft_wrap=True)
+    console.print(f"wrote {len(found.folders)} runs to {folder}, listed in {folder / 'runs.csv'}", soft_wrap=True)
+
+
+def simulate_sky(spectrum: Path | None, out: Path, seed: int, workers: int | None, overwrite: bool) -> None:
+    """Simulate measured runs of a known sky."""
+    if spectrum is None:
+        raise InputError("say which sky to measure: --spectrum FILE (a TOML file; see docs/physics/measured.md)")
+    from showers.simulation.measured import simulate_measured
+
+    folder = out / "measured_raw"
+    files = simulate_measured(spectrum, folder, seed=seed, workers=workers, overwrite=overwrite, bars=bar)
+    console.print(f"wrote {len(files)} runs to {folder}; the truth is in {folder / 'truth'}", soft_wrap=True)

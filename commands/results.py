@@ -11,10 +11,8 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from commands.app import app, console
-from commands.options import Protocol, TaskName
-from commands.output import Answer, JsonOption, QuietOption
-from showers.execution.progress import bar
+from commands.app import Answer, JsonOption, Protocol, QuietOption, TaskName, app, console
+from runtime.context import bar
 from showers.schema import TASKS, task_named
 
 
@@ -33,15 +31,15 @@ def report(
 
     Example: [bold]python cli.py report runs/composition --data data[/bold]
     """
-    from report.card.write import write_card
-    from stacking.run.sealing import open_sealed
+    from report.card import write_card
+    from stacking.run.folder import open_sealed
 
     if open_sealed(run)[1]["task"] in TASKS:
-        from report.page.html import write_report
+        from report.run_page import write_report
 
         written = write_report(run, data, bars=bar)
     else:
-        from report.foreign.page import write_table_report
+        from report.table_page import write_table_report
 
         written = write_table_report(run, bars=bar)
     console.print(f"wrote {written} and {write_card(run)}", soft_wrap=True)
@@ -68,10 +66,9 @@ def verify(
 
     Example: [bold]python cli.py verify runs/composition/predictions.npz --data data[/bold]
     """
+    from report.outcome import summarise
     from report.public.rules import score_by_protocol
-    from report.terminal.metrics import summarise
-    from scoring.predictions import task_of
-    from scoring.score import metrics_path
+    from scoring.score import metrics_path, task_of
 
     output = Answer(quiet, as_json)
     chosen = task_named(task) if task else task_of(predictions)
@@ -99,8 +96,8 @@ def compare(
 
     Example: [bold]python cli.py compare runs/a runs/b --data data[/bold]
     """
-    from report.terminal.compare import compare as compared
-    from report.terminal.compare import differences
+    from report.compare import compare as compared
+    from report.compare import differences
 
     Answer(as_json=as_json).show(lambda: compared(runs, data), lambda: differences(runs, data), paragraphs=True)
 
@@ -115,9 +112,8 @@ def leaderboard(
 
     Example: [bold]python cli.py leaderboard runs/composition runs/gamma[/bold]
     """
-    from report.foreign.standings import is_table_run, standings_shown, table_standings
+    from report.public.leaderboard import is_table_run, standings_shown, table_standings, tables
     from report.public.leaderboard import leaderboard as standings
-    from report.public.leaderboard import tables
 
     of_tables = [run for run in runs if is_table_run(run)]
     of_showers = [run for run in runs if run not in of_tables]
@@ -145,7 +141,7 @@ def taskcard(
 
     Example: [bold]python cli.py taskcard --format airs --data data --out cards[/bold]
     """
-    from report.taskcard.write import CARDS, write_cards
+    from report.public.taskcard import CARDS, write_cards
 
     found = write_cards(data, out, tuple(task or CARDS))
     lines = [f"{out / name}: {'; '.join(checks)}" for name, checks in found.items()]
@@ -202,7 +198,7 @@ def doctor(
     """
     output = Answer(as_json=as_json)
     if datasets:
-        from report.terminal.doctor_data import dataset_findings, examine_dataset
+        from report.doctor import dataset_findings, examine_dataset
 
         output.show(
             lambda: Group(*map(examine_dataset, datasets)),
@@ -210,11 +206,11 @@ def doctor(
         )
         return
     if gpu:
-        from report.terminal.gpu import examine_gpu, gpu_findings
+        from report.gpu import examine_gpu, gpu_findings
 
         output.show(examine_gpu, lambda: [asdict(line) for line in gpu_findings()])
         return
-    from report.terminal.doctor import doctor as examine
-    from report.terminal.doctor import findings
+    from report.doctor import doctor as examine
+    from report.doctor import findings
 
     output.show(examine, lambda: [asdict(line) for line in findings()])

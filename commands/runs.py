@@ -1,4 +1,9 @@
-"""Commands that train and use runs: stack, predict, demo, check, learners."""
+"""Commands that train and use runs: stack, predict, demo, check, learners.
+
+Commands that make a run usable elsewhere: export.
+
+The command that trains the shower network on simulated showers from randomised worlds.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,22 @@ from typing import Annotated, Any
 
 import typer
 
-from commands.app import app, console
-from commands.options import Device, DeviceOption, SeedOption, TaskName, WorkersOption, listed
-from commands.output import Answer, JsonOption, QuietOption
-from showers.execution.progress import bar
-from showers.schema import InputError, task_named
+from commands.app import (
+    Answer,
+    Device,
+    DeviceOption,
+    JsonOption,
+    QuietOption,
+    SeedOption,
+    TaskName,
+    WorkersOption,
+    app,
+    console,
+    listed,
+)
+from runtime.context import bar
+from runtime.errors import InputError
+from showers.schema import task_named
 
 
 class Preset(StrEnum):
@@ -95,7 +111,7 @@ def stack(
     }
     options |= of_showers | of_table
     if config:
-        from stacking.run.toml import read_config
+        from stacking.run.config import read_config
 
         given = {name for name in options if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
         options |= {name: value for name, value in read_config(config).items() if name not in given}
@@ -115,25 +131,25 @@ def stack(
     else:
         inputs = [Path(options["data"]) / f"{options['task']}_{split}" for split in ("train", "test")]
     asked = json.loads(json.dumps(options, default=str))
-    from report.reading.finished import kept_outcome
+    from report.finished import kept_outcome
 
     lines = None if as_json else kept_outcome(run, asked, inputs)
     if lines is not None:
         if not quiet:
             print(lines, end="")
         return
-    from report.terminal.outcome import outcome
-    from showers.execution.beginning import process_began
+    from report.outcome import outcome
+    from runtime.processes import process_began
 
     if on_table:
         from stacking.run.config import TableConfig
-        from stacking.tables.train import stack_table
+        from stacking.train import stack_table
 
         stack_table(TableConfig(**options), bars=output.bars, say=output.say, began=process_began())
         found = outcome(run, None, None, bars=output.bars)
     else:
-        from stacking.pipeline import stack as train
         from stacking.run.config import StackConfig
+        from stacking.train import stack as train
 
         train(StackConfig(**options), bars=output.bars, tell=output.remark, say=output.say, began=process_began())
         found = outcome(run, Path(options["data"]), task_named(options["task"]), bars=output.bars)
@@ -167,7 +183,7 @@ def predict(
 
     Example: [bold]python cli.py predict --run runs/gamma --data data/gamma_test --out new.npz[/bold]
     """
-    from stacking.output import predict_to_file
+    from stacking.predict import predict_to_file
 
     output = Answer(quiet, as_json)
     written = predict_to_file(
@@ -194,7 +210,7 @@ def demo(
 
     Example: [bold]python cli.py demo --train 5000 --test 2000[/bold]
     """
-    from report.demo import run_demo
+    from report.outcome import run_demo
 
     run_demo(out, n_train=train, n_test=test, seed=seed, workers=workers, console=console, bars=bar)
 
@@ -211,7 +227,7 @@ def check(
 
     Example: [bold]python cli.py check runs/composition[/bold]
     """
-    from report.terminal.check import check_folder
+    from report.doctor import check_folder
 
     output = Answer(quiet, as_json)
     kind, problems = check_folder(folder, bars=output.bars)
@@ -232,3 +248,86 @@ def learners(as_json: JsonOption = False) -> None:
     from models.registry import listing, rows
 
     Answer(as_json=as_json).show(listing, rows)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Option(help="Your own finished run: its models are opened in this process.")],
+    out: Annotated[Path, typer.Option(help="New folder for the ONNX files and export.json.")],
+    learners: Annotated[str | None, typer.Option(help="Comma-separated names; default: what ships.")] = None,
+    check: Annotated[Path | None, typer.Option(help="Dataset folder: 10,000 events through runs and files.")] = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the fits of a run as ONNX files: feature columns (and grids) in, log-probabilities out.
+
+    export.json beside them names columns with units, and says how fits are averaged, combined and decided. What has no
+    ONNX form is named with the reason.
+
+    Example: [bold]python cli.py export --run runs/gamma --out gamma-onnx --check data/gamma_test[/bold]
+    """
+    from stacking.export import EXPORT_FILE, export_run
+
+    output = Answer(quiet, as_json)
+    found = export_run(run, out, listed(learners), check, bars=output.bars)
+    for name, reason in found.refused.items():
+        output.remark(f"not exported: {name}: {reason}")
+    lines = [f"{name}: {n} files" for name, n in found.written.items()]
+    if found.largest_difference is not None:
+        lines.append(f"largest difference of a probability from the run: {found.largest_difference:.1e}")
+    lines.append(f"wrote {out / EXPORT_FILE}")
+    content = {
+        "out": out,
+        "files": found.written,
+        "refused": found.refused,
+        "largest_difference_in_probability": found.largest_difference,
+    }
+    output.show(lambda: "\n".join(lines), lambda: content)
+
+
+@app.command()
+def pretrain(
+    out: Annotated[Path, typer.Option(help="Folder of plan, state and weights; an interrupted run is continued.")],
+    showers: Annotated[int, typer.Option(min=1, help="Approximate number of showers to simulate.")] = 10_000_000,
+    seed: SeedOption = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that simulate showers during the training.")] = 1,
+    device: DeviceOption = Device.auto,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Showers per step; the learning rate is scaled with it.")
+    ] = 512,
+    threads: Annotated[int, typer.Option(min=1, help="Numerical threads of the training.")] = 1,
+) -> None:
+    """Pretrain the shower network on simulated showers that are drawn on the fly, from randomised worlds.
+
+    The weights, with a card that says how they were made, are what the learner [bold]pretrained[/bold] starts from.
+
+    Example: [bold]python cli.py pretrain --out runs/pretraining --showers 20000000[/bold]
+    """
+    from models.pretraining.learner import PretrainedLearner
+    from models.pretraining.train import PretrainSettings
+    from models.pretraining.train import pretrain as run
+    from models.registry import device_for
+    from runtime.files import hash_file
+
+    settings = PretrainSettings.of_batches(batch_size, showers=showers, seed=seed)
+    file = run(
+        out, settings, workers=workers, threads=threads, device=device_for(PretrainedLearner, device.value), bars=bar
+    )
+    console.print(f"wrote {file}, SHA-256 {hash_file(file)}", soft_wrap=True)
+
+
+def predict_measured(raw: Path, out: Path, run: Path, trusted: bool, **options: Any) -> None:
+    """Convert and predict measured runs one by one, list them, and say what was left out."""
+    from showers.archives.measured import write_run_list
+    from stacking.measured import predict_measured as predict
+
+    folder = out / "predicted" / run.resolve().name
+    found = predict(raw, folder, run, trusted=trusted, bars=bar, **options)
+    for left_out in found.left_out:
+        console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
+    for remark in found.remarks:
+        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
+    if not found.folders:
+        raise InputError(f"{raw}: none of its {len(found.left_out)} runs can be used")
+    write_run_list(found.folders, folder / "runs.csv")
+    console.print(f"wrote predictions of {len(found.folders)} runs to {folder}, no grids are kept", soft_wrap=True)

@@ -1,12 +1,20 @@
-"""From a dataset folder to its feature table: streamed in chunks, written in shards, resumed where it stopped."""
+"""From a dataset folder to its feature table: streamed in chunks, written in shards, resumed where it stopped.
+
+A feature table while it is made: one writer at a time, shards listed with their checksums as they are finished.
+
+``checksums.json`` grows with the shards and names ``catalogue.json`` last: killed at any moment, the table is continued
+from the shards that are listed, and no file is hashed twice.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
-from collections.abc import Iterable
-from dataclasses import asdict
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,21 +24,141 @@ import numpy as np
 import polars as pl
 
 from features.catalogue import CATALOGUE, FIT_GROUPS, GROUPS, check_groups
-from features.compute import compute_chunk, warm_up
-from features.device import chunk_size, namespace, resolve_device, to_host
-from features.groups.reconstruction import add
-from features.source import feature_code_version
-from features.table import EVENT_COLUMN, FeatureTable, default_path, part_path, read_head
-from features.transfer import on_device
-from features.writer import TableWriter, one_line, opened_for_writing
-from showers.array import DetectorArray
-from showers.cuts import scalar_frame
-from showers.datasets.dataset import Dataset, check_cells
-from showers.execution.processes import in_processes
-from showers.execution.progress import Bars, silent
-from showers.kascade import KASCADE
-from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, InputError
-from showers.storage.files import atomic_path
+from features.compute import column_names, compute_rows, warm_up
+from features.device import resolve_device
+from features.table import (
+    CATALOGUE_FILE,
+    EVENT_COLUMN,
+    FeatureTable,
+    default_path,
+    feature_code_version,
+    n_parts,
+    part_path,
+    read_head,
+)
+from runtime.checksums import CHECKSUMS_FILE, Seal, checksum
+from runtime.context import Bars, silent
+from runtime.errors import InputError
+from runtime.files import LOCK_FILE, atomic_path, locked, write_json
+from runtime.processes import in_processes
+from showers.dataset import Dataset
+from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
+
+_SHARD = r"part-[0-9]{5,}\.parquet"
+_MADE = rf"({_SHARD}|{re.escape(CATALOGUE_FILE)}|{re.escape(CHECKSUMS_FILE)})"
+_TEMPORARY = r"\.partial-[0-9]+-([0-9a-f]{16}-)?"
+_OURS = re.compile(rf"{re.escape(LOCK_FILE)}|({_TEMPORARY})?{_MADE}")
+_LEFTOVER = re.compile(rf"{_TEMPORARY}{_MADE}")
+
+
+@dataclass(frozen=True)
+class TableWriter:
+    """The folder of an unfinished table; use :func:`opened_for_writing`."""
+
+    folder: Path
+    head: dict[str, Any]
+    """Content of ``catalogue.json``."""
+    seal: Seal
+    """The shards that are finished."""
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the shards still to be made."""
+        parts = n_parts(self.head)
+        return [k for k in range(parts) if part_path(self.folder, k).name not in self.seal.files]
+
+    def add(self, number: int, n_bytes: int, digest: str) -> None:
+        """Record a shard that was written, with its length and SHA-256."""
+        self.seal.files[part_path(self.folder, number).name] = (n_bytes, digest)
+        with one_line(self.folder):
+            self.seal.write()
+
+    def finish(self) -> None:
+        """Mark the table as complete."""
+        with one_line(self.folder):
+            write_json(self.folder / CATALOGUE_FILE, {**self.head, "complete": True})
+            self.seal.files[CATALOGUE_FILE] = checksum(self.folder / CATALOGUE_FILE)
+            self.seal.write()
+
+
+@contextmanager
+def opened_for_writing(folder: Path, head: dict[str, Any], *, replace: bool) -> Iterator[TableWriter]:
+    """Hold the folder of a table and prepare it: what fits ``head`` is kept, everything else of ours removed.
+
+    Parameters
+    ----------
+    folder
+        Where the table is to be.
+    head
+        Content of ``catalogue.json`` of the unfinished table.
+    replace
+        Whether a table of another dataset may be replaced.
+
+    Raises
+    ------
+    InputError
+        If the folder holds something else, another process writes into it, or it cannot be written.
+    """
+    _check_owner(folder, head, replace)
+    with locked(folder):
+        # Looked at again: another process may have just finished with it.
+        found = _check_owner(folder, head, replace)
+        with one_line(folder):
+            for path in folder.iterdir():
+                if _LEFTOVER.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):
+                    path.unlink(missing_ok=True)
+            same = found is not None and all(found[key] == head[key] for key in ("fingerprint", "shard_events"))
+            files = _listed(folder, n_parts(head)) if same else {}
+            _clear(folder, files)
+            writer = TableWriter(folder, head, Seal(folder, files))
+            writer.seal.write()
+            write_json(folder / CATALOGUE_FILE, head)
+        yield writer
+
+
+@contextmanager
+def one_line(folder: Path) -> Iterator[None]:
+    """Tell in one line that a table cannot be written (full disk, no permission)."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written ({error.strerror or error}): what is finished is kept") from None
+
+
+def _check_owner(folder: Path, head: dict[str, Any], replace: bool) -> dict[str, Any] | None:
+    """Return the head of the table that is there, if any, after making sure that the folder may be written."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: expected the folder of a feature table")
+    found = read_head(folder)
+    if found is None:
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        if names and not (LOCK_FILE in names and all(_OURS.fullmatch(name) for name in names)):
+            raise InputError(f"{folder} exists and is not a feature table: choose another folder or remove it")
+    elif not replace and found["dataset_fingerprint"] != head["dataset_fingerprint"]:
+        raise InputError(f"{folder} holds the features of another dataset: choose another folder or remove it")
+    return found
+
+
+def _listed(folder: Path, parts: int) -> dict[str, tuple[int, str]]:
+    """Return the checksums of the shards that are listed and there, at full length."""
+    try:
+        files = Seal.open(folder).files
+    except InputError:
+        return {}
+    shards = (part_path(folder, k) for k in range(parts))
+    return {
+        path.name: files[path.name]
+        for path in shards
+        if path.name in files and path.is_file() and path.stat().st_size == files[path.name][0]
+    }
+
+
+def _clear(folder: Path, kept: dict[str, tuple[int, str]]) -> None:
+    """Remove shards that no longer fit; the head goes first: a half-removed table is never taken as complete."""
+    (folder / CATALOGUE_FILE).unlink(missing_ok=True)
+    for path in folder.iterdir():
+        if re.fullmatch(_SHARD, path.name) and path.name not in kept:
+            path.unlink()
+
 
 SHARD_EVENTS = 16_384
 """Events per shard on a CPU: what is lost at most by an interruption, and what a worker is handed at once."""
@@ -100,67 +228,6 @@ def build_table(
 
 def _can_be_written(folder: Path) -> bool:
     return os.access(folder if folder.exists() else folder.parent, os.W_OK)
-
-
-def compute_rows(dataset: Dataset, start: int, stop: int, groups: frozenset[str], device: str = "cpu") -> pl.DataFrame:
-    """Return the features of consecutive events, columns in catalogue order.
-
-    Chunk borders are multiples of the chunk size in absolute rows, so results do not depend on how the work is cut.
-    """
-    xp = namespace(device)
-    pieces: list[dict[str, np.ndarray]] = []
-    for chunk, grids in on_device(dataset.chunks(chunk_size(device), start, stop), device):
-        check_cells(chunk.matrices, dataset.path / MATRICES_FILE, chunk.start)
-        computed = compute_chunk(xp, grids, chunk.scalars, groups, dataset.array)
-        pieces.append({name: to_host(values) for name, values in computed.items()})
-    age = None if dataset.age is None else np.asarray(dataset.age[start:stop])
-    return _with_scalars(pieces, np.asarray(dataset.scalars[start:stop], dtype=np.float32), age, groups)
-
-
-def compute_events(
-    grids: np.ndarray,
-    scalars: np.ndarray,
-    age: np.ndarray | None,
-    groups: frozenset[str],
-    array: DetectorArray = KASCADE,
-) -> pl.DataFrame:
-    """Return the features of events in memory, computed on the CPU; columns in catalogue order.
-
-    Parameters
-    ----------
-    grids
-        (n, rows, columns, 2) float32, MeV per station.
-    scalars
-        (n, 5) float32: E, Ze, Az, Ne, Nmu.
-    age
-        (n,) float32, or None where the protocol has none.
-    groups
-        Feature groups.
-    array
-        The stations.
-    """
-    xp, size = namespace("cpu"), chunk_size("cpu")
-    parts = [slice(start, start + size) for start in range(0, len(grids), size)]
-    pieces = [compute_chunk(xp, grids[part], scalars[part], groups, array) for part in parts]
-    return _with_scalars(pieces, scalars, age, groups)
-
-
-def _with_scalars(
-    pieces: list[dict[str, np.ndarray]], scalars: np.ndarray, age: np.ndarray | None, groups: frozenset[str]
-) -> pl.DataFrame:
-    """Return the columns of all chunks and those made of the scalars, in catalogue order."""
-    table = scalar_frame(scalars, age)
-    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else {})}
-    table = add(table.with_columns(**{name: pl.Series(name, values) for name, values in columns.items()}), groups)
-    return table.select([name for name, f in CATALOGUE.items() if name in table.columns and f.group in groups])
-
-
-def column_names(has_age: bool, groups: frozenset[str]) -> tuple[str, ...]:
-    """Return the columns that a table of the given groups has."""
-    needs_age = {"Age", "fit_minus_age"}
-    return tuple(
-        name for name, feature in CATALOGUE.items() if feature.group in groups and (has_age or name not in needs_age)
-    )
 
 
 def table_fingerprint(data: Dataset, groups: frozenset[str], dataset_fingerprint: str) -> str:

@@ -8,8 +8,8 @@ from math import isfinite
 from typing import Any
 
 from features import groups
-from features.feature import FITS, Feature, Group
-from showers.schema import InputError
+from features.groups import FITS, Feature, Group
+from runtime.errors import InputError
 
 MODULES = groups.modules()
 CATALOGUE: dict[str, Feature] = {feature.name: feature for module in MODULES for feature in module.FEATURES}
@@ -130,7 +130,7 @@ def _markdown_head() -> str:
             "Made by `python cli.py features --list --format md`. Radii are distances from the fitted core in the",
             "shower plane; signals are counted in particles: deposit times cos(zenith) over the mean deposit of one",
             "particle. A value is NaN where it is undefined. The fits are described in `features/lateral/station.py`",
-            "and `features/lateral/fit.py`, their constants in `features/lateral/constants.py`.",
+            "and `features/lateral/fit.py`, their constants in `features/lateral/response.py`.",
             "",
             "| set | columns | groups and single columns |",
             "|---|---|---|",

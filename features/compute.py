@@ -6,14 +6,19 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from features.catalogue import CATALOGUE, FIT_GROUPS, MODULES
-from features.device import namespace
-from features.events import make_events
-from features.fitted import FittedEvents
+from features.device import chunk_size, namespace, on_device, to_host
+from features.groups import FittedEvents
 from features.groups.lateral import ELECTRON_GROUP, MUON_GROUP
-from showers.array import DetectorArray
-from showers.kascade import KASCADE
+from features.groups.reconstruction import add
+from features.lateral.events import make_events
+from showers.array import KASCADE, DetectorArray
+from showers.dataset import Dataset
+from showers.event_files import check_cells
+from showers.protocols import scalar_frame
+from showers.schema import MATRICES_FILE
 
 FITTED = frozenset({ELECTRON_GROUP, MUON_GROUP})
 
@@ -40,10 +45,71 @@ def compute_chunk(
     array
         The stations.
     """
-    seen = FittedEvents(make_events(xp, grids, scalars, array=array))
     # The fits' own columns are what others are made of in the table: they come with any group that needs fits.
     wanted = groups | (FITTED if groups & FIT_GROUPS else frozenset())
+    seen = FittedEvents(make_events(xp, grids, scalars, array=array), groups=wanted)
     for module in MODULES:
         if hasattr(module, "compute") and wanted & {group.name for group in module.GROUPS}:
             seen.columns.update(module.compute(seen))
     return {name: values for name, values in seen.columns.items() if CATALOGUE[name].group in wanted}
+
+
+def compute_rows(dataset: Dataset, start: int, stop: int, groups: frozenset[str], device: str = "cpu") -> pl.DataFrame:
+    """Return the features of consecutive events, columns in catalogue order.
+
+    Chunk borders are multiples of the chunk size in absolute rows, so results do not depend on how the work is cut.
+    """
+    xp = namespace(device)
+    pieces: list[dict[str, np.ndarray]] = []
+    for chunk, grids in on_device(dataset.chunks(chunk_size(device), start, stop), device):
+        check_cells(chunk.matrices, dataset.path / MATRICES_FILE, chunk.start)
+        computed = compute_chunk(xp, grids, chunk.scalars, groups, dataset.array)
+        pieces.append({name: to_host(values) for name, values in computed.items()})
+    age = None if dataset.age is None else np.asarray(dataset.age[start:stop])
+    return _with_scalars(pieces, np.asarray(dataset.scalars[start:stop], dtype=np.float32), age, groups)
+
+
+def compute_events(
+    grids: np.ndarray,
+    scalars: np.ndarray,
+    age: np.ndarray | None,
+    groups: frozenset[str],
+    array: DetectorArray = KASCADE,
+) -> pl.DataFrame:
+    """Return the features of events in memory, computed on the CPU; columns in catalogue order.
+
+    Parameters
+    ----------
+    grids
+        (n, rows, columns, 2) float32, MeV per station.
+    scalars
+        (n, 5) float32: E, Ze, Az, Ne, Nmu.
+    age
+        (n,) float32, or None where the protocol has none.
+    groups
+        Feature groups.
+    array
+        The stations.
+    """
+    xp, size = namespace("cpu"), chunk_size("cpu")
+    parts = [slice(start, start + size) for start in range(0, len(grids), size)]
+    pieces = [compute_chunk(xp, grids[part], scalars[part], groups, array) for part in parts]
+    return _with_scalars(pieces, scalars, age, groups)
+
+
+def column_names(has_age: bool, groups: frozenset[str]) -> tuple[str, ...]:
+    """Return the columns that a table of the given groups has."""
+    needs_age = {"Age", "fit_minus_age"}
+    return tuple(
+        name for name, feature in CATALOGUE.items() if feature.group in groups and (has_age or name not in needs_age)
+    )
+
+
+def _with_scalars(
+    pieces: list[dict[str, np.ndarray]], scalars: np.ndarray, age: np.ndarray | None, groups: frozenset[str]
+) -> pl.DataFrame:
+    """Return the columns of all chunks and those made of the scalars, in catalogue order."""
+    table = scalar_frame(scalars, age)
+    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else {})}
+    table = add(table.with_columns(**{name: pl.Series(name, values) for name, values in columns.items()}), groups)
+    return table.select([name for name, f in CATALOGUE.items() if name in table.columns and f.group in groups])

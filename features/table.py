@@ -1,17 +1,22 @@
-"""The feature table on disk: Parquet shards in event order with ``catalogue.json`` beside them."""
+"""The feature table on disk: Parquet shards in event order with ``catalogue.json`` beside them.
+
+One version of everything that feature values depend on; compiled kernels: :mod:`runtime.kernels`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import polars as pl
 
-from showers.schema import InputError
-from showers.storage.checksums import CHECKSUMS_FILE, Seal
-from showers.storage.files import read_json
+from runtime.checksums import CHECKSUMS_FILE, Seal
+from runtime.code import source_hash
+from runtime.errors import InputError
+from runtime.files import read_json
 
 CATALOGUE_FILE = "catalogue.json"
 EVENT_COLUMN = "event"
@@ -182,3 +187,15 @@ def _as_positions(rows: np.ndarray, n: int) -> np.ndarray:
     if rows.size and (rows.min() < 0 or rows.max() >= n):
         raise InputError(f"row {rows.max() if rows.max() >= n else rows.min()} is not in a table of {n} events")
     return rows
+
+
+LIBRARIES = ("array-api-compat", "cupy-cuda12x", "llvmlite", "numba", "numpy", "scipy")
+"""Libraries whose version can change a feature's last digits."""
+
+
+@cache
+def feature_code_version() -> str:
+    """Return the hash of the sources (without docstrings and comments) and libraries that feature values depend on."""
+    here = Path(__file__).parent
+    showers = here.parent / "showers"
+    return source_hash([here, showers / "array.py", showers / "lateral.py"], LIBRARIES)

@@ -3,24 +3,29 @@
 ``LEARNERS`` holds what the modules of :mod:`models.catalogue` declare, our own learners and the published systems
 (``published.*``) among them; a module put beside them is found by itself. :func:`create` makes a learner, :func:`load`
 opens a saved one, :func:`listing` shows them all.
+
+Where each learner trains: every library is asked for itself, since one may have a GPU build beside one without.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
-import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from models import catalogue
-from models.base import Learner
-from models.saving import HEADER_FILE, read_header
-from models.spec import LearnerSpec
-from showers.execution.suggestions import like
-from showers.schema import AGE, COMPOSITION, TASKS, InputError, Task
+from models.base.learner import Learner
+from models.base.saving import HEADER_FILE, read_header
+from models.base.spec import LearnerSpec
+from runtime.code import plugins
+from runtime.errors import InputError, like
+from showers.schema import AGE, COMPOSITION, TASKS, Task
 
 
 def spec(name: str) -> LearnerSpec:
@@ -127,7 +132,7 @@ def weights_of(entry: LearnerSpec) -> str:
     """Return how many weights a network has in the benchmark's v2 protocol, in words; empty for other learners."""
     # Only who lists the learners waits for torch and the features; whoever asks for a name does not.
     from features.catalogue import CATALOGUE, feature_set
-    from models.catalogue.average import LearnerAverage
+    from models.base.average import LearnerAverage
     from models.networks.learner import NetworkLearner
 
     task = TASKS[entry.tasks[0]] if entry.tasks else COMPOSITION
@@ -150,16 +155,59 @@ def listing() -> Table:
     return table
 
 
-def _declared() -> dict[str, LearnerSpec]:
-    """Return what the catalogue's modules declare in ``LEARNERS``; names must differ."""
-    found: dict[str, LearnerSpec] = {}
-    for module in pkgutil.iter_modules(catalogue.__path__, f"{catalogue.__name__}."):
-        for entry in getattr(importlib.import_module(module.name), "LEARNERS", ()):
-            if entry.name in found:
-                raise ValueError(f"{module.name} declares learner {entry.name!r}, which exists already")
-            found[entry.name] = entry
-    return found
-
-
-LEARNERS: dict[str, LearnerSpec] = _declared()
+LEARNERS: dict[str, LearnerSpec] = plugins(catalogue, "LEARNERS", attrgetter("name"))
 """All learners by name."""
+
+
+def device_for(learner: type[Learner], asked: str, name: str = "") -> str:
+    """Return ``"cpu"`` or ``"cuda"`` for one learner.
+
+    Parameters
+    ----------
+    learner
+        Its class.
+    asked
+        ``"auto"``: the GPU where one answers and the learner's library can use it. ``"cuda"``: the same, but a learner
+        with :attr:`~models.base.learner.Learner.gpu_expected` is refused where it cannot. ``"cpu"``.
+    name
+        What it is called in the error.
+
+    Raises
+    ------
+    InputError
+        If ``"cuda"`` was asked for and is not to be had; says why and what else can be done.
+    """
+    if asked == "cpu" or (asked == "auto" and not gpu_answers()):
+        return "cpu"
+    if not gpu_answers():
+        raise InputError("device 'cuda' was asked for, but no NVIDIA driver and GPU answer; or use --device cpu")
+    obstacle = learner.gpu_obstacle()
+    if obstacle is None:
+        return "cuda"
+    if asked == "cuda" and learner.gpu_expected:
+        raise InputError(
+            f"device 'cuda' was asked for, but {name or learner.__name__}: {obstacle}; or use --device auto"
+        )
+    return "cpu"
+
+
+def devices_for(specs: Iterable[LearnerSpec], asked: str) -> dict[str, str]:
+    """Return the device of each learner by name; see :func:`device_for`."""
+    return {spec.name: device_for(learner_class(spec.learner), asked, spec.name) for spec in specs}
+
+
+def device_remarks(devices: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which learners stay on the CPU where others train on the GPU, in a line."""
+    names = [name for name, device in devices.items() if device == "cpu"]
+    return (f"train on the CPU, not on the GPU: {', '.join(names)}",) if names and "cuda" in devices.values() else ()
+
+
+@cache
+def gpu_answers() -> bool:
+    """Return whether NVIDIA's driver is here and knows a device; no library is imported for it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    return not driver.cuInit(0) and not driver.cuDeviceGetCount(ctypes.byref(count)) and count.value > 0

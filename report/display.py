@@ -14,15 +14,16 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from features.compute import compute_chunk
 from features.groups.lateral import ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP
-from features.lateral.constants import PUBLISHED as STATION
-from features.lateral.model import energy_correction
+from features.lateral.events import energy_correction
+from features.lateral.response import PUBLISHED as STATION
 from report.pictures.style import MAP, PALETTE, drawing, literal, new_figure, save_figure
-from showers.array import DetectorArray
-from showers.datasets.dataset import Dataset, check_cells
-from showers.kascade import KASCADE
+from runtime.errors import InputError
+from runtime.files import check_target
+from showers.array import KASCADE, DetectorArray
+from showers.dataset import Dataset
+from showers.event_files import check_cells
 from showers.lateral import axis_distance, rho_electron, rho_muon
-from showers.schema import MATRICES_FILE, InputError
-from showers.storage.targets import check_target
+from showers.schema import MATRICES_FILE
 
 FIT_COLUMNS = ("fit_core_x_m", "fit_core_y_m", "fit_lg_ne", "fit_age", "fit_lg_nmu", "fit_muon_age", "fit_core_err_m")
 GREY = "#8a8a8a"

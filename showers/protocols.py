@@ -1,4 +1,9 @@
-"""The protocols of the public benchmark: which raw modes they take, which cuts they make, how they store events.
+"""Named event selections, and the table of what each cut removes.
+
+A cut is a named Polars expression on the reconstructed scalars, compared in float32 as the benchmark does:
+4.8 stored as float16 reads 4.80078 and passes ``Ne > 4.8``; a raw zenith of 29.997 is stored as 30.0 and fails.
+
+The protocols of the public benchmark: which raw modes they take, which cuts they make, how they store events.
 
 Scores of different protocols cannot be compared, and are never shown in one table.
 """
@@ -9,8 +14,109 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import polars as pl
 
-from showers.schema import AGE, COMPOSITION, GAMMA, SCALAR_NAMES, InputError, Task
+from runtime.errors import InputError
+from showers.schema import AGE, COMPOSITION, GAMMA, SCALAR_NAMES, Task
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One condition an event must meet."""
+
+    name: str
+    expression: pl.Expr
+    meaning: str
+
+
+@dataclass(frozen=True)
+class CutSet:
+    """An ordered selection with a name that ``source.json`` can refer to."""
+
+    name: str
+    cuts: tuple[Cut, ...]
+
+    def mask(self, scalars: pl.DataFrame) -> np.ndarray:
+        """Return which events pass all cuts, (N,) bool.
+
+        Raises
+        ------
+        InputError
+            If a column that a cut needs is missing.
+        """
+        passed = np.ones(scalars.height, dtype=bool)
+        for step in self._steps(scalars):
+            passed &= step
+        return passed
+
+    def flow(self, scalars: pl.DataFrame) -> pl.DataFrame:
+        """Return the cut-flow table: per cut the events that pass it alone and together with all before it."""
+        rows = [("all events", "", scalars.height, scalars.height)]
+        passed = np.ones(scalars.height, dtype=bool)
+        for cut, step in zip(self.cuts, self._steps(scalars), strict=True):
+            passed &= step
+            rows.append((cut.name, cut.meaning, int(step.sum()), int(passed.sum())))
+        return pl.DataFrame(rows, schema=["cut", "meaning", "alone", "cumulative"], orient="row")
+
+    def _steps(self, scalars: pl.DataFrame) -> list[np.ndarray]:
+        for cut in self.cuts:
+            missing = set(cut.expression.meta.root_names()) - set(scalars.columns)
+            if missing:
+                raise InputError(f"cut {cut.name!r} of {self.name!r} needs column {', '.join(sorted(missing))}")
+        return [scalars.select(cut.expression.fill_null(False)).to_series().to_numpy() for cut in self.cuts]
+
+
+def _below(column: str, limit: float, unit: str) -> Cut:
+    bound = pl.lit(limit, dtype=pl.Float32)
+    return Cut(f"{column} < {limit:g}", pl.col(column) < bound, f"{column} below {limit:g}{unit}")
+
+
+def _above(column: str, limit: float, unit: str) -> Cut:
+    bound = pl.lit(limit, dtype=pl.Float32)
+    # Polars orders NaN above every number.
+    above = (pl.col(column) > bound) & pl.col(column).is_not_nan()
+    return Cut(f"{column} > {limit:g}", above, f"{column} above {limit:g}{unit}")
+
+
+NONE = CutSet("none", ())
+TEST = CutSet("test", (_below("Ze", 30.0, " deg"), _above("Ne", 4.8, " (lg)")))
+"""The test's cuts as far as the stored columns show them (the age cut removes almost nothing more)."""
+TEST_WITH_AGE = CutSet("test_age", (*TEST.cuts, _above("Age", 0.2, ""), _below("Age", 1.48, "")))
+MATCHED = CutSet("matched", (_above("Ze", 0.0, " deg"), *TEST_WITH_AGE.cuts, _above("Nmu", 3.6, " (lg)")))
+"""The matched protocol of the JINST 2024 comparison."""
+
+CUT_SETS: dict[str, CutSet] = {cuts.name: cuts for cuts in (NONE, TEST, TEST_WITH_AGE, MATCHED)}
+
+
+def cut_set_named(name: str) -> CutSet:
+    """Return the cut set called ``name``.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    try:
+        return CUT_SETS[name]
+    except KeyError:
+        raise InputError(f"unknown cut set {name!r}: choose one of {', '.join(CUT_SETS)}") from None
+
+
+def scalar_frame(scalars: np.ndarray, age: np.ndarray | None = None) -> pl.DataFrame:
+    """Return the reconstructed scalars as a float32 table with the benchmark's column names.
+
+    Parameters
+    ----------
+    scalars
+        (N, 5) float, columns E, Ze, Az, Ne, Nmu.
+    age
+        (N,) float or None.
+    """
+    columns = {name: np.asarray(scalars[:, k], dtype=np.float32) for k, name in enumerate(SCALAR_NAMES)}
+    if age is not None:
+        columns[AGE.name] = np.asarray(age, dtype=np.float32)
+    return pl.DataFrame(columns)
+
 
 MODES: dict[tuple[str, str], tuple[str, ...]] = {
     ("v2", COMPOSITION.name): ("qgs_spectra", "epos_spectra"),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from runtime.errors import InputError
+
 MATRICES_FILE = "matrices.npy"
 SCALARS_FILE = "features.npy"
 GROUPS_FILE = "groups.npy"
@@ -20,14 +22,6 @@ TIMES_FILE = "times.npy"
 """Measured events only: reconstructed core (float32, m) and UTC time (float64, seconds since 1970)."""
 ORDER_FILE = "order.npy"
 """Where the rows were shuffled: the row that each event has in the published split, which no learner may see."""
-
-
-class InputError(ValueError):
-    """What the user gave cannot be used. Entry points print the message as one line and exit with code 2.
-
-    The message names the file (or option), the column and the first offending row where there is one,
-    and says what would be right.
-    """
 
 
 @dataclass(frozen=True)

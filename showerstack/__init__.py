@@ -18,13 +18,14 @@ a module called, for instance, ``models`` of its own is told so at once: the two
 
 from __future__ import annotations
 
+import runpy
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE / "packages" if (_HERE / "packages").is_dir() else _HERE.parent
-_PACKAGES = ("showers", "features", "models", "stacking", "scoring", "analysis", "report", "commands")
+_PACKAGES = runpy.run_path(str(_ROOT / "runtime" / "packages.py"))["OWN"]
 
 
 def _make_importable() -> None:

@@ -13,7 +13,7 @@ def main() -> None:
     root = str(Path(__file__).resolve().parent.parent)
     sys.path[:] = [place for place in sys.path if place not in here or place == root]
     import showerstack  # noqa: F401
-    from commands.every import main as run
+    from cli import main as run
 
     run()
 

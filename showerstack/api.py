@@ -1,6 +1,8 @@
 """Train, predict and score from Python: names, paths or arrays in, small objects with short names out.
 
 Nothing is computed here: these functions bring what the user has into the form that the packages take.
+
+Arrays and data frames, as programs have them, written as the tables that runs are trained on.
 """
 
 from __future__ import annotations
@@ -8,11 +10,65 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from showerstack.tables import LABEL, write_table
+if TYPE_CHECKING:
+    import polars as pl
+
+LABEL = "class"
+"""Column of the classes in tables made from arrays."""
+
+
+def is_frame(values: Any) -> bool:
+    """Return whether something is a data frame of polars or pandas."""
+    return type(values).__name__ == "DataFrame" and hasattr(values, "columns")
+
+
+def write_table(run: Path, values: Any, labels: Any = None) -> Path:
+    """Write an array (N, F) or a data frame, and classes (N,) if given, as ``{run}.parquet`` beside the run.
+
+    Raises
+    ------
+    showers.schema.InputError
+        If the values are neither, or the classes are not as many.
+    """
+    import polars as pl
+
+    from runtime.errors import InputError
+    from runtime.files import atomic_path
+
+    table = _frame(values)
+    if labels is not None:
+        if len(labels) != len(table):
+            raise InputError(f"data has {len(table)} rows, labels {len(labels)}")
+        if LABEL in table.columns:
+            raise InputError(f"the data frame has a column {LABEL!r} already: give label={LABEL!r} instead of labels")
+        table = table.with_columns(pl.Series(LABEL, np.asarray(labels)))
+    file = run.with_name(f"{run.name}.parquet")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(file) as temporary:
+        table.write_parquet(temporary)
+    return file
+
+
+def _frame(values: Any) -> pl.DataFrame:
+    import polars as pl
+
+    from runtime.errors import InputError
+
+    if isinstance(values, pl.DataFrame):
+        return values
+    if is_frame(values):
+        return pl.from_pandas(values)
+    array = np.asarray(values)
+    if array.ndim != 2 or array.dtype.kind not in "fiub":
+        raise InputError(
+            f"data has shape {array.shape} and type {array.dtype}, expected numbers (N, F), a data frame, or a path"
+        )
+    return pl.DataFrame({f"x{k}": array[:, k] for k in range(array.shape[1])})
+
 
 Place: TypeAlias = str | os.PathLike[str]
 
@@ -109,9 +165,9 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     showers.schema.InputError
         A ``ValueError`` in one line for data or options that cannot be used.
     """
-    from showers.schema import InputError
+    from runtime.errors import InputError
     from stacking.run.config import StackConfig, TableConfig
-    from stacking.tables.train import stack_table
+    from stacking.train import stack_table
 
     run = Path(run).expanduser()
     if not isinstance(data, str | os.PathLike):
@@ -126,7 +182,7 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     if "label" in options:
         stack_table(TableConfig(run=run, table=path, **options))
         return fitted(run)
-    from stacking.pipeline import stack
+    from stacking.train import stack
 
     if path.is_file():
         raise InputError(f"{path} is a table: name its column of classes, fit({path.name!r}, label=...)")
@@ -142,7 +198,7 @@ def fitted(run: Place) -> Fitted:
     showers.schema.InputError
         If it is none.
     """
-    from stacking.run.sealing import open_sealed
+    from stacking.run.folder import open_sealed
 
     folder = Path(run).expanduser()
     _, manifest = open_sealed(folder)
@@ -170,9 +226,10 @@ def predict(run: Fitted | Place, data: Any, *, device: str = "auto", workers: in
     """
     import tempfile
 
-    from showers.schema import TASKS, InputError
+    from runtime.errors import InputError
+    from showers.schema import TASKS
     from stacking import load
-    from stacking.tables.predict import predict_table
+    from stacking.predict import predict_table
 
     if not isinstance(run, str | os.PathLike | Fitted):
         raise InputError(f"run is {type(run).__name__}, expected what fit returned, or a run folder")
@@ -209,12 +266,12 @@ def score(predictions: Any, truth: Any, *, task: str | None = None) -> Scored:
     showers.schema.InputError
         For anything that cannot be scored.
     """
+    from runtime.errors import InputError
     from scoring import metric_for
-    from scoring.predictions import task_of
-    from scoring.reading.truth import read_truth
-    from scoring.registry import SCORINGS, scoring_of
-    from scoring.score import score_arrays, score_file
-    from showers.schema import InputError, Task, task_named
+    from scoring.score import score_arrays, score_file, task_of
+    from scoring.tasks.base import scoring_of, scorings
+    from scoring.tasks.truth import read_truth
+    from showers.schema import Task, task_named
 
     if isinstance(predictions, str | os.PathLike):
         file = Path(predictions).expanduser()
@@ -226,7 +283,7 @@ def score(predictions: Any, truth: Any, *, task: str | None = None) -> Scored:
         output = predictions.labels if predictions.scores is None else predictions.scores
     if task is None:
         raise InputError("say what the predictions are of: task='composition' or task='gamma'")
-    known = task_named(task) if task in SCORINGS else Task(task, ("0", "1"))
+    known = task_named(task) if task in scorings() else Task(task, ("0", "1"))
     if isinstance(truth, str | os.PathLike):
         test = read_truth(Path(truth).expanduser(), known)
         checked = scoring_of(known).checked(np.asarray(output), "predictions")
@@ -234,7 +291,7 @@ def score(predictions: Any, truth: Any, *, task: str | None = None) -> Scored:
             raise InputError(f"{len(checked)} predictions, but the test set has {len(test.labels)} events")
         return _scored(known, score_arrays(test, checked, known))
     labels = np.asarray(truth)
-    checked = scoring_of(known).checked(np.asarray(output), "predictions") if task in SCORINGS else np.asarray(output)
+    checked = scoring_of(known).checked(np.asarray(output), "predictions") if task in scorings() else np.asarray(output)
     if labels.shape != checked.shape:
         raise InputError(f"predictions have shape {checked.shape}, true classes {labels.shape}")
     metric = metric_for(known)
@@ -243,7 +300,7 @@ def score(predictions: Any, truth: Any, *, task: str | None = None) -> Scored:
 
 
 def _scored(task: Any, metrics: dict[str, Any]) -> Scored:
-    from scoring.registry import scoring_of
+    from scoring.tasks.base import scoring_of
 
     value, interval = scoring_of(task).headline(metrics)
     low, high = (interval.low, interval.high) if interval else (float("nan"), float("nan"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stacking.bundle import Bundle, load
-    from stacking.predict.chain import Predictions
+    from stacking.predict import Bundle, load
+    from stacking.run.chain import Predictions
 
 __all__ = ["Bundle", "Predictions", "load"]
 
@@ -14,11 +14,11 @@ __all__ = ["Bundle", "Predictions", "load"]
 def __getattr__(name: str) -> Any:
     # Imported when asked for: a finished run is answered without the libraries that trained it.
     if name == "Predictions":
-        from stacking.predict.chain import Predictions
+        from stacking.run.chain import Predictions
 
         return Predictions
     if name in __all__:
-        import stacking.bundle
+        import stacking.predict
 
-        return getattr(stacking.bundle, name)
+        return getattr(stacking.predict, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import cli
 import showerstack
-from showers.schema import InputError
-from stacking.run.toml import read_config, write_config
+from runtime.errors import InputError
+from stacking.run.config import read_config, write_config
 
 OPTIONS = {"preset": "quick", "learners": ("quadratic_logit",), "workers": 1, "device": "cpu", "folds": 2}
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import cli
-from showers.datasets.dataset import Dataset
-from showers.schema import InputError
+from runtime.errors import InputError
+from showers.dataset import Dataset
 
 N = 60
 Arrays = dict[str, np.ndarray]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cli
-from report.reading.finished import keep_outcome, kept_outcome
+from report.finished import keep_outcome, kept_outcome
 
 HERE = Path(cli.__file__).parent
 
@@ -195,7 +195,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_reading_runs_imports_no_library_of_learners() -> None:
     # Each takes seconds, and every command on a run would pay for all of them.
     code = (
-        "import sys, stacking.pipeline\n"
+        "import sys, stacking.train\n"
         "print('heavy:', sorted({'torch', 'lightgbm', 'catboost', 'sklearn', 'matplotlib'} & set(sys.modules)))"
     )
     asked = subprocess.run(

@@ -8,13 +8,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from report.terminal.outcome import outcome
-from showers.datasets.dataset import Dataset
-from showers.execution.terminal import PlainConsole
+from report.outcome import outcome
+from runtime.context import PlainConsole
+from showers.dataset import Dataset
 from showers.schema import ENERGY
 from showers.simulation import simulate
-from stacking.pipeline import stack
 from stacking.run.config import StackConfig
+from stacking.train import stack
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -14,25 +16,25 @@ from features import catalogue as features_catalogue
 from features import compute, groups
 from features.device import namespace
 from models import catalogue, registry
-from models.base import Batch
-from models.posterior import log_softmax
-from report.page.html import write_report
-from scoring import registry as scoring_registry
+from models.base.learner import Batch
+from models.base.posterior import log_softmax
+from report.run_page import write_report
+from runtime.code import plugins
 from scoring import tasks as scoring_tasks
 from scoring.score import score_file
+from scoring.tasks import base as scoring_registry
 from showers import schema
-from showers.array import DetectorArray
-from showers.kascade import KASCADE
+from showers.array import KASCADE, DetectorArray
 from showers.simulation import blocks, simulate
-from stacking import bundle, procedure_registry, procedures
-from stacking.combine import meta_registry, metas, nested
-from stacking.combine.judges import LogLossJudge
-from stacking.combine.meta import StackInputs
-from stacking.combine.meta_registry import META_LEARNERS
-from stacking.pipeline import stack
-from stacking.predict import saving
-from stacking.run import config, sealing
+from stacking import decide, meta, predict
+from stacking.decide import classes
+from stacking.meta import base, choice
+from stacking.meta.base import StackInputs
+from stacking.meta.scorers import LogLossJudge
+from stacking.run import chain, config
 from stacking.run import config as run_config
+from stacking.run import folder as sealing
+from stacking.train import stack
 
 TEXT = (Path(__file__).parent.parent / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
@@ -43,6 +45,13 @@ def file_of(tmp_path: Path, number: int, package: str) -> None:
     name, _, code = BLOCKS[number].partition("\n")
     assert name.removeprefix("# ").startswith(package.replace(".", "/"))
     (tmp_path / Path(name.removeprefix("# ")).name).write_text(code)
+
+
+@pytest.fixture(autouse=True)
+def _registries() -> Iterator[None]:
+    yield
+    for registered in (base.meta_learners, scoring_registry.scorings, classes.procedures):
+        registered.cache_clear()
 
 
 def test_no_example_is_long() -> None:
@@ -67,7 +76,7 @@ def test_a_feature_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file_of(tmp_path, 1, "models.catalogue")
     monkeypatch.setattr(catalogue, "__path__", [*catalogue.__path__, str(tmp_path)])
-    monkeypatch.setattr(registry, "LEARNERS", registry._declared())
+    monkeypatch.setattr(registry, "LEARNERS", plugins(catalogue, "LEARNERS", attrgetter("name")))
     labels = np.repeat([0, 1], [30, 10])
     events = Batch(index=np.arange(40), table=np.arange(40, dtype=np.float32)[:, None], columns=("x",), labels=labels)
     learner = registry.create(registry.spec("frequencies"), ("gamma", "hadron"))
@@ -77,27 +86,27 @@ def test_a_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_meta_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file_of(tmp_path, 2, "stacking.combine.metas")
-    monkeypatch.setattr(metas, "__path__", [*metas.__path__, str(tmp_path)])
-    found = meta_registry._found()
-    assert list(found) != list(META_LEARNERS)
-    for module in (meta_registry, nested, config):
-        monkeypatch.setattr(module, "META_LEARNERS", found)
-    assert "best_learner" in meta_registry.metas_of("best")
+    shipped = list(base.meta_learners())
+    file_of(tmp_path, 2, "stacking.meta")
+    monkeypatch.setattr(meta, "__path__", [*meta.__path__, str(tmp_path)])
+    base.meta_learners.cache_clear()
+    assert list(base.meta_learners()) != shipped
+    assert "best_learner" in base.metas_of("best")
     assert config.EngineConfig(run=tmp_path / "run", metas=("average", "best_learner")).meta_names[1] == "best_learner"
     rng = np.random.default_rng(1)
     labels = np.arange(600) % 2
     clear, noise = (log_softmax(k * np.eye(2)[labels] + rng.normal(size=(600, 2))) for k in (3.0, 0.0))
     inputs = StackInputs(("noise", "clear"), np.stack([noise, clear]), labels, np.arange(600) // 4 % 3)
-    stacked = nested.choose_and_fit(("average", "best_learner"), inputs, LogLossJudge())
+    stacked = choice.choose_and_fit(("average", "best_learner"), inputs, LogLossJudge())
     assert stacked.meta.importance() == {"noise": 0.0, "clear": 1.0}
-    again = meta_registry.meta_from_json(json.loads(json.dumps(meta_registry.meta_to_json(stacked.meta))))
+    again = base.meta_from_json(json.loads(json.dumps(base.meta_to_json(stacked.meta))))
     np.testing.assert_array_equal(again.predict(inputs.log_proba), clear)
     (tmp_path / "again.py").write_text((tmp_path / "best_learner.py").read_text())
+    base.meta_learners.cache_clear()
     with pytest.raises(ValueError, match="exists already"):
-        meta_registry._found()
+        base.meta_learners()
     for name in ("best_learner", "again"):
-        sys.modules.pop(f"stacking.combine.metas.{name}", None)
+        sys.modules.pop(f"stacking.meta.{name}", None)
 
 
 def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,15 +115,15 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "DEPTH", None, raising=False)
     exec(entry, vars(schema))
     depth = schema.TASKS["depth"]
-    for module in (blocks, run_config, sealing, saving, bundle):
+    for module in (blocks, run_config, sealing, chain, predict):
         monkeypatch.setattr(module, "TASKS", schema.TASKS)
-    for number, package in ((4, scoring_tasks), (5, procedures)):
+    for number, package in ((4, scoring_tasks), (5, decide)):
         folder = tmp_path / package.__name__
         folder.mkdir()
         file_of(folder, number, package.__name__)
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
-    monkeypatch.setattr(scoring_registry, "SCORINGS", scoring_registry._found())
-    monkeypatch.setattr(procedure_registry, "PROCEDURES", procedure_registry._found())
+    scoring_registry.scorings.cache_clear()
+    classes.procedures.cache_clear()
     simulate(depth, tmp_path, n_train=1200, n_test=400, seed=3, train_cuts="test", workers=1)
     options = {"learners": ("quadratic_logit", "lightgbm"), "folds": 2, "workers": 1, "device": "cpu", "fast": False}
     options["metas"] = ("average", "log_pool")
@@ -124,7 +133,7 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert metrics["resolution"] < 0.95 * constant
     assert abs(metrics["bias"]) < 0.2 * constant
     assert "g/cm2" in write_report(tmp_path / "run", tmp_path).read_text()
-    for name in ("scoring.tasks.depth", "stacking.procedures.depth"):
+    for name in ("scoring.tasks.depth", "stacking.decide.depth"):
         sys.modules.pop(name)
 
 

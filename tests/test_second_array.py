@@ -5,13 +5,14 @@ import polars as pl
 import pytest
 
 from features.build import build_table
-from models.training.augmentation import cell_sources
+from models.networks.data import cell_sources
+from runtime.errors import InputError
 from showers.array import DetectorArray, lattice, square_clusters
-from showers.datasets.dataset import Dataset
-from showers.schema import COMPOSITION, InputError
-from showers.simulation.run import simulate
-from stacking.pipeline import stack
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION
+from showers.simulation.datasets import simulate
 from stacking.run.config import StackConfig
+from stacking.train import stack
 
 SIDE, PITCH_M = 12, 15.0
 X_M, Y_M = lattice(SIDE, PITCH_M)

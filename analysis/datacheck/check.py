@@ -1,4 +1,7 @@
-"""The whole data check: weights, six tests in one pass over the data, and what follows from them."""
+"""The whole data check: weights, six tests in one pass over the data, and what follows from them.
+
+What a data check found, in sentences.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from analysis.datacheck.classifier import ClassifierTest, classify
-from analysis.datacheck.distance import Distance, Tail
-from analysis.datacheck.distributions import Difference, Histograms
-from analysis.datacheck.order import RowOrder
-from analysis.datacheck.reference import MAX_EVENTS, Reference, read_reference
-from analysis.datacheck.sample import Sample, open_sample, predicted
-from analysis.datacheck.stations import StationHits, compare_stations
-from analysis.datacheck.weights import Fitted, fit_weights
-from showers.execution.progress import Bars, silent
-from showers.schema import TASKS, InputError
-from stacking.bundle import load
+from analysis.datacheck.sample import MAX_EVENTS, Reference, Sample, open_sample, predicted, read_reference
+from analysis.datacheck.streamed import CHANNELS, Difference, Histograms, RowOrder, StationHits, compare_stations
+from analysis.datacheck.tests import ClassifierTest, Distance, Tail, classify
+from analysis.datacheck.weights import FittedWeights, fit_weights
+from features.catalogue import CATALOGUE
+from runtime.context import Bars, silent
+from runtime.errors import InputError
+from showers.schema import TASKS
+from stacking.predict import load
 
 CHOSEN_EVENTS = 30_000
 """Random data for what cannot be streamed: posteriors, classifier, stations."""
@@ -47,7 +48,7 @@ class DataCheck:
     """Data that pass the cuts."""
     n_all: int
     classes: tuple[str, ...]
-    fitted: Fitted
+    fitted: FittedWeights
     n_simulation: int
     p_values: dict[str, float]
     """Per test, the smallest p adjusted within it."""
@@ -206,7 +207,7 @@ def _streamed(
     return histograms, distance, order
 
 
-def _remarks(sample: Sample, simulation: Reference, fitted: Fitted) -> tuple[str, ...]:
+def _remarks(sample: Sample, simulation: Reference, fitted: FittedWeights) -> tuple[str, ...]:
     found = [
         f"{folder.data.path} holds labels ({task.label_file}), which measured events cannot have: they were not opened"
         for folder in sample.folders
@@ -266,3 +267,72 @@ def as_json(check: DataCheck) -> dict[str, Any]:
 
 def _or_none(value: float) -> float | None:
     return value if np.isfinite(value) else None
+
+
+SMALL_P = 0.001
+
+
+def verdict(check: DataCheck) -> str:
+    """Return what share of the data should not be trusted, and why, in plain words."""
+    limit = check.alarms / len(check.p_values)
+    if not check.raised:
+        name, p = min(check.p_values.items(), key=lambda item: item[1])
+        return (
+            f"Nothing in {check.n_events:,} events speaks against the simulation: the smallest of "
+            f"{len(check.p_values)} p-values ({name}) is {p:.2g}, an alarm is given below {limit:.2g}."
+        )
+    share = check.not_trusted
+    start = (
+        f"At least {100 * share:.1f} % of the events are not described by the simulation and should not be trusted"
+        if share > 0
+        else "The simulation does not describe these events; how many of them cannot be told"
+    )
+    return f"{start}: {'; '.join(reasons(check))}."
+
+
+def reasons(check: DataCheck) -> list[str]:
+    """Return one clause for each test that raises an alarm."""
+    found = []
+    raised = set(check.raised)
+    if "features" in raised:
+        best = check.differences[0]
+        n = len({d.feature for d in check.differences if d.p < SMALL_P})
+        unit = CATALOGUE[best.feature].unit if best.feature in CATALOGUE else ""
+        found.append(
+            f"{n} features are distributed otherwise, most of all {best.feature} (mean shifted by {best.shift:+.3g} "
+            f"{unit}, {best.sigmas:+.2f} standard deviations)"
+        )
+    if "classifier" in raised:
+        c = check.classifier
+        names = ", ".join(name for name, _ in c.giving_away[:3])
+        found.append(f"a classifier tells them apart (AUC {c.auc:.3f} [{c.low:.3f}, {c.high:.3f}]) by {names}")
+    if "distance" in raised:
+        tail = min(check.tails, key=lambda t: t.p)
+        found.append(
+            f"{100 * tail.seen:.2f} % lie farther out than the {100 * tail.quantile:g} % quantile of the simulation, "
+            f"where {100 * tail.expected:.2f} % are expected"
+        )
+    if "stations" in raised:
+        found.append(_stations(check))
+    if "order" in raised:
+        name = min(check.order, key=lambda key: check.order[key])
+        found.append(f"rows are ordered: {name} of neighbours agrees, or changes along the file")
+    if "runs" in raised:
+        worst, feature = np.unravel_index(np.abs(check.run_pulls).argmax(), check.run_pulls.shape)
+        found.append(
+            f"runs differ from each other, most of all {check.run_names[worst]} in {check.histograms.names[feature]}"
+        )
+    return found
+
+
+def _stations(check: DataCheck) -> str:
+    off = np.argwhere(check.stations.p * len(check.p_values) < check.alarms)
+    dead = [place for place in off if check.stations.data[tuple(place)] == 0]
+    pieces = []
+    for number, name in enumerate(CHANNELS):
+        mine = [place for place in off if place[2] == number]
+        silent = sum(1 for place in dead if place[2] == number)
+        if mine:
+            row, column, _ = mine[0]
+            pieces.append(f"{len(mine)} {name} stations (such as row {row}, column {column}; {silent} of them silent)")
+    return f"hit too often or too rarely: {' and '.join(pieces)}"

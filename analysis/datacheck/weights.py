@@ -25,7 +25,7 @@ LIMIT = 8.0
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedWeights:
     """The fitted weights."""
 
     weights: np.ndarray
@@ -45,7 +45,7 @@ def fit_weights(
     log_proba: np.ndarray,
     data_reconstructed: np.ndarray,
     data_log_proba: np.ndarray,
-) -> Fitted:
+) -> FittedWeights:
     """Fit the weights of R simulated events to N data.
 
     Parameters
@@ -93,7 +93,7 @@ def fit_weights(
     weights = np.exp(np.clip(_of(basis, found.x), -LIMIT, LIMIT))
     weights /= weights.mean()
     fractions = np.bincount(labels, weights, minlength=n_classes) / weights.sum()
-    return Fitted(weights, fractions, float(weights.sum() ** 2 / (weights**2).sum()), float(uncovered))
+    return FittedWeights(weights, fractions, float(weights.sum() ** 2 / (weights**2).sum()), float(uncovered))
 
 
 @dataclass(frozen=True)

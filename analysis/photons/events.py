@@ -8,21 +8,14 @@ from typing import Self
 
 import numpy as np
 
-from analysis.reading import (
-    MeasuredFolders,
-    held_out,
-    predicted,
-    refuse_training_set,
-    scalars,
-    truth_of,
-)
-from analysis.spectra.inputs.events import Thrown
-from analysis.spectra.inputs.thrown import thrown_primaries
-from showers.datasets.dataset import Dataset
-from showers.execution.progress import Bars, silent
-from showers.schema import InputError
-from stacking.bundle import Bundle
-from stacking.decide.gamma_scores import gamma_scores
+from analysis.events import MeasuredFolders, held_out, predicted, refuse_training_set, scalars, truth_of
+from analysis.spectra.reading import thrown_primaries
+from analysis.spectra.response import Thrown
+from runtime.context import Bars, silent
+from runtime.errors import InputError
+from showers.dataset import Dataset
+from stacking.meta.scorers import gamma_scores
+from stacking.predict import Bundle
 
 LG_NE_MIN = 4.8
 """Cut of published searches, with the zenith angle; none on muons, which photons lack."""

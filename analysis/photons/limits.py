@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import nbinom, norm, poisson
 
-from showers.schema import InputError
+from runtime.errors import InputError
 
 LEVEL = 0.90
 """Confidence level of the field's limits on photons."""

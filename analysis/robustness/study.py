@@ -3,6 +3,10 @@
 The first place is home. Beside the matrix, for home: the price of leaving out the features by which a classifier tells
 home's showers from those of the other places, training with jittered sizes, and training on a mix of places. A mix has
 as many training showers as home. For a test abroad it leaves the tested place out.
+
+How wrong are shares when nature is one place and the simulation another?
+
+What a study of robustness is asked for and what it found, as a table and as files.
 """
 
 from __future__ import annotations
@@ -14,19 +18,160 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
-from analysis.datacheck.classifier import classify
-from analysis.robustness.bias import share_bias
-from analysis.robustness.places import PlaceShowers, batch_of, jittered, showers_of
-from analysis.robustness.result import Cell, Robustness, RobustnessOptions
-from models.base import Batch
+from analysis.datacheck.tests import classify
+from analysis.robustness.showers import Place, PlaceShowers, batch_of, jittered, showers_of
+from analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
+from models.base.learner import Batch
 from models.registry import create, spec
-from scoring.uncertainty.intervals import accuracy_interval
-from scoring.uncertainty.paired import paired_mean
-from showers.execution.progress import Bars, silent
-from showers.execution.source_hash import source_hash
-from showers.schema import COMPOSITION, InputError
-from showers.storage.files import write_npz
+from runtime.code import git_revision, source_hash, versions
+from runtime.context import Bars, silent
+from runtime.errors import InputError
+from runtime.files import atomic_path, write_json, write_npz
+from scoring.metrics.intervals import accuracy_interval
+from scoring.metrics.paired import Paired, paired_mean
+from showers.schema import COMPOSITION
+
+LEAST_SHARE = 0.02
+"""No class is given less at the expansion point: weights of events stay bounded."""
+
+
+def share_bias(
+    log_proba: np.ndarray, labels: np.ndarray, response: list[tuple[np.ndarray, np.ndarray]], prior: np.ndarray,
+    seed: int,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Return found minus true shares (C,), and their errors from both samples' statistics.
+
+    Parameters
+    ----------
+    log_proba, labels
+        The place that is tested.
+    response
+        Posteriors and labels of the training places' test showers. Where it is the tested place itself, the bias is
+        zero by construction and says nothing; halves are then used for either.
+    prior
+        (C,) shares of the training events.
+    """
+    theirs, true = (np.concatenate(parts) for parts in zip(*response, strict=True))
+    if len(response) == 1 and response[0][0] is log_proba:
+        half = np.random.default_rng(seed).random(len(labels)) < 0.5
+        theirs, true, log_proba, labels = theirs[half], true[half], log_proba[~half], labels[~half]
+    ours = likelihood_ratios(log_proba, prior)
+    at = np.maximum(maximum_likelihood(ours), LEAST_SHARE)
+    at /= at.sum()
+    g, s = estimating_functions(ours, at), estimating_functions(likelihood_ratios(theirs, prior), at)
+    n_classes = len(at)
+    truth = np.bincount(labels, minlength=n_classes) / len(labels)
+    mixing = np.stack([s[true == k].mean(axis=0) for k in range(n_classes)], axis=1)
+    found = np.linalg.solve(mixing, g.mean(axis=0))
+    inverse = np.linalg.inv(mixing)
+    # The tested shares are those of the very events: only the scatter of g within each class counts.
+    within = np.concatenate([g[labels == k] - g[labels == k].mean(axis=0) for k in range(n_classes)])
+    spread = within.T @ within / len(g) ** 2
+    for k in range(n_classes):
+        spread = spread + found[k] ** 2 * np.cov(s[true == k], rowvar=False) / max((true == k).sum(), 1)
+    return found - truth, np.sqrt(np.diag(inverse @ spread @ inverse.T))
+
+
+MATRIX_CSV, STUDY_FILE = "robustness.csv", "robustness.json"
+
+
+@dataclass(frozen=True)
+class RobustnessOptions:
+    """What the user asks for."""
+
+    places: tuple[Place, ...]
+    out: Path
+    train: int = 12_000
+    test: int = 10_000
+    learner: str = "lightgbm"
+    preset: str = "quick"
+    left_out: int = 5
+    """Features to be left out."""
+    jitter: float = 0.03
+    """Width of the jitter of sizes, in lg."""
+    seed: int = 1
+    workers: int | None = None
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training tested in one place."""
+
+    training: str
+    trained_on: str
+    tested_on: str
+    events: int
+    accuracy: float
+    accuracy_interval: tuple[float, float]
+    log_loss: Paired
+    """Mean over events, as a difference to nothing."""
+    against_home: Paired
+    """Log-loss less that of the home training alone, same events."""
+    accuracy_against_home: Paired
+    bias: np.ndarray
+    """(C,) found minus true shares, by the likelihood checked with the training places' own test showers."""
+    bias_error: np.ndarray
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """All that the study found."""
+
+    options: RobustnessOptions
+    cells: tuple[Cell, ...]
+    auc: dict[str, tuple[float, float, float]]
+    """Area under the curve of a classifier between home and each other place, with its 95 % interval."""
+    differing: tuple[str, ...]
+    """The features that are left out."""
+
+    def table(self) -> pl.DataFrame:
+        """Return one row per training and place."""
+        rows = []
+        for one in self.cells:
+            rows.append(
+                {
+                    "training": one.training, "trained_on": one.trained_on, "tested_on": one.tested_on,
+                    "events": one.events, "accuracy": one.accuracy, "accuracy_low_95": one.accuracy_interval[0],
+                    "accuracy_high_95": one.accuracy_interval[1], "log_loss_nats": one.log_loss.difference,
+                    "log_loss_error": one.log_loss.standard_error,
+                    "log_loss_minus_home": one.against_home.difference,
+                    "log_loss_minus_home_low_95": one.against_home.interval.low,
+                    "log_loss_minus_home_high_95": one.against_home.interval.high,
+                    "accuracy_minus_home": one.accuracy_against_home.difference,
+                    "accuracy_minus_home_low_95": one.accuracy_against_home.interval.low,
+                    "accuracy_minus_home_high_95": one.accuracy_against_home.interval.high,
+                }
+                | {f"share_bias_{name}": one.bias[k] for k, name in enumerate(COMPOSITION.classes)}
+                | {f"share_error_{name}": one.bias_error[k] for k, name in enumerate(COMPOSITION.classes)}
+            )  # fmt: skip
+        return pl.DataFrame(rows)
+
+    def write(self) -> None:
+        """Write the table and where it comes from."""
+        out, options = self.options.out, self.options
+        with atomic_path(out / MATRIX_CSV) as temporary:
+            self.table().write_csv(temporary)
+        write_json(
+            out / STUDY_FILE,
+            {
+                "places": [place.name for place in options.places],
+                "training_showers": options.train,
+                "test_showers": options.test,
+                "learner": options.learner,
+                "preset": options.preset,
+                "jitter_lg": options.jitter,
+                "seed": options.seed,
+                "left_out": list(self.differing),
+                "classifier_auc_to_home": {name: list(value) for name, value in self.auc.items()},
+                "cells": self.table().to_dicts(),
+                "versions": versions(),
+                "git_revision": git_revision(),
+            },
+        )
+
 
 ALONE, WITHOUT, JITTER, MIX = "alone", "without differing features", "jittered sizes", "mix"
 VALID_SHARE = 0.1

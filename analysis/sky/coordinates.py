@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from showers.schema import InputError
+from runtime.errors import InputError
 
 LONGITUDE_DEG, LATITUDE_DEG, HEIGHT_M = 8.4, 49.1, 110.0
 """KASCADE in Karlsruhe: degrees east and north, metres above the sea."""

@@ -11,11 +11,10 @@ import numpy as np
 import polars as pl
 
 from features.device import decode_float16, namespace
-from features.events import make_events
-from features.fitted import FittedEvents
-from features.groups import lateral
-from features.lateral.constants import PUBLISHED, StationResponse
-from showers.datasets.dataset import Dataset
+from features.groups import FittedEvents, lateral
+from features.lateral.events import make_events
+from features.lateral.response import PUBLISHED, StationResponse
+from showers.dataset import Dataset
 from showers.schema import TRUTH_FILE
 from showers.simulation.settings import Settings
 

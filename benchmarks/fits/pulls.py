@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 
 from features.build import build_table
-from features.lateral.constants import PUBLISHED
+from features.lateral.response import PUBLISHED
 from features.table import FeatureTable
-from showers.execution.progress import bar
+from runtime.context import bar
 from showers.lateral import ELECTRON_R0_M
 from showers.schema import COMPOSITION, TRUTH_FILE
 from showers.simulation import simulate

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.fits.pulls import MANY_HITS, MEAN_PUNCH_MEV, SAFE_LG_NE, World, everything, pulls, with_interval
-from features.lateral.constants import PUBLISHED
+from features.lateral.response import PUBLISHED
 from showers.simulation import load_settings
 
 QUANTITIES = ("lg Ne", "age", "lg Nmu")

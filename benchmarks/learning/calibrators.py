@@ -22,14 +22,14 @@ from benchmarks.learning.stack import markdown
 from benchmarks.shared.samples import sample
 from features.build import build_table
 from features.catalogue import feature_set
-from models.base import Batch
+from models.base.learner import Batch
 from models.registry import create, spec
-from scoring.uncertainty.paired import paired_mean
-from showers.datasets.dataset import Dataset
-from showers.execution.progress import bar
+from runtime.context import bar
+from scoring.metrics.paired import paired_mean
+from showers.dataset import Dataset
 from showers.schema import ENERGY, SCALAR_NAMES, TASKS, Task, bins
-from stacking.combine.calibration import KINDS, fit_calibrator
-from stacking.combine.softmax import log_loss_per_event
+from stacking.meta.calibration import KINDS, fit_calibrator
+from stacking.meta.softmax import log_loss_per_event
 
 LEARNERS = ("lightgbm", "quadratic_logit")
 N_BINS = 12

@@ -21,14 +21,14 @@ import numpy as np
 from benchmarks.shared.samples import sample
 from features.build import build_table
 from features.catalogue import feature_set
-from models.base import Batch
+from models.base.learner import Batch
 from models.registry import create, spec
-from scoring.registry import scoring_of
-from scoring.residuals import paired_resolution, residual_metrics
-from showers.datasets.dataset import Dataset
-from showers.execution.progress import bar
+from runtime.context import bar
+from scoring.metrics.residuals import paired_resolution, residual_metrics
+from scoring.tasks.base import scoring_of
+from showers.dataset import Dataset
 from showers.schema import ENERGY, SCALAR_NAMES, bins
-from stacking.decide.posterior_mean import PosteriorMean
+from stacking.decide.target import PosteriorMean
 
 VALID_SHARE = 0.15
 ROUNDS = 2000

@@ -20,17 +20,17 @@ import numpy as np
 from benchmarks.shared.samples import sample
 from features.build import build_table
 from features.catalogue import SETS, feature_set
-from features.source import feature_code_version
-from models.base import Batch
+from features.table import feature_code_version
+from models.base.learner import Batch
 from models.registry import create, spec
+from runtime.context import bar
+from runtime.files import write_npz
 from scoring.metrics.composition import fraction_error
 from scoring.metrics.gamma import hadron_survival
-from scoring.uncertainty.intervals import survival_interval
-from scoring.uncertainty.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
-from showers.datasets.dataset import Dataset
-from showers.execution.progress import bar
+from scoring.metrics.intervals import survival_interval
+from scoring.metrics.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
+from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, Task
-from showers.storage.files import write_npz
 
 ADDED = ("size", "shape", "grid", "electron-fit", "muon-fit", "muon-electron", "profile", "asymmetry")
 LEFT_OUT = ("derived", "electron-fit", "muon-fit", "muon-electron", "contrast")

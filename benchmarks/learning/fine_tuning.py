@@ -23,8 +23,8 @@ import torch
 from benchmarks.learning.pretraining import VALID_SHARE, only
 from benchmarks.shared.drawn import CORE, RANDOM, drawn
 from features.catalogue import feature_set
-from models.base import Batch
-from models.pretraining.targets import targets_of
+from models.base.inputs import targets_of
+from models.base.learner import Batch
 from models.registry import create, spec
 from showers.schema import COMPOSITION
 

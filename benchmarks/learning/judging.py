@@ -18,18 +18,18 @@ import numpy as np
 import polars as pl
 
 from benchmarks.learning.stack import markdown, write_section
-from scoring.uncertainty.paired import Paired, paired_log_loss
-from showers.datasets.dataset import Dataset
-from showers.execution.progress import bar
+from runtime.context import bar
+from runtime.files import read_json
+from scoring.metrics.paired import Paired, paired_log_loss
+from showers.dataset import Dataset
 from showers.schema import SOURCE_FILE, TASKS, Task
 from showers.simulation import simulate
-from showers.storage.files import read_json
-from stacking.combine.calibration import fit_calibrator
-from stacking.combine.softmax import fit_pool, pooled
-from stacking.pipeline import stack
-from stacking.predict.chain import average_of
+from stacking.fit.tasks import outer_log_proba, test_log_proba
+from stacking.meta.calibration import fit_calibrator
+from stacking.meta.softmax import fit_pool, pooled
+from stacking.run.chain import average_of
 from stacking.run.config import StackConfig
-from stacking.tasks.finished import outer_log_proba, test_log_proba
+from stacking.train import stack
 
 LEARNERS = ("mlp", "catboost", "quadratic_logit")
 HEAD = ("seed", "quantity", "nats", "± (standard error, or 95 % interval)")

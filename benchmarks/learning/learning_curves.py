@@ -17,8 +17,8 @@ import torch
 
 from benchmarks.learning.pretraining import ORACLE, Fit, Sets, done, sets_of
 from report.pictures.style import MARKERS, PALETTE
+from runtime.files import atomic_path
 from showers.schema import TASKS
-from showers.storage.files import atomic_path
 
 SYSTEMS = ("lightgbm", "catboost", "mlp", "pretrained", ORACLE)
 

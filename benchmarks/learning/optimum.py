@@ -1,6 +1,6 @@
 """The least fraction error that any decision rule can have, given posteriors: a bound beside the rules that ship.
 
-The metric ``mean |F - F M|`` is convex in the confusion matrix M (:mod:`stacking.decide.decision`). The set of
+The metric ``mean |F - F M|`` is convex in the confusion matrix M (:mod:`stacking.decide.classes`). The set of
 reachable M is the convex hull of those of deterministic rules, so the optimum is found by column generation on the
 dual linear program; no label is needed. Written out in :func:`optimal_rule`. ``stack.py`` prints it.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from scoring.metrics.composition import expected_fraction_error, mixture_fractions
-from stacking.decide.decision import (
+from stacking.decide.classes import (
     RULES,
     Rule,
     argmax_rule,

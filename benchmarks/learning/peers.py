@@ -25,19 +25,19 @@ import numpy as np
 
 from benchmarks.shared.samples import sample
 from features.build import build_table
-from features.source import feature_code_version
-from features.table import default_path
-from models.base import Batch
+from features.table import default_path, feature_code_version
+from models.base.learner import Batch
 from models.registry import LEARNERS, create, spec
+from runtime.context import bar
+from runtime.errors import InputError
+from runtime.files import atomic_folder, read_json, write_json, write_npz
+from runtime.processes import in_processes
 from scoring import metric_for
-from scoring.uncertainty.intervals import accuracy_interval
-from scoring.uncertainty.paired import paired_log_loss, paired_mean
-from showers.datasets.dataset import Dataset
-from showers.execution.processes import in_processes
-from showers.execution.progress import bar
-from showers.schema import GAMMA, SOURCE_FILE, TASKS, InputError, Task
-from showers.storage.files import atomic_folder, read_json, write_json, write_npz
-from stacking.events import ShowerEvents
+from scoring.metrics.intervals import accuracy_interval
+from scoring.metrics.paired import paired_log_loss, paired_mean
+from showers.dataset import Dataset
+from showers.schema import GAMMA, SOURCE_FILE, TASKS, Task
+from stacking.inputs.events import ShowerEvents
 
 VALID_SHARE = 0.1
 """Share of the training events that serves early stopping."""

@@ -25,16 +25,16 @@ import torch
 
 from benchmarks.shared.drawn import FOREIGN, drawn
 from features.catalogue import feature_set
-from models.base import Batch
-from models.posterior import log_softmax
+from models.base.learner import Batch
+from models.base.posterior import log_softmax
 from models.pretraining.learner import inputs_of
 from models.pretraining.weights import SHIPPED_SHA256, read_pretrained
 from models.registry import create, spec
+from runtime.files import atomic_path, write_npz
 from scoring.metrics.gamma import hadron_survival
-from scoring.uncertainty.intervals import survival_interval
-from scoring.uncertainty.paired import paired_log_loss
+from scoring.metrics.intervals import survival_interval
+from scoring.metrics.paired import paired_log_loss
 from showers.schema import GAMMA, TASKS
-from showers.storage.files import atomic_path, write_npz
 
 ZERO_SHOT = "zero-shot"
 ORACLE = "oracle"
@@ -43,7 +43,7 @@ POOLS = {"pool of mlp, catboost": ("mlp", "catboost"), "pool of all three": ("pr
 """Log-posteriors averaged with equal weights: what a stack can expect."""
 FEATURES_FOR = {
     "catboost + its answers": {},
-    "mlp + its answers": {"members": [{"learner": "models.networks.tabular:TabularMLP"}]},
+    "mlp + its answers": {"members": [{"learner": "models.networks.physics:TabularMLP"}]},
 }
 """Learner ``pretrained_features`` with these settings: the pretrained network's answers as columns for others."""
 SYSTEMS = ("pretrained", "mlp", "catboost", "lightgbm", ZERO_SHOT)

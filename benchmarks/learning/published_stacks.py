@@ -16,12 +16,14 @@ from pathlib import Path
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from report.reading.run import Run
+from report.shared.subject import read_labels
+from runtime.errors import InputError
 from scoring import metric_for
-from scoring.uncertainty.paired import paired_log_loss
-from showers.schema import GAMMA, InputError, Task
-from stacking.decide.gamma_scores import gamma_scores
-from stacking.predict.chain import average_of
+from scoring.metrics.paired import paired_log_loss
+from showers.schema import GAMMA, Task
+from stacking.meta.scorers import gamma_scores
+from stacking.run.chain import average_of
+from stacking.run.read import Run
 
 N_SYSTEMS = 3
 SEED = 2026
@@ -41,7 +43,7 @@ def main() -> None:
 def compared(folder: Path, data: Path) -> str:
     """Return the table of one run as Markdown."""
     run = Run.open(folder)
-    labels = run.truth(data).labels.astype(np.int64)
+    labels = read_labels(run, data).labels.astype(np.int64)
     losses = {row["name"]: row["log_loss"] for row in run.manifest["learners"] if row.get("status", "ok") == "ok"}
     best = sorted(losses, key=lambda name: losses[name])[:N_SYSTEMS]
     if len(best) < N_SYSTEMS:

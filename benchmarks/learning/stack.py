@@ -21,20 +21,21 @@ import numpy as np
 
 from benchmarks.learning.optimum import expected_errors, optimal_rule
 from benchmarks.shared.samples import sample
+from runtime.context import bar
+from runtime.errors import InputError
+from runtime.files import read_json
 from scoring import metric_for
-from scoring.metric import Metric
 from scoring.metrics.gamma import hadron_survival
-from scoring.uncertainty.intervals import accuracy_interval, survival_interval
-from scoring.uncertainty.paired import Paired, paired_log_loss, paired_survival
-from showers.datasets.dataset import Dataset
-from showers.execution.progress import bar
-from showers.schema import GAMMA, SOURCE_FILE, TASKS, InputError, Task
-from showers.storage.files import read_json
-from stacking.decide.gamma_scores import gamma_scores
-from stacking.pipeline import stack
-from stacking.predict.chain import average_of
+from scoring.metrics.intervals import accuracy_interval, survival_interval
+from scoring.metrics.paired import Paired, paired_log_loss, paired_survival
+from scoring.tasks.base import Metric
+from showers.dataset import Dataset
+from showers.schema import GAMMA, SOURCE_FILE, TASKS, Task
+from stacking.fit.tasks import test_log_proba
+from stacking.meta.scorers import gamma_scores
+from stacking.run.chain import average_of
 from stacking.run.config import StackConfig
-from stacking.tasks.finished import test_log_proba
+from stacking.train import stack
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "methods" / "stacking.md"
 LEARNERS = ("lightgbm", "catboost", "quadratic_logit", "mlp", "lenet_fits")

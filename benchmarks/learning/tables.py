@@ -27,9 +27,9 @@ from xgboost import XGBClassifier
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.shared.tables import CHOICE, LABEL, PROOF, table
-from scoring.uncertainty.paired import paired_mean
+from scoring.metrics.paired import paired_mean
 from stacking.run.config import TableConfig
-from stacking.tables.train import stack_table
+from stacking.train import stack_table
 
 TRAIN_SHARE = 0.6
 FLOOR = 1e-15

@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from analysis.events import open_run
 from analysis.photons.events import read_simulation
 from analysis.photons.search import SearchOptions
-from analysis.reading import open_run
-from analysis.spectra.estimation.errors import Widths, all_errors
-from analysis.spectra.estimation.estimate import Setting, estimate
-from analysis.spectra.estimation.mixture import likelihood_ratios
-from analysis.spectra.inputs.reading import Response, read_measured, read_response, training_prior
-from analysis.spectra.inputs.response import binning
+from analysis.spectra.errors import Widths, all_errors
+from analysis.spectra.estimate import Setting, estimate, likelihood_ratios
+from analysis.spectra.reading import Response, read_measured, read_response, training_prior
+from analysis.spectra.response import binning
 from benchmarks.physics.closure_page import write_page
 from benchmarks.physics.pseudo_experiments import (
     PhotonPool,
@@ -35,13 +34,13 @@ from benchmarks.physics.pseudo_experiments import (
     spectra_experiment,
 )
 from benchmarks.shared.samples import sample
+from runtime.context import bar
 from showers.archives.measured import convert_measured
-from showers.execution.progress import bar
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation.measured import simulate_measured
-from showers.simulation.measured_sky import Sky, load_sky
-from stacking.pipeline import stack
+from showers.simulation.sky import Sky, load_sky
 from stacking.run.config import StackConfig
+from stacking.train import stack
 
 BINS = binning((15.2, 15.4, 15.6, 15.8, 16.0, 16.3, 16.6))
 PHOTON_BINS = binning((15.0, 15.3, 15.6, 16.0))

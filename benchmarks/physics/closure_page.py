@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from scoring.uncertainty.resampling import clopper_pearson
+from runtime.files import atomic_path
+from scoring.metrics.intervals import clopper_pearson
 from showers.schema import COMPOSITION
-from showers.storage.files import atomic_path
 
 GOALS = {"68": 0.6827, "95": 0.95}
 GRID = {

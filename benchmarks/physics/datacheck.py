@@ -12,15 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.datacheck.check import check_data
-from analysis.datacheck.words import verdict
+from analysis.datacheck.check import check_data, verdict
 from benchmarks.physics.spoiled import spoiled
 from benchmarks.shared.samples import sample
-from scoring.uncertainty.resampling import clopper_pearson
-from showers.execution.progress import bar
+from runtime.context import bar
+from scoring.metrics.intervals import clopper_pearson
 from showers.schema import COMPOSITION
-from stacking.pipeline import stack
 from stacking.run.config import StackConfig
+from stacking.train import stack
 
 KINDS = ("muons", "deposits", "cluster", "swapped", "ordered")
 

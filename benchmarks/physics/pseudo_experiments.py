@@ -14,16 +14,13 @@ import numpy as np
 
 from analysis.photons.events import HADRON, SearchEvents, SimulatedSearch
 from analysis.photons.search import SearchOptions, search_events
-from analysis.spectra.estimation.errors import Widths, all_errors, data_covariance, simulation_covariance
-from analysis.spectra.estimation.estimate import Setting, SpectrumEstimate, estimate
-from analysis.spectra.estimation.fractions import share_covariance, shares
-from analysis.spectra.estimation.labels import by_labels
-from analysis.spectra.estimation.mixture import estimating_functions, maximum_likelihood
-from analysis.spectra.inputs.events import Simulated, SpectrumEvents, Thrown
-from analysis.spectra.inputs.response import Binning
-from analysis.spectra.knees.broken_power_law import KneeData, fit, knee_data
-from analysis.spectra.knees.knee import profiled
-from showers.simulation.measured_sky import Sky
+from analysis.spectra.errors import Widths, all_errors, data_covariance, share_covariance, shares, simulation_covariance
+from analysis.spectra.estimate import Setting, SpectrumEstimate, estimate, estimating_functions, maximum_likelihood
+from analysis.spectra.knees import profiled
+from analysis.spectra.labels import by_labels
+from analysis.spectra.power_law import KneeData, fit, knee_data
+from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
+from showers.simulation.sky import Sky
 
 Z68, Z95 = 1.0, 1.959964
 BY_METHODS = 60

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.robustness.places import PLACES, parse_places
-from analysis.robustness.result import Cell, Robustness, RobustnessOptions
-from analysis.robustness.study import ALONE, MIX, study
-from showers.execution.progress import bar
+from analysis.robustness.showers import PLACES, parse_places
+from analysis.robustness.study import ALONE, MIX, Cell, Robustness, RobustnessOptions, study
+from runtime.context import bar
+from runtime.files import atomic_path
 from showers.schema import COMPOSITION
-from showers.storage.files import atomic_path
 
 SEEN = 3.0
 """Errors by which a bias counts as seen."""

@@ -25,11 +25,11 @@ from benchmarks.learning.fine_tuning import with_targets
 from benchmarks.learning.pretraining import DATA_SEED, MOST_TRAINING, VALID_SHARE, WORLDS, only
 from benchmarks.shared.drawn import CORE, drawn
 from features.catalogue import feature_set
-from models.base import Batch
+from models.base.learner import Batch
 from models.registry import create, spec
-from scoring.residuals import paired_resolution, residual_metrics
+from scoring.metrics.residuals import paired_resolution, residual_metrics
 from showers.schema import COMPOSITION, SCALAR_NAMES
-from stacking.predict.truth import Estimator
+from stacking.decide.target import Estimator
 
 FOLDS = 3
 AXES = ("x", "y")

@@ -19,15 +19,15 @@ import torch
 from benchmarks.learning.pretraining import VALID_SHARE, only
 from benchmarks.pretraining.estimates import scalars
 from benchmarks.shared.drawn import COLUMNS, GROUPS, RANDOM, RANDOM_WORLDS, drawn
-from features.build import compute_events
 from features.catalogue import feature_set
-from models.base import Batch
-from models.pretraining.worlds import draw_world
+from features.compute import compute_events
+from models.base.learner import Batch
+from models.pretraining.stream import draw_world
 from models.registry import create, spec
-from showers import cuts
+from showers import protocols
 from showers.schema import COMPOSITION
 from showers.simulation.blocks import BlockJob
-from showers.simulation.run import accepted
+from showers.simulation.datasets import accepted
 
 WEIGHTS = (1.0, 0.3, 0.0)
 
@@ -43,7 +43,7 @@ def without_cuts(n: int, seed: int) -> tuple[Batch, np.ndarray]:
         labels.append(events.labels)
     table = np.asfortranarray(np.concatenate(tables))
     batch = Batch(np.arange(n), table=table, columns=COLUMNS, labels=np.concatenate(labels).astype(np.int64))
-    return batch, cuts.TEST.mask(cuts.scalar_frame(scalars(batch), None))
+    return batch, protocols.TEST.mask(protocols.scalar_frame(scalars(batch), None))
 
 
 def losses(name: str, weight: float, events: Batch, passing: np.ndarray, test: Batch, seed: int) -> np.ndarray:

@@ -21,18 +21,17 @@ import polars as pl
 from scipy.special import gammaln
 
 import showers.simulation
-from features.build import compute_events
 from features.catalogue import CATALOGUE, feature_set
-from features.source import feature_code_version
-from models.base import Batch
-from models.pretraining.worlds import draw_world
-from showers import array, cuts, lateral
-from showers.execution.source_hash import source_hash
+from features.compute import compute_events
+from features.table import feature_code_version
+from models.base.learner import Batch
+from models.pretraining.stream import draw_world
+from runtime.code import source_hash
+from showers import array, lateral, protocols
 from showers.schema import TASKS
-from showers.simulation import blocks, load_settings
+from showers.simulation import blocks, detector, load_settings
 from showers.simulation.blocks import BlockJob
-from showers.simulation.observation import detector
-from showers.simulation.run import accepted
+from showers.simulation.datasets import accepted
 
 FOREIGN = "foreign"
 RANDOM = "random"
@@ -48,7 +47,7 @@ RANDOM_WORLDS = 771
 """Part of the seed of random worlds."""
 GAIN_SPREAD = 0.08
 """Standard deviation of ln(gain) of each detector."""
-_CODE = [Path(showers.simulation.__file__).parent, *(Path(module.__file__) for module in (array, cuts, lateral))]
+_CODE = [Path(showers.simulation.__file__).parent, *(Path(module.__file__) for module in (array, protocols, lateral))]
 
 
 def drawn(world: str, task: str, n: int, *, seed: int, split: str, data: Path) -> tuple[Batch, pl.DataFrame]:

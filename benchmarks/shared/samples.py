@@ -11,13 +11,13 @@ import json
 from pathlib import Path
 
 import showers.simulation
-from showers import array, cuts, lateral
-from showers.execution.progress import Bars, silent
-from showers.execution.source_hash import source_hash
+from runtime.code import source_hash
+from runtime.context import Bars, silent
+from showers import array, lateral, protocols
 from showers.schema import Task
 from showers.simulation import load_settings, simulate
 
-_CODE = [Path(showers.simulation.__file__).parent, *(Path(module.__file__) for module in (array, cuts, lateral))]
+_CODE = [Path(showers.simulation.__file__).parent, *(Path(module.__file__) for module in (array, protocols, lateral))]
 
 
 def sample_name(

@@ -28,9 +28,8 @@ from features.build import build_table
 from features.catalogue import FIT_GROUPS, GROUPS, SETS
 from features.compute import warm_up
 from features.device import decode_float16, namespace
-from features.events import EventBatch, make_events
-from features.lateral.compiled.cpu import fit_fused
-from features.lateral.model import (
+from features.lateral.events import (
+    EventBatch,
     Frozen,
     Signals,
     distances,
@@ -38,11 +37,13 @@ from features.lateral.model import (
     energy_correction,
     freeze_electron,
     half_deviance,
+    make_events,
     muon_density,
     signals,
 )
+from features.lateral.fit import fit_fused
 from features.lateral.station import ELECTRON_G_REF
-from showers.datasets.dataset import Dataset
+from showers.dataset import Dataset
 from showers.schema import COMPOSITION, Task
 from showers.simulation import simulate
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import cupy
 import torch
 
-from report.terminal.gpu import LEARNERS, DeviceComparison, compare
-from showers.storage.files import atomic_path
+from report.gpu import LEARNERS, DeviceComparison, compare
+from runtime.files import atomic_path
 
 
 def row_of(comparison: DeviceComparison) -> str:

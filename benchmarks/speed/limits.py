@@ -18,15 +18,15 @@ import numpy as np
 
 from benchmarks.learning.stack import markdown
 from benchmarks.shared.samples import sample
+from runtime.context import bar
+from runtime.files import read_json, write_json
 from scoring import metric_for
-from scoring.uncertainty.paired import Paired, paired_log_loss
-from showers.datasets.dataset import Dataset
-from showers.execution.progress import bar
+from scoring.metrics.paired import Paired, paired_log_loss
+from showers.dataset import Dataset
 from showers.schema import GAMMA, TASKS, Task
-from showers.storage.files import read_json, write_json
-from stacking.combine.softmax import log_loss_per_event
-from stacking.pipeline import stack
+from stacking.meta.softmax import log_loss_per_event
 from stacking.run.config import StackConfig
+from stacking.train import stack
 
 NONE = "none"
 HEAD = (

@@ -21,14 +21,15 @@ from scipy.optimize import minimize
 from scipy.stats import t as student_t
 
 from benchmarks.learning.stack import markdown
-from models.posterior import log_softmax
-from report.reading.run import Run
-from showers.datasets.dataset import Dataset
-from showers.schema import InputError
-from stacking.combine.calibration import MATRIX_PULL
-from stacking.combine.metas.logistic import LOGISTIC_PULL_EVENTS
-from stacking.combine.softmax import MAX_ITERATIONS, TOLERANCE, fit_linear, thinned
-from stacking.targets import class_numbers
+from models.base.posterior import log_softmax
+from runtime.errors import InputError
+from showers.dataset import Dataset
+from stacking.fit.folds import thinned
+from stacking.inputs.events import class_numbers
+from stacking.meta.calibration import MATRIX_PULL
+from stacking.meta.corrections import LOGISTIC_PULL_EVENTS
+from stacking.meta.softmax import MAX_ITERATIONS, TOLERANCE, fit_linear
+from stacking.run.read import Run
 
 Fitted = tuple[np.ndarray, np.ndarray]
 
@@ -91,7 +92,7 @@ def timed(fit: Callable[[], Fitted]) -> tuple[Fitted, float]:
 
 
 def lbfgs(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, pull: float) -> Fitted:
-    """Fit what :func:`stacking.combine.softmax.fit_linear` fits, by SciPy."""
+    """Fit what :func:`stacking.meta.softmax.fit_linear` fits, by SciPy."""
     thin = thinned(len(labels))
     x, y = inputs[thin], labels[thin]
     start = np.vstack([centre, np.zeros(centre.shape[1])])

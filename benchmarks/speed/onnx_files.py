@@ -20,13 +20,13 @@ from threadpoolctl import threadpool_limits
 
 import stacking
 from features.build import build_table
-from models.base import Batch
-from models.portable.graph import NotPortable
-from models.portable.learner import graphs_of, space_of
+from models.base.learner import Batch
+from models.onnx.graph import NotPortable
+from models.onnx.learners import graphs_of, space_of
 from models.registry import load as load_learner
-from stacking.bundle import Bundle
-from stacking.events import ShowerEvents
-from stacking.portable.check import averaged, run_graph, session
+from stacking.export import averaged, run_graph, session
+from stacking.inputs.events import ShowerEvents
+from stacking.predict import Bundle
 
 HEAD = ("learner", "files", "kB", "largest difference", "learner, events/s", "ONNX Runtime, events/s")
 

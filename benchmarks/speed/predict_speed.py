@@ -30,15 +30,14 @@ from rich.table import Table
 import stacking
 from benchmarks.shared.memory import FamilyMemory
 from features.build import build_table
-from models.base import Batch
-from models.registry import LearnerSpec
-from scoring.uncertainty.paired import paired_log_loss
-from showers.datasets.dataset import Dataset
+from models.base.learner import Batch
+from models.base.spec import LearnerSpec
+from scoring.metrics.paired import paired_log_loss
+from showers.dataset import Dataset
 from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, TASKS
-from stacking.bundle import Bundle
-from stacking.events import EVERY, Events, ShowerEvents
-from stacking.predict.chain import Chain
-from stacking.targets import class_numbers
+from stacking.inputs.events import EVERY, Events, ShowerEvents, class_numbers
+from stacking.predict import Bundle
+from stacking.run.chain import Chain
 
 
 @dataclass(frozen=True)

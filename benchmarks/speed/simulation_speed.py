@@ -16,7 +16,7 @@ from rich.table import Table
 from showers.schema import COMPOSITION, GAMMA
 from showers.simulation import load_settings
 from showers.simulation.blocks import BlockJob, simulate_block
-from showers.simulation.run import accepted
+from showers.simulation.datasets import accepted
 
 
 def main() -> None:

@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from scoring.uncertainty.paired import paired_log_loss
-from showers.datasets.dataset import Dataset
-from showers.schema import TASKS, InputError
-from showers.storage.files import read_json
-from stacking.combine.softmax import log_loss_per_event
-from stacking.targets import class_numbers
-from stacking.tasks.oof import FOLDS_FILE, JUDGED_FILE
+from runtime.errors import InputError
+from runtime.files import read_json
+from scoring.metrics.paired import paired_log_loss
+from showers.dataset import Dataset
+from showers.schema import TASKS
+from stacking.fit.tasks import FOLDS_FILE, JUDGED_FILE
+from stacking.inputs.events import class_numbers
+from stacking.meta.softmax import log_loss_per_event
 
 
 def _predicted(run: Path, system: str) -> np.ndarray:

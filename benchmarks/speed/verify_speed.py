@@ -23,9 +23,8 @@ import numpy as np
 
 from scoring.metrics.composition import ENERGY_BINS, SEED, composition_metrics, mixture_counts
 from scoring.metrics.gamma import gamma_metrics
-from scoring.predictions import read_output
-from scoring.reading.truth import read_truth
-from scoring.score import score_arrays
+from scoring.score import read_output, score_arrays
+from scoring.tasks.truth import read_truth
 from showers.schema import COMPOSITION, GAMMA
 
 ROOT = Path(__file__).resolve().parents[2]

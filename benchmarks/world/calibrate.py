@@ -3,7 +3,7 @@
 Hadron constants are fitted to the composition sets, the protons of the gamma sets and, with ``--networks``, to the
 posteriors that networks trained on the real data give to simulated showers and the inputs of their batch norms; the
 shifts of EPOS to what such a network makes of either model; photon constants to the gammas, with the hadrons' frozen.
-The method is that of :mod:`showers.simulation.validation.fit`. The shipped world comes from
+The method is that of :mod:`benchmarks.world.fit`. The shipped world comes from
 
     python benchmarks/world/calibrate.py ARGUMENTS --networks DIR --out 1.toml \\
         --world benchmarks/world/calibration_start.toml
@@ -23,13 +23,12 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.world.fit import Free, ModelProblem, Problem, fit
+from benchmarks.world.networks import load_networks
+from showers.realism import facts
+from showers.realism.moments import Sizes
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation.settings import Settings, load_settings, write_settings
-from showers.simulation.validation import facts
-from showers.simulation.validation.fit import Free, Problem, fit
-from showers.simulation.validation.model_shift import ModelProblem
-from showers.simulation.validation.moments import Sizes
-from showers.simulation.validation.published_network import load_networks
 
 HADRONS = (
     Free("cascade__xmax_scale", 0.06, 0.3, centre=1.0),

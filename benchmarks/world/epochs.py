@@ -22,14 +22,13 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
+from benchmarks.world.comparison import without_rare
+from benchmarks.world.networks import Published, PublishedNetwork, TwoSample, inputs, load_networks, two_sample
+from benchmarks.world.networks import posteriors as said_by
 from showers.schema import COMPOSITION
 from showers.simulation.blocks import BlockJob
-from showers.simulation.run import accepted
+from showers.simulation.datasets import accepted
 from showers.simulation.settings import load_settings
-from showers.simulation.validation.networks import without_rare
-from showers.simulation.validation.published_network import Published, PublishedNetwork, inputs, load_networks
-from showers.simulation.validation.published_network import posteriors as said_by
-from showers.simulation.validation.two_sample import TwoSample, two_sample
 
 BATCH = 512
 SMOOTHING = 0.05

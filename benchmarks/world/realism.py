@@ -9,7 +9,7 @@ trains fixed learners with a fixed seed, and prints accuracies and hadron surviv
 world was tuned to several of these rows at the default seed (docs/simulation.md says which): they show agreement, not
 prediction; ``--seed`` makes samples that no choice was made on. Accuracies should lie within a point of the real ones,
 survivals within a factor of 2 or within the interval. The third needs networks and posteriors downloaded from the
-public benchmark's repository (``showers/simulation/validation/published_network.py`` says which); they are only run.
+public benchmark's repository (``benchmarks/world/networks.py`` says which); they are only run.
 """
 
 from __future__ import annotations
@@ -25,22 +25,19 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.shared.samples import sample
+from benchmarks.world.comparison import EVENTS, areas_table, compare, joint_areas, network_tables
+from benchmarks.world.networks import load_networks
 from features.build import build_table
 from features.catalogue import feature_set
-from models.base import Batch
+from models.base.learner import Batch
 from models.registry import create, spec
+from runtime.context import bar
 from scoring.metrics.gamma import hadron_survival
-from scoring.uncertainty.intervals import accuracy_interval, survival_interval
-from scoring.uncertainty.resampling import Interval
-from showers.datasets.dataset import Dataset
-from showers.execution.progress import bar
+from scoring.metrics.intervals import Interval, accuracy_interval, survival_interval
+from showers.dataset import Dataset
+from showers.realism.moments import Sizes, realism, rendered
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import load_settings
-from showers.simulation.validation.check import realism, rendered
-from showers.simulation.validation.moments import Sizes
-from showers.simulation.validation.network_table import areas_table, network_tables
-from showers.simulation.validation.networks import EVENTS, compare, joint_areas
-from showers.simulation.validation.published_network import load_networks
 
 SEED = 20_26
 TRAIN_EVENTS = 100_000

@@ -17,19 +17,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
-from showers.execution.progress import bar
-from showers.kascade import KASCADE
+from runtime.context import bar
+from showers.array import KASCADE
 from showers.lateral import axis_distance, rho_electron, rho_muon
+from showers.realism.moments import Sizes, realism
 from showers.schema import COMPOSITION, GAMMA
 from showers.simulation import load_settings
 from showers.simulation.blocks import BlockJob
 from showers.simulation.cascade import Showers, develop, mean_muon_age
-from showers.simulation.observation.detector import read_out
-from showers.simulation.observation.reconstruction import Reconstructed, reconstruct
-from showers.simulation.run import accepted
-from showers.simulation.spectrum import Primaries
-from showers.simulation.validation.check import realism
-from showers.simulation.validation.moments import Sizes
+from showers.simulation.datasets import accepted
+from showers.simulation.detector import read_out
+from showers.simulation.primaries import Primaries
+from showers.simulation.reconstruction import Reconstructed, reconstruct
 
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 SETTINGS = load_settings()

@@ -1,17 +1,32 @@
 """Feature groups: one file each, which declares ``GROUPS`` and ``FEATURES`` and computes them.
 
-A file put here is found by itself. ``compute(seen)``, if it has one, takes :class:`features.fitted.FittedEvents` and
+A file put here is found by itself. ``compute(seen)``, if it has one, takes :class:`features.groups.FittedEvents` and
 returns columns, each (n,) float32.
+
+What a feature is: one column of the table, declared once beside the code that computes it.
+
+A chunk of events with what most features are made of: the lateral fits and the sums over stations, made once.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
+from dataclasses import dataclass, field
+from functools import cached_property
 from types import ModuleType
+from typing import Any, Self
 
-ORDER = ("reconstruction", "deposits", "moments", "published", "lateral", "muons", "profile", "asymmetry")
-"""Groups in the order of their columns in a table; others follow by name."""
+from array_api_compat import is_cupy_namespace, is_numpy_namespace
+
+from features.lateral.events import EventBatch
+from features.lateral.fit import RawFit, fit_cuda, fit_fused
+from features.stations.compiled import sum_fused
+from features.stations.sums import Sums, sum_reference
+
+ORDER = ("reconstruction", "deposits", "published", "lateral", "muons", "profile")
+"""Files in the order of their columns in a table; others follow by name."""
 
 
 def modules() -> tuple[ModuleType, ...]:
@@ -21,3 +36,115 @@ def modules() -> tuple[ModuleType, ...]:
         key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name),
     )
     return tuple(importlib.import_module(f"{__name__}.{name}") for name in found)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One column of the feature table.
+
+    Parameters
+    ----------
+    name
+        Column name, with the unit where it is not obvious.
+    unit
+        ``1`` for pure numbers, ``lg`` for decimal logarithms.
+    meaning
+        One sentence for people.
+    formula
+        How it is computed.
+    source
+        Publication, or ``this project``.
+    group
+        Name of the group it is switched on and off with.
+    low, high
+        Range in which defined values lie; outside means a bug or a damaged file.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    formula: str
+    source: str
+    group: str
+    low: float = -math.inf
+    high: float = math.inf
+
+
+FITS = ("fits", "fits+core", "fits+profile")
+"""Sets of everything that the fits say; the last two add to the first."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Columns that are switched on and off together.
+
+    Parameters
+    ----------
+    name
+        What the group is called in options and in :attr:`Feature.group`.
+    meaning
+        What it holds.
+    sets
+        Named sets that learners ask for and that contain the group.
+    fitted
+        Whether it needs the lateral fits.
+    """
+
+    name: str
+    meaning: str
+    sets: tuple[str, ...] = ("all",)
+    fitted: bool = False
+
+
+def row(name: str, unit: str, low: float, high: float, meaning: str, formula: str, group: str, source: str) -> Feature:
+    """Return a feature from the columns of a declaration: what it is, its range, its meaning, where it belongs."""
+    return Feature(name, unit, meaning, formula, source, group, low, high)
+
+
+def fit_showers(events: EventBatch) -> RawFit:
+    """Fit both lateral distributions, on the device where the events are."""
+    return fit_cuda(events) if is_cupy_namespace(events.xp) else fit_fused(events)
+
+
+def sum_stations(events: EventBatch, raw: RawFit) -> Sums:
+    """Return the sums over stations that the features around the core are made of."""
+    if is_numpy_namespace(events.xp):
+        return sum_fused(events, raw)
+    return sum_reference(events, raw)
+
+
+@dataclass(frozen=True)
+class FittedEvents:
+    """What a feature group computes from; fits and sums are made when the first group asks for them."""
+
+    events: EventBatch
+    columns: dict[str, Any] = field(default_factory=dict)
+    """(n,) float32 columns of the groups computed so far, the fits' before those that build on them."""
+    groups: frozenset[str] | None = None
+    """Groups that are asked for; None: all."""
+
+    @classmethod
+    def given(cls, events: EventBatch, fit: RawFit, sums: Sums) -> Self:
+        """Return events whose fits and sums were made elsewhere."""
+        seen = cls(events)
+        seen.__dict__.update(fit=fit, sums=sums)
+        return seen
+
+    def wants(self, group: str) -> bool:
+        """Return whether a group is asked for: a file with several need not compute the others."""
+        return self.groups is None or group in self.groups
+
+    @property
+    def xp(self) -> ModuleType:
+        """The array namespace."""
+        return self.events.xp
+
+    @cached_property
+    def fit(self) -> RawFit:
+        """Parameters and Fisher matrices of both lateral fits."""
+        return fit_showers(self.events)
+
+    @cached_property
+    def sums(self) -> Sums:
+        """Sums over stations at the fitted core."""
+        return sum_stations(self.events, self.fit)

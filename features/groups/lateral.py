@@ -7,13 +7,11 @@ from typing import Any
 
 from numpy.polynomial.legendre import leggauss
 
-from features.bounds import LG_E, defined
-from features.events import EventBatch
-from features.feature import FITS, Feature, Group, row
-from features.fitted import FittedEvents
-from features.lateral import linear
+from features.groups import FITS, Feature, FittedEvents, Group, row
+from features.lateral import elementwise
+from features.lateral.elementwise import LG_E, defined
+from features.lateral.events import EventBatch, electron_density, muon_density
 from features.lateral.fit import RawFit
-from features.lateral.model import electron_density, muon_density
 from features.lateral.station import ELECTRON_G_REF, ELECTRON_PIVOT_M, MUON_G_REF
 from features.stations.sums import Sums
 from showers.lateral import MUON_R0_M, electron_normalisation, muon_normalisation, special_functions
@@ -85,7 +83,7 @@ def _electron(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:
     digamma = special_functions(xp).digamma
     ln_c_by_s = 2.0 * digamma(3.1 - 2.0 * within) - digamma(3.6 - within) - digamma(within + 0.5)
     by_s = xp.where(age < MAX_AGE, -ELECTRON_G_REF - ln_c_by_s, xp.zeros_like(age))
-    v = linear.inverse(fit.electron_fisher, 4, xp)
+    v = elementwise.inverse(fit.electron_fisher, 4, xp)
     var_ln_ne = v[5] + 2.0 * by_s * v[8] + by_s * by_s * v[9]
     pivot = electron_density(xp.ones_like(level) * ELECTRON_PIVOT_M, level, age, xp)
     error = xp.sqrt(xp.maximum(var_ln_ne, 0.0)) * LG_E
@@ -109,7 +107,7 @@ def _electron(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:
 def _muon(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:
     xp = events.xp
     level, muon_age = fit.muon
-    v = linear.inverse(fit.muon_fisher, 2, xp)
+    v = elementwise.inverse(fit.muon_fisher, 2, xp)
     ln_c = xp.log(muon_normalisation(muon_age, xp=xp))
     digamma = special_functions(xp).digamma
     ln_c_by_s = 2.0 * digamma(4.5 - 2.0 * muon_age) - digamma(4.5 - muon_age) - digamma(muon_age)

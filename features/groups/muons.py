@@ -9,12 +9,11 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from features.bounds import LG_E, defined, held
-from features.events import EventBatch
-from features.feature import FITS, Feature, Group, row
-from features.fitted import FittedEvents
+from features.groups import FITS, Feature, FittedEvents, Group, row
+from features.lateral.elementwise import LG_E, defined, held
+from features.lateral.events import EventBatch
 from features.stations.sums import Sums
-from showers.kascade import KASCADE
+from showers.array import KASCADE
 
 GROUP = "muon-electron"
 GROUPS = (Group(GROUP, "muons against electrons", (*FITS, "all"), fitted=True),)

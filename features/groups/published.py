@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from features.bounds import defined
-from features.events import EventBatch
-from features.feature import Feature, Group
-from features.fitted import FittedEvents
+from features.groups import Feature, FittedEvents, Group
 from features.groups.deposits import hit_quantile
-from showers.array import DetectorArray
-from showers.kascade import KASCADE
+from features.lateral.elementwise import defined
+from features.lateral.events import EventBatch
+from showers.array import KASCADE, DetectorArray
 
 GROUP = "grid"
 GROUPS = (Group(GROUP, "array-centred statistics as others published", ("published-grid", "all")),)

@@ -6,7 +6,7 @@ import math
 
 import polars as pl
 
-from features.feature import FITS, Feature, Group, row
+from features.groups import FITS, Feature, Group, row
 from showers.schema import AGE, SCALARS
 
 GROUP, DERIVED_GROUP, CONTRAST_GROUP = "reconstruction", "derived", "contrast"

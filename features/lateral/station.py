@@ -19,7 +19,7 @@ are frozen at an earlier estimate, so that F is a fixed function of the paramete
 Each function is about one station and plain arithmetic of numbers, as it stands for float64. The module
 :mod:`features.lateral.translate` makes functions on arrays, compiled float32 functions and C of it, and therefore
 allows nothing but assignments, a return, arithmetic, the constants and functions here, and fields of ``res``, the
-:class:`~features.lateral.constants.StationResponse`.
+:class:`~features.lateral.response.StationResponse`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import math
 from math import exp, log, sqrt
 from typing import Any
 
-from features.bounds import LG_E as LG_E
-from features.lateral.constants import StationResponse
+from features.lateral.elementwise import LG_E
+from features.lateral.response import StationResponse
 from showers.lateral import ELECTRON_ALPHA, ELECTRON_BETA, ELECTRON_R0_M, MUON_R0_M, muon_normalisation
 
 ELECTRON_PIVOT_M = 50.0

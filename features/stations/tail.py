@@ -25,7 +25,7 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.special import gammaincc, gammaln, log_ndtr
 
-from features.bounds import LG_E
+from features.lateral.elementwise import LG_E
 
 MIN_MEAN, MAX_MEAN = 2e-3, 5e3
 """Range of k, beyond which it counts as its limit: half the strays of a station alone, twice a saturated station."""

@@ -1,8 +1,11 @@
-"""Our own learners; settings that won on simulated events (``benchmarks/learning/peers.py``, documentation)."""
+"""Our own learners; settings that won on simulated events (``benchmarks/learning/peers.py``, documentation).
+
+Learners that start from the shower network pretrained on simulated showers (:mod:`models.pretraining`).
+"""
 
 from __future__ import annotations
 
-from models.spec import LearnerSpec
+from models.base.spec import LearnerSpec
 
 FITS = "fits+core"
 """Fits with the fitted core itself, for networks that turn with the array or place stations around it."""
@@ -54,7 +57,7 @@ TREES = (
     ),
     LearnerSpec(
         "hist_boosting",
-        "models.tables.hist_boosting:HistBoosting",
+        "models.tables.sklearn:HistBoosting",
         "histogram gradient boosting",
         "fits+profile",
         quick={"learning_rate": 0.1, "rounds": 200, "patience": 15},
@@ -64,7 +67,7 @@ TREES = (
     ),
     LearnerSpec(
         "random_forest",
-        "models.tables.forest:RandomForest",
+        "models.tables.sklearn:RandomForest",
         "bagged trees with smoothed leaves",
         "fits",
         quick={"trees": 80, "min_samples_leaf": 20},
@@ -74,7 +77,7 @@ TREES = (
     ),
     LearnerSpec(
         "extra_trees",
-        "models.tables.forest:ExtraTrees",
+        "models.tables.sklearn:ExtraTrees",
         "extremely randomised trees with smoothed leaves",
         "fits",
         quick={"trees": 150, "min_samples_leaf": 12},
@@ -87,7 +90,7 @@ TREES = (
 SMOOTH = (
     LearnerSpec(
         "quadratic_logit",
-        "models.tables.quadratic:QuadraticLogit",
+        "models.tables.logit:QuadraticLogit",
         "multinomial logit with squares and products",
         "fits",
         quick={"max_iterations": 60},
@@ -96,7 +99,7 @@ SMOOTH = (
     ),
     LearnerSpec(
         "mlp",
-        "models.networks.tabular:TabularMLP",
+        "models.networks.physics:TabularMLP",
         "residual MLP on features",
         "fits",
         quick={"epochs": 10},
@@ -104,10 +107,10 @@ SMOOTH = (
     ),
     LearnerSpec(
         "mlp_bag",
-        "models.catalogue.average:LearnerAverage",
+        "models.base.average:LearnerAverage",
         "four residual MLPs of different seeds, pooled",
         "fits",
-        settings={"members": ({"learner": "models.networks.tabular:TabularMLP"},) * 4},
+        settings={"members": ({"learner": "models.networks.physics:TabularMLP"},) * 4},
         quick={"common": {"epochs": 8}},
         presets=LONGEST,
     ),
@@ -116,7 +119,7 @@ SMOOTH = (
 GRID_NETWORKS = (
     LearnerSpec(
         "lenet",
-        "models.networks.lenet:LeNetLearner",
+        "models.networks.images:LeNetLearner",
         "LeNet on log1p grids with 8 symmetries",
         None,
         quick={"epochs": 12},
@@ -126,7 +129,7 @@ GRID_NETWORKS = (
     ),
     LearnerSpec(
         "lenet_fits",
-        "models.networks.lenet:LeNetLearner",
+        "models.networks.images:LeNetLearner",
         "the same with fitted quantities as scalars",
         FITS,
         settings={"dropout": 0.2, "epochs": 16},
@@ -136,7 +139,7 @@ GRID_NETWORKS = (
     ),
     LearnerSpec(
         "hybrid",
-        "models.networks.hybrid:HybridLearner",
+        "models.networks.images:HybridLearner",
         "CNN with channel attention + MLP on fits",
         FITS,
         quick={"epochs": 6},
@@ -146,7 +149,7 @@ GRID_NETWORKS = (
     ),
     LearnerSpec(
         "resnet",
-        "models.networks.resnet:ResNetLearner",
+        "models.networks.images:ResNetLearner",
         "residual CNN with fits as scalars",
         FITS,
         quick={"epochs": 6},
@@ -156,7 +159,7 @@ GRID_NETWORKS = (
     ),
     LearnerSpec(
         "vit",
-        "models.networks.vit:ViTLearner",
+        "models.networks.images:ViTLearner",
         "vision transformer with fits as a token",
         FITS,
         quick={"epochs": 8},
@@ -166,7 +169,7 @@ GRID_NETWORKS = (
     ),
     LearnerSpec(
         "set_transformer",
-        "models.networks.settransformer:SetTransformerLearner",
+        "models.networks.stations:SetTransformerLearner",
         "attention over hit stations around the core",
         FITS,
         quick={"epochs": 6},
@@ -186,4 +189,28 @@ GRID_NETWORKS = (
     ),
 )
 
-LEARNERS: tuple[LearnerSpec, ...] = (*TREES, *SMOOTH, *GRID_NETWORKS)
+OURS: tuple[LearnerSpec, ...] = (*TREES, *SMOOTH, *GRID_NETWORKS)
+
+
+PRETRAINED: tuple[LearnerSpec, ...] = (
+    LearnerSpec(
+        "pretrained",
+        "models.pretraining.learner:PretrainedLearner",
+        "shower network of randomised worlds, fine-tuned",
+        "fits+profile",
+        presets=("good", "best"),
+        only_showers=True,
+        uses_truth=True,
+        last_out=True,  # docs/methods/pretraining.md, docs/benchmarks/scale.md: best with 5,000 to 1.2 million showers
+    ),
+    LearnerSpec(
+        "pretrained_features",
+        "models.pretraining.learner:PretrainedFeatures",
+        "CatBoost on the fits and on what the pretrained network says, which stays as it is",
+        "fits+profile",
+        settings={"members": ({"learner": "models.tables.catboost:CatBoost"},)},
+        only_showers=True,
+    ),
+)
+
+LEARNERS: tuple[LearnerSpec, ...] = (*OURS, *PRETRAINED)

@@ -5,12 +5,12 @@ Chosen on tables that come with public packages, and judged on others: ``benchma
 
 from __future__ import annotations
 
-from models.spec import LearnerSpec
+from models.base.spec import LearnerSpec
 
 SMALL, MIDDLE, LARGE = 0, 2_000, 10_000
 """Training rows from which settings change."""
 
-_NUMBERS = "models.tables.as_numbers:AsNumbers"
+_NUMBERS = "models.tables.categories:AsNumbers"
 
 LEARNERS: tuple[LearnerSpec, ...] = (
     LearnerSpec(
@@ -74,7 +74,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
     ),
     LearnerSpec(
         "table.hist_boosting",
-        "models.tables.hist_boosting:HistBoosting",
+        "models.tables.sklearn:HistBoosting",
         "histogram gradient boosting, settings by rows",
         "all",
         settings={"rounds": 1000, "patience": 40, "l2": 1.0, "column_share": 0.7},
@@ -92,7 +92,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         _NUMBERS,
         "bagged trees, categories as numbers",
         "all",
-        settings={"learner": "models.tables.forest:RandomForest", "trees": 300, "smoothing": 0.5},
+        settings={"learner": "models.tables.sklearn:RandomForest", "trees": 300, "smoothing": 0.5},
         by_rows=(
             (SMALL, {"min_samples_leaf": 1}),
             (MIDDLE, {"min_samples_leaf": 2}),
@@ -110,7 +110,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         "extremely randomised trees, categories as numbers",
         "all",
         settings={
-            "learner": "models.tables.forest:ExtraTrees",
+            "learner": "models.tables.sklearn:ExtraTrees",
             "trees": 300,
             "smoothing": 0.5,
             "max_features": "sqrt",
@@ -132,7 +132,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         "logistic regression, categories as numbers",
         "all",
         settings={
-            "learner": "models.tables.quadratic:QuadraticLogit",
+            "learner": "models.tables.logit:QuadraticLogit",
             "degree": 1,
             "strengths": (1e-3, 1e-2, 1e-1, 1.0, 10.0),
             "max_iterations": 300,
@@ -147,7 +147,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         "logistic regression with squares and products, categories as numbers",
         "all",
         settings={
-            "learner": "models.tables.quadratic:QuadraticLogit",
+            "learner": "models.tables.logit:QuadraticLogit",
             "strengths": (1e-4, 1e-3, 1e-2, 1e-1, 1.0),
             "max_terms": 600,
         },
@@ -160,7 +160,7 @@ LEARNERS: tuple[LearnerSpec, ...] = (
         _NUMBERS,
         "residual MLP, categories as numbers",
         "all",
-        settings={"learner": "models.networks.tabular:TabularMLP", "weight_decay": 0.05},
+        settings={"learner": "models.networks.physics:TabularMLP", "weight_decay": 0.05},
         by_rows=(
             (SMALL, {"width": 64, "blocks": 2, "hidden": 64, "batch_size": 32, "epochs": 50, "patience": 12}),
             (MIDDLE, {"width": 128, "blocks": 2, "batch_size": 64, "epochs": 40, "patience": 10, "dropout": 0.15}),

@@ -1,12 +1,17 @@
-"""A network as a learner: prepares inputs, builds the architecture, trains, predicts, saves."""
+"""A network as a learner: prepares inputs, builds the architecture, trains, predicts, saves.
+
+Torch as a learner asks for it: GPU, threads, determinism; given back afterwards as it was.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -17,22 +22,56 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from models.base import Batch, Learner
-from models.checks import check_grids, check_settings, check_training
-from models.inputs import InputTransform
-from models.networks.parts import GridFront, fit_front
-from models.posterior import class_weight_vector, event_log_loss, log_softmax, undo_training_prior
-from models.saving import plain, read_header, write_header
-from models.training import augmentation
-from models.training.environment import torch_as_asked, torch_obstacle
-from models.training.loading import EventTensors, GridSource
-from models.training.loop import History, predict_logits, train
-from models.training.step import TrainingSettings
-from showers.array import DetectorArray
-from showers.execution.progress import Progress
-from showers.kascade import KASCADE
-from showers.schema import AGE, SCALAR_NAMES, InputError
-from showers.storage.files import atomic_path
+from models.base.inputs import InputTransform
+from models.base.learner import Batch, Learner, check_grids, check_settings, check_training
+from models.base.posterior import class_weight_vector, event_log_loss, log_softmax, undo_training_prior
+from models.base.saving import plain, read_header, write_header
+from models.networks import data
+from models.networks.data import EventTensors, GridSource
+from models.networks.layers import GridFront, fit_front
+from models.networks.loop import History, predict_logits, train
+from models.networks.step import TrainingSettings
+from runtime.context import Progress
+from runtime.errors import InputError
+from runtime.files import atomic_path
+from showers.array import KASCADE, DetectorArray
+from showers.schema import AGE, SCALAR_NAMES
+
+
+def torch_obstacle() -> str | None:
+    """Return why torch has no GPU here; None if it has one."""
+    if torch.cuda.is_available():
+        return None
+    if torch.version.cuda is None:
+        return "this torch is a CPU build: install a CUDA build of torch"
+    return f"torch, built for CUDA {torch.version.cuda}, finds no GPU: its driver may be missing or too old"
+
+
+@contextlib.contextmanager
+def torch_as_asked(device: str, threads: int, *, deterministic: bool) -> Iterator[None]:
+    """Set torch's threads and determinism, and give them back afterwards.
+
+    Raises
+    ------
+    InputError
+        If the device is ``"cuda"`` and torch has none.
+    """
+    if device == "cuda" and (obstacle := torch_obstacle()):
+        raise InputError(f"device cuda: {obstacle}")
+    before, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    torch.set_num_threads(threads)
+    # Without it cuBLAS may sum in another order each time; it has no effect on a CPU.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    torch.backends.cudnn.benchmark = not deterministic
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.use_deterministic_algorithms(strict)
+        torch.backends.cudnn.benchmark = benchmark
+
 
 WEIGHTS_FILE = "network.safetensors"
 ALL_SCALARS = (*SCALAR_NAMES, AGE.name)
@@ -53,7 +92,7 @@ INPUT_DEFAULTS: dict[str, Any] = {
 class NetworkLearner(Learner):
     """Base of all networks.
 
-    Settings common to all: the fields of :class:`models.training.step.TrainingSettings`; ``scalars`` (reconstructed
+    Settings common to all: the fields of :class:`models.networks.step.TrainingSettings`; ``scalars`` (reconstructed
     scalars that join the inputs, where the protocol has them and the table does not), ``grid`` (``log1p`` standardised,
     or ``raw`` MeV), ``augment`` (the 8 symmetries), ``size_jitter`` (standard deviation, in lg, of a common random
     shift of Ne and Nmu in training), ``channels_last``, ``deterministic``, ``class_weights``.
@@ -93,7 +132,7 @@ class NetworkLearner(Learner):
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
     ) -> Self:
-        """Learn from ``train``; see :meth:`models.base.Learner.fit`."""
+        """Learn from ``train``; see :meth:`models.base.learner.Learner.fit`."""
         check_training(train, valid, self.classes, table=self.needs_table, grid=self.needs_grid)
         self.array_ = train.array
         if self.needs_grid:
@@ -222,14 +261,14 @@ class NetworkLearner(Learner):
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
         assert self.inputs_ is not None
         if self.chosen["augment"]:
-            n_symmetries = len(augmentation.SYMMETRIES)
+            n_symmetries = len(data.SYMMETRIES)
             symmetry = torch.randint(n_symmetries, (len(inputs),), generator=generator, device=inputs.device)
-            inputs = augmentation.move_vectors(inputs, self.inputs_.pairs, symmetry)
-            grids = None if grids is None else augmentation.move_grids(grids, symmetry, self.array_)
+            inputs = data.move_vectors(inputs, self.inputs_.pairs, symmetry)
+            grids = None if grids is None else data.move_grids(grids, symmetry, self.array_)
         if self.chosen["size_jitter"]:
             found = [(k, name) for name in SIZES if (k := self.inputs_.position(name)) is not None]
             scales = [self.chosen["size_jitter"] / self.inputs_.width[k] for k, _ in found]
-            inputs = augmentation.jitter_sizes(inputs, tuple(k for k, _ in found), tuple(scales), generator)
+            inputs = data.jitter_sizes(inputs, tuple(k for k, _ in found), tuple(scales), generator)
         return grids, inputs
 
     def count_weights(self, table: tuple[str, ...] = (), *, age: bool = False) -> int:
@@ -309,7 +348,7 @@ class Assembled(nn.Module):
         self.network = network
 
     def forward(self, grids: torch.Tensor | None, inputs: torch.Tensor) -> Any:
-        """Return the network's :class:`models.training.step.Output` for raw grids and inputs (n, S)."""
+        """Return the network's :class:`models.networks.step.Output` for raw grids and inputs (n, S)."""
         if self.front is not None:
             assert grids is not None
             return self.network(self.front(grids), inputs)

@@ -2,19 +2,32 @@
 
 All token entries but the last two of :class:`StationTokens` are invariant under the symmetries of the array when core
 and direction turn along; a network that uses only those, and only invariant inputs, is exactly invariant.
+
+A set transformer over the hit stations (arXiv:1810.00825), and a plain transformer encoder over raw hits.
+
+Each hit station is a token. The set transformer reads the set through a few seed vectors, so its cost grows with the
+number of hits and not with its square, and one can ask which stations decided
+(:meth:`SetTransformerLearner.attribute`).
 """
 
 from __future__ import annotations
+
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from models.inputs import AZIMUTH, VECTOR_SCALE_M, VECTORS, ZENITH, InputTransform
+from models.base.inputs import AZIMUTH, VECTOR_SCALE_M, VECTORS, ZENITH, InputTransform
+from models.base.learner import Batch
+from models.networks.layers import Attention, mlp
+from models.networks.learner import NetworkLearner, torch_as_asked
+from models.networks.step import Output
+from runtime.errors import InputError
 from showers.array import DetectorArray
 
 DIRECTION_SCALE = 2.0
-"""Inputs hold the horizontal direction of arrival times this (see :mod:`models.inputs`)."""
+"""Inputs hold the horizontal direction of arrival times this (see :mod:`models.base.inputs`)."""
 LENGTH_M = 50.0
 """Distances are divided by this."""
 NEAR_M = 5.0
@@ -94,3 +107,163 @@ def invariant_inputs(inputs: InputTransform) -> list[int]:
     """Return the positions of the inputs that do not turn with the array."""
     turning = {position for pair in inputs.pairs for position in pair}
     return [k for k in range(inputs.n_inputs) if k not in turning]
+
+
+class SetTransformer(nn.Module):
+    """Tokens of hit stations; in each block the seeds look at the tokens, then at each other."""
+
+    def __init__(
+        self,
+        inputs: InputTransform,
+        n_classes: int,
+        array: DetectorArray,
+        width: int,
+        blocks: int,
+        heads: int,
+        seeds: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.tokens = StationTokens(inputs, array)
+        self.invariant = invariant_inputs(inputs)
+        self.embed = mlp((N_INVARIANT, width, width))
+        self.scalars = mlp((len(self.invariant), 2 * width, width), dropout=dropout)
+        self.seeds = nn.Parameter(torch.randn(1, seeds, width))
+        self.gather = nn.ModuleList(Attention(width, heads) for _ in range(blocks))
+        self.confer = nn.ModuleList(Attention(width, heads) for _ in range(blocks))
+        n_features = (seeds + 1) * width
+        self.head = nn.Sequential(nn.LayerNorm(n_features), nn.Dropout(dropout), mlp((n_features, width, n_classes)))
+
+    def forward(self, grid: torch.Tensor, inputs: torch.Tensor, hidden: torch.Tensor | None = None) -> Output:
+        """Return class logits; stations in ``hidden`` (n, S) bool are left out of the set."""
+        with torch.autocast(grid.device.type, enabled=False):
+            tokens, present = self.tokens(grid, inputs)
+        if hidden is not None:
+            present = present & ~hidden
+        tokens, present = pack(tokens[..., :N_INVARIANT], present)
+        scalars = self.scalars(inputs[:, self.invariant])[:, None]
+        members = self.embed(tokens)
+        points = self.seeds + scalars
+        for gather, confer in zip(self.gather, self.confer, strict=True):
+            points = gather(points, members, present)
+            points = confer(points, points, None)
+        return Output(self.head(torch.cat([points, scalars], dim=1).flatten(1)))
+
+
+class SetTransformerLearner(NetworkLearner):
+    """Set transformer; settings ``width``, ``blocks``, ``heads``, ``seeds``, ``dropout``."""
+
+    needs_grid = True
+    defaults: ClassVar[dict[str, Any]] = {
+        "width": 48,
+        "blocks": 2,
+        "heads": 4,
+        "seeds": 8,
+        "dropout": 0.1,
+        "grid": "raw",
+        "augment": False,
+        "precision": "float32",
+        "epochs": 12,
+        "learning_rate": 1.5e-3,
+        "weight_decay": 0.02,
+        "warmup": 0.1,
+        "patience": 4,
+        "channels_last": False,
+    }
+
+    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
+        """Return the set transformer."""
+        names = ("width", "blocks", "heads", "seeds", "dropout")
+        return SetTransformer(inputs, n_classes, array, *(self.chosen[name] for name in names))
+
+    def attribute(self, batch: Batch) -> np.ndarray:
+        """Return how much each station speaks for each class: log-posterior with it minus without it.
+
+        Exact, by leaving out one hit station at a time (an evaluation per station and event).
+
+        Returns
+        -------
+        numpy.ndarray
+            (n, rows, columns, C) float64, nats; zero where no station was hit.
+        """
+        self._check_fitted()
+        n_classes = len(self.classes)
+        out = np.zeros((len(batch), self.array_.n_cells, n_classes))
+        cells = self.array_.cells
+        hide = torch.cat([torch.zeros(1, len(cells), dtype=torch.bool), torch.eye(len(cells), dtype=torch.bool)])
+        network: Any = self.network_
+        with torch_as_asked("cpu", self.threads, deterministic=bool(self.chosen["deterministic"])):
+            for k in range(len(batch)):
+                one = self._tensors(batch.take(np.array([k])), "cpu")
+                if one.grids is None:
+                    raise InputError("this learner needs detector grids, the events have none")
+                grid = network.front(one.grids.fetch(np.array([0]))).expand(len(hide), -1, -1, -1)
+                with torch.inference_mode():
+                    logits = network.network(grid, one.inputs.expand(len(hide), -1), hide).logits
+                log_p = self._log_posterior(logits)
+                out[k, cells] = log_p[0] - log_p[1:]
+        return out.reshape(len(batch), *self.array_.grid_shape[:2], n_classes)
+
+
+class HitTransformer(nn.Module):
+    """Transformer encoder over hits as they are (array coordinates), mean over hits, head that sees the scalars."""
+
+    def __init__(
+        self, inputs: InputTransform, n_classes: int, array: DetectorArray, width: int, layers: int, heads: int
+    ) -> None:
+        super().__init__()
+        self.tokens = StationTokens(inputs, array)
+        self.embed = nn.Linear(N_TOKEN, width)
+        self.layers = nn.ModuleList(Attention(width, heads) for _ in range(layers))
+        self.head = mlp((width + inputs.n_inputs, 2 * width, n_classes))
+
+    def forward(self, grid: torch.Tensor, inputs: torch.Tensor) -> Output:
+        """Return class logits."""
+        with torch.autocast(grid.device.type, enabled=False):
+            tokens, present = self.tokens(grid, inputs)
+        tokens, present = pack(tokens, present)
+        encoded = self.embed(tokens)
+        for layer in self.layers:
+            encoded = layer(encoded, encoded, present)
+        share = present[:, :, None].to(encoded.dtype)
+        mean = (encoded * share).sum(dim=1) / share.sum(dim=1)
+        return Output(self.head(torch.cat([mean, inputs.to(mean.dtype)], dim=1)))
+
+
+class HitTransformerLearner(NetworkLearner):
+    """Transformer over raw hits; settings ``width``, ``layers``, ``heads``."""
+
+    needs_grid = True
+    defaults: ClassVar[dict[str, Any]] = {
+        "width": 16,
+        "layers": 2,
+        "heads": 2,
+        "grid": "raw",
+        "precision": "float32",
+        "epochs": 8,
+        "learning_rate": 2e-3,
+        "patience": 3,
+        "channels_last": False,
+    }
+
+    def build(self, inputs: InputTransform, n_classes: int, array: DetectorArray) -> nn.Module:
+        """Return the encoder."""
+        return HitTransformer(inputs, n_classes, array, *(self.chosen[name] for name in ("width", "layers", "heads")))
+
+
+def pack(tokens: torch.Tensor, present: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return tokens with those present first, cut to the batch's fullest event; in each at least one counts.
+
+    While the network is exported nothing is cut or moved, since a graph has no length that depends on the events; sets
+    have no order, so the result is the same.
+    """
+    if torch.compiler.is_exporting():
+        none = ~present.any(dim=1, keepdim=True)
+        return tokens, torch.cat([present[:, :1] | none, present[:, 1:]], dim=1)
+    longest = max(1, int(present.sum(dim=1).max()))
+    order = torch.argsort(present.int(), dim=1, descending=True, stable=True)[:, :longest]
+    packed = torch.take_along_dim(tokens, order[:, :, None], dim=1)
+    counts = torch.take_along_dim(present, order, dim=1)
+    # An event without any hit keeps one (empty) station, so that its attention is defined.
+    counts = torch.cat([torch.ones_like(counts[:, :1]), counts[:, 1:]], dim=1)
+    return packed, counts

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from models.networks.tabular import ResidualBlock
-from models.pretraining.targets import TARGETS
-from models.pretraining.worlds import N_WORLD
-from models.training.step import truth_losses
+from models.base.inputs import TARGETS
+from models.networks.physics import ResidualBlock
+from models.networks.step import truth_losses
+from models.pretraining.stream import N_WORLD
 from showers.schema import COMPOSITION, GAMMA
 
 LOG_WIDTH_RANGE = (-5.0, 3.0)

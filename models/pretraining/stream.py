@@ -3,21 +3,148 @@
 Portion ``k`` of a seed is always the same showers, whatever was drawn before. The showers that a network has to judge
 pass the test's cuts; a share that does not comes along, as in training sets without cuts. Grids and scalars are
 rounded as the datasets' files are.
+
+Randomised worlds: every uncertain constant of the simulation drawn from a prior.
+
+The priors are absolute: where the default world lies within them does not matter. Their widths cover the published
+values, both fits to the real data that this project has made, and the size of the guesses; a prior in ``lg`` units
+multiplies. Positions of a world within its priors, in widths, are inputs of the network (:data:`N_WORLD` numbers).
+
+Showers of the stream as the network reads them: some without their age, some from a world that is not told.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
+import torch
 
-from features.build import compute_events
 from features.catalogue import CATALOGUE, feature_set
-from models.pretraining.targets import targets_of
-from models.pretraining.worlds import N_WORLD, draw_world
-from showers.schema import COMPOSITION, GAMMA, Task
+from features.compute import compute_events
+from models.base.inputs import InputTransform, targets_of
+from models.base.learner import Batch
+from showers.schema import AGE, COMPOSITION, GAMMA, Task
 from showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
 from showers.simulation.settings import Settings
+
+LIMIT = 2.2
+"""Constants are drawn within so many widths of the centre."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A constant's prior: normal around ``centre`` (of its logarithm with ``factor``), cut at :data:`LIMIT` widths."""
+
+    name: str
+    """``section__field`` of :class:`showers.simulation.settings.Settings`."""
+    centre: float
+    width: float
+    factor: bool = False
+    """Whether the width is one of ln(value)."""
+    low: float = -np.inf
+    high: float = np.inf
+
+    def value(self, position: float) -> float:
+        """Return the constant at a position in widths from the centre."""
+        shift = self.width * position
+        value = self.centre * np.exp(shift) if self.factor else self.centre + shift
+        return float(np.clip(value, self.low, self.high))
+
+
+PRIORS: tuple[Prior, ...] = (
+    Prior("cascade__xmax_scale", 0.75, 0.15, low=0.2),
+    Prior("cascade__muon_scale", 0.87, 0.12, low=0.2),
+    Prior("cascade__size_scale", 0.67, 0.12, low=0.2),
+    Prior("cascade__lg_ne_offset", 0.05, 0.08),
+    Prior("cascade__lg_ne_mass", 0.055, 0.03),
+    Prior("cascade__lg_ne_energy", -0.015, 0.03),
+    Prior("cascade__lg_ne_inclination", 0.6, 0.5),
+    Prior("cascade__lg_nmu_offset", 0.08, 0.08),
+    Prior("cascade__lg_nmu_mass", 0.022, 0.015),
+    Prior("cascade__lg_nmu_energy", -0.004, 0.025),
+    Prior("cascade__lg_nmu_inclination", -0.03, 0.15),
+    Prior("cascade__photon_lg_ne_offset", 0.1, 0.1),
+    Prior("cascade__photon_lg_ne_inclination", 0.15, 0.3),
+    Prior("cascade__photon_lg_nmu_offset", -0.5, 0.35),
+    Prior("cascade__photon_muon_spread", 0.05, 0.05, low=0.0),
+    Prior("cascade__photonuclear_scale", 1.0, 0.4, factor=True),
+    Prior("cascade__epos_xmax", 8.0, 6.0),
+    Prior("cascade__epos_lg_nmu", 0.015, 0.015),
+    Prior("cascade__sibyll_xmax", 12.0, 6.0),
+    Prior("cascade__sibyll_lg_nmu", 0.03, 0.02),
+    Prior("shape__electron_r0_m", 39.0, 2.0),
+    Prior("shape__age_offset", 0.955, 0.05),
+    Prior("shape__age_longitudinal", 0.88, 0.2),
+    Prior("shape__age_depth", 0.06, 0.025),
+    Prior("shape__age_energy", -0.035, 0.03),
+    Prior("shape__age_inclination", -0.2, 0.3),
+    Prior("shape__age_spread", 0.035, 0.025, low=0.0),
+    Prior("shape__muon_age_offset", 0.06, 0.09),
+    Prior("shape__muon_age_spread", 0.03, 0.025, low=0.0),
+    Prior("shape__clump_sigma", 0.07, 0.35, factor=True),
+    Prior("shape__clump_iron_factor", 2.2, 0.3, factor=True),
+    Prior("detector__electron_mev", 8.1, 0.6),
+    Prior("detector__electron_shape", 0.76, 0.12),
+    Prior("detector__muon_in_electron_shape", 5.0, 1.0),
+    Prior("detector__photon_share", 0.276, 0.06),
+    Prior("detector__photon_share_core", 1.27, 0.4),
+    Prior("detector__photon_core_m", 10.0, 2.5),
+    Prior("detector__electron_threshold_mev", 1.9, 0.7, low=0.3),
+    Prior("detector__electron_stray", 0.025, 0.5, factor=True),
+    Prior("detector__electrons_per_muon", 0.3, 0.3, low=0.0),
+    Prior("detector__muon_mev", 8.15, 0.4),
+    Prior("detector__muon_shape", 6.7, 1.6),
+    Prior("detector__muon_threshold_mev", 3.5, 0.6),
+    Prior("detector__muon_stray", 0.004, 0.6, factor=True),
+    Prior("detector__punch", 0.12, 0.35, factor=True),
+    Prior("detector__punch_range_m", 15.2, 2.5),
+    Prior("detector__punch_mev", 12.0, 1.5),
+    Prior("detector__punch_photon", 0.15, 0.7, factor=True),
+    Prior("detector__punch_photon_range_m", 8.0, 0.35, factor=True),
+    Prior("detector__dead", 0.0, 0.012, low=0.0),
+    Prior("spectrum__index", 2.0, 0.07),
+    Prior("spectrum__low_share", 0.6, 0.15, low=0.0, high=1.0),
+    Prior("spectrum__contamination", 0.003, 0.4, factor=True),
+    Prior("spectrum__protons_per_photon", 4.0, 0.7, factor=True),
+    Prior("spectrum__photon_hard_share", 0.06, 0.03, low=0.0),
+    Prior("spectrum__photon_hard_lg_energy_min", 15.6, 0.25),
+    Prior("spectrum__photon_zenith_power", 0.75, 0.2),
+    Prior("reconstruction__core_m", 2.16, 0.4),
+    Prior("reconstruction__angle_deg", 0.33, 0.07),
+    Prior("reconstruction__lg_nmu_error", 0.02, 0.02, low=0.0),
+    Prior("reconstruction__age_error", 0.01, 0.015, low=0.0),
+    Prior("reconstruction__muon_round", 0.1, 0.08),
+    Prior("reconstruction__min_muons", 250.0, 0.45, factor=True),
+    Prior("reconstruction__muon_failure", 0.0075, 0.4, factor=True),
+    Prior("reconstruction__muon_loss", 0.0, 0.01, low=0.0),
+)
+"""Constants without a prior keep the values of :class:`Settings`: published ones, limits and thresholds of cuts."""
+N_WORLD = len(PRIORS)
+
+STATIONS = (3, 4, 4, 4, 5)
+"""Hit stations that trigger, one of these with equal probability."""
+
+
+def draw_world(rng: np.random.Generator) -> tuple[Settings, np.ndarray]:
+    """Return a world and its position in the priors.
+
+    Returns
+    -------
+    settings
+        Validated settings.
+    position
+        (N_WORLD,) float32 in widths of the priors, within :data:`LIMIT`.
+    """
+    position = rng.standard_normal(N_WORLD)
+    while (far := np.abs(position) > LIMIT).any():
+        position[far] = rng.standard_normal(int(far.sum()))
+    values: dict[str, float | int] = {
+        prior.name: prior.value(float(x)) for prior, x in zip(PRIORS, position, strict=True)
+    }
+    values["trigger__stations"] = int(rng.choice(STATIONS))
+    return Settings().changed(**values), position.astype(np.float32)
+
 
 FEATURES = "fits+profile"
 """Feature set that the network reads; columns that a table lacks are told to it as missing."""
@@ -125,3 +252,61 @@ def _features(events: SimulatedEvents, *, rounded: bool) -> tuple[np.ndarray, tu
     found = compute_events(grids, scalars, events.event.age.astype(np.float32), GROUPS | {"position"}, events.array)
     core = (found["fit_core_x_m"].to_numpy(), found["fit_core_y_m"].to_numpy())
     return found.select(COLUMNS).to_numpy().astype(np.float32, order="F"), core
+
+
+AGE_COLUMNS = (AGE.name, "fit_minus_age")
+HIDDEN_AGE = 0.5
+"""Share of showers shown without the reconstructed age, which one of the protocols lacks."""
+UNKNOWN_WORLD = 0.25
+"""Share of showers shown without the position of their world."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Showers as the network reads them."""
+
+    inputs: torch.Tensor
+    world: torch.Tensor
+    """(n, N_WORLD + 1): see :meth:`models.pretraining.network.ShowerBody.forward`."""
+    task: torch.Tensor
+    labels: torch.Tensor
+    targets: torch.Tensor
+    judged: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: str) -> Prepared:
+        """Return the same showers on a device."""
+        return Prepared(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+    @classmethod
+    def of(cls, portion: Portion, inputs: InputTransform, seed: int, number: int) -> Prepared:
+        """Hide ages and worlds of some showers and turn columns into inputs."""
+        rng = np.random.default_rng([seed, number, 1])
+        table = hide_ages(portion.table, rng)
+        world = np.ones((len(portion), N_WORLD + 1), dtype=np.float32)
+        world[:, :-1] = portion.world
+        world[rng.random(len(portion)) < UNKNOWN_WORLD] = 0.0
+        return cls(
+            torch.from_numpy(inputs.apply(batch_of(table))),
+            torch.from_numpy(world),
+            torch.from_numpy(portion.task),
+            torch.from_numpy(portion.labels),
+            torch.from_numpy(portion.targets),
+            torch.from_numpy(portion.judged),
+        )
+
+
+def hide_ages(table: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the table without the reconstructed age of some showers."""
+    table = table.copy(order="F")
+    hidden = rng.random(len(table)) < HIDDEN_AGE
+    for name in AGE_COLUMNS:
+        table[hidden, COLUMNS.index(name)] = np.nan
+    return table
+
+
+def batch_of(table: np.ndarray) -> Batch:
+    """Return a table of the stream's columns as learners are given it."""
+    return Batch(index=np.arange(len(table)), table=table, columns=COLUMNS)

@@ -1,40 +1,182 @@
 """Pretraining: background processes draw showers; killed at any moment, it goes on.
 
 Showers come in rounds; after each round the state is written, and a run started again continues with the next round
-as if it had never stopped. AdamW, warm-up, cosine, exponential average of the weights: :mod:`models.training`.
+as if it had never stopped. AdamW, warm-up, cosine, exponential average of the weights: :mod:`models.networks.loop`.
+
+What a pretraining is asked to do, and the file that says so beside its state.
+
+Portions of the stream, drawn by other processes ahead of who reads them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from copy import deepcopy
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
-from models.inputs import InputTransform
-from models.pretraining.ahead import drawn_ahead
-from models.pretraining.network import Architecture, ShowerNetwork, pretraining_loss
-from models.pretraining.plan import (
-    PLAN_FILE,
-    PORTIONS_PER_ROUND,
-    PretrainSettings,
-    opened_plan,
-    validation_showers,
+from features.table import feature_code_version
+from models.base.inputs import InputTransform
+from models.base.saving import plain
+from models.networks.loop import learning_rate
+from models.networks.step import (
+    Checkpoint,
+    TrainingSettings,
+    check_finite,
+    optimiser_of,
+    read_checkpoint,
+    write_checkpoint,
 )
-from models.pretraining.prepared import Prepared
-from models.pretraining.stream import Portion
+from models.pretraining.network import Architecture, ShowerNetwork, pretraining_loss
+from models.pretraining.stream import COLUMNS, Portion, Prepared, batch_of, draw_portion, hide_ages
 from models.pretraining.weights import write_pretrained
-from models.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from models.training.loop import learning_rate
-from models.training.step import check_finite, optimiser_of
-from showers.execution.progress import Bars, silent
-from showers.storage.files import write_json
-from showers.storage.locks import locked
+from runtime.context import Bars, silent
+from runtime.errors import InputError
+from runtime.files import locked, read_json, write_json
+from runtime.processes import end_with_parent
+
+PLAN_FILE = "pretraining.json"
+PORTIONS_PER_ROUND = 8
+"""About 120,000 showers of 160 worlds: what is shuffled together, and what an interruption loses at most."""
+SHOWERS_PER_PORTION = 15_000
+"""Roughly; the schedule counts rounds, not showers."""
+VALIDATION_PORTIONS = 2
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """What decides the weights that pretraining ends with."""
+
+    showers: int = 10_000_000
+    """Drawn in all, about: rounds are whole."""
+    seed: int = 1
+    passes: int = 2
+    """Times each shower is shown: drawing one costs more than looking at it twice."""
+    batch_size: int = 512
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.02
+    warmup: float = 0.02
+    ema: float = 0.9995
+    truth_weight: float = 0.1
+    width: int = 256
+    blocks: int = 4
+    hidden: int = 512
+
+    def __post_init__(self) -> None:
+        if self.showers < 1:
+            raise InputError(f"showers must be at least 1, got {self.showers}")
+
+    @classmethod
+    def of_batches(cls, batch_size: int, **changes: Any) -> Self:
+        """Return settings for another batch size: learning rate by the square root, the averaged weights' memory kept.
+
+        The root keeps the noise of a step with an adaptive optimiser (arXiv:2205.10287).
+        """
+        times = batch_size / cls.batch_size
+        rate, ema = cls.learning_rate * times**0.5, cls.ema**times
+        return cls(batch_size=batch_size, learning_rate=rate, ema=ema, **changes)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the whole training."""
+        return max(1, round(self.showers / (PORTIONS_PER_ROUND * SHOWERS_PER_PORTION)))
+
+    def portions(self, done: int) -> range:
+        """Return the numbers of the portions that are left after ``done`` rounds."""
+        return range(done * PORTIONS_PER_ROUND, self.rounds * PORTIONS_PER_ROUND)
+
+    @property
+    def training(self) -> TrainingSettings:
+        """The same in the words of the training loop."""
+        names = ("batch_size", "learning_rate", "weight_decay", "warmup", "ema")
+        return TrainingSettings(**{name: getattr(self, name) for name in names})
+
+
+def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
+    """Return the plan in the folder, made there if it is new."""
+    wanted = {"settings": asdict(settings), "feature_code": feature_code_version()}
+    identity = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+    file = Path(folder) / PLAN_FILE
+    if file.exists():
+        plan: dict[str, Any] = read_json(file)
+        if plan.get("identity") != identity:
+            raise InputError(
+                f"{file} is of a pretraining with other settings or other feature code: "
+                "give the settings in it, or another folder"
+            )
+        return plan
+    first = validation_showers(settings.seed)
+    inputs = InputTransform.fit(batch_of(hide_ages(first.table, np.random.default_rng(settings.seed))), COLUMNS)
+    plan = {**wanted, "identity": identity, "inputs": plain(inputs.state()), "showers": 0}
+    plan |= {"cpu_hours": 0.0, "log_loss": {}}
+    write_json(file, plan)
+    return plan
+
+
+def validation_showers(seed: int) -> Portion:
+    """Return the showers on which pretraining is watched; no weight is learned from them."""
+    return Portion.joined([draw_portion(seed, number, "test") for number in range(VALIDATION_PORTIONS)])
+
+
+AHEAD = 8
+"""Portions that may wait to be read, beside those being drawn: about 60 MB."""
+
+
+def drawn_ahead(
+    seed: int, numbers: range, workers: int, draw: Callable[[int, int], Any] = draw_portion
+) -> Iterator[tuple[Any, float]]:
+    """Yield the portions with these numbers in order, and the processor time each took.
+
+    Parameters
+    ----------
+    seed, numbers
+        Arguments of ``draw``.
+    workers
+        Processes.
+    draw
+        What is called there; a function of a module.
+
+    Raises
+    ------
+    InputError
+        If a process is lost.
+    """
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=end_with_parent, initargs=(os.getpid(),))
+    waiting: deque[Any] = deque()
+    upcoming = iter(numbers)
+    try:
+        while True:
+            while len(waiting) < workers + AHEAD and (number := next(upcoming, None)) is not None:
+                waiting.append(pool.submit(_timed, draw, seed, number))
+            if not waiting:
+                return
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise InputError(
+            "a process that draws showers was lost (killed, or out of memory): start the same command again"
+        ) from None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _timed(draw: Callable[[int, int], Any], seed: int, number: int) -> tuple[Any, float]:
+    before = time.process_time()
+    return draw(seed, number), time.process_time() - before
+
 
 STATE_FILE = "state.safetensors"
 WEIGHTS_FILE = "showers.safetensors"
@@ -58,7 +200,7 @@ def pretrain(
     folder
         Where the plan, the state and the weights are kept; made if needed.
     settings
-        See :class:`models.pretraining.plan.PretrainSettings`.
+        See :class:`models.pretraining.train.PretrainSettings`.
     workers
         Processes that draw showers.
     threads

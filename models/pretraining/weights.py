@@ -17,14 +17,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from features.catalogue import CATALOGUE
-from models.inputs import InputTransform
+from models.base.inputs import TARGETS, InputTransform
+from models.base.saving import plain
 from models.pretraining.network import Architecture, ShowerNetwork
-from models.pretraining.stream import COLUMNS
-from models.pretraining.targets import TARGETS
-from models.pretraining.worlds import PRIORS
-from models.saving import plain
-from showers.schema import InputError
-from showers.storage.files import atomic_path, hash_file, read_json, write_json
+from models.pretraining.stream import COLUMNS, PRIORS
+from runtime.errors import InputError
+from runtime.files import atomic_path, hash_file, read_json, write_json
 
 FORMAT = 1
 """Raised when the meaning of a card changes."""

@@ -10,13 +10,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from models.base import Batch, Learner
-from models.checks import check_settings, check_training, select_table
-from models.posterior import class_weight_vector, undo_training_prior
-from models.saving import read_header, write_header
+from models.base.learner import Batch, Learner, check_settings, check_training, select_table
+from models.base.posterior import class_weight_vector, undo_training_prior
+from models.base.saving import read_header, write_header
 from models.tables.categories import Levels
-from showers.execution.progress import Progress
-from showers.schema import InputError
+from runtime.context import Progress
+from runtime.errors import InputError
 
 PREDICT_ROWS = 1 << 18
 """Rows predicted at once: libraries copy what they predict, so memory stays bounded."""
@@ -59,7 +58,7 @@ class TableLearner(Learner):
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
     ) -> Self:
-        """Learn from ``train``; see :meth:`models.base.Learner.fit`."""
+        """Learn from ``train``; see :meth:`models.base.learner.Learner.fit`."""
         check_training(train, valid, self.classes, table=True, grid=False)
         assert train.labels is not None
         self.columns_ = tuple(train.columns)
@@ -174,3 +173,11 @@ def normalised(gain: np.ndarray, columns: tuple[str, ...]) -> dict[str, float]:
     """Return importances by column, summing to one (all zero if nothing was ever split)."""
     total = float(gain.sum())
     return {name: float(g) / total if total > 0 else 0.0 for name, g in zip(columns, gain, strict=True)}
+
+
+def unfold_contributions(flat: np.ndarray, n_classes: int, n_columns: int) -> np.ndarray:
+    """Return (n, C, F + 1) contributions from a library's (n, K * (F + 1)); two classes have one margin, of class 1."""
+    shaped = np.asarray(flat, dtype=np.float64).reshape(len(flat), -1, n_columns + 1)
+    if n_classes == 2 and shaped.shape[1] == 1:
+        return np.concatenate([np.zeros_like(shaped), shaped], axis=1)
+    return shaped

@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 import lightgbm as lgb
 import numpy as np
 
-from models.base import Batch
-from models.posterior import log_of_margins
-from models.tables.base import TableLearner, TableRows, native_names, normalised
-from showers.execution.progress import Progress
-from showers.schema import InputError
-from showers.storage.files import atomic_path
+from models.base.learner import Batch
+from models.base.posterior import log_of_margins
+from models.tables.base import TableLearner, TableRows, native_names, normalised, unfold_contributions
+from runtime.context import Progress
+from runtime.errors import InputError
+from runtime.files import atomic_path
 
 MODEL_FILE = "lightgbm.txt"
 OPENCL_VENDORS = Path("/etc/OpenCL/vendors")
@@ -154,14 +154,6 @@ class LightGBM(TableLearner):
             self.booster_ = lgb.Booster(model_str=(folder / MODEL_FILE).read_text(encoding="utf-8"))
         except lgb.basic.LightGBMError as error:
             raise InputError(f"{folder / MODEL_FILE} is not a LightGBM model: {error}") from None
-
-
-def unfold_contributions(flat: np.ndarray, n_classes: int, n_columns: int) -> np.ndarray:
-    """Return (n, C, F + 1) contributions from a library's (n, K * (F + 1)); two classes have one margin, of class 1."""
-    shaped = np.asarray(flat, dtype=np.float64).reshape(len(flat), -1, n_columns + 1)
-    if n_classes == 2 and shaped.shape[1] == 1:
-        return np.concatenate([np.zeros_like(shaped), shaped], axis=1)
-    return shaped
 
 
 @cache

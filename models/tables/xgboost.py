@@ -10,13 +10,12 @@ import numpy as np
 import xgboost as xgb
 
 from features.device import resolve_device
-from models.base import Batch
-from models.posterior import log_of_margins
-from models.tables.base import TableLearner, TableRows, native_names, normalised
-from models.tables.lightgbm import unfold_contributions
-from showers.execution.progress import Progress
-from showers.schema import InputError
-from showers.storage.files import atomic_path
+from models.base.learner import Batch
+from models.base.posterior import log_of_margins
+from models.tables.base import TableLearner, TableRows, native_names, normalised, unfold_contributions
+from runtime.context import Progress
+from runtime.errors import InputError
+from runtime.files import atomic_path
 
 MODEL_FILE = "xgboost.ubj"
 

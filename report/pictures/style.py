@@ -21,8 +21,8 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from showers.execution.terminal import escaped
-from showers.storage.files import atomic_path
+from runtime.errors import escaped
+from runtime.files import atomic_path
 
 COLUMN_IN = 4.3
 """Width of a picture, inches: about 400 CSS pixels, the width of a phone."""

@@ -1,35 +1,38 @@
 """Our runs beside the published systems: one table a task and protocol, simulations in tables of their own.
 
 Under the 2026 protocol a run stands with its most probable classes: it forbids rules that shift decisions.
+
+Runs on tables of any origin beside each other: one list for each test (or training) table and its classes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from report.public.origin import origin_of
-from report.public.published import CITATIONS, PublishedResult, published_for
 from report.public.rules import raw_labels_only
 from report.public.submission import judged_output
-from report.reading.belonging import check_run
-from report.reading.run import Run
-from report.registry import report_of
-from report.sections.run import duration, totals
-from report.terminal.text import metric_text, short
+from report.shared.published import CITATIONS, PublishedResult, origin_of, published_for
+from report.shared.subject import check_run, check_test_set, read_labels, score_test_table
+from report.shared.text import duration, metric_text, short, table, totals, with_interval
+from report.tasks.target import report_of
+from runtime.errors import InputError
+from runtime.files import read_json
 from scoring import metric_for, scoring_of
-from scoring.predictions import Origin
-from scoring.score import metrics_path, score_arrays
-from scoring.uncertainty.intervals import Interval
-from showers.schema import InputError, task_named
-from showers.storage.files import read_json
+from scoring.metrics.intervals import Interval
+from scoring.score import Origin, metrics_path, score_arrays
+from showers.schema import TASKS, task_named
+from stacking.run.folder import open_sealed
+from stacking.run.read import Run, TableRun
 
 LEGEND = (
     "Bold: our runs. score: 0 is the weakest valid result of its table, 1 the published best (of a simulation: the "
@@ -45,7 +48,7 @@ class Standing:
 
     task: str
     protocol: str
-    """As :attr:`report.public.origin.DataOrigin.protocol`; only equal ones share a table."""
+    """As :attr:`report.shared.published.DataOrigin.protocol`; only equal ones share a table."""
     system: str
     value: float
     interval: Interval | None
@@ -135,7 +138,7 @@ def standing(folder: Path, data: Path | None = None) -> Standing:
     folder = _test_folder(run, data)
     origin = origin_of(folder, run.task)
     if raw_labels_only(origin, run.task):
-        truth = run.truth(folder.parent)
+        truth = read_labels(run, folder.parent)
         metrics = score_arrays(truth, judged_output(run, truth), run.task)
     value, interval = scoring_of(run.task).headline(metrics)
     steps = totals(run.manifest.get("steps", []))
@@ -167,7 +170,7 @@ def _test_folder(run: Run, data: Path | None) -> Path:
     folder = data / f"{run.task.name}_test" if data else Path(str(stated))
     if not folder.is_dir():
         raise InputError(f"{folder}, the test set of {run.folder}, does not exist: say where it is with --data")
-    run.check_test_set(folder)
+    check_test_set(run, folder)
     return folder
 
 
@@ -235,3 +238,58 @@ def _cost_table(rows: Sequence[Standing]) -> Table:
     for row in rows:
         table.add_row(f"{row.system} ({row.task})", *row.cost)
     return table
+
+
+@dataclass(frozen=True)
+class TableStanding:
+    """One run of a list."""
+
+    run: str
+    table: str
+    """What it was judged on: only equal rows stand in one list."""
+    shipped: str
+    metrics: dict[str, Any]
+    """Of what ships: log-loss, accuracy and AUC with intervals."""
+    wall_clock: str
+
+
+def is_table_run(folder: Path) -> bool:
+    """Tell whether a finished run was trained on a table."""
+    return open_sealed(Path(folder))[1]["task"] not in TASKS
+
+
+def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
+    """Return runs on tables by what they were judged on, smallest log-loss first.
+
+    Raises
+    ------
+    InputError
+        If a run cannot be read.
+    """
+    found: dict[str, list[TableStanding]] = defaultdict(list)
+    for folder in runs:
+        run = TableRun.open(folder)
+        metrics = score_test_table(run)
+        identity, config = run.manifest["identity"], run.manifest["config"]
+        tested = metrics is not None
+        metrics = metrics or run.held_out
+        file = Path(config["test_table"] if tested else config["table"]).name
+        mark = str(identity["test_fingerprint" if tested else "train_fingerprint"])[:8]
+        # Rows held out of training differ from run to run: such runs share a list only with the same folds and seed.
+        drawn = "" if tested else f", seed {identity['seed']}, {identity['folds']} folds, holdout {identity['holdout']}"
+        key = f"{file} ({mark}), {metrics['judged_on']}{drawn}"
+        steps = totals(run.manifest["steps"])
+        shown = {name: metrics["systems"][run.shipped][name] for name in ("log_loss", "accuracy", "auc")}
+        name = run.folder.resolve().name
+        found[key].append(TableStanding(name, key, run.shipped, shown, duration(steps["wall_s"])))
+    return {key: sorted(rows, key=lambda row: row.metrics["log_loss"]["value"]) for key, rows in found.items()}
+
+
+def standings_shown(found: dict[str, list[TableStanding]]) -> Iterator[RenderableType]:
+    """Yield a table for each list; 95 % intervals."""
+    for key, rows in found.items():
+        drawn = table(key, "run", "ships", "log-loss", "accuracy", "AUC", "wall-clock, summed", wide=True)
+        for row in rows:
+            cells = [with_interval(entry["value"], entry, ".4f") for entry in row.metrics.values()]
+            drawn.add_row(row.run, row.shipped, *cells, row.wall_clock)
+        yield drawn

@@ -9,12 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from report.public.origin import DataOrigin, origin_of
-from report.reading.belonging import check_predictions
+from report.shared.published import DataOrigin, origin_of
+from report.shared.subject import check_predictions
+from runtime.errors import InputError
+from runtime.files import atomic_path
 from scoring.score import score_file
 from showers.protocols import RAW_LABELS_ONLY
-from showers.schema import COMPOSITION, InputError, Task
-from showers.storage.files import atomic_path
+from showers.schema import COMPOSITION, Task
 
 MAX_ATTEMPTS = 50
 """Scored attempts that the 2026 protocol allows."""

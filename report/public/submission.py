@@ -12,22 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from report.public.origin import origin_of
 from report.public.rules import raw_labels_only
-from report.reading.run import ONE_ANSWER, Run, is_simulated, read_source
-from report.registry import report_of
-from report.sections.run import duration, totals
-from report.terminal.text import metric_text
+from report.shared.published import origin_of
+from report.shared.subject import read_labels, read_run_output
+from report.shared.text import duration, metric_text, totals
+from report.tasks.target import report_of
+from runtime.errors import InputError, escaped
+from runtime.files import atomic_folder, write_npz
+from runtime.packages import OWN
 from scoring import metric_for, scoring_of
-from scoring.predictions import read_output, read_raw_labels
-from scoring.reading.truth import Truth
-from scoring.score import score_arrays
-from showers.execution.terminal import escaped
-from showers.schema import InputError
-from showers.storage.files import atomic_folder, write_npz
+from scoring.score import read_output, read_raw_labels, score_arrays
+from scoring.tasks.truth import Truth
+from stacking.run.read import ONE_ANSWER, Run, is_simulated, read_source
 
 SOURCE = Path(__file__).resolve().parents[2]
-PACKAGES = ("showers", "features", "models", "stacking", "scoring", "analysis", "report", "commands", "showerstack")
+PACKAGES = (*OWN, "showerstack")
 FILES = ("cli.py", "verify.py", "setup.py", "pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md")
 """What the snapshot of the source holds beside the packages."""
 """Size of the public test sets: predictions of any other number of events cannot be submitted."""
@@ -73,7 +72,7 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     tasks = [run.task.name for run in opened]
     if not opened or len(set(tasks)) != len(tasks):
         raise InputError(f"a submission holds one run of each task, got {', '.join(tasks) or 'none'}")
-    truths = [run.truth(data) for run in opened]
+    truths = [read_labels(run, data) for run in opened]
     outputs = [judged_output(run, truth) for run, truth in zip(opened, truths, strict=True)]
     handed_in = [truth.published(output) for truth, output in zip(truths, outputs, strict=True)]
     with atomic_folder(Path(out) / name) as folder:
@@ -130,7 +129,7 @@ def snapshot(target: Path) -> None:
 
 def judged_output(run: Run, truth: Truth) -> np.ndarray:
     """Return what a protocol judges: the run's labels or scores (N,), the most probable class where it asks for it."""
-    output = run.output(truth)
+    output = read_run_output(run, truth)
     if raw_labels_only(origin_of(truth.folder, run.task), run.task):
         return read_raw_labels(run.predictions, run.task, output)
     return output

@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from report.page.markup import Section, picture, pictures
-from report.pictures.composition import (
+from report.pictures.style import as_svg
+from report.pictures.tasks import (
     balanced_by_energy_picture,
     by_class_and_energy_picture,
     by_energy_picture,
@@ -19,13 +19,12 @@ from report.pictures.composition import (
     confusions_picture,
     error_by_class_picture,
 )
-from report.pictures.style import as_svg
-from report.public.published import best_published
-from report.reading.subject import Subject
-from report.sections.task import plane, posteriors, thin_note
-from report.task import ClassReport, Part
-from report.terminal.tables import mcnemar_table, table, with_interval
-from scoring.uncertainty.intervals import mcnemar, paired_accuracy
+from report.shared.markup import Section, picture, pictures
+from report.shared.published import best_published
+from report.shared.subject import Subject
+from report.shared.text import mcnemar_table, table, with_interval
+from report.tasks.base import ClassReport, Part, plane, posteriors, thin_note
+from scoring.metrics.paired import mcnemar, paired_accuracy
 from showers.schema import COMPOSITION
 
 MASS_NUMBERS = (1, 4, 12, 28, 56)

@@ -9,20 +9,18 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from report.page.markup import Section, picture, pictures
-from report.page.markup import table as page_table
-from report.pictures.gamma import roc_picture, scores_picture, survival_by_bin_picture
 from report.pictures.style import as_svg
-from report.public.published import best_published
-from report.reading.subject import Subject
-from report.sections.task import plane, posteriors, thin_note
-from report.task import ClassReport, Part, Quantity
-from report.terminal.tables import mcnemar_table, table, with_interval
-from report.terminal.text import short
+from report.pictures.tasks import roc_picture, scores_picture, survival_by_bin_picture
+from report.shared.markup import Section, picture, pictures
+from report.shared.markup import table as page_table
+from report.shared.published import best_published
+from report.shared.subject import Subject
+from report.shared.text import mcnemar_table, short, table, with_interval
+from report.tasks.base import ClassReport, Part, Quantity, plane, posteriors, thin_note
+from scoring.metrics.classes import BinAtThreshold, Estimate, area, bins_at_threshold, efficiency_at_survival, q_factor
 from scoring.metrics.gamma import GAMMA as GAMMA_LABEL
 from scoring.metrics.gamma import HADRON, hadron_survival
-from scoring.separation import BinAtThreshold, Estimate, area, bins_at_threshold, efficiency_at_survival, q_factor
-from scoring.uncertainty.intervals import mcnemar
+from scoring.metrics.paired import mcnemar
 from showers.schema import GAMMA
 
 FIXED_SURVIVAL = 1e-3

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from showers.schema import COMPOSITION, InputError
+from runtime.errors import InputError
+from showers.schema import COMPOSITION
 
 MIXTURE_SIZE = 5000
 """Events drawn for each mixture [benchmark]."""

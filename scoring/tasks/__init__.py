@@ -1,1 +1,1 @@
-"""Tasks as scoring sees them, one a module; whatever is put here is found by :mod:`scoring.registry`."""
+"""Tasks as scoring sees them, one a module; whatever is put here is found by :mod:`scoring.tasks.base`."""

@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from scoring.metric import Metric
+from runtime.errors import InputError
 from scoring.metrics.composition import composition_metrics, confusion_matrix, expected_fraction_error, fraction_error
 from scoring.metrics.gamma import zenith_bins
-from scoring.reading.truth import Truth, check_range
-from scoring.task import TaskScoring
-from scoring.uncertainty.intervals import (
+from scoring.metrics.intervals import (
     MIN_CLASS_EVENTS,
     RESAMPLES,
     clopper_pearson,
     confusion_intervals,
     fraction_error_interval,
 )
-from scoring.uncertainty.paired import paired_fraction_error
-from showers.schema import COMPOSITION, InputError
+from scoring.metrics.paired import paired_fraction_error
+from scoring.tasks.base import Metric, TaskScoring
+from scoring.tasks.truth import Truth, check_range
+from showers.schema import COMPOSITION
 
 BIN_RESAMPLES = 1000
 """Bootstrap replicas in each bin: their limits then wobble by a twelfth of a standard error."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from scoring.metric import Metric
+from runtime.errors import InputError
 from scoring.metrics.composition import energy_bins
 from scoring.metrics.gamma import (
     EFFICIENCIES,
@@ -16,11 +16,11 @@ from scoring.metrics.gamma import (
     hadron_survival,
     zenith_bins,
 )
-from scoring.reading.truth import Truth, check_finite
-from scoring.task import TaskScoring
-from scoring.uncertainty.intervals import MIN_CLASS_EVENTS, clopper_pearson, survival_interval
-from scoring.uncertainty.paired import paired_survival
-from showers.schema import GAMMA, InputError
+from scoring.metrics.intervals import MIN_CLASS_EVENTS, clopper_pearson, survival_interval
+from scoring.metrics.paired import paired_survival
+from scoring.tasks.base import Metric, TaskScoring
+from scoring.tasks.truth import Truth, check_finite
+from showers.schema import GAMMA
 
 
 def _survival(labels: np.ndarray, scores: np.ndarray) -> float:

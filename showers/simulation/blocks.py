@@ -12,20 +12,19 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from showers import cuts
-from showers.array import DetectorArray
-from showers.kascade import KASCADE
+from showers import protocols
+from showers.array import KASCADE, DetectorArray
 from showers.schema import TASKS, Task
 from showers.simulation.cascade import Showers, develop
-from showers.simulation.observation.deposits import CLUMP_AMPLITUDE
-from showers.simulation.observation.detector import read_out
-from showers.simulation.observation.reconstruction import Reconstructed, kept, reconstruct, triggered
+from showers.simulation.deposits import CLUMP_AMPLITUDE
+from showers.simulation.detector import read_out
+from showers.simulation.primaries import MODELS, PARTICLE_IDS, Primaries, throw_cores, throw_primaries
+from showers.simulation.reconstruction import Reconstructed, kept, reconstruct, triggered
 from showers.simulation.settings import Settings
-from showers.simulation.spectrum import MODELS, PARTICLE_IDS, Primaries, throw_cores, throw_primaries
 
 PRIMARIES_PER_BLOCK = 4096
 SPLITS = ("train", "test")
-CUTS = {"none": cuts.NONE, "test": cuts.TEST_WITH_AGE, "matched": cuts.MATCHED}
+CUTS = {"none": protocols.NONE, "test": protocols.TEST_WITH_AGE, "matched": protocols.MATCHED}
 """What a simulated set's selection means: as the benchmark's test sets were made, or as its matched protocol's."""
 PRESELECTION_LG_NE = 3.8
 """Showers with a smaller true lg Ne are not read out where the test's cuts (lg Ne > 4.8) are applied."""
@@ -197,7 +196,7 @@ def generator(job: BlockJob, *number: int) -> np.random.Generator:
 def passes(event: Reconstructed, name: str) -> np.ndarray:
     """Return which events pass the named cuts (:data:`CUTS`) on the unrounded quantities, (N,) bool."""
     scalars = np.column_stack([event.lg_energy, event.zenith_deg, event.azimuth_deg, event.lg_ne, event.lg_nmu])
-    return CUTS[name].mask(cuts.scalar_frame(scalars, event.age))
+    return CUTS[name].mask(protocols.scalar_frame(scalars, event.age))
 
 
 def _ids(mass: np.ndarray) -> np.ndarray:

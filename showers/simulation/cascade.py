@@ -14,15 +14,14 @@ from importlib import resources
 
 import numpy as np
 
+from showers.simulation.primaries import MASSES, PHOTON, PIVOT_LG_A, Primaries, model_shift
 from showers.simulation.settings import Cascade, Settings, Shape
-from showers.simulation.spectrum import MASSES, PHOTON, Primaries
 
 GROUND_DEPTH = 1023.0
 """Vertical atmospheric depth of the array, g/cm2 [p]."""
 REFERENCE_LG_ENERGY = 15.5
 PIVOT_E = -0.3
 """Fitted slopes in energy turn around lg E = 15.2, the typical triggered shower."""
-PIVOT_LG_A = 0.9
 EXPONENTIAL_CAP = 5.5
 """Exponential deviates beyond this are redrawn uniformly below it (Xmax and size, not muons) [m]."""
 MEANS = frozenset({"mX", "mM", "n0", "s0"})
@@ -226,17 +225,6 @@ def photon_muons(e: np.ndarray, s: np.ndarray, deviates: Deviates, cascade: Casc
     lg_hard = lg_hard + hadron_offset(0.0, e, s, cascade)[1]
     number = 10.0 ** (lg_soft + spread * normal[3]) + 10.0 ** (lg_hard + h) * share**0.85
     return np.log10(number), share
-
-
-def model_shift(model: np.ndarray, mass: int, cascade: Cascade) -> np.ndarray:
-    """Return the shifts of Xmax (g/cm2), lg Ne and lg Nmu against QGSJet, (3, N); photons get none."""
-    epos_lg_nmu = cascade.epos_lg_nmu + cascade.epos_lg_nmu_mass * (np.log10(max(mass, 1)) - PIVOT_LG_A)
-    shifts = [
-        [0.0, cascade.epos_xmax, cascade.sibyll_xmax],
-        [0.0, cascade.epos_lg_ne, 0.0],
-        [0.0, epos_lg_nmu, cascade.sibyll_lg_nmu],
-    ]
-    return np.asarray(shifts)[:, model] * float(mass != PHOTON)
 
 
 def lateral_age(

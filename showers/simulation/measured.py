@@ -23,22 +23,21 @@ import joblib
 import numpy as np
 import polars as pl
 
-from showers.archives.measured import COLUMNS, KINDS, TIME_COLUMN, TIMES_KIND
-from showers.archives.raw import archive_path
-from showers.array import DetectorArray
-from showers.datasets.writer import SIMULATION
-from showers.execution.progress import Bars, silent
-from showers.kascade import KASCADE
-from showers.schema import COMPOSITION, SOURCE_FILE, InputError
+from runtime.arrays import told_when_full
+from runtime.context import Bars, silent
+from runtime.errors import InputError
+from runtime.files import atomic_path, write_json
+from showers.archives.measured import COLUMNS, MEASURED_KINDS
+from showers.archives.raw import TIME_COLUMN, TIMES_KIND, archive_path
+from showers.array import KASCADE, DetectorArray
+from showers.schema import COMPOSITION, SOURCE_FILE
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, SimulatedEvents, observe
 from showers.simulation.cascade import develop
-from showers.simulation.measured_sky import Sky, Thrower, load_sky
-from showers.simulation.observation.arrival import arrival_times
-from showers.simulation.raw import all_present, open_archive
-from showers.simulation.run import simulation_code_version
+from showers.simulation.datasets import simulation_code_version
+from showers.simulation.raw import all_present, arrival_times, open_archive
 from showers.simulation.settings import Settings, load_settings
-from showers.storage.files import atomic_path, write_json
-from showers.storage.npy import told_when_full
+from showers.simulation.sky import Sky, Thrower, load_sky
+from showers.writer import SIMULATION
 
 EXPOSURE_FILE = "exposure.json"
 TRUTH_FOLDER = "truth"
@@ -83,7 +82,7 @@ def simulate_measured(
     Parameters
     ----------
     spectrum
-        TOML file of a :class:`showers.simulation.measured_sky.Sky`.
+        TOML file of a :class:`showers.simulation.sky.Sky`.
     out
         Gets ``{run}_matrices.npz``, ``{run}_features.npz``, ``{run}_extra_features.npz``, ``exposure.json`` (live
         time, area and solid angle that were thrown) and ``truth/`` (showers and settings of each run).
@@ -187,7 +186,7 @@ def _some(rng: np.random.Generator, mean: float, cells: np.ndarray) -> np.ndarra
 
 def _is_made(out: Path, name: str, source: dict[str, Any], overwrite: bool) -> bool:
     """Return whether a run is complete; refuse files that are not to be replaced."""
-    files = [archive_path(out, name, kind) for kind in (*KINDS, TIMES_KIND)]
+    files = [archive_path(out, name, kind) for kind in (*MEASURED_KINDS, TIMES_KIND)]
     return all_present(files, source, overwrite) and (out / TRUTH_FOLDER / f"{name}.parquet").exists()
 
 
@@ -195,7 +194,9 @@ def _write_run(out: Path, run: RunConditions, sky: Sky, seed: int, source: dict[
     """Write the archives of a run; their number of events is known only when all are simulated."""
     job = BlockJob(COMPOSITION, "test", seed, sky.model, sky.cuts, load_settings(sky.world), array=run.array)
     with told_when_full(out / run.name), ExitStack() as opened:
-        spooled: dict[str, BinaryIO] = {kind: opened.enter_context(tempfile.TemporaryFile(dir=out)) for kind in KINDS}
+        spooled: dict[str, BinaryIO] = {
+            kind: opened.enter_context(tempfile.TemporaryFile(dir=out)) for kind in MEASURED_KINDS
+        }
         truth, n = [], 0
         for block, events in enumerate(_events(run, sky, job, seed, workers)):
             times = arrival_times(
@@ -212,7 +213,7 @@ def _write_run(out: Path, run: RunConditions, sky: Sky, seed: int, source: dict[
         with atomic_path(out / TRUTH_FOLDER / f"{run.name}.parquet") as temporary:
             pl.concat(truth).with_columns(pl.Series("second", seconds)).write_parquet(temporary)
         _write_conditions(out, run)
-        for kind, shape in KINDS.items():
+        for kind, shape in MEASURED_KINDS.items():
             with (
                 atomic_path(archive_path(out, run.name, kind)) as temporary,
                 open_archive(temporary, kind, (n, *shape), source) as array,
@@ -278,7 +279,7 @@ def columns(events: SimulatedEvents) -> np.ndarray:
 def _write_times(path: Path, run: RunConditions, seconds: np.ndarray, source: dict[str, Any]) -> None:
     """Write the third archive as the public one is: an object array, which NumPy stores as a pickle.
 
-    It is written for its form only; the reader (:mod:`showers.archives.measured_times`) does not execute it.
+    It is written for its form only; the reader (:mod:`showers.archives.raw`) does not execute it.
     """
     table = np.zeros((len(seconds), TIME_COLUMN + 1), dtype=object)
     table[:, 0] = int(run.name)

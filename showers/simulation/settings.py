@@ -15,9 +15,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from runtime.errors import InputError
+from runtime.files import atomic_path
 from showers.lateral import MAX_ELECTRON_AGE
-from showers.schema import InputError
-from showers.storage.files import atomic_path
 
 WORLDS = ("default", "harder", "easier")
 

@@ -2,24 +2,30 @@
 
 The hash covers everything that can change a prediction (task, learners, folds, seeds, settings, data fingerprints)
 and nothing that cannot (paths, number of worker processes, cluster address).
+
+A run's options as a TOML file: what ``stack --config`` reads, and what every run writes beside its manifest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from models.registry import LEARNERS, LearnerSpec, spec
-from showers.execution.suggestions import like
-from showers.schema import TASKS, InputError, Task, task_named
-from stacking.budget.duration import seconds_of
-from stacking.combine.meta_registry import META_LEARNERS, metas_of
-from stacking.combine.pruning import TOLERANCE
-from stacking.tasks.folds import MIN_PER_CLASS
+from models.base.spec import LearnerSpec
+from models.registry import LEARNERS, spec
+from runtime.cost import seconds_of
+from runtime.errors import InputError, like
+from runtime.files import atomic_path
+from showers.schema import TASKS, Task, task_named
+from stacking.fit.folds import MIN_PER_CLASS
+from stacking.meta.base import meta_learners, metas_of
+from stacking.meta.choice import TOLERANCE
 
 Preset = Literal["quick", "good", "best"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -119,8 +125,8 @@ class EngineConfig(BaseModel):
         for name in (*(self.learners or ()), *self.settings, *self.rows):
             spec(name)
         for name in self.metas or ():
-            if name not in META_LEARNERS:
-                raise ValueError(f"unknown meta-learner {name!r}: choose from {', '.join(META_LEARNERS)}")
+            if name not in meta_learners():
+                raise ValueError(f"unknown meta-learner {name!r}: choose from {', '.join(meta_learners())}")
         return self
 
     @property
@@ -295,3 +301,65 @@ def _one_line(error: ValidationError, known: Iterable[str]) -> str:
         return f"unknown option {where}" + (f": did you mean {near}?" if near else "")
     message = str(first["msg"]).removeprefix("Value error, ")
     return f"option {where}: {message}, got {first['input']!r}" if where else message
+
+
+CONFIG_FILE = "config.toml"
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Return the options in a file; relative paths in it are relative to where the command is started.
+
+    Raises
+    ------
+    InputError
+        If it is missing or no TOML.
+    """
+    try:
+        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} is not TOML: {error}") from None
+
+
+def write_config(file: Path, options: Mapping[str, Any]) -> None:
+    """Write options (strings, numbers, lists, tables; None is left out) as TOML.
+
+    Raises
+    ------
+    InputError
+        If the disk is full.
+    """
+    with atomic_path(file) as temporary:
+        temporary.write_text("\n".join(_lines(options, ())) + "\n", encoding="utf-8")
+
+
+def _lines(options: Mapping[str, Any], inside: tuple[str, ...]) -> Iterator[str]:
+    tables = {name: value for name, value in options.items() if isinstance(value, Mapping)}
+    if inside:
+        yield f"\n[{'.'.join(map(_quoted, inside))}]"
+    for name, value in options.items():
+        if value is not None and name not in tables:
+            yield f"{_quoted(name)} = {_value(value)}"
+    for name, value in tables.items():
+        if value:
+            yield from _lines(value, (*inside, name))
+
+
+def _quoted(name: str) -> str:
+    return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else _text(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(one) for one in value if one is not None) + "]"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_quoted(name)} = {_value(one)}" for name, one in value.items()) + " }"
+    return _text(str(value))
+
+
+def _text(value: str) -> str:
+    """Return a basic string: JSON's, whose escapes TOML shares but for the delete character, which it forbids."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

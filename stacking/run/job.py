@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from runtime.cost import Cost
 from showers.schema import Task
-from stacking.events import Events
+from stacking.inputs.events import Events
 from stacking.run.config import EngineConfig
-from stacking.tasks.resources import Cost
 
 
 @dataclass(frozen=True)

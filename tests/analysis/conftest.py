@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from showers.storage.checksums import Seal
-from stacking.pipeline import stack
+from runtime.checksums import Seal
 from stacking.run.config import StackConfig
+from stacking.train import stack
 
 
 def _stacked(task: str, data: Path, folder: Path) -> Path:

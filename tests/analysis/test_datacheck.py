@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import cli
-from analysis.datacheck.check import DataCheck, check_data
-from analysis.datacheck.statistics import histograms_differ, holm, more_than_expected, weighted_auc
+from analysis.datacheck.check import DataCheck, check_data, verdict
+from analysis.datacheck.tests import histograms_differ, holm, more_than_expected, weighted_auc
 from analysis.datacheck.weights import fit_weights
-from analysis.datacheck.words import verdict
 from benchmarks.physics.spoiled import CLUSTER, spoiled
-from report.datacheck import write_check
-from showers.schema import COMPOSITION, InputError
+from report.check_pages import write_check
+from runtime.errors import InputError
+from showers.schema import COMPOSITION
 from showers.simulation import simulate
-from stacking.pipeline import stack
 from stacking.run.config import StackConfig
+from stacking.train import stack
 
 N_TRAIN, N_NEW = 6_000, 3_000
 OPTIONS = {"reference": 4_000, "workers": 1, "trusted": True}

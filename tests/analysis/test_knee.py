@@ -9,16 +9,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.spectra.estimation.errors import Widths, all_errors
-from analysis.spectra.estimation.estimate import Setting, estimate
-from analysis.spectra.estimation.goodness import goodness
-from analysis.spectra.estimation.labels import by_labels
-from analysis.spectra.inputs.response import binning
-from analysis.spectra.knees.broken_power_law import KneeData, fit, knee_data
-from analysis.spectra.knees.knee import fit_knees
-from analysis.spectra.result import Spectra
-from report.spectra import knee_lines, write_spectra_page
-from showers.storage.files import read_json
+from analysis.spectra.errors import Widths, all_errors, goodness
+from analysis.spectra.estimate import Setting, estimate
+from analysis.spectra.knees import fit_knees
+from analysis.spectra.labels import by_labels
+from analysis.spectra.power_law import KneeData, fit, knee_data
+from analysis.spectra.response import binning
+from analysis.spectra.run import Spectra
+from report.physics_pages import knee_lines, write_spectra_page
+from runtime.files import read_json
 from tests.analysis.sky import CHARGES, EDGES, EXPOSURE, Sky, measured, simulated, true_flux
 
 BINS = binning(EDGES)

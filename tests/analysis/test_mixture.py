@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.spectra.estimation.mixture import estimating_functions, likelihood_ratios, maximum_likelihood
-from showers.schema import InputError
+from analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
+from runtime.errors import InputError
 
 
 def _posteriors(labels: np.ndarray, rng: np.random.Generator, prior: np.ndarray, sharper: float = 1.0) -> np.ndarray:

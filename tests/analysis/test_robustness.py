@@ -10,14 +10,13 @@ import polars as pl
 import pytest
 
 from analysis.robustness import study as study_module
-from analysis.robustness.bias import share_bias
-from analysis.robustness.places import jittered, parse_places
-from analysis.robustness.result import Robustness, RobustnessOptions
-from analysis.robustness.study import ALONE, JITTER, MIX, WITHOUT, study
-from report.robustness import robustness_text, write_robustness_page
-from showers.datasets.dataset import Dataset
-from showers.execution.terminal import PlainConsole
-from showers.schema import COMPOSITION, InputError
+from analysis.robustness.showers import jittered, parse_places
+from analysis.robustness.study import ALONE, JITTER, MIX, WITHOUT, Robustness, RobustnessOptions, share_bias, study
+from report.check_pages import robustness_text, write_robustness_page
+from runtime.context import PlainConsole
+from runtime.errors import InputError
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION
 
 
 def _posteriors(labels: np.ndarray, rng: np.random.Generator, shift: float = 0.0) -> np.ndarray:

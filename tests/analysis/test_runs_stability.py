@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.datacheck.distributions import Histograms
 from analysis.datacheck.sample import Piece
+from analysis.datacheck.streamed import Histograms
 
 NAMES = ("steady", "drifting", "partly undefined")
 

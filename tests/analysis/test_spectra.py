@@ -7,15 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis.spectra.estimation.errors import Widths, all_errors, by_model, simulation_covariance
-from analysis.spectra.estimation.estimate import Setting, estimate
-from analysis.spectra.estimation.fractions import share_covariance, shares
-from analysis.spectra.estimation.goodness import goodness
-from analysis.spectra.estimation.labels import bayes, by_labels, regularised
-from analysis.spectra.inputs.events import Simulated, Thrown
-from analysis.spectra.inputs.exposure import judge_exposure, parse_exposure
-from analysis.spectra.inputs.response import binning
-from showers.schema import InputError
+from analysis.spectra.errors import (
+    Widths,
+    all_errors,
+    by_model,
+    goodness,
+    share_covariance,
+    shares,
+    simulation_covariance,
+)
+from analysis.spectra.estimate import Setting, estimate
+from analysis.spectra.labels import bayes, by_labels, regularised
+from analysis.spectra.response import Simulated, Thrown, binning, judge_exposure, parse_exposure
+from runtime.errors import InputError
 from tests.analysis.sky import CHARGES, EXPOSURE, Sky, measured, simulated, true_flux
 
 EDGES = (15.2, 15.5, 15.8, 16.1, 16.4)

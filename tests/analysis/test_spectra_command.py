@@ -8,13 +8,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.spectra.inputs.thrown import thrown_primaries
+from analysis.spectra.reading import thrown_primaries
 from analysis.spectra.run import SpectraOptions, measure_spectra
-from commands.analysis import numbers
-from report.spectra import spectra_text, write_spectra_page
-from showers.execution.terminal import PlainConsole
-from showers.schema import InputError
-from showers.storage.files import read_json
+from commands.physics import numbers
+from report.physics_pages import spectra_text, write_spectra_page
+from runtime.context import PlainConsole
+from runtime.errors import InputError
+from runtime.files import read_json
 
 EDGES = (14.9, 15.4, 16.0)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.unfolding import unfold, unfold_composition
-from showers.schema import InputError
+from analysis.spectra.labels import unfold, unfold_composition
+from runtime.errors import InputError
 
 CONFUSION = np.array(
     [

@@ -9,9 +9,9 @@ import pytest
 from scipy.optimize import linprog
 
 from benchmarks.learning.optimum import GAP, expected_errors, optimal_rule
-from models.posterior import log_softmax
+from models.base.posterior import log_softmax
 from scoring.metrics.composition import expected_fraction_error, mixture_fractions
-from stacking.decide.decision import Rule, class_mix, expected_confusion
+from stacking.decide.classes import Rule, class_mix, expected_confusion
 from tests.stacking.decide.known import five_classes
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.spectra.inputs.events import Simulated
-from analysis.spectra.inputs.response import binning
+from analysis.spectra.response import Simulated, binning
 from benchmarks.physics.closure_page import write_page
 from benchmarks.physics.pseudo_experiments import SpectraPool, draw_sky, mixtures, spectra_experiment
-from showers.simulation.measured_sky import Sky
+from showers.simulation.sky import Sky
 from tests.analysis.sky import simulated
 
 BINS = binning((15.2, 15.4, 15.6, 15.8, 16.0, 16.3))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.shared.samples import sample, sample_name
-from showers.datasets.dataset import Dataset
+from runtime.files import read_json
+from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, SOURCE_FILE
-from showers.storage.files import read_json
 
 SMALL = {"n_train": 30, "n_test": 20, "seed": 1}
 

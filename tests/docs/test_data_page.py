@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from features.build import build_table
-from report.public.published import TEST_CLASSES
+from report.shared.published import TEST_CLASSES
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 

@@ -14,10 +14,11 @@ from typing import Any, Self
 import numpy as np
 
 import cli
-from models.base import Batch
-from models.registry import LEARNERS, LearnerSpec
-from showers.execution.progress import Progress
-from stacking.combine import nested
+from models.base.learner import Batch
+from models.base.spec import LearnerSpec
+from models.registry import LEARNERS
+from runtime.context import Progress
+from stacking.meta import choice
 from tests.stacking.fakes import FAKES, Linear
 
 MARKS = "FAULT_TEST_MARKS"
@@ -54,7 +55,7 @@ def main() -> None:
         "fake_waiting", "tests.faults.commands:Waiting", "", "scalars", source="test"
     )
     if what == "meta-learners":
-        nested._fit_and_predict = large_result
+        choice._fit_and_predict = large_result
     sys.argv = ["cli.py", *arguments]
     cli.main()
 

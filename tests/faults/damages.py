@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from showers.schema import InputError
+from runtime.errors import InputError
 
 PATIENCE_S = 60
 COUNTS = (b"40", b"48", b"400")

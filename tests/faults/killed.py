@@ -17,16 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
-from features import build
+from features import build, compute
 from models.registry import LEARNERS
-from report.terminal.check import check_folder
+from report.doctor import check_folder
+from runtime.files import LOCK_FILE
 from showers.archives.convert import convert
 from showers.archives.download import download
 from showers.schema import COMPOSITION, GAMMA
 from showers.simulation import blocks, simulate
-from showers.storage.locks import LOCK_FILE
 from stacking.run.config import TableConfig
-from stacking.tables.train import stack_table
+from stacking.train import stack_table
 from tests.showers.datasets.kills import Step, content, run
 from tests.stacking.fakes import FAKES
 
@@ -101,7 +101,7 @@ def main(command: str, source: str, folder: Path, how: str, number: int) -> int:
     LEARNERS.update(FAKES)
     blocks.PRIMARIES_PER_BLOCK = 512  # small, for speed: the same in all children
     build.SHARD_EVENTS = 16  # many: most of the time files are being written
-    build.chunk_size = lambda device: 16
+    compute.chunk_size = lambda device: 16
     step = COMMANDS[command](source)
     assert run(step, folder / "first") == 0  # compiles what is not compiled yet
     began = time.monotonic()

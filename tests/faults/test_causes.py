@@ -12,17 +12,16 @@ from typing import Any, Self
 import pytest
 from rich.console import Console
 
-from models.base import Batch
-from models.registry import LEARNERS, LearnerSpec
-from models.training import loop
-from report.terminal.outcome import outcome
-from showers.execution.progress import Progress
-from showers.schema import InputError
+from models.base.learner import Batch
+from models.base.spec import LearnerSpec
+from models.networks import loop
+from models.registry import LEARNERS
+from report.outcome import outcome
+from runtime.context import Progress
+from runtime.errors import InputError, is_of_the_machine
+from stacking.fit.tasks import CHECKPOINTS
 from stacking.run.config import TableConfig
-from stacking.run.engine import StackResult
-from stacking.tables.train import stack_table
-from stacking.tasks.causes import is_of_the_machine
-from stacking.tasks.oof import CHECKPOINTS
+from stacking.train import StackResult, stack_table
 from tests.stacking.fakes import Linear
 
 

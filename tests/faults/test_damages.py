@@ -15,10 +15,10 @@ import stacking
 from features.build import build_table
 from features.table import FeatureTable
 from models.registry import LEARNERS
-from showers.storage.locks import LOCK_FILE
+from runtime.files import LOCK_FILE
+from stacking.predict import predict_table
 from stacking.run.config import TableConfig
-from stacking.tables.predict import predict_table
-from stacking.tables.train import stack_table
+from stacking.train import stack_table
 from tests.faults.damages import outcomes
 from tests.faults.rounds import rounds
 from tests.stacking.conftest import CLASSES, gaussians

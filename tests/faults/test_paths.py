@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 import stacking
-from report.reading.run import Run
-from showers.schema import InputError
-from showers.storage.files import atomic_folder, atomic_path, write_json
-from showers.storage.locks import LOCK_FILE, locked
-from stacking.run.folder import opened_for_writing
-from stacking.run.sealing import seal_run
-from stacking.tasks.finished import fold_folder
+from runtime.errors import InputError
+from runtime.files import LOCK_FILE, atomic_folder, atomic_path, locked, write_json
+from stacking.fit.tasks import fold_folder
+from stacking.run.folder import opened_for_writing, seal_run
+from stacking.run.read import Run
 
 PARTIAL = ".partial-"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from showers.execution.processes import in_processes
-from showers.schema import InputError
+from runtime.errors import InputError
+from runtime.processes import in_processes
 from tests.stacking.conftest import CLASSES, gaussians
 
 ROOT = Path(__file__).parents[2]

@@ -19,13 +19,13 @@ import polars as pl
 import pytest
 
 from features.device import decode_float16
-from features.events import EventBatch, make_events
 from features.groups.lateral import MAX_AGE
-from features.lateral.constants import PUBLISHED, StationResponse
+from features.lateral.events import EventBatch, make_events
+from features.lateral.response import PUBLISHED, StationResponse
 from features.lateral.station import ELECTRON_PIVOT_M
-from showers.datasets.dataset import write_dataset
-from showers.kascade import KASCADE
+from showers.array import KASCADE
 from showers.lateral import ELECTRON_R0_M, axis_distance, rho_electron, rho_muon
+from showers.writer import write_dataset
 
 ELECTRON_SHAPE, MUON_SHAPE_E, MUON_SHAPE = 1 / 1.1, 5.0, 1 / 0.17
 """Shapes of the Gamma distributed deposits that give the dispersions 2.1, 1.2 and 1.17."""

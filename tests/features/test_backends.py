@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from features import compute, fitted
+from features import compute
+from features import groups as fitted
 from features.catalogue import CATALOGUE, GROUPS
 from features.device import (
     CPU_CHUNK,
@@ -18,11 +19,10 @@ from features.device import (
     resolve_device,
     to_host,
 )
-from features.lateral.compiled.cpu import fit_fused
-from features.lateral.fit import RawFit
-from features.stations.cpu import sum_fused
+from features.lateral.fit import RawFit, fit_fused
+from features.stations.compiled import sum_fused
 from features.stations.sums import sum_reference
-from showers.schema import InputError
+from runtime.errors import InputError
 
 ALL = frozenset(GROUPS)
 PLANES = ("electron_mev", "muon_mev", "zenith_deg", "azimuth_deg", "lg_n_mu")

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.build import build_table, column_names
+from features.build import build_table
 from features.catalogue import CATALOGUE, GROUPS, NOT_LEARNED, SETS, feature_set, listing
+from features.compute import column_names
 from features.device import namespace
 from features.groups.lateral import POSITION_GROUP
-from showers.schema import InputError
+from runtime.errors import InputError
 
 DOCS = Path(__file__).parents[2] / "docs" / "methods" / "features.md"
 

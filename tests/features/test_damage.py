@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features import build
+from features import build, compute
 from features.build import build_table
 from features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, part_path
-from showers.schema import InputError
-from showers.storage.checksums import CHECKSUMS_FILE
+from runtime.checksums import CHECKSUMS_FILE
+from runtime.errors import InputError
 
 FILES = (CATALOGUE_FILE, CHECKSUMS_FILE, "part-00000.parquet", "part-00001.parquet", "part-00002.parquet")
 
@@ -23,12 +23,12 @@ FILES = (CATALOGUE_FILE, CHECKSUMS_FILE, "part-00000.parquet", "part-00001.parqu
 @pytest.fixture(scope="module")
 def tables(draw, tmp_path_factory):
     """Two tables of three shards of 16 events, of different showers."""
-    from showers.datasets.dataset import write_dataset
+    from showers.writer import write_dataset
 
     made = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "SHARD_EVENTS", 16)
-        patch.setattr(build, "chunk_size", lambda device: 16)
+        patch.setattr(compute, "chunk_size", lambda device: 16)
         for seed in (1, 2):
             showers, folder = draw(48, seed=seed), tmp_path_factory.mktemp("tables") / f"set-{seed}"
             with write_dataset(folder, 48, None, source={"generator": "tests"}) as writer:
@@ -104,7 +104,7 @@ def test_a_catalogue_of_other_columns_is_refused_by_name(table):
 
 
 def test_a_consistent_list_of_nonsense_is_refused_in_one_line(table):
-    from showers.storage.checksums import seal
+    from runtime.checksums import seal
 
     for content in (b"", b"PAR1PAR1", b"nonsense" * 100):
         part_path(table.folder, 0).write_bytes(content)

@@ -10,14 +10,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from features import build
-from features.build import build_table, compute_rows
+from features import build, compute
+from features.build import build_table
 from features.catalogue import CATALOGUE, feature_set
+from features.compute import compute_rows
 from features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, default_path, part_path
-from showers.datasets.dataset import Dataset
-from showers.execution.progress import silent
-from showers.kascade import KASCADE
-from showers.schema import InputError
+from runtime.context import silent
+from runtime.errors import InputError
+from showers.array import KASCADE
+from showers.dataset import Dataset
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_chunk_size_changes_at_most_two_ulp(write, draw, monkeypatch):
     groups = frozenset(feature.group for feature in CATALOGUE.values())
     usual = compute_rows(data, 0, 600, groups).to_numpy()
     for size in (64, 113, 600):
-        monkeypatch.setattr(build, "chunk_size", lambda device, size=size: size)
+        monkeypatch.setattr(compute, "chunk_size", lambda device, size=size: size)
         other = compute_rows(data, 0, 600, groups).to_numpy()
         np.testing.assert_array_equal(np.isnan(usual), np.isnan(other))
         some = ~np.isnan(usual)

@@ -8,8 +8,8 @@ import pytest
 from scipy.special import gammaincc, gammaln, log_ndtr
 
 from features.device import namespace
-from features.lateral.constants import PUBLISHED
-from features.stations.kernel import root_lg_tail
+from features.lateral.response import PUBLISHED
+from features.stations.compiled import root_lg_tail
 from features.stations.tail import minus_lg_tail, tail_table
 
 DISPERSIONS = (PUBLISHED.electron_dispersion, PUBLISHED.muon_dispersion)

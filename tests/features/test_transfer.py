@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from features.transfer import on_device, prefetched
-from showers.datasets.dataset import Chunk
+from features.device import on_device, prefetched
+from showers.dataset import Chunk
 
 
 class _Event:

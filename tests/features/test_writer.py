@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features import build
+from features import build, compute
 from features.build import build_table
 from features.table import CATALOGUE_FILE, FeatureTable, part_path
-from showers.schema import InputError
-from showers.storage import checksums
-from showers.storage.checksums import CHECKSUMS_FILE
-from showers.storage.files import hash_file
-from showers.storage.locks import LOCK_FILE, locked
+from runtime import checksums
+from runtime.checksums import CHECKSUMS_FILE
+from runtime.errors import InputError
+from runtime.files import LOCK_FILE, hash_file, locked
 
 GROUPS = ["reconstruction", "size"]
 
@@ -26,7 +25,7 @@ GROUPS = ["reconstruction", "size"]
 def _small_shards(monkeypatch):
     """Shards and chunks so small that a handful of events fills several."""
     monkeypatch.setattr(build, "SHARD_EVENTS", 16)
-    monkeypatch.setattr(build, "chunk_size", lambda device: 16)
+    monkeypatch.setattr(compute, "chunk_size", lambda device: 16)
 
 
 def _bits(table):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from models.base import Batch
-from models.posterior import log_softmax
-from showers.kascade import KASCADE
+from models.base.learner import Batch
+from models.base.posterior import log_softmax
+from showers.array import KASCADE
 from showers.schema import SCALAR_NAMES
 
 COLUMNS = ("Ne", "Nmu", "Ze", "noise", "constant", "gap")

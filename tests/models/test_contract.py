@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 
 from models import catalogue, registry
-from models.base import Batch, Learner
-from models.catalogue.average import LearnerAverage
-from models.spec import LearnerSpec
-from showers.schema import SCALAR_NAMES, TASKS, InputError
+from models.base.average import LearnerAverage
+from models.base.learner import Batch, Learner
+from models.base.spec import LearnerSpec
+from runtime.code import plugins
+from runtime.errors import InputError
+from showers.schema import SCALAR_NAMES, TASKS
 
 from .conftest import toy_showers
 
@@ -96,9 +99,9 @@ ONE_FILE = '''
 
 import numpy as np
 
-from models.base import Learner
-from models.saving import read_header, write_header
-from models.spec import LearnerSpec
+from models.base.learner import Learner
+from models.base.saving import read_header, write_header
+from models.base.spec import LearnerSpec
 
 
 class Frequencies(Learner):
@@ -132,7 +135,7 @@ LEARNERS = (
 def test_a_learner_takes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "frequencies.py").write_text(ONE_FILE)
     monkeypatch.setattr(catalogue, "__path__", [*catalogue.__path__, str(tmp_path)])
-    found = registry._declared()
+    found = plugins(catalogue, "LEARNERS", attrgetter("name"))
     assert set(found) == {*registry.LEARNERS, "frequencies"}
     monkeypatch.setattr(registry, "LEARNERS", found)
     events = events_of(found["frequencies"], 60, 4)
@@ -142,7 +145,7 @@ def test_a_learner_takes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_array_equal(loaded.predict_log_proba(events), learner.predict_log_proba(events))
     (tmp_path / "again.py").write_text(ONE_FILE)
     with pytest.raises(ValueError, match="exists already"):
-        registry._declared()
+        plugins(catalogue, "LEARNERS", attrgetter("name"))
     for name in ("frequencies", "again"):
         sys.modules.pop(f"models.catalogue.{name}", None)
 
@@ -150,9 +153,9 @@ def test_a_learner_takes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_members_of_an_average_are_learners_of_this_package() -> None:
     for path in (
         "os:system",
-        "models.base:Batch",
+        "models.base.learner:Batch",
         "models.nowhere:Nothing",
-        "models.catalogue.average:LearnerAverage",
+        "models.base.average:LearnerAverage",
         "",
     ):
         with pytest.raises(InputError, match="cannot be a member"):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from models import devices
-from models.base import Learner
-from models.devices import device_for, device_remarks, devices_for
-from models.registry import LEARNERS, learner_class, spec
+from models import registry
+from models.base.learner import Learner
+from models.registry import LEARNERS, device_for, device_remarks, devices_for, learner_class, spec
 from models.tables import lightgbm
-from showers.schema import InputError
+from runtime.errors import InputError
 
 
 class OnGpu(Learner):
@@ -39,7 +38,7 @@ class NeverOnGpu(CpuBuild):
 
 @pytest.fixture
 def with_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "gpu_answers", lambda: True)
+    monkeypatch.setattr(registry, "gpu_answers", lambda: True)
 
 
 @pytest.mark.usefixtures("with_driver")
@@ -52,7 +51,7 @@ def test_a_library_without_a_gpu_leaves_the_gpu_to_the_others() -> None:
 
 
 def test_without_a_driver_no_library_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "gpu_answers", lambda: False)
+    monkeypatch.setattr(registry, "gpu_answers", lambda: False)
     monkeypatch.setattr(OnGpu, "gpu_obstacle", lambda: pytest.fail("asked"))
     assert device_for(OnGpu, "auto") == "cpu"
     with pytest.raises(InputError, match="no NVIDIA driver"):

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from models import isolated
-from models.base import Batch
+from models.base.learner import Batch
+from models.base.saving import HEADER_FILE
 from models.isolated import ROOT, Isolated
-from models.networks.lenet import LeNetLearner
-from models.saving import HEADER_FILE
-from models.tables.forest import RandomForest
+from models.networks.images import LeNetLearner
 from models.tables.lightgbm import MODEL_FILE, LightGBM
-from showers.schema import InputError
-from showers.storage.files import hash_file, read_json, write_json
+from models.tables.sklearn import RandomForest
+from runtime.errors import InputError
+from runtime.files import hash_file, read_json, write_json
 
 CLASSES = ("near", "far")
 
@@ -115,7 +115,7 @@ def test_a_model_that_takes_memory_without_end_is_told(
 def test_libraries_find_a_folder_for_temporary_files() -> None:
     # torch asks for one while it loads some networks; the answer is found by writing a few bytes.
     code = (
-        "import resource, tempfile; from models.isolated_reader import WRITTEN_BYTES as n; "
+        "import resource, tempfile; from models.isolated import WRITTEN_BYTES as n; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (n, n)); print(tempfile.gettempdir())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -125,7 +125,7 @@ def test_libraries_find_a_folder_for_temporary_files() -> None:
 def test_reserved_addresses_are_no_memory_and_what_can_be_written_is(saved: Path) -> None:
     # The first is what CUDA does where a GPU answers: address space without end is reserved and never written.
     code = (
-        "import sys, mmap; from pathlib import Path; from models.isolated_reader import limit_memory; "
+        "import sys, mmap; from pathlib import Path; from models.isolated import limit_memory; "
         "limit_memory(Path(sys.argv[1]), 1 << 28); flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS; "
         "mmap.mmap(-1, 1 << 40, flags=flags, prot=0); print('reserved', flush=True); bytearray(1 << 29)"
     )

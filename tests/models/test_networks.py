@@ -10,18 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from models.base import Batch
-from models.networks.flat import FlatMLPLearner
-from models.networks.hybrid import HybridLearner
+from models.base.learner import Batch
+from models.networks import data
+from models.networks.images import FlatMLPLearner, HybridLearner, LeNetLearner, ResNetLearner, ViTLearner
 from models.networks.learner import NetworkLearner
-from models.networks.lenet import LeNetLearner
 from models.networks.physics import LG_A, PhysicsLearner
-from models.networks.resnet import ResNetLearner
-from models.networks.settransformer import HitTransformerLearner, SetTransformerLearner
-from models.networks.vit import ViTLearner
+from models.networks.stations import HitTransformerLearner, SetTransformerLearner
 from models.registry import create, load, spec
-from models.training import augmentation
-from showers.schema import COMPOSITION, InputError
+from runtime.errors import InputError
+from showers.schema import COMPOSITION
 
 CLASSES = COMPOSITION.classes
 SMALL: dict[type[NetworkLearner], dict[str, Any]] = {
@@ -50,10 +47,10 @@ def moved(batch: Batch, symmetry: int) -> Batch:
     assert batch.grids is not None
     assert batch.scalars is not None
     numbers = torch.full((len(batch.grids),), symmetry)
-    grids = augmentation.move_grids(torch.from_numpy(batch.grids), numbers).numpy()
+    grids = data.move_grids(torch.from_numpy(batch.grids), numbers).numpy()
     scalars = batch.scalars.copy()
     azimuth = np.radians(scalars[:, 2].astype(np.float64))
-    x, y = augmentation.SYMMETRIES[symmetry] @ np.stack([np.cos(azimuth), np.sin(azimuth)])
+    x, y = data.SYMMETRIES[symmetry] @ np.stack([np.cos(azimuth), np.sin(azimuth)])
     scalars[:, 2] = np.degrees(np.arctan2(y, x)) % 360
     return replace(batch, grids=grids, scalars=scalars)
 

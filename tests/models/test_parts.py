@@ -13,17 +13,18 @@ import torch
 import xgboost as xgb
 
 from models import registry
-from models.base import Batch
-from models.catalogue.average import LearnerAverage
-from models.inputs import InputTransform
-from models.posterior import class_weight_vector, log_sigmoid_pair, log_softmax, undo_training_prior
-from models.saving import HEADER_FILE, plain
-from models.tables.forest import RegressionForest
+from models.base.average import LearnerAverage
+from models.base.inputs import InputTransform
+from models.base.learner import Batch
+from models.base.posterior import class_weight_vector, log_sigmoid_pair, log_softmax, undo_training_prior
+from models.base.saving import HEADER_FILE, plain
+from models.networks import data as augmentation
 from models.tables.lightgbm import LightGBM
+from models.tables.sklearn import RegressionForest
 from models.tables.xgboost import check_ran_on_cuda
-from models.training import augmentation
-from showers.kascade import KASCADE
-from showers.schema import COMPOSITION, GAMMA, InputError
+from runtime.errors import InputError
+from showers.array import KASCADE
+from showers.schema import COMPOSITION, GAMMA
 
 CLASSES = COMPOSITION.classes
 

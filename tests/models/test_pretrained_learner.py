@@ -11,17 +11,15 @@ import pytest
 import torch
 
 from features.catalogue import feature_set
-from models.base import Batch
-from models.posterior import log_softmax
-from models.pretraining.features import PretrainedFeatures
-from models.pretraining.learner import FineTuned, PretrainedLearner, inputs_of
+from models.base.learner import Batch
+from models.base.posterior import log_softmax
+from models.pretraining.learner import FineTuned, PretrainedFeatures, PretrainedLearner, inputs_of
 from models.pretraining.network import ShowerNetwork, pretraining_loss
-from models.pretraining.prepared import Prepared
-from models.pretraining.stream import COLUMNS, _block
+from models.pretraining.stream import COLUMNS, N_WORLD, Prepared, _block
 from models.pretraining.weights import SHIPPED_FILE, SHIPPED_SHA256, card_path, read_pretrained
-from models.pretraining.worlds import N_WORLD
-from showers.schema import COMPOSITION, GAMMA, InputError
-from showers.storage.files import hash_file
+from runtime.errors import InputError
+from runtime.files import hash_file
+from showers.schema import COMPOSITION, GAMMA
 
 from .test_pretraining import small_weights, toy_portion
 
@@ -191,7 +189,7 @@ def test_inputs_of_a_table_without_age_are_those_of_hidden_ages() -> None:
 
 def test_answers_become_columns_of_another_learner(small: dict[str, Any], tmp_path: Path) -> None:
     weights = {name: small[name] for name in ("weights", "weights_sha256")}
-    member = {"learner": "models.tables.forest:RandomForest", "settings": {"trees": 20}}
+    member = {"learner": "models.tables.sklearn:RandomForest", "settings": {"trees": 20}}
     train, valid, new = toy_events(1), toy_events(2), without(toy_events(3), "Age")
     train, valid = without(train, "Age"), without(valid, "Age")
     settings = {"members": [member], "components": 3, **weights}

@@ -15,21 +15,28 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from features.catalogue import CATALOGUE
-from models.inputs import InputTransform
-from models.pretraining import plan, train
-from models.pretraining.ahead import drawn_ahead
+from models.base.inputs import TARGETS, InputTransform
+from models.base.saving import plain
+from models.pretraining import train
+from models.pretraining import train as plan
 from models.pretraining.network import Architecture, ShowerNetwork, truth_loss
-from models.pretraining.plan import PretrainSettings, opened_plan
-from models.pretraining.prepared import Prepared, batch_of
-from models.pretraining.stream import COLUMNS, TASKS, Portion, _block
-from models.pretraining.targets import TARGETS
-from models.pretraining.train import pretrain
+from models.pretraining.stream import (
+    COLUMNS,
+    LIMIT,
+    N_WORLD,
+    PRIORS,
+    TASKS,
+    Portion,
+    Prepared,
+    _block,
+    batch_of,
+    draw_world,
+)
+from models.pretraining.train import PretrainSettings, drawn_ahead, opened_plan, pretrain
 from models.pretraining.weights import card_path, read_pretrained, write_pretrained
-from models.pretraining.worlds import LIMIT, N_WORLD, PRIORS, draw_world
-from models.saving import plain
-from showers.schema import InputError
+from runtime.errors import InputError
+from runtime.files import hash_file
 from showers.simulation.settings import Settings
-from showers.storage.files import hash_file
 
 from .numbered import numbered
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from catboost.utils import get_gpu_device_count
 
-from models.base import Batch, Learner
-from models.posterior import event_log_loss
+from models.base.learner import Batch, Learner
+from models.base.posterior import event_log_loss
 from models.registry import LEARNERS, create, load, spec
 from models.tables.lightgbm import gpu_device
-from showers.schema import COMPOSITION, InputError
+from runtime.errors import InputError
+from showers.schema import COMPOSITION
 
 CLASSES = COMPOSITION.classes
 COLUMNS = ("Ne", "Nmu", "Ze", "noise", "constant", "gap")

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from models.base import Batch
-from models.networks.lenet import LeNetLearner
-from models.networks.tabular import TabularMLP
-from models.posterior import event_log_loss
-from models.training.checkpoint import Checkpoint
-from models.training.loading import GridSource, read_ahead
-from models.training.loop import learning_rate
-from models.training.step import TrainingSettings
-from showers.schema import COMPOSITION, InputError
+from models.base.learner import Batch
+from models.base.posterior import event_log_loss
+from models.networks.data import GridSource, read_ahead
+from models.networks.images import LeNetLearner
+from models.networks.loop import learning_rate
+from models.networks.physics import TabularMLP
+from models.networks.step import Checkpoint, TrainingSettings
+from runtime.errors import InputError
+from showers.schema import COMPOSITION
 
 CLASSES = COMPOSITION.classes
 
@@ -70,7 +70,7 @@ def test_a_checkpoint_of_another_run_is_refused(showers: tuple[Batch, Batch], tm
 def test_background_reading_changes_nothing(showers: tuple[Batch, Batch], monkeypatch: pytest.MonkeyPatch) -> None:
     train, valid = showers
     held = LeNetLearner(CLASSES, {"epochs": 2}).fit(train, valid, seed=2).predict_log_proba(valid)
-    monkeypatch.setattr("models.training.loading.RESIDENT_BYTES", 0)
+    monkeypatch.setattr("models.networks.data.RESIDENT_BYTES", 0)
     read = LeNetLearner(CLASSES, {"epochs": 2}).fit(train, valid, seed=2).predict_log_proba(valid)
     np.testing.assert_array_equal(read, held)
 

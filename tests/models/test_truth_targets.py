@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.base import Batch
+from models.base.inputs import TARGETS
+from models.base.learner import Batch
 from models.isolated import learners_of
 from models.pretraining.learner import FineTuned, PretrainedLearner
 from models.pretraining.stream import COLUMNS
-from models.pretraining.targets import TARGETS
 from models.pretraining.weights import read_pretrained
-from models.tables.forest import RandomForest
-from showers.schema import COMPOSITION, InputError
-from showers.storage.files import hash_file
+from models.tables.sklearn import RandomForest
+from runtime.errors import InputError
+from runtime.files import hash_file
+from showers.schema import COMPOSITION
 
 from .test_pretraining import small_weights
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from report.page.html import write_report
-from showers.datasets.dataset import Dataset, write_dataset
+from report.run_page import write_report
+from runtime.files import write_json, write_npz
+from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, Task
-from showers.storage.files import write_json, write_npz
-from stacking.run.sealing import seal_run
+from showers.writer import write_dataset
+from stacking.run.folder import seal_run
 
 CLASS_SHIFT = 0.9
 """Distance of neighbouring classes on the hidden axis, in standard deviations: accuracy about one half."""

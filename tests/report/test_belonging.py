@@ -12,9 +12,9 @@ import pytest
 
 import cli
 import verify
+from runtime.files import write_npz
 from scoring.score import score_file
 from showers.schema import COMPOSITION
-from showers.storage.files import write_npz
 from tests.report.conftest import make_world
 
 COMMANDS = ("report", "compare", "submit", "leaderboard", "verify")

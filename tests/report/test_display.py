@@ -9,10 +9,10 @@ import pytest
 
 from report.display import FIT_COLUMNS, Shower, draw_event, event_picture, read_showers, ring_means
 from report.pictures.style import as_svg
-from report.sections.events import chosen_events
-from showers.datasets.dataset import Dataset
-from showers.kascade import KASCADE
-from showers.schema import InputError
+from report.run_page import chosen_events
+from runtime.errors import InputError
+from showers.array import KASCADE
+from showers.dataset import Dataset
 
 SCALARS = {"E": 15.3, "Ze": 20.0, "Az": 45.0, "Ne": 5.2, "Nmu": 4.4}
 NO_FIT = dict.fromkeys(FIT_COLUMNS, float("nan"))

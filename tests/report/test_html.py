@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from report.page.html import write_report
 from report.public.submission import write_submission, yaml_lines
-from stacking.run.sealing import seal_run
+from report.run_page import write_report
+from stacking.run.folder import seal_run
 
 
 @pytest.mark.parametrize("task", ["composition", "gamma"])

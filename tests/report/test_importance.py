@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from features.build import build_table
-from models.base import Batch
+from models.base.learner import Batch
 from models.registry import create, spec
-from report.importance import group_of, importances, shuffle
-from report.reading.subject import Subject
-from showers.datasets.dataset import Dataset
+from report.run_sections import group_of, importances, shuffle
+from report.shared.subject import Subject
+from runtime.files import write_json, write_npz
+from showers.dataset import Dataset
 from showers.schema import COMPOSITION
-from showers.storage.files import write_json, write_npz
-from stacking.run.sealing import seal_run
+from stacking.run.folder import seal_run
 
 COLUMNS = ("fit_lg_nmu", "fit_lg_ne", "prof_e_r50_m")
 

@@ -8,24 +8,27 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from report.pictures.composition import (
+from report.pictures.learners import gain_picture, learners_picture, shuffle_picture, training_picture
+from report.pictures.style import as_svg
+from report.pictures.tasks import (
     balanced_by_energy_picture,
     by_class_and_energy_picture,
     by_energy_picture,
     confusion_picture,
     confusions_picture,
     error_by_class_picture,
+    plane_picture,
     reliability_picture,
+    roc_picture,
+    scores_picture,
+    survival_by_bin_picture,
+    survival_curve,
 )
-from report.pictures.gamma import roc_picture, scores_picture, survival_by_bin_picture, survival_curve
-from report.pictures.importance import gain_picture, shuffle_picture
-from report.pictures.learners import Point, learners_picture, training_picture
-from report.pictures.plane import plane_picture
-from report.pictures.style import as_svg
-from scoring.reading.truth import Truth
+from report.shared.subject import Point
+from scoring.metrics.intervals import Interval
+from scoring.metrics.paired import paired_mean
 from scoring.score import score_arrays
-from scoring.uncertainty.intervals import Interval
-from scoring.uncertainty.paired import paired_mean
+from scoring.tasks.truth import Truth
 from showers.schema import COMPOSITION, GAMMA
 
 CLASSES = COMPOSITION.classes

@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from report.doctor import examine_dataset
 from report.public.leaderboard import leaderboard
-from report.public.published import PUBLISHED, TEST_CLASSES
 from report.public.rules import HEAD, MAX_ATTEMPTS, log_attempt, score_by_protocol
 from report.public.submission import write_submission
-from report.terminal.doctor_data import examine_dataset
+from report.shared.published import PUBLISHED, TEST_CLASSES
+from runtime.errors import InputError
+from runtime.files import read_json, write_json, write_npz
 from scoring.metrics.composition import fraction_error
-from scoring.reading.truth import read_truth
 from scoring.score import score_file
-from showers.datasets.dataset import Dataset
-from showers.schema import COMPOSITION, InputError
-from showers.storage.files import read_json, write_json, write_npz
-from stacking.run.sealing import seal_run
+from scoring.tasks.truth import read_truth
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION
+from stacking.run.folder import seal_run
 
 
 def text(renderable: object) -> str:
@@ -92,7 +93,7 @@ def test_leaderboard_of_2026_takes_raw_labels(world: tuple[Path, Path], monkeypa
     counts = tuple(np.bincount(truth.labels).tolist())
     monkeypatch.setitem(TEST_CLASSES, ("composition", "2026"), counts)
     np_fingerprint = Dataset.open(data / "composition_test", labels=False).fingerprint()
-    monkeypatch.setattr("report.reading.run.check_events", lambda *given: [])
+    monkeypatch.setattr("report.shared.subject.check_events", lambda *given: [])
     shown = text(leaderboard([run], data=data))
     assert np_fingerprint
     assert accuracy in shown

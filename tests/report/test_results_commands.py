@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from report.compare import compare, differences
+from report.doctor import findings
 from report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
-from report.public.origin import DataOrigin, origin_of
-from report.public.published import PUBLISHED, TEST_CLASSES, published_for
 from report.public.submission import write_submission, yaml_lines
-from report.terminal.compare import compare, differences
-from report.terminal.doctor import findings
+from report.shared.published import PUBLISHED, TEST_CLASSES, DataOrigin, origin_of, published_for
+from runtime.errors import InputError
+from runtime.files import read_json, write_json, write_npz
 from scoring.score import score_file
-from showers.schema import COMPOSITION, GAMMA, InputError, task_named
-from showers.storage.files import read_json, write_json, write_npz
-from stacking.run.sealing import seal_run
+from showers.schema import COMPOSITION, GAMMA, task_named
+from stacking.run.folder import seal_run
 
 
 def text(renderable: object, width: int = 100) -> str:

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from report.reading.subject import Subject
-from report.sections.results import learners, plain_words
+from report.outcome import learner_table
+from report.run_page import learners, plain_words
+from report.shared.subject import Subject
 from report.tasks.composition import mass_posteriors
-from report.terminal.summary import learner_table
+from runtime.files import read_json, write_json, write_npz
 from scoring.metrics.composition import fraction_error
-from showers.storage.files import read_json, write_json, write_npz
-from stacking.run.sealing import seal_run
+from stacking.run.folder import seal_run
 
 
 def _edited(world: tuple[Path, Path], to: Path, *, shipped: bool = True) -> Path:

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scoring.predictions import read_output
-from scoring.reading.archive import read_arrays
-from showers.schema import COMPOSITION, GAMMA, InputError
+from runtime.arrays import read_arrays
+from runtime.errors import InputError
+from scoring.score import read_output
+from showers.schema import COMPOSITION, GAMMA
 
 N = 50
 

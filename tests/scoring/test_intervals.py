@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from runtime.errors import InputError
 from scoring.metrics.composition import class_fraction_errors, confusion_matrix, mixture_counts
-from scoring.uncertainty.intervals import (
+from scoring.metrics.intervals import (
     accuracy_interval,
     clopper_pearson,
     confusion_intervals,
+    draw_variance,
     fraction_error_interval,
     survival_interval,
 )
-from scoring.uncertainty.resampling import draw_variance
-from showers.schema import InputError
 
 P = np.array(
     [

@@ -8,8 +8,8 @@ import pytest
 from scoring import metric_for
 from scoring.metrics.composition import fraction_error
 from scoring.metrics.gamma import hadron_survival
-from scoring.uncertainty.intervals import fraction_error_interval
-from scoring.uncertainty.paired import mcnemar, paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
+from scoring.metrics.intervals import fraction_error_interval
+from scoring.metrics.paired import mcnemar, paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
 from showers.schema import COMPOSITION, GAMMA, Task
 
 

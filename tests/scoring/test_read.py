@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scoring.predictions import Origin, read_arrays, read_output
-from showers.schema import COMPOSITION, GAMMA, InputError
+from runtime.arrays import read_arrays
+from runtime.errors import InputError
+from scoring.score import Origin, read_output
+from showers.schema import COMPOSITION, GAMMA
 from tests.faults.rounds import rounds
 
 LABELS = np.arange(200) % 5

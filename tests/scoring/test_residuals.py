@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scoring.reading.truth import Truth
-from scoring.registry import scoring_of
-from scoring.residuals import paired_resolution, residual_metrics, resolution, resolution_interval
+from runtime.errors import InputError
+from scoring.metrics.residuals import paired_resolution, residual_metrics, resolution, resolution_interval
 from scoring.score import score_arrays, score_file
-from showers.schema import ENERGY, SCALARS_FILE, InputError
+from scoring.tasks.base import scoring_of
+from scoring.tasks.truth import Truth
+from showers.schema import ENERGY, SCALARS_FILE
 
 
 def truth_of(n: int, rng: np.random.Generator) -> Truth:

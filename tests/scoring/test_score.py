@@ -10,9 +10,9 @@ import numpy as np
 
 from scoring.metrics.composition import composition_metrics, confusion_matrix, expected_fraction_error
 from scoring.metrics.gamma import gamma_metrics
-from scoring.reading.truth import Truth
 from scoring.score import score_arrays
 from scoring.tasks.gamma import tie_warnings
+from scoring.tasks.truth import Truth
 from showers.schema import COMPOSITION, GAMMA
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from scoring.metrics.classes import area, balanced_accuracy, bins_at_threshold, efficiency_at_survival, q_factor
 from scoring.metrics.gamma import gamma_metrics, hadron_survival
-from scoring.separation import area, balanced_accuracy, bins_at_threshold, efficiency_at_survival, q_factor
 
 
 @pytest.fixture

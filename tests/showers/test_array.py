@@ -6,9 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from showers.array import DetectorArray, lattice, square_clusters
-from showers.kascade import KASCADE
-from showers.schema import InputError
+from runtime.errors import InputError
+from showers.array import KASCADE, DetectorArray, lattice, square_clusters
 
 
 def small(**changes):

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.registry import LEARNERS, LearnerSpec
+from models.base.spec import LearnerSpec
+from models.registry import LEARNERS
 from tests.stacking.fakes import FAKES
 
 CLASSES = ("near", "far")

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from models.base import Batch, Learner
-from models.posterior import log_softmax
-from models.registry import LearnerSpec
-from models.saving import read_header, write_header
-from showers.execution.progress import Progress
-from showers.storage.files import write_npz
+from models.base.learner import Batch, Learner
+from models.base.posterior import log_softmax
+from models.base.saving import read_header, write_header
+from models.base.spec import LearnerSpec
+from runtime.context import Progress
+from runtime.files import write_npz
 
 
 class Linear(Learner):

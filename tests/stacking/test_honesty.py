@@ -15,15 +15,14 @@ import pytest
 import models
 import stacking
 from features.build import build_table
-from models.posterior import log_softmax
-from showers.schema import COMPOSITION, GAMMA, InputError, Task
-from stacking.combine.gate import decide_gate
-from stacking.combine.judges import GammaJudge, LogLossJudge
-from stacking.combine.leak import entropy, leak_remarks
-from stacking.events import ShowerEvents
-from stacking.pipeline import stack
+from models.base.posterior import log_softmax
+from runtime.errors import InputError
+from showers.schema import COMPOSITION, GAMMA, Task
+from stacking.inputs.events import ShowerEvents
+from stacking.meta.gate import decide_gate, entropy, leak_remarks
+from stacking.meta.scorers import GammaJudge, LogLossJudge
 from stacking.run.config import StackConfig, TableConfig
-from stacking.tables.train import stack_table
+from stacking.train import stack, stack_table
 from tests.stacking.conftest import gaussians
 from tests.stacking.fakes import Leaking
 
@@ -214,6 +213,6 @@ def test_leak_remark_names_the_learner_that_differs_from_the_others() -> None:
 
 
 def test_gamma_task_uses_the_survival_judge() -> None:
-    from stacking.procedure_registry import procedure_of
+    from stacking.decide.classes import procedure_of
 
     assert isinstance(procedure_of(GAMMA).judge, GammaJudge)

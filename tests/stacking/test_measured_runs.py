@@ -13,22 +13,21 @@ import numpy as np
 import pytest
 
 import cli
-from showers.archives.measured import convert_measured
-from showers.archives.measured_summary import run_list
-from showers.schema import InputError
+from runtime.errors import InputError
+from showers.archives.measured import convert_measured, run_list
 from showers.simulation.measured import simulate_measured
-from stacking.measured_runs import UNFINISHED, predict_measured
-from stacking.output import predict_to_file
-from stacking.pipeline import stack
+from stacking.measured import UNFINISHED, predict_measured
+from stacking.predict import predict_to_file
 from stacking.run.config import StackConfig
+from stacking.train import stack
 
 KILLED_IN_THE_SECOND_RUN = """
 import os, signal, sys
 from pathlib import Path
-from stacking import measured_runs
+from stacking import measured
 
 raw, run, out = (Path(name) for name in sys.argv[1:])
-whole, begun = measured_runs.write_pieces, []
+whole, begun = measured.write_pieces, []
 
 def killed(file, n_events, pieces):
     begun.append(file)
@@ -37,8 +36,8 @@ def killed(file, n_events, pieces):
         os.kill(os.getpid(), signal.SIGKILL)
     whole(file, n_events, pieces)
 
-measured_runs.write_pieces = killed
-measured_runs.predict_measured(raw, out, run, trusted=True, workers=1, device="cpu")
+measured.write_pieces = killed
+measured.predict_measured(raw, out, run, trusted=True, workers=1, device="cpu")
 """
 
 

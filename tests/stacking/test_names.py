@@ -11,12 +11,12 @@ import pytest
 
 import cli
 from features.table import CATALOGUE_FILE, FeatureTable, part_path
-from showers.storage.checksums import seal
-from showers.storage.files import write_json
-from stacking.events import TableEvents
-from stacking.output import predict_to_file
+from runtime.checksums import seal
+from runtime.files import write_json
+from stacking.inputs.events import TableEvents
+from stacking.predict import predict_to_file
 from stacking.run.config import TableConfig
-from stacking.tables.train import stack_table
+from stacking.train import stack_table
 
 ROOT = Path(cli.__file__).parent
 NAMES = ("d[1]", "d*", "d?", "schauer ü 空", "~", "k=v", "{a,b}")

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 import stacking
-from models.posterior import log_softmax
-from stacking.combine.judges import GammaJudge, LogLossJudge
-from stacking.combine.meta import StackInputs
-from stacking.combine.pruning import confirmed, prune
-from stacking.combine.softmax import fit_pool, log_loss_per_event, pooled
+from models.base.posterior import log_softmax
+from stacking.meta.base import StackInputs
+from stacking.meta.choice import confirmed, prune
+from stacking.meta.scorers import GammaJudge, LogLossJudge
+from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
+from stacking.predict import predict_table
 from stacking.run.config import TableConfig
-from stacking.run.engine import StackResult
-from stacking.tables.predict import predict_table
-from stacking.tables.train import stack_table
+from stacking.train import StackResult, stack_table
 
 
 def _problem(n: int = 20_000, n_classes: int = 3) -> StackInputs:

@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from showers.datasets.dataset import Dataset, write_dataset
-from showers.schema import ENERGY, InputError
-from stacking.combine.judges import LogLossJudge, OrderedJudge
-from stacking.decide.posterior_mean import PosteriorMean
-from stacking.events import ShowerEvents
-from stacking.procedure import HeldOut
-from stacking.procedure_registry import procedure_of
-from stacking.targets import Binned, binned
+from runtime.errors import InputError
+from showers.dataset import Dataset
+from showers.schema import ENERGY
+from showers.writer import write_dataset
+from stacking.decide.base import HeldOut
+from stacking.decide.classes import procedure_of
+from stacking.decide.target import PosteriorMean
+from stacking.inputs.events import Binned, ShowerEvents, binned
+from stacking.meta.scorers import LogLossJudge, OrderedJudge
 from tests.report.conftest import make_dataset
 
 RNG = np.random.default_rng(1)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from analysis.photons.limits import Background, cls_limit, expected_limits, feldman_cousins, significance
-from scoring.uncertainty.resampling import clopper_pearson
-from showers.schema import InputError
+from runtime.errors import InputError
+from scoring.metrics.intervals import clopper_pearson
 
 PUBLISHED = {
     0.0: ((0, 2.44), (0.11, 4.36), (0.53, 5.91), (1.10, 7.42), (1.47, 8.60), (1.84, 9.99), (2.21, 11.47)),

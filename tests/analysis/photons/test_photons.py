@@ -10,9 +10,8 @@ import pytest
 
 from analysis.photons.events import SearchEvents, SimulatedSearch
 from analysis.photons.search import PhotonSearch, SearchOptions, search_events
-from analysis.spectra.inputs.events import Thrown
-from analysis.spectra.inputs.response import binning
-from showers.schema import InputError
+from analysis.spectra.response import Thrown, binning
+from runtime.errors import InputError
 
 EDGES = (15.0, 15.3, 15.6, 16.0)
 BINS = binning(EDGES)

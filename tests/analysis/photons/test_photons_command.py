@@ -9,13 +9,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analysis.photons.result import PhotonResult
-from analysis.photons.search import SearchOptions, search_photons
-from analysis.sky.sky_map import SkyOptions, sky_map
-from report.photons import limits_text, write_photon_page
-from showers.execution.terminal import PlainConsole
-from showers.schema import InputError
-from showers.storage.files import read_json
+from analysis.photons.search import PhotonResult, SearchOptions, search_photons
+from analysis.sky.map import SkyOptions, sky_map
+from report.physics_pages import limits_text, write_photon_page
+from runtime.context import PlainConsole
+from runtime.errors import InputError
+from runtime.files import read_json
 
 EDGES = (14.8, 17.0)
 

@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 
 import cli
-from analysis.sky.sky_map import SkyOptions, sky_map
-from showers.datasets.writer import write_dataset
-from showers.schema import InputError
-from showers.storage.files import read_json
+from analysis.sky.map import SkyOptions, sky_map
+from runtime.errors import InputError
+from runtime.files import read_json
+from showers.writer import write_dataset
 
 astropy = pytest.importorskip("astropy")
 

@@ -12,11 +12,8 @@ from scipy.stats import kstest, norm
 
 from analysis.sky import coordinates
 from analysis.sky.coordinates import LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial
-from analysis.sky.pixels import SkyPixels
-from analysis.sky.scrambling import periods, scrambled
-from analysis.sky.significance import after_trials, li_ma
-from analysis.sky.sky_map import SkyOptions, count_run
-from showers.schema import InputError
+from analysis.sky.map import SkyOptions, SkyPixels, after_trials, count_run, li_ma, periods, scrambled
+from runtime.errors import InputError
 
 J2000_S = 946_728_000.0
 """2000 January 1, 12 h UTC, in seconds since 1970."""
@@ -65,7 +62,7 @@ def test_azimuths_are_read_by_the_stated_convention() -> None:
 
 
 def test_astropy_is_asked_for_in_one_line_and_imported_only_where_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import sys, analysis.sky.sky_map, report.sky, commands.every; assert 'astropy' not in sys.modules"
+    code = "import sys, analysis.sky.map, report.check_pages, cli; assert 'astropy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     monkeypatch.setattr(coordinates.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"sky maps need astropy: pip install 'showerstack\[sky\]'"):

@@ -7,17 +7,10 @@ import pytest
 from numba import njit
 
 from features.device import namespace
-from features.lateral.compiled.cpu import fit_fused
-from features.lateral.compiled.cpu_model import Electrons, Muons, Places, electron_hessian, electron_terms, muon_terms
-from features.lateral.constants import PUBLISHED
-from features.lateral.model import (
-    distances,
-    electron_density,
-    freeze_electron,
-    freeze_muon,
-    muon_density,
-    signals,
-)
+from features.lateral.compiled import Electrons, Muons, Places, electron_hessian, electron_terms, muon_terms
+from features.lateral.events import distances, electron_density, freeze_electron, freeze_muon, muon_density, signals
+from features.lateral.fit import fit_fused
+from features.lateral.response import PUBLISHED
 from features.lateral.translate import on_arrays
 
 XP = namespace("cpu")

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from features.device import namespace
-from features.lateral.compiled.cpu import fit_fused
-from features.lateral.constants import PUBLISHED
-from features.lateral.fit import N_NUMBERS, RawFit
-from features.lateral.gpu import OPTIONS, kernel_source
-from report.terminal.gpu import CHANNELS, fit_gaps
+from features.lateral.fit import N_NUMBERS, OPTIONS, RawFit, fit_fused, kernel_source
+from features.lateral.response import PUBLISHED
+from report.gpu import CHANNELS, fit_gaps
 
 XP = namespace("cpu")
 N = 400

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from features.device import namespace
-from features.fitted import FittedEvents
-from features.groups import lateral
-from features.lateral.compiled.cpu import fit_fused
-from features.lateral.fit import N_NUMBERS, RECORD, RawFit, record_in_c
+from features.groups import FittedEvents, lateral
+from features.lateral.fit import N_NUMBERS, RECORD, RawFit, fit_fused, record_in_c
 from features.stations.sums import sum_reference
 from tests.features.lateral.oracle import Oracle, full
 

@@ -15,8 +15,8 @@ from numba import njit
 
 from features.device import namespace
 from features.lateral import station, translate
-from features.lateral.constants import PUBLISHED
-from features.lateral.gpu import kernel_source
+from features.lateral.fit import kernel_source
+from features.lateral.response import PUBLISHED
 
 NAMES = [node.name for node in translate._formulas()]
 N = 40

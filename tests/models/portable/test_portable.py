@@ -14,19 +14,19 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 from models import registry
-from models.base import Batch, Learner
-from models.portable import graph
-from models.portable.graph import NotPortable, Portable
-from models.portable.learner import graphs_of, space_of
-from models.portable.trees import float32_below
-from models.pretraining.features import PretrainedFeatures
-from models.pretraining.learner import PretrainedLearner
-from models.tables.as_numbers import AsNumbers
+from models.base.learner import Batch, Learner
+from models.onnx import graph
+from models.onnx.graph import NotPortable, Portable
+from models.onnx.learners import graphs_of, space_of
+from models.onnx.trees import float32_below
+from models.pretraining.learner import PretrainedFeatures, PretrainedLearner
 from models.tables.catboost import CatBoost
+from models.tables.categories import AsNumbers
 from models.tables.lightgbm import LightGBM
-from showers.schema import COMPOSITION, InputError
-from showers.storage.files import hash_file
-from stacking.portable.check import TOLERANCE, averaged, largest_difference, run_graph, session
+from runtime.errors import InputError
+from runtime.files import hash_file
+from showers.schema import COMPOSITION
+from stacking.export import TOLERANCE, averaged, largest_difference, run_graph, session
 from tests.models.conftest import CLASSES, gaussian_events, toy_showers
 from tests.models.test_pretrained_learner import toy_events, without
 from tests.models.test_pretraining import small_weights
@@ -162,7 +162,7 @@ def test_columns_of_categories_are_refused_by_name() -> None:
     for learner in (
         LightGBM(CLASSES, {"rounds": 5}),
         CatBoost(CLASSES, {"rounds": 5}),
-        AsNumbers(CLASSES, {"learner": "models.tables.forest:RandomForest", "trees": 5}),
+        AsNumbers(CLASSES, {"learner": "models.tables.sklearn:RandomForest", "trees": 5}),
     ):
         learner.fit(marked[0], marked[1], seed=1)
         with pytest.raises(NotPortable, match=r"columns of categories \(noise\) have no ONNX form"):
@@ -171,7 +171,7 @@ def test_columns_of_categories_are_refused_by_name() -> None:
 
 def test_numbers_that_were_numbers_before_keep_their_names() -> None:
     train, valid, test = (gaussian_events(n, seed).batch for n, seed in ((600, 1), (200, 2), (500, 3)))
-    learner = AsNumbers(CLASSES, {"learner": "models.tables.forest:RandomForest", "trees": 5})
+    learner = AsNumbers(CLASSES, {"learner": "models.tables.sklearn:RandomForest", "trees": 5})
     learner.fit(train, valid, seed=1)
     graphs = graphs_of(learner)
     assert graphs[0].columns == train.columns
@@ -185,6 +185,6 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_learners_on_columns_that_they_make_themselves_are_refused() -> None:
-    member = {"learner": "models.tables.forest:RandomForest"}
+    member = {"learner": "models.tables.sklearn:RandomForest"}
     with pytest.raises(NotPortable, match="PretrainedFeatures has no ONNX form"):
         graphs_of(PretrainedFeatures(COMPOSITION.classes, {"members": [member]}))

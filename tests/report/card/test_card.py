@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from report.card.content import card_content
-from report.card.write import card_lines, write_card
+from report.card import card_content, card_lines, write_card
+from runtime.errors import InputError
+from runtime.files import hash_file, write_json
 from scoring.score import score_file
-from showers.schema import COMPOSITION, InputError
-from showers.storage.files import hash_file, write_json
-from stacking.run.sealing import seal_run
+from showers.schema import COMPOSITION
+from stacking.run.folder import seal_run
 
 
 def check_crate(crate: dict[str, Any], folder: Path) -> None:

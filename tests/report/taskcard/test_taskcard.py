@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from report.taskcard.evaluate_composition import fraction_error, read_submission
-from report.taskcard.evaluate_gamma import hadron_survival
-from report.taskcard.write import CARDS, write_cards
+from report.public.scripts.evaluate_composition import fraction_error, read_submission
+from report.public.scripts.evaluate_gamma import hadron_survival
+from report.public.taskcard import CARDS, write_cards
+from runtime.errors import InputError
 from scoring.metrics.composition import fraction_error as our_error
 from scoring.metrics.gamma import hadron_survival as our_survival
-from showers.schema import InputError, task_named
+from showers.schema import task_named
 from showers.simulation import simulate
 from tests.report.card.test_card import check_crate
 

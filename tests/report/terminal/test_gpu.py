@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from features.device import namespace
-from features.events import make_events
-from features.fitted import fit_showers
+from features.groups import fit_showers
+from features.lateral.events import make_events
 from features.lateral.fit import RawFit
-from report.terminal import gpu
-from report.terminal.gpu import DeviceComparison, column_agreement, compare, fit_agreement
-from showers.schema import COMPOSITION, InputError
+from report import gpu
+from report.gpu import DeviceComparison, column_agreement, compare, fit_agreement
+from runtime.errors import InputError
+from showers.schema import COMPOSITION
 from showers.simulation import load_settings
 from showers.simulation.blocks import BlockJob, simulate_block
 

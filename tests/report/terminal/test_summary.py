@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from report.reading.run import Run
-from report.terminal.outcome import outcome
-from report.terminal.summary import learner_table, mean_loss
-from report.terminal.text import short
+from report.outcome import learner_table, outcome
+from report.shared.subject import mean_loss, read_labels
+from report.shared.text import short
+from runtime.errors import InputError
+from runtime.files import read_json, write_json, write_npz
 from scoring import scoring_of
 from scoring.metrics.composition import fraction_error
-from showers.schema import COMPOSITION, GAMMA, InputError
-from showers.storage.files import read_json, write_json, write_npz
-from stacking.run.sealing import seal_run
+from showers.schema import COMPOSITION, GAMMA
+from stacking.run.folder import seal_run
+from stacking.run.read import Run
 
 
 def text(table: object, width: int = 80) -> str:
@@ -33,7 +34,7 @@ def test_composition_table_fits_a_terminal(composition_world: tuple[Path, Path])
     assert "…" not in shown
     for name in ("random_forest", "lightgbm", "mlp", "average", "stack"):
         assert name in shown
-    labels = Run.open(run).truth(data).labels
+    labels = read_labels(Run.open(run), data).labels
     with np.load(run / "test" / "stack.npz") as archive:
         raw, decided = (fraction_error(labels, archive[key].astype(int)) for key in ("argmax", "decided"))
     row = next(line for line in shown.splitlines() if "stack" in line)

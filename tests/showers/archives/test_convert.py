@@ -12,10 +12,11 @@ import polars as pl
 import pytest
 import torch
 
+from runtime.errors import InputError
 from showers.archives.convert import COMPOSITION_IDS, convert
 from showers.archives.raw import stream_npz
-from showers.datasets.dataset import Dataset
-from showers.schema import COMPOSITION, ENERGY, GAMMA, InputError
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, ENERGY, GAMMA
 
 
 def raw_mode(folder: Path, mode: str, n: int, seed: int, *, gamma: bool = False) -> dict[str, np.ndarray]:

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runtime.errors import InputError
+from runtime.http import NPZ, ZIP_MAGIC, fetch
 from showers.archives.convert import convert
-from showers.archives.download import NPZ, ZIP_MAGIC, download, fetch
-from showers.archives.download_raw import download_raw
-from showers.datasets.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA, InputError
+from showers.archives.download import download, download_raw
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, GAMMA
 from showers.simulation.raw import simulate_raw
 from tests.faults.rounds import rounds
 

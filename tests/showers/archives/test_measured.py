@@ -21,16 +21,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from showers.archives.measured import convert_measured, measured_folders
-from showers.archives.measured_download import download_measured, listed
-from showers.archives.measured_summary import run_list, write_run_list
-from showers.archives.measured_times import read_times
-from showers.datasets.dataset import Dataset
-from showers.schema import SCALAR_NAMES, InputError
+from runtime.errors import InputError
+from showers.archives.download import download_measured, listed
+from showers.archives.measured import convert_measured, measured_folders, run_list, write_run_list
+from showers.archives.raw import read_times
+from showers.dataset import Dataset
+from showers.schema import SCALAR_NAMES
 from showers.simulation.measured import simulate_measured
-from stacking.bundle import load
-from stacking.pipeline import stack
+from stacking.predict import load
 from stacking.run.config import StackConfig
+from stacking.train import stack
 
 SKY = """
 runs = 3

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from report.reading.run import is_simulated
+from runtime.errors import InputError
 from showers.archives.convert import convert
-from showers.datasets.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA, InputError
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, GAMMA
 from showers.simulation import load_settings
 from showers.simulation.blocks import BlockJob, simulate_block
-from showers.simulation.observation.arrival import LIGHT_M_PER_NS, arrival_times
-from showers.simulation.raw import simulate_raw
+from showers.simulation.raw import LIGHT_M_PER_NS, arrival_times, simulate_raw
+from stacking.run.read import is_simulated
 
 
 def test_raw_archives_convert_to_both_tasks(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from showers.archives.convert import convert
-from showers.datasets.dataset import Dataset, write_dataset
+from showers.dataset import Dataset
 from showers.schema import COMPOSITION
+from showers.writer import write_dataset
 from tests.faults.damages import outcomes
 from tests.faults.rounds import rounds
 from tests.showers.archives.test_convert import raw_mode

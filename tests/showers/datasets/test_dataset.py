@@ -8,10 +8,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from showers.datasets.dataset import Dataset, check_cells, write_dataset
-from showers.schema import COMPOSITION, GAMMA, InputError
-from showers.storage.checksums import CHECKSUMS_FILE
-from showers.storage.files import write_json
+from runtime.checksums import CHECKSUMS_FILE
+from runtime.errors import InputError
+from runtime.files import write_json
+from showers.dataset import Dataset
+from showers.event_files import check_cells
+from showers.schema import COMPOSITION, GAMMA
+from showers.writer import write_dataset
 
 N = 37
 

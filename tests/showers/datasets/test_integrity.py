@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from showers.datasets.dataset import Dataset, write_dataset
-from showers.datasets.integrity import is_dataset, problems
+from showers.dataset import Dataset
 from showers.schema import GAMMA
+from showers.writer import is_dataset, problems, write_dataset
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from showers.datasets.dataset import Dataset, write_dataset
-from showers.datasets.ordering import by_labels, by_values, ordering_of
+from showers.dataset import Dataset, by_labels, by_values, ordering_of
 from showers.schema import GAMMA
+from showers.writer import write_dataset
 
 
 def test_deviations_of_random_orders_are_standard_normal() -> None:

@@ -9,9 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from showers.datasets.dataset import Dataset
-from showers.datasets.truth import TRUTH_COLUMNS, read_truth
-from showers.schema import COMPOSITION, InputError
+from runtime.errors import InputError
+from showers.dataset import Dataset
+from showers.event_files import TRUTH_COLUMNS, read_truth
+from showers.schema import COMPOSITION
 
 
 def test_truth_needs_labels_and_is_what_was_simulated(tiny_composition: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from showers.execution.source_hash import source_hash, version_of
+from runtime.code import source_hash, version_of
 
 CODE = '''"""Docstring."""
 
@@ -22,7 +22,7 @@ def _hash(folder: Path, text: str, name: str = "code.py") -> str:
     file = folder / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
-    import showers.execution.source_hash as module
+    import runtime.code as module
 
     module._meaning.cache_clear()
     return source_hash([folder])

@@ -14,9 +14,8 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from showers.execution.failures import explained, told
-from showers.execution.terminal import PlainConsole, as_called, escaped
-from showers.schema import InputError
+from runtime.context import PlainConsole
+from runtime.errors import InputError, as_called, escaped, explained, told
 
 HOSTILE = "a\x1b[31mred\x07[/][bold]b\x9b2J\u202egnp\r\nc\udcff"
 

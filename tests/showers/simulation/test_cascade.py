@@ -12,10 +12,9 @@ from showers.simulation.cascade import (
     develop_mass,
     hadron_offset,
     lateral_age,
-    model_shift,
 )
+from showers.simulation.primaries import model_shift, throw_primaries
 from showers.simulation.settings import Cascade, Settings, Shape, Spectrum
-from showers.simulation.spectrum import throw_primaries
 
 PLAIN = Cascade(
     xmax_scale=1.0,

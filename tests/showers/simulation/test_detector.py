@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from showers.kascade import KASCADE
+from showers.array import KASCADE
 from showers.lateral import axis_distance
 from showers.simulation.cascade import Showers
-from showers.simulation.observation.detector import Readings, expected, read_out
-from showers.simulation.observation.reconstruction import AGE_RANGE, energy, growing, reconstruct, sizes, triggered
+from showers.simulation.detector import Readings, expected, read_out
+from showers.simulation.primaries import Primaries
+from showers.simulation.reconstruction import AGE_RANGE, energy, growing, reconstruct, sizes, triggered
 from showers.simulation.settings import Settings
-from showers.simulation.spectrum import Primaries
 
 N = 3_000
 QUIET = Settings().changed(

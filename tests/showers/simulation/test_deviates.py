@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from showers.simulation.observation import deviates
+from showers.simulation import deposits
 
 N = 20_000
-OFFSETS = deviates.stream_offsets(800)
+OFFSETS = deposits.stream_offsets(800)
 
 
 @numba.njit
@@ -16,17 +16,17 @@ def _sample(kind: int, parameter: float, n: int, offsets: np.ndarray) -> np.ndar
     state = np.empty(1, dtype=np.uint64)
     values = np.empty(n)
     for k in range(n):
-        deviates.start(state, np.uint64(k), offsets[k % len(offsets)])
+        deposits.start(state, np.uint64(k), offsets[k % len(offsets)])
         if kind == 0:
-            values[k] = deviates.uniform(state)
+            values[k] = deposits.uniform(state)
         elif kind == 1:
-            values[k] = deviates.normal(state)
+            values[k] = deposits.normal(state)
         elif kind == 2:
-            values[k] = deviates.exponential(state)
+            values[k] = deposits.exponential(state)
         elif kind == 3:
-            values[k] = deviates.gamma(state, parameter)
+            values[k] = deposits.gamma(state, parameter)
         else:
-            values[k] = deviates.poisson(state, parameter)
+            values[k] = deposits.poisson(state, parameter)
     return values
 
 
@@ -67,8 +67,8 @@ def test_streams_of_one_event_are_uncorrelated() -> None:
         values = np.empty((n, 2))
         for k in range(n):
             for stream in range(2):
-                deviates.start(state, np.uint64(k), offsets[stream])
-                values[k, stream] = deviates.uniform(state)
+                deposits.start(state, np.uint64(k), offsets[stream])
+                values[k, stream] = deposits.uniform(state)
         return values
 
     correlation = np.corrcoef(pairs(N, OFFSETS).T)[0, 1]

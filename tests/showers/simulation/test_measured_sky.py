@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from showers.kascade import KASCADE
-from showers.schema import InputError
+from runtime.errors import InputError
+from showers.array import KASCADE
 from showers.simulation.measured import simulate_measured, the_run
-from showers.simulation.measured_sky import Sky, Thrower, load_sky
 from showers.simulation.settings import load_settings
+from showers.simulation.sky import Sky, Thrower, load_sky
 
 
 def test_spectra_have_the_asked_slopes_and_knees() -> None:

@@ -8,13 +8,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from showers.datasets.dataset import Dataset
-from showers.datasets.integrity import problems
-from showers.schema import COMPOSITION, GAMMA, InputError, Task
-from showers.simulation import load_settings, run, simulate
+from runtime.errors import InputError
+from runtime.files import hash_file
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, GAMMA, Task
+from showers.simulation import datasets, load_settings, simulate
 from showers.simulation.blocks import BlockJob, passes, simulate_block
-from showers.simulation.observation.reconstruction import Reconstructed
-from showers.storage.files import hash_file
+from showers.simulation.reconstruction import Reconstructed
+from showers.writer import problems
 
 
 def _hashes(folder: Path) -> dict[str, str]:
@@ -179,7 +180,7 @@ def test_an_interrupted_simulation_goes_on_with_the_second_set(tmp_path: Path, m
     ):
         with pytest.raises(InputError, match=message):
             wanted(tmp_path / "cut", **options)
-    monkeypatch.setattr(run, "simulation_code_version", lambda: "later")
+    monkeypatch.setattr(datasets, "simulation_code_version", lambda: "later")
     with pytest.raises(InputError, match="differs in code: choose"):
         wanted(tmp_path / "cut")
 

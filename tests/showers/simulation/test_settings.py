@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from showers.schema import InputError
+from runtime.errors import InputError
 from showers.simulation.settings import WORLDS, Settings, load_settings, write_settings
 
 

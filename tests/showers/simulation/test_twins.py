@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runtime.errors import InputError
 from showers.archives.convert import convert
-from showers.datasets.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA, InputError, Task
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import load_settings
 from showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
+from showers.simulation.primaries import MODELS
 from showers.simulation.raw import simulate_raw
-from showers.simulation.spectrum import MODELS
 
 
 def twins(first: SimulatedEvents, second: SimulatedEvents) -> int:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from showers.schema import InputError
-from showers.storage.checksums import CHECKSUMS_FILE, Seal, seal
+from runtime.checksums import CHECKSUMS_FILE, Seal, seal
+from runtime.errors import InputError
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from showers.schema import InputError
-from showers.storage.files import atomic_folder, atomic_path, hash_file, open_npy, read_json, write_json, write_npz
+from runtime.arrays import open_npy
+from runtime.errors import InputError
+from runtime.files import atomic_folder, atomic_path, hash_file, read_json, write_json, write_npz
 
 
 def _half_file(target: Path) -> None:

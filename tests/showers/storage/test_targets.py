@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from showers.schema import InputError
-from showers.storage.files import write_json
-from showers.storage.targets import check_target
+from runtime.errors import InputError
+from runtime.files import check_target, write_json
 
 
 @pytest.fixture

@@ -9,15 +9,15 @@ import polars as pl
 import pytest
 import torch
 
-import stacking.events
-from models.base import Batch
+import stacking.inputs.events
+from models.base.learner import Batch
+from models.networks.data import EventTensors, GridSource
+from models.networks.loop import BLOCK_EVENTS, BLOCKS_AT_ONCE, _epoch_orders, shuffled_in_blocks
 from models.registry import spec
-from models.tables.quadratic import QuadraticLogit
-from models.training.loading import EventTensors, GridSource
-from models.training.loop import BLOCK_EVENTS, BLOCKS_AT_ONCE, _epoch_orders, shuffled_in_blocks
-from stacking.budget.memory import LIBRARIES, available_bytes, estimated
-from stacking.events import ROW_GROUP, TableEvents
-from stacking.tables.output import write_table
+from models.tables.logit import QuadraticLogit
+from stacking.budget import LIBRARIES, available_bytes, estimated
+from stacking.inputs.events import ROW_GROUP, TableEvents
+from stacking.inputs.tables import write_table
 
 GB = 1_000_000_000
 
@@ -29,7 +29,7 @@ def test_each_row_group_is_read_once_and_only_where_it_is_wanted(
     frame = pl.DataFrame({"a": np.arange(n, dtype=np.float32), "b": np.arange(n, dtype=np.float32) % 7})
     write_table(tmp_path / "t.parquet", frame)
     read: list[int] = []
-    real = stacking.events.read_row_group
+    real = stacking.inputs.events.read_row_group
 
     def counting(file: Path, number: int, columns: tuple[str, ...]) -> pl.DataFrame:
         read.append(number)
@@ -37,7 +37,7 @@ def test_each_row_group_is_read_once_and_only_where_it_is_wanted(
         assert len(found) <= ROW_GROUP
         return found
 
-    monkeypatch.setattr(stacking.events, "read_row_group", counting)
+    monkeypatch.setattr(stacking.inputs.events, "read_row_group", counting)
     events = TableEvents(tmp_path / "t.parquet", ("a", "b"), "hash")
     rng = np.random.default_rng(0)
     for rows, groups in (

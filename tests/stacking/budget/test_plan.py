@@ -13,17 +13,16 @@ import polars as pl
 import pytest
 
 from models.registry import spec
-from showers.schema import InputError
-from stacking.budget.duration import in_words, seconds_of
-from stacking.budget.kept import PLAN_FILE, Clock
-from stacking.budget.outlook import Outlook
-from stacking.budget.pilot import LearnerRate, measure_rates
-from stacking.budget.plan import RunPlan, RunSizes, make_plan
-from stacking.budget.second_level import STUDENT_STEP_S, SecondLevel
-from stacking.events import TableEvents
+from runtime.cost import in_words, seconds_of
+from runtime.errors import InputError
+from stacking.budget import PLAN_FILE, Clock
+from stacking.fit import tasks
+from stacking.fit.plan import STUDENT_STEP_S, RunPlan, RunSizes, SecondLevel, make_plan
+from stacking.fit.running import Outlook
+from stacking.fit.speed import LearnerRate, measure_rates
+from stacking.inputs.events import TableEvents
 from stacking.run.config import TableConfig
-from stacking.tables.train import stack_table
-from stacking.tasks import oof
+from stacking.train import stack_table
 from tests.stacking.conftest import CLASSES, gaussians
 
 SIZES = RunSizes(n_train=1_000_000, n_predict=300_000, n_folds=5, repeats=1, workers=2)
@@ -191,12 +190,12 @@ def test_a_run_within_its_limit_tells_its_plan_and_a_continued_one_keeps_it(tmp_
 
 def _slow_after(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
     """Let one learner's fits meet a deadline that is over."""
-    real: Callable[[oof.FoldTask], None] = oof.do_task
+    real: Callable[[tasks.FoldTask], None] = tasks.do_task
 
-    def do(task: oof.FoldTask) -> None:
+    def do(task: tasks.FoldTask) -> None:
         real(replace(task, deadline=time.time() - 1) if task.name.endswith(slow) else task)
 
-    monkeypatch.setattr("stacking.tasks.running.do_task", do)
+    monkeypatch.setattr("stacking.fit.running.do_task", do)
 
 
 def test_only_events_under_the_cuts_are_expected_to_be_predicted(
@@ -208,7 +207,7 @@ def test_only_events_under_the_cuts_are_expected_to_be_predicted(
         planned.append(sizes)
         return make_plan(rates, sizes, limit_s)
 
-    monkeypatch.setattr("stacking.budget.kept.make_plan", kept)
+    monkeypatch.setattr("stacking.budget.make_plan", kept)
     monkeypatch.setattr(TableEvents, "passes_evaluation_cuts", lambda events: np.arange(len(events)) % 4 == 0)
     result = stack_table(_config(tmp_path, time_limit="5m"))
     (sizes,) = planned
@@ -235,7 +234,7 @@ def test_what_is_not_finished_in_time_is_left_out_and_the_run_ships(
 
 def test_rows_are_limited_where_asked(tmp_path: Path) -> None:
     result = stack_table(_config(tmp_path, rows={"lightgbm": 1000}))
-    from showers.storage.files import read_json
+    from runtime.files import read_json
 
     counts = {
         name: read_json(result.run / "learners" / f"table.{name}" / "fold-0" / "task.json")["n_train"]

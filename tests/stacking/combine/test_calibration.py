@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.posterior import log_softmax
-from stacking.combine.calibration import Calibrator, cross_fit, fit_calibrator, identity, reliability
-from stacking.combine.softmax import log_loss_per_event
+from models.base.posterior import log_softmax
+from stacking.meta.calibration import Calibrator, cross_fit, fit_calibrator, identity, reliability
+from stacking.meta.softmax import log_loss_per_event
 
 N = 6000
 

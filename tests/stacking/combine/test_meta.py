@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.posterior import log_softmax
-from stacking.combine.judges import HADRON_WEIGHT, CompositionJudge, GammaJudge, LogLossJudge
-from stacking.combine.meta import StackInputs
-from stacking.combine.meta_registry import META_LEARNERS, meta_from_json, meta_to_json
-from stacking.combine.metas.log_pool import LogPool
-from stacking.combine.nested import choose_and_fit
-from stacking.combine.softmax import fit_pool, log_loss_per_event
+from models.base.posterior import log_softmax
+from stacking.meta.base import StackInputs, meta_from_json, meta_learners, meta_to_json
+from stacking.meta.choice import choose_and_fit
+from stacking.meta.pools import LogPool
+from stacking.meta.scorers import HADRON_WEIGHT, CompositionJudge, GammaJudge, LogLossJudge
+from stacking.meta.softmax import fit_pool, log_loss_per_event
 
 N = 5000
 
@@ -35,13 +34,13 @@ def _problem(n_classes: int = 3, n: int = N, seed: int = 0, prior: list[float] |
     return StackInputs(("left", "right", "noise"), z, labels, np.arange(n) % 3, rng.normal(size=(n, 2)))
 
 
-LEARNING = [name for name in META_LEARNERS if name != "average"]
+LEARNING = [name for name in meta_learners() if name != "average"]
 
 
 @pytest.mark.parametrize("name", LEARNING)
 def test_each_meta_learner_finds_the_known_pool(name: str) -> None:
     train, new = _problem(), _problem(seed=1)
-    meta = META_LEARNERS[name](train.learners)
+    meta = meta_learners()[name](train.learners)
     meta.fit(train, LogLossJudge())
     exact = log_softmax(new.log_proba[0] + new.log_proba[1])
     loss = log_loss_per_event(meta.predict(new.log_proba, new.context), new.labels).mean()
@@ -73,7 +72,7 @@ def test_learners_with_errors_of_their_own_are_worth_more_calibrated() -> None:
     train, new = spoiled(_problem(n=20_000)), spoiled(_problem(n=20_000, seed=1))
     losses = {}
     for name in ("log_pool", "calibrated_pool"):
-        meta = META_LEARNERS[name](train.learners)
+        meta = meta_learners()[name](train.learners)
         meta.fit(train, LogLossJudge())
         losses[name] = log_loss_per_event(meta.predict(new.log_proba), new.labels)
     gain = losses["log_pool"] - losses["calibrated_pool"]
@@ -84,7 +83,7 @@ def test_learners_with_errors_of_their_own_are_worth_more_calibrated() -> None:
 def test_greedy_selection_serves_the_real_metric() -> None:
     problem = _problem(n_classes=5, n=4000)
     judge = CompositionJudge()
-    greedy = META_LEARNERS["greedy"](problem.learners)
+    greedy = meta_learners()["greedy"](problem.learners)
     greedy.fit(problem, judge)
     errors = [judge.metric(z, problem.labels) for z in problem.log_proba]
     assert judge.metric(greedy.predict(problem.log_proba), problem.labels) < min(errors)
@@ -99,7 +98,7 @@ def test_weighted_hadrons_do_not_shift_the_posterior(name: str) -> None:
     assert weights is not None
     assert set(np.unique(weights)) == {1.0, HADRON_WEIGHT}
     assert (weights[train.labels == 0] == 1).all()
-    meta = META_LEARNERS[name](train.learners)
+    meta = meta_learners()[name](train.learners)
     meta.fit(replace(train, weights=weights), judge)
     predicted = meta.predict(new.log_proba, new.context)
     assert np.exp(predicted[:, 0]).mean() == pytest.approx(0.1, abs=0.012)
@@ -123,18 +122,18 @@ def test_nested_prediction_of_a_fold_ignores_that_folds_labels() -> None:
 
 
 def test_simplest_within_an_error_is_chosen() -> None:
-    stacked = choose_and_fit(tuple(META_LEARNERS), _problem(n=1500), LogLossJudge())
+    stacked = choose_and_fit(tuple(meta_learners()), _problem(n=1500), LogLossJudge())
     assert stacked.meta.name == "log_pool", "the truth is a pool: nothing more is needed"
-    turned = choose_and_fit(tuple(META_LEARNERS)[::-1], _problem(n=1500), LogLossJudge())
+    turned = choose_and_fit(tuple(meta_learners())[::-1], _problem(n=1500), LogLossJudge())
     assert turned.meta.name == "log_pool", "by declared complexity, not by the order given"
     assert turned.chosen_by_fold == stacked.chosen_by_fold
-    assert set(stacked.losses) == set(META_LEARNERS)
+    assert set(stacked.losses) == set(meta_learners())
 
 
 def test_average_is_kept_where_nothing_can_be_learned() -> None:
     problem = _problem(n=3000)
     same = replace(problem, log_proba=np.repeat(log_softmax(problem.log_proba[:2].sum(axis=0))[None], 3, axis=0))
-    assert choose_and_fit(tuple(META_LEARNERS), same, LogLossJudge()).meta.name == "average"
+    assert choose_and_fit(tuple(meta_learners()), same, LogLossJudge()).meta.name == "average"
 
 
 def test_log_loss_decides_where_survival_cannot() -> None:

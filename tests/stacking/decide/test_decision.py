@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.posterior import log_softmax
+from models.base.posterior import log_softmax
 from scoring.metrics.composition import expected_fraction_error
-from stacking.decide.decision import (
+from stacking.decide.classes import (
     RULES,
     Rule,
     argmax_rule,

@@ -5,15 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.posterior import log_sigmoid_pair
+from models.base.posterior import log_sigmoid_pair
 from scoring.metrics.gamma import hadron_survival
-from stacking.decide.gamma_scores import (
-    gamma_scores,
-    log_survivals,
-    mean_log_survival,
-    paired_log_survival,
-    threshold_table,
-)
+from stacking.meta.scorers import gamma_scores, log_survivals, mean_log_survival, paired_log_survival, threshold_table
 
 
 def _events(n: int = 20_000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from showers.storage.checksums import seal
-from stacking.decide.response import read_response, write_response
+from runtime.checksums import seal
+from stacking.decide.classes import read_response, write_response
 
 
 def test_response_is_stored_by_energy(tmp_path: Path) -> None:

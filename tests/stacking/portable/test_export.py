@@ -14,20 +14,18 @@ pytest.importorskip("onnxscript")
 
 import stacking
 from cli import main
-from models.base import Batch
-from models.portable.graph import COLUMNS
-from showers.datasets.dataset import Dataset
-from showers.schema import GAMMA, InputError
-from showers.storage.files import hash_file
-from stacking.combine.meta import MetaLearner
-from stacking.combine.meta_registry import META_LEARNERS
-from stacking.events import ShowerEvents
-from stacking.pipeline import stack
-from stacking.portable.check import averaged, run_combination, run_graph, session
-from stacking.portable.combination import combination_graph, outputs_of
-from stacking.portable.export import export_run
-from stacking.predict.chain import Chain
+from models.base.learner import Batch
+from models.onnx.graph import COLUMNS
+from runtime.errors import InputError
+from runtime.files import hash_file
+from showers.dataset import Dataset
+from showers.schema import GAMMA
+from stacking.export import averaged, combination_graph, export_run, outputs_of, run_combination, run_graph, session
+from stacking.inputs.events import ShowerEvents
+from stacking.meta.base import MetaLearner, meta_learners
+from stacking.run.chain import Chain
 from stacking.run.config import StackConfig
+from stacking.train import stack
 
 # The exporter silences its libraries, but another thread that does the same may undo it.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -93,10 +91,10 @@ def test_every_column_has_its_unit(exported: Path) -> None:
     assert described["classes"] == list(GAMMA.classes)
 
 
-@pytest.mark.parametrize("meta", sorted(META_LEARNERS))
+@pytest.mark.parametrize("meta", sorted(meta_learners()))
 def test_every_meta_learner_or_its_refusal(meta: str, finished: Path, tiny_gamma: Path) -> None:
     bundle = stacking.load(finished, trusted=True)
-    chain = _with_meta(bundle.chain, META_LEARNERS[meta], tiny_gamma)
+    chain = _with_meta(bundle.chain, meta_learners()[meta], tiny_gamma)
     rng = np.random.default_rng(1)
     fits = {name: np.log(rng.dirichlet([1.0, 1.0], (chain.n_fits, 500))) for name in chain.needed}
     context = rng.normal(15, 1, (500, 4))
@@ -116,8 +114,8 @@ def _with_meta(chain: Chain, kind: type[MetaLearner], data: Path) -> Chain:
     """Return the chain with another meta-learner, fitted on the labels of the test showers."""
     from dataclasses import replace
 
-    from stacking.combine.judges import GammaJudge
-    from stacking.combine.meta import StackInputs
+    from stacking.meta.base import StackInputs
+    from stacking.meta.scorers import GammaJudge
 
     labels = np.asarray(Dataset.open(data / "gamma_test", GAMMA).labels, dtype=np.int64)
     rng = np.random.default_rng(2)

@@ -13,19 +13,21 @@ import pytest
 
 import cli
 import stacking
-import stacking.events
-from features.build import build_table, compute_rows
+import stacking.inputs.events
+from features.build import build_table
 from features.catalogue import CATALOGUE
+from features.compute import compute_rows
 from features.table import FeatureTable
-from showers.datasets.dataset import Dataset
-from showers.schema import COMPOSITION, MATRICES_FILE, SCALARS_FILE, InputError
-from showers.storage.checksums import CHECKSUMS_FILE
-from stacking.events import CORE_COLUMNS, ShowerEvents, pieces
-from stacking.output import predict_to_file
-from stacking.pipeline import stack
-from stacking.predict import computed
-from stacking.predict.computed import ComputedEvents
+from runtime.checksums import CHECKSUMS_FILE
+from runtime.errors import InputError
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, MATRICES_FILE, SCALARS_FILE
+from stacking.inputs import computed
+from stacking.inputs.computed import ComputedEvents
+from stacking.inputs.events import CORE_COLUMNS, ShowerEvents, pieces
+from stacking.predict import predict_to_file
 from stacking.run.config import StackConfig
+from stacking.train import stack
 
 SMALL = {"lightgbm": {"rounds": 10}, "quadratic_logit": {}}
 
@@ -61,7 +63,7 @@ def showers(request: pytest.FixtureRequest, new: Path) -> Path:
 @pytest.fixture
 def borders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of 700 events, features in blocks of 512: no border of pieces is one of blocks."""
-    monkeypatch.setattr(stacking.events, "PIECE_EVENTS", 700)
+    monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 700)
     monkeypatch.setattr(computed, "BLOCK_EVENTS", 512)
     monkeypatch.setattr(computed, "GPU_CHUNK", 512)
 
@@ -176,7 +178,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
     with pytest.raises(InputError, match="unknown device 'tpu'"):
         bundle.predict(new, no_table=True, device="tpu")
     with (
-        patch("stacking.bundle.feature_code_version", lambda: "0" * 64),
+        patch("stacking.predict.feature_code_version", lambda: "0" * 64),
         pytest.raises(InputError, match="features of other code"),
     ):
         bundle.predict(new, no_table=True)

@@ -10,20 +10,18 @@ import polars as pl
 import pytest
 
 import stacking
-import stacking.events
-from models.base import Batch
-from models.networks.tabular import TabularMLP
-from scoring.uncertainty.paired import paired_log_loss
-from showers.schema import InputError
-from showers.storage.checksums import CHECKSUMS_FILE
-from stacking.events import TableEvents
-from stacking.output import predict_to_file
-from stacking.predict.chain import STUDENT
-from stacking.predict.writing import write_frames, write_pieces
+import stacking.inputs.events
+from models.base.learner import Batch
+from models.networks.physics import TabularMLP
+from runtime.arrays import write_frames, write_pieces
+from runtime.checksums import CHECKSUMS_FILE
+from runtime.errors import InputError
+from scoring.metrics.paired import paired_log_loss
+from stacking.inputs.events import TableEvents
+from stacking.predict import predict_table, predict_to_file
+from stacking.run.chain import STUDENT
 from stacking.run.config import TableConfig
-from stacking.run.engine import StackResult
-from stacking.tables.predict import predict_table
-from stacking.tables.train import stack_table
+from stacking.train import StackResult, stack_table
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 SMALL: dict[str, dict[str, object]] = {"lightgbm": {"rounds": 30}, "quadratic_logit": {}}
@@ -95,7 +93,7 @@ def test_pieces_and_processes_change_no_bit(
     bundle = stacking.load(finished.run)
     events = TableEvents(new_rows[0], ("x", "y"), "hash")
     whole = bundle.predict_events(events, fast=True, workers=1)
-    monkeypatch.setattr(stacking.events, "PIECE_EVENTS", 4096)
+    monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 4096)
     in_pieces = bundle.predict_events(events, fast=True, workers=2)
     np.testing.assert_array_equal(in_pieces.log_proba, whole.log_proba)
     assert len(points) == len(in_pieces.log_proba)
@@ -134,7 +132,7 @@ def test_networks_learn_from_soft_labels() -> None:
 
 
 def test_streamed_archives_and_tables_hold_what_whole_ones_would(tmp_path: Path) -> None:
-    from showers.storage.files import write_npz
+    from runtime.files import write_npz
 
     whole = {"labels": np.arange(10, dtype=np.int8), "z": np.arange(20.0).reshape(10, 2), "hash": np.array("c0ffee")}
     write_npz(tmp_path / "whole.npz", **whole)

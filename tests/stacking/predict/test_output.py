@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-import stacking.output
-from showers.schema import COMPOSITION, GAMMA, InputError, Task
-from stacking.bundle import Stream
-from stacking.output import event_table, predict_to_file
-from stacking.predict.chain import Predictions
+import stacking.predict
+from runtime.errors import InputError
+from showers.schema import COMPOSITION, GAMMA, Task
+from stacking.predict import Stream, event_table, predict_to_file
+from stacking.run.chain import Predictions
 
 LOG_PROBA = np.log(np.array([[0.9, 0.1], [0.3, 0.7], [0.5, 0.5]]))
 
@@ -34,7 +34,7 @@ def bundle(monkeypatch: pytest.MonkeyPatch) -> _Bundle:
     """A gamma run in the place of every run."""
     scores = LOG_PROBA[:, 0] - LOG_PROBA[:, 1]
     made = _Bundle(GAMMA, Predictions(LOG_PROBA, {"gamma_scores": scores}, "c0ffee", "beef", {}))
-    monkeypatch.setattr(stacking.output, "load", lambda run, trusted: made)
+    monkeypatch.setattr(stacking.predict, "load", lambda run, trusted: made)
     return made
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import stacking
-import stacking.events
+import stacking.inputs.events
 from models import isolated
-from models.base import Batch
+from models.base.learner import Batch
 from models.isolated import Isolated
 from models.tables.lightgbm import LightGBM
+from stacking.predict import predict_table
 from stacking.run.config import TableConfig
-from stacking.tables.predict import predict_table
-from stacking.tables.train import stack_table
+from stacking.train import stack_table
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[Any]:
@@ -45,12 +45,12 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     assert expected is not None
     bundle = stacking.load(tmp_path / "run")
     opened = _counted(monkeypatch, Isolated, "load")
-    monkeypatch.setattr(stacking.events, "PIECE_EVENTS", 300)  # 800 rows: three pieces
+    monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 300)  # 800 rows: three pieces
     found, _ = predict_table(bundle, test)
     np.testing.assert_array_equal(found.log_proba, expected.log_proba)
     assert len(opened) == len(set(opened)) == 2 * len(bundle.chain.needed), "few events: one process opens each file"
     opened.clear()
-    monkeypatch.setattr("stacking.predict.fits.PROCESS_PREDICTIONS", 100)
+    monkeypatch.setattr("stacking.saved_fits.PROCESS_PREDICTIONS", 100)
     found, _ = predict_table(bundle, test)
     np.testing.assert_array_equal(found.log_proba, expected.log_proba)
     assert len(opened) >= len(set(opened)) == 2 * len(bundle.chain.needed)

@@ -12,12 +12,13 @@ import pytest
 
 import stacking
 from features.build import build_table
-from models.pretraining.targets import TARGETS, targets_of
-from showers.schema import COMPOSITION, InputError
-from stacking.events import ShowerEvents
-from stacking.pipeline import stack
-from stacking.predict.truth import ENERGY, UNITS, Estimator, mixture
+from models.base.inputs import TARGETS, targets_of
+from runtime.errors import InputError
+from showers.schema import COMPOSITION
+from stacking.decide.target import OWN_ENERGY, UNITS, Estimator, mixture
+from stacking.inputs.events import ShowerEvents
 from stacking.run.config import StackConfig
+from stacking.train import stack
 
 
 def test_a_mixture_has_the_spread_of_its_parts() -> None:
@@ -43,7 +44,7 @@ def test_estimates_come_back_as_energy_and_core_with_errors_that_hold() -> None:
     fits[..., 1] = 0.1  # half of what it is
     estimator, record = Estimator.of("taught", fits, targets)
     assert estimator.scale == pytest.approx((2.0, 2.0, 2.0), rel=0.06)
-    assert record["held_out"]["lg_energy"]["resolution"] == pytest.approx(0.2 * TARGETS[ENERGY].width, rel=0.06)
+    assert record["held_out"]["lg_energy"]["resolution"] == pytest.approx(0.2 * TARGETS[OWN_ENERGY].width, rel=0.06)
     assert Estimator.from_json(estimator.as_json()) == estimator
     arrays = estimator.arrays(fits, fitted)
     assert set(arrays) == set(UNITS)

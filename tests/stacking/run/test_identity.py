@@ -10,13 +10,14 @@ import pytest
 
 from features.build import build_table
 from models.registry import spec
-from showers.datasets.dataset import Dataset, write_dataset
-from showers.execution import source_hash
+from runtime import code
+from showers.dataset import Dataset
 from showers.schema import COMPOSITION
-from stacking.events import ShowerEvents
+from showers.writer import write_dataset
+from stacking.inputs.events import ShowerEvents
 from stacking.run.config import StackConfig
+from stacking.run.identity import fit_code_version
 from stacking.run.job import Job
-from stacking.run.provenance import fit_code_version
 
 
 @pytest.fixture
@@ -64,25 +65,25 @@ def test_test_labels_are_in_no_identity(sets: Path) -> None:
 
 def test_fits_are_discarded_by_what_can_change_them_and_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     def versions() -> dict[str, str]:
-        return {name: fit_code_version(spec(name)) for name in ("lightgbm", "xgboost", "mlp", "mlp_bag", "physics")}
+        return {name: fit_code_version(spec(name)) for name in ("lightgbm", "xgboost", "mlp", "mlp_bag", "lenet")}
 
     before = versions()
     assert len(set(before.values())) == len(before)
     counted = source_hash_counting(monkeypatch)
     versions()
     by_name = {spec(name).learner: files for name, files in zip(before, counted, strict=True)}
-    lightgbm, mlp = by_name["models.tables.lightgbm:LightGBM"], by_name["models.networks.tabular:TabularMLP"]
+    lightgbm, mlp = by_name["models.tables.lightgbm:LightGBM"], by_name["models.networks.physics:TabularMLP"]
     assert "models/tables/lightgbm.py" in lightgbm
-    assert "stacking/tasks/oof.py" in lightgbm & mlp
-    assert not {"models/tables/xgboost.py", "models/training/loop.py"} & lightgbm
-    assert {"models/training/loop.py", "models/networks/learner.py"} <= mlp
-    assert not any("combine/metas" in file or "decide" in file or "predict/" in file for file in lightgbm | mlp)
+    assert "stacking/fit/tasks.py" in lightgbm & mlp
+    assert not {"models/tables/xgboost.py", "models/networks/loop.py"} & lightgbm
+    assert {"models/networks/loop.py", "models/networks/learner.py"} <= mlp
+    assert not any("stacking/meta" in file or "stacking/decide" in file or "predict" in file for file in lightgbm | mlp)
     monkeypatch.undo()
-    monkeypatch.setattr(source_hash, "version_of", lambda name: "0.0" if name == "lightgbm" else "1.0")
+    monkeypatch.setattr(code, "version_of", lambda name: "0.0" if name == "lightgbm" else "1.0")
     other = versions()
-    monkeypatch.setattr(source_hash, "version_of", lambda name: "0.1" if name == "lightgbm" else "1.0")
+    monkeypatch.setattr(code, "version_of", lambda name: "0.1" if name == "lightgbm" else "1.0")
     changed = [name for name, version in versions().items() if version != other[name]]
-    assert changed == ["lightgbm", "xgboost"], "XGBoost's module takes a function from LightGBM's"
+    assert changed == ["lightgbm"]
 
 
 def source_hash_counting(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
@@ -93,5 +94,5 @@ def source_hash_counting(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
         found.append({"/".join(file.parts[-3:]) for file in files})
         return ""
 
-    monkeypatch.setattr("stacking.run.provenance.source_hash", counting)
+    monkeypatch.setattr("stacking.run.identity.source_hash", counting)
     return found

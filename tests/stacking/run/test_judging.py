@@ -10,14 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stacking.combine.control import mean_and_error, standard_error
-from stacking.combine.softmax import log_loss_per_event
-from stacking.events import TableEvents
+from stacking.fit.folds import outer_holdout
+from stacking.fit.tasks import FoldTask, outer_rows, split_rows
+from stacking.inputs.events import TableEvents
+from stacking.meta.gate import mean_and_error, standard_error
+from stacking.meta.softmax import log_loss_per_event
 from stacking.run.config import TableConfig
-from stacking.run.engine import StackResult
-from stacking.tables.train import stack_table
-from stacking.tasks.folds import outer_holdout
-from stacking.tasks.oof import FoldTask, outer_rows, split_rows
+from stacking.train import StackResult, stack_table
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 

@@ -18,14 +18,14 @@ import pytest
 
 import stacking
 from models.registry import spec
-from showers.datasets.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA, InputError
-from stacking.events import TableEvents
-from stacking.output import predict_to_file
-from stacking.pipeline import stack
+from runtime.errors import InputError
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, GAMMA
+from stacking.fit.folds import judged_events
+from stacking.inputs.events import TableEvents
+from stacking.predict import predict_to_file
 from stacking.run.config import StackConfig, TableConfig
-from stacking.tables.train import stack_table
-from stacking.tasks.folds import judged_events
+from stacking.train import stack, stack_table
 
 QUICK = {"preset": "quick", "folds": 3, "device": "cpu", "workers": 1, "fast": False}
 SMALL_LEARNERS = {"lightgbm": {"rounds": 30}, "random_forest": {"trees": 20}}
@@ -101,8 +101,8 @@ def test_predictions_say_for_which_events_they_were_made(finished: Path, tiny_co
 def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Path, tiny_composition: Path) -> None:
     test, bundle = tiny_composition / "composition_test", stacking.load(finished, trusted=True)
     with (
-        patch("stacking.bundle.feature_code_version", lambda: "0" * 64),
-        patch("stacking.bundle.stacking_code_version", lambda: "1" * 16),
+        patch("stacking.predict.feature_code_version", lambda: "0" * 64),
+        patch("stacking.predict.stacking_code_version", lambda: "1" * 16),
     ):
         with pytest.raises(InputError, match=r"features of other code.*train again \(python cli.py stack") as caught:
             bundle.predict(test)
@@ -131,7 +131,7 @@ def test_a_finished_run_is_not_done_again(finished: Path, tiny_composition: Path
 CHILD = """
 import sys
 from pathlib import Path
-from stacking.pipeline import stack
+from stacking.train import stack
 from stacking.run.config import StackConfig
 if __name__ == "__main__":
     stack(StackConfig(task="composition", data=Path(sys.argv[1]), run=Path(sys.argv[2]), preset="quick", folds=3,

@@ -17,12 +17,12 @@ import cli
 import stacking
 from models.registry import LEARNERS
 from models.registry import load as load_learner
-from report.terminal.check import check_folder
-from showers.schema import InputError
-from showers.storage.files import write_json, write_npz
+from report.doctor import check_folder
+from runtime.errors import InputError
+from runtime.files import write_json, write_npz
+from stacking.predict import predict_table
 from stacking.run.config import TableConfig
-from stacking.tables.predict import predict_table
-from stacking.tables.train import stack_table
+from stacking.train import stack_table
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 

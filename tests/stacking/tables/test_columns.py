@@ -10,10 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from showers.schema import InputError
-from stacking.tables.columns import Plan, plan
-from stacking.tables.reading import read_table
-from stacking.tables.repeated import repeated_remarks
+from runtime.errors import InputError
+from stacking.inputs.columns import Plan, plan, repeated_remarks
+from stacking.inputs.tables import read_table
 
 HERE = Path("t.csv")
 
@@ -98,7 +97,7 @@ def test_another_separator_and_repeated_names(tmp_path: Path) -> None:
 def test_a_packed_table_that_unpacks_to_more_than_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stacking.tables.reading.UNPACKED_SHARE", 1e-9)
+    monkeypatch.setattr("stacking.inputs.tables.UNPACKED_SHARE", 1e-9)
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"x,y\n" + b"1,2\n" * 1000))
     with pytest.raises(InputError, match="when unpacked"):
         read_table(tmp_path / "t.csv.gz")

@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-import stacking.tables.reading
-from showers.schema import InputError
-from stacking.tables.reading import read_table, scan_table
+import stacking.inputs.tables
+from runtime.errors import InputError
+from stacking.inputs.tables import read_table, scan_table
 from tests.faults.rounds import rounds
 
 
@@ -74,7 +74,7 @@ def test_a_panic_of_the_parser_is_a_refusal(tables: list[Path], monkeypatch: pyt
         os.write(2, b"thread panicked\n")
         raise pl.exceptions.PanicException("assertion failed\nstack backtrace")
 
-    monkeypatch.setattr(stacking.tables.reading.pl, "scan_csv", panics)
+    monkeypatch.setattr(stacking.inputs.tables.pl, "scan_csv", panics)
     with pytest.raises(InputError, match=r"a\.csv cannot be read \(damaged, .*: assertion failed$"):
         scan_table(tables[0])
 
@@ -96,6 +96,6 @@ def test_what_is_no_table(tables: list[Path], tmp_path: Path) -> None:
 
 
 def test_more_than_the_memory_is_refused(tables: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacking.tables.reading.os, "sysconf", lambda name: 64 if "SIZE" in name else 16)
+    monkeypatch.setattr(stacking.inputs.tables.os, "sysconf", lambda name: 64 if "SIZE" in name else 16)
     with pytest.raises(InputError, match="give fewer rows"):
         scan_table(tables[1])

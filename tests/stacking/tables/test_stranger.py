@@ -12,12 +12,12 @@ import pytest
 import cli
 import stacking
 from models.registry import LEARNERS
-from report.foreign.standings import table_standings
-from report.terminal.outcome import outcome
-from showers.schema import InputError
+from report.outcome import outcome
+from report.public.leaderboard import table_standings
+from runtime.errors import InputError
+from stacking.predict import predict_table
 from stacking.run.config import TableConfig
-from stacking.tables.predict import predict_table
-from stacking.tables.train import stack_table
+from stacking.train import stack_table
 
 EFFECT = {"red": 2.0, "green": 0.0, "blue": -2.0}
 MADE_FOR_TABLES = [name for name, entry in LEARNERS.items() if entry.for_tables]

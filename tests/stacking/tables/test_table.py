@@ -10,13 +10,12 @@ import polars as pl
 import pytest
 
 import stacking
-from scoring.metrics.roc import area_under_curve
-from showers.schema import InputError
-from stacking.combine.softmax import log_loss_per_event
-from stacking.output import predict_to_file
+from runtime.errors import InputError
+from scoring.metrics.gamma import area_under_curve
+from stacking.meta.softmax import log_loss_per_event
+from stacking.predict import predict_table, predict_to_file
 from stacking.run.config import TableConfig
-from stacking.tables.predict import predict_table
-from stacking.tables.train import stack_table
+from stacking.train import stack_table
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 

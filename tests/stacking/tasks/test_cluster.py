@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stacking.run.config import TableConfig
-from stacking.tables.train import stack_table
+from stacking.train import stack_table
 
 distributed = pytest.importorskip("distributed", reason="needs the extra 'cluster'")
 

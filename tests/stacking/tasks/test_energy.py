@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from report.sections.run import energy_words as told
-from report.sections.run import totals
-from report.terminal import doctor
-from stacking.tasks import energy
-from stacking.tasks.energy import ESTIMATED, MEASURED, WATTS_PER_CORE, EnergyMeter, GpuCounter, cpu_counters
-from stacking.tasks.resources import measured
+from report import doctor
+from report.shared.text import energy_words as told
+from report.shared.text import totals
+from runtime import cost as energy
+from runtime.cost import ESTIMATED, MEASURED, WATTS_PER_CORE, EnergyMeter, GpuCounter, cpu_counters, measured
 
 END_UJ = 1_000_000
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from showers.schema import InputError
-from stacking.tasks.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows
+from runtime.errors import InputError
+from stacking.fit.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows
 
 
 def _events(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,17 +12,17 @@ from typing import Self
 import numpy as np
 import pytest
 
-from models.base import Batch
-from models.registry import LEARNERS, LearnerSpec
-from showers.execution.processes import in_lanes
-from showers.execution.progress import Progress
-from showers.schema import InputError
-from showers.storage.files import atomic_path
-from stacking.budget.pilot import LearnerRate
-from stacking.budget.plan import RunSizes, make_plan
+from models.base.learner import Batch
+from models.base.spec import LearnerSpec
+from models.registry import LEARNERS
+from runtime.context import Progress
+from runtime.errors import InputError
+from runtime.files import atomic_path
+from runtime.processes import in_lanes
+from stacking.fit.plan import RunSizes, make_plan
+from stacking.fit.speed import LearnerRate
 from stacking.run.config import TableConfig
-from stacking.run.engine import StackResult
-from stacking.tables.train import stack_table
+from stacking.train import StackResult, stack_table
 from tests.faults.test_causes import REASONS
 from tests.stacking.fakes import Linear
 
@@ -96,7 +96,7 @@ def test_no_lane_works_on_while_an_error_is_told(
     mark, where = tmp_path / "mark", {"full_disk": "cuda", "sleeping": "cpu"}
     for name, cls in (("full_disk", FullDisk), ("sleeping", Sleeping)):
         monkeypatch.setitem(LEARNERS, name, LearnerSpec(name, f"{__name__}:{cls.__name__}", "", "scalars"))
-    monkeypatch.setattr("stacking.tables.train.devices_for", lambda specs, asked: where)
+    monkeypatch.setattr("stacking.train.devices_for", lambda specs, asked: where)
     with pytest.raises(InputError, match=r"full_disk fold . could not be trained: OSError") as kept:
         _stack(two_gaussians[0], tmp_path / "run", 2, tuple(where), {name: {"mark": str(mark)} for name in where})
     assert kept.traceback, "whoever keeps the error, as a notebook does, must not wait for the other lane"
@@ -135,7 +135,7 @@ def test_lanes_change_no_byte_and_one_failing_learner_stops_no_other(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = {"fake_linear": "cpu", "fake_noisy": "cuda", "fake_failing": "cuda"}
-    monkeypatch.setattr("stacking.tables.train.devices_for", lambda specs, asked: where)
+    monkeypatch.setattr("stacking.train.devices_for", lambda specs, asked: where)
     one, two = _stack(two_gaussians[0], tmp_path / "one", 1), _stack(two_gaussians[0], tmp_path / "two", 2)
     for result in (one, two):
         assert {row["name"]: row["status"] for row in result.manifest["learners"]} == {

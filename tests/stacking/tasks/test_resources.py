@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from stacking.tasks.resources import measured
+from runtime.cost import measured
 
 BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
 

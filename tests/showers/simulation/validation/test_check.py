@@ -4,10 +4,9 @@ import polars as pl
 import pytest
 from rich.console import Console
 
+from showers.realism.facts import BY_ENERGY, FACTS, MATCHED, PROTONS, TRADES
+from showers.realism.moments import Sizes, realism, rendered, sample_moments
 from showers.simulation import load_settings
-from showers.simulation.validation.check import realism, rendered
-from showers.simulation.validation.facts import BY_ENERGY, FACTS, MATCHED, PROTONS, TRADES
-from showers.simulation.validation.moments import Sizes, sample_moments
 
 SIZES = Sizes(matched=2_500, free=2_500, gamma=4_000, gamma_test=1_200)
 

@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.world.fit import Free, ModelProblem, Problem, fit, jacobian, next_step, summary
+from benchmarks.world.networks import Moments, Published, PublishedNetwork, norm_deviations
+from benchmarks.world.targets import POSTERIORS, SCORES, Look, NetworkTarget, PosteriorTarget, decisions, norm_vector
+from showers.realism.facts import FACTS, MATCHED
+from showers.realism.moments import Sizes
 from showers.schema import COMPOSITION
 from showers.simulation import load_settings
-from showers.simulation.validation.batch_norms import Moments, norm_deviations
-from showers.simulation.validation.facts import FACTS, MATCHED
-from showers.simulation.validation.fit import Free, Problem, fit, jacobian, next_step, summary
-from showers.simulation.validation.model_shift import ModelProblem
-from showers.simulation.validation.moments import Sizes
-from showers.simulation.validation.network_target import POSTERIORS, SCORES, Look, NetworkTarget, norm_vector
-from showers.simulation.validation.posterior_moments import PosteriorTarget, decisions
-from showers.simulation.validation.published_network import Published, PublishedNetwork
 
 SIZES = Sizes(matched=500, free=200, gamma=200, gamma_test=200)
 

@@ -10,18 +10,18 @@ import torch
 from rich.console import Console
 from scipy.stats import norm
 
-from showers.schema import InputError
-from showers.simulation import load_settings
-from showers.simulation.validation.batch_norms import augmented, norm_deviations
-from showers.simulation.validation.network_table import network_tables
-from showers.simulation.validation.networks import compare, joint_areas, without_rare
-from showers.simulation.validation.published_network import (
+from benchmarks.world.comparison import compare, joint_areas, network_tables, without_rare
+from benchmarks.world.networks import (
     PublishedNetwork,
+    augmented,
     inputs,
     load_networks,
+    norm_deviations,
     posteriors,
+    two_sample,
 )
-from showers.simulation.validation.two_sample import two_sample
+from runtime.errors import InputError
+from showers.simulation import load_settings
 
 
 @pytest.fixture

@@ -1,0 +1,177 @@
+"""Measured and simulated events as a run sees them, and the rules about what may be used for what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from runtime.context import Bars, silent
+from runtime.errors import InputError
+from showers.dataset import Dataset
+from showers.schema import SCALAR_NAMES, TASKS, TRUTH_FILE
+from stacking.predict import Bundle, load
+from stacking.run.chain import Predictions
+
+SIMULATION = "showers.simulation"
+
+
+def open_run(run: Path, task: str, command: str, *, trusted: bool = False) -> Bundle:
+    """Open a finished run of one task.
+
+    Raises
+    ------
+    InputError
+        If it is a run of another task, or none.
+    """
+    bundle = load(run, trusted=trusted)
+    if bundle.task.name != task:
+        raise InputError(f"{run} was trained for {bundle.task.name}: {command} needs a run trained for {task}")
+    return bundle
+
+
+def is_simulated(dataset: Dataset) -> bool:
+    """Tell from ``source.json`` whether showers were simulated here."""
+    return str(dataset.source.get("generator", "")).startswith(SIMULATION)
+
+
+def label_remarks(dataset: Dataset) -> list[str]:
+    """Return a remark if a set to be measured holds labels; they are not read."""
+    held = [task.label_file for task in TASKS.values() if task.label_file and dataset.files.has(task.label_file)]
+    if not held:
+        return []
+    why = "its showers are simulated" if is_simulated(dataset) else "a measured set has none: is it the right folder?"
+    return [f"{dataset.path} holds {', '.join(held)}, which is not read ({why})"]
+
+
+def refuse_training_set(bundle: Bundle, dataset: Dataset, what: str) -> None:
+    """Refuse events that the run was trained on: its posteriors of them are better than of any others.
+
+    Raises
+    ------
+    InputError
+        If the set is the run's training set.
+    """
+    if str(bundle.manifest["data"].get("train_fingerprint", "")).startswith(dataset.fingerprint()):
+        raise InputError(f"{dataset.path} is what {bundle.run} was trained on: give another set as {what}")
+
+
+def predicted(
+    bundle: Bundle, folder: Path, *, device: str = "auto", anyway: bool = False, bars: Bars = silent
+) -> Predictions:
+    """Predict a dataset folder with an opened run."""
+    return bundle.predict(folder, device=device, anyway=anyway, bars=bars)
+
+
+@dataclass
+class MeasuredFolders:
+    """Folders of measured events, opened and predicted one after the other; what was found is noted."""
+
+    bundle: Bundle
+    folders: list[Path]
+    anyway: bool = False
+    bars: Bars = silent
+    prints: list[str] = field(default_factory=list)
+    """Fingerprints of the folders so far."""
+    remarks: list[str] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[tuple[Dataset, Predictions]]:
+        """Yield each folder with its predictions.
+
+        Raises
+        ------
+        InputError
+            If a folder cannot be used, is the training set, or is given twice.
+        """
+        for folder in self.folders:
+            dataset = Dataset.open(folder, labels=False)
+            refuse_training_set(self.bundle, dataset, "--data")
+            self.remarks += label_remarks(dataset)
+            if dataset.fingerprint() in self.prints:
+                raise InputError(f"{folder} holds the same events as another folder of --data")
+            self.prints.append(dataset.fingerprint())
+            predictions = predicted(self.bundle, folder, anyway=self.anyway, bars=self.bars)
+            self.remarks += predictions.remarks
+            yield dataset, predictions
+
+
+def scalars(dataset: Dataset) -> dict[str, np.ndarray]:
+    """Return the reconstructed scalars by name, (N,) float32, compared as the benchmark does."""
+    values = np.asarray(dataset.scalars, dtype=np.float32)
+    return {name: values[:, k] for k, name in enumerate(SCALAR_NAMES)}
+
+
+@dataclass(frozen=True)
+class HeldOutEvents:
+    """A run's own training events with predictions by fits that did not see them."""
+
+    dataset: Dataset
+    rows: np.ndarray
+    log_proba: np.ndarray
+    """(n, C) of the rows."""
+    shares: np.ndarray
+    """(C,) shares of the training events under the cuts that are here."""
+    remarks: tuple[str, ...]
+
+
+def held_out(bundle: Bundle, passes: Callable[[dict[str, np.ndarray]], np.ndarray], least: int) -> HeldOutEvents:
+    """Return the events of a run's outer holdout, or all out-of-fold ones where the holdout is small.
+
+    Parameters
+    ----------
+    passes
+        Which events pass the cuts, from their scalars.
+    least
+        Events of each class under the cuts from which the holdout alone is used.
+
+    Raises
+    ------
+    InputError
+        If the training set is no longer there.
+    """
+    folder = Path(bundle.manifest["data"]["train"])
+    if not folder.exists():
+        raise InputError(f"{folder}, which {bundle.run} was trained on, is not there: give --simulation")
+    dataset = Dataset.open(folder, bundle.task)
+    frame = pl.read_parquet(bundle.sealed.path(f"oof/{bundle.chain.shipped}.parquet"), glob=False)
+    if frame.height != len(dataset):
+        raise InputError(f"{folder} has {len(dataset)} events, {bundle.run} was trained on {frame.height}")
+    log_proba = frame.select(f"logp_{name}" for name in bundle.task.classes).to_numpy().astype(np.float64)
+    known = np.isfinite(log_proba).all(axis=1)
+    used = known & (frame["fold"].to_numpy() < 0)
+    assert dataset.labels is not None
+    remarks: list[str] = []
+    passing, classes = passes(scalars(dataset)), range(bundle.task.n_classes)
+    if np.bincount(dataset.labels[used & passing], minlength=len(classes)).min() < least:
+        used = known
+        remarks.append(
+            f"the holdout of {bundle.run} has fewer than {least} events of a class under the cuts: out-of-fold "
+            "predictions of single fits stand for the shipped average; give --simulation, a set not trained on"
+        )
+    rows = np.flatnonzero(used)
+    shares = np.array([used[passing & (dataset.labels == k)].mean() for k in classes], dtype=np.float64)
+    return HeldOutEvents(dataset, rows, log_proba[rows], shares, tuple(remarks))
+
+
+def truth_of(dataset: Dataset, columns: tuple[str, ...]) -> pl.DataFrame | None:
+    """Return columns of ``truth.parquet``, None where there is no such file.
+
+    Raises
+    ------
+    InputError
+        If it lacks a column or has another number of events.
+    """
+    if not dataset.files.has(TRUTH_FILE):
+        return None
+    file = dataset.files.path(TRUTH_FILE)
+    there = pl.scan_parquet(file, glob=False).collect_schema()
+    missing = [name for name in columns if name not in there]
+    if missing:
+        raise InputError(f"{file} lacks column {', '.join(missing)}")
+    found = pl.read_parquet(file, columns=list(columns), glob=False)
+    if found.height != len(dataset):
+        raise InputError(f"{file} has {found.height} rows, the set {len(dataset)} events")
+    return found

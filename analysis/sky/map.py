@@ -1,0 +1,368 @@
+"""Counts of measured showers on the sky, what would be there without sources, and the significance of the difference.
+
+Folders are taken one after the other: memory is that of the largest run.
+
+Pixels of nearly equal size: bands of declination, each divided in right ascension.
+
+A sky map on disk: a table with units in its columns' names, and provenance.
+
+The sky without sources: directions as they were measured, times exchanged between events.
+
+An event keeps zenith and azimuth, and with them what the array sees from there; it gets the time of another event of
+the same run and period, so that interruptions and rates stay as they were (Cassiday et al., Nuclear Physics B Proc.
+Suppl. 14A (1990) 291; Alexandreas et al., Nuclear Instruments and Methods A 328 (1993) 570).
+
+How significant an excess of counts over a measured background is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from scipy.special import xlogy
+from scipy.stats import norm
+
+from analysis.events import label_remarks, open_run, scalars
+from analysis.photons.events import LG_NE_MIN, passes, read_data
+from analysis.sky.coordinates import HEIGHT_M, LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial, need_astropy
+from runtime.code import git_revision, versions
+from runtime.context import Bars, silent
+from runtime.errors import InputError
+from runtime.files import atomic_path, write_json
+from showers.dataset import Dataset
+from showers.schema import GAMMA, TIMES_FILE
+
+
+@dataclass(frozen=True)
+class SkyPixels:
+    """Pixels between two declinations, numbered from south to north and by right ascension."""
+
+    dec_edges_deg: np.ndarray
+    """(B + 1,) borders of the bands, increasing."""
+    in_band: np.ndarray
+    """(B,) pixels of each band, int64."""
+
+    @classmethod
+    def between(cls, low_deg: float, high_deg: float, size_deg: float) -> SkyPixels:
+        """Return pixels of about ``size_deg`` squared between two declinations."""
+        low, high = max(low_deg, -90.0), min(high_deg, 90.0)
+        edges = np.linspace(low, high, max(round((high - low) / size_deg), 1) + 1)
+        middle = np.radians((edges[1:] + edges[:-1]) / 2)
+        return cls(edges, np.maximum(np.round(360.0 * np.cos(middle) / size_deg), 1).astype(np.int64))
+
+    def __len__(self) -> int:
+        return int(self.in_band.sum())
+
+    def of(self, ra_deg: np.ndarray, dec_deg: np.ndarray) -> np.ndarray:
+        """Return the pixel of each direction, (N,) int64; -1 for those beyond the declinations."""
+        band = np.searchsorted(self.dec_edges_deg, dec_deg, side="right") - 1
+        inside = (band >= 0) & (band < len(self.in_band))
+        band = np.where(inside, band, 0)
+        here = np.minimum((np.mod(ra_deg, 360.0) / 360.0 * self.in_band[band]).astype(np.int64), self.in_band[band] - 1)
+        return np.where(inside, self._first[band] + here, -1)
+
+    def counts(self, ra_deg: np.ndarray, dec_deg: np.ndarray) -> np.ndarray:
+        """Return how many directions lie in each pixel, (P,) int64."""
+        pixel = self.of(ra_deg, dec_deg)
+        return np.bincount(pixel[pixel >= 0], minlength=len(self))
+
+    def borders(self) -> np.ndarray:
+        """Return (P, 4): lowest and highest right ascension, lowest and highest declination, degrees."""
+        band = np.repeat(np.arange(len(self.in_band)), self.in_band)
+        number = np.arange(len(self)) - self._first[band]
+        width = 360.0 / self.in_band[band]
+        low, high = self.dec_edges_deg[band], self.dec_edges_deg[band + 1]
+        return np.column_stack([number * width, (number + 1) * width, low, high])
+
+    def solid_angle_sr(self) -> np.ndarray:
+        """Return the solid angle of each pixel, (P,) sr."""
+        ra_low, ra_high, dec_low, dec_high = np.radians(self.borders()).T
+        return (ra_high - ra_low) * (np.sin(dec_high) - np.sin(dec_low))
+
+    @property
+    def _first(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.in_band)[:-1]])
+
+
+def periods(seconds: np.ndarray, window_s: float) -> np.ndarray:
+    """Return the period of each event of one run, (N,) int64: equal parts of the run, each about ``window_s`` long."""
+    first, last = float(seconds.min()), float(seconds.max())
+    n = max(round((last - first) / window_s), 1)
+    width = (last - first) / n
+    if width <= 0:
+        return np.zeros(len(seconds), dtype=np.int64)
+    return np.minimum(((seconds - first) / width).astype(np.int64), n - 1)
+
+
+def scrambled(seconds: np.ndarray, period: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the times (N,) in another order, exchanged within periods."""
+    # Events of a period, in their order and in a random one, take the same places.
+    there = np.lexsort((np.arange(len(seconds)), period))
+    given = np.lexsort((rng.random(len(seconds)), period))
+    found = np.empty_like(seconds)
+    found[there] = seconds[given]
+    return found
+
+
+def li_ma(on: np.ndarray, off: np.ndarray, alpha: float | np.ndarray) -> np.ndarray:
+    """Return the significance of counts by Li and Ma, Astrophysical Journal 272 (1983) 317, equation 17.
+
+    Parameters
+    ----------
+    on
+        Counts where a source is looked for.
+    off
+        Counts of the background measurement.
+    alpha
+        Exposure of the first divided by that of the second, so that ``alpha * off`` counts are expected.
+
+    Returns
+    -------
+    Standard deviations, negative for a deficit; NaN where both counts are zero.
+    """
+    n_on, n_off = np.asarray(on, dtype=np.float64), np.asarray(off, dtype=np.float64)
+    whole = n_on + n_off
+    with np.errstate(divide="ignore", invalid="ignore"):
+        from_on = xlogy(n_on, (1 + alpha) / alpha * n_on / whole)
+        from_off = xlogy(n_off, (1 + alpha) * n_off / whole)
+    found = np.sqrt(2 * np.maximum(from_on + from_off, 0.0)) * np.sign(n_on - alpha * n_off)
+    return np.where(whole > 0, found, np.nan)
+
+
+def after_trials(significance: float, trials: int) -> float:
+    """Return the probability that the largest of so many independent standard normal numbers is at least this one."""
+    return float(-np.expm1(trials * norm.logcdf(significance)))
+
+
+MIN_EXPECTED = 10.0
+"""Pixels with fewer expected counts have no significance: equation 17 needs about so many."""
+
+
+@dataclass(frozen=True)
+class SkyOptions:
+    """What was asked for."""
+
+    data: list[Path]
+    """Dataset folders with event times."""
+    zenith_max_deg: float = 30.0
+    pixel_deg: float = 1.5
+    scrambles: int = 20
+    window_h: float = 24.0
+    """Times are exchanged within about so many hours."""
+    azimuth: Azimuth = field(default_factory=Azimuth)
+    run: Path | None = None
+    """Gamma run whose scores choose events."""
+    share: float = 0.01
+    """Share of the events that is kept, highest scores first; only with a run."""
+    seed: int = 1
+    anyway: bool = False
+    trusted: bool = False
+
+    def checked(self) -> SkyOptions:
+        """Return these options, or say in one line which cannot be."""
+        limits = {
+            "--zenith-max": (self.zenith_max_deg, 1.0, 60.0), "--pixel": (self.pixel_deg, 0.1, 30.0),
+            "--scrambles": (self.scrambles, 2, 1000), "--window": (self.window_h, 0.5, 1e4),
+            "--share": (self.share, 1e-6, 1.0),
+        }  # fmt: skip
+        for name, (value, low, high) in limits.items():
+            if not low <= value <= high:
+                raise InputError(f"{name} {value:g}: expected a number from {low:g} to {high:g}")
+        return self
+
+
+@dataclass(frozen=True)
+class SkyMap:
+    """Counts by pixel, (P,) each."""
+
+    options: SkyOptions
+    pixels: SkyPixels
+    counts: np.ndarray
+    scrambled_counts: np.ndarray
+    """Summed over all scramblings."""
+    events: int
+    score_threshold: float | None
+    fingerprints: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def expected(self) -> np.ndarray:
+        """Counts expected without sources."""
+        return self.scrambled_counts / self.options.scrambles
+
+    @property
+    def relative_exposure(self) -> np.ndarray:
+        """Expected counts by solid angle, the largest is 1."""
+        found = self.expected / self.pixels.solid_angle_sr()
+        return np.asarray(found / max(float(found.max()), 1e-300))
+
+    @property
+    def significance(self) -> np.ndarray:
+        """Standard deviations by Li and Ma; NaN where fewer than 10 counts are expected."""
+        found = li_ma(self.counts, self.scrambled_counts, 1.0 / self.options.scrambles)
+        return np.where(self.expected >= MIN_EXPECTED, found, np.nan)
+
+    @property
+    def highest(self) -> tuple[int, float, float] | None:
+        """Pixel of the largest significance, this, and its probability without sources after all trials."""
+        values = self.significance
+        if np.isnan(values).all():
+            return None
+        best = int(np.nanargmax(values))
+        return best, float(values[best]), after_trials(float(values[best]), int(np.isfinite(values).sum()))
+
+
+def sky_map(options: SkyOptions, *, bars: Bars = silent) -> SkyMap:
+    """Make the map.
+
+    Raises
+    ------
+    InputError
+        If ``astropy`` is missing, an option is out of range, a folder has no event times or is given twice, or no event
+        passes the cuts.
+    """
+    options.checked()
+    need_astropy()
+    reach = options.zenith_max_deg
+    pixels = SkyPixels.between(LATITUDE_DEG - reach, LATITUDE_DEG + reach, options.pixel_deg)
+    counts, off = np.zeros(len(pixels), dtype=np.int64), np.zeros(len(pixels), dtype=np.int64)
+    remarks: list[str] = []
+    prints: list[str] = []
+    opened = _opened(options, remarks, prints)
+    chosen, threshold = _chosen(options, remarks, bars)
+    events = 0
+    with bars("sky map", "runs") as progress:
+        for number, dataset in enumerate(opened):
+            found = _directions(dataset, options.zenith_max_deg, None if chosen is None else chosen[number])
+            if found is not None:
+                events += len(found[0])
+                mine, scrambled_mine = count_run(found, options, pixels, number)
+                counts += mine
+                off += scrambled_mine
+            progress(number + 1, len(opened))
+    if not events:
+        raise InputError(
+            f"{options.data[0]}: no event passes zenith < {options.zenith_max_deg:g} deg and lg Ne > {LG_NE_MIN}"
+        )
+    return SkyMap(options, pixels, counts, off, events, threshold, tuple(prints), tuple(remarks))
+
+
+def _opened(options: SkyOptions, remarks: list[str], prints: list[str]) -> list[Dataset]:
+    """Return the folders, all of which have times."""
+    found = []
+    for folder in options.data:
+        dataset = Dataset.open(folder, labels=False)
+        if not dataset.files.has(TIMES_FILE):
+            raise InputError(
+                f"{folder} has no event times ({TIMES_FILE}), without which showers have no place on the sky: download "
+                "and convert the measured runs with --times"
+            )
+        if dataset.fingerprint() in prints:
+            raise InputError(f"{folder} holds the same events as another folder of --data")
+        remarks += label_remarks(dataset)
+        prints.append(dataset.fingerprint())
+        found.append(dataset)
+    return found
+
+
+def _chosen(options: SkyOptions, remarks: list[str], bars: Bars) -> tuple[list[np.ndarray] | None, float | None]:
+    """Return each folder's rows with the highest gamma scores, and the lowest of these scores; None without a run."""
+    if options.run is None:
+        return None, None
+    bundle = open_run(options.run, GAMMA.name, "sky-map", trusted=options.trusted)
+    events, _, said = read_data(bundle, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
+    remarks += [line for line in said if line not in remarks]
+    kept = max(round(options.share * len(events)), 1)
+    threshold = float(np.partition(events.score, len(events) - kept)[len(events) - kept])
+    high = events.take(events.score >= threshold)
+    return [high.row[high.folder == k] for k in range(len(options.data))], threshold
+
+
+def _directions(dataset: Dataset, zenith_max_deg: float, rows: np.ndarray | None) -> tuple[np.ndarray, ...] | None:
+    """Return times (s), zenith angles and azimuths (deg) of a folder's events under the cuts; None without any."""
+    columns = scalars(dataset)
+    kept = np.flatnonzero(passes(columns, zenith_max_deg)) if rows is None else rows
+    seconds = dataset.files.array(TIMES_FILE, (), (np.float64,), len(dataset))[kept]
+    bad = np.flatnonzero(~np.isfinite(seconds))
+    if bad.size:
+        raise InputError(f"{dataset.path / TIMES_FILE}: row {kept[bad[0]]} holds no time ({bad.size} bad rows)")
+    return (np.asarray(seconds), columns["Ze"][kept], columns["Az"][kept]) if len(kept) else None
+
+
+def count_run(
+    found: tuple[np.ndarray, ...], options: SkyOptions, pixels: SkyPixels, number: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return counts of one folder by pixel, measured and summed over all scramblings."""
+    rng = np.random.default_rng((options.seed, number))
+    seconds, zenith_deg, azimuth_deg = found
+    period = periods(seconds, 3600.0 * options.window_h)
+    off = np.zeros(len(pixels), dtype=np.int64)
+    for _ in range(options.scrambles):
+        off += pixels.counts(
+            *equatorial(scrambled(seconds, period, rng), zenith_deg, azimuth_deg, options.azimuth)
+        )  # fmt: skip
+    return pixels.counts(*equatorial(seconds, zenith_deg, azimuth_deg, options.azimuth)), off
+
+
+MAP_PARQUET, MAP_CSV, MAP_FILE = "sky_map.parquet", "sky_map.csv", "sky_map.json"
+
+
+def map_table(found: SkyMap) -> pl.DataFrame:
+    """Return one row a pixel, from south to north and by right ascension."""
+    ra_low, ra_high, dec_low, dec_high = found.pixels.borders().T
+    return pl.DataFrame(
+        {
+            "ra_deg": (ra_low + ra_high) / 2,
+            "dec_deg": (dec_low + dec_high) / 2,
+            "ra_low_deg": ra_low,
+            "ra_high_deg": ra_high,
+            "dec_low_deg": dec_low,
+            "dec_high_deg": dec_high,
+            "solid_angle_sr": found.pixels.solid_angle_sr(),
+            "counts": found.counts,
+            "expected_counts": found.expected,
+            "relative_exposure": found.relative_exposure,
+            "significance_sigma": found.significance,
+        }
+    ).with_columns(pl.col("significance_sigma").fill_nan(None))
+
+
+def write_map(found: SkyMap, out: Path) -> None:
+    """Write ``sky_map.parquet``, ``sky_map.csv`` and ``sky_map.json``."""
+    out.mkdir(parents=True, exist_ok=True)
+    table, options, highest = map_table(found), found.options, found.highest
+    with atomic_path(out / MAP_PARQUET) as temporary:
+        table.write_parquet(temporary)
+    with atomic_path(out / MAP_CSV) as temporary:
+        table.write_csv(temporary)
+    write_json(
+        out / MAP_FILE,
+        {
+            "data": [folder.name for folder in options.data],
+            "data_fingerprints": list(found.fingerprints),
+            "cuts": f"Ze < {options.zenith_max_deg:g} deg, Ne > {LG_NE_MIN} (lg)",
+            "run": options.run.resolve().name if options.run else None,
+            "share": options.share if options.run else None,
+            "score_threshold": found.score_threshold,
+            "events": found.events,
+            "frame": "ICRS",
+            "site": {"longitude_deg": LONGITUDE_DEG, "latitude_deg": LATITUDE_DEG, "height_m": HEIGHT_M},
+            "azimuth": {
+                "of_north_deg": options.azimuth.of_north_deg,
+                "clockwise_from_above": options.azimuth.clockwise,
+            },
+            "scrambles": options.scrambles,
+            "window_h": options.window_h,
+            "seed": options.seed,
+            "significance": f"Li and Ma 1983, equation 17; none below {MIN_EXPECTED:g} expected counts",
+            "highest": None
+            if highest is None
+            else dict(zip(("pixel", "significance_sigma", "p_value_after_trials"), highest, strict=True)),
+            "remarks": list(found.remarks),
+            "versions": versions(),
+            "git_revision": git_revision(),
+        },
+    )

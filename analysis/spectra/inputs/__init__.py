@@ -1,1 +1,0 @@
-"""What spectra are made of: events, their predictions, response, exposure."""

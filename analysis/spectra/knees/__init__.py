@@ -1,1 +1,0 @@
-"""Fits of the knees."""

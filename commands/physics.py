@@ -1,0 +1,250 @@
+"""Commands that turn predictions into physics: spectra, gamma-limit, robustness.
+
+Commands on measured events: list of runs, check, sky map; and what download, convert and simulate do for them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from commands.app import SeedOption, WorkersOption, app, console
+from runtime.context import bar
+from runtime.errors import InputError
+
+
+def numbers(text: str, option: str) -> tuple[float, ...]:
+    """Return comma-separated numbers.
+
+    Raises
+    ------
+    InputError
+        If one is none.
+    """
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{option} {text!r}: give numbers with commas between, such as 15.2,15.4,15.6") from None
+
+
+@app.command()
+def spectra(
+    run: Annotated[Path, typer.Option(help="Finished composition run.")],
+    data: Annotated[list[Path], typer.Option(help="Dataset folder of measured events; may be given several times.")],
+    exposure: Annotated[str, typer.Option(help="Area times solid angle times live time, m2 sr s, such as 6.2e12.")],
+    out: Annotated[Path, typer.Option(help="Folder for tables and provenance.")] = Path("spectra"),
+    simulation: Annotated[
+        list[Path] | None,
+        typer.Option(help="Labelled simulated set, not trained on, for the response; default: held-out events."),
+    ] = None,
+    bins: Annotated[str | None, typer.Option(help="Bin edges of lg(E/eV), separated by commas.")] = None,
+    zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees), as in the exposure.")] = 18.0,
+    energy_scale: Annotated[float, typer.Option(min=0, help="Uncertainty of the energy scale, in lg E.")] = 0.04,
+    muon_scale: Annotated[float, typer.Option(min=0, help="Uncertainty of the muon number scale, in lg Nmu.")] = 0.02,
+    replicas: Annotated[int, typer.Option(help="Repetitions for errors of the finite simulation.")] = 100,
+    knee_toys: Annotated[
+        int, typer.Option(help="Toy experiments for each hypothesis on the knees; 0: no fit of knees.")
+    ] = 100,
+    knee_sharpness: Annotated[float, typer.Option(help="How sharp knees are.")] = 5.0,
+    seed: SeedOption = 1,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
+    ] = False,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
+) -> None:
+    """Measure fluxes and fractions of five mass groups by energy, with errors from every known source.
+
+    Example: [bold]python cli.py spectra --run runs/composition --data kascade --simulation data/composition_test
+    --exposure 6.2e12[/bold]
+    """
+    from analysis.spectra.errors import Widths
+    from analysis.spectra.run import EDGES, SpectraOptions, measure_spectra
+    from report.physics_pages import knee_lines, spectra_text, write_spectra_page
+
+    options = SpectraOptions(
+        run, data, exposure, out, simulation or [],
+        edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
+        widths=Widths(energy_scale, muon_scale), replicas=replicas, knee_toys=knee_toys,
+        knee_sharpness=knee_sharpness, seed=seed, anyway=anyway, trusted=trusted,
+    )  # fmt: skip
+    found, remarks = measure_spectra(options, bars=bar)
+    console.print(spectra_text(found))
+    for line in knee_lines(found):
+        console.print(line, soft_wrap=True)
+    for remark in remarks:
+        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
+    console.print(f"wrote {write_spectra_page(found, out, remarks)} and tables beside it", soft_wrap=True)
+
+
+@app.command(name="gamma-limit")
+def gamma_limit(
+    run: Annotated[Path, typer.Option(help="Finished gamma run.")],
+    data: Annotated[list[Path], typer.Option(help="Dataset folder of measured events; may be given several times.")],
+    exposure: Annotated[str, typer.Option(help="Area times solid angle times live time, m2 sr s, such as 6.2e12.")],
+    out: Annotated[Path, typer.Option(help="Folder for tables, provenance and page.")] = Path("gamma_limit"),
+    simulation: Annotated[
+        Path | None, typer.Option(help="Labelled simulated set, not trained on; default: the run's held-out events.")
+    ] = None,
+    bins: Annotated[str | None, typer.Option(help="Bin edges of lg(E/eV), separated by commas.")] = None,
+    zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees), as in the exposure.")] = 30.0,
+    level: Annotated[float, typer.Option(help="Confidence level.")] = 0.9,
+    efficiency: Annotated[
+        float | None, typer.Option(help="Share of photons above the threshold; default: of the best expected limit.")
+    ] = None,
+    index: Annotated[float, typer.Option(help="Spectral index assumed for the photons.")] = 2.7,
+    seed: SeedOption = 1,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
+    ] = False,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
+) -> None:
+    """Look for photons: candidates, background from simulation and data, limits on fraction and flux.
+
+    Example: [bold]python cli.py gamma-limit --run runs/gamma --data kascade --simulation data/gamma_test
+    --exposure 1.7e13[/bold]
+    """
+    from analysis.photons.search import EDGES, PhotonResult, SearchOptions, search_photons
+    from report.physics_pages import limits_text, write_photon_page
+
+    options = SearchOptions(
+        run, data, exposure, out, simulation, edges=EDGES if bins is None else numbers(bins, "--bins"),
+        zenith_max_deg=zenith_max, level=level, efficiency=efficiency, index=index, seed=seed, anyway=anyway,
+        trusted=trusted,
+    )  # fmt: skip
+    found = search_photons(options, bars=bar)
+    console.print(limits_text(found))
+    for remark in found.remarks:
+        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
+    result = PhotonResult(found)
+    result.write(out)
+    console.print(f"wrote {write_photon_page(result, out)} and tables beside it", soft_wrap=True)
+
+
+@app.command()
+def robustness(
+    out: Annotated[Path, typer.Option(help="Folder for showers, fits, tables and page.")] = Path("robustness"),
+    places: Annotated[
+        str | None, typer.Option(help="world/model, separated by commas; the first is the reference.")
+    ] = None,
+    train: Annotated[int, typer.Option(help="Training showers of each place.")] = 12_000,
+    test: Annotated[int, typer.Option(help="Test showers of each place.")] = 10_000,
+    learner: Annotated[str, typer.Option(help="A learner that needs no grid.")] = "lightgbm",
+    left_out: Annotated[int, typer.Option(help="Number of most different features to leave out.")] = 5,
+    jitter: Annotated[float, typer.Option(help="Standard deviation of the random change of sizes, in lg.")] = 0.03,
+    seed: SeedOption = 1,
+    workers: WorkersOption = None,
+) -> None:
+    """Train on one hadronic model or world and test on the others: scores, biases of fractions, and what helps.
+
+    Example: [bold]python cli.py robustness --places default/qgs,default/epos,harder/mix[/bold]
+    """
+    from analysis.robustness.showers import PLACES, parse_places
+    from analysis.robustness.study import RobustnessOptions, study
+    from report.check_pages import robustness_text, write_robustness_page
+
+    chosen = parse_places(",".join(PLACES) if places is None else places)
+    options = RobustnessOptions(
+        chosen, out, train=train, test=test, learner=learner, left_out=left_out, jitter=jitter, seed=seed,
+        workers=workers,
+    )  # fmt: skip
+    found = study(options, bars=bar)
+    console.print(robustness_text(found), soft_wrap=True, markup=False, highlight=False)
+    console.print(f"wrote {write_robustness_page(found)} and tables beside it", soft_wrap=True)
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Folder of converted measured runs.")],
+    out: Annotated[Path | None, typer.Option(help="Also write the list as .csv or .parquet.")] = None,
+) -> None:
+    """List measured runs: events, share of the live time, pass rates, means, and which runs are off.
+
+    Example: [bold]python cli.py runs data/measured --out runs.parquet[/bold]
+    """
+    from showers.archives.measured import measured_folders, run_list, write_run_list
+
+    folders = measured_folders(folder)
+    table = write_run_list(folders, out) if out else run_list(folders)
+    for row in table.iter_rows(named=True):
+        share = "" if row["live_time_share"] is None else f", {100 * row['live_time_share']:.2f} % of the time"
+        off = f"  OFF: {row['off']}" if row["off"] else ""
+        rate = 100 * row["pass_test_age"]
+        console.print(f"{row['run']}: {row['events']:,} events{share}, {rate:.2f} % pass the cuts{off}", soft_wrap=True)
+
+
+@app.command()
+def datacheck(
+    run: Annotated[Path, typer.Option(help="Finished run folder.")],
+    data: Annotated[Path, typer.Option(help="Dataset folder, or folder of runs; labels are neither needed nor read.")],
+    out: Annotated[Path, typer.Option(help="Page to write; its numbers go beside it as .json.")] = Path(
+        "datacheck.html"
+    ),
+    train: Annotated[Path | None, typer.Option(help="The run's training set, if it has moved.")] = None,
+    alarms: Annotated[float, typer.Option(help="Rate of false alarms of the whole check.")] = 0.05,
+    seed: SeedOption = 1,
+    workers: WorkersOption = None,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
+) -> None:
+    """Say whether events look like the simulation that a run was trained on, and what share should not be trusted.
+
+    The exit code is 1 where there is an alarm.
+
+    Example: [bold]python cli.py datacheck --run runs/composition --data data/measured[/bold]
+    """
+    from analysis.datacheck.check import check_data, verdict
+    from report.check_pages import write_check
+
+    found = check_data(run, data, train=train, seed=seed, alarms=alarms, workers=workers, trusted=trusted, bars=bar)
+    for remark in found.remarks:
+        console.print(f"remark: {remark}", soft_wrap=True)
+    console.print(verdict(found), soft_wrap=True)
+    console.print(f"wrote {write_check(found, out)}", soft_wrap=True)
+    raise typer.Exit(1 if found.raised else 0)
+
+
+@app.command(name="sky-map")
+def sky_map(
+    data: Annotated[
+        list[Path], typer.Option(help="Dataset folder with event times, or folder of runs; may be given several times.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the map, its picture and provenance.")] = Path("sky_map"),
+    zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees).")] = 30.0,
+    pixel: Annotated[float, typer.Option(help="Size of the pixels (degrees).")] = 1.5,
+    scrambles: Annotated[int, typer.Option(help="How often times are exchanged for the exposure.")] = 20,
+    window: Annotated[float, typer.Option(help="Times are exchanged within about so many hours.")] = 24.0,
+    azimuth_of_north: Annotated[float, typer.Option(help="Stored azimuth of showers from the north (degrees).")] = 0.0,
+    clockwise: Annotated[
+        bool, typer.Option("--clockwise/--counter-clockwise", help="Azimuths grow from north over east, or over west.")
+    ] = True,
+    run: Annotated[Path | None, typer.Option(help="Gamma run: map only events with the highest scores.")] = None,
+    share: Annotated[float, typer.Option(help="With --run: share of the events that is kept.")] = 0.01,
+    seed: SeedOption = 1,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
+    ] = False,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Your own run: open its models in this process.")] = False,
+) -> None:
+    """Map measured showers on the sky: counts, exposure from exchanged times, significance by Li and Ma.
+
+    Needs astropy (pip install 'showerstack[sky]') and runs that were downloaded and converted with --times.
+
+    Example: [bold]python cli.py sky-map --data data/measured --out sky_map[/bold]
+    """
+    from analysis.sky.coordinates import Azimuth
+    from analysis.sky.map import SkyOptions, write_map
+    from analysis.sky.map import sky_map as measure
+    from report.check_pages import sky_words, write_sky_picture
+    from showers.archives.measured import measured_folders
+
+    options = SkyOptions(
+        [folder for path in data for folder in measured_folders(path)], zenith_max, pixel, scrambles, window,
+        Azimuth(azimuth_of_north, clockwise), run, share, seed, anyway, trusted,
+    )  # fmt: skip
+    found = measure(options, bars=bar)
+    for remark in found.remarks:
+        console.print(f"remark: {remark}", soft_wrap=True, markup=False)
+    console.print(sky_words(found), soft_wrap=True, highlight=False)
+    write_map(found, out)
+    console.print(f"wrote {write_sky_picture(found, out)} and tables beside it", soft_wrap=True)

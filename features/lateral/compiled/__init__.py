@@ -1,1 +1,0 @@
-"""The lateral fits in compiled code: one loop over events."""

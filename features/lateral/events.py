@@ -1,0 +1,241 @@
+"""A chunk of events on a device: flattened planes, scalars as columns, and the array's geometry beside them.
+
+The station model on the planes of many events, on any array library; the formulas are in ``station.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from features.lateral.response import PUBLISHED, StationResponse
+from features.lateral.translate import on_arrays
+from showers.array import KASCADE, DetectorArray
+
+
+@dataclass(frozen=True)
+class StationPlanes:
+    """Geometry per cell, (cells,) float32, on the device of a namespace."""
+
+    x_m: Any
+    y_m: Any
+    electron_area_m2: Any
+    muon_area_m2: Any
+    has_electron: Any
+    """1 where a station stands, else 0."""
+    has_muon: Any
+    """1 where a muon detector stands, else 0."""
+    no_muon: Any
+    """1 for stations without a muon detector (at KASCADE the 60 inner ones), else 0."""
+
+
+@lru_cache(maxsize=16)
+def stations(xp: ModuleType, array: DetectorArray = KASCADE) -> StationPlanes:
+    """Return the array's geometry as arrays of ``xp``."""
+
+    def plane(values: np.ndarray) -> Any:
+        return xp.asarray(values.astype(np.float32).ravel())
+
+    return StationPlanes(
+        x_m=plane(array.x_m),
+        y_m=plane(array.y_m),
+        electron_area_m2=plane(array.electron_area_m2),
+        muon_area_m2=plane(array.muon_area_m2),
+        has_electron=plane(array.has_station),
+        has_muon=plane(array.has_muon),
+        no_muon=plane(array.no_muon),
+    )
+
+
+@dataclass(frozen=True)
+class EventBatch:
+    """``n`` events on a device; all arrays float32 of the namespace ``xp``."""
+
+    xp: ModuleType
+    electron_mev: Any
+    """(n, cells): deposit of each e/gamma station, 0 where there is none."""
+    muon_mev: Any
+    """(n, cells): deposit of each muon station, 0 where there is none."""
+    zenith_deg: Any
+    """(n,)"""
+    azimuth_deg: Any
+    """(n,)"""
+    lg_n_mu: Any
+    """(n,): reconstructed lg N_mu."""
+    response: StationResponse = PUBLISHED
+    array: DetectorArray = KASCADE
+
+    def __len__(self) -> int:
+        return int(self.electron_mev.shape[0])
+
+    @property
+    def stations(self) -> StationPlanes:
+        """The array's geometry on the same device."""
+        return stations(self.xp, self.array)
+
+    @cached_property
+    def cos_zenith(self) -> Any:
+        """(n,): cosine of the zenith angle, not below 0.1 (84 degrees) so that projected areas stay positive."""
+        cosine = self.xp.cos(self.zenith_deg * (math.pi / 180.0))
+        return self.xp.where(cosine > 0.1, cosine, cosine * 0.0 + 0.1)
+
+    @cached_property
+    def direction(self) -> tuple[Any, Any]:
+        """Horizontal part of the axis' unit vector: sin(zenith) times cosine and sine of the azimuth, (n,) each."""
+        sine = self.xp.sin(self.zenith_deg * (math.pi / 180.0))
+        azimuth = self.azimuth_deg * (math.pi / 180.0)
+        return sine * self.xp.cos(azimuth), sine * self.xp.sin(azimuth)
+
+    @cached_property
+    def electron_hit(self) -> Any:
+        """(n, cells) float32: 1 where an e/gamma station reports a deposit."""
+        return self.xp.astype(self.electron_mev > 0.0, self.xp.float32)
+
+    @cached_property
+    def muon_hit(self) -> Any:
+        """(n, cells) float32: 1 where a muon station reports a deposit."""
+        return self.xp.astype(self.muon_mev > 0.0, self.xp.float32)
+
+    @cached_property
+    def electron_sorted(self) -> Any:
+        """(n, cells): deposits of the e/gamma channel in ascending order."""
+        return self.xp.sort(self.electron_mev, axis=1, stable=False)
+
+    @cached_property
+    def muon_sorted(self) -> Any:
+        """(n, cells): deposits of the muon channel in ascending order."""
+        return self.xp.sort(self.muon_mev, axis=1, stable=False)
+
+
+def make_events(
+    xp: ModuleType,
+    matrices: Any,
+    scalars: np.ndarray,
+    response: StationResponse = PUBLISHED,
+    array: DetectorArray = KASCADE,
+) -> EventBatch:
+    """Return events on the device of ``xp``.
+
+    Deposits in cells without a station (at KASCADE the centre; inner cells of the muon channel) are set to 0.
+
+    Parameters
+    ----------
+    xp
+        Array namespace.
+    matrices
+        (n, rows, columns, 2) float32, MeV per station, of NumPy or already of ``xp``.
+    scalars
+        (n, 5) float32: E, Ze, Az, Ne, Nmu.
+    response
+        Constants of the detector that the fits are to use.
+    array
+        The stations.
+    """
+    here = stations(xp, array)
+    flat = xp.reshape(xp.asarray(matrices), (matrices.shape[0], array.n_cells, 2))
+    zenith_deg, azimuth_deg, lg_n_mu = (xp.asarray(np.ascontiguousarray(scalars[:, k])) for k in (1, 2, 4))
+    return EventBatch(
+        xp=xp,
+        electron_mev=flat[:, :, 0] * here.has_electron,
+        muon_mev=flat[:, :, 1] * here.has_muon,
+        zenith_deg=zenith_deg,
+        azimuth_deg=azimuth_deg,
+        lg_n_mu=lg_n_mu,
+        response=response,
+        array=array,
+    )
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What the stations measured, in particles; all (n, cells) float32."""
+
+    electron: Any
+    electron_area_m2: Any
+    """Projected area, 0 where there is no station."""
+    electron_saturated: Any
+    """1 where the deposit is a lower limit, else 0."""
+    muon: Any
+    muon_area_m2: Any
+    muon_saturated: Any
+    response: StationResponse
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What a minimisation keeps fixed; all (n, cells) float32."""
+
+    area_m2: Any
+    """Projected area times the share of the deposit above the threshold."""
+    background: Any
+    """Expected particles of other kinds."""
+    weight: Any
+    """1/phi; 0 where there is no station."""
+
+
+def signals(events: EventBatch) -> Signals:
+    """Return deposits as particle counts with their projected areas; a saturated deposit counts as its limit.
+
+    What lies above the limit is no measurement: taken at its value it would count only where it is above the
+    expectation, and draw the density up.
+    """
+    xp = events.xp
+    cosine = events.cos_zenith[:, None]
+    here = events.stations
+    response = events.response
+    return Signals(
+        electron=_limited(events.electron_mev, response.saturation_mev, xp) * (cosine / response.electron_deposit_mev),
+        electron_area_m2=here.electron_area_m2 * cosine,
+        electron_saturated=xp.astype(events.electron_mev >= response.saturation_mev, xp.float32),
+        muon=_limited(events.muon_mev, response.muon_saturation_mev, xp) * (cosine / response.muon_deposit_mev),
+        muon_area_m2=here.muon_area_m2 * cosine,
+        muon_saturated=xp.astype(events.muon_mev >= response.muon_saturation_mev, xp.float32),
+        response=response,
+    )
+
+
+def _limited(deposits_mev: Any, limit_mev: float, xp: ModuleType) -> Any:
+    return xp.minimum(deposits_mev, xp.ones_like(deposits_mev) * limit_mev)
+
+
+def distances(events: EventBatch, core_x_m: Any, core_y_m: Any) -> Any:
+    """Return the distance of each station from the axis (softened), (n, cells)."""
+    here = events.stations
+    u, v = (component[:, None] for component in events.direction)
+    return on_arrays(events.xp).distance(here.x_m - core_x_m[:, None], here.y_m - core_y_m[:, None], u, v)
+
+
+def energy_correction(r_m: Any, response: StationResponse, xp: ModuleType) -> Any:
+    """Return a(r): deposit per electron at distance r in units of a single electron's."""
+    return on_arrays(xp).energy_correction(response, r_m)
+
+
+def electron_density(r_m: Any, level: Any, age: Any, xp: ModuleType) -> Any:
+    """Return rho_e at r; ``level`` is ln rho at the pivot without the fixed exponents."""
+    return on_arrays(xp).electron_density(r_m, level, age)
+
+
+def muon_density(r_m: Any, level: Any, muon_age: Any, xp: ModuleType) -> Any:
+    """Return rho_mu at r; ``level`` as in :func:`electron_density`."""
+    return on_arrays(xp).muon_density(r_m, level, muon_age)
+
+
+def freeze_electron(measured: Signals, r_m: Any, electrons: Any, muons: Any, xp: ModuleType) -> Frozen:
+    """Freeze the electron channel at densities ``electrons`` and ``muons`` (per m2, (n, cells))."""
+    return Frozen(*on_arrays(xp).electron_frozen(measured.response, measured.electron_area_m2, r_m, electrons, muons))
+
+
+def freeze_muon(measured: Signals, r_m: Any, electrons: Any, muons: Any, xp: ModuleType) -> Frozen:
+    """Freeze the muon channel: punch-through of ``electrons`` as background with its own uncertainty."""
+    area = measured.muon_area_m2
+    return Frozen(area, *on_arrays(xp).muon_frozen(measured.response, area, r_m, electrons, muons))
+
+
+def half_deviance(y: Any, mu: Any, saturated: Any, weight: Any, xp: ModuleType) -> tuple[Any, Any]:
+    """Return per station half the deviance, and the weight that counts: 0 below a saturated signal's expectation."""
+    return on_arrays(xp).half_deviance(y, mu, saturated, weight)

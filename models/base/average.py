@@ -1,0 +1,118 @@
+"""Several learners trained one after the other on the same events and averaged: how published ensembles work."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from models.base.learner import Batch, Learner, check_settings
+from models.base.posterior import log_softmax
+from models.base.saving import read_header, write_header
+from runtime.context import Progress
+from runtime.errors import InputError
+
+_MEMBER = re.compile(r"models(\.\w+)+:\w+")
+"""Members are classes of this package only: a name in a saved file imports nothing else."""
+
+
+class LearnerAverage(Learner):
+    """Average of learners.
+
+    Settings: ``members``, a list of ``{"learner": "module:Class", "settings": {...}}``; ``common``, settings that all
+    of them get; ``space``: average ``probability`` or ``log`` (probabilities, then normalised).
+    """
+
+    needs_table = False
+    defaults: ClassVar[dict[str, Any]] = {"members": (), "common": {}, "space": "log"}
+
+    def __init__(self, classes: tuple[str, ...], settings: dict[str, Any] | None = None, *, threads: int = 1) -> None:
+        super().__init__(classes, settings, threads=threads)
+        self.chosen = check_settings(type(self).__name__, self.settings, self.defaults)
+        if not self.chosen["members"] or self.chosen["space"] not in ("probability", "log"):
+            raise InputError('an average needs members and space "probability" or "log"')
+        self.members = [self._member(entry) for entry in self.chosen["members"]]
+        self.fitted_ = False
+
+    def _member(self, entry: dict[str, Any]) -> Learner:
+        found = member_class(str(entry.get("learner", "")))
+        settings = {**entry.get("settings", {}), **self.chosen["common"]}
+        return found(self.classes, settings, threads=self.threads)
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        """Train the members in turn, each with its own seed."""
+        for k, member in enumerate(self.members):
+            if self.checkpoint is not None:
+                member.checkpoint = self.checkpoint / f"member-{k}"
+            report = None if progress is None else _part(progress, k, len(self.members))
+            own_seed = int(np.random.SeedSequence([seed, k]).generate_state(1)[0] >> 1)
+            member.fit(train, valid, seed=own_seed, device=device, progress=report)
+        self.fitted_ = True
+        return self
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        """Return (n, C) float64 log-posteriors with natural priors."""
+        self._check_fitted()
+        each = np.stack([member.predict_log_proba(batch) for member in self.members])
+        if self.chosen["space"] == "log":
+            return log_softmax(each.mean(axis=0)) if len(batch) else each[0]
+        return np.logaddexp.reduce(each, axis=0) - np.log(len(self.members))
+
+    @property
+    def n_parameters(self) -> int:
+        """Sum over the members."""
+        return sum(member.n_parameters or 0 for member in self.members)
+
+    def save(self, folder: Path) -> None:
+        """Write each member into a folder of its own, then the header."""
+        self._check_fitted()
+        for k, member in enumerate(self.members):
+            member.save(Path(folder) / f"member-{k}")
+        content = {"classes": self.classes, "settings": self.settings, "threads": self.threads}
+        write_header(Path(folder), type(self).__name__, (), content)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what :meth:`save` wrote."""
+        header = read_header(Path(folder), cls.__name__)
+        learner = cls(tuple(header["classes"]), header["settings"], threads=header["threads"])
+        learner.members = [type(member).load(Path(folder) / f"member-{k}") for k, member in enumerate(learner.members)]
+        learner.fitted_ = True
+        return learner
+
+    def _check_fitted(self) -> None:
+        if not self.fitted_:
+            raise InputError("this average has not been trained yet")
+
+
+def member_class(path: str) -> type[Learner]:
+    """Return the learner's class at ``module:Class`` in this package.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    refusal = InputError(f"{path!r} cannot be a member of another learner: expected models.<module>:<learner's class>")
+    if not _MEMBER.fullmatch(path):
+        raise refusal
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        raise refusal from None
+    if not (isinstance(found, type) and issubclass(found, Learner)) or found is LearnerAverage:
+        raise refusal
+    return found
+
+
+def _part(progress: Progress, k: int, n_parts: int) -> Progress:
+    def report(done: float, total: float, note: str = "") -> None:
+        progress(k + done / max(total, 1e-9), n_parts, note)
+
+    return report

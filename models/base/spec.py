@@ -1,0 +1,81 @@
+"""What the registry says about one learner.
+
+What of the events a training holds in memory; without torch, since plans of runs reckon with it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from runtime.errors import InputError
+
+PRESETS = ("quick", "good", "best")
+
+
+@dataclass(frozen=True)
+class LearnerSpec:
+    """One learner of the registry."""
+
+    name: str
+    learner: str
+    """Where the class is: ``module:Class``."""
+    meaning: str
+    """What it is, in a line."""
+    features: str | tuple[str, ...] | None
+    """Named feature set or columns of its table; None for no table."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What differs from the class's defaults."""
+    quick: Mapping[str, Any] = field(default_factory=dict)
+    """What differs further in the preset that has to be done in minutes."""
+    best: Mapping[str, Any] = field(default_factory=dict)
+    """What differs further in the preset that may take its time."""
+    by_rows: tuple[tuple[int, Mapping[str, Any]], ...] = ()
+    """Settings by the number of training rows: those of the largest number that is not above it; rising numbers."""
+    for_tables: bool = False
+    """Made for tables of any origin: a run on a table takes these and no others of the presets."""
+    only_showers: bool = False
+    """Knows nothing but showers: a run on a table goes without it."""
+    uses_truth: bool = False
+    """Learns true quantities of training showers too, where the folder has them, and estimates them."""
+    needs_grid: bool = False
+    tasks: tuple[str, ...] = ()
+    """Tasks it serves; empty for any."""
+    presets: tuple[str, ...] = ()
+    """Presets of a run (``quick``, ``good``, ``best``) that train it when no learner is asked for by name."""
+    last_out: bool = False
+    """Best of all where its learning was measured: a time limit leaves it out last, although it is slow."""
+    source: str = "showerstack"
+    """Publication or library."""
+
+    @property
+    def kind(self) -> str:
+        """Family: the module's last name."""
+        return self.learner.partition(":")[0].removeprefix("models.").removeprefix("networks.")
+
+    @property
+    def inputs(self) -> str:
+        """What it needs, in words."""
+        table = self.features if isinstance(self.features, str | None) else f"{len(self.features)} columns"
+        parts = [f"table ({table})"] if table else []
+        return " + ".join(parts + (["grid, scalars"] if self.needs_grid else []))
+
+    def settings_for(self, preset: str = "good", n_rows: int | None = None) -> dict[str, Any]:
+        """Return the settings of a preset (``quick``, ``good`` or ``best``) for so many training rows."""
+        if preset not in PRESETS:
+            raise InputError(f"unknown preset {preset!r}: choose one of {', '.join(PRESETS)}")
+        changes = {"quick": self.quick, "best": self.best}.get(preset, {})
+        sized: Mapping[str, Any] = {}
+        for least, given in self.by_rows:
+            if n_rows is None or n_rows >= least:
+                sized = given
+        return {**self.settings, **sized, **changes}
+
+
+RESIDENT_BYTES = 1 << 30
+"""Grids of a fold up to this size are held in the host's memory: a million events."""
+RESIDENT_SHARE = 0.5
+"""Grids are held on a GPU if they take at most this share of its free memory."""
+READ_AHEAD = 4
+"""Batches a background reader prepares in advance."""

@@ -1,0 +1,245 @@
+"""Events as tensors: inputs and labels stay in memory, grids too where they fit, else a thread reads them ahead.
+
+The eight symmetries of the square array, and small shifts of the sizes: more showers from the same ones.
+
+Mirroring or turning the whole array by 90 degrees gives another shower that could have been recorded as well, provided
+that every direction turns along: the azimuth, the core, any other vector among the inputs.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from scipy.spatial import KDTree
+
+from models.base.spec import READ_AHEAD, RESIDENT_BYTES, RESIDENT_SHARE
+from runtime.errors import InputError
+from showers.array import KASCADE, DetectorArray
+
+
+class GridSource:
+    """The grids of some events, by position in the batch they belong to.
+
+    Parameters
+    ----------
+    grids
+        (N, rows, columns, 2) float16 or float32 memory map of the whole dataset.
+    index
+        (n,) int64 rows of these events.
+    device
+        Where batches shall end up.
+    resident
+        Whether to hold the n grids in (device) memory; None decides by size.
+    """
+
+    def __init__(
+        self, grids: np.ndarray, index: np.ndarray, device: torch.device, *, resident: bool | None = None
+    ) -> None:
+        self.grids, self.index, self.device = grids, np.asarray(index, dtype=np.int64), device
+        size = len(index) * int(np.prod(grids.shape[1:])) * grids.dtype.itemsize
+        if resident is None:
+            resident = size <= _room(device)
+        self.held: torch.Tensor | None = None
+        if resident:
+            self.held = torch.from_numpy(_read(grids, self.index)).to(device)
+
+    def fetch(self, positions: np.ndarray) -> torch.Tensor:
+        """Return (len(positions), rows, columns, 2) on the device, of the type that is stored."""
+        if self.held is not None:
+            return self.held[torch.from_numpy(positions).to(self.device)]
+        grids = torch.from_numpy(_read(self.grids, self.index[positions]))
+        if self.device.type == "cuda":
+            return grids.pin_memory().to(self.device, non_blocking=True)
+        return grids
+
+    def stream(self, orders: Iterable[np.ndarray]) -> Iterator[torch.Tensor]:
+        """Yield the grids of each group of positions, read ahead by a background thread unless they are resident."""
+        if self.held is not None:
+            for positions in orders:
+                yield self.fetch(positions)
+        else:
+            yield from read_ahead(self.fetch(positions) for positions in orders)
+
+
+@dataclass
+class EventTensors:
+    """Events ready for a network."""
+
+    inputs: torch.Tensor
+    """(n, S) float32 on the device."""
+    grids: GridSource | None
+    labels: torch.Tensor | None = None
+    """(n,) int64, or (n, C) float32 probabilities, on the device."""
+    weights: torch.Tensor | None = None
+    """(n,) float32 on the device."""
+    targets: torch.Tensor | None = None
+    """(n, T) float32 standardised true quantities on the device, NaN where unknown."""
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether any event is at hand as fast as any other."""
+        return self.grids is None or self.grids.held is not None
+
+    def batches(self, orders: list[np.ndarray]) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        """Yield (positions, grids) of each group of positions."""
+        positions = (torch.from_numpy(order).to(self.inputs.device) for order in orders)
+        if self.grids is None:
+            for rows in positions:
+                yield rows, None
+        else:
+            yield from zip(positions, self.grids.stream(orders), strict=True)
+
+
+def read_ahead(items: Iterable[torch.Tensor], depth: int = READ_AHEAD) -> Iterator[torch.Tensor]:
+    """Yield the items in order, produced by a background thread at most ``depth`` ahead; its errors are raised here."""
+    ready: queue.Queue[tuple[torch.Tensor | None, BaseException | None]] = queue.Queue(maxsize=depth)
+    stop = threading.Event()
+
+    def offer(item: torch.Tensor | None, error: BaseException | None) -> bool:
+        while not stop.is_set():
+            try:
+                ready.put((item, error), timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def produce() -> None:
+        try:
+            for item in items:
+                if not offer(item, None):
+                    return
+            offer(None, None)
+        except BaseException as error:
+            offer(None, error)
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _read(grids: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    # In ascending order the memory map is read forwards; a copy, since torch wants writable memory.
+    order = np.argsort(rows, kind="stable")
+    out = np.empty((len(rows), *grids.shape[1:]), dtype=grids.dtype)
+    out[order] = grids[rows[order]]
+    return out
+
+
+def _room(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * RESIDENT_SHARE)
+    return RESIDENT_BYTES
+
+
+SYMMETRIES: np.ndarray = np.array(
+    [[[a, 0], [0, b]] for a in (1, -1) for b in (1, -1)] + [[[0, a], [b, 0]] for a in (1, -1) for b in (1, -1)],
+    dtype=np.float64,
+)
+"""(8, 2, 2): matrices M of the square's symmetries; a shower at ``(x, y)`` moves to ``M (x, y)``. First: identity."""
+
+
+@lru_cache(maxsize=8)
+def cell_sources(array: DetectorArray) -> np.ndarray:
+    """Return (8, cells) int64: the flat cell from which each cell of the moved grid takes its content.
+
+    Raises
+    ------
+    InputError
+        If the array has no such symmetry: a cell would move off the grid, or onto another kind of station.
+    """
+    positions = np.stack([array.x_m.ravel(), array.y_m.ravel()])
+    sources = np.empty((len(SYMMETRIES), array.n_cells), dtype=np.int64)
+    for k, matrix in enumerate(SYMMETRIES):
+        moved = matrix.T @ positions  # the inverse of an orthogonal matrix
+        distance, sources[k] = KDTree(positions.T).query(moved.T)
+        same = all(
+            np.array_equal(area.ravel()[sources[k]], area.ravel())
+            for area in (array.electron_area_m2, array.muon_area_m2)
+        )
+        if distance.max() > 0.01 * array.pitch_m or not same:
+            raise InputError(f"array {array.name} is not symmetric like a square: train with augment=false")
+    return sources
+
+
+def move_grids(grids: torch.Tensor, symmetry: torch.Tensor, array: DetectorArray = KASCADE) -> torch.Tensor:
+    """Return each grid moved by its own symmetry; channels stay what they are.
+
+    Parameters
+    ----------
+    grids
+        (n, rows, columns, 2).
+    symmetry
+        (n,) int64, numbers of :data:`SYMMETRIES`.
+    array
+        The stations.
+    """
+    sources = torch.from_numpy(cell_sources(array)).to(grids.device)[symmetry]
+    flat = grids.reshape(len(grids), array.n_cells, -1)
+    rows = torch.arange(len(grids), device=grids.device)[:, None]
+    return flat[rows, sources].reshape(grids.shape)
+
+
+def move_vectors(inputs: torch.Tensor, pairs: tuple[tuple[int, int], ...], symmetry: torch.Tensor) -> torch.Tensor:
+    """Return inputs whose vectors moved along.
+
+    Parameters
+    ----------
+    inputs
+        (n, S) float32.
+    pairs
+        Positions of the x and y component of each vector among the S inputs; both must be scaled alike, without shift.
+    symmetry
+        (n,) int64.
+    """
+    if not pairs:
+        return inputs
+    moved = inputs.clone()
+    matrices = torch.from_numpy(SYMMETRIES).to(inputs)[symmetry]
+    for x, y in pairs:
+        moved[:, [x, y]] = torch.einsum("nij,nj->ni", matrices, inputs[:, [x, y]])
+    return moved
+
+
+def jitter_sizes(
+    inputs: torch.Tensor, columns: tuple[int, ...], scales: tuple[float, ...], generator: torch.Generator
+) -> torch.Tensor:
+    """Return inputs with one common random shift per event added to all sizes, as if their scale were uncertain.
+
+    Parameters
+    ----------
+    inputs
+        (n, S) float32.
+    columns
+        Positions of the sizes (lg Ne, lg Nmu) among the S inputs.
+    scales
+        Standard deviation of the shift in the units of each of these inputs.
+    generator
+        Source of randomness, on the device of ``inputs``.
+    """
+    if not columns:
+        return inputs
+    moved = inputs.clone()
+    shift = torch.randn(len(inputs), generator=generator, device=inputs.device)
+    for column, scale in zip(columns, scales, strict=True):
+        moved[:, column] += scale * shift
+    return moved

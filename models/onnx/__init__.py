@@ -1,0 +1,1 @@
+"""Fitted learners as ONNX graphs, which other programs run without this package."""

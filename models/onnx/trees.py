@@ -1,0 +1,303 @@
+"""Trees of any library as one table of nodes, and that table as an ONNX tree ensemble.
+
+A float32 value x is compared with float32 borders. Where a library compares with a float64 border t, ``x <= t`` is
+the same as ``x <= t'`` with the largest float32 t' that is not above t, so that every event ends in the same leaf.
+
+Boosted trees of LightGBM, XGBoost and CatBoost as tables of nodes.
+
+Trees of scikit-learn as tables of nodes: forests and histogram boosting.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.onnx.graph import COLUMNS, Nodes, NotPortable
+from models.tables.catboost import CatBoost
+from models.tables.lightgbm import LightGBM
+from models.tables.sklearn import HistBoosting, RandomForest, RegressionForest
+from models.tables.xgboost import XGBoost
+
+LESS_EQUAL, LESS, GREATER, LEAF = "BRANCH_LEQ", "BRANCH_LT", "BRANCH_GT", "LEAF"
+
+
+def float32_below(borders: np.ndarray) -> np.ndarray:
+    """Return the largest float32 that are not above the given float64 borders."""
+    borders = np.asarray(borders, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        found = borders.astype(np.float32)
+        below = np.nextafter(found, np.float32(-np.inf))
+    return np.where(found > borders, below, found).astype(np.float32)
+
+
+@dataclass
+class TreeTable:
+    """Nodes of all trees and the numbers that their leaves add to T sums."""
+
+    n_sums: int
+    trees: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    columns: list[int] = field(default_factory=list)
+    borders: list[float] = field(default_factory=list)
+    modes: list[str] = field(default_factory=list)
+    met: list[int] = field(default_factory=list)
+    unmet: list[int] = field(default_factory=list)
+    missing_meets: list[int] = field(default_factory=list)
+    leaf_trees: list[int] = field(default_factory=list)
+    leaf_ids: list[int] = field(default_factory=list)
+    leaf_sums: list[int] = field(default_factory=list)
+    leaf_values: list[float] = field(default_factory=list)
+
+    def split(
+        self, tree: int, number: int, column: int, border: float, mode: str, met: int, unmet: int, *, missing: bool
+    ) -> None:
+        """Add a node; ``missing`` says whether an undefined value goes where the condition is met."""
+        self._node(tree, number, column, border, mode, met, unmet, missing)
+
+    def leaf(self, tree: int, number: int, values: dict[int, float]) -> None:
+        """Add a leaf and what it adds, by sum."""
+        self._node(tree, number, 0, 0.0, LEAF, 0, 0, False)
+        # A leaf without any number is not found by every program.
+        for place, value in (values or {0: 0.0}).items():
+            self.leaf_trees.append(tree)
+            self.leaf_ids.append(number)
+            self.leaf_sums.append(place)
+            self.leaf_values.append(float(value))
+
+    def _node(
+        self, tree: int, number: int, column: int, border: float, mode: str, met: int, unmet: int, missing: bool
+    ) -> None:
+        self.trees.append(tree)
+        self.ids.append(number)
+        self.columns.append(int(column))
+        self.borders.append(float(border))
+        self.modes.append(mode)
+        self.met.append(int(met))
+        self.unmet.append(int(unmet))
+        self.missing_meets.append(int(missing))
+
+    def sums(self, nodes: Nodes, offset: np.ndarray) -> str:
+        """Add the ensemble to a graph; return the name of its (n, T) float64 sums.
+
+        Parameters
+        ----------
+        nodes
+            The graph.
+        offset
+            (T,) float64 that is added to the sums.
+        """
+        from onnx import TensorProto
+
+        found = nodes.add(
+            "TreeEnsembleRegressor",
+            [COLUMNS],
+            domain="ai.onnx.ml",
+            n_targets=self.n_sums,
+            nodes_treeids=self.trees,
+            nodes_nodeids=self.ids,
+            nodes_featureids=self.columns,
+            nodes_values=self.borders,
+            nodes_modes=self.modes,
+            nodes_truenodeids=self.met,
+            nodes_falsenodeids=self.unmet,
+            nodes_missing_value_tracks_true=self.missing_meets,
+            target_treeids=self.leaf_trees,
+            target_nodeids=self.leaf_ids,
+            target_ids=self.leaf_sums,
+            target_weights=self.leaf_values,
+            post_transform="NONE",
+        )
+        wide = nodes.add("Cast", [found], to=TensorProto.DOUBLE)
+        return nodes.add("Add", [wide, nodes.constant(np.asarray(offset, dtype=np.float64))])
+
+
+def margins_to_log(nodes: Nodes, margins: str, n_margins: int) -> str:
+    """Add :func:`models.base.posterior.log_of_margins`: one margin is the logit of the second of two classes."""
+    if n_margins == 1:
+        margins = nodes.add("Concat", [nodes.add("Sub", [margins, margins]), margins], axis=1)
+    return nodes.log_softmax(margins)
+
+
+def lightgbm_margins(learner: LightGBM, nodes: Nodes) -> tuple[str, int]:
+    """Add LightGBM's raw scores; return their name and number.
+
+    Trees with linear leaves add their coefficients, summed over trees, to a matrix that then meets the columns.
+    """
+    model = learner.booster_.dump_model()
+    per_round, n_columns = int(model["num_tree_per_iteration"]), len(learner.columns_)
+    if model.get("average_output"):
+        raise NotPortable("LightGBM averages its trees (boosting 'rf'), which is not supported")
+    linear = bool(learner.chosen["linear_tree"])
+    width = n_columns + 1 if linear else 1
+    table = TreeTable(per_round * width)
+    for k, tree in enumerate(model["tree_info"]):
+        _LightGBMTree(table, k, (k % per_round) * width, linear).add(tree["tree_structure"])
+    sums = table.sums(nodes, np.zeros(table.n_sums))
+    return (_linear_margins(nodes, sums, per_round, n_columns) if linear else sums), per_round
+
+
+def _linear_margins(nodes: Nodes, sums: str, per_round: int, n_columns: int) -> str:
+    from onnx import TensorProto
+
+    matrix = nodes.add("Reshape", [sums, nodes.constant(np.array([-1, per_round, n_columns + 1]))])
+    undefined = nodes.add("IsNaN", [COLUMNS])
+    plain = nodes.add("Where", [undefined, nodes.constant(np.zeros((), np.float32)), COLUMNS])
+    wide = nodes.add("Cast", [plain], to=TensorProto.DOUBLE)
+    one = nodes.add("Slice", [wide, *(nodes.constant(np.array([k])) for k in (0, 1, 1))])
+    one = nodes.add("Add", [nodes.add("Sub", [one, one]), nodes.constant(np.ones(()))])
+    joined = nodes.add("Concat", [one, wide], axis=1)
+    column = nodes.add("Unsqueeze", [joined, nodes.constant(np.array([2]))])
+    return nodes.add("Squeeze", [nodes.add("MatMul", [matrix, column]), nodes.constant(np.array([2]))])
+
+
+class _LightGBMTree:
+    """Nodes of one tree, numbered as they are met."""
+
+    def __init__(self, table: TreeTable, tree: int, first_sum: int, linear: bool) -> None:
+        self.table, self.tree, self.first_sum, self.linear = table, tree, first_sum, linear
+        self.numbers = 0
+
+    def next_number(self) -> int:
+        self.numbers += 1
+        return self.numbers - 1
+
+    def add(self, root: dict[str, Any]) -> None:
+        waiting = [(self.next_number(), root)]
+        while waiting:
+            number, node = waiting.pop()
+            if "split_feature" not in node:
+                self._leaf(number, node)
+                continue
+            if node["decision_type"] != "<=" or node["missing_type"] == "Zero":
+                raise NotPortable("LightGBM splits on categories or takes zeros as missing, which is not supported")
+            left, right = self.next_number(), self.next_number()
+            # Without missing values in training the library reads an undefined value as 0.
+            missing = node["default_left"] if node["missing_type"] == "NaN" else node["threshold"] >= 0
+            border = float(float32_below(np.array(node["threshold"])))
+            self.table.split(
+                self.tree, number, node["split_feature"], border, LESS_EQUAL, left, right, missing=bool(missing)
+            )
+            waiting += [(left, node["left_child"]), (right, node["right_child"])]
+
+    def _leaf(self, number: int, node: dict[str, Any]) -> None:
+        value = {self.first_sum: float(node["leaf_value"])}
+        if not self.linear or not node.get("leaf_features"):
+            if self.linear and "leaf_const" in node:
+                value = {self.first_sum: float(node["leaf_const"])}
+            self.table.leaf(self.tree, number, value)
+            return
+        # One undefined column makes the library return the leaf's plain value.
+        for column in node["leaf_features"]:
+            defined, plain = self.next_number(), self.next_number()
+            largest = float(np.finfo(np.float32).max)
+            self.table.split(self.tree, number, column, largest, LESS_EQUAL, defined, plain, missing=False)
+            self.table.leaf(self.tree, plain, value)
+            number = defined
+        coefficients = {self.first_sum: float(node["leaf_const"])}
+        for column, slope in zip(node["leaf_features"], node["leaf_coeff"], strict=True):
+            coefficients[self.first_sum + 1 + int(column)] = float(slope)
+        self.table.leaf(self.tree, number, coefficients)
+
+
+def xgboost_margins(learner: XGBoost, nodes: Nodes) -> tuple[str, int]:
+    """Add XGBoost's margins; return their name and number."""
+    content = json.loads(bytes(learner.booster_.save_raw("json")))["learner"]
+    booster = content["gradient_booster"]
+    if booster["name"] != "gbtree" or int(content["learner_model_param"]["num_target"]) > 1:
+        raise NotPortable(f"XGBoost's booster {booster['name']!r} is not supported: only gbtree with single outputs")
+    n_margins = max(1, int(content["learner_model_param"]["num_class"]))
+    table = TreeTable(n_margins)
+    for k, (tree, place) in enumerate(zip(booster["model"]["trees"], booster["model"]["tree_info"], strict=True)):
+        if any(tree["split_type"]):
+            raise NotPortable("XGBoost splits on categories, which is not supported")
+        for number, left in enumerate(tree["left_children"]):
+            border, right = tree["split_conditions"][number], tree["right_children"][number]
+            if left == -1:
+                table.leaf(k, number, {int(place): border})
+            else:
+                column, missing = tree["split_indices"][number], bool(tree["default_left"][number])
+                table.split(k, number, column, border, LESS, left, right, missing=missing)
+    start = np.atleast_1d(np.array(json.loads(content["learner_model_param"]["base_score"]), dtype=np.float64))
+    if content["objective"]["name"] == "binary:logistic":
+        start = np.array([math.log(p / (1.0 - p)) for p in start])
+    return table.sums(nodes, np.broadcast_to(start, (n_margins,)).copy()), n_margins
+
+
+def catboost_margins(learner: CatBoost, nodes: Nodes) -> tuple[str, int]:
+    """Add CatBoost's raw values; return their name and number."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.json"
+        learner.booster_.save_model(str(file), format="json")
+        model = json.loads(file.read_text(encoding="utf-8"))
+    if "oblivious_trees" not in model:
+        raise NotPortable("CatBoost grew trees that are not symmetric, which is not supported")
+    scale, start = model["scale_and_bias"]
+    start = np.atleast_1d(np.array(start, dtype=np.float64))
+    treated = {
+        int(one["feature_index"]): (int(one["flat_feature_index"]), one["nan_value_treatment"] == "AsTrue")
+        for one in model["features_info"]["float_features"]
+    }
+    n_margins = 1 if len(learner.classes) == 2 else len(learner.classes)
+    table = TreeTable(n_margins)
+    for k, tree in enumerate(model["oblivious_trees"]):
+        splits, values = tree["splits"] or [], np.array(tree["leaf_values"]).reshape(-1, n_margins) * scale
+        inner = (1 << len(splits)) - 1
+        for number in range(inner):
+            depth = (number + 1).bit_length() - 1
+            split = splits[len(splits) - 1 - depth]
+            if split["split_type"] != "FloatFeature":
+                raise NotPortable("CatBoost splits on categories, which is not supported")
+            column, missing = treated[int(split["float_feature_index"])]
+            left, right = 2 * number + 1, 2 * number + 2
+            table.split(k, number, column, float(split["border"]), GREATER, right, left, missing=missing)
+        for place, value in enumerate(values):
+            table.leaf(k, inner + place, dict(enumerate(value)))
+    return table.sums(nodes, np.broadcast_to(start, (n_margins,)).copy()), n_margins
+
+
+def forest_log_proba(learner: RandomForest, nodes: Nodes) -> str:
+    """Add the logarithm of a forest's mean leaf frequencies, normalised; return its name."""
+    regression = isinstance(learner, RegressionForest)
+    n_sums, trees = 1 if regression else len(learner.classes), learner.forest_.estimators_
+    table = TreeTable(n_sums)
+    for k, estimator in enumerate(trees):
+        tree = estimator.tree_
+        borders = float32_below(tree.threshold)
+        values = tree.value[:, 0, :] / len(trees)
+        for number, left in enumerate(tree.children_left):
+            if left < 0:
+                table.leaf(k, number, dict(enumerate(values[number])))
+            else:
+                right, missing = int(tree.children_right[number]), bool(tree.missing_go_to_left[number])
+                column = int(tree.feature[number])
+                table.split(k, number, column, float(borders[number]), LESS_EQUAL, left, right, missing=missing)
+    found = table.sums(nodes, np.zeros(n_sums))
+    if regression:
+        found = nodes.add("Concat", [nodes.add("Sub", [nodes.constant(np.ones(())), found]), found], axis=1)
+    return nodes.log_softmax(nodes.add("Log", [found]))
+
+
+def hist_boosting_margins(learner: HistBoosting, nodes: Nodes) -> tuple[str, int]:
+    """Add the raw scores of scikit-learn's histogram boosting; return their name and number."""
+    model = learner.model_
+    start = np.atleast_1d(np.asarray(model._baseline_prediction, dtype=np.float64).ravel())
+    table = TreeTable(len(start))
+    flat = [(place, tree) for trees in model._predictors for place, tree in enumerate(trees)]
+    for k, (place, tree) in enumerate(flat):
+        for number, node in enumerate(tree.nodes):
+            if node["is_leaf"]:
+                table.leaf(k, number, {place: node["value"]})
+                continue
+            if node["is_categorical"]:
+                raise NotPortable("histogram boosting splits on categories, which is not supported")
+            border, missing = float(float32_below(node["num_threshold"])), bool(node["missing_go_to_left"])
+            left, right = int(node["left"]), int(node["right"])
+            table.split(k, number, int(node["feature_idx"]), border, LESS_EQUAL, left, right, missing=missing)
+    return table.sums(nodes, start), len(start)

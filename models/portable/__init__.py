@@ -1,1 +1,0 @@
-"""Fitted learners as ONNX graphs, which other programs run without this package: columns in, log-probabilities out."""

@@ -1,0 +1,118 @@
+"""Multinomial logit with squares and products of the inputs: the smoothest borders, exact for Gaussian classes."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
+
+from models.base.inputs import InputTransform
+from models.base.learner import Batch
+from models.base.posterior import event_log_loss, log_of_margins
+from models.tables.base import TableLearner, TableRows
+from runtime.context import Progress
+from runtime.errors import InputError
+from runtime.files import write_npz
+
+MODEL_FILE = "quadratic_logit.npz"
+TERM_ROWS = 1 << 14
+"""Rows whose terms are in memory at once in a prediction: 90 MB for 700 of them."""
+
+
+class QuadraticLogit(TableLearner):
+    """Regularised multinomial logistic regression (scikit-learn) on linear and quadratic terms.
+
+    Settings: ``strengths``, the inverse penalties C tried from strong to weak until validation gets worse;
+    ``degree``, 2, or 1 for linear terms alone; ``max_terms``, above which products are left out (most important is what
+    comes first in the table) and squares are kept; ``max_events``, a random subset of the training events that bounds
+    memory; ``max_iterations`` of L-BFGS.
+    """
+
+    model_files = (MODEL_FILE,)
+    defaults: ClassVar[dict[str, Any]] = {
+        "degree": 2,
+        "strengths": (1e-4, 1e-3, 1e-2),
+        "max_terms": 700,
+        "max_events": 200_000,
+        "max_iterations": 120,
+    }
+
+    def _fit(self, train: TableRows, valid: TableRows, *, seed: int, device: str, progress: Progress | None) -> None:
+        rows = np.arange(len(train.labels))
+        if len(rows) > self.chosen["max_events"]:
+            rows = np.sort(np.random.default_rng(seed).choice(rows, int(self.chosen["max_events"]), replace=False))
+        self.inputs_ = InputTransform.fit(_as_batch(train.table[rows], self.columns_), self.columns_)
+        x, weights = self._terms(train.table[rows]), None if train.weights is None else train.weights[rows]
+        # Validation orders three strengths: a quarter as many events as training does it, at a fixed memory.
+        few = slice(None, None, max(1, -(-4 * len(valid.labels) // int(self.chosen["max_events"]))))
+        x_valid, y_valid = self._terms(valid.table[few]), valid.labels[few]
+        w_valid = None if valid.weights is None else valid.weights[few]
+        strengths = [float(c) for c in self.chosen["strengths"]]
+        model = LogisticRegression(max_iter=int(self.chosen["max_iterations"]), warm_start=True, tol=1e-4)
+        best = np.inf
+        for k, strength in enumerate(strengths):
+            model.set_params(C=strength)
+            with threadpool_limits(self.threads), warnings.catch_warnings():
+                # Stopping L-BFGS early is a mild regulariser too; validation decides between the strengths.
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                model.fit(x, train.labels[rows], sample_weight=weights)
+            log_q = log_of_margins(x_valid @ model.coef_.T + model.intercept_)
+            loss = event_log_loss(log_q, y_valid, w_valid)
+            if progress:
+                progress(k + 1, len(strengths), f"log-loss {loss:.4f}")
+            if loss >= best:
+                break
+            best, self.weights_, self.bias_ = loss, model.coef_.copy(), model.intercept_.copy()
+
+    inputs_: InputTransform
+    weights_: np.ndarray
+    bias_: np.ndarray
+
+    def _terms(self, table: np.ndarray) -> np.ndarray:
+        """Return (n, T) float64 linear terms, squares, and as many products as ``max_terms`` allows."""
+        x = self.inputs_.apply(_as_batch(table, self.columns_)).astype(np.float64)
+        if self.chosen["degree"] == 1:
+            return x
+        first, second = self.products(x.shape[1])
+        return np.hstack([x, x * x, x[:, first] * x[:, second]])
+
+    def products(self, n_inputs: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the positions (P,) int64 of both inputs of every product."""
+        first, second = np.triu_indices(n_inputs, k=1)
+        room = max(0, int(self.chosen["max_terms"]) - 2 * n_inputs)
+        # In order of the later partner: products among the first inputs come first.
+        order = np.lexsort((first, second))[:room]
+        return first[order], second[order]
+
+    def _log_proba(self, table: np.ndarray) -> np.ndarray:
+        parts = [table[k : k + TERM_ROWS] for k in range(0, len(table), TERM_ROWS)]
+        with threadpool_limits(self.threads):
+            return np.concatenate([log_of_margins(self._terms(part) @ self.weights_.T + self.bias_) for part in parts])
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of coefficients."""
+        return int(self.weights_.size + self.bias_.size)
+
+    def _write(self, folder: Path) -> None:
+        write_npz(folder / MODEL_FILE, weights=self.weights_, bias=self.bias_)
+
+    def _read(self, folder: Path, header: dict[str, Any]) -> None:
+        self.inputs_ = InputTransform.from_state(header["inputs"])
+        try:
+            with np.load(folder / MODEL_FILE, allow_pickle=False) as content:
+                self.weights_, self.bias_ = content["weights"], content["bias"]
+        except (ValueError, KeyError, OSError) as error:
+            raise InputError(f"{folder / MODEL_FILE} holds no quadratic logit: {error}") from None
+
+    def _state(self) -> dict[str, Any]:
+        return {"inputs": self.inputs_.state()}
+
+
+def _as_batch(table: np.ndarray, columns: tuple[str, ...]) -> Batch:
+    return Batch(index=np.arange(len(table)), table=table, columns=columns)

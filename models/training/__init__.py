@@ -1,1 +1,0 @@
-"""Training of networks: loop, optimiser step, checkpoints, batches, augmentation."""

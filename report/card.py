@@ -1,0 +1,327 @@
+"""The model card of a run as content: what it is, which data and protocol, how good with intervals, limits, cost.
+
+The card and the crate of a run on disk: ``model_card.md``, ``model_card.json``, ``ro-crate-metadata.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from report.public.crate import CRATE_FILE, run_crate
+from report.shared.text import energy_words, totals
+from report.tasks.target import report_of
+from runtime.files import atomic_path, read_json, write_json
+from scoring import scoring_of
+from showers.schema import TASKS, task_named
+from stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE, open_sealed
+from stacking.run.read import is_simulated, read_source
+
+CARD_JSON, CARD_TEXT = "model_card.json", "model_card.md"
+SOFTWARE_LICENCE = "MIT"
+SIMULATED, OTHER = "simulated", "not simulated here"
+GENERAL_LIMITS = (
+    "Intervals come from the number of events alone; they hold no systematic error.",
+    "One seed was trained; how much another seed would change is not shown.",
+)
+SHOWER_LIMITS = (
+    "Training and test showers come from the same hadronic interaction models; how scores move when nature differs is "
+    "not in the intervals.",
+    "Valid for the array, the station response and the range of energy and zenith angle of the training showers.",
+)
+SIMULATED_LIMIT = (
+    "Trained on showers simulated by showerstack: the numbers compare methods in that simulated sky and are no scores "
+    "on measured or KASCADE data."
+)
+PUBLIC_LIMIT = (
+    "In the public pre-split files a shower reused at several core positions may be in training and test; that cannot "
+    "be checked, and would flatter every system."
+)
+USES = {
+    "composition": "Mass group of the primary of an air shower; hard labels serve the benchmark's fraction error.",
+    "gamma": "Score of an air shower, higher = more gamma-like; a threshold has to be chosen for the use at hand.",
+    "energy": "lg E of the primary with an error.",
+}
+
+
+def card_content(folder: Path) -> dict[str, Any]:
+    """Return the card of a finished run; metrics of the test set are in it once the run has been scored.
+
+    Raises
+    ------
+    InputError
+        If it is no finished run.
+    """
+    _, manifest = open_sealed(Path(folder))
+    sources = _sources(manifest)
+    return {
+        "format": 1,
+        "name": Path(folder).resolve().name,
+        "task": str(manifest["task"]),
+        "classes": list(manifest["classes"]),
+        "use": USES.get(str(manifest["task"]), "Class of a row of a table like the one it was trained on."),
+        "made": {key: manifest.get(key) for key in ("started", "machine", "device", "git_revision", "seed")},
+        "model": _model(manifest),
+        "data": _data(manifest, sources),
+        "protocol": _protocol(manifest, sources),
+        "metrics": _metrics(Path(folder), manifest),
+        "remarks": [str(remark) for remark in manifest.get("remarks", [])],
+        "limits": _limits(manifest, sources),
+        "licence": {
+            "software_and_models": SOFTWARE_LICENCE,
+            "data": f"simulated data: {SOFTWARE_LICENCE}"
+            if _simulated(sources)
+            else "the terms of those who provide them; a card grants no right to data",
+        },
+        "cost": _cost(manifest),
+        "versions": manifest.get("versions", {}),
+        "config_hash": manifest.get("config_hash"),
+    }
+
+
+def _cost(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    found = totals(manifest.get("steps", []))
+    return {**found, "how_energy_was_found": energy_words(found, str(manifest.get("device")))}
+
+
+def shipped_of(manifest: Mapping[str, Any]) -> str:
+    """Return what predicts new events: ``stack`` or a learner's name."""
+    gate = manifest.get("gate", {})
+    return "stack" if gate.get("shipped") is True else str(gate.get("best_learner"))
+
+
+def _model(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    gate, weights = manifest.get("gate", {}), manifest.get("meta", {}).get("weights") or {}
+    return {
+        "shipped": shipped_of(manifest),
+        "why": gate.get("reason"),
+        "meta_learner": manifest.get("meta", {}).get("chosen"),
+        "decision": manifest.get("decision", {}).get("chosen"),
+        "learners": [
+            {
+                "name": row["name"],
+                "status": row.get("status"),
+                "source": row.get("source"),
+                "parameters_a_fit": row.get("n_parameters"),
+                "weight": weights.get(row["name"]),
+                "held_out_log_loss": row.get("log_loss"),
+            }
+            for row in manifest.get("learners", [])
+        ],
+    }
+
+
+def _sources(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what the dataset folders said of their origin in training; of runs that kept nothing, what they say now.
+
+    Nothing of folders that are gone, and of tables.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for split in ("train", "test"):
+        data = manifest.get("data", {})
+        place, kept = data.get(split), data.get(f"{split}_source")
+        if kept is not None:
+            found[split] = dict(kept)
+        elif manifest["task"] in TASKS and place and Path(place).is_dir():
+            found[split] = read_source(Path(place))
+    return found
+
+
+def _simulated(sources: Mapping[str, Mapping[str, Any]]) -> bool:
+    return any(is_simulated(source) for source in sources.values())
+
+
+def _data(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    data = manifest.get("data", {})
+    found: dict[str, Any] = {}
+    for split in ("train", "test"):
+        if not data.get(f"n_{split}"):
+            continue
+        source = sources.get(split, {})
+        known = split in sources or manifest["task"] not in TASKS
+        found[split] = {
+            "name": Path(str(data.get(split))).name,
+            "events": data[f"n_{split}"],
+            "fingerprint": data.get(f"{split}_fingerprint"),
+            "origin": SIMULATED if is_simulated(source) else OTHER if known else None,
+            "source": {key: value for key, value in source.items() if isinstance(value, str | int | float)},
+        }
+    if "train" in found:
+        found["train"] |= {"judged": data.get("n_judged"), "held_out": data.get("n_holdout")}
+    return found
+
+
+def _protocol(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    identity = manifest.get("identity", {})
+    stated = sources.get("test", sources.get("train", {})).get("protocol")
+    return {
+        "benchmark": stated,
+        "folds": identity.get("folds"),
+        "repeats": identity.get("repeats"),
+        "judged_on": manifest.get("judged", {}).get("on"),
+        "test_labels": "read after predictions were on disk, for scoring and reports alone",
+    }
+
+
+def _metrics(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    gate = manifest.get("gate", {})
+    found: dict[str, Any] = {
+        "held_out_gain_of_the_stack": {key: gate.get(key) for key in ("gain", "standard_error") if key in gate}
+    }
+    if manifest["task"] not in TASKS:
+        for key, name in (("held_out", METRICS_FILE), ("test", TABLE_TEST_FILE)):
+            if (folder / name).exists():
+                content = read_json(folder / name)
+                systems = content["systems"][content["shipped"]]
+                found[key] = {"judged_on": content["judged_on"], **{k: systems[k] for k in _KEYS if k in systems}}
+        return found
+    task = task_named(str(manifest["task"]))
+    file = folder / f"metrics_{task.name}.json"
+    if file.exists():
+        metrics = read_json(file)
+        if metrics.get("config_hash") in (None, manifest.get("config_hash")):
+            value, interval = scoring_of(task).headline(metrics)
+            found["test"] = {
+                "judged_on": f"{metrics['n_events']:,} test showers",
+                scoring_of(task).metric.name: {"value": value, **(interval.as_dict() if interval else {})},
+                **(report_of(task).details(metrics) if interval else {}),
+            }
+    return found
+
+
+_KEYS = ("log_loss", "accuracy", "auc")
+
+
+def _limits(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines = [*GENERAL_LIMITS]
+    if manifest["task"] not in TASKS:
+        return [*lines, "Valid for rows drawn like those of the training table."]
+    lines += SHOWER_LIMITS
+    lines.append(SIMULATED_LIMIT if _simulated(sources) else PUBLIC_LIMIT)
+    return lines
+
+
+def write_card(run: Path) -> Path:
+    """Write the model card of a finished run and its RO-Crate metadata into the run folder; return the card.
+
+    Equal runs with equal scores give equal bytes but for time, cost and machine, which are in it.
+
+    Raises
+    ------
+    InputError
+        If it is no finished run.
+    """
+    content = card_content(run)
+    write_json(run / CARD_JSON, content)
+    with atomic_path(run / CARD_TEXT) as temporary:
+        temporary.write_text("\n".join(card_lines(content)) + "\n", encoding="utf-8")
+    write_json(run / CRATE_FILE, run_crate(run, content))
+    return run / CARD_TEXT
+
+
+def card_lines(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the card as Markdown."""
+    yield from (f"# Model card: {_plain(content['name'])}", "", content["use"], "")
+    yield f"Classes: {', '.join(map(_plain, content['classes']))}."
+    parts = (
+        ("Model", _model_lines(content["model"])),
+        ("Data and protocol", _data_lines(content["data"], content["protocol"])),
+        ("Metrics", _metric_lines(content["metrics"])),
+        ("Limits", (f"* {line}" for line in (*content["limits"], *map(_remark, content["remarks"])))),
+        ("Licence", _licence_lines(content["licence"])),
+        ("Cost", _cost_lines(content["cost"])),
+        ("Made", _made_lines(content)),
+    )
+    for title, lines in parts:
+        yield from ("", f"## {title}", "")
+        yield from lines
+
+
+def _remark(line: str) -> str:
+    return f"Remark of the run: {_plain(line)}"
+
+
+def _model_lines(model: Mapping[str, Any]) -> Iterator[str]:
+    yield f"Shipped: **{_plain(model['shipped'])}** ({_plain(model['why'])})."
+    yield f"Meta-learner: {_plain(model['meta_learner'])}; decision: {_plain(model['decision'])}."
+    yield from ("", "| learner | from | parameters a fit | weight in the stack | held-out log-loss |")
+    yield "|---|---|---|---|---|"
+    for row in model["learners"]:
+        name = row["name"] if row["status"] == "ok" else f"{row['name']} (left out)"
+        numbers = (_count(row["parameters_a_fit"]), _number(row["weight"]), _number(row["held_out_log_loss"]))
+        yield f"| {' | '.join(map(_plain, (name, row['source'], *numbers)))} |"
+
+
+def _data_lines(data: Mapping[str, Any], protocol: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("| set | events | origin | fingerprint |", "|---|---|---|---|")
+    for split, row in data.items():
+        origin = f"{row['origin'] or 'not known: the folder is gone'}{_source(row['source'])}"
+        name, mark = _plain(row["name"]), str(row["fingerprint"])[:16]
+        yield f"| {split}: {name} | {row['events']:,} | {_plain(origin)} | {mark} |"
+    yield ""
+    yield (
+        f"Benchmark protocol: {_plain(protocol['benchmark'] or 'none stated')}. {protocol['folds']} folds, repeated "
+        f"{protocol['repeats']} times; what ships was judged on: {_plain(protocol['judged_on'])}. Test labels were "
+        f"{protocol['test_labels']}."
+    )
+
+
+def _licence_lines(licence: Mapping[str, str]) -> Iterator[str]:
+    yield f"Software and models: {licence['software_and_models']}. Data: {licence['data']}."
+
+
+def _cost_lines(cost: Mapping[str, Any]) -> Iterator[str]:
+    hours = cost["cpu_s"] / 3600
+    yield f"{hours:.3f} CPU hours, {cost['peak_mb']:,.0f} MB peak memory, {cost['energy_wh']:.2f} Wh."
+    yield str(cost["how_energy_was_found"])
+
+
+def _made_lines(content: Mapping[str, Any]) -> Iterator[str]:
+    made = content["made"]
+    yield (
+        f"{_plain(made['started'])} on {_plain(made['machine'])}, device {_plain(made['device'])}, "
+        f"seed {made['seed']}, source revision {_plain(made['git_revision'])}, "
+        f"configuration {str(content['config_hash'])[:16]}."
+    )
+    yield f"Packages: {', '.join(f'{name} {version}' for name, version in content['versions'].items())}."
+
+
+def _metric_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("Ranges are 95 % intervals.", "")
+    gain = metrics["held_out_gain_of_the_stack"]
+    if gain.get("gain") is not None:
+        yield (
+            f"* Stack against the best learner on held-out training events: log-loss lower by {gain['gain']:.4f} ± "
+            f"{gain['standard_error']:.4f} nats (standard error)."
+        )
+    for key in ("held_out", "test"):
+        for name, value in metrics.get(key, {}).items():
+            if name == "judged_on":
+                yield f"* {value}:"
+            elif isinstance(value, Mapping):
+                span = f" [{value['low']:.4g}, {value['high']:.4g}]" if "low" in value else ""
+                yield f"  * {name.replace('_', ' ')} {value['value']:.4g}{span}"
+            else:
+                yield f"  * {name} {_plain(value)}"
+    if "test" not in metrics:
+        yield "* Not scored on a labelled test set."
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    known = [f"{key} {source[key]}" for key in ("model", "world", "seed", "protocol") if key in source]
+    return f" ({', '.join(known)})" if known else ""
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, int | float) else "-"
+
+
+def _count(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else "-"
+
+
+def _plain(text: Any) -> str:
+    """Return text on one line that closes no cell and opens no markup."""
+    words = " ".join(str("-" if text is None else text).split())
+    return words.translate({ord(c): f"\\{c}" for c in "|*_`[]<>#"})

@@ -1,0 +1,287 @@
+"""The page of a data check: the verdict first, then the tests, then pictures of what differs.
+
+What people see of a study of robustness: lines on the terminal, and a page.
+
+What people see of a sky map: a sentence, and a picture of counts, significance and its distribution.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import TwoSlopeNorm
+from scipy.stats import norm
+
+from analysis.datacheck.check import TESTS, DataCheck, as_json, verdict
+from analysis.datacheck.streamed import ENERGY_EDGES
+from analysis.robustness.study import ALONE, Cell, Robustness
+from analysis.sky.map import MIN_EXPECTED, SkyMap
+from report.pictures.physics import (
+    distribution_picture,
+    matrix_picture,
+    stations_picture,
+    tails_picture,
+    undefined_share,
+)
+from report.pictures.style import INK, MAP, PALETTE, as_svg, drawing, new_figure, save_figure
+from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
+from runtime.errors import InputError
+from runtime.files import atomic_path, write_json
+from showers.schema import COMPOSITION
+
+DRAWN = 8
+"""Features that are drawn, each once, in the energy bin where it differs most."""
+
+
+def write_check(check: DataCheck, out: Path) -> Path:
+    """Write the page, and its numbers beside it as JSON.
+
+    Raises
+    ------
+    InputError
+        If ``out`` is not the name of an HTML file.
+    """
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{out}: name an .html file")
+    sections = [_tests(check), _features(check), _events(check), _stations(check), _order(check)]
+    lead = paragraph(verdict(check), "warn" if check.raised else "") + numbers(
+        [
+            ("events under the cuts", f"{check.n_events:,}", f"of {check.n_all:,}"),
+            ("simulated events", f"{check.n_simulation:,}", f"worth {check.fitted.effective:,.0f} after weighting"),
+            ("AUC", f"{check.classifier.auc:.3f}", f"{check.classifier.low:.3f} to {check.classifier.high:.3f} (95 %)"),
+        ]
+    )
+    lead += bullets(check.remarks) if check.remarks else ""
+    with atomic_path(out) as temporary:
+        temporary.write_text(page(f"Data check of {check.data.name}", lead, sections), encoding="utf-8")
+    write_json(out.with_suffix(".json"), as_json(check))
+    return out
+
+
+def energy_range(number: int) -> str:
+    """Return the name of an energy bin."""
+    if number == 0:
+        return f"below {ENERGY_EDGES[0]:g}"
+    if number == len(ENERGY_EDGES):
+        return f"above {ENERGY_EDGES[-1]:g}"
+    return f"{ENERGY_EDGES[number - 1]:g} to {ENERGY_EDGES[number]:g}"
+
+
+def _tests(check: DataCheck) -> Section:
+    limit = check.alarms / len(check.p_values)
+    rows = [[TESTS[name], f"{p:.2g}", "alarm" if name in check.raised else ""] for name, p in check.p_values.items()]
+    stressed = [k for k, row in enumerate(rows) if row[2]]
+    fractions = zip(check.classes, check.fitted.fractions, strict=True)
+    body = table(["test", "p, adjusted within the test", ""], rows, ours=stressed)
+    body += paragraph(
+        f"Each test gives an alarm below {limit:.2g}, so that {100 * check.alarms:g} % of samples from the "
+        "simulation's own world would raise one or more. The simulation was weighted to the data's composition and "
+        f"spectra ({', '.join(f'{name} {share:.2f}' for name, share in fractions)}; for weighting only, not a result).",
+        "quiet",
+    )
+    return Section("tests", "Tests", body)
+
+
+def _features(check: DataCheck) -> Section:
+    rows = [
+        [d.feature, energy_range(d.energy_bin), f"{d.shift:+.4g}", f"{d.sigmas:+.3f}", f"{d.p:.2g}"]
+        for d in check.differences[:15]
+    ]
+    drawn: list[str] = []
+    seen: set[str] = set()
+    for d in check.differences:
+        if d.feature in seen or len(drawn) == DRAWN:
+            continue
+        seen.add(d.feature)
+        data, simulation = undefined_share(check.histograms, d)
+        undefined = (
+            f"; undefined in {100 * data:.1f} % (simulation {100 * simulation:.1f} %)" if data + simulation else ""
+        )
+        caption = f"{d.feature}, lg(E/eV) {energy_range(d.energy_bin)}: p = {d.p:.2g}{undefined}"
+        drawn.append(picture(as_svg(distribution_picture(check.histograms, d), caption), caption))
+    away = [[name, f"{100 * share:.1f} %"] for name, share in check.classifier.giving_away]
+    body = table(["feature", "lg(E/eV)", "mean shift", "in standard deviations", "p, adjusted"], rows)
+    body += (
+        pictures(drawn)
+        + "<h3>Features by which the classifier separates data and simulation</h3>"
+        + table(["feature", "gain"], away)
+    )
+    return Section("features", "Features", body)
+
+
+def _events(check: DataCheck) -> Section:
+    tails = check.tails
+    drawn = tails_picture([t.quantile for t in tails], [t.expected for t in tails], [t.seen for t in tails])
+    caption = (
+        "Events farther from the training sample than quantiles of simulated events that did not define the distance"
+    )
+    rows = [[f"{d:.1f}", folder, str(row)] for d, folder, row in check.farthest[:10]]
+    body = picture(as_svg(drawn, caption), caption)
+    body += "<h3>Farthest events</h3>" + table(["distance", "folder", "row"], rows)
+    return Section("events", "Single events", body)
+
+
+def _stations(check: DataCheck) -> Section:
+    caption = "How often stations are hit, data over simulation; empty where there is no detector"
+    return Section("stations", "Stations", picture(as_svg(stations_picture(check.stations), caption), caption))
+
+
+def _order(check: DataCheck) -> Section:
+    body = table(["quantity", "p that rows are in random order"], [[n, f"{p:.2g}"] for n, p in check.order.items()])
+    if check.run_p.size:
+        worst = check.run_p.argsort()[:10]
+        rows = []
+        for f in worst:
+            run = int(abs(check.run_pulls[:, f]).argmax())
+            name = check.histograms.names[f]
+            rows.append([name, f"{check.run_p[f]:.2g}", check.run_names[run], f"{check.run_pulls[run, f]:+.1f}"])
+        body += "<h3>From run to run</h3>" + table(["feature", "p, adjusted", "run farthest off", "its pull"], rows)
+    return Section("order", "Order of rows and runs", body)
+
+
+PAGE_FILE = "robustness.html"
+
+
+def robustness_text(found: Robustness) -> str:
+    """Return a line for every training and place: accuracy, log-loss against home, and largest bias of a share."""
+    lines = []
+    for one in found.cells:
+        training, on, tested, accuracy, loss, bias = _row(one)
+        lines.append(
+            f"{training} ({on}), tested on {tested}: accuracy {accuracy} %, log-loss {loss}, share of {bias} %"
+        )
+    return "\n".join(lines)
+
+
+HEADS = ("training", "on", "tested on", "accuracy, %", "log-loss - home", "largest bias of a share, %")
+
+
+def _row(one: Cell) -> tuple[str, ...]:
+    low, high = one.accuracy_interval
+    worst = int(np.abs(one.bias).argmax())
+    against = one.against_home
+    return (
+        one.training, one.trained_on, one.tested_on, f"{100 * one.accuracy:.1f} [{100 * low:.1f}, {100 * high:.1f}]",
+        f"{against.difference:+.4f} [{against.interval.low:+.4f}, {against.interval.high:+.4f}]",
+        f"{COMPOSITION.classes[worst]} {100 * one.bias[worst]:+.1f} ± {100 * one.bias_error[worst]:.1f}",
+    )  # fmt: skip
+
+
+def write_robustness_page(found: Robustness) -> Path:
+    """Write ``OUT/robustness.html`` and return its path."""
+    file = found.options.out / PAGE_FILE
+    sections = [_matrix(found), _remedies(found), _shares(found), _differences(found)]
+    with atomic_path(file) as temporary:
+        temporary.write_text(page("Robustness", "", sections), encoding="utf-8")
+    return file
+
+
+def _matrix(found: Robustness) -> Section:
+    cells = [one for one in found.cells if one.training == ALONE]
+    names = [place.name for place in found.options.places]
+    at = {(one.trained_on, one.tested_on): one for one in cells}
+    loss = np.array([[at[a, b].log_loss.difference - at[b, b].log_loss.difference for b in names] for a in names])
+    bias = np.array([[100 * np.abs(at[a, b].bias).max() for b in names] for a in names])
+    figures = [
+        picture(as_svg(matrix_picture(loss, names, "log-loss lost, nats", "{:+.3f}"), "log-loss lost"),
+                "Log-loss minus that of a training in the tested place."),
+        picture(as_svg(matrix_picture(bias, names, "largest bias of a share, %", "{:.1f}"), "bias of shares"),
+                "Largest bias of a group's share. On the diagonal: what statistics alone make."),
+    ]  # fmt: skip
+    return Section("matrix", "Trained here, tested there", pictures(figures) + table(HEADS, map(_row, cells)))
+
+
+def _remedies(found: Robustness) -> Section:
+    home = found.options.places[0].name
+    rows = [_row(one) for one in found.cells if one.training != ALONE]
+    lines = [
+        f"Left out: {', '.join(found.differing) or 'nothing: no feature tells home from the other places'}.",
+        f"Jitter: a copy of every training shower with its sizes changed by {found.options.jitter:g} in lg.",
+        "A mix has as many showers as home; for a test elsewhere it leaves the tested place out.",
+    ]
+    note = paragraph(f"Log-loss against the training on {home} alone, same showers, 95 % intervals.")
+    return Section(
+        "remedies", "What helps in other places, and what it costs at home", table(HEADS, rows) + note + bullets(lines)
+    )
+
+
+def _shares(found: Robustness) -> Section:
+    rows = []
+    for one in found.cells:
+        biases = [f"{100 * b:+.1f} ± {100 * e:.1f}" for b, e in zip(one.bias, one.bias_error, strict=True)]
+        rows.append((one.training, one.trained_on, one.tested_on, *biases))
+    note = paragraph(
+        "Found minus true share in per cent, by the likelihood checked with the training place's own test showers; "
+        "± one standard error."
+    )
+    return Section(
+        "shares", "Biases of shares", table(("training", "on", "tested on", *COMPOSITION.classes), rows) + note
+    )
+
+
+def _differences(found: Robustness) -> Section:
+    rows = [(name, f"{a:.4f} [{low:.4f}, {high:.4f}]") for name, (a, low, high) in found.auc.items()]
+    note = paragraph(
+        "Area under the curve of boosted trees between showers of home and of the place, same classes and spectrum "
+        "thrown; 0.5 means that they cannot be told apart."
+    )
+    return Section("differences", "Can home be told from the other places?", table(("place", "AUC, 95 %"), rows) + note)
+
+
+PICTURE_FILE = "sky_map.png"
+
+
+def sky_words(found: SkyMap) -> str:
+    """Return in plain words what the map shows."""
+    start = f"{found.events:,} showers in {int((found.expected > 0).sum()):,} pixels"
+    if found.highest is None:
+        return f"{start}: no pixel expects {MIN_EXPECTED:g} counts or more, no significance is given; use larger pixels"
+    best, sigma, p_value = found.highest
+    values = found.significance[np.isfinite(found.significance)]
+    ra_low, ra_high, dec_low, dec_high = found.pixels.borders()[best]
+    spread = "" if len(values) < 2 else f"; mean {values.mean():+.3f}, standard deviation {values.std(ddof=1):.3f}"
+    return (
+        f"{start}, {len(values):,} with a significance{spread} (an isotropic sky: 0 and nearly 1). Highest: "
+        f"{sigma:.2f} standard deviations at right ascension {(ra_low + ra_high) / 2:.1f}, declination "
+        f"{(dec_low + dec_high) / 2:.1f} deg, {found.counts[best]:,} counts where {found.expected[best]:.1f} are "
+        f"expected; probability without sources, all pixels counted, {p_value:.2g}"
+    )
+
+
+def write_sky_picture(found: SkyMap, out: Path) -> Path:
+    """Draw counts and significance on the sky and the distribution of significances; return the file."""
+    seen = np.flatnonzero(found.expected > 0)
+    significance = found.significance
+    with drawing():
+        figure = new_figure(6.6, 6.4)
+        places = figure.subplots(3, 1, height_ratios=(1.0, 1.0, 1.0))
+        _sky(places[0], found, seen, found.counts[seen] / found.pixels.solid_angle_sr()[seen], "counts per sr", None)
+        shown = seen[np.isfinite(significance[seen])]
+        _sky(places[1], found, shown, significance[shown], "significance (standard deviations)", 5.0)
+        _distribution(places[2], significance[shown])
+    save_figure(figure, out / PICTURE_FILE)
+    return out / PICTURE_FILE
+
+
+def _sky(axes: Axes, found: SkyMap, pixels: np.ndarray, values: np.ndarray, label: str, around: float | None) -> None:
+    """Draw one value a pixel; right ascension grows to the left, as seen from Earth."""
+    corners = found.pixels.borders()[pixels]
+    boxes = np.stack([corners[:, [0, 1, 1, 0]], corners[:, [2, 2, 3, 3]]], axis=-1)
+    colours = {"cmap": MAP} if around is None else {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0.0, -around, around)}
+    drawn = PolyCollection(list(boxes), array=values, edgecolors="face", linewidths=0.2, **colours)
+    axes.add_collection(drawn)
+    low, high = found.pixels.dec_edges_deg[[0, -1]]
+    axes.set(xlim=(360.0, 0.0), ylim=(low, high), xlabel="right ascension (deg)", ylabel="declination (deg)")
+    axes.figure.colorbar(drawn, ax=axes, label=label)
+
+
+def _distribution(axes: Axes, values: np.ndarray) -> None:
+    edges = np.arange(-5.25, max(5.5, float(values.max(initial=0.0)) + 0.75), 0.5)
+    axes.stairs(np.histogram(values, edges)[0], edges, color=PALETTE[4], label="pixels")
+    fine = np.linspace(-5, 5, 201)
+    axes.plot(fine, len(values) * 0.5 * norm.pdf(fine), color=INK, linestyle="--", label="standard normal")
+    axes.set(xlabel="significance (standard deviations)", ylabel="pixels", yscale="log", ylim=(0.5, None))
+    axes.legend()

@@ -1,0 +1,176 @@
+"""Two or more finished runs on the same test events: how they differ, how surely, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from report.shared.subject import check_predictions, check_test_set, read_run_output
+from report.shared.text import difference_text, metric_text
+from report.shared.text import table as drawn_table
+from report.tasks.target import report_of
+from runtime.errors import InputError
+from scoring import metric_for
+from scoring.metrics.composition import energy_bins
+from scoring.metrics.gamma import zenith_bins
+from scoring.metrics.paired import mcnemar, paired_accuracy
+from scoring.score import read_output
+from scoring.tasks.truth import Truth, read_truth
+from showers.schema import Task, task_named
+from stacking.run.read import Run
+
+MIN_EVENTS = 30
+"""Bins with fewer events are not compared."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One side of a comparison."""
+
+    name: str
+    output: np.ndarray
+    """Hard labels or scores, (N,)."""
+    decided: np.ndarray
+    """(N,) bool, what McNemar's table counts, as the task's report says."""
+
+
+def compare(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> RenderableType:
+    """Return the comparison of every run with the first one, ready to be printed.
+
+    Parameters
+    ----------
+    runs
+        Two or more run folders or ``predictions.npz`` files (these need ``task``), of the same task.
+    data
+        Folder that holds ``{task}_test``.
+
+    Raises
+    ------
+    InputError
+        If they are fewer than two, of different tasks, made for other events, or cannot be read.
+    """
+    entries, truth, task = _opened(runs, data, task)
+    parts: list[RenderableType] = [_overview(entries, truth, task)]
+    for other in entries[1:]:
+        parts.extend(_pair(entries[0], other, truth, task))
+    return Group(*parts)
+
+
+def differences(runs: Sequence[Path], data: Path, *, task: Task | None = None) -> dict[str, Any]:
+    """Return the comparison for programs: the metric of every run, and the first one's minus that of each other."""
+    entries, truth, task = _opened(runs, data, task)
+    metric = metric_for(task)
+    return {
+        "task": task.name,
+        "metric": metric.name,
+        "events": len(truth.labels),
+        "runs": {
+            entry.name: {"value": metric.of(truth, entry.output)}
+            | metric.interval(truth.labels, entry.output).as_dict()
+            for entry in entries
+        },
+        "first_minus": {
+            other.name: asdict(metric.paired(truth.labels, entries[0].output, other.output)) for other in entries[1:]
+        },
+    }
+
+
+def _opened(runs: Sequence[Path], data: Path, task: Task | None) -> tuple[list[Entry], Truth, Task]:
+    if len(runs) < 2:
+        raise InputError("compare needs at least two runs")
+    task = task or _task_of(runs)
+    truth = read_truth(data, task)
+    names = _names(runs)
+    return [_entry(run, name, truth, task) for run, name in zip(runs, names, strict=True)], truth, task
+
+
+def _task_of(runs: Sequence[Path]) -> Task:
+    found = {Run.open(run).task.name for run in runs}
+    if len(found) > 1:
+        raise InputError(f"runs of different tasks cannot be compared: {', '.join(sorted(found))}")
+    return task_named(found.pop())
+
+
+def _names(runs: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that tell them apart; numbers where the same run is given twice."""
+    for depth in range(1, 9):
+        names = ["/".join(Path(run).resolve().parts[-depth:]) for run in runs]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{Path(run).resolve().name} ({k + 1})" for k, run in enumerate(runs)]
+
+
+def _entry(run: Path, name: str, truth: Truth, task: Task) -> Entry:
+    if Path(run).is_dir():
+        opened = Run.open(run)
+        check_test_set(opened, truth.folder)
+        output = read_run_output(opened, truth)
+    else:
+        output, origin = read_output(Path(run), task, len(truth.labels))
+        check_predictions(Path(run), origin, truth.folder)
+    return Entry(name, output, report_of(task).right(truth.labels, output))
+
+
+def _overview(entries: list[Entry], truth: Truth, task: Task) -> Table:
+    metric = metric_for(task)
+    title = f"{task.name}, {len(truth.labels):,} test showers, 95 % intervals"
+    table = drawn_table(title, "run", metric.name, wide=True)
+    for entry in entries:
+        value, interval = metric.of(truth, entry.output), metric.interval(truth.labels, entry.output)
+        table.add_row(entry.name, metric_text(value, interval, metric))
+    return table
+
+
+def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableType]:
+    metric = metric_for(task)
+    found = metric.paired(truth.labels, a.output, b.output)
+    yield Text(f"\n{a.name} against {b.name}", style="bold")
+    winner = a.name if found.difference < 0 else b.name
+    shown = f"{winner} is better" if found.interval.low > 0 or found.interval.high < 0 else "no difference is shown"
+    yield Text(f"{metric.name}, first minus second: {difference_text(found, metric)}, p = {found.p_value:.2g}: {shown}")
+    yield from report_of(task).pair(truth.labels, (a.name, a.output), (b.name, b.output))
+    yield _where(a, b, truth, task)
+
+
+def places(truth: Truth, task: Task) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Yield kind, name and (N,) mask of the places where two runs may differ: energy, zenith, true class."""
+    for name, mask in energy_bins(truth.energy):
+        yield "lg E", name, mask
+    for name, mask in zenith_bins(truth.zenith_deg):
+        yield "zenith", f"{name} deg", mask
+    for k, name in enumerate(() if task.target else task.classes):
+        yield "class", name, truth.labels == k
+
+
+def _where(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
+    """Say where they differ: events that only one of the two gets right, and the exact probability of the split."""
+    what = report_of(task).right_words
+    title = f"where: {what}, only the first / only the second"
+    table = drawn_table(title, "", "events", "first", "second", "share, %", "p", wide=True)
+    before = ""
+    rows = [(kind, name, mask) for kind, name, mask in places(truth, task) if mask.sum() >= MIN_EVENTS]
+    for kind, name, mask in rows:
+        if before and kind != before:
+            table.add_section()
+        before = kind
+        found = mcnemar(a.decided[mask], b.decided[mask])
+        n = int(mask.sum())
+        share = paired_accuracy(np.ones(n, bool), a.decided[mask], b.decided[mask])
+        table.add_row(
+            f"{kind} {name}",
+            f"{n:,}",
+            f"{found.only_a:,}",
+            f"{found.only_b:,}",
+            f"{100 * share.difference:+.2f} [{100 * share.interval.low:+.2f}, {100 * share.interval.high:+.2f}]",
+            f"{found.p_value:.2g}",
+        )
+    table.caption = f"{len(rows)} places are looked at: one p of 0.05 among them is expected by chance."
+    table.caption_justify = "left"
+    return table

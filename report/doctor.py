@@ -1,0 +1,313 @@
+"""What this machine offers, and what would be used: Python, packages, accelerators, memory, disk.
+
+What a dataset folder holds, and what its users should know: origin, cuts, classes, checksums, order of rows.
+
+Is a finished folder what was written? Every file of a run, a feature table or a dataset, compared.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from features.device import resolve_device
+from features.table import CATALOGUE_FILE, FeatureTable
+from report.shared.published import origin_of
+from report.shared.subject import check_run
+from report.shared.text import Finding, findings_table
+from runtime.arrays import read_arrays
+from runtime.checksums import CHECKSUMS_FILE, Seal
+from runtime.context import Bars, Progress, silent
+from runtime.cost import energy_words
+from runtime.errors import InputError, did_you_mean
+from scoring.score import ORIGIN_KEYS, Origin
+from showers import writer
+from showers.dataset import Dataset, ordering_of
+from showers.event_files import EventFiles
+from showers.schema import TASKS, Task
+from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, open_sealed, required_names
+
+NEEDED_PYTHON = (3, 11)
+DISTRIBUTION = "showerstack"
+COMFORTABLE_MEMORY_GB = 8.0
+"""Enough for the demo with a process per core; the full benchmark wants 24."""
+COMFORTABLE_DISK_GB = 30.0
+"""The benchmark's files, their feature tables and a few runs."""
+
+
+def doctor(folder: Path = Path()) -> Table:
+    """Return the examination as a table; ``folder`` is where data and runs would go."""
+    return findings_table("showerstack on this machine", findings(folder))
+
+
+def findings(folder: Path = Path()) -> list[Finding]:
+    """Return everything that was found, most basic first."""
+    return [
+        _python(),
+        *_packages(),
+        _torch(),
+        _cupy(),
+        _xgboost(),
+        _lightgbm(),
+        _use(),
+        _memory(),
+        _cores(),
+        _energy(),
+        _disk(folder),
+        _check(),
+    ]
+
+
+def _python() -> Finding:
+    state = "ok" if sys.version_info >= NEEDED_PYTHON else "bad"
+    return Finding("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}", state)
+
+
+def _packages() -> list[Finding]:
+    """Compare every requirement of the distribution with what is installed."""
+    from packaging.requirements import Requirement
+
+    try:
+        required = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return [Finding("packages", f"{DISTRIBUTION} is not installed: run make env or pip install -e .", "bad")]
+    found, missing = [], []
+    for text in required:
+        need = Requirement(text)
+        if need.marker and not need.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = importlib.metadata.version(need.name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(Finding(need.name, f"not installed, need {need.specifier}", "bad"))
+            continue
+        if need.specifier.contains(version, prereleases=True):
+            found.append(f"{need.name} {version}")
+        else:
+            missing.append(Finding(need.name, f"{version}, need {need.specifier}", "bad"))
+    return [Finding("packages", ", ".join(sorted(found)), "ok"), *missing]
+
+
+def _torch() -> Finding:
+    import torch
+
+    if not torch.cuda.is_available():
+        build = f"built for CUDA {torch.version.cuda}, no GPU answers" if torch.version.cuda else "CPU build"
+        return Finding("torch", f"{torch.__version__}: {build}", "note")
+    names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    bf16 = "with" if torch.cuda.is_bf16_supported() else "without"
+    return Finding("torch", f"{torch.__version__}: {', '.join(names)}, {bf16} bf16", "ok")
+
+
+def _cupy() -> Finding:
+    try:
+        import cupy
+    except ImportError as error:
+        return Finding("cupy", f"not installed ({error}); features run on the CPU. Install the extra [gpu]", "note")
+    if not cupy.is_available():
+        return Finding("cupy", f"{cupy.__version__}: no GPU answers (driver missing?)", "note")
+    return Finding("cupy", f"{cupy.__version__}: {cupy.cuda.runtime.getDeviceCount()} GPU", "ok")
+
+
+def _xgboost() -> Finding:
+    import xgboost
+
+    cuda = bool(xgboost.build_info().get("USE_CUDA"))
+    return Finding("xgboost", f"{xgboost.__version__}: {'CUDA' if cuda else 'CPU'} build", "ok" if cuda else "note")
+
+
+def _lightgbm() -> Finding:
+    import lightgbm
+
+    # in a process of its own: the library writes its refusals straight to the terminal, and drivers may crash
+    code = "from models.tables.lightgbm import gpu_device; print('answer', gpu_device())"
+    asked = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True
+    )
+    answer = asked.stdout.rpartition("answer ")[2].strip()
+    if answer in ("cuda", "gpu"):
+        return Finding("lightgbm", f"{lightgbm.__version__}: trains with device_type={answer}", "ok")
+    found = f"{lightgbm.__version__}: CPU build, or no GPU answers; stays on the CPU in a run on a GPU"
+    return Finding("lightgbm", found, "note")
+
+
+def _use() -> Finding:
+    device = resolve_device("auto")
+    return Finding("--device auto", f"would use: {device}", "ok")
+
+
+def _memory() -> Finding:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    limit = _memory_limit_gb()
+    usable = min(total, limit) if limit else total
+    text = f"{total:.1f} GB" + (f", limited to {limit:.1f} GB by its control group" if limit and limit < total else "")
+    enough = usable >= COMFORTABLE_MEMORY_GB
+    return Finding("memory", text + ("" if enough else "; the demo wants 8 GB"), "ok" if enough else "note")
+
+
+def _memory_limit_gb() -> float | None:
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        file = Path(name)
+        if file.exists() and (text := file.read_text().strip()).isdigit():
+            return int(text) / 1e9
+    return None
+
+
+def _cores() -> Finding:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Finding("cores", f"{usable} usable of {os.cpu_count()}; one process each, one thread a process", "ok")
+
+
+def _energy() -> Finding:
+    words, is_measured = energy_words()
+    return Finding("energy of runs", words, "ok" if is_measured else "note")
+
+
+def _disk(folder: Path) -> Finding:
+    place = Path(folder).resolve()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free / 1e9
+    state = "ok" if free >= COMFORTABLE_DISK_GB else "note"
+    text = f"{free:.1f} GB free at {folder}"
+    return Finding("disk", text + ("" if state == "ok" else "; the full benchmark wants 30 GB, the demo 1 GB"), state)
+
+
+def _check() -> Finding:
+    found = "exits with 1 as long as a fact of the real data is outside its tolerance: no fault of the installation"
+    return Finding("simulate --check", found, "ok")
+
+
+def examine_dataset(folder: Path) -> Table:
+    """Return what is to be said of a dataset folder; its cells are not scanned (``check`` does).
+
+    Raises
+    ------
+    InputError
+        If it cannot be opened.
+    """
+    return findings_table(str(folder), dataset_findings(Path(folder)))
+
+
+def dataset_findings(folder: Path) -> Iterator[Finding]:
+    """Yield what is to be said of a dataset folder, its labels included where it has some."""
+    task = _labelled(folder)
+    data = Dataset.open(folder, task, labels=task is not None)
+    kinds = f"grids {data.matrices.dtype}, scalars {data.scalars.dtype}{', with age' if data.age is not None else ''}"
+    yield Finding("events", f"{len(data):,}; {kinds}", "ok" if len(data) else "bad")
+    if task is None:
+        yield Finding("labels", "none: events to be predicted", "ok")
+    else:
+        origin = origin_of(folder, task)
+        yield Finding("origin", f"{task.name}, {'public, ' if origin.public else ''}{origin.protocol}", "ok")
+        counts = np.bincount(np.asarray(data.labels), minlength=task.n_classes)
+        named = ", ".join(f"{name} {count:,}" for name, count in zip(task.classes, counts, strict=True))
+        yield Finding("classes", named, "ok" if counts.min() else "note")
+    if len(data):
+        passed = float(data.evaluation_cuts.mask(data.scalar_frame()).mean())
+        yield Finding("evaluation cuts", f"{data.evaluation_cuts.name}: {100 * passed:.1f} % of the events pass", "ok")
+    if data.groups is not None:
+        n = len(np.unique(np.asarray(data.groups)))
+        yield Finding("showers", f"{n:,}, thrown {len(data) / max(n, 1):.2f} times on average", "ok")
+    yield from (Finding("checksums", line, "note") for line in data.remarks)
+    ordering = ordering_of(data)
+    remark = ordering.remark(folder.name)
+    yield Finding("order of rows", remark or ordering.words, "note" if remark else "ok")
+
+
+def _labelled(folder: Path) -> Task | None:
+    files = EventFiles.open(folder)
+    found = [task for task in TASKS.values() if task.label_file and files.has(task.label_file)]
+    return found[0] if len(found) == 1 else None
+
+
+def check_folder(folder: Path, *, bars: Bars = silent) -> tuple[str, list[str]]:
+    """Compare every file of a folder with its checksums, and what belongs together.
+
+    Parameters
+    ----------
+    folder
+        A run, a feature table or a dataset.
+    bars
+        Opens a progress bar.
+
+    Returns
+    -------
+    What kind of folder it is, and one line for each problem; none for a sound folder.
+
+    Raises
+    ------
+    InputError
+        If it is none of them.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder{did_you_mean(folder)}: give a run, a feature table or a dataset")
+    with bars("checking", "parts") as progress:
+        if _has(folder, MANIFEST_FILE):
+            return "run", _run(folder, progress)
+        if _has(folder, CATALOGUE_FILE):
+            return "feature table", _table(folder, progress)
+        if writer.is_dataset(folder):
+            return "dataset", writer.problems(folder, progress)
+    raise InputError(f"{folder} holds neither a run, nor a feature table, nor a dataset")
+
+
+def _has(folder: Path, name: str) -> bool:
+    """Return whether a folder holds a file, or should."""
+    if (folder / name).exists():
+        return True
+    try:
+        return name in Seal.open(folder).files
+    except InputError:
+        return False
+
+
+def _run(folder: Path, progress: Progress) -> list[str]:
+    found = _compared(folder, progress)
+    if found:
+        return found
+    try:
+        sealed, manifest = open_sealed(folder)
+        lacking = [name for name in required_names(manifest) if name not in sealed.files]
+        if lacking:
+            return [f"{folder / name} is not in {CHECKSUMS_FILE}, but every such run has it" for name in lacking]
+        if PREDICTIONS_FILE in sealed.files:
+            file = folder / PREDICTIONS_FILE
+            arrays = read_arrays(file, *ORIGIN_KEYS)
+            check_run(file, Origin(*(str(arrays[key]) if key in arrays else None for key in ORIGIN_KEYS)), manifest)
+    except InputError as error:
+        return [str(error)]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return [f"{folder / MANIFEST_FILE} is not the manifest of a finished run ({error!r})"]
+    return []
+
+
+def _table(folder: Path, progress: Progress) -> list[str]:
+    found = _compared(folder, progress)
+    if found:
+        return found
+    try:
+        parts = FeatureTable.open(folder).parts()
+        Seal.open(folder, required=(CATALOGUE_FILE, *(part.name for part in parts)))
+    except InputError as error:
+        return [str(error)]
+    return []
+
+
+def _compared(folder: Path, progress: Progress) -> list[str]:
+    if not (folder / CHECKSUMS_FILE).exists():
+        return [f"{folder} has no {CHECKSUMS_FILE} (unfinished, or made by an earlier version): make it again"]
+    try:
+        return Seal.open(folder).problems(progress)
+    except InputError as error:
+        return [str(error)]

@@ -1,0 +1,69 @@
+"""What a finished run answers at once: the table of its end, if command, data and code are still the same.
+
+``outcome.json`` beside the report keeps the lines that ended the run, with the options of the command and the state of
+the files it used. Whatever differs, the whole way is gone. Nothing slow is imported for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import InputError
+from runtime.files import read_json, write_json
+from stacking.run.identity import stacking_code_version
+
+OUTCOME_FILE = "outcome.json"
+_KEPT = ("manifest.json", "checksums.json", "predictions.npz", "report.html")
+"""Files of a finished run that the answer is about."""
+
+
+def keep_outcome(run: Path, asked: Mapping[str, Any], inputs: list[Path], lines: str) -> None:
+    """Write what a finished run answers.
+
+    Parameters
+    ----------
+    asked
+        Options of the command, as JSON content.
+    inputs
+        Files and folders that the run used.
+    lines
+        What was printed at its end.
+    """
+    content = {
+        "asked": dict(asked),
+        "state": _state(run, inputs),
+        "code_version": stacking_code_version(),
+        "lines": lines,
+    }
+    write_json(run / OUTCOME_FILE, content)
+
+
+def kept_outcome(run: Path, asked: Mapping[str, Any], inputs: list[Path]) -> str | None:
+    """Return what a finished run printed at its end; None if anything has changed since, or it is not finished."""
+    if not (run / OUTCOME_FILE).is_file():
+        return None
+    try:
+        found = read_json(run / OUTCOME_FILE)
+    except InputError:
+        return None
+    wanted = _circumstances(run, asked, inputs)
+    same = isinstance(found, dict) and all(found.get(key) == value for key, value in wanted.items())
+    return str(found["lines"]) if same and "lines" in found else None
+
+
+def _circumstances(run: Path, asked: Mapping[str, Any], inputs: list[Path]) -> dict[str, Any]:
+    return {"asked": dict(asked), "state": _state(run, inputs), "code_version": stacking_code_version()}
+
+
+def _state(run: Path, inputs: list[Path]) -> dict[str, list[int]]:
+    """Return length and time of every file: what changes when one is written again or replaced."""
+    files = [run / name for name in _KEPT]
+    for place in inputs:
+        files += sorted(place.iterdir()) if place.is_dir() else [place]
+    found = {}
+    for file in files:
+        state = file.stat() if file.exists() else None
+        found[str(file)] = [state.st_size, state.st_mtime_ns] if state else []
+    return found

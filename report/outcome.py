@@ -1,0 +1,282 @@
+"""What follows a finished run: score it where labels exist, show the table, write the report.
+
+The table that ends every run: each base learner beside the plain average and the stack, with intervals.
+
+One metrics dictionary as a readable summary on the terminal.
+
+The whole job on the embedded simulation, both tasks: what ``make demo`` runs.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from report.card import write_card
+from report.finished import keep_outcome, kept_outcome
+from report.run_page import write_report
+from report.shared.subject import MANIFEST_FILE, check_predictions, mean_loss, read_labels
+from report.shared.text import metric_text, plus_minus
+from report.table_page import write_table_report
+from report.tasks.target import report_of
+from runtime.context import Bars, PlainConsole, silent
+from runtime.errors import InputError, escaped
+from runtime.files import read_json
+from scoring import scoring_of
+from scoring.score import score_file
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, GAMMA, Task
+from showers.simulation import simulate
+from stacking.run.chain import STUDENT
+from stacking.run.config import StackConfig
+from stacking.run.folder import TABLE_TEST_FILE
+from stacking.run.read import COMBINED, Run, System
+from stacking.student import student_line
+from stacking.train import stack
+
+
+def learner_table(run: Path, data: Path) -> Table:
+    """Return the learners, the average and the stack of a run on the test set of ``data``.
+
+    For tasks with classes accuracy, log-loss (nats) and the metric, each with its 95 % interval; for composition the
+    metric of raw (argmax) and of decided labels side by side. Test labels are read here, after everything was chosen.
+
+    Raises
+    ------
+    InputError
+        If the run folder or the test set cannot be read, or their lengths disagree.
+    """
+    opened = Run.open(run)
+    truth = read_labels(opened, data)
+    labels = truth.labels
+    scoring, told = scoring_of(opened.task), report_of(opened.task)
+    metric = scoring.metric
+    by_name: dict[str, list[System]] = {}
+    for system in opened.systems(len(labels)):
+        by_name.setdefault(system.name, []).append(system)
+    rules = list(dict.fromkeys(system.rule for systems in by_name.values() for system in systems))
+    table = Table(
+        title=f"{opened.task.name}, {len(labels):,} test showers: {metric.name}, 95 % intervals",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        caption_justify="left",
+    )
+    table.add_column("", no_wrap=True)
+    first = next(iter(by_name.values()))[0]
+    beside = told.beside(labels, first.log_proba, first.output)
+    for column in (beside.head, scoring.loss_name, *(_heading(rule) for rule in rules)):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, systems in by_name.items():
+        if name == COMBINED[0]:
+            for failed in failed_learners(opened):
+                table.add_row(failed, "left out", style="red")
+            table.add_section()
+        cells = {
+            s.rule: metric_text(metric.of(truth, s.output), metric.interval(labels, s.output), metric) for s in systems
+        }
+        raw = systems[0]
+        shares = told.beside(labels, raw.log_proba, raw.output).plus_minus
+        losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output)), 3)
+        style = "bold" if name == (opened.shipped or COMBINED[-1]) else None
+        table.add_row(name, shares, losses, *(cells.get(r, "") for r in rules), style=style)
+    table.caption = f"shipped, as decided on held-out showers: {opened.shipped}" if opened.shipped else None
+    return table
+
+
+def failed_learners(run: Run) -> list[str]:
+    """Return the names of the learners that failed and are no part of the stack."""
+    return [str(row["name"]) for row in run.manifest.get("learners", []) if row.get("status") == "failed"]
+
+
+def _heading(rule: str) -> str:
+    return {"argmax": "raw (argmax)", "score": "at 75 % gamma efficiency"}.get(rule, rule)
+
+
+def summarise(metrics: dict[str, Any], task: Task) -> Iterator[RenderableType]:
+    """Yield what ``verify.py`` prints: the headline, then tables, then warnings.
+
+    Parameters
+    ----------
+    metrics
+        What :func:`scoring.score.score_file` returned.
+    """
+    yield from report_of(task).summary(metrics)
+    for note in metrics["warnings"]:
+        yield Text(f"warning: {note}", style="yellow")
+
+
+KEPT_WIDTH = 120
+"""Characters a line of the table that a finished run keeps."""
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What a finished run has to say."""
+
+    run: Path
+    shown: RenderableType
+    """Table of learners beside the stack, and where everything is."""
+    content: dict[str, Any]
+    """The same for programs: shipped system, metrics on the test set, learners, remarks, paths."""
+
+    def keep(self, asked: Mapping[str, Any], inputs: list[Path]) -> None:
+        """Keep the lines, so that the same command answers at once; see :mod:`report.outcome`."""
+        stream = io.StringIO()
+        PlainConsole(file=stream, width=KEPT_WIDTH).print(self.shown, soft_wrap=True)
+        keep_outcome(self.run, asked, inputs, stream.getvalue())
+
+
+def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = silent) -> RunOutcome:
+    """Score ``run`` on ``data``'s test set, write report and model card; of a run on a table, tell what it reached.
+
+    A test set without labels is left unscored, and the reader is told so.
+    """
+    manifest = read_json(run / MANIFEST_FILE)
+    parts: list[RenderableType] = list(_told(manifest))
+    gate = manifest.get("gate", {})
+    content: dict[str, Any] = {
+        "run": str(run),
+        "task": manifest.get("task"),
+        "shipped": "stack" if gate.get("shipped") is True else gate.get("best_learner"),
+        "reason": gate.get("reason"),
+        "learners": {row["name"]: row["status"] for row in manifest.get("learners", [])},
+        "remarks": manifest.get("remarks", []),
+        "predictions": str(run / "predictions.npz"),
+    }
+    if task is None or data is None:
+        report = write_table_report(run, bars=bars)
+        content["model_card"] = str(write_card(run))
+        content |= {
+            "held_out": read_json(run / "metrics_table.json"),
+            "predictions": str(run / "predictions.parquet"),
+            "report": str(report),
+        }
+        if (run / TABLE_TEST_FILE).exists():
+            content["test"] = read_json(run / TABLE_TEST_FILE)
+        return RunOutcome(run, Group(*parts, *_of_table(run, content), Text(f"report:      {report}")), content)
+    if not (data / f"{task.name}_test" / str(task.label_file)).exists():
+        content["model_card"] = str(write_card(run))
+        parts.append(Text(f"{data / f'{task.name}_test'} has no labels: predictions are in {run / 'predictions.npz'}"))
+        return RunOutcome(run, Group(*parts), content)
+    content["test"] = score_file(run / "predictions.npz", data, task, check=check_predictions)
+    report = write_report(run, data, bars=bars)
+    content |= {"report": str(report), "model_card": str(write_card(run))}
+    parts += [learner_table(run, data), Text(f"run folder: {run}\nreport:     {report}")]
+    return RunOutcome(run, Group(*parts), content)
+
+
+def _of_table(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield what a run on a table of any origin reached on rows held out, and where its predictions are."""
+    names = ("log_loss", "accuracy", "auc")
+    for metrics in (content["held_out"], content.get("test")):
+        if metrics is None:
+            continue
+        yield from (Text(escaped(f"remark: {remark}"), style="yellow") for remark in metrics.get("remarks", ()))
+        drawn = Table("system", title=f"{metrics['judged_on']}, 95 % intervals", title_justify="left")
+        for name in names:
+            drawn.add_column(name.replace("_", "-"), justify="right")
+        for system, entries in metrics["systems"].items():
+            cells = [f"{e['value']:.4f} [{e['low']:.4f}, {e['high']:.4f}]" for e in map(entries.get, names)]
+            drawn.add_row(system, *cells, style="bold" if system == metrics["shipped"] else None)
+        yield drawn
+    yield Text(f"shipped:     {content['shipped']}, {content['reason']}\npredictions: {run / 'predictions.parquet'}")
+
+
+def _told(manifest: Mapping[str, Any]) -> Iterator[Text]:
+    """Yield what a run remarked on its data, which learners failed, and what ``predict --fast`` costs."""
+    for remark in manifest.get("remarks", []):
+        yield Text(escaped(f"remark: {remark}"), style="yellow")
+    for row in manifest.get("learners", []):
+        if row["status"] != "ok":
+            yield Text(escaped(f"learner {row['name']} was left out, {row['error']}"), style="bold red")
+    if manifest.get(STUDENT):
+        yield Text(student_line(manifest[STUDENT]))
+
+
+def run_demo(
+    out: Path,
+    *,
+    n_train: int,
+    n_test: int,
+    seed: int = 1,
+    workers: int | None = None,
+    console: Console,
+    bars: Bars = silent,
+) -> None:
+    """Simulate, extract features, stack, predict, verify and report, for both tasks.
+
+    Simulated sets and finished runs that are there already, made with the same numbers, are used again; a run
+    that was killed is continued.
+
+    Parameters
+    ----------
+    out
+        Gets ``data/`` and ``runs/``.
+    n_train, n_test
+        Showers a task, drawn under the test's cuts.
+
+    Raises
+    ------
+    InputError
+        If ``out`` holds sets of another size or seed.
+    """
+    started = time.monotonic()
+    data = out / "data"
+    for task in (COMPOSITION, GAMMA):
+        console.rule(f"{task.name}: {n_train:,} training and {n_test:,} test showers")
+        if not _simulated_already(data, task, n_train, n_test, seed):
+            simulate(
+                task,
+                data,
+                n_train=n_train,
+                n_test=n_test,
+                seed=seed,
+                train_cuts="test",
+                workers=workers,
+                overwrite=True,  # a set left alone by a killed demo has the same bytes
+                bars=bars,
+            )
+        run = out / "runs" / task.name
+        asked, inputs = (
+            {"demo": [n_train, n_test, seed]},
+            [data / f"{task.name}_{split}" for split in ("train", "test")],
+        )
+        kept = kept_outcome(run, asked, inputs)
+        if kept is not None:
+            console.print(kept, end="", markup=False, highlight=False, soft_wrap=True)
+            continue
+        stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=workers), bars=bars)
+        found = outcome(run, data, task, bars=bars)
+        console.print(found.shown, soft_wrap=True)
+        found.keep(asked, inputs)
+    console.rule(f"done in {(time.monotonic() - started) / 60:.1f} minutes")
+    console.print(
+        "The showers are simulated: scores tell how the methods compare here, not what they reach on KASCADE data.\n"
+        f"Score again with: python verify.py --data {data} {out / 'runs' / 'composition' / 'predictions.npz'}",
+        soft_wrap=True,
+    )
+
+
+def _simulated_already(data: Path, task: Task, n_train: int, n_test: int, seed: int) -> bool:
+    folders = {data / f"{task.name}_train": n_train, data / f"{task.name}_test": n_test}
+    present = [folder for folder in folders if folder.exists()]
+    for folder in present:
+        wanted = folders[folder]
+        found = Dataset.open(folder, task, labels=False)
+        if len(found) != wanted or found.source.get("seed") != seed:
+            raise InputError(
+                f"{folder} holds {len(found):,} events of seed {found.source.get('seed')}, "
+                f"the demo asked for {wanted:,} of seed {seed}: remove {data.parent} or choose another --out"
+            )
+    return len(present) == len(folders)

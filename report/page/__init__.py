@@ -1,1 +1,0 @@
-"""The HTML report: markup, and the file as a whole."""

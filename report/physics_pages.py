@@ -1,0 +1,372 @@
+"""What people see of an analysis of spectra: a table on the terminal, and a page with the field's pictures.
+
+What people see of a search for photons: a table on the terminal, and a page with pictures and single candidates.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from rich.table import Table
+
+from analysis.photons.events import HADRON, PHOTON
+from analysis.photons.limits import BAND
+from analysis.photons.search import Limit, PhotonResult, PhotonSearch
+from analysis.spectra.run import ALL, Spectra
+from report.display import event_picture, read_showers
+from report.pictures.physics import (
+    flux_picture,
+    knee_picture,
+    limit_picture,
+    panel_pictures,
+    profile_picture,
+    score_picture,
+)
+from report.pictures.style import as_svg
+from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
+from runtime.files import atomic_path
+from showers.dataset import Dataset
+
+SPECTRA_PAGE_FILE = "spectra.html"
+SOURCES = ("data", "simulation", "hadronic_model", "energy_scale", "muon_scale", "total")
+
+
+def spectra_text(found: Spectra) -> Table:
+    """Return shares of the groups by energy, with statistical and total errors, and the test of the fit."""
+    rows = found.table().filter(pl.col("group") != ALL)
+    good = found.goodness
+    drawn = Table(
+        "lg(E/eV)", "events", title="share of each group ± statistical ± total error, %", title_justify="left",
+        caption=f"fit in lg Ne - lg Nmu: chi2 {good.chi2:.0f} in {good.cells} cells, p = {good.p_value:.3f}",
+    )  # fmt: skip
+    for name in found.estimate.setting.classes:
+        drawn.add_column(name, justify="right", no_wrap=True)
+    for part in rows.partition_by("lg_energy_low_eV", maintain_order=True):
+        first = part.row(0, named=True)
+        cells = [
+            "not used"
+            if row["fraction"] is None
+            else f"{100 * row['fraction']:.0f}±{100 * row['fraction_error_statistical']:.0f}"
+            f"±{100 * row['fraction_error_total']:.0f}"
+            for row in part.iter_rows(named=True)
+        ]
+        energy = f"{first['lg_energy_low_eV']:.2f}-{first['lg_energy_high_eV']:.2f}"
+        drawn.add_row(energy, f"{first['measured_events']:,}", *cells)
+    return drawn
+
+
+def write_spectra_page(found: Spectra, out: Path, remarks: list[str]) -> Path:
+    """Write ``OUT/spectra.html`` and return its path."""
+    sections = [_spectra(found), *_knees(found), _errors(found), _methods(found), _spectra_doubts(found, remarks)]
+    file = out / SPECTRA_PAGE_FILE
+    with atomic_path(file) as temporary:
+        temporary.write_text(page("Elemental spectra", "", sections), encoding="utf-8")
+    return file
+
+
+def _spectra(found: Spectra) -> Section:
+    estimate, errors = found.estimate, found.errors
+    shape, energy = estimate.flux.shape, estimate.setting.bins.centres_ev
+    arguments = (
+        energy, estimate.flux, errors.standard(shape, ("data", "simulation")), errors.standard(shape),
+        estimate.setting.classes,
+    )  # fmt: skip
+    caption = "Thick bars: measured and simulated statistics; thin bars: all errors. Points are not clipped at zero."
+    figures = [picture(as_svg(flux_picture(*arguments), "spectra of all groups"), caption)]
+    for name, drawn in zip(estimate.setting.classes, panel_pictures(*arguments), strict=True):
+        figures.append(picture(as_svg(drawn, f"spectrum of {name}"), f"{name}."))
+    return Section("spectra", "Spectra", pictures(figures))
+
+
+LEVELS, SIDES = ("68", "95"), ("low", "high")
+HYPOTHESES = {
+    "none": "no knee",
+    "rigidity": "knees at charge times one rigidity",
+    "mass": "knees at mass number times one energy",
+    "constant": "knees at one energy",
+    "free": "each group its own knee",
+}
+
+
+def knee_lines(found: Spectra) -> list[str]:
+    """Return the knees in words, a line each; nothing where none were fitted."""
+    if found.knees is None:
+        return []
+    rows = found.knees.table().iter_rows(named=True)
+    lines = [f"knee of {row['group']}: lg(E/eV) {_range(row)}" for row in rows]
+    lines[-1] = lines[-1].replace("knee of rigidity: lg(E/eV)", "common rigidity of the knees: lg(R/V)")
+    compared = next(one for one in found.knees.comparisons if (one.null, one.other) == ("rigidity", "free"))
+    return [*lines, f"{HYPOTHESES['rigidity']}: p = {compared.p_value:.2g} against {HYPOTHESES['free']}"]
+
+
+def _range(row: dict[str, float | None]) -> str:
+    """Return a knee's position, its 68 % interval, and all systematic errors together."""
+    low, high = row["lg_knee_low_68_eV"], row["lg_knee_high_68_eV"]
+    if low is None and high is None:
+        return "not determined"
+    if low is None or high is None:
+        return f"above {low:.2f} (84 %)" if high is None else f"below {high:.2f} (84 %)"
+    return f"{row['lg_knee_eV']:.2f} [{low:.2f}, {high:.2f}] ± {row['lg_knee_error_all_systematic']:.2f} systematic"
+
+
+def _limit(value: float | None) -> str:
+    return "open" if value is None else f"{value:.2f}"
+
+
+def _knees(found: Spectra) -> list[Section]:
+    knees = found.knees
+    if knees is None:
+        return []
+    used = knees.data
+    energy = (10.0**used.edges).mean(axis=1)
+    error = np.sqrt(np.einsum("bcc->bc", knees.fits["rigidity"].covariance))
+    drawn = knee_picture(energy, used.flux, error, knees.fits["rigidity"].flux, knees.classes)
+    ranges = [(one.name, one.grid, one.profile) for one in (*knees.groups, knees.rigidity)]
+    figures = [
+        picture(as_svg(drawn, "fit of knees"), "Fit with knees at charge times one rigidity; bars: statistics."),
+        picture(
+            as_svg(profile_picture(ranges), "profiles of the knees"),
+            "Chi-square above its minimum along each position; dashed: 68 and 95 %. Dotted black: the rigidity.",
+        ),
+    ]
+    sources = list(knees.rigidity.systematic)
+    rows = []
+    for row in knees.table().iter_rows(named=True):
+        limits = [" to ".join(_limit(row[f"lg_knee_{side}_{level}_eV"]) for side in SIDES) for level in LEVELS]
+        errors = [f"{row[f'lg_knee_error_{source}']:.2f}" for source in sources]
+        rows.append((row["group"], f"{row['lg_knee_eV']:.2f}", *limits, *errors))
+    heads = ("", "lg(E/eV) or lg(R/V)", "68 %", "95 %", *(f"± {source.replace('_', ' ')}" for source in sources))
+    compared = [
+        (HYPOTHESES[one.null], HYPOTHESES[one.other], f"{one.gained:.1f}", f"{one.p_value:.2g}",
+         f"{one.gained_moved[0]:.1f} to {one.gained_moved[1]:.1f}")
+        for one in knees.comparisons
+    ]  # fmt: skip
+    note = paragraph(
+        f"Chi-square gained by the second hypothesis over the first; p from {knees.toys} toy experiments made as the "
+        "first says; last column: the gain when each systematic source is moved by one standard deviation. The "
+        f"sharpness of the knees is {used.sharpness:g} and not fitted. Where a limit is open, the data do not bound "
+        "the knee on that side; positions are then only where the profile happens to be lowest."
+    )
+    good = bullets(
+        f"{HYPOTHESES[name]}: chi-square {one.chi2:.1f} for {used.flux.size} fluxes, p = {knees.goodness[name]:.2g}"
+        for name, one in knees.fits.items()
+    )
+    body = pictures(figures) + table(heads, rows)
+    body += table(("hypothesis", "against", "gain", "p", "gain, moved"), compared) + note + good
+    return [Section("knees", "Knees", body)]
+
+
+def _errors(found: Spectra) -> Section:
+    rows = []
+    for row in found.table().filter(pl.col("used")).iter_rows(named=True):
+        if row["group"] == ALL:
+            continue
+        cells = [f"{100 * row[f'fraction_error_{source}']:.1f}" for source in SOURCES]
+        energy = f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}"
+        rows.append((energy, row["group"], f"{100 * row['fraction']:.1f}", *cells))
+    heads = ("lg(E/eV)", "group", "share, %", *(f"± {source.replace('_', ' ')}" for source in SOURCES))
+    note = paragraph(
+        "Errors of neighbouring groups are strongly anti-correlated: use the covariances in covariance.npz."
+    )
+    return Section("errors", "Shares and their errors, %", table(heads, rows) + note)
+
+
+def _methods(found: Spectra) -> Section:
+    frame = found.methods().filter(pl.col("used"))
+    names = [name for name in frame.columns if name.startswith("events_")]
+    rows = []
+    for part in frame.partition_by("lg_energy_low_eV", maintain_order=True):
+        totals = {name: part[name].sum() for name in names}
+        for row in part.iter_rows(named=True):
+            energy = f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}"
+            rows.append((energy, row["group"], *(f"{100 * row[name] / totals[name]:.1f}" for name in names)))
+    heads = ("lg(E/eV)", "group", *(name.removeprefix("events_").replace("_", " ") for name in names))
+    note = paragraph(
+        f"Shares of the accepted events, %. Iterations of Bayes' theorem ({found.labels.iterations}) and strength of "
+        f"the regularisation ({found.labels.strength:g}) were chosen on simulation. The clipped inverse is how "
+        "published spectra were made."
+    )
+    return Section("methods", "Other methods on the same events", table(heads, rows) + note)
+
+
+def _spectra_doubts(found: Spectra, remarks: list[str]) -> Section:
+    good = found.goodness
+    lines = [
+        f"Fit in lg Ne - lg Nmu: chi-square {good.chi2:.1f} in {good.cells} cells, p = {good.p_value:.3f} "
+        f"from {good.toys} toy experiments.",
+        *remarks,
+        "A difference between nature and all simulations that looks like another composition cannot be seen by any "
+        "test here: the hadronic models' scatter is the only hint of it.",
+    ]
+    bad = [b for b in np.flatnonzero(found.estimate.usable) if good.p_by_bin[b] < 0.01]
+    edges = found.estimate.setting.bins.edges
+    lines += [f"The fit is bad (p = {good.p_by_bin[b]:.3f}) in lg(E/eV) {edges[b]:g}-{edges[b + 1]:g}." for b in bad]
+    return Section("doubts", "What to keep in mind", bullets(lines))
+
+
+PHOTONS_PAGE_FILE = "gamma_limit.html"
+DISPLAYED = 6
+"""Candidates that are drawn, the highest scores."""
+LISTED = 40
+HEADS = (
+    "lg(E/eV)",
+    "events",
+    "seen",
+    "background, data",
+    "simulation",
+    "limit, events",
+    "expected",
+    "fraction",
+    "flux",
+)
+
+
+def _energy(one: Limit) -> str:
+    return f"> {one.lg_energy_low:.2f}" if one.integral else f"{one.lg_energy_low:.2f}-{one.lg_energy_high:.2f}"
+
+
+def _cells(one: Limit) -> tuple[str, ...]:
+    back = one.backgrounds
+    flux = "-" if np.isnan(one.flux_per_event) else f"{one.limit * one.flux_per_event:.2g}"
+    return (
+        _energy(one), f"{one.measured:,}", f"{one.candidates:,}", f"{back.data.mean:.2f} ± {back.data.error:.2f}",
+        f"{back.simulation.mean:.2f} ± {back.simulation.error:.2f}", f"{one.limit:.2f}",
+        f"{one.expected[2]:.2f} [{one.expected[1]:.2f}, {one.expected[3]:.2f}]",
+        f"{one.limit * one.fraction_per_event:.2g}", flux,
+    )  # fmt: skip
+
+
+def limits_text(found: PhotonSearch) -> Table:
+    """Return limits by energy and walking up."""
+    drawn = Table(
+        title=f"photons, limits at {found.options.level:.0%} (CLs, background from data)", title_justify="left",
+        caption="expected: median and 68 % without photons; flux m^-2 sr^-1 s^-1, in bins also eV^-1",
+    )  # fmt: skip
+    for head in HEADS:
+        drawn.add_column(head, justify="left" if head == HEADS[0] else "right", no_wrap=True)
+    for one in found.limits:
+        drawn.add_row(*_cells(one))
+    return drawn
+
+
+def write_photon_page(result: PhotonResult, out: Path) -> Path:
+    """Write ``OUT/gamma_limit.html`` and return its path."""
+    found = result.search
+    whole = next(one for one in found.limits if one.integral)
+    expected = whole.backgrounds.data
+    lead = numbers(
+        [
+            ("candidates", f"{whole.candidates:,}", f"of {whole.measured:,} from lg(E/eV) {whole.lg_energy_low:g}"),
+            ("expected", f"{expected.mean:.1f} ± {expected.error:.1f}", "from the sideband"),
+            ("fraction", f"< {whole.limit * whole.fraction_per_event:.2g}",
+             f"at {found.options.level:.0%}; expected {whole.expected[2] * whole.fraction_per_event:.2g}"),
+        ]
+    )  # fmt: skip
+    sections = [_limits(found), _scores(found), _background(found), _candidates(result), _photon_doubts(found)]
+    file = out / PHOTONS_PAGE_FILE
+    with atomic_path(file) as temporary:
+        temporary.write_text(page("Search for photons", lead, sections), encoding="utf-8")
+    return file
+
+
+def _limits(found: PhotonSearch) -> Section:
+    figures: list[str] = []
+    for integral in (False, True):
+        chosen = [one for one in found.limits if one.integral is integral]
+        edges = np.array([(one.lg_energy_low, one.lg_energy_high) for one in chosen])
+        flux = (
+            r"$\Phi_\gamma$, m$^{-2}$ sr$^{-1}$ s$^{-1}$"
+            if integral
+            else r"$J_\gamma$, m$^{-2}$ sr$^{-1}$ s$^{-1}$ eV$^{-1}$"
+        )
+        scales = [("fraction of photons", [one.fraction_per_event for one in chosen])]
+        if found.efficiency_known:
+            scales.append((flux, [one.flux_per_event for one in chosen]))
+        for label, each in scales:
+            scale = np.array(each)
+            limit = np.array([one.limit for one in chosen]) * scale
+            expected = np.array([one.expected for one in chosen]) * scale[:, None]
+            drawn = limit_picture(edges, limit, expected, label, integral=integral, level=found.options.level)
+            what = "all energies from the lower end of each bar on" if integral else "in bins of energy"
+            figures.append(picture(as_svg(drawn, f"limits, {what}, {len(figures)}"), f"Limits {what}."))
+    note = paragraph(
+        "CLs with the background from the sideband and its error averaged over. The band is what is expected without "
+        f"photons. Photons are assumed to follow E^-{found.options.index:g} within a range."
+    )
+    return Section("limits", "Limits", pictures(figures) + table(HEADS, [_cells(one) for one in found.limits]) + note)
+
+
+def _scores(found: PhotonSearch) -> Section:
+    place = found.bins.place(found.data.lg_energy)
+    events, figures = found.measuring.events, []
+    for b in np.flatnonzero(found.regions.usable):
+        here = found.measuring.place == b
+        kinds = [here & (events.labels == label) for label in (HADRON, PHOTON)]
+        hadrons, photons = ((events.score[kind], found.measuring.weight[kind]) for kind in kinds)
+        title = f"lg(E/eV) {found.bins.edges[b]:g}-{found.bins.edges[b + 1]:g}"
+        borders = float(found.regions.side[b]), float(found.regions.threshold[b])
+        drawn = score_picture(found.data.score[place == b], hadrons, photons, borders, title)
+        figures.append(picture(as_svg(drawn, f"scores, {title}"), f"{title}; shaded: sideband, line: threshold."))
+    return Section("scores", "Scores", pictures(figures))
+
+
+def _background(found: PhotonSearch) -> Section:
+    rows = []
+    for one in found.limits:
+        back = one.backgrounds
+        rows.append(
+            (
+                *(_energy(one), f"{back.side_seen:,}", f"{back.side_expected:,.1f}", f"{back.transfer:.3g}"),
+                f"{back.data.mean:.2f} ± {back.data.error:.2f}",
+                f"{back.simulation.mean:.2f} ± {back.simulation.error:.2f}",
+                *(f"{one.candidates:,}", f"{one.significance:+.1f}", f"{one.interval[0]:.2f} to {one.interval[1]:.2f}"),
+                f"{one.limit_simulation:.2f}",
+            )
+        )
+    heads = (
+        "lg(E/eV)", "sideband, seen", "simulated", "transfer", "background, data", "simulation", "seen", "sigma",
+        "Feldman-Cousins, events", "limit with simulation",
+    )  # fmt: skip
+    step = found.transfer
+    lines = [
+        f"Within the sideband {step.closure_ratio:.2f} ± {step.closure_error:.2f} times the events predicted from its "
+        f"lower half are seen in the upper one; {step.closure:.0%} count as an error of every transfer.",
+        f"Hadronic models' transfers scatter by {step.models:.0%} beyond their statistics.",
+        "Significances are those of one row; there are several rows, and they share events.",
+    ]
+    return Section("background", "Background", table(heads, rows) + bullets(lines))
+
+
+def _candidates(result: PhotonResult) -> Section:
+    frame = result.candidates()
+    rows = [
+        (str(row["data"]), f"{row['row']:,}", f"{row['score']:.2f}", f"+{row['score_above_threshold']:.2f}",
+         f"{row['lg_energy_eV']:.2f}", f"{row['zenith_deg']:.1f}", f"{row['lg_ne']:.2f}", f"{row['lg_nmu']:.2f}")
+        for row in frame.head(LISTED).iter_rows(named=True)
+    ]  # fmt: skip
+    if not rows:
+        return Section("candidates", "Candidates", paragraph("No event lies above the threshold."))
+    heads = ("data", "row", "score", "above threshold", "lg(E/eV)", "zenith, deg", "lg Ne", "lg Nmu")
+    note = paragraph(f"The {LISTED} highest of {frame.height:,} are listed here, all in candidates.csv.", "quiet")
+    found, figures = result.search, []
+    for k in found.candidates[:DISPLAYED]:
+        folder, row = found.options.data[found.data.folder[k]], int(found.data.row[k])
+        (shower,) = read_showers(Dataset.open(folder, labels=False), [row])
+        title = f"event {row} of {folder.name}, score {found.data.score[k]:.2f}"
+        figures.append(picture(as_svg(event_picture(shower, title), title), f"Event {row} of {folder.name}."))
+    body = table(heads, rows) + (note if frame.height > LISTED else "") + pictures(figures)
+    return Section("candidates", "Candidates", body)
+
+
+def _photon_doubts(found: PhotonSearch) -> Section:
+    lines = [
+        *found.remarks,
+        f"The expected band (quantiles {', '.join(f'{share:g}' for share in BAND)}) has the background from data.",
+        "Simulated hadrons are protons where the run was trained on the benchmark's gamma sets; heavier nuclei have "
+        "more muons and are easier to reject.",
+        "The fraction is that of photons among all particles of the same energy; reconstructed energies of photons are "
+        "too low, which is corrected as far as the simulation and the assumed spectrum go.",
+    ]
+    return Section("doubts", "What to keep in mind", bullets(lines))

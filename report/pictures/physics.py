@@ -1,0 +1,310 @@
+"""Pictures of elemental spectra in the field's manner: flux times E^2.7 against energy, and shares of the groups.
+
+Pictures of fitted knees: spectra with the broken power laws, and the profiles of the knees' positions.
+
+Pictures of a search for photons: limits with their expected band, and scores of data beside simulation.
+
+Pictures of a data check: distributions beside the simulation's, shares beyond quantiles, the map of stations.
+
+A matrix of numbers: trained in the row's place, tested in the column's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatterSciNotation, LogLocator
+
+from analysis.datacheck.streamed import BINS, CHANNELS, Difference, Histograms, StationHits
+from report.pictures.style import INK, MAP, MARKERS, PALETTE, drawing, literal, new_figure
+
+POWER = 2.7
+LABEL = r"$J\,E^{2.7}$, m$^{-2}$ sr$^{-1}$ s$^{-1}$ eV$^{1.7}$"
+
+
+def flux_picture(
+    energy_ev: np.ndarray,
+    flux: np.ndarray,
+    statistical: np.ndarray,
+    total: np.ndarray,
+    names: tuple[str, ...],
+    title: str = "",
+) -> Figure:
+    """Draw one or more spectra on one pair of axes: thick bars statistical, thin ones total errors.
+
+    Parameters
+    ----------
+    energy_ev
+        (B,) middles of the bins.
+    flux, statistical, total
+        (B, C) in m^-2 sr^-1 s^-1 eV^-1; NaN is left out.
+    names
+        C names; a single one has the colour of :data:`PALETTE`'s first entry unless drawn by :func:`panel_pictures`.
+    """
+    return _drawn(energy_ev, flux, statistical, total, names, range(len(names)), title)
+
+
+def panel_pictures(
+    energy_ev: np.ndarray, flux: np.ndarray, statistical: np.ndarray, total: np.ndarray, names: tuple[str, ...]
+) -> list[Figure]:
+    """Draw one picture for each group; arguments as for :func:`flux_picture`."""
+    return [
+        _drawn(energy_ev, flux[:, k : k + 1], statistical[:, k : k + 1], total[:, k : k + 1], (name,), [k], name)
+        for k, name in enumerate(names)
+    ]
+
+
+def _drawn(
+    energy_ev: np.ndarray,
+    flux: np.ndarray,
+    statistical: np.ndarray,
+    total: np.ndarray,
+    names: tuple[str, ...],
+    styles: range | list[int],
+    title: str,
+) -> Figure:
+    scale = energy_ev[:, None] ** POWER
+    with drawing():
+        figure = new_figure(3.2)
+        axes = figure.add_subplot()
+        for k, style in enumerate(styles):
+            colour = PALETTE[style] if len(PALETTE) > style else INK
+            x = energy_ev * (1 + 0.02 * (k - (len(names) - 1) / 2))
+            y = flux[:, k] * scale[:, 0]
+            good = np.isfinite(y)
+            for errors, width in ((total[:, k], 0.8), (statistical[:, k], 2.2)):
+                axes.errorbar(
+                    x[good], y[good], (errors * scale[:, 0])[good], fmt="none", ecolor=colour, elinewidth=width
+                )
+            axes.plot(x[good], y[good], MARKERS[style], color=colour, label=names[k])
+        axes.axhline(0, color=INK, lw=0.6)
+        axes.set_xscale("log")
+        axes.set_xlabel("energy, eV")
+        axes.set_ylabel(LABEL)
+        axes.set_title(title)
+        if len(names) > 1:
+            figure.legend(loc="outside upper center", ncols=len(names), columnspacing=0.8, handletextpad=0.2)
+    return figure
+
+
+LEVELS = (1.0, 3.84)
+HIGHEST = 9.0
+"""Difference of chi-square up to which profiles are drawn."""
+
+
+def knee_picture(
+    energy_ev: np.ndarray, flux: np.ndarray, errors: np.ndarray, fitted: np.ndarray, names: tuple[str, ...]
+) -> Figure:
+    """Draw fluxes with statistical errors and the fitted ones as lines; (B, C) in m^-2 sr^-1 s^-1 eV^-1."""
+    scale = energy_ev[:, None] ** POWER
+    with drawing():
+        figure = new_figure(3.2)
+        axes = figure.add_subplot()
+        for k, name in enumerate(names):
+            axes.errorbar(
+                energy_ev, (flux * scale)[:, k], (errors * scale)[:, k], fmt=MARKERS[k], color=PALETTE[k], label=name,
+                elinewidth=1.2,
+            )  # fmt: skip
+            axes.plot(energy_ev, (fitted * scale)[:, k], color=PALETTE[k], lw=1.0)
+        axes.axhline(0, color=INK, lw=0.6)
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.xaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
+        axes.set_xlabel("energy, eV")
+        axes.set_ylabel(LABEL)
+        figure.legend(loc="outside upper center", ncols=len(names), columnspacing=0.8, handletextpad=0.2)
+    return figure
+
+
+def profile_picture(profiles: list[tuple[str, np.ndarray, np.ndarray]]) -> Figure:
+    """Draw chi-square above its minimum against the position: (name, lg E, difference); the last one is common."""
+    with drawing():
+        figure = new_figure(3.0)
+        axes = figure.add_subplot()
+        for k, (name, grid, difference) in enumerate(profiles):
+            common = k == len(profiles) - 1
+            colour, style = (INK, ":") if common else (PALETTE[k], "-")
+            axes.plot(grid, difference, style, color=colour, lw=1.8 if common else 1.2, label=name)
+        for level in LEVELS:
+            axes.axhline(level, color=INK, lw=0.6, ls="--")
+        axes.set_ylim(0, HIGHEST)
+        axes.set_xlabel("position of the knee, lg(E/eV); common: lg(R/V)")
+        axes.set_ylabel("chi-square above minimum")
+        figure.legend(loc="outside upper center", ncols=3, columnspacing=0.8, handletextpad=0.4)
+    return figure
+
+
+BANDS = ((0, 4, 0.18), (1, 3, 0.38))
+"""Quantiles between which is shaded, and how much."""
+
+
+def limit_picture(
+    lg_edges: np.ndarray, limit: np.ndarray, expected: np.ndarray, label: str, *, integral: bool, level: float
+) -> Figure:
+    """Draw observed limits with the band expected without photons.
+
+    Parameters
+    ----------
+    lg_edges
+        (R, 2) energy ranges, lg(E/eV).
+    limit
+        (R,) observed, in the units of ``label``.
+    expected
+        (R, 5) quantiles.
+    integral
+        Ranges are open above: drawn at their lower ends.
+    """
+    with drawing():
+        figure = new_figure(3.2)
+        axes = figure.add_subplot()
+        x = 10.0 ** (lg_edges[:, 0] if integral else lg_edges.mean(axis=1))
+        low = 10.0 ** lg_edges[:, 0]
+        high = low * 10**0.1 if integral else 10.0 ** lg_edges[:, 1]
+        for k in range(len(limit)):
+            for first, last, alpha in BANDS:
+                axes.fill_between(
+                    [low[k], high[k]], expected[k, first], expected[k, last], color=PALETTE[2], alpha=alpha, lw=0,
+                    label=("expected, 95 %", "expected, 68 %")[alpha > 0.2] if k == 0 else None,
+                )  # fmt: skip
+            axes.plot([low[k], high[k]], [expected[k, 2]] * 2, color=INK, lw=0.9, ls="--",
+                      label="expected, median" if k == 0 else None)  # fmt: skip
+            axes.plot([low[k], high[k]], [limit[k]] * 2, color=PALETTE[0], lw=1.6, label="observed" if k == 0 else None)
+        axes.plot(x if integral else np.sqrt(low * high), limit, "v", color=PALETTE[0], ms=5)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("from energy, eV" if integral else "energy, eV")
+        axes.set_ylabel(f"{label}, {level:.0%} limit")
+        figure.legend(loc="outside upper center", ncols=2, columnspacing=1.0, handletextpad=0.5)
+    return figure
+
+
+def score_picture(
+    data: np.ndarray,
+    hadrons: tuple[np.ndarray, np.ndarray],
+    photons: tuple[np.ndarray, np.ndarray],
+    borders: tuple[float, float],
+    title: str,
+) -> Figure:
+    """Draw how many events lie above each score: data, simulated hadrons, and photons to scale.
+
+    Parameters
+    ----------
+    data
+        (N,) scores of measured events.
+    hadrons, photons
+        Scores and weights of simulated events; photons are scaled to all data.
+    borders
+        Lower end of the sideband, and the threshold.
+    """
+    with drawing():
+        figure = new_figure(3.0)
+        axes = figure.add_subplot()
+        n = len(data)
+        drawn = [(data, np.ones(n), INK, "-", "data")]
+        for (scores, weights), colour, style, name in (
+            (hadrons, PALETTE[0], "--", "simulated hadrons"),
+            (photons, PALETTE[4], ":", "photons, all data"),
+        ):
+            drawn.append((scores, weights * n / max(weights.sum(), 1e-300), colour, style, name))
+        for scores, weights, colour, style, name in drawn:
+            order = np.argsort(-scores)
+            axes.step(scores[order], np.cumsum(weights[order]), style, color=colour, label=name, where="post", lw=1.3)
+        axes.axvspan(*borders, color=PALETTE[1], alpha=0.2, lw=0)
+        axes.axvline(borders[1], color=PALETTE[1], lw=1.2)
+        axes.set_yscale("log")
+        axes.set_ylim(0.3, max(len(data), 10) * 1.5)
+        shown = np.concatenate([photons[0], [borders[0] - 2.0]])
+        axes.set_xlim(
+            np.quantile(shown, 0.002) if len(shown) > 1 else borders[0] - 2, max(shown.max(), borders[1]) + 0.5
+        )
+        axes.set_xlabel("gamma score")
+        axes.set_ylabel("events at or above")
+        axes.set_title(title)
+        figure.legend(loc="outside upper center", ncols=3, columnspacing=0.8, handletextpad=0.4)
+    return figure
+
+
+def distribution_picture(found: Histograms, difference: Difference) -> Figure:
+    """Draw one feature in one energy bin: ratio of the data's share to the simulation's in each of its bins."""
+    f, e = found.names.index(difference.feature), difference.energy_bin
+    counts, sums, squares = found.counts[e, f], found.sums[e, f], found.squares[e, f]
+    n_bins = len(found.edges[f]) + 1
+    counts, sums, squares = counts[:n_bins], sums[:n_bins], squares[:n_bins]
+    share, expected = counts / max(counts.sum(), 1), sums / sums.sum()
+    good = expected > 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = share / expected
+        error = ratio * np.sqrt(1 / np.maximum(counts, 1) + squares / np.maximum(sums, 1e-30) ** 2)
+    edges = found.edges[f]
+    middle = np.concatenate([edges[:1], (edges[1:] + edges[:-1]) / 2, edges[-1:]]) if len(edges) else np.zeros(1)
+    with drawing():
+        figure = new_figure(2.2)
+        axes = figure.add_subplot()
+        axes.axhline(1.0, color=INK, lw=0.7, ls="--")
+        axes.errorbar(middle[good], ratio[good], error[good], fmt="o", color=PALETTE[4])
+        axes.set_xlabel(literal(difference.feature))
+        axes.set_ylabel("data / simulation")
+    return figure
+
+
+def tails_picture(quantiles: list[float], expected: list[float], seen: list[float]) -> Figure:
+    """Draw the share of the data beyond the simulation's quantiles beside the expected one."""
+    with drawing():
+        figure = new_figure(1.8)
+        axes = figure.add_subplot()
+        place = np.arange(len(quantiles))
+        axes.plot(100 * np.array(expected), place, "s", color=INK, label="expected", mfc="none")
+        axes.plot(100 * np.array(seen), place, "o", color=PALETTE[0], label="data")
+        axes.set_yticks(place, [f"{100 * q:g} %" for q in quantiles])
+        axes.set_ylim(-0.5, len(quantiles) - 0.5)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("share of events beyond the quantile, %")
+        axes.set_ylabel("quantile of the simulation")
+        figure.legend(loc="outside upper right", ncols=2)
+    return figure
+
+
+def stations_picture(stations: StationHits) -> Figure:
+    """Draw, for both channels, the share of events in which each station is hit, data over simulation."""
+    with drawing():
+        figure = new_figure(2.5)
+        axes = figure.subplots(1, 2)
+        for k, name in enumerate(CHANNELS):
+            expected = stations.simulation[..., k]
+            ratio = np.full(expected.shape, np.nan)
+            np.divide(stations.data[..., k], expected, out=ratio, where=expected > 0)
+            drawn = axes[k].imshow(ratio, origin="lower", cmap=MAP, vmin=0.7, vmax=1.3)
+            axes[k].set_title(name)
+            axes[k].grid(False)
+            axes[k].set_xlabel("column")
+        axes[0].set_ylabel("row")
+        figure.colorbar(drawn, ax=axes, shrink=0.8, label="hit rate, data / simulation")
+    return figure
+
+
+def undefined_share(found: Histograms, difference: Difference) -> tuple[float, float]:
+    """Return in which share of data and simulation the feature is undefined."""
+    f, e = found.names.index(difference.feature), difference.energy_bin
+    counts, sums = found.counts[e, f], found.sums[e, f]
+    return counts[BINS] / max(counts.sum(), 1), sums[BINS] / sums.sum()
+
+
+def matrix_picture(values: np.ndarray, names: list[str], label: str, form: str) -> Figure:
+    """Draw (P, P) numbers as a coloured table."""
+    with drawing():
+        figure = new_figure(3.4)
+        axes = figure.add_subplot()
+        low, high = float(values.min()), float(values.max())
+        axes.imshow(values, cmap=MAP, vmin=low, vmax=max(high, low + 1e-9), aspect="auto")
+        middle = (low + high) / 2
+        for (row, column), value in np.ndenumerate(values):
+            colour = "black" if value > middle else "white"
+            axes.text(column, row, form.format(value), ha="center", va="center", color=colour, fontsize=7)
+        shown = [literal(name).replace("/", "\n") for name in names]
+        axes.set_xticks(range(len(names)), shown)
+        axes.set_yticks(range(len(names)), shown)
+        axes.set_xlabel("tested on")
+        axes.set_ylabel("trained on")
+        axes.set_title(label)
+        axes.grid(False)
+    return figure

@@ -1,0 +1,435 @@
+"""Pictures of the composition task: confusion, fraction error by class and energy, reliability.
+
+Pictures of gamma/hadron separation: survival against efficiency, scores, survival by energy and zenith.
+
+Pictures of estimates against the truth: bias and resolution by true value, and all events in one plane.
+
+The plane of reconstructed electron and muon numbers, coloured by the posterior of what ships.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from report.pictures.style import INK, MAP, MARKERS, PALETTE, drawing, literal, new_figure
+from report.shared.published import SURVIVAL_CURVE
+from scoring.metrics.classes import BinAtThreshold, balanced_accuracy
+from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY
+from scoring.metrics.intervals import clopper_pearson
+
+N_RELIABILITY_BINS = 10
+MIN_BIN_EVENTS = 10
+"""Bins with fewer events say nothing and are not drawn."""
+
+
+def confusion_picture(matrix: np.ndarray, classes: tuple[str, ...], title: str = "") -> Figure:
+    """Draw P(predicted | true) in per cent; a class without events has an empty row.
+
+    Parameters
+    ----------
+    matrix
+        (C, C) integer counts, row = true class.
+    """
+    totals = matrix.sum(axis=1, keepdims=True)
+    share = np.divide(100.0 * matrix, totals, out=np.full(matrix.shape, np.nan), where=totals > 0)
+    with drawing():
+        figure = new_figure(3.3, 3.6)
+        axes = figure.add_subplot()
+        axes.imshow(share, vmin=0, vmax=100, cmap=MAP)
+        for (row, column), value in np.ndenumerate(share):
+            if np.isfinite(value):
+                ink = "#000000" if value > 55 else "#ffffff"
+                axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=ink)
+        labels = [f"{name}\n{int(n):,}" for name, n in zip(classes, totals[:, 0], strict=True)]
+        axes.set_xticks(range(len(classes)), classes, rotation=30, ha="right")
+        axes.set_yticks(range(len(classes)), labels)
+        axes.set_xlabel("predicted, % of the true class")
+        axes.set_ylabel("true class, events")
+        axes.set_title(title)
+        axes.grid(False)
+        axes.spines[:].set_visible(False)
+    return figure
+
+
+def confusions_picture(matrices: dict[str, np.ndarray], classes: tuple[str, ...]) -> Figure:
+    """Draw P(predicted | true) of several selections as small multiples on one scale.
+
+    Parameters
+    ----------
+    matrices
+        Title to (C, C) integer counts, row = true class.
+    """
+    columns = min(3, len(matrices))
+    rows = -(-len(matrices) // columns)
+    short = [name[:2].capitalize() if len(name) > 1 else name for name in classes]
+    with drawing():
+        figure = new_figure(1.55 * rows + 0.75)
+        grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        shown = None
+        for axes, (title, matrix) in zip(grid.flat, matrices.items(), strict=False):
+            totals = matrix.sum(axis=1, keepdims=True)
+            share = np.divide(100.0 * matrix, totals, out=np.full(matrix.shape, np.nan), where=totals > 0)
+            shown = axes.imshow(share, vmin=0, vmax=100, cmap=MAP)
+            for (row, column), value in np.ndenumerate(share):
+                if np.isfinite(value):
+                    ink = "#000000" if value > 55 else "#ffffff"
+                    axes.text(column, row, f"{value:.0f}", ha="center", va="center", color=ink, fontsize=6)
+            axes.set_title(f"{title}\n{int(matrix.sum()):,} events", fontsize=7)
+            axes.set_xticks(range(len(classes)), short, fontsize=6.5)
+            axes.set_yticks(range(len(classes)), short, fontsize=6.5)
+            axes.grid(False)
+            axes.spines[:].set_visible(False)
+        for axes in grid.flat[len(matrices) :]:
+            axes.set_axis_off()
+        if shown is not None:
+            bar = figure.colorbar(shown, ax=grid, location="bottom", shrink=0.7, aspect=40, pad=0.02)
+            bar.set_label("predicted, % of the true class", fontsize=7)
+            bar.ax.tick_params(labelsize=6.5)
+    return figure
+
+
+def balanced_by_energy_picture(metrics: dict[str, Any]) -> Figure:
+    """Draw the mean recall of the classes by energy bin with 95 % intervals and its value for random labels."""
+    n_classes = len(metrics["per_class"])
+    with drawing():
+        figure = new_figure(2.7)
+        axes = figure.add_subplot()
+        axes.axhline(1 / n_classes, color=INK, lw=0.8, ls="--")
+        for name, row in metrics["energy_binned"].items():
+            if row.get("too_few_events"):
+                continue
+            low, high = (float(edge) for edge in name.split("-"))
+            found, middle = balanced_accuracy(np.array(row["confusion_matrix"])), (low + high) / 2
+            axes.plot([low, high], [found.value] * 2, color=INK)
+            axes.plot([middle] * 2, [found.interval.low, found.interval.high], color=INK)
+            place = (middle, found.interval.high)
+            axes.annotate(f"{row['count']:,}", place, va="bottom", ha="center", fontsize=7)
+        axes.set_xlim(14, 18)
+        axes.margins(y=0.2)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("reconstructed energy, lg(E/eV)")
+        axes.set_ylabel("balanced accuracy")
+    return figure
+
+
+def error_by_class_picture(metrics: dict[str, Any]) -> Figure:
+    """Draw the fraction error of each class with its 95 % interval."""
+    names = list(metrics["per_class"])
+    values = metrics["fraction_error_details"]["per_class_fraction_error"]
+    spans = metrics["intervals"]["per_class_fraction_error"]
+    with drawing():
+        figure = new_figure(2.6)
+        axes = figure.add_subplot()
+        for k, (value, span) in enumerate(zip(values, spans, strict=True)):
+            axes.plot([k, k], [span["low"], span["high"]], color=PALETTE[k])
+            axes.plot(k, value, MARKERS[k], color=PALETTE[k], ms=5)
+        axes.axhline(metrics["mean_fraction_error"], color=INK, lw=0.8, ls="--")
+        axes.annotate(
+            "mean", (len(names) - 0.55, metrics["mean_fraction_error"]), va="bottom", ha="right", fontsize=7.5
+        )
+        axes.set_xticks(range(len(names)), names)
+        axes.set_xlim(-0.5, len(names) - 0.5)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("fraction error")
+    return figure
+
+
+def by_energy_picture(metrics: dict[str, Any]) -> Figure:
+    """Draw the fraction error by energy bin with 95 % intervals; thin bins are left out."""
+    key = "mean_fraction_error"
+    with drawing():
+        figure = new_figure(2.7)
+        axes = figure.add_subplot()
+        for name, row in metrics["energy_binned"].items():
+            if row.get("too_few_events") or key not in row["intervals"]:
+                continue
+            low, high = (float(edge) for edge in name.split("-"))
+            value, span, middle = row["fraction_error"][key], row["intervals"][key], (low + high) / 2
+            axes.plot([low, high], [value, value], color=INK)
+            axes.plot([middle, middle], [span["low"], span["high"]], color=INK)
+            axes.annotate(f"{row['count']:,}", (middle, span["high"]), va="bottom", ha="center", fontsize=7)
+        axes.set_xlim(14, 18)
+        axes.margins(y=0.2)
+        axes.set_xlabel("reconstructed energy, lg(E/eV)")
+        axes.set_ylabel("fraction error")
+    return figure
+
+
+def by_class_and_energy_picture(metrics: dict[str, Any]) -> Figure:
+    """Draw the fraction error of each class in each energy bin with 95 % intervals; thin bins are left out."""
+    with drawing():
+        figure = new_figure(3.2)
+        axes = figure.add_subplot()
+        for k, name in enumerate(metrics["per_class"]):
+            x, y = [], []
+            for edges, row in metrics["energy_binned"].items():
+                if row.get("too_few_events") or "fraction_error" not in row:
+                    continue
+                low, high = (float(edge) for edge in edges.split("-"))
+                span = row["intervals"]["per_class_fraction_error"][k]
+                x.append((low + high) / 2 + 0.05 * (k - 2))
+                y.append(row["fraction_error"]["per_class_fraction_error"][k])
+                axes.plot([x[-1]] * 2, [span["low"], span["high"]], color=PALETTE[k], lw=1.0)
+            axes.plot(x, y, MARKERS[k], color=PALETTE[k], ls=":", lw=0.6, label=name)
+        axes.set_xlim(14, 18)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("reconstructed energy, lg(E/eV)")
+        axes.set_ylabel("fraction error")
+        figure.legend(loc="outside upper center", ncols=5, columnspacing=0.8, handletextpad=0.2)
+    return figure
+
+
+def reliability_picture(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...]) -> Figure:
+    """Draw, for each class, how often it is true against the probability it was given, with binomial intervals.
+
+    Parameters
+    ----------
+    labels
+        (N,) integer class numbers.
+    log_proba
+        (N, C) natural logarithms of posteriors.
+    """
+    with drawing():
+        figure = new_figure(3.3)
+        axes = figure.add_subplot()
+        axes.plot([0, 1], [0, 1], color=INK, lw=0.7, ls="--")
+        edges = np.linspace(0, 1, N_RELIABILITY_BINS + 1)
+        for k, name in enumerate(classes):
+            given = np.exp(log_proba[:, k])
+            member = np.clip(np.digitize(given, edges) - 1, 0, N_RELIABILITY_BINS - 1)
+            for b in range(N_RELIABILITY_BINS):
+                inside = member == b
+                if inside.sum() < MIN_BIN_EVENTS:
+                    continue
+                hits, n = int((labels[inside] == k).sum()), int(inside.sum())
+                span = clopper_pearson(hits, n)
+                x = given[inside].mean() + 0.006 * (k - (len(classes) - 1) / 2)
+                axes.plot([x, x], [span.low, span.high], color=PALETTE[k], lw=0.9)
+                axes.plot(x, hits / n, MARKERS[k], color=PALETTE[k], ms=3.5, label=name)
+        handles, names = axes.get_legend_handles_labels()
+        unique = dict(zip(names, handles, strict=True))
+        axes.legend(unique.values(), unique.keys(), loc="upper left")
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_xlabel("probability given")
+        axes.set_ylabel("frequency observed")
+    return figure
+
+
+def roc_picture(labels: np.ndarray, scores: dict[str, np.ndarray], metrics: dict[str, Any]) -> Figure:
+    """Draw hadron survival (logarithmic) against gamma efficiency of several systems, the operating point marked.
+
+    Parameters
+    ----------
+    labels
+        (N,) 0 gamma, 1 hadron.
+    scores
+        Name to (N,) scores; the last one is the scored system and drawn boldest, with its interval as a band.
+    metrics
+        Metrics of the scored system with intervals.
+    """
+    n_hadron = int((labels == HADRON).sum())
+    with drawing():
+        figure = new_figure(3.4)
+        axes = figure.add_subplot()
+        for k, (name, values) in enumerate(scores.items()):
+            efficiency, surviving = survival_curve(labels, values)
+            last = k == len(scores) - 1
+            style: dict[str, Any] = (
+                {"color": INK, "lw": 1.8} if last else {"color": PALETTE[5 + k % 2], "lw": 0.9, "ls": "--"}
+            )
+            axes.step(efficiency, np.maximum(surviving, 0.5) / n_hadron, where="post", label=literal(name), **style)
+            if last:
+                spans = [clopper_pearson(int(n), n_hadron) for n in surviving]
+                axes.fill_between(
+                    efficiency,
+                    [max(span.low, 0.3 / n_hadron) for span in spans],
+                    [span.high for span in spans],
+                    color=INK,
+                    alpha=0.2,
+                    lw=0,
+                )
+        rate = metrics["survival_rates"]["75%"]
+        span = rate["interval"]
+        axes.plot([KEY_EFFICIENCY] * 2, [max(span["low"], 0.3 / n_hadron), span["high"]], color=INK)
+        axes.plot(KEY_EFFICIENCY, max(rate["hadron_survival"], 0.5 / n_hadron), "o", color=INK, label="75 % of gammas")
+        axes.plot(list(SURVIVAL_CURVE), list(SURVIVAL_CURVE.values()), MARKERS[5], color=PALETTE[2], label="published*")
+        axes.set_yscale("log")
+        axes.set_ylim(0.25 / n_hadron, 1.5)
+        axes.set_xlim(0.4, 1.005)
+        axes.set_xlabel("gamma efficiency")
+        axes.set_ylabel("hadron survival")
+        axes.legend(fontsize=7)
+    return figure
+
+
+def survival_curve(labels: np.ndarray, scores: np.ndarray, n_points: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    """Return gamma efficiencies and the number of surviving hadrons at them, (n,) each."""
+    gammas = np.sort(scores[labels == GAMMA])[::-1]
+    hadrons = np.sort(scores[labels == HADRON])
+    rank = np.unique(np.linspace(1, len(gammas), min(n_points, len(gammas))).astype(int))
+    surviving = len(hadrons) - np.searchsorted(hadrons, gammas[rank - 1], side="left")
+    return rank / len(gammas), surviving
+
+
+def scores_picture(labels: np.ndarray, scores: np.ndarray, threshold: float) -> Figure:
+    """Draw the distribution of scores of gammas and hadrons and the threshold at 75 % efficiency."""
+    low, high = (float(edge) for edge in (scores.min(), scores.max()))
+    edges = np.linspace(low, high if high > low else low + 1, 51)
+    with drawing():
+        figure = new_figure(2.7)
+        axes = figure.add_subplot()
+        for k, (name, value) in enumerate((("gamma", GAMMA), ("hadron", HADRON))):
+            mine = scores[labels == value]
+            colour = PALETTE[(0, 4)[k]]
+            style = ("-", "--")[k]
+            axes.hist(
+                mine,
+                bins=edges.tolist(),
+                histtype="step",
+                color=colour,
+                ls=style,
+                lw=1.3,
+                label=f"{name} ({len(mine):,})",
+            )
+        axes.axvline(threshold, color=INK, lw=0.8, ls=":")
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=0.5)
+        axes.set_xlabel("score, logit + 0.5 (threshold dotted)")
+        axes.set_ylabel("events per bin")
+        axes.legend()
+    return figure
+
+
+def survival_by_bin_picture(
+    binned: dict[str, Any], label: str, n_hadron: int, at_one: Sequence[BinAtThreshold] = ()
+) -> Figure:
+    """Draw the survival at 75 % by energy or zenith: own threshold with intervals, and one threshold for all.
+
+    Thin bins are left out.
+    """
+    with drawing():
+        figure = new_figure(2.7)
+        axes = figure.add_subplot()
+        for name, row in binned.items():
+            if row.get("too_few_events"):
+                continue
+            low, high = (float(edge) for edge in name.split("-"))
+            span, middle = row["interval"], (low + high) / 2
+            floor = 0.3 / n_hadron
+            axes.plot([middle, middle], [max(span["low"], floor), span["high"]], color=INK)
+            if row["hadron_surviving"]:
+                axes.plot([low, high], [row["hadron_survival"]] * 2, color=INK)
+            else:
+                axes.plot(middle, span["high"], "v", color=INK)
+            note = f"{row['n_gamma']:,}\n{row['n_hadron']:,}"
+            axes.annotate(note, (middle, span["high"]), (0, 3), textcoords="offset points", ha="center", fontsize=6.5)
+        for bin_ in at_one:
+            if bin_.n_hadron and bin_.n_surviving and not binned.get(bin_.name, {}).get("too_few_events", True):
+                low, high = (float(edge) for edge in bin_.name.split("-"))
+                share = bin_.n_surviving / bin_.n_hadron
+                axes.plot(low + 0.3 * (high - low), share, MARKERS[3], color=PALETTE[5], ms=4.5)
+        axes.set_yscale("log")
+        axes.margins(y=0.25)
+        axes.set_xlabel(label)
+        axes.set_ylabel("hadron survival at 75 %")
+    return figure
+
+
+SPREADS = 4.0
+"""Half the height of the plane of residuals, in resolutions."""
+
+
+def by_bin_picture(binned: dict[str, Any], name: str, label: str) -> Figure:
+    """Draw one metric by bin of the true value with its 95 % interval; bins with too few events are left out.
+
+    Parameters
+    ----------
+    binned
+        ``true_binned`` of :class:`scoring.tasks.target.TargetScoring`.
+    name
+        ``bias`` or ``resolution``.
+    label
+        Of the horizontal axis.
+    """
+    with drawing():
+        figure = new_figure(2.6)
+        axes = figure.add_subplot()
+        shown = {where: row for where, row in binned.items() if not row["too_few_events"]}
+        for k, row in enumerate(shown.values()):
+            span = row["intervals"][name]
+            axes.plot([k, k], [span["low"], span["high"]], color=PALETTE[4])
+            axes.plot(k, row[name], MARKERS[0], color=PALETTE[4], ms=4)
+            axes.annotate(f"{row['count']:,}", (k, span["high"]), va="bottom", ha="center", fontsize=6.5)
+        if name == "bias":
+            axes.axhline(0.0, color=INK, lw=0.8, ls="--")
+        axes.set_xticks(range(len(shown)), list(shown), rotation=30, ha="right")
+        axes.set_xlabel(label)
+        axes.set_ylabel(name)
+    return figure
+
+
+def residual_picture(truth: np.ndarray, estimate: np.ndarray, label: str) -> Figure:
+    """Draw estimate minus truth against the truth, (N,) each, as numbers of events in cells."""
+    residuals = estimate - truth
+    middle, reach = float(np.median(residuals)), SPREADS * max(float(np.std(residuals)), 1e-6)
+    with drawing():
+        figure = new_figure(3.2)
+        axes = figure.add_subplot()
+        inside = np.abs(residuals - middle) < reach
+        cells = axes.hexbin(
+            truth[inside], residuals[inside], gridsize=45, mincnt=1, bins="log", cmap=MAP, linewidths=0.1
+        )
+        cells.set_rasterized(True)
+        axes.axhline(0.0, color=INK, lw=0.8, ls="--")
+        figure.colorbar(cells, ax=axes, location="top", shrink=0.8, aspect=40).set_label("events")
+        axes.set_xlabel(f"true {label}")
+        axes.set_ylabel("estimated - true")
+    return figure
+
+
+MIN_EVENTS = 3
+"""Cells with fewer events stay empty."""
+
+
+def plane_picture(
+    n_e: np.ndarray, n_mu: np.ndarray, value: np.ndarray, label: str, limits: tuple[float, float]
+) -> Figure:
+    """Draw the mean of a value in cells of the lg Ne - lg Nmu plane.
+
+    Parameters
+    ----------
+    n_e, n_mu
+        (N,) lg of the reconstructed sizes.
+    value
+        (N,) what colours the plane.
+    label, limits
+        Of the colour scale.
+    """
+    with drawing():
+        figure = new_figure(3.4)
+        axes = figure.add_subplot()
+        cells = axes.hexbin(
+            n_e,
+            n_mu,
+            C=value,
+            gridsize=45,
+            mincnt=MIN_EVENTS if len(value) > 500 else 1,
+            cmap=MAP,
+            vmin=limits[0],
+            vmax=limits[1],
+            linewidths=0.1,
+        )
+        cells.set_rasterized(True)
+        for values, limit in ((n_e, axes.set_xlim), (n_mu, axes.set_ylim)):
+            low, high = np.quantile(values, [0.001, 0.999])
+            limit(float(low) - 0.1, float(high) + 0.1)
+        bar = figure.colorbar(cells, ax=axes, location="top", shrink=0.8, aspect=40)
+        bar.set_label(label)
+        axes.set_xlabel("electron number, lg $N_e$")
+        axes.set_ylabel(r"muon number, lg $N_\mu$")
+    return figure

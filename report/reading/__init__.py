@@ -1,1 +1,0 @@
-"""Finished runs read for a report, and whether predictions, run and test set belong together."""

@@ -1,0 +1,329 @@
+"""The report of a run: one self-contained HTML file.
+
+Sections on what the run reached: plain words, learners against what ships.
+
+Sections that look inside: feature importance, and a gallery of single showers.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from features.catalogue import CATALOGUE
+from report import run_sections
+from report.display import event_picture, read_showers
+from report.pictures.learners import gain_picture, learners_picture, shuffle_picture
+from report.pictures.style import as_svg
+from report.run_sections import Importance, importances
+from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, side_by_side, table
+from report.shared.subject import Subject, mean_loss
+from report.shared.text import metric_text, plus_minus
+from report.tasks.base import Part
+from report.tasks.target import report_of
+from runtime.context import Bars, silent
+from runtime.errors import escaped
+from runtime.files import atomic_path
+from scoring import scoring_of
+from scoring.metrics.paired import Paired
+from stacking.run.read import COMBINED, ONE_ANSWER
+
+
+def headline(subject: Subject) -> str:
+    """Return the boxes at the top (metric, accuracy or what stands for it, mean loss) and what the metric means."""
+    told, scoring = report_of(subject.task), scoring_of(subject.task)
+    loss, span = mean_loss(scoring.losses(subject.labels, subject.final, subject.output))
+    boxes = told.boxes(subject)
+    name = f"{scoring.loss_name}, {scoring.loss_unit}"
+    boxes.append((name, f"{loss:.4f}", f"{span.low:.4f} to {span.high:.4f}"))
+    n = f"{len(subject.labels):,} test showers"
+    limits = f"{n}. Ranges are 95 % intervals from their number; they hold no systematic error."
+    return numbers(boxes) + (paragraph(told.meaning) if told.meaning else "") + paragraph(limits, "quiet")
+
+
+def verdict(found: Paired, better: str, worse: str, unit: str, form: str = ".4f") -> str:
+    """Return in words what a paired comparison shows; ``found`` is worse minus better where positive."""
+    gap = f"{abs(found.difference):{form}} [{found.interval.low:{form}}, {found.interval.high:{form}}] {unit}"
+    if found.interval.low <= 0 <= found.interval.high:
+        return f"Between {better} and {worse} the data show no difference: {gap}, p = {found.p_value:.2g}."
+    first, second = (better, worse) if found.difference > 0 else (worse, better)
+    return f"{first} beats {second} by {gap}, p = {found.p_value:.2g}."
+
+
+def plain_words(subject: Subject) -> Section:
+    """Return the summary in plain language, and what the data do not show."""
+    scoring, lines = scoring_of(subject.task), []
+    gate = subject.run.manifest.get("gate", {})
+    if gate:
+        reason = str(gate.get("reason", ""))
+        judged = subject.run.manifest.get("judged", {}).get("on")
+        where = "held-out events" if judged is None else f"the {judged}" if judged == "outer holdout" else judged
+        lines.append(f"Shipped: {subject.shipped_words}. On {where} of the training set, {reason}.")
+    ours, rule = subject.shipped_words, subject.shipped.rule
+    # A stack that ships is compared with its best learner, a learner that ships with the stack that does not.
+    other = subject.best_learner if subject.shipped.name == COMBINED[-1] else COMBINED[-1]
+    if (other, rule) in subject.against_shipped:
+        metric, loss = subject.against_shipped[str(other), rule]
+        theirs = "the stack" if other == COMBINED[-1] else str(other)
+        form = ".2e" if subject.metric.logarithmic else ".4f"
+        labels = ", decided labels" if rule == "decided" else ""
+        lines.append(f"On the test set, {scoring.loss_name}: {verdict(loss, ours, theirs, scoring.loss_unit)}")
+        lines.append(
+            f"On the test set, {subject.metric.name}{labels}: {verdict(metric, ours, theirs, 'of the metric', form)}"
+        )
+    shown = f"<div><h3>What is shown</h3>{bullets(lines)}</div>"
+    body = side_by_side(shown, "<h3>What is not shown by these data</h3>" + bullets(limits(subject)))
+    return Section("summary", "In plain words", body)
+
+
+def limits(subject: Subject) -> list[str]:
+    """Return what a reader must not conclude from this run."""
+    lines = []
+    if subject.simulated:
+        model, seed = subject.dataset.source.get("model", "?"), subject.dataset.source.get("seed", "?")
+        lines.append(
+            f"The showers are simulated (model {model}, seed {seed}): the numbers compare methods with each other; "
+            "what is reached on KASCADE data is not measured here and these numbers belong in no table with published "
+            "ones."
+        )
+    else:
+        lines.append(
+            "In the public pre-split files a shower reused at several core positions may be in training and test; "
+            "that cannot be checked, and would make every score too good."
+        )
+    lines.append(
+        "Training and test showers come from the same hadronic interaction models. How scores move when nature differs "
+        "from the models is not in the intervals."
+    )
+    lines.append("One seed was trained; how much another seed would change is not shown.")
+    thin = [name for name, row in subject.metrics.get("energy_binned", {}).items() if row.get("too_few_events")]
+    if thin:
+        lines.append(f"Energy bins {', '.join(thin)} hold too few events of some class for a number.")
+    unclear = [
+        name
+        for (name, rule), (metric, _) in subject.against_shipped.items()
+        if rule == subject.shipped.rule and metric.interval.low <= 0 <= metric.interval.high
+    ]
+    if unclear:
+        lines.append(
+            f"By {subject.metric.name} alone this test set cannot tell {subject.shipped_words} from "
+            f"{', '.join(unclear)}; the {scoring_of(subject.task).loss_name} is the sharper measure."
+        )
+    lines.extend(subject.metrics["warnings"])
+    return lines
+
+
+def learners(subject: Subject) -> Section:
+    """Return the comparison of learners, average and stack."""
+    told, scoring = report_of(subject.task), scoring_of(subject.task)
+    label = f"{subject.metric.name} (lower is better)"
+    figure = learners_picture(subject.points, label, logarithmic=subject.metric.logarithmic)
+    caption = "Test set, 95 % intervals of each system by itself. Paired differences are sharper: see the table."
+    caption += told.legend
+    rows: list[tuple[str, ...]] = []
+    ours: list[int] = []
+    for point, system in zip(subject.points, subject.systems, strict=True):
+        beside = told.beside(subject.labels, system.log_proba, system.output)
+        loss = plus_minus(*mean_loss(subject.losses(system)), 4)
+        metric, gap = ("", "")
+        if (system.name, system.rule) in subject.against_shipped:
+            paired, paired_loss = subject.against_shipped[system.name, system.rule]
+            metric, gap = _difference(paired, subject.metric.logarithmic), _difference(paired_loss)
+        if system is subject.shipped:
+            ours.append(len(rows))
+        name = (
+            system.name
+            if system.rule in ONE_ANSWER
+            else f"{system.name}, {'raw' if system.rule == 'argmax' else system.rule}"
+        )
+        value = metric_text(point.value, point.interval, subject.metric)
+        rows.append((name, beside.plus_minus, loss, value, gap, metric))
+    loss_head = f"{scoring.loss_name}, {scoring.loss_unit}"
+    heads = (
+        "system", beside.head, loss_head, subject.metric.name, f"{scoring.loss_name} − shipped", "metric − shipped",
+    )  # fmt: skip
+    failed = [row for row in subject.run.manifest.get("learners", []) if row.get("status") == "failed"]
+    notes = "".join(paragraph(f"{row['name']} failed and was left out: {row.get('error')}", "warn") for row in failed)
+    against = paragraph(
+        f"Differences are to {subject.shipped_words}, which ships, both by the same rule; the bold row is what "
+        "predictions.npz holds.",
+        "quiet",
+    )
+    body = side_by_side(
+        picture(as_svg(figure, "metric of each system"), caption), against + _on_the_same_events(subject)
+    )
+    body += table(heads, rows, ours=ours) + notes
+    return Section("learners", "Learners and stack", body)
+
+
+def _on_the_same_events(subject: Subject) -> str:
+    """Return in words, system by system, what the paired comparison with what ships shows."""
+    lines = []
+    form = ".1e" if subject.metric.logarithmic else ".4f"
+    for (name, rule), (metric, _) in subject.against_shipped.items():
+        if rule == subject.shipped.rule:
+            clear = metric.interval.low > 0 or metric.interval.high < 0
+            what = ("worse" if metric.difference > 0 else "better") if clear else "not to be told apart"
+            gap = f"{metric.difference:+{form}}" if metric.difference else "0"
+            lines.append(f"{name}: {what} ({gap})")
+    return paragraph(f"By {subject.metric.name}, against {subject.shipped_words}:") + bullets(lines) if lines else ""
+
+
+def _difference(found: Paired, logarithmic: bool = False) -> str:
+    form = "+.1e" if logarithmic else "+.4f"
+    return f"{found.difference:{form}} [{found.interval.low:{form}}, {found.interval.high:{form}}]"
+
+
+EACH = 2
+"""Showers of each kind in the gallery."""
+RANKED = 20
+"""Features in the ranking."""
+
+
+def importance(subject: Subject) -> Section | None:
+    """Return gain and permutation importance by group of features."""
+    found = importances(subject)
+    gains = {entry.learner: entry.gain for entry in found if entry.gain}
+    figures = []
+    if gains:
+        caption = (
+            "Share of the splitting gain by group of features, mean over folds. Gain favours groups of many columns."
+        )
+        figures.append(picture(as_svg(gain_picture(gains), "gain by feature group"), caption))
+    for entry in found:
+        if entry.shuffled:
+            caption = (
+                f"{entry.learner}, fold 0, up to 2,000 test showers: log-loss lost when all columns of a group are "
+                "taken from other showers, 95 % intervals. Correlated groups share the loss: a small "
+                "value does not mean that a group is useless."
+            )
+            figures.append(picture(as_svg(shuffle_picture(entry.shuffled), "permutation importance"), caption))
+    if not figures:
+        return None
+    return Section("importance", "What the learners look at", pictures(figures) + _ranking(found))
+
+
+def _ranking(found: list[Importance]) -> str:
+    """Return the features of the largest gain, mean over learners, with their unit and meaning."""
+    by_learner = {entry.learner: entry.columns for entry in found if entry.columns}
+    if not by_learner:
+        return ""
+    columns = {column for gain in by_learner.values() for column in gain}
+    mean = {c: float(np.mean([gain.get(c, 0.0) for gain in by_learner.values()])) for c in columns}
+    rows = []
+    for name in sorted(columns, key=lambda c: (-mean[c], c))[:RANKED]:
+        known = CATALOGUE.get(name)
+        shares = [100 * gain.get(name, 0.0) for gain in by_learner.values()]
+        words = (known.unit, known.meaning) if known else ("", "")
+        rows.append((name, f"{100 * mean[name]:.1f}", f"{min(shares):.1f} to {max(shares):.1f}", *words))
+    note = paragraph("Correlated features share their gain.", "quiet")
+    heads = ("feature", "gain, %", "by learner", "unit", "meaning")
+    return f"<h3>The {len(rows)} features of the largest gain</h3>" + table(heads, rows) + note
+
+
+def chosen_events(labels: np.ndarray, log_proba: np.ndarray) -> dict[str, list[int]]:
+    """Return which showers the gallery shows: most confident (of different predictions), most wrong, most ambiguous.
+
+    Parameters
+    ----------
+    labels
+        (N,) true classes.
+    log_proba
+        (N, C) natural logarithms of posteriors.
+    """
+    guessed, top = log_proba.argmax(axis=1), log_proba.max(axis=1)
+    confident: list[int] = []
+    for event in np.argsort(-top, kind="stable"):
+        if guessed[event] not in guessed[confident]:
+            confident.append(int(event))
+        if len(confident) == EACH:
+            break
+    true = log_proba[np.arange(len(labels)), labels]
+    wrong = [int(event) for event in np.argsort(true, kind="stable")[:EACH]]
+    entropy = -(np.exp(log_proba) * log_proba).sum(axis=1)
+    ambiguous = [int(event) for event in np.argsort(-entropy, kind="stable")[:EACH]]
+    return {"most confident": confident, "most wrong": wrong, "most ambiguous": ambiguous}
+
+
+def gallery(subject: Subject) -> Section:
+    """Return event displays of telling showers."""
+    classes = subject.task.classes
+    chosen = chosen_events(subject.labels, subject.final)
+    figures = []
+    named = [(kind, event) for kind, events in chosen.items() for event in events]
+    showers = read_showers(subject.dataset, [event for _, event in named])
+    for (kind, event), shower in zip(named, showers, strict=True):
+        posterior = np.exp(subject.final[event])
+        said = classes[int(posterior.argmax())]
+        # tiny probabilities must not read as zero
+        own = f"{posterior[subject.labels[event]]:.3g}"
+        title = f"{kind}: true {classes[subject.labels[event]]}, given {own}; said {said} {posterior.max():.3g}"
+        drawn = as_svg(event_picture(shower, title), f"event {event}, {kind}")
+        figures.append(picture(drawn, f"Event {event} of the test set."))
+    note = paragraph(
+        "Maps: deposits of the stations, open circles silent ones; cross: fitted core, with a line toward the azimuth. "
+        "Below: densities in the shower plane. Markers are means over rings with standard errors (silent stations "
+        "count as zero), dots single stations. The e/gamma detectors see electrons and muons (full line); near the "
+        "axis electrons punch through to the muon detectors (shaded).",
+        "quiet",
+    )
+    return Section("gallery", "Single showers", pictures(figures) + note)
+
+
+REPORT_FILE = "report.html"
+
+
+def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
+    """Write ``RUN/report.html`` from a finished run and the labelled test set of ``data``.
+
+    Parameters
+    ----------
+    run
+        Run folder.
+    data
+        Folder that holds ``{task}_test``.
+    bars
+        Opens a progress bar.
+
+    Returns
+    -------
+    The file.
+
+    Raises
+    ------
+    InputError
+        If the run or the test set cannot be read, or they do not belong together.
+    """
+    subject = Subject.read(run, data)
+    parts = _parts(subject)
+    sections = []
+    with bars("report", "parts") as progress:
+        for k, part in enumerate(parts):
+            progress(k, len(parts), part.__name__)
+            found = part(subject)
+            if found is not None:
+                sections.append(found)
+        progress(len(parts), len(parts))
+    kind = "simulated showers" if subject.simulated else f"protocol {subject.dataset.protocol}"
+    lead = f'<p class="quiet">{escape("; ".join([kind, *run_sections.made(subject)]))}</p>'
+    title = f"{escaped(subject.run.name)}: {report_of(subject.task).title.lower()}"
+    file = Path(run) / REPORT_FILE
+    with atomic_path(file) as temporary:
+        temporary.write_text(page(title, lead + headline(subject), sections), encoding="utf-8")
+    return file
+
+
+def _parts(subject: Subject) -> list[Part]:
+    return [
+        plain_words,
+        learners,
+        *report_of(subject.task).sections,
+        *(() if subject.task.target else (gallery,)),
+        importance,
+        run_sections.choices,
+        run_sections.training,
+        run_sections.cost,
+        run_sections.provenance,
+    ]

@@ -1,0 +1,270 @@
+"""Sections on how the run was made: training curves, cost, provenance.
+
+Which groups of features matter: gain as the boosters count it, and log-loss lost when a group is shuffled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from features.catalogue import CATALOGUE
+from features.table import FeatureTable, default_path
+from models.base.learner import Batch, Learner
+from models.base.saving import HEADER_FILE
+from models.isolated import learners_of
+from models.registry import LEARNERS
+from report.pictures.learners import training_picture
+from report.pictures.style import as_svg
+from report.shared.markup import Section, paragraph, picture, pictures, table
+from report.shared.subject import Subject
+from report.shared.text import duration, energy_words, short, totals
+from runtime.errors import InputError, escaped
+from runtime.files import read_json
+from scoring.metrics.paired import Paired, paired_log_loss
+from stacking.inputs.events import ShowerEvents
+from stacking.run.folder import learner_folder
+from stacking.run.read import Run
+
+
+def training(subject: Subject) -> Section | None:
+    """Return validation curves of the networks, where the saved learners carry them."""
+    curves = {}
+    for name in subject.run.learner_names:
+        header = f"learners/{name}/fold-0/learner.json"
+        if header in subject.run.sealed.files:
+            losses = read_json(subject.run.sealed.path(header)).get("losses")
+            if isinstance(losses, list) and len(losses) > 1:
+                curves[name] = [float(value) for value in losses]
+    if not curves:
+        return None
+    caption = "Log-loss on the early-stopping split (cut from the training folds) of each network's first fold."
+    figure = as_svg(training_picture(curves), "validation log-loss by epoch")
+    return Section("training", "Learning curves", pictures([picture(figure, caption)]))
+
+
+def choices(subject: Subject) -> Section | None:
+    """Return what was chosen on held-out showers: meta-learner with its weights, decision rule, and by how much."""
+    return choices_of(subject.run.manifest)
+
+
+def choices_of(manifest: Mapping[str, Any]) -> Section | None:
+    """Return what a run's manifest says of its choices."""
+    parts = []
+    meta = manifest.get("meta", {})
+    if meta.get("losses"):
+        judge = str(meta.get("judge", "loss")).replace("_", " ")
+        rows = [(name.replace("_", " "), f"{loss:.4f}") for name, loss in meta["losses"].items()]
+        chosen = str(meta.get("chosen")).replace("_", " ")
+        parts.append(paragraph(f"Meta-learner: {chosen}, judged by {judge} in nested folds of the training set."))
+        parts.append(table(("meta-learner", judge), rows))
+        parts.append(
+            paragraph(
+                "These numbers only choose, on out-of-fold predictions of single fits; they carry no intervals.",
+                "quiet",
+            )
+        )
+    if isinstance(meta.get("weights"), dict):
+        rows = [(name, f"{weight:.3f}") for name, weight in meta["weights"].items() if isinstance(weight, float)]
+        parts.append(table(("learner", "weight in the stack"), rows))
+    decision = manifest.get("decision", {})
+    if decision.get("held_out_fraction_error"):
+        worse = decision.get("worse_than_best", {})
+        lines = []
+        for rule, error in decision["held_out_fraction_error"].items():
+            gap = worse.get(rule, {})
+            text = f"{gap['difference']:+.4f} ± {gap['standard_error']:.4f}" if gap else ""
+            lines.append((rule, f"{error:.4f}", text))
+        parts.append(paragraph(f"Decision rule: {decision.get('chosen')}, the simplest within one standard error."))
+        parts.append(table(("rule", "held-out fraction error", "worse than the best by (standard error)"), lines))
+    if decision.get("thresholds"):
+        parts.append(_thresholds(decision["thresholds"]))
+    parts += [paragraph(str(remark), "warn") for remark in manifest.get("remarks", [])]
+    return Section("choices", "What was chosen on held-out training events", "".join(parts)) if parts else None
+
+
+def _thresholds(rows: list[dict[str, Any]]) -> str:
+    """Return thresholds by gamma efficiency, with the purity to expect in a real mixture."""
+    ratios = list(rows[0].get("purity", {}))
+    heads = ["gamma efficiency", "threshold", "hadron survival", *(f"purity at 1:{1 / float(r):,.0f}" for r in ratios)]
+    cells = []
+    for row in rows:
+        low, high = row["hadron_survival_interval"]
+        line = [f"{row['gamma_efficiency']:.3f}", f"{row['threshold']:.3f}"]
+        line.append(f"{short(row['hadron_survival'])} [{short(low)}, {short(high)}]")
+        for ratio in ratios:
+            bottom, top = row["purity"][ratio]["interval"]
+            line.append(f"{bottom:.2g} to {top:.2g}")
+        cells.append(line)
+    note = paragraph(
+        "Scores of held-out training showers under the test's cuts. Purity: share of true gammas among the "
+        "selected, 95 % interval, for one gamma in so many hadrons.",
+        "quiet",
+    )
+    return "<h3>Thresholds for use</h3>" + table(heads, cells) + note
+
+
+def cost(subject: Subject) -> Section | None:
+    """Return time, memory and energy of each step, folds summed."""
+    return cost_of(subject.run.manifest)
+
+
+def cost_of(manifest: Mapping[str, Any]) -> Section | None:
+    """Return what a run's manifest says of its cost."""
+    steps = manifest.get("steps", [])
+    if not steps:
+        return None
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    for step in steps:
+        name = f"{step.get('step')} {step['learner']}" if step.get("learner") else str(step.get("step"))
+        grouped.setdefault(name, []).append(step)
+    rows = []
+    for name, members in [*grouped.items(), ("all", steps)]:
+        found = totals(members)
+        rows.append(
+            (
+                name,
+                f"{len(members)}",
+                duration(found["wall_s"]),
+                duration(found["cpu_s"]),
+                f"{found['peak_mb']:,.0f}",
+                f"{found['energy_wh']:.2f}",
+            )
+        )
+    heads = ("step", "tasks", "wall-clock, summed", "CPU time", "peak memory, MB", "energy, Wh")
+    note = paragraph(
+        "Tasks may have run side by side: wall-clock sums over them. "
+        + energy_words(totals(steps), str(manifest.get("device"))),
+        "quiet",
+    )
+    return Section("cost", "Cost", table(heads, rows, ours=[len(rows) - 1]) + note)
+
+
+def made(subject: Subject) -> list[str]:
+    """Return when, on what machine and by what command a run was made, as far as its manifest says."""
+    manifest = subject.run.manifest
+    keys = (("started", "{}"), ("machine", "{}"), ("command", "command: {}"))
+    return [form.format(escaped(str(manifest[key]))) for key, form in keys if manifest.get(key)]
+
+
+def provenance(subject: Subject) -> Section:
+    """Return what is needed to make the run again."""
+    source = [(f"test set: {key}", str(value)) for key, value in subject.dataset.source.items()]
+    rows = provenance_rows(subject.run.manifest, source)
+    return Section("provenance", "Provenance", table(("", ""), rows, kind="wide"))
+
+
+def provenance_rows(manifest: Mapping[str, Any], source: Iterable[tuple[str, str]] = ()) -> list[tuple[str, str]]:
+    """Return a manifest's entries by which a run can be made again; ``source`` stands after its data."""
+    rows = [
+        ("model card", "model_card.md, model_card.json and ro-crate-metadata.json beside this page"),
+        ("configuration hash", str(manifest.get("config_hash"))),
+        ("source revision", str(manifest.get("git_revision"))),
+        *((key, str(manifest[key])) for key in ("started", "machine", "command") if manifest.get(key)),
+        ("seed", str(manifest.get("seed"))),
+        ("device", str(manifest.get("device"))),
+    ]
+    data = {key: value for key, value in manifest.get("data", {}).items() if not isinstance(value, dict)}
+    rows += [(f"data: {key.replace('_', ' ')}", str(value)) for key, value in data.items()]
+    rows += source
+    rows += [(f"option: {key}", str(value)) for key, value in manifest.get("config", {}).items() if value is not None]
+    rows += [(f"version: {name}", str(version)) for name, version in manifest.get("versions", {}).items()]
+    return rows
+
+
+MAX_EVENTS = 2000
+"""Test events on which groups are shuffled."""
+SEED = 11
+
+
+@dataclass(frozen=True)
+class Importance:
+    """Importance of the groups for one learner."""
+
+    learner: str
+    gain: dict[str, float] | None
+    """Share of the gain by group, mean over folds; None where the learner counts none."""
+    shuffled: dict[str, Paired]
+    """Log-loss with the group shuffled minus without, fold 0; empty where it was not measured."""
+    columns: dict[str, float] = field(default_factory=dict)
+    """Share of the gain by column, as ``gain``."""
+
+
+def group_of(column: str) -> str:
+    """Return the catalogue's group of a column."""
+    return CATALOGUE[column].group if column in CATALOGUE else "other"
+
+
+def importances(subject: Subject) -> list[Importance]:
+    """Return the importance of feature groups for every table learner of the run; the best one is also shuffled."""
+    run = subject.run
+    entries = [row for row in run.manifest.get("learners", []) if row.get("status") == "ok" and row.get("features")]
+    folds = {row["name"]: _folds(run, row["name"]) for row in entries}
+    entries = [row for row in entries if folds[row["name"]] and row["name"] in LEARNERS]
+    if not entries:
+        return []
+    best = min(entries, key=lambda row: row.get("log_loss") or np.inf)["name"]
+    found = []
+    with learners_of(trusted=False) as load:
+        for row in entries:
+            learners = [load(learner_folder(run.sealed, row["name"], fold)) for fold in folds[row["name"]]]
+            shuffled = _shuffled(subject, learners[0], row) if row["name"] == best and not subject.task.target else {}
+            columns = column_gains(learners)
+            found.append(Importance(row["name"], _by_group(columns), shuffled, columns))
+    return found
+
+
+def _folds(run: Run, learner: str) -> list[int]:
+    """Return the numbers of a learner's fits, 0 .. K - 1, that the run's checksums name."""
+    return [k for k in range(len(run.sealed.files)) if f"learners/{learner}/fold-{k}/{HEADER_FILE}" in run.sealed.files]
+
+
+def column_gains(learners: list[Learner]) -> dict[str, float]:
+    """Return the share of the gain by column, mean over fits; empty where the learner counts none."""
+    found: dict[str, float] = {}
+    counted = [gain for learner in learners if (gain := learner.importances())]
+    for gain in counted:
+        for column, share in gain.items():
+            found[column] = found.get(column, 0.0) + share / len(counted)
+    return found
+
+
+def _by_group(columns: dict[str, float]) -> dict[str, float] | None:
+    by_group: dict[str, float] = {}
+    for column, share in columns.items():
+        by_group[group_of(column)] = by_group.get(group_of(column), 0.0) + share
+    return by_group or None
+
+
+def _shuffled(subject: Subject, learner: Learner, row: dict[str, Any]) -> dict[str, Paired]:
+    folder = default_path(subject.truth.folder)
+    try:
+        FeatureTable.open(folder)
+    except InputError:
+        return {}  # the run's own feature table is gone: gains can still be shown
+    events = ShowerEvents(subject.truth.folder, folder, subject.task)
+    rng = np.random.default_rng(SEED)
+    n_events = len(subject.labels)
+    rows = np.sort(rng.choice(n_events, min(MAX_EVENTS, n_events), replace=False))
+    columns = tuple(row["features"])
+    batch = events.batch(rows, columns, grids=bool(row.get("needs_grid")))
+    labels = subject.labels[rows].astype(np.int64)
+    before = learner.predict_log_proba(batch)
+    order = rng.permutation(len(rows))
+    return {
+        group: paired_log_loss(labels, learner.predict_log_proba(shuffle(batch, group, order)), before)
+        for group in dict.fromkeys(map(group_of, columns))
+    }
+
+
+def shuffle(batch: Batch, group: str, order: np.ndarray) -> Batch:
+    """Return the batch with all table columns of one group taken from other events, (n,) ``order``."""
+    assert batch.table is not None
+    table = batch.table.copy(order="F")
+    for k, column in enumerate(batch.columns):
+        if group_of(column) == group:
+            table[:, k] = table[order, k]
+    return replace(batch, table=table)

@@ -1,0 +1,1 @@
+"""What all pages and tables share: markup, words, evaluated runs, published results."""

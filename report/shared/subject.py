@@ -1,0 +1,299 @@
+"""Everything a report is about, read once: the run, the truth, the metrics, the systems, and their comparisons.
+
+Do predictions, run and test set belong together? Equal lengths say little; fingerprints do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.checksums import CHECKSUMS_FILE, Seal
+from runtime.errors import InputError
+from runtime.files import hash_file, read_json, write_json
+from scoring import Metric, metric_for, scoring_of
+from scoring.metrics.classes import table_metrics
+from scoring.metrics.intervals import Interval
+from scoring.metrics.paired import Paired, paired_mean
+from scoring.score import Origin, read_output, score_arrays
+from scoring.tasks.truth import Truth, read_truth
+from showers.dataset import Dataset
+from showers.schema import MATRICES_FILE, ORDER_FILE, Task
+from stacking.inputs.tables import read_table, scan_table
+from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, TABLE_TEST_FILE
+from stacking.run.read import COMBINED, Run, System, TableRun, is_simulated
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run on a labelled test set; use :meth:`read`."""
+
+    run: Run
+    data: Path
+    truth: Truth
+    output: np.ndarray
+    """Hard labels or scores (N,) of ``predictions.npz``."""
+    metrics: dict[str, Any]
+    """Of ``predictions.npz``, with intervals."""
+    systems: list[System]
+
+    @classmethod
+    def read(cls, folder: Path, data: Path) -> Subject:
+        """Read a finished run and the test set of ``data``, and score it.
+
+        Raises
+        ------
+        InputError
+            If one of them cannot be read, or they do not belong together.
+        """
+        run = Run.open(folder)
+        truth = read_labels(run, data)
+        output = read_run_output(run, truth)
+        systems = list(run.systems(len(truth.labels)))
+        if not systems:
+            raise InputError(f"{run.folder / 'test'} holds no predictions of the learners: finish the run first")
+        return cls(run, Path(data), truth, output, score_arrays(truth, output, run.task), systems)
+
+    @property
+    def task(self) -> Task:
+        """The run's task."""
+        return self.run.task
+
+    @property
+    def metric(self) -> Metric:
+        """The number the task is judged by."""
+        return metric_for(self.task)
+
+    def losses(self, system: System) -> np.ndarray:
+        """Return the loss (N,) of each event, whose mean tells systems apart more sharply than the metric."""
+        return scoring_of(self.task).losses(self.labels, system.log_proba, system.output)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(N,) int8 true classes."""
+        return self.truth.labels
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The test folder, without labels."""
+        return Dataset.open(self.truth.folder, labels=False)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the test set says that it was simulated here."""
+        return is_simulated(self.dataset.source)
+
+    @cached_property
+    def shipped(self) -> System:
+        """What ``predictions.npz`` holds: decided labels where there are any; the last system if no manifest says."""
+        name = self.run.shipped if self.system(self.run.shipped or "") else self.systems[-1].name
+        return [system for system in self.systems if system.name == name][-1]
+
+    @property
+    def shipped_words(self) -> str:
+        """What ships, as it reads in a sentence."""
+        return "the stack" if self.shipped.name == COMBINED[-1] else self.shipped.name
+
+    @property
+    def final(self) -> np.ndarray:
+        """(N, C) log-probabilities of what was shipped."""
+        return self.shipped.log_proba
+
+    @property
+    def best_learner(self) -> str | None:
+        """The base learner that was best on held-out training showers."""
+        named = self.run.manifest.get("gate", {}).get("best_learner")
+        return str(named) if named else None
+
+    def system(self, name: str, rule: str | None = None) -> System | None:
+        """Return a system by name (and rule), if the run has it."""
+        return next((s for s in self.systems if s.name == name and rule in (None, s.rule)), None)
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """The metric of every system with its interval."""
+        return [
+            Point(
+                system.name,
+                system.rule,
+                self.metric.of(self.truth, system.output),
+                self.metric.interval(self.labels, system.output),
+            )
+            for system in self.systems
+        ]
+
+    @cached_property
+    def against_shipped(self) -> dict[tuple[str, str], tuple[Paired, Paired]]:
+        """Paired differences to what ships, of metric and mean loss, by system and rule (the same on both sides)."""
+        found = {}
+        for system in self.systems:
+            ours = self.system(self.shipped.name, system.rule)
+            if system.name != self.shipped.name and ours is not None:
+                metric = self.metric.paired(self.labels, system.output, ours.output)
+                found[system.name, system.rule] = (metric, paired_mean(self.losses(system) - self.losses(ours)))
+        return found
+
+
+SHOWN = 12
+"""Digits of a hash in messages."""
+
+
+def read_labels(run: Run, data: Path) -> Truth:
+    """Read the test labels that a run is scored by.
+
+    Raises
+    ------
+    InputError
+        If they cannot be read, or are of other events than the run predicted.
+    """
+    truth = read_truth(data, run.task)
+    check_test_set(run, truth.folder)
+    return truth
+
+
+def check_test_set(run: Run, folder: Path) -> None:
+    """Refuse a test set whose events are not those that the run predicted."""
+    fingerprint = run.manifest.get("data", {}).get("test_fingerprint")
+    if not fingerprint:
+        raise InputError(f"{run.folder / MANIFEST_FILE} does not say which test set the run predicted")
+    check_events(str(run.folder), str(fingerprint), folder)
+
+
+def read_run_output(run: Run, truth: Truth) -> np.ndarray:
+    """Read what is scored from a run's own ``predictions.npz``: (N,) hard labels or scores.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is damaged, or was made by another run or for other events.
+    """
+    output, origin = read_output(run.predictions, run.task, len(truth.labels))
+    check_run(run.predictions, origin, run.manifest)
+    run.sealed.path(PREDICTIONS_FILE)
+    return output
+
+
+def labelled_test_rows(run: TableRun) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
+    """Return which rows of the test table have a known label, their classes, and remarks.
+
+    None where there is no test table, it is no longer the one that was predicted, or has no labels.
+    """
+    config, identity = run.manifest["config"], run.manifest["identity"]
+    file = Path(config["test_table"]) if config["test_table"] else None
+    if file is None or not file.is_file() or hash_file(file) != identity["test_fingerprint"]:
+        return None
+    if config["label"] not in scan_table(file, config["separator"]).collect_schema().names():
+        return None
+    values = read_table(file, [config["label"]], config["separator"])[config["label"]]
+    names = [None if value is None else str(value) for value in values.to_list()]
+    position = {name: k for k, name in enumerate(run.classes)}
+    known = np.array([name in position for name in names])
+    strange = sorted({name for name in names if name is not None and name not in position})
+    remarks = []
+    if strange:
+        remarks.append(f"{file}: labels {', '.join(strange[:5])} are in no training row: rows not scored")
+    if not known.any():
+        return None
+    return np.flatnonzero(known), np.array([position[name] for name in names if name in position]), remarks
+
+
+def score_test_table(run: TableRun) -> dict[str, Any] | None:
+    """Score the test table where it has labels, and write ``metrics_table_test.json`` beside the run's files."""
+    found = labelled_test_rows(run)
+    if found is None:
+        return None
+    rows, labels, remarks = found
+    metrics = {
+        "judged_on": f"{len(rows)} labelled rows of the test table",
+        "shipped": run.shipped,
+        "remarks": remarks,
+        "systems": {name: table_metrics(labels, run.test_log_proba(name)[rows], run.classes) for name in run.systems},
+    }
+    write_json(run.folder / TABLE_TEST_FILE, metrics)
+    return metrics
+
+
+def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
+    """Refuse a predictions file that was made for other events, or that replaces another run's file.
+
+    Parameters
+    ----------
+    file
+        The predictions; where a run's manifest lies beside ``predictions.npz``, they must be that run's.
+    origin
+        What they say of themselves.
+    folder
+        Test set by which they are to be judged.
+
+    Returns
+    -------
+    Remarks about what could not be checked.
+
+    Raises
+    ------
+    InputError
+        If they do not belong together.
+    """
+    manifest = file.parent / MANIFEST_FILE
+    if file.name == PREDICTIONS_FILE and manifest.is_file():
+        check_run(file, origin, read_json(manifest))
+        if (file.parent / CHECKSUMS_FILE).is_file():
+            Seal.open(file.parent).path(PREDICTIONS_FILE)
+    if origin.test_fingerprint is None:
+        found = [f"{file.name} does not say for which events it was made: only their number could be checked"]
+        if (folder / ORDER_FILE).is_file():
+            found.append(f"rows of {folder.name} were shuffled on conversion: if these are not, give --published-order")
+        return found
+    return check_events(str(file), origin.test_fingerprint, folder)
+
+
+def check_run(file: Path, origin: Origin, manifest: Mapping[str, Any]) -> None:
+    """Refuse predictions in a run folder that are not those of its manifest."""
+    own = Origin(manifest.get("config_hash"), (manifest.get("data") or {}).get("test_fingerprint"))
+    if origin != own:
+        what = "configuration" if origin.config_hash != own.config_hash else "test events"
+        raise InputError(
+            f"{file} is not what {MANIFEST_FILE} beside it describes (another {what}): restore the run's own file, "
+            "or make a new one outside the run folder with python cli.py predict"
+        )
+
+
+def check_events(what: str, fingerprint: str, folder: Path) -> list[str]:
+    """Refuse a test set that is not the one predictions were made for; return a remark where it cannot be told."""
+    found = events_fingerprint(folder)
+    if found is None:
+        return [f"{folder.name} holds no {MATRICES_FILE}: whether the predictions are of its events was not checked"]
+    if found != fingerprint:
+        raise InputError(
+            f"{what} was made for other events than those of {folder} (fingerprints {fingerprint[:SHOWN]} and "
+            f"{found[:SHOWN]}): give the test set it was made for, or predict this one with python cli.py predict"
+        )
+    return []
+
+
+def events_fingerprint(folder: Path) -> str | None:
+    """Return the fingerprint of a test set's events, labels not looked at; None where it holds no grids."""
+    if not (folder / MATRICES_FILE).exists():
+        return None
+    return Dataset.open(folder, labels=False).fingerprint()
+
+
+def mean_loss(losses: np.ndarray) -> tuple[float, Interval]:
+    """Return the mean of per-event losses (N,) and its 95 % interval."""
+    found = paired_mean(losses)
+    return found.difference, found.interval
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value with its interval, of one system under one rule."""
+
+    system: str
+    rule: str
+    value: float
+    interval: Interval

@@ -1,0 +1,153 @@
+"""Tables for the terminal.
+
+Numbers with their intervals, as they read.
+
+What an examination found: lines with a verdict, and the table that shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from runtime.cost import MEASURED, WATTS_PER_CORE
+from scoring import Metric
+from scoring.metrics.intervals import Interval
+from scoring.metrics.paired import McNemar, Paired
+
+
+def table(title: str, *columns: str, wide: bool = False) -> Table:
+    """Return an empty table, its first column to the left; ``wide``: never narrower than its title."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    if wide:
+        made.min_width = len(title)
+    for k, column in enumerate(columns):
+        # Where a terminal is too narrow, names are broken into two lines; numbers are never cut off.
+        made.add_column(column, justify="right" if k else "left", no_wrap=k > 0, overflow="ellipsis" if k else "fold")
+    return made
+
+
+def with_interval(value: float, interval: dict[str, Any] | None, form: str) -> str:
+    """Return ``value [low, high]`` in the given format, or the value alone where there is no interval."""
+    if interval is None:
+        return format(value, form)
+    return f"{value:{form}} [{interval['low']:{form}}, {interval['high']:{form}}]"
+
+
+def mcnemar_table(what: str, found: McNemar, a: str, b: str) -> Table:
+    """Return how often two systems, called a and b, agree and disagree."""
+    made = table(f"McNemar: {what}, p = {found.p_value:.2g}", "", f"{b}: yes", f"{b}: no", wide=True)
+    made.add_row(f"{a}: yes", f"{found.both:,}", f"{found.only_a:,}")
+    made.add_row(f"{a}: no", f"{found.only_b:,}", f"{found.neither:,}")
+    return made
+
+
+def plus_minus(value: float, interval: Interval, digits: int, scale: float = 1.0) -> str:
+    """Return ``value ± half the interval's width``, for intervals that are symmetric enough."""
+    return f"{scale * value:.{digits}f} ± {scale * (interval.high - interval.low) / 2:.{digits}f}"
+
+
+def short(value: float) -> str:
+    """Return a small share in scientific notation without padding: ``3.2e-4``, and ``0`` for none."""
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def signed(value: float) -> str:
+    """Return :func:`short` with its sign."""
+    return ("-" if value < 0 else "+") + short(abs(value))
+
+
+def metric_text(value: float, interval: Interval, metric: Metric) -> str:
+    """Return a metric with its 95 % interval, as short as its shape allows."""
+    if metric.logarithmic:
+        return f"{short(value)} [{short(interval.low)}, {short(interval.high)}]"
+    return plus_minus(value, interval, 4)
+
+
+def difference_text(found: Paired, metric: Metric) -> str:
+    """Return a difference with its interval."""
+    if metric.logarithmic:
+        return " ".join([signed(found.difference), f"[{signed(found.interval.low)}, {signed(found.interval.high)}]"])
+    return f"{found.difference:+.4f} [{found.interval.low:+.4f}, {found.interval.high:+.4f}]"
+
+
+COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the examination."""
+
+    what: str
+    found: str
+    state: str
+    """``ok``, ``note`` (works, could be better) or ``bad`` (will fail)."""
+
+
+def findings_table(title: str, findings: Iterable[Finding]) -> Table:
+    """Return the lines of an examination as a table."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("")
+    table.add_column("")
+    table.add_column("found", overflow="fold")
+    for finding in findings:
+        table.add_row(Text(finding.state, style=COLOURS[finding.state]), Text(finding.what), Text(finding.found))
+    return table
+
+
+def totals(steps: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """Return summed wall-clock and CPU seconds, peak memory in MB, and energy in watt-hours of steps.
+
+    ``energy_wh`` is that of processor and GPU; ``gpu_wh`` the GPU's in it, ``measured_share`` the share of the
+    processor's that was counted and not estimated.
+    """
+    steps = list(steps)
+    wall, cpu = (sum(float(step.get(key) or 0) for step in steps) for key in ("wall_s", "cpu_s"))
+    peak = max((float(step.get("peak_mb") or 0) for step in steps), default=0.0)
+    processor = sum(_processor_j(step) for step in steps)
+    counted = sum(_processor_j(step) for step in steps if step.get("energy_source") == MEASURED)
+    gpu = sum(float(step.get("gpu_j") or 0) for step in steps)
+    return {
+        "wall_s": wall,
+        "cpu_s": cpu,
+        "peak_mb": peak,
+        "energy_wh": (processor + gpu) / 3600,
+        "gpu_wh": gpu / 3600,
+        "measured_share": counted / processor if processor else 0.0,
+    }
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def energy_words(found: Mapping[str, float], device: str) -> str:
+    """Return how the energy in :func:`totals` was found."""
+    estimate = f"estimated at {WATTS_PER_CORE:g} W per busy core, right within a factor of two"
+    share = found["measured_share"]
+    if share >= 1.0 - 1e-9:
+        words = "The processor's energy was counted by RAPL and shared by CPU time"
+    elif share > 0:
+        words = f"{100 * share:.0f} % of the processor's energy was counted by RAPL, the rest is {estimate}"
+    else:
+        words = f"The processor's energy is {estimate}"
+    if found["gpu_wh"]:
+        return f"{words}; the GPU's ({found['gpu_wh']:.2f} Wh) was counted by NVML."
+    return f"{words}; the GPU's is not included." if device == "cuda" else f"{words}."
+
+
+def _processor_j(step: Mapping[str, Any]) -> float:
+    """Return the processor's joules of a step; runs of earlier versions kept none."""
+    joules = step.get("cpu_j")
+    return float(step.get("cpu_s") or 0) * WATTS_PER_CORE if joules is None else float(joules)

@@ -1,0 +1,158 @@
+"""The report of a run on a table: one self-contained HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.isolated import learners_of
+from report.pictures.style import PALETTE, as_svg
+from report.pictures.tasks import reliability_picture
+from report.run_sections import choices_of, column_gains, cost_of, provenance_rows
+from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
+from report.shared.subject import labelled_test_rows, score_test_table
+from runtime.context import Bars, silent
+from runtime.errors import InputError, escaped
+from runtime.files import atomic_path
+from stacking.run.folder import learner_folder
+from stacking.run.read import TableRun
+
+REPORT_FILE = "report.html"
+SHOWN_CLASSES, SHOWN_COLUMNS = 12, 20
+MEANING = (
+    "Log-loss is the mean of -ln p of the true class, in nats: 0 for certain and right, ln C for C classes guessed "
+    "alike. AUC is the chance that a row of the class gets a higher probability than a row of another: 0.5 is guessing."
+)
+
+
+def write_table_report(folder: Path, *, bars: Bars = silent) -> Path:
+    """Write ``RUN/report.html`` of a finished run on a table; the test table is scored where it has labels.
+
+    Raises
+    ------
+    InputError
+        If the run cannot be read.
+    """
+    run = TableRun.open(folder)
+    test = score_test_table(run)
+    metrics = test or run.held_out
+    sections = []
+    parts = (_summary, _systems, _classes, _reliability, _importance)
+    with bars("report", "parts") as progress:
+        for k, part in enumerate(parts):
+            progress(k, len(parts), part.__name__.removeprefix("_"))
+            found = part(run, metrics)
+            sections += [found] if found else []
+        progress(len(parts), len(parts))
+    for found in (choices_of(run.manifest), cost_of(run.manifest)):
+        sections += [found] if found else []
+    sections.append(Section("provenance", "Provenance", table(("", ""), provenance_rows(run.manifest), kind="wide")))
+    name = escaped(folder.resolve().name)
+    table_name = escaped(Path(run.manifest["config"]["table"]).name)
+    lead = f'<p class="quiet">{escape(table_name)}; {escape(str(run.manifest.get("started", "")))}</p>'
+    file = folder / REPORT_FILE
+    with atomic_path(file) as temporary:
+        temporary.write_text(page(f"{name}: classes of {table_name}", lead + _boxes(metrics), sections), "utf-8")
+    return file
+
+
+def _boxes(metrics: Mapping[str, Any]) -> str:
+    found = metrics["systems"][metrics["shipped"]]
+    boxes = [
+        (name, f"{found[key]['value']:.4f}", f"{found[key]['low']:.4f} to {found[key]['high']:.4f}")
+        for key, name in (("log_loss", "log-loss, nats"), ("accuracy", "accuracy"), ("auc", "AUC"))
+    ]
+    limits = f"{metrics['judged_on']}. Ranges are 95 % intervals from the number of rows."
+    return numbers(boxes) + paragraph(MEANING) + paragraph(limits, "quiet")
+
+
+def _summary(run: TableRun, metrics: Mapping[str, Any]) -> Section:
+    gate = run.manifest["gate"]
+    lines = [f"Shipped: {run.shipped}. On {run.manifest['judged']['on']} rows of the training table, {gate['reason']}."]
+    lines += [f"Learner {row['name']} was left out: {row['error']}" for row in run.manifest["learners"] if row["error"]]
+    lines += [str(remark) for remark in (*run.manifest["remarks"], *metrics.get("remarks", ()))]
+    return Section("summary", "In plain words", bullets(lines))
+
+
+def _systems(run: TableRun, metrics: Mapping[str, Any]) -> Section:
+    def rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+        return [
+            (name, *(f"{e['value']:.4f} [{e['low']:.4f}, {e['high']:.4f}]" for e in map(m.get, KEYS) if e))
+            for name, m in found["systems"].items()
+        ]
+
+    ours = [run.systems.index(run.shipped)]
+    heads = ("system", "log-loss, nats", "accuracy", "AUC")
+    parts = [paragraph(f"On {metrics['judged_on']}."), table(heads, rows(metrics), ours=ours)]
+    if metrics is not run.held_out:
+        parts += [paragraph(f"On {run.held_out['judged_on']}."), table(heads, rows(run.held_out), ours=ours)]
+    return Section("learners", "Learners beside the stack", "".join(parts))
+
+
+KEYS = ("log_loss", "accuracy", "auc")
+
+
+def _classes(run: TableRun, metrics: Mapping[str, Any]) -> Section:
+    found = metrics["systems"][run.shipped]
+    counts = np.array(found["confusion"])
+    heads = ("class", "rows", "AUC against the rest", "recall")
+    rows = []
+    for k, name in enumerate(run.classes):
+        area = found["auc_by_class"].get(name)
+        words = f"{area['value']:.4f} [{area['low']:.4f}, {area['high']:.4f}]" if area else ""
+        n = int(counts[k].sum())
+        rows.append((name, f"{n:,}", words, f"{counts[k, k] / n:.3f}" if n else ""))
+    parts = [table(heads, rows)]
+    if len(run.classes) <= SHOWN_CLASSES:
+        cells = [(name, *(f"{n:,}" for n in line)) for name, line in zip(run.classes, counts.tolist(), strict=True)]
+        parts += [paragraph("Rows by true class (lines) and predicted class (columns):")]
+        parts += [table(("true", *run.classes), cells)]
+    return Section("classes", "Class by class", "".join(parts))
+
+
+def _reliability(run: TableRun, metrics: Mapping[str, Any]) -> Section | None:
+    found = labelled_test_rows(run)
+    if len(run.classes) > len(PALETTE):
+        return None
+    if found is None:
+        labels, log_proba = run.out_of_fold(run.shipped)
+    else:
+        rows, labels, _ = found
+        log_proba = run.test_log_proba(run.shipped)[rows]
+    error = run.manifest["reliability"][run.shipped]["calibrated"]["expected_calibration_error"]
+    caption = (
+        f"How often a class is true against the probability that {run.shipped} gave it, on {metrics['judged_on']}; "
+        f"bars are 95 % binomial intervals. Expected calibration error on held-out rows: {error:.4f}."
+    )
+    figure = as_svg(reliability_picture(labels, log_proba, run.classes), "reliability diagram")
+    return Section("reliability", "Calibration of the probabilities", pictures([picture(figure, caption)]))
+
+
+def _importance(run: TableRun, metrics: Mapping[str, Any]) -> Section | None:
+    gains = {}
+    n_fits = int(run.manifest["identity"]["folds"]) * int(run.manifest["identity"]["repeats"])
+    with learners_of(trusted=False) as load:
+        for name in run.systems[:-2]:
+            try:
+                fits = [load(learner_folder(run.sealed, name, k)) for k in range(min(n_fits, 3))]
+            except (InputError, KeyError):
+                continue
+            found = column_gains(fits)
+            if found:
+                gains[name] = found
+    if not gains:
+        return None
+    columns = {column for gain in gains.values() for column in gain}
+    mean = {c: float(np.mean([gain.get(c, 0.0) for gain in gains.values()])) for c in columns}
+    ranked = sorted(columns, key=lambda c: (-mean[c], c))[:SHOWN_COLUMNS]
+    rows = [(c, f"{100 * mean[c]:.1f}", *(f"{100 * gain.get(c, 0.0):.1f}" for gain in gains.values())) for c in ranked]
+    note = paragraph(
+        "Share of what each learner gains by splits on a column, %, mean over up to 3 fits. Columns that say the same "
+        "thing share it; columns of many different values are favoured.",
+        "quiet",
+    )
+    return Section("importance", "Which columns matter", table(("column", "mean", *gains), rows) + note)

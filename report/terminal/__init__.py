@@ -1,1 +1,0 @@
-"""What is shown on the terminal: scores, comparisons, checks, the doctor."""

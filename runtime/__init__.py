@@ -1,0 +1,1 @@
+"""What everything runs on: files, worker processes, compiled kernels, errors told in one line."""

@@ -1,0 +1,331 @@
+"""NumPy's ``.npy`` files, bounded: what a header promises is compared with the file before anything is mapped or read.
+
+Mapped files that shrink, and disks that are full, would end the process with a bus error; here they end in a message.
+
+Arrays out of an ``.npz`` archive, bounded: heads are read and judged before anything is unpacked.
+
+Predictions written while they are made: memory does not grow with the events.
+"""
+
+from __future__ import annotations
+
+import errno
+import lzma
+import os
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO, Self, cast
+
+import numpy as np
+import polars as pl
+
+from runtime.errors import InputError
+from runtime.files import atomic_path, open_regular
+
+_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the head of a ``.npy`` file says."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int
+    """Length of the head itself, bytes."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Length of the whole file."""
+        return self.offset + prod(self.shape) * self.dtype.itemsize
+
+
+def read_header(stream: BinaryIO, where: str, *, any_order: bool = False) -> Header:
+    """Read the head of an array, and no more.
+
+    Parameters
+    ----------
+    stream
+        At the array's first byte.
+    where
+        What error messages call it.
+    any_order
+        Accept Fortran order too.
+
+    Raises
+    ------
+    InputError
+        If it is not in NumPy's format, in Fortran order, or holds Python objects.
+    """
+    start = stream.tell()
+    try:
+        shape, fortran, dtype = _READERS[np.lib.format.read_magic(stream)](stream)
+    except Exception as error:  # a damaged head is parsed as Python literals and can raise nearly anything
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{where} cannot be read as a NumPy array (truncated or damaged?): {why}") from None
+    if dtype.hasobject or not dtype.itemsize:
+        raise InputError(f"{where} cannot be read as a NumPy array: it holds Python objects, expected numbers")
+    if fortran and len(shape) > 1 and not any_order:
+        raise InputError(f"{where} is in Fortran order, expected C order")
+    if any(isinstance(length, bool) or length < 0 for length in shape):
+        raise InputError(f"{where} cannot be read as a NumPy array (damaged?): its shape is {shape}")
+    return Header(shape, dtype, stream.tell() - start)
+
+
+class MappedArray(np.memmap):
+    """A read-only memory map that notices when its file has become shorter; its parts are plain arrays."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a part, after making sure that the file still holds all rows."""
+        mapped = getattr(self, "_mmap", None)
+        if mapped is not None and mapped.size() < self.offset + self.nbytes:
+            raise InputError(f"{self.filename} has become shorter while it was being read: restore it and start again")
+        part = np.ndarray.__getitem__(self, index)
+        return part.view(np.ndarray) if isinstance(part, np.ndarray) else part
+
+
+def open_npy(path: Path) -> np.ndarray:
+    """Memory-map a ``.npy`` file read-only.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, no regular file, truncated, not in NumPy's format, or holds Python objects.
+    """
+    path = Path(path)
+    with open_regular(path) as file:
+        header = read_header(file, str(path))
+        n_bytes = os.fstat(file.fileno()).st_size
+        if n_bytes != header.n_bytes:
+            raise InputError(
+                f"{path} cannot be read as a NumPy array (truncated or damaged?): it has {n_bytes:,} bytes, "
+                f"but an array {header.shape} of {header.dtype} makes {header.n_bytes:,}"
+            )
+        if not prod(header.shape):  # an empty array cannot be mapped, but it is a valid file
+            return np.empty(header.shape, header.dtype)
+        mapped = MappedArray(file, header.dtype, "r", header.offset, header.shape)
+        mapped.filename = str(path.resolve())
+        return mapped
+
+
+class ArrayFile:
+    """A new ``.npy`` file, filled row by row; its space on disk is reserved before the first row."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
+        """Create the file.
+
+        Raises
+        ------
+        InputError
+            If the disk has no room for it.
+        """
+        self.dtype = np.dtype(dtype)
+        self.rows_written = 0
+        self._row_bytes = prod(shape[1:]) * self.dtype.itemsize
+        self._file = path.open("wb")
+        head = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, head)
+        self._offset = self._file.tell()
+        try:
+            reserve(self._file, self._offset + shape[0] * self._row_bytes)
+        except InputError:
+            self._file.close()
+            raise
+
+    def put(self, start: int, rows: np.ndarray) -> None:
+        """Write consecutive rows from row ``start`` on."""
+        self._file.seek(self._offset + start * self._row_bytes)
+        self._file.write(np.ascontiguousarray(rows, dtype=self.dtype).data.cast("B") if len(rows) else b"")
+        self.rows_written += len(rows)
+
+    def close(self) -> None:
+        """Flush to disk and close."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+
+def reserve(file: BinaryIO, n_bytes: int) -> None:
+    """Reserve space on disk for a file that will have ``n_bytes``.
+
+    Raises
+    ------
+    InputError
+        If the disk (or the quota) has no room.
+    """
+    if not n_bytes or not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(file.fileno(), 0, n_bytes)
+    except OSError as error:
+        if error.errno in _FULL:
+            place = next(folder for folder in Path(str(file.name)).parents if not folder.name.startswith(".partial-"))
+            raise InputError(
+                f"{place}: no room for {n_bytes / 1e9:,.3f} GB ({error.strerror}): free some space or write elsewhere"
+            ) from None
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+
+
+@contextmanager
+def told_when_full(path: Path) -> Iterator[None]:
+    """Turn the errors of a full disk, quota or size limit into an :class:`InputError` that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise InputError(f"{path} cannot be written: {error.strerror}: free some space or write elsewhere") from None
+
+
+LEAST_BOUND_BYTES = 1 << 26
+MAX_RATIO = 50
+"""An array may take 64 MB, or this many times the archive's own size: tighter packing is a bomb, not predictions."""
+
+_DAMAGED = (
+    ValueError, OSError, EOFError, RuntimeError, OverflowError, KeyError, MemoryError,
+    zlib.error, lzma.LZMAError, struct.error, zipfile.BadZipFile,
+)  # fmt: skip
+"""What reading a damaged archive raises."""
+
+
+def read_arrays(file: Path, *wanted: str, check: Callable[[str, Header], None] | None = None) -> dict[str, np.ndarray]:
+    """Read those of the wanted arrays that an ``.npz`` archive holds.
+
+    Parameters
+    ----------
+    check
+        Called with the name and head of each wanted array before any is unpacked; refuses by an ``InputError``.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, no regular file, no complete archive, damaged, holds none of the arrays, or a wanted
+        array holds Python objects or would be larger than any predictions packed into a file of this size.
+    """
+    file = Path(file)
+    if file.is_dir():
+        raise InputError(f"{file} is a folder: give the predictions.npz inside it")
+    with open_regular(file) as stream:
+        if not zipfile.is_zipfile(stream):
+            raise InputError(f"{file} is not a complete .npz archive: write it with numpy.savez(file, {wanted[0]}=...)")
+        bound = max(LEAST_BOUND_BYTES, MAX_RATIO * os.fstat(stream.fileno()).st_size)
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+                held = [name for name in wanted if name in members]
+                if not held:
+                    there = ", ".join(members) or "nothing"
+                    raise InputError(f"{file} holds no array {wanted[0]!r} (it holds {there[:400]})")
+                for name in held:
+                    where = f"{file}, {name}"
+                    header = _head(archive, members[name], where)
+                    if check:
+                        check(name, header)
+                    if header.n_bytes > bound:
+                        raise InputError(
+                            f"{where} would unpack to {header.n_bytes / 1e9:,.2f} GB, more than {MAX_RATIO} times its "
+                            "file: if that is meant, write it again with numpy.savez, unpacked"
+                        )
+                return {name: _unpacked(archive, members[name]) for name in held}
+        except InputError:
+            raise
+        except _DAMAGED as error:
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(f"{file}: cannot be read (damaged?): {why}") from None
+
+
+def array_names(file: Path) -> frozenset[str]:
+    """Return the names of the arrays in an ``.npz`` archive; none for what cannot be read as one."""
+    try:
+        with open_regular(Path(file)) as stream, zipfile.ZipFile(stream) as archive:
+            return frozenset(name.removesuffix(".npy") for name in archive.namelist())
+    except _DAMAGED:  # an InputError is a ValueError: reading the arrays says what is wrong
+        return frozenset()
+
+
+def _head(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -> Header:
+    with archive.open(member) as stream:
+        header = read_header(cast(BinaryIO, stream), where, any_order=True)
+    if header.n_bytes != member.file_size:
+        raise InputError(
+            f"{where} cannot be read (damaged?): it has {member.file_size:,} bytes, but an array {header.shape} of "
+            f"{header.dtype} makes {header.n_bytes:,}"
+        )
+    return header
+
+
+def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as stream:
+        array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
+        stream.read(1)  # the end, where the checksum is compared
+    return array
+
+
+COPIED_BYTES = 1 << 22
+
+
+def write_pieces(file: Path, n_events: int, pieces: Iterable[Mapping[str, np.ndarray]]) -> None:
+    """Write an uncompressed ``.npz``, with the bytes that :func:`runtime.files.write_npz` would give.
+
+    Parameters
+    ----------
+    n_events
+        Of all pieces together.
+    pieces
+        The same arrays in each: (n,) or (n, C), and scalars, which are equal in all.
+    """
+    with atomic_path(file) as temporary, ExitStack() as stack:
+        kept: dict[str, BinaryIO] = {}
+        like: dict[str, np.ndarray] = {}
+        for piece in pieces:
+            for name, array in piece.items():
+                if name not in kept:
+                    kept[name] = stack.enter_context(tempfile.TemporaryFile(dir=temporary.parent))
+                    like[name] = array[:0] if array.ndim else array
+                    if not array.ndim:
+                        kept[name].write(array.tobytes())
+                if array.ndim:
+                    kept[name].write(np.ascontiguousarray(array).tobytes())
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            for name, stored in kept.items():
+                shape = (n_events, *like[name].shape[1:]) if like[name].ndim else ()
+                header = {
+                    "descr": np.lib.format.dtype_to_descr(like[name].dtype), "fortran_order": False, "shape": shape,
+                }  # fmt: skip
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as inside:
+                    np.lib.format.write_array_header_1_0(inside, header)
+                    stored.seek(0)
+                    while block := stored.read(COPIED_BYTES):
+                        inside.write(block)
+
+
+def write_frames(file: Path, frames: Iterator[pl.DataFrame]) -> None:
+    """Write the rows of all frames to one table: CSV by its name, Parquet otherwise."""
+    with atomic_path(file) as temporary:
+        if file.suffix.lower() == ".csv":
+            with temporary.open("wb") as stream:
+                for number, frame in enumerate(frames):
+                    frame.write_csv(stream, include_header=not number)
+            return
+        with tempfile.TemporaryDirectory(dir=temporary.parent, prefix=f"{temporary.name}-") as folder:
+            parts = []
+            for number, frame in enumerate(frames):
+                parts.append(Path(folder) / f"{number}.parquet")
+                frame.write_parquet(parts[-1])
+            pl.scan_parquet(parts, glob=False).sink_parquet(temporary)

@@ -1,0 +1,132 @@
+"""Checksums of a folder's files: what is read is what was written, or the reader is told which file is not.
+
+:func:`seal` writes ``checksums.json`` as the last file of a finished folder; :class:`Seal` reads it and hands out paths
+only after their bytes have been compared. This is integrity, not authenticity: whoever can replace a file can replace
+its checksum too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any, Self
+
+from runtime.context import Progress
+from runtime.errors import InputError
+from runtime.files import hash_file, read_json, write_json
+
+CHECKSUMS_FILE = "checksums.json"
+FORMAT = 1
+"""Raised when the meaning of ``checksums.json`` changes."""
+
+
+@dataclass(frozen=True)
+class Seal:
+    """The checksums of a folder; use :meth:`open`."""
+
+    folder: Path
+    files: dict[str, tuple[int, str]]
+    """Relative POSIX path of each file: its length in bytes and its SHA-256 in hexadecimal."""
+
+    @classmethod
+    def open(cls, folder: str | Path, required: Iterable[str] = ()) -> Self:
+        """Read ``checksums.json`` of a folder.
+
+        Parameters
+        ----------
+        folder
+            The sealed folder.
+        required
+            Relative paths that the list must name; whoever reads a folder knows what it cannot do without.
+
+        Raises
+        ------
+        InputError
+            If there is no list, it is damaged, names a path outside the folder, or lacks a required file.
+        """
+        folder = Path(folder)
+        file = folder / CHECKSUMS_FILE
+        content = read_json(file)
+        if not isinstance(content, dict) or content.get("format") != FORMAT or not _is_list(content.get("files")):
+            raise InputError(f"{file} is not a list of checksums of format {FORMAT}")
+        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in content["files"].items()}
+        outside = next((name for name in files if not _is_inside(name)), None)
+        if outside is not None:
+            raise InputError(f"{file} names {outside!r}, which is not a path inside the folder")
+        lacking = [name for name in required if name not in files]
+        if lacking:
+            raise InputError(f"{file} does not name {lacking[0]} ({len(lacking)} required files missing)")
+        return cls(folder, files)
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file after comparing its bytes; within a process an unchanged file is read once.
+
+        Raises
+        ------
+        InputError
+            If the file is not in the list, missing, or not the one that was written.
+        """
+        problem = self.problem(name)
+        if problem:
+            raise InputError(problem)
+        return self.folder / name
+
+    def problem(self, name: str) -> str | None:
+        """Return what is wrong with one file, or None."""
+        path = self.folder / name
+        if name not in self.files:
+            return f"{path} is not in {CHECKSUMS_FILE} of {self.folder}"
+        if not path.is_file():
+            return f"{path} does not exist, but {CHECKSUMS_FILE} names it"
+        status = path.stat()
+        n_bytes, expected = self.files[name]
+        if status.st_size != n_bytes or _hash(path, status.st_size, status.st_mtime_ns, status.st_ino) != expected:
+            return f"{path} is not the file that was written (damaged, truncated or replaced)"
+        return None
+
+    def problems(self, progress: Progress | None = None) -> list[str]:
+        """Compare every file; return one line for each that is missing or differs."""
+        found = []
+        for number, name in enumerate(self.files, start=1):
+            problem = self.problem(name)
+            found += [problem] if problem else []
+            if progress:
+                progress(number, len(self.files), name)
+        return found
+
+    def write(self) -> None:
+        """Write ``checksums.json``, atomically."""
+        entries = {name: {"bytes": n_bytes, "sha256": digest} for name, (n_bytes, digest) in sorted(self.files.items())}
+        write_json(self.folder / CHECKSUMS_FILE, {"format": FORMAT, "files": entries})
+
+
+def seal(folder: str | Path, names: Iterable[str]) -> Seal:
+    """Write ``checksums.json`` with length and SHA-256 of the named files (relative POSIX paths)."""
+    folder = Path(folder)
+    made = Seal(folder, {name: checksum(folder / name) for name in names})
+    made.write()
+    return made
+
+
+def checksum(path: Path) -> tuple[int, str]:
+    """Return length in bytes and SHA-256 of a file, as :class:`Seal` keeps them."""
+    return path.stat().st_size, hash_file(path)
+
+
+@lru_cache(maxsize=65_536)
+def _hash(path: Path, n_bytes: int, modified_ns: int, inode: int) -> str:
+    return hash_file(path)
+
+
+def _is_list(files: Any) -> bool:
+    return isinstance(files, dict) and all(
+        isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str)
+        for entry in files.values()
+    )
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name

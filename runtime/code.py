@@ -1,0 +1,196 @@
+"""A hash of source code that changes when its meaning can, and not when a docstring, comment or line break does.
+
+What the modules of a package declare under one name: how tasks find their parts without a list of them.
+
+Where a result comes from: versions, commit, and the code that made it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import pkgutil
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_CODE = {".py", ".cu"}
+
+
+def source_hash(places: Iterable[Path], packages: Iterable[str] = ()) -> str:
+    """Return a SHA-256 of code and of the library versions that can change its numbers.
+
+    Parameters
+    ----------
+    places
+        Files, or folders that are walked with all sub-folders for ``.py`` and ``.cu`` files. Python counts without
+        comments, layout and docstrings; CUDA counts as it stands.
+    packages
+        Installed distributions whose version belongs to the result; one that is not installed counts as such.
+    """
+    digest = hashlib.sha256("python {}.{}".format(*platform.python_version_tuple()).encode())
+    for place in places:
+        for path in _files(Path(place)):
+            digest.update(f"{path.relative_to(Path(place).parent).as_posix()}\0{_meaning(path)}\0".encode())
+    for name in packages:
+        digest.update(f"{name}=={version_of(name)}\0".encode())
+    return digest.hexdigest()
+
+
+@cache
+def version_of(package: str) -> str:
+    """Return the version of an installed distribution, or ``not installed``."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    return sorted(path for path in place.rglob("*") if path.suffix in _CODE and "__pycache__" not in path.parts)
+
+
+@cache
+def _meaning(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return text
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            # Bare strings are docstrings, of modules, classes, functions and constants alike: they do nothing.
+            node.body = [line for line in body if not _is_bare_string(line)]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def _is_bare_string(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def imported_files(module: str, packages: Iterable[str], leave_out: Iterable[str] = ()) -> list[Path]:
+    """Return the file of a module and of all that it imports from the given packages, directly or not.
+
+    Parameters
+    ----------
+    module
+        Dotted name of a module that can be imported.
+    packages
+        Top-level packages whose modules are followed.
+    leave_out
+        Modules that are neither counted nor followed.
+    """
+    packages, found, waiting, unwanted = tuple(packages), dict[str, Path](), [module], set(leave_out)
+    while waiting:
+        name = waiting.pop()
+        file = _module_file(name)
+        if name not in found and name not in unwanted and file is not None:
+            found[name] = file
+            waiting += _imports(file, packages)
+    return [found[name] for name in sorted(found)]
+
+
+def _module_file(module: str) -> Path | None:
+    top, *rest = module.split(".")
+    package = importlib.util.find_spec(top)
+    if package is None or package.origin is None:
+        return None
+    place = Path(package.origin).parent.joinpath(*rest) if rest else Path(package.origin)
+    return next((file for file in (place, place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+
+
+@cache
+def _imports(file: Path, packages: tuple[str, ...]) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names if alias.name.split(".")[0] in packages]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in packages:
+            # A name is a module of a package, or something inside one.
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            names += [name if _module_file(name) else node.module for name in inner]
+    return names
+
+
+def plugins(package: ModuleType, attribute: str, name_of: Callable[[Any], str]) -> dict[str, Any]:
+    """Return what the modules of a package declare under one attribute, by name, modules in the order of their names.
+
+    A module may declare one object or a tuple of them; modules without the attribute are passed over.
+
+    Raises
+    ------
+    ValueError
+        If a name is declared twice.
+    """
+    declared: dict[str, Any] = {}
+    for entry in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        content = getattr(importlib.import_module(entry.name), attribute, ())
+        for one in content if isinstance(content, tuple) else (content,):
+            if name_of(one) in declared:
+                raise ValueError(f"{entry.name} declares {name_of(one)!r}, which exists already")
+            declared[name_of(one)] = one
+    return declared
+
+
+PACKAGES = ("numpy", "scipy", "polars", "scikit-learn", "lightgbm", "xgboost", "catboost", "torch", "showerstack")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide a result."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def started() -> str:
+    """Return the present time, UTC, to the minute."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def machine() -> str:
+    """Return what the machine is: system, processor type and cores; not its name."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+
+
+def command() -> str | None:
+    """Return the command line; None in a program that is not one of ours."""
+    program = Path(sys.argv[0]).name
+    if program not in ("cli.py", "showerstack"):
+        return None
+    return shlex.join([*(("python",) if program == "cli.py" else ()), program, *sys.argv[1:]])
+
+
+def git_revision() -> str | None:
+    """Return the commit of the source, with ``+`` if it has been changed; None outside a checkout."""
+    source = Path(__file__).parents[1]
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=source, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        changes = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=source,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit + ("+" if changes.strip() else "")

@@ -1,0 +1,121 @@
+"""Progress of long work: one callable that packages call and entry points draw.
+
+Library functions with one long step take ``progress: Progress | None = None`` and call ``progress(done, total, note)``;
+those with several steps take ``bars: Bars = silent`` and open one bar a step, as in
+``with bars("features", "events") as progress:``. Only entry points pass :func:`bar`.
+
+What reaches the terminal: names as they are, never as markup, never as commands to the terminal.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from runtime.errors import as_called, escaped
+
+LINE_EVERY_S = 20.0
+"""Without a terminal, a plain line at most this often."""
+
+
+class Progress(Protocol):
+    """What long work calls to say how far it is."""
+
+    def __call__(self, done: float, total: float, note: str = "") -> None:
+        """Report that ``done`` of ``total`` units are done; ``note`` is a short remark such as a validation loss."""
+
+
+Bars = Callable[[str, str], AbstractContextManager[Progress]]
+"""Opens a progress bar from its title and the unit that is counted."""
+
+
+@contextmanager
+def silent(title: str, unit: str = "events") -> Iterator[Progress]:
+    """Open a progress bar that draws nothing."""
+
+    def report(done: float, total: float, note: str = "") -> None:
+        return
+
+    yield report
+
+
+@contextmanager
+def bar(title: str, unit: str = "events", *, console: Console | None = None) -> Iterator[Progress]:
+    """Draw a progress bar named ``title`` with rate and time left on standard error.
+
+    In a terminal the bar is there from the start and gone at the end; elsewhere (a log file, continuous integration)
+    plain lines are printed, at most one per :data:`LINE_EVERY_S`, the first at once where it says what is running.
+    """
+    # Imported here: who asks only for help does not wait for it.
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    from runtime.errors import escaped
+
+    console = console or PlainConsole(stderr=True)
+    started = time.monotonic()
+    columns = [
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=30),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    ]
+    drawn = RichProgress(*columns, console=console, transient=True)
+    task = drawn.add_task(title, total=None, rate="", note="")
+    last_line = -math.inf
+    if console.is_terminal:
+        drawn.start()
+
+    def report(done: float, total: float, note: str = "") -> None:
+        nonlocal last_line
+        now = time.monotonic()
+        elapsed = max(now - started, 1e-9)
+        a_piece = f"{elapsed / max(done, 1e-9):,.0f} s a {unit.removesuffix('s')}"
+        rate = f"{done / elapsed:,.0f} {unit} a second" if done >= elapsed else a_piece
+        rate = rate if unit else ""  # work of unlike pieces: how much is done and left says it all
+        if console.is_terminal:
+            drawn.update(task, completed=done, total=total, rate=rate if done else "", note=note)
+        elif total and now - (max(last_line, started) if done or not note else last_line) >= LINE_EVERY_S:
+            last_line = now
+            left = (total - done) / done * elapsed if done else float("nan")
+            text = (
+                f"{title}: {100 * done / total:.0f} %, {rate}{', ' if rate else ''}{left:,.0f} s left"
+                if done
+                else f"{title}: begun"
+            )
+            print(escaped(f"{text}{', ' + note if note else ''}"), file=sys.stderr, flush=True)
+
+    try:
+        yield report
+    finally:
+        if console.is_terminal:
+            drawn.stop()
+
+
+FILE_WIDTH = 120
+"""Characters a line where output goes into a file or a pipe, unless COLUMNS says otherwise."""
+
+
+class PlainConsole(Console):
+    """A console on which square brackets are brackets, and control characters appear as escapes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
+        if options.get("width") is None and "COLUMNS" not in os.environ and not self.is_terminal:
+            self.width = FILE_WIDTH  # 80, what is assumed otherwise, cuts numbers off
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of anything that can be printed, escaped."""
+        for segment in super().render(renderable, options):
+            text = as_called(escaped(segment.text, keep="\n"))
+            yield segment if segment.control else segment._replace(text=text)

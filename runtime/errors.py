@@ -1,0 +1,241 @@
+"""What entry points say when a command cannot be done: one line that names the file and what to do next.
+
+What was probably meant: names and paths that resemble a mistyped one.
+
+Why a fit ended: for a reason of its learner, or because the machine had no memory or disk left.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import re
+import sys
+import traceback
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class InputError(ValueError):
+    """What the user gave cannot be used. Entry points print the message as one line and exit with code 2.
+
+    The message names the file (or option), the column and the first offending row where there is one,
+    and says what would be right.
+    """
+
+
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories that steer a terminal or reorder what is read: control, format, surrogates, separators."""
+
+
+NAME = "showerstack"
+
+
+WRONG_INPUT = 2
+"""Exit code of everything that the user can mend."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+_LIBRARIES = {
+    "polars": ("PolarsError",),
+    "pyo3_runtime": ("PanicException",),
+    "pyarrow": ("ArrowException",),
+    "json": ("JSONDecodeError",),
+    "zipfile": ("BadZipFile", "LargeZipFile"),
+    "zlib": ("error",),
+    "_lzma": ("LZMAError",),
+    "safetensors": ("SafetensorError",),
+    "lightgbm": ("LightGBMError",),
+    "xgboost": ("XGBoostError",),
+    "_catboost": ("CatBoostError",),
+    "skops": ("UntrustedTypesFoundException", "UnsupportedTypeException"),
+    "tomllib": ("TOMLDecodeError",),
+    "torch": ("OutOfMemoryError",),
+    "cupy": ("OutOfMemoryError",),
+    "joblib": ("TerminatedWorkerError",),
+    "builtins": ("EOFError", "UnicodeError", "RecursionError"),
+}
+"""Errors of parsers and libraries by top-level module and class; told by name, so that nothing is imported for it."""
+
+_ADVICE = {
+    errno.ENOSPC: "free some space or choose another place, then give the same command again",
+    errno.EDQUOT: "free some space or choose another place, then give the same command again",
+    errno.EFBIG: "choose a place that takes larger files",
+    errno.EACCES: "choose another place, or change its permissions",
+    errno.EPERM: "choose another place, or change its permissions",
+    errno.EROFS: "the disk is read-only: choose another place",
+    errno.ENOENT: "check the name",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: check the name",
+    errno.EISDIR: "it is a folder: name a file",
+    errno.EEXIST: "choose another name or remove it first",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "its links lead in a circle: name the file itself",
+    errno.EMFILE: "raise the limit on open files (ulimit -n) or use fewer --workers",
+    errno.ENOMEM: "use fewer --workers or a machine with more memory",
+    errno.EIO: "the disk or network failed: try again, then look at the disk",
+    errno.ESTALE: "the network disk failed: try again",
+}
+ADVICE = "check the place and give the same command again"
+
+
+def explained(error: BaseException) -> str | None:
+    """Return in one line what went wrong and what to do next; None for what must be a mistake in this program."""
+    if isinstance(error, InputError):
+        return escaped(str(error))
+    if isinstance(error, OSError):
+        return escaped(_of_system(error))
+    if isinstance(error, MemoryError):
+        why = f" ({_first_line(error)})" if str(error) else ""
+        return f"not enough memory{escaped(why)}: use fewer --workers, smaller data, or a machine with more memory"
+    for kind in type(error).__mro__:
+        if kind.__name__ in _LIBRARIES.get(kind.__module__.partition(".")[0], ()):
+            said = _first_line(error) or "no reason given"
+            return escaped(
+                f"a file or setting could not be used: {type(error).__name__}: {said}: "
+                "check the files that the command names (python cli.py doctor shows the versions of the libraries)"
+            )
+    return None
+
+
+def _of_system(error: OSError) -> str:
+    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    said = error.strerror or _first_line(error) or type(error).__name__
+    return f"{' -> '.join(names) + ': ' if names else ''}{said}: {_ADVICE.get(error.errno or 0, ADVICE)}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:400] if lines else ""
+
+
+@contextmanager
+def told(interrupted: Callable[[], str]) -> Iterator[None]:
+    """Turn whatever leaves a command into a line on standard error and an exit code.
+
+    Parameters
+    ----------
+    interrupted
+        Returns what to say after Ctrl-C.
+
+    Raises
+    ------
+    SystemExit
+        2 with one line for what can be mended; 130 after Ctrl-C; 1 with a traceback and a hint for a mistake in this
+        program; 0 when whoever read the output has closed it.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        if isinstance(error, BrokenPipeError) and error.filename is None:
+            # Whoever read the output (head, less) has seen enough; nothing more can be printed.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+        print(interrupted(), file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if type(error).__module__.startswith(("typer", "click")):
+            raise  # help, usage errors and exit codes: the parser's own affair
+        line = explained(error)
+        if line is not None:
+            print(as_called(f"error: {line}"), file=sys.stderr)
+            sys.exit(WRONG_INPUT)
+        text = "".join(traceback.format_exception(error))
+        print(escaped(text, keep="\n"), file=sys.stderr)
+        print(
+            as_called(
+                "This is a mistake in showerstack, not in your command. Please report it with the lines above, the "
+                "command and what `python cli.py doctor` prints; giving the same command again is safe."
+            ),
+            file=sys.stderr,
+        )
+        sys.exit(1)
+
+
+LIKENESS = 0.8
+"""Least ratio of equal letters (difflib) of a name that is suggested."""
+
+
+def like(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that resembles ``name`` most; None if none does.
+
+    >>> like("lightgm", ["lightgbm", "xgboost"])
+    'lightgbm'
+    """
+    found = difflib.get_close_matches(name, known, 1, LIKENESS)
+    return found[0] if found else None
+
+
+def did_you_mean(path: Path) -> str:
+    """Return ``" (did you mean X?)"`` for a path that does not exist beside one of a similar name; else nothing."""
+    try:
+        found = _near(path)
+    except (OSError, ValueError):  # a folder that may not be read, a name that no file can have
+        return ""
+    return "" if found in (None, path) else f" (did you mean {found}?)"
+
+
+def _near(path: Path) -> Path | None:
+    found = Path(path.anchor)
+    for part in path.relative_to(found).parts:
+        step = found / part
+        if not step.exists():
+            near = like(part, [entry.name for entry in found.iterdir()])
+            if near is None:
+                return None
+            step = found / near
+        found = step
+    return found
+
+
+# Libraries have exceptions of their own for it: torch RuntimeError, LightGBMError, XGBoostError, CatBoostError, polars.
+_NO_ROOM = re.compile(
+    r"out of memory|bad.?alloc(ation)?|(can.?t|cannot|could not|unable to|failed to) allocate|not enough memory"
+    r"|memory allocation|no space left|disk quota exceeded|too many open files|os error (12|23|24|28|122)\b"
+    r"|cannot fork|resource temporarily unavailable|can.?t start new thread",
+    re.IGNORECASE,
+)
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """Return whether an error says nothing about the learner: no memory, no space, a file that cannot be had.
+
+    Such a task is tried again at the next start; every other error drops its learner.
+    """
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, OSError | MemoryError) or _NO_ROOM.search(str(cause)):
+            return True
+        # What was refused in our own words counts with what it was refused for, not with what was tried before.
+        cause = cause.__cause__ or (None if isinstance(cause, InputError) else cause.__context__)
+    return False
+
+
+def escaped(text: str, keep: str = "") -> str:
+    """Return text in which every character that would steer a terminal is written as an escape, line ends included.
+
+    >>> print(escaped("a" + chr(27) + "[31m" + chr(10) + "b"))
+    a\\x1b[31m\\nb
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        c if c in keep or unicodedata.category(c) not in _UNSAFE else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def as_called(text: str) -> str:
+    """Return text in which our commands are called as the user called the program: in a checkout, or installed.
+
+    An installation has no ``cli.py``: its console script is ``showerstack``.
+    """
+    called = Path(sys.argv[0])
+    if called.stem != NAME and (called.name, called.parent.name) != ("__main__.py", NAME):
+        return text
+    return text.replace("python cli.py", NAME).replace("python verify.py", f"{NAME} verify")

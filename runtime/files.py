@@ -1,0 +1,300 @@
+"""Writing so that a half-written file is never taken as complete, and reading ``.npy`` files with clear refusals.
+
+Opening regular files only: a pipe or a device under a file's name is refused at once, not waited for.
+
+A folder that one process writes at a time: a lock file in it, dropped by the kernel however the process ends.
+
+Where results may be written: new names, or files of the same kind; never devices, pipes, folders or other files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from runtime.errors import InputError, did_you_mean
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, cannot be read, or is a folder, pipe, socket or device.
+    """
+    try:
+        # Without O_NONBLOCK, opening a pipe waits for its other end.
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist{did_you_mean(Path(path))}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise InputError(f"{path} is not a regular file")
+    return os.fdopen(number, "rb")
+
+
+_TEMPORARY = re.compile(
+    r"\.(partial|replaced)-(?P<process>[0-9]{1,9})-((?P<host>[0-9a-f]{8})[0-9a-f]{8}-)?(?P<name>.*)", re.DOTALL
+)
+"""Temporary names: the process that writes, a hash of its machine's name and what nobody can foretell."""
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary file beside ``path``; on success flush it to disk and rename it to ``path``.
+
+    The parent folder is created. On an exception the temporary file is removed and ``path`` is untouched. The
+    temporary file is new and empty, its name cannot be foretold (a link planted there would be written through), and
+    it keeps the suffix, because some libraries choose a format by it.
+
+    Raises
+    ------
+    InputError
+        If ``path`` is a folder, a device, a pipe or a socket.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is {kind_of(path)}: choose the name of a file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path)
+    temporary = _temporary_name(path)
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder beside ``path``; on success rename it to ``path``.
+
+    Raises
+    ------
+    InputError
+        If ``path`` exists and ``overwrite`` is false, or is no folder.
+    """
+    path = Path(path)
+    if path.is_symlink() or path.exists():
+        if not overwrite:
+            raise InputError(f"{path} exists already: choose another name or remove it first")
+        if path.is_symlink() or not path.is_dir():
+            raise InputError(f"{path} is {kind_of(path)}: choose the name of a folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path)
+    temporary, replaced = _temporary_name(path), _temporary_name(path, "replaced")
+    temporary.mkdir()
+    try:
+        yield temporary
+        if path.exists():
+            # Removing takes time: a folder that is half gone must not bear the name.
+            path.replace(replaced)
+        temporary.replace(path)
+    finally:
+        if replaced.exists() and not path.exists():
+            replaced.replace(path)
+        for folder in (temporary, replaced):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _temporary_name(path: Path, kind: str = "partial") -> Path:
+    return path.with_name(f".{kind}-{os.getpid()}-{_host()}{secrets.token_hex(4)}-{path.name}")
+
+
+def _host() -> str:
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what processes of this machine that no longer live left half-written or half-removed for ``path``."""
+    for found, match in _temporary_ones(path.parent):
+        here = match["host"] in (None, _host())
+        if match["name"] == path.name and here and not _lives(int(match["process"])):
+            _remove(found)
+
+
+def remove_all_leftovers(folder: Path) -> None:
+    """Remove everything half-written in a folder, whoever wrote it: for the holder of the folder's lock."""
+    for found, _ in _temporary_ones(folder):
+        _remove(found)
+
+
+def _temporary_ones(folder: Path) -> list[tuple[Path, re.Match[str]]]:
+    return [(found, match) for found in folder.iterdir() if (match := _TEMPORARY.fullmatch(found.name))]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def kind_of(path: Path) -> str:
+    """Return what is at ``path``, in words."""
+    if path.is_symlink():
+        return "a link"
+    if path.is_dir():
+        return "a folder"
+    return "a file" if path.is_file() else "a device, a pipe or a socket"
+
+
+def check_name(name: str, file: Path) -> str:
+    """Return ``name``, which ``file`` gives to a part of a folder, if it cannot lead out of that folder.
+
+    Raises
+    ------
+    InputError
+        If it is more than one plain component of a path.
+    """
+    if not isinstance(name, str) or name in ("", ".", "..") or not name.isprintable() or set(name) & set("/\\"):
+        raise InputError(f"{file} names {name!r}, which cannot be the name of a file or folder")
+    return name
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write ``content`` as strict JSON (no NaN literals), atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, no regular file, or not JSON.
+    """
+    with open_regular(Path(path)) as file:
+        try:
+            return json.loads(file.read().decode())
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise InputError(f"{path} is not valid JSON: {error}") from None
+
+
+def write_npz(path: Path, **arrays: np.ndarray) -> None:
+    """Write small arrays to an uncompressed ``.npz``, atomically and with the same bytes for the same content.
+
+    ``numpy.savez`` stamps fixed times into the archive, so equal arrays give equal bytes.
+    """
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def hash_file(path: Path, digest: hashlib._Hash | None = None) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal; with ``digest``, feed that one."""
+    digest = digest or hashlib.sha256()
+    with open_regular(Path(path)) as file:
+        while block := file.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def hash_json(content: Any) -> str:
+    """Return the SHA-256 of JSON content, independent of the order of keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+LOCK_FILE = ".lock"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made if need be, for this process alone.
+
+    The lock file is opened without following links, without waiting and without changing what is in it.
+
+    Raises
+    ------
+    InputError
+        If another process holds the folder, its lock file is not a plain file, or it cannot be written.
+    """
+    file = Path(folder) / LOCK_FILE
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise InputError(f"{file} cannot be opened as a lock: {error.strerror}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise InputError(f"{file} is not a plain file: remove it")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{folder} is being written by another process: wait for it or choose another name"
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+_HEADS = {
+    ".npz": (b"PK\x03\x04", b"PK\x05\x06"),
+    ".parquet": (b"PAR1",),
+    ".pq": (b"PAR1",),
+    ".png": (b"\x89PNG",),
+    ".pdf": (b"%PDF",),
+    ".svg": (b"<?xml", b"<svg"),
+}
+"""First bytes of files whose kind can be told."""
+
+
+def check_target(path: Path, suffixes: tuple[str, ...]) -> None:
+    """Make sure before long work that a result can be written to ``path``; makes its parent folder.
+
+    Parameters
+    ----------
+    path
+        The file to write; an existing one of the same kind will be replaced.
+    suffixes
+        Kinds of file that can be written, with the dot.
+
+    Raises
+    ------
+    InputError
+        If the suffix is another one, the file there is of another kind, or its folder cannot be made or written.
+    """
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is {kind_of(path)}: choose the name of a file")
+    suffix = path.suffix.lower()
+    if suffix not in suffixes:
+        raise InputError(f"{path}: choose a name that ends in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
+    if path.exists() and path.stat().st_size and suffix in _HEADS:
+        with path.open("rb") as file:
+            if not file.read(8).startswith(_HEADS[suffix]):
+                raise InputError(f"{path} exists and is no {suffix} file: choose another name or remove it first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InputError(f"{path.parent} cannot be written: choose another place, or change its permissions")

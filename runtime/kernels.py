@@ -1,0 +1,63 @@
+"""Compiled functions whose machine code, kept on disk, is tied to everything that it was made of.
+
+Numba itself looks at the file of a function only: neither at the functions of other files that are compiled into it,
+nor at constants from there (frozen into the code), nor at named tuples (compiled by position), nor at the versions of
+libraries. Here all files of this project that the function's module imports, directly or not, count by their meaning
+(:mod:`runtime.code`), so that a changed docstring compiles nothing again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any
+
+from numba import njit
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+from runtime.code import imported_files, source_hash
+
+LIBRARIES = ("llvmlite", "numba", "numpy")
+PACKAGES = ("showers", "features")
+"""Packages of this project that compiled functions may come from."""
+
+
+class _Cache(FunctionCache):
+    """Numba's cache of one function, fresh as long as the hash of its sources is the same, wherever it stands."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        sources = source_hash(imported_files(function.__module__, PACKAGES), LIBRARIES)
+        name = f"{function.__qualname__}.py{sys.version_info.major}{sys.version_info.minor}"
+        self._cache_file = IndexDataCacheFile(self._cache_path, name, sources)
+        # What stands first in the file and is compared before the rest is read, which names classes that other sources
+        # may have under other names.
+        self._cache_file._version = sources
+
+
+def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Compile a function with :func:`numba.njit` when it is first called, or load its machine code from disk.
+
+    Only functions that Python calls need this; what they call is compiled into them and stays plain ``njit``.
+
+    Parameters
+    ----------
+    options
+        Options of :func:`numba.njit`.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @cache
+        def compiled() -> Any:
+            dispatcher = njit(**options)(function)
+            dispatcher._cache = _Cache(function)
+            return dispatcher
+
+        @wraps(function)
+        def call(*arguments: Any) -> None:
+            compiled()(*arguments)
+
+        return call
+
+    return decorate

@@ -1,0 +1,171 @@
+"""Work in several processes of this machine: results as they come, and no worker that outlives who started it.
+
+When this process was started.
+
+Work on a GPU and on the CPU side by side: which lane it belongs to, and its results as they come.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, TypeVar
+
+import joblib
+from joblib.externals.loky import ProcessPoolExecutor
+from joblib.parallel import get_active_backend
+
+from runtime.errors import InputError
+
+_PR_SET_PDEATHSIG = 1
+_WATCH_EVERY_S = 1.0
+_LOST = (
+    "a worker process was lost (killed, or out of memory): nothing that was finished is lost; "
+    "start the same command again, with fewer workers if memory is short"
+)
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def in_processes(
+    function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], *, workers: int, ordered: bool = True
+) -> Iterator[Any]:
+    """Yield ``function(*one)`` of each tuple; with ``ordered`` false, as they finish.
+
+    A surrounding ``joblib.parallel_config`` chooses where: processes here, which end with this one, or a cluster.
+
+    Raises
+    ------
+    InputError
+        If a worker is lost: killed by somebody or by the system, which does so when memory runs out.
+    """
+    pool = joblib.Parallel(
+        n_jobs=workers,
+        return_as="generator" if ordered else "generator_unordered",
+        batch_size=1,
+        **_of_this_machine(),
+    )
+    with warnings.catch_warnings():
+        # joblib replaces workers whose memory has grown between tasks, and says so; that is as it should be.
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
+        try:
+            yield from pool(joblib.delayed(function)(*one) for one in arguments)
+        except BrokenProcessPool:
+            raise InputError(_LOST) from None
+
+
+def in_lanes(
+    function: Callable[..., Any],
+    arguments: Mapping[str, Sequence[tuple[Any, ...]]],
+    *,
+    workers: Mapping[str, int],
+    threads: int,
+) -> Iterator[Any]:
+    """Yield ``function(*one)`` of each tuple as they finish, where some have to wait for a device and others do not.
+
+    Every lane has ``workers`` processes of its own on this machine and works through its tuples in their order. However
+    this ends, its processes end with it.
+
+    Raises
+    ------
+    InputError
+        If a worker of any lane is lost: killed by somebody or by the system.
+    """
+    pools = {
+        lane: ProcessPoolExecutor(
+            workers[lane],
+            initializer=end_with_parent,
+            initargs=(os.getpid(),),
+            env=dict.fromkeys(_THREADS, str(threads)),
+        )
+        for lane in arguments
+    }
+    try:
+        futures = [pools[lane].submit(function, *one) for lane, part in arguments.items() for one in part]
+        for future in as_completed(futures):
+            yield future.result()
+    except BrokenProcessPool:
+        raise InputError(_LOST) from None
+    finally:
+        for pool in pools.values():
+            pool.shutdown(kill_workers=True)
+
+
+def _of_this_machine() -> dict[str, Any]:
+    """Return what joblib's own processes are started with; workers of a cluster are not ours to end."""
+    backend, _ = get_active_backend()
+    if type(backend).__name__ != "LokyBackend":
+        return {}
+    return {"initializer": end_with_parent, "initargs": (os.getpid(),)}
+
+
+def end_with_parent(parent: int) -> None:
+    """Make this process end when its parent, of process number ``parent``, does: however that ends.
+
+    Without it a worker of a killed run would finish its work beside the run started next, or wait for ever to hand
+    its result to nobody. Linux sends the signal itself (prctl(2), PR_SET_PDEATHSIG), whatever native code runs;
+    elsewhere a thread looks who the parent is.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:  # it ended before this was asked for
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_WATCH_EVERY_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def process_began() -> float:
+    """Return when this process was started, in seconds since 1970; the present where the system does not tell.
+
+    Linux has it in /proc/self/stat, field 22 (proc(5)): clock ticks from the start of the machine to that of the
+    process.
+    """
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, IndexError, ValueError):
+        return time.time()
+    return time.time() - max(0.0, age)
+
+
+Work = TypeVar("Work")
+
+
+def in_their_lanes(
+    work: Iterable[Work], lanes: Mapping[str, int], device_of: Callable[[Work], str]
+) -> dict[str, list[Work]]:
+    """Return the work by lane, in its order; what is on a device without a lane is in the first."""
+    first = next(iter(lanes))
+    found: dict[str, list[Work]] = {lane: [] for lane in lanes}
+    for one in work:
+        found[device if (device := device_of(one)) in lanes else first].append(one)
+    return found
+
+
+def in_devices(
+    function: Callable[..., Any],
+    arguments: Mapping[str, Sequence[tuple[Any, ...]]],
+    workers: Mapping[str, int],
+    *,
+    threads: int,
+) -> Generator[Any, None, None]:
+    """Yield ``function(*one)`` as they finish: in lanes side by side, or where joblib works if there is only one."""
+    if len(arguments) > 1:
+        yield from in_lanes(function, arguments, workers=workers, threads=threads)
+        return
+    for lane, part in arguments.items():
+        yield from in_processes(function, part, workers=workers[lane], ordered=False)

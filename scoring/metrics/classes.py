@@ -1,0 +1,149 @@
+"""What is reported for tables of any origin: accuracy, log-loss and area under the ROC curve, with intervals.
+
+Gamma/hadron separation in other words than the benchmark's: Q-factor, efficiency at a fixed survival, area, bins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from scoring.metrics.composition import energy_bins
+from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, area_under_curve, hadron_survival, zenith_bins
+from scoring.metrics.intervals import LEVEL, Interval, accuracy_interval, clopper_pearson, survival_interval
+
+
+def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...]) -> dict[str, Any]:
+    """Return accuracy, log-loss (nats) and AUC, each with its 95 % interval.
+
+    Parameters
+    ----------
+    labels
+        (N,) class numbers.
+    log_proba
+        (N, C) log-probabilities of rows that were held out.
+    classes
+        Names. With two, the AUC is that of the second against the first; with more, the mean of one against the rest.
+    """
+    loss = -log_proba[np.arange(len(labels)), labels]
+    predicted = np.argmax(log_proba, axis=1)
+    right = accuracy_interval(labels, predicted)
+    counts = np.bincount(labels, minlength=len(classes))
+    # A class without a row, or with all of them, has no such area.
+    columns = [k for k in ([1] if len(classes) == 2 else range(len(classes))) if 0 < counts[k] < len(labels)]
+    margins = [log_proba[:, k] - np.log(np.maximum(-np.expm1(log_proba[:, k]), 1e-300)) for k in columns]
+    areas = [area_under_curve(labels == k, margin) for k, margin in zip(columns, margins, strict=True)]
+    area = float(np.mean([value for value, _ in areas])) if areas else float("nan")
+    # One-against-rest areas share their events; adding their errors as if fully correlated is the safe bound.
+    error = float(np.mean([e for _, e in areas])) if areas else float("nan")
+    return {
+        "accuracy": _entry(float(np.mean(predicted == labels)), right.low, right.high),
+        "log_loss": _normal(float(loss.mean()), float(loss.std() / np.sqrt(len(loss)))),
+        "auc": _normal(area, error, 0.0, 1.0),
+        "auc_by_class": {classes[k]: _normal(value, e, 0.0, 1.0) for k, (value, e) in zip(columns, areas, strict=True)},
+        "confusion": np.histogram2d(labels, predicted, [np.arange(len(classes) + 1) - 0.5] * 2)[0].astype(int).tolist(),
+    }
+
+
+def _normal(value: float, error: float, low: float = -np.inf, high: float = np.inf) -> dict[str, float]:
+    half = float(ndtri(0.5 + LEVEL / 2)) * error
+    return _entry(value, max(low, value - half), min(high, value + half))
+
+
+def _entry(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": value, "low": low, "high": high}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95 % interval."""
+
+    value: float
+    interval: Interval
+
+
+def q_factor(labels: np.ndarray, scores: np.ndarray, efficiency: float = KEY_EFFICIENCY) -> Estimate:
+    """Return gamma efficiency over the root of the hadron survival: the gain in significance over no separation.
+
+    Without a surviving hadron the value is that of half a hadron; the interval is the survival's, carried over.
+
+    Parameters
+    ----------
+    labels
+        (N,) 0 gamma, 1 hadron.
+    scores
+        (N,) higher = more gamma-like.
+    """
+    found, span = hadron_survival(labels, scores, efficiency), survival_interval(labels, scores, efficiency)
+    least = 0.5 / found.n_hadron
+    low, high = (found.gamma_efficiency / math.sqrt(max(share, least)) for share in (span.high, span.low))
+    return Estimate(found.gamma_efficiency / math.sqrt(max(found.hadron_survival, least)), Interval(low, high))
+
+
+def efficiency_at_survival(labels: np.ndarray, scores: np.ndarray, survival: float) -> Estimate:
+    """Return the share of gammas kept by the threshold that lets at most a share of the hadrons survive.
+
+    The interval is binomial in the gammas; the threshold is taken as it is.
+    """
+    hadrons, gammas = scores[labels == HADRON], scores[labels == GAMMA]
+    allowed = int(survival * len(hadrons))
+    above = np.partition(hadrons, len(hadrons) - allowed - 1)[len(hadrons) - allowed - 1]
+    kept = int(np.count_nonzero(gammas > above))
+    return Estimate(kept / len(gammas), clopper_pearson(kept, len(gammas)))
+
+
+def area(labels: np.ndarray, scores: np.ndarray) -> Estimate:
+    """Return the area under the ROC curve of gammas against hadrons."""
+    value, error = area_under_curve(labels == GAMMA, scores)
+    return Estimate(value, Interval(max(value - 1.96 * error, 0.0), min(value + 1.96 * error, 1.0)))
+
+
+@dataclass(frozen=True)
+class BinAtThreshold:
+    """One bin of energy or zenith at the threshold of the whole test set."""
+
+    name: str
+    n_gamma: int
+    n_kept: int
+    """Gammas at or above the threshold."""
+    n_hadron: int
+    n_surviving: int
+
+
+def bins_at_threshold(
+    labels: np.ndarray, scores: np.ndarray, threshold: float, *, energy: np.ndarray, zenith_deg: np.ndarray
+) -> dict[str, list[BinAtThreshold]]:
+    """Return counts in each bin of ``energy`` and ``zenith`` at one threshold for all, as an analysis would cut."""
+
+    def counted(bins: Iterator[tuple[str, np.ndarray]]) -> list[BinAtThreshold]:
+        passed, gamma = scores >= threshold, labels == GAMMA
+        rows = []
+        for name, inside in bins:
+            g, h = inside & gamma, inside & ~gamma
+            counts = (int(np.count_nonzero(mask)) for mask in (g, g & passed, h, h & passed))
+            rows.append(BinAtThreshold(name, *counts))
+        return [row for row in rows if row.n_gamma + row.n_hadron]
+
+    return {"energy": counted(energy_bins(energy)), "zenith": counted(zenith_bins(zenith_deg))}
+
+
+def balanced_accuracy(matrix: np.ndarray) -> Estimate:
+    """Return the mean recall of the classes, and its interval from binomial variances.
+
+    Parameters
+    ----------
+    matrix
+        (C, C) counts, row = true class; every class needs an event.
+    """
+    totals = matrix.sum(axis=1)
+    recall = np.diag(matrix) / totals
+    # A recall of 0 or 1 seen in few events is not certain: one event is added on either side.
+    spread = (np.diag(matrix) + 1) / (totals + 2)
+    error = float(np.sqrt((spread * (1 - spread) / totals).sum()) / len(matrix))
+    value = float(recall.mean())
+    return Estimate(value, Interval(max(value - 1.96 * error, 0.0), min(value + 1.96 * error, 1.0)))

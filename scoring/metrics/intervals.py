@@ -1,0 +1,230 @@
+"""Uncertainty of every metric: intervals for one system, paired comparisons for two.
+
+All bootstraps resample test events, but through sufficient statistics (confusion matrices, ranks, survivor counts),
+which is exact and takes milliseconds. Seeds are fixed: same input, same interval.
+
+* one system: :func:`accuracy_interval`, :func:`fraction_error_interval`, :func:`survival_interval`;
+* two systems on the same events: :func:`paired_fraction_error`, :func:`paired_survival`, :func:`paired_log_loss`,
+  :func:`paired_accuracy` (from :mod:`scoring.metrics.paired`).
+
+What all intervals are made of: the interval itself, the exact binomial one, and the basic bootstrap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import betaincinv, ndtri
+
+from runtime.errors import InputError
+from scoring.metrics.composition import (
+    MIXTURE_SIZE,
+    class_fraction_errors,
+    confusion_matrix,
+    fraction_error,
+    mixture_counts,
+    mixture_fractions,
+)
+from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, threshold_rank
+
+LEVEL = 0.95
+RESAMPLES = 2000
+SEED = 2026
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A central confidence interval."""
+
+    low: float
+    high: float
+    level: float = LEVEL
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the interval for JSON."""
+        return {"low": self.low, "high": self.high, "level": self.level}
+
+
+def clopper_pearson(n_hits: int, n_trials: int, level: float = LEVEL) -> Interval:
+    """Return the exact interval of a binomial share (C. J. Clopper, E. S. Pearson, Biometrika 26 (1934) 404).
+
+    >>> found = clopper_pearson(11, 34_237)
+    >>> f"{found.low:.1e} {found.high:.1e}"
+    '1.6e-04 5.7e-04'
+    """
+    if n_trials < 1 or not 0 <= n_hits <= n_trials:
+        raise InputError(f"a share needs 0 <= hits <= trials and at least 1 trial, got {n_hits} of {n_trials}")
+    tail = (1 - level) / 2
+    low = 0.0 if n_hits == 0 else float(betaincinv(n_hits, n_trials - n_hits + 1, tail))
+    high = 1.0 if n_hits == n_trials else float(betaincinv(n_hits + 1, n_trials - n_hits, 1 - tail))
+    return Interval(low, high, level)
+
+
+def widened(deviations: np.ndarray, extra_variance: float) -> np.ndarray:
+    """Return bootstrap deviations (B,) stretched so that their variance grows by an independent source's.
+
+    Where the replicas do not vary at all, normal quantiles of that source stand in for them.
+    """
+    variance = float(deviations.var())
+    if variance > 0:
+        return deviations * np.sqrt(1 + extra_variance / variance)
+    levels = (np.arange(len(deviations)) + 0.5) / len(deviations)
+    return np.sqrt(extra_variance) * ndtri(levels)
+
+
+def basic_interval(value: float, deviations: np.ndarray, level: float = LEVEL) -> Interval:
+    """Return the basic bootstrap interval: the value minus the quantiles of (replica - centre), (B,)."""
+    tail = (1 - level) / 2
+    low, high = np.quantile(deviations, [tail, 1 - tail])
+    return Interval(value - float(high), value - float(low), level)
+
+
+def draw_variance(probabilities: np.ndarray, weights: np.ndarray) -> float:
+    """Return the variance that the benchmark's 5000 draws a mixture add to the mean error.
+
+    To first order the mean error moves by the mean over mixtures g and classes of ``sign * (drawn - expected)``;
+    draws are independent between mixtures and classes, so variances of the drawn weights add.
+
+    Parameters
+    ----------
+    probabilities
+        (C, M) probability of each outcome (predicted class, or pair of them) for events of each class.
+    weights
+        (G, C, M) what drawing the outcome adds to the sum over classes of the signed error.
+    """
+    counts = mixture_counts(len(probabilities))
+    mean = np.einsum("gcm,cm->gc", weights, probabilities)
+    spread = np.einsum("gcm,cm->gc", weights**2, probabilities) - mean**2
+    total = float((counts * spread).sum()) / MIXTURE_SIZE**2
+    return total / (len(counts) * len(probabilities)) ** 2
+
+
+MIN_CLASS_EVENTS = 20
+"""With fewer events of any class (gammas, hadrons) a bin's metric is called unmeasured rather than shown."""
+
+
+def accuracy_interval(labels: np.ndarray, predicted: np.ndarray, level: float = LEVEL) -> Interval:
+    """Return the interval of the accuracy.
+
+    Resampling events makes the number of hits binomial, so the exact binomial interval needs no resampling and,
+    unlike the bootstrap's, does not collapse to a point at 0 or 1.
+    """
+    return clopper_pearson(int(np.count_nonzero(labels == predicted)), len(labels), level)
+
+
+def fraction_error_interval(
+    labels: np.ndarray,
+    predicted: np.ndarray,
+    *,
+    value: float | None = None,
+    n_classes: int = 5,
+    level: float = LEVEL,
+    n_resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Interval:
+    """Return the interval of the fraction error by a bootstrap over test events.
+
+    Parameters
+    ----------
+    labels, predicted
+        (N,) integer class numbers, every class present in ``labels``.
+    value
+        The benchmark's sampled value, if already known.
+    """
+    value = fraction_error(labels, predicted, n_classes) if value is None else value
+    matrix = confusion_matrix(labels, predicted, n_classes)
+    return confusion_intervals(matrix, value, level=level, n_resamples=n_resamples, seed=seed)[0]
+
+
+def confusion_intervals(
+    confusion: np.ndarray,
+    value: float,
+    per_class: np.ndarray | None = None,
+    *,
+    level: float = LEVEL,
+    n_resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> tuple[Interval, list[Interval]]:
+    """Return the interval of the fraction error and those of its classes from a confusion matrix.
+
+    The metric depends on the events only through the row-normalised confusion matrix, so drawing each row from its
+    multinomial *is* the bootstrap within classes. One pseudo-event a class, spread evenly over the columns, keeps the
+    width honest where a cell is empty. The interval is the basic one, value - quantiles of (replica - mean matrix):
+    the error is convex in the matrix, replicas are therefore too large on average, and the percentile interval would
+    be too. The variance of the benchmark's own draws is added.
+
+    Parameters
+    ----------
+    confusion
+        (C, C) integer counts.
+    value
+        The benchmark's sampled value, around which the interval is put.
+    per_class
+        (C,) the sampled errors of the classes; the closed form's if not given.
+    """
+    n_classes = len(confusion)
+    smooth = (confusion + 1 / n_classes) / (confusion.sum(axis=1, keepdims=True) + 1)
+    rng = np.random.default_rng(seed)
+    drawn = rng.multinomial(confusion.sum(axis=1), smooth, size=(n_resamples, n_classes))
+    # single precision is good to 1e-6, far below the width of any interval
+    replicas = class_fraction_errors((drawn / confusion.sum(axis=1, keepdims=True)).astype(np.float32))
+    centre = class_fraction_errors(smooth)
+    if per_class is None:
+        per_class = class_fraction_errors(confusion / confusion.sum(axis=1, keepdims=True))
+    gaps = replicas - centre
+    sign = np.sign(mixture_fractions(n_classes) @ (np.eye(n_classes) - smooth))
+    noise = draw_variance(smooth, np.repeat(sign[:, None], n_classes, axis=1))
+    overall = _not_negative(basic_interval(value, widened(gaps.mean(axis=1), noise), level))
+    # for one class alone the draws are binomial
+    counts = mixture_counts(n_classes)
+    noises = counts.sum(axis=0) @ (smooth * (1 - smooth)) / (MIXTURE_SIZE * len(counts)) ** 2
+    classes = [
+        _not_negative(basic_interval(float(per_class[k]), widened(gaps[:, k], noises[k]), level))
+        for k in range(n_classes)
+    ]
+    return overall, classes
+
+
+def _not_negative(interval: Interval) -> Interval:
+    return Interval(max(0.0, interval.low), max(0.0, interval.high), interval.level)
+
+
+def survival_interval(
+    labels: np.ndarray,
+    scores: np.ndarray,
+    efficiency: float = KEY_EFFICIENCY,
+    *,
+    level: float = LEVEL,
+    n_resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Interval:
+    """Return the interval of the hadron survival, with the uncertainty of the threshold.
+
+    Resampling the gammas moves the threshold: the k-th largest of a bootstrap sample of n is the J-th largest of the
+    original, ``J = ceil(n U)`` with U ~ Beta(k, n - k + 1), exactly. For each such threshold the survivors' count h of
+    n_h hadrons gives the two Clopper-Pearson variates Beta(h, n_h - h + 1) and Beta(h + 1, n_h - h); the interval
+    runs from the lower quantile of the first to the upper quantile of the second. With a certain threshold it is
+    the Clopper-Pearson interval itself.
+    """
+    gammas = np.sort(scores[labels == GAMMA])[::-1]
+    hadrons = np.sort(scores[labels == HADRON])
+    rank = threshold_rank(len(gammas), efficiency)
+    rng = np.random.default_rng(seed)
+    share = rng.beta(rank, len(gammas) - rank + 1, size=n_resamples)
+    thresholds = gammas[np.clip(np.ceil(len(gammas) * share).astype(int), 1, len(gammas)) - 1]
+    surviving = len(hadrons) - np.searchsorted(hadrons, thresholds, side="left")
+    # quantile of the mixture, by stratified variates: each replica contributes the whole distribution's levels
+    levels = (np.arange(n_resamples) + 0.5) / n_resamples
+    shuffled = rng.permutation(levels)
+    with np.errstate(divide="ignore"):
+        low = np.where(
+            surviving == 0, 0.0, betaincinv(np.maximum(surviving, 1), len(hadrons) - surviving + 1, shuffled)
+        )
+        high = np.where(
+            surviving == len(hadrons),
+            1.0,
+            betaincinv(surviving + 1, np.maximum(len(hadrons) - surviving, 1), shuffled),
+        )
+    tail = (1 - level) / 2
+    return Interval(float(np.quantile(low, tail)), float(np.quantile(high, 1 - tail)), level)

@@ -1,0 +1,126 @@
+"""Reading test labels, with refusals of everything that a scorer could silently misread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from runtime.arrays import open_npy
+from runtime.errors import InputError, did_you_mean
+from showers.schema import ORDER_FILE, SCALAR_NAMES, SCALARS_FILE, Task
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Labels of a test set, and the reconstructed scalars by which it is binned."""
+
+    folder: Path
+    labels: np.ndarray
+    """(N,) int8 class numbers, or float32 true values of a target."""
+    energy: np.ndarray
+    """(N,) float32, lg(E/eV)."""
+    zenith_deg: np.ndarray
+    """(N,) float32."""
+    order: np.ndarray | None = None
+    """(N,) int64: the row of each event in the published file, where rows were shuffled on conversion."""
+    reference: np.ndarray | None = None
+    """(N,) float32 reconstructed scalar that estimates the target, where there is one."""
+
+    def published(self, values: np.ndarray) -> np.ndarray:
+        """Return values (N, ...) of our rows in the order of the published file."""
+        if self.order is None:
+            return values
+        restored = np.empty_like(values)
+        restored[self.order] = values
+        return restored
+
+    def ours(self, values: np.ndarray) -> np.ndarray:
+        """Return values (N, ...) in the order of the published file in that of our rows."""
+        return values if self.order is None else values[self.order]
+
+    def in_published_order(self) -> Truth:
+        """Return the same test set, its rows as in the published file."""
+        values = (self.published(column) for column in (self.labels, self.energy, self.zenith_deg))
+        reference = None if self.reference is None else self.published(self.reference)
+        labels, energy, zenith_deg = values
+        return Truth(self.folder, labels, energy, zenith_deg, reference=reference)
+
+
+def read_truth(data: Path, task: Task) -> Truth:
+    """Read the test labels of ``data/{task}_test``; neither grids nor anything else there is needed.
+
+    Raises
+    ------
+    InputError
+        For a missing folder or file, wrong shapes or types, labels out of range, a class without events, or an
+        energy or zenith that is not finite; names the file, the count and the first offending row.
+    """
+    folder = Path(data) / f"{task.name}_test"
+    if not folder.is_dir():
+        raise InputError(f"{folder} does not exist{did_you_mean(folder)}; name the folder that holds {task.name}_test")
+    label_file, scalar_file = folder / str(task.label_file), folder / SCALARS_FILE
+    labels = np.asarray(open_npy(label_file))
+    if labels.ndim != 1 or labels.dtype.kind not in ("f" if task.target else "iu"):
+        expected = f"(N,) {task.label_type}"
+        raise InputError(f"{label_file} has shape {labels.shape} and type {labels.dtype}, expected {expected}")
+    if task.target:
+        check_finite(labels, str(label_file))
+    else:
+        check_classes(labels, task, label_file)
+    scalars = open_npy(scalar_file)
+    widths = (len(SCALAR_NAMES), len(SCALAR_NAMES) + 1)
+    if scalars.ndim != 2 or scalars.shape[1] not in widths or scalars.dtype.kind != "f":
+        raise InputError(
+            f"{scalar_file} has shape {scalars.shape} and type {scalars.dtype}, expected (N, 5), or (N, 6) with the age"
+        )
+    if len(scalars) != len(labels):
+        raise InputError(f"{scalar_file} has {len(scalars)} rows, but {label_file.name} beside it has {len(labels)}")
+    columns = []
+    own = [task.target.reference] if task.target and task.target.reference else []
+    for name in ("E", "Ze", *own):
+        values = np.asarray(scalars[:, SCALAR_NAMES.index(name)], dtype=np.float32)
+        check_finite(values, f"{scalar_file}, column {name}")
+        columns.append(values)
+    labels = labels.astype(task.label_type)
+    reference = columns[2] if own else None
+    return Truth(folder, labels, columns[0], columns[1], _read_order(folder, len(labels)), reference)
+
+
+def _read_order(folder: Path, n_events: int) -> np.ndarray | None:
+    file = folder / ORDER_FILE
+    if not file.exists():
+        return None
+    order = np.asarray(open_npy(file))
+    if order.dtype != np.int64 or not np.array_equal(np.sort(order), np.arange(n_events)):
+        raise InputError(f"{file} is no permutation of {n_events} rows: convert the raw files again")
+    return order
+
+
+def check_classes(labels: np.ndarray, task: Task, file: Path) -> None:
+    """Refuse labels (N,) out of range, and a truth without all classes."""
+    check_range(labels, task.n_classes, str(file))
+    missing = [name for k, name in enumerate(task.classes) if not (labels == k).any()]
+    if missing:
+        raise InputError(f"{file} holds no event of class {', '.join(missing)} among {len(labels)}: all needed")
+
+
+def check_range(labels: np.ndarray, n_classes: int, where: str) -> None:
+    """Refuse labels (N,) outside ``0..n_classes - 1``."""
+    bad = np.flatnonzero((labels < 0) | (labels >= n_classes))
+    if bad.size:
+        raise InputError(
+            f"{where}: {bad.size} of {len(labels)} labels are outside 0..{n_classes - 1}, "
+            f"the first at index {bad[0]} ({labels[bad[0]]})"
+        )
+
+
+def check_finite(values: np.ndarray, where: str) -> None:
+    """Refuse NaN and infinite values (N,)."""
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise InputError(
+            f"{where}: {bad.size} of {len(values)} values are NaN or infinite, "
+            f"the first at index {bad[0]} ({values[bad[0]]})"
+        )

@@ -1,1 +1,0 @@
-"""Intervals of one system, paired comparisons of two."""

@@ -1,0 +1,323 @@
+"""Dataset folders: the benchmark's ``.npy`` files, memory-mapped and checked when opened.
+
+Nothing but ``matrices.npy`` and ``features.npy`` (and the label file, where labels are asked for) is required.
+Beside them a folder may hold ``source.json``, ``groups.npy``, ``age.npy``, ``part.npy``, ``order.npy``,
+``truth.parquet`` and
+``checksums.json``, by which every file is compared before it is used: all but the grids when the folder is opened, the
+grids when they are all read for the fingerprint.
+
+Do the rows of a dataset follow its classes? Then a row's number gives the class away, to whoever may see it.
+
+Known of the public v2 test sets, whose rows keep the order of the raw files, class after class. Nothing in this project
+sees a row's number; whoever shows the files to other programs should know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+
+from runtime.checksums import CHECKSUMS_FILE
+from runtime.context import Progress
+from runtime.errors import InputError
+from runtime.files import hash_file
+from showers import protocols
+from showers.array import KASCADE, DetectorArray, array_of
+from showers.event_files import EventFiles, check_cells, check_finite, read_truth
+from showers.schema import AGE_FILE, GROUPS_FILE, MATRICES_FILE, PART_FILE, SCALAR_NAMES, SCALARS_FILE, TRUTH_FILE, Task
+
+SCAN_EVENTS = 16_384
+"""Events read at once where a whole file is scanned (16 MB of grids)."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive events of a dataset."""
+
+    start: int
+    matrices: np.ndarray
+    """(n, rows, columns, 2) float16 or float32, MeV per station."""
+    scalars: np.ndarray
+    """(n, 5) float32: E, Ze, Az, Ne, Nmu."""
+
+    def __len__(self) -> int:
+        return len(self.matrices)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """An opened dataset folder. Arrays are read-only memory maps; use :meth:`open`."""
+
+    path: Path
+    matrices: np.ndarray
+    """(N, rows, columns, 2) float16 or float32, MeV per station; channel 0 e/gamma, 1 muon. KASCADE: (N, 16, 16, 2)."""
+    scalars: np.ndarray
+    """(N, 5) float16 or float32: E, Ze, Az, Ne, Nmu as in :data:`showers.schema.SCALARS`."""
+    task: Task | None = None
+    labels: np.ndarray | None = None
+    """(N,) int8 class numbers (float32 true values of a target), or None where they were not asked for."""
+    age: np.ndarray | None = None
+    """(N,) float32: a sixth column of the scalars, or ``age.npy`` where ``source.json`` says that it counts."""
+    groups: np.ndarray | None = None
+    """(N,) int64, equal value = same simulated shower."""
+    part: np.ndarray | None = None
+    """(N,) int8: 0 train, 1 validation (matched protocol)."""
+    source: Mapping[str, Any] = field(default_factory=dict)
+    files: EventFiles = field(kw_only=True)
+    array: DetectorArray = KASCADE
+    """From ``source.json``; KASCADE where it does not say."""
+
+    def __len__(self) -> int:
+        return len(self.matrices)
+
+    @classmethod
+    def open(cls, path: str | Path, task: Task | None = None, *, labels: bool = True) -> Self:
+        """Open a dataset folder and check everything that is cheap to check.
+
+        Shapes, types, lengths, finite scalars and the range of labels are checked here; the cells of the
+        grids where they are read (feature extraction) or by :meth:`validate`.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        task
+            The task whose labels to read. If None and ``labels`` is true, found from the label files present.
+        labels
+            With False, labels are neither needed nor looked at.
+
+        Raises
+        ------
+        InputError
+            For a missing folder or file, a wrong shape or type, lengths that disagree, labels out of range,
+            or scalars that are not finite; names the file and the first offending row.
+        """
+        files = EventFiles.open(Path(path))
+        source = files.source()
+        array = array_of(source)
+        matrices = files.matrices(array.grid_shape)
+        n_events = len(matrices)
+        scalars, age = files.scalars(n_events, with_age=bool(source.get("age", True)))
+        read_labels = None
+        if labels:
+            task = task or files.task()
+            read_labels = files.labels(task, n_events)
+        if age is None and source.get("age", False):
+            age = files.array(AGE_FILE, (), (np.float32,), n_events)
+            check_finite(files.folder / AGE_FILE, age[:, None], ("Age",))
+        return cls(
+            path=files.folder,
+            matrices=matrices,
+            scalars=scalars,
+            task=task,
+            labels=read_labels,
+            age=age,
+            groups=files.optional(GROUPS_FILE, np.int64, n_events),
+            part=files.optional(PART_FILE, np.int8, n_events),
+            source=source,
+            files=files,
+            array=array,
+        )
+
+    @property
+    def protocol(self) -> str:
+        """``v2``, ``matched`` or ``2026``, from ``source.json``; v2 where it does not say."""
+        return str(self.source.get("protocol", "v2"))
+
+    @property
+    def evaluation_cuts(self) -> protocols.CutSet:
+        """The cuts under which predictions are judged, from ``source.json``; Ze < 30 and Ne > 4.8 otherwise."""
+        return protocols.cut_set_named(str(self.source.get("evaluation_cuts", protocols.TEST.name)))
+
+    def scalar_frame(self) -> pl.DataFrame:
+        """Return all reconstructed scalars as a float32 table (20 bytes an event)."""
+        return protocols.scalar_frame(self.scalars, self.age)
+
+    def chunks(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
+        """Iterate over consecutive events, ``size`` at a time; borders are multiples of ``size`` in absolute rows.
+
+        Memory stays bounded by ``size``: grids are views of the memory map, scalars small copies.
+        """
+        stop = len(self) if stop is None else min(stop, len(self))
+        while start < stop:
+            end = min((start // size + 1) * size, stop)
+            yield Chunk(start, self.matrices[start:end], np.asarray(self.scalars[start:end], dtype=np.float32))
+            start = end
+
+    def validate(self, progress: Progress | None = None) -> None:
+        """Scan every cell.
+
+        Raises
+        ------
+        InputError
+            For NaN, infinite or negative cells; names the first event and cell.
+        """
+        for chunk in self.chunks(SCAN_EVENTS):
+            check_cells(chunk.matrices, self.path / MATRICES_FILE, chunk.start)
+            if progress:
+                progress(chunk.start + len(chunk), len(self))
+
+    def fingerprint(self, progress: Progress | None = None) -> str:
+        """Return a SHA-256 of everything features and learners may read, labels excluded; ``progress`` counts files.
+
+        Reads the whole folder (about a second per gigabyte), within a process only once where it has checksums.
+
+        Raises
+        ------
+        InputError
+            If a file is not the one that was written.
+        """
+        names = [MATRICES_FILE, SCALARS_FILE]
+        names += [AGE_FILE] if self.age is not None and self.files.has(AGE_FILE) else []
+        names += [GROUPS_FILE] if self.groups is not None else []
+        names += [PART_FILE] if self.part is not None else []
+        content = []
+        for k, name in enumerate(names):
+            if progress:
+                progress(k, len(names), f"{name}, {(self.path / name).stat().st_size / 1e9:.2f} GB")
+            content.append(f"{name} {self._hash(name)}")
+        content += [self.protocol, self.evaluation_cuts.name]
+        content += [self.array.digest] if self.array != KASCADE else []
+        return hashlib.sha256("\n".join(content).encode()).hexdigest()
+
+    def labels_fingerprint(self) -> str:
+        """Return a SHA-256 of the labels that were opened.
+
+        Raises
+        ------
+        InputError
+            If the folder was opened without labels.
+        """
+        self._refuse_without_labels()
+        assert self.task is not None
+        return f"{self.task.name} {self._hash(str(self.task.label_file))}"
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether the folder holds true quantities; what they are is not looked at."""
+        return self.files.has(TRUTH_FILE)
+
+    def truth(self) -> pl.DataFrame:
+        """Return the true quantities of labelled events; see :func:`showers.event_files.read_truth`.
+
+        Raises
+        ------
+        InputError
+            If the folder was opened without labels, or its ``truth.parquet`` is missing or unusable.
+        """
+        self._refuse_without_labels()
+        if not self.has_truth:
+            raise InputError(f"{self.path} has no {TRUTH_FILE}: nothing is known of what really happened")
+        return read_truth(self.files.path(TRUTH_FILE), len(self))
+
+    def truth_fingerprint(self) -> str | None:
+        """Return a SHA-256 of the true quantities; None where there are none.
+
+        Raises
+        ------
+        InputError
+            If the folder was opened without labels.
+        """
+        self._refuse_without_labels()
+        return self._hash(TRUTH_FILE) if self.has_truth else None
+
+    def _refuse_without_labels(self) -> None:
+        if self.labels is None or self.task is None:
+            raise InputError(f"{self.path} was opened without labels")
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What whoever uses the folder should know about it."""
+        if self.files.seal is not None:
+            return ()
+        return (
+            f"{self.path.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where it makes no sense",
+        )
+
+    def _hash(self, name: str) -> str:
+        path = self.files.path(name)
+        return self.files.seal.files[name][1] if self.files.seal else hash_file(path)
+
+
+STRONG = 6.0
+"""Standard deviations from chance above which rows count as ordered: once in a thousand million shuffled sets."""
+MIN_EVENTS = 50
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """How far the order of rows is from chance."""
+
+    deviation: float
+    """Standard deviations; positive where neighbours are more alike than chance has it."""
+    words: str
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether rows follow the classes."""
+        return self.deviation > STRONG
+
+    def remark(self, name: str) -> str | None:
+        """Return one line about the dataset called ``name``, None where there is nothing to say."""
+        if not self.is_ordered:
+            return None
+        return f"the rows of {name} are ordered by class ({self.words}): a row's number must not reach any model"
+
+
+def ordering_of(dataset: Dataset) -> Ordering:
+    """Return how rows are ordered: by the labels where the folder was opened with them, else by lg Ne - lg Nmu.
+
+    Of showers thrown several times only the first event counts, since their events lie side by side.
+    """
+    rows = np.arange(len(dataset))
+    if dataset.groups is not None:
+        rows = np.sort(np.unique(np.asarray(dataset.groups), return_index=True)[1])
+    if dataset.labels is not None:
+        return by_labels(np.asarray(dataset.labels)[rows])
+    n_e, n_mu = (
+        np.asarray(dataset.scalars[:, SCALAR_NAMES.index(name)], dtype=np.float64)[rows] for name in ("Ne", "Nmu")
+    )
+    return by_values(n_e - n_mu)
+
+
+def by_labels(labels: np.ndarray) -> Ordering:
+    """Return the runs test for several classes.
+
+    Parameters
+    ----------
+    labels
+        (N,) class numbers.
+
+    Notes
+    -----
+    With n_i of n rows in class i and S_k = sum of n_i^k, a random order has n + 1 - S_2 / n runs on average, with the
+    variance (S_2 (S_2 + n (n + 1)) - 2 n S_3 - n^3) / (n^2 (n - 1)) [Barton and David, Biometrika 44 (1957) 168].
+    """
+    counts = np.unique(labels, return_counts=True)[1].astype(np.float64)
+    n = float(len(labels))
+    if n < MIN_EVENTS or len(counts) < 2:
+        return Ordering(0.0, "too few rows to tell")
+    squares, cubes = float((counts**2).sum()), float((counts**3).sum())
+    expected = n + 1 - squares / n
+    variance = (squares * (squares + n * (n + 1)) - 2 * n * cubes - n**3) / (n**2 * (n - 1))
+    found = 1 + int(np.count_nonzero(labels[1:] != labels[:-1]))
+    words = f"{found:,} runs of equal labels, {expected:,.0f} in random order"
+    return Ordering((expected - found) / float(np.sqrt(variance)) if variance > 0 else 0.0, words)
+
+
+def by_values(values: np.ndarray) -> Ordering:
+    """Return the serial correlation of the ranks of a quantity (N,) that follows the class."""
+    n = len(values)
+    if n < MIN_EVENTS:
+        return Ordering(0.0, "too few rows to tell")
+    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
+    ranks -= ranks.mean()
+    correlation = float((ranks[1:] * ranks[:-1]).sum() / (ranks**2).sum())
+    words = f"lg Ne - lg Nmu of neighbouring rows correlates by {correlation:.2f}"
+    return Ordering((correlation + 1 / n) * float(np.sqrt(n)), words)

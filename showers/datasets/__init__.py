@@ -1,1 +1,0 @@
-"""Dataset folders: the benchmark's ``.npy`` files, opened, written and checked."""

@@ -1,0 +1,240 @@
+"""Simulating whole datasets: blocks in parallel, written in order."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+
+from runtime.code import source_hash
+from runtime.context import Bars, silent
+from runtime.errors import InputError
+from showers.array import KASCADE, DetectorArray
+from showers.protocols import CUTS_FOR_ALL, layout_of, modes_of
+from showers.schema import TASKS, Task
+from showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, SimulatedEvents, simulate_block
+from showers.simulation.primaries import throw_primaries
+from showers.simulation.settings import Settings, load_settings
+from showers.writer import SIMULATION, already_made, refuse_foreign, write_dataset
+
+TRAIN_CUTS = ("none", "test")
+PACKAGES = ("numpy", "numba", "llvmlite", "scipy")
+"""Libraries whose version can change a simulated event's last bits."""
+BARREN_BLOCKS = 200
+"""Give up after this many blocks (800,000 primaries) without a single accepted event."""
+
+
+def simulate(
+    task: Task,
+    out: Path,
+    *,
+    n_train: int,
+    n_test: int,
+    seed: int = 1,
+    model: str = "mix",
+    train_cuts: str = "none",
+    world: str | Path = "default",
+    workers: int | None = None,
+    overwrite: bool = False,
+    bars: Bars = silent,
+    settings: Settings | None = None,
+    reuse: int = 1,
+    protocol: str = "v2",
+    array: DetectorArray = KASCADE,
+) -> tuple[Path, Path]:
+    """Simulate a training and a test set in the benchmark's format.
+
+    A set that is there already, made from the same numbers by the same code, is kept: an interrupted simulation is
+    finished by starting it again.
+
+    Parameters
+    ----------
+    task
+        One of :data:`showers.schema.TASKS`.
+    out
+        Folder that will hold ``{task}_train`` and ``{task}_test``.
+    n_train, n_test
+        Numbers of events written.
+    seed
+        Seed; the same seed gives the same bytes for any number of workers.
+    model
+        Hadronic model ``qgs``, ``epos``, ``sibyll``, or ``mix`` as in the benchmark's protocol.
+    train_cuts
+        ``none``, or ``test`` for the test's cuts; the test set always has them.
+    world
+        ``default``, ``harder``, ``easier``, or a TOML file (:func:`showers.simulation.settings.load_settings`).
+    workers
+        Threads; all processors if None.
+    overwrite
+        Replace existing sets, if they were simulated or converted here.
+    bars
+        Progress.
+    settings
+        Settings to use instead of a named world.
+    reuse
+        Throw every shower this often, at different cores; writes ``groups.npy`` if above 1.
+    protocol
+        ``v2``; ``matched`` or ``2026``: composition under the matched protocol's cuts (``train_cuts`` does not
+        count) and with ages, scalars (2026: grids too) in float32. Their published numbers are for ``model="qgs"``.
+    array
+        The stations; the cuts, the reconstruction and the world's constants stay KASCADE's.
+
+    Returns
+    -------
+    (Path, Path)
+        The training and the test folder.
+
+    Raises
+    ------
+    InputError
+        For unknown names, numbers below 1, folders that hold anything else, or a disk without room.
+    """
+    settings = settings or load_settings(world)
+    if train_cuts not in TRAIN_CUTS:
+        raise InputError(f"unknown train cuts {train_cuts!r}: choose one of {', '.join(TRAIN_CUTS)}")
+    if task.name in TASKS:
+        modes_of(protocol, task)
+    cuts_for_all = CUTS_FOR_ALL.get((protocol, str(task.primaries)))
+    cuts = (cuts_for_all, cuts_for_all) if cuts_for_all else (train_cuts, "test")
+    sets = []
+    for split, n, selection in zip(SPLITS, (n_train, n_test), cuts, strict=True):
+        job = BlockJob(task, split, seed, model, selection, settings, reuse, array=array)
+        check(job, n, workers)
+        folder = Path(out) / f"{task.name}_{split}"
+        source = source_of(job, str(world), protocol)
+        if overwrite:
+            refuse_foreign(folder)
+        made = not overwrite and already_made(folder, n, task, source)
+        sets.append((folder, job, n, source, made))
+    for folder, job, n, source, made in sets:
+        if not made:
+            _write(folder, job, n, source, workers=workers, overwrite=overwrite, bars=bars)
+    return sets[0][0], sets[1][0]
+
+
+def _write(
+    folder: Path, job: BlockJob, n: int, source: dict[str, Any], *, workers: int | None, overwrite: bool, bars: Bars
+) -> None:
+    """Write one dataset folder."""
+    layout = layout_of(source["protocol"], job.task)
+    kinds: dict[str, Any] = {"groups": np.int64} if job.reuse > 1 else {}
+    kinds |= {"age": np.float32} if layout.age == "file" else {}
+    with (
+        write_dataset(
+            folder,
+            n,
+            job.task,
+            source=source,
+            extras=kinds,
+            layout=layout,
+            overwrite=overwrite,
+        ) as writer,
+        bars(f"simulate {folder.name}", "events") as progress,
+    ):
+        start = 0
+        for events in accepted(job, n, workers):
+            found = {"groups": events.group, "age": events.event.age}
+            truth, target = events.truth, job.task.target
+            # Rounding to float16 is the format's; the detector's caps keep every cell below its limit.
+            writer.put(
+                start,
+                events.grids.astype(layout.grid_type),
+                layout.columns(events.scalars, events.event.age),
+                events.labels if target is None else truth[target.name].to_numpy(),
+                truth=truth,
+                **{name: found[name] for name in kinds},
+            )
+            start += len(events)
+            progress(start, n)
+
+
+def accepted(job: BlockJob, n: int, workers: int | None = None) -> Iterator[SimulatedEvents]:
+    """Yield the first ``n`` accepted events in block order, a block at a time.
+
+    Threads suffice: the kernels release the interpreter's lock. At most two blocks per thread are in memory.
+
+    Raises
+    ------
+    InputError
+        If the settings let no event pass.
+    """
+    threads = workers or joblib.cpu_count()
+    with ThreadPoolExecutor(threads) as pool:
+        waiting = deque(pool.submit(simulate_block, job, block) for block in range(2 * threads))
+        block, done = len(waiting), 0
+        try:
+            while done < n:
+                events = waiting.popleft().result().head(n - done)
+                done += len(events)
+                if not done and block > BARREN_BLOCKS:
+                    raise InputError(
+                        f"none of {BARREN_BLOCKS * PRIMARIES_PER_BLOCK:,} primaries passed: check the settings"
+                    )
+                if done < n:
+                    waiting.append(pool.submit(simulate_block, job, block))
+                    block += 1
+                yield events
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def check(job: BlockJob, n: int, workers: int | None) -> None:
+    """Refuse what cannot be simulated, before anything is written.
+
+    Raises
+    ------
+    InputError
+        Naming the option.
+    """
+    for name, value, low, high in (
+        ("number of events", n, 1, None),
+        ("seed", job.seed, 0, None),
+        ("reuse", job.reuse, 1, PRIMARIES_PER_BLOCK),
+        ("workers", 1 if workers is None else workers, 1, None),
+    ):
+        if value < low or (high is not None and value > high):
+            raise InputError(f"{name} must be at least {low}{f' and at most {high}' if high else ''}, got {value}")
+    throw_primaries(job.task, 1, job.model, job.settings.spectrum, np.random.default_rng(0))
+
+
+@cache
+def simulation_code_version() -> str:
+    """Return a hash of everything but the settings that decides a simulated event: code, constants, libraries."""
+    here = Path(__file__).parent
+    own = [path for path in sorted(here.iterdir()) if path.suffix in {".py", ".json"}]
+    return source_hash(
+        [
+            *own,
+            *(here.parent / name for name in ("array.py", "lateral.py", "protocols.py")),
+        ],
+        PACKAGES,
+    )
+
+
+def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
+    """Return the content of ``source.json``."""
+    array = {} if job.array == KASCADE else {"array": job.array.as_json()}
+    return array | {
+        "generator": SIMULATION,
+        "version": importlib.metadata.version("showerstack"),
+        "code": simulation_code_version(),
+        "task": job.task.name,
+        "split": job.split,
+        "seed": job.seed,
+        "model": job.model,
+        "world": world,
+        "settings_hash": job.settings.digest(),
+        "cuts": job.cuts,
+        "evaluation_cuts": CUTS_FOR_ALL.get((protocol, str(job.task.primaries)), "test"),
+        "protocol": protocol,
+        "age": protocol != "raw" and layout_of(protocol, job.task).age != "none",
+        "reuse": job.reuse,
+    }

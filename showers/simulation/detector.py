@@ -1,0 +1,168 @@
+"""From showers to readings: what the stations of the array can expect of a shower, and what they read.
+
+Expected particle numbers come from the lateral distributions, in float32 and in chunks that stay in the cache;
+:mod:`showers.simulation.deposits` then draws counts and deposits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from showers.array import KASCADE, DetectorArray
+from showers.lateral import axis_distance, rho_electron, rho_muon
+from showers.simulation.cascade import Showers
+from showers.simulation.deposits import CLUMP_NEGLIGIBLE, DetectorConstants, draw_deposits, stations_of
+from showers.simulation.primaries import PHOTON
+from showers.simulation.settings import Settings
+
+CHUNK = 256
+"""Showers at once: their density arrays (0.26 MB each) stay in the second-level cache."""
+
+
+class Readings(NamedTuple):
+    """What the array recorded."""
+
+    electron: np.ndarray
+    """(N, S) float32, MeV in the e/gamma detectors of the S stations."""
+    muon: np.ndarray
+    """(N, S) float32, MeV in the muon detectors; not filled without a trigger."""
+    hits: np.ndarray
+    """(N,) int64: e/gamma stations above threshold."""
+    largest_cluster: np.ndarray
+    """(N,) int64: most of them in one trigger cluster."""
+    array: DetectorArray
+
+    def take(self, rows: np.ndarray) -> Readings:
+        """Return the given events."""
+        electron, muon, hits, largest = (values[rows] for values in self[:4])
+        return Readings(electron, muon, hits, largest, self.array)
+
+    def grids(self) -> np.ndarray:
+        """Return (N, rows, columns, 2) float32, MeV per station."""
+        cells = np.zeros((len(self.hits), self.array.n_cells, 2), dtype=np.float32)
+        cells[:, self.array.cells, 0] = self.electron
+        cells[:, self.array.cells, 1] = self.muon
+        return cells.reshape(-1, *self.array.grid_shape)
+
+
+def energy_per_electron(r_m: np.ndarray, settings: Settings) -> np.ndarray:
+    """Return the deposit that comes with an electron, in units of a single particle's: photons add to it.
+
+    1 + photon_share + photon_share_core exp(-r / photon_core_m).
+    """
+    d = settings.detector
+    return 1.0 + d.photon_share + d.photon_share_core * np.exp(r_m * (-1.0 / d.photon_core_m))
+
+
+def punch_through(r_m: np.ndarray, mass: np.ndarray, settings: Settings) -> np.ndarray:
+    """Return the expected punch-through particles in a muon detector per electron above it.
+
+    punch A^punch_mass exp(-r / punch_range_m) for hadrons of mass number A, constants of their own for photons.
+    """
+    d = settings.detector
+    photon = mass == PHOTON
+    share = np.where(photon, d.punch_photon, d.punch * np.maximum(mass, 1.0) ** d.punch_mass).astype(np.float32)
+    inverse = np.where(photon, -1.0 / d.punch_photon_range_m, -1.0 / d.punch_range_m).astype(np.float32)
+    return share * np.exp(r_m * inverse)
+
+
+def clump_sigma(showers: Showers, settings: Settings) -> np.ndarray:
+    """Return the rms azimuthal fluctuation of the electron density beyond Poisson, (N,); photons have none.
+
+    0.055 * 10^(-0.72 (lgE - 14.5)) for protons and 2.2 times that for iron, between them as a power of A.
+    """
+    shape = settings.shape
+    mass = showers.primaries.mass
+    power = math.log(max(shape.clump_iron_factor, 1e-9)) / math.log(56.0)
+    sigma = shape.clump_sigma * 10.0 ** (shape.clump_slope * (showers.primaries.lg_energy - 14.5))
+    sigma = np.minimum(sigma * np.maximum(mass, 1) ** power, 0.5)
+    return np.where((mass == PHOTON) | (sigma < CLUMP_NEGLIGIBLE), 0.0, sigma)
+
+
+def read_out(
+    showers: Showers,
+    rows: np.ndarray,
+    settings: Settings,
+    keys: np.ndarray,
+    modes: np.ndarray,
+    array: DetectorArray = KASCADE,
+) -> Readings:
+    """Simulate the stations' deposits of the showers in ``rows``.
+
+    Parameters
+    ----------
+    showers
+        Showers at the ground.
+    rows
+        (n,) indices of the showers to simulate.
+    settings
+        The world.
+    keys
+        (N,) uint64: one random key per shower.
+    modes
+        (N, 6, 2) standard normal: azimuthal modes of the clumping.
+    array
+        The stations.
+    """
+    n, n_stations = len(rows), array.n_stations
+    readings = Readings(
+        electron=np.zeros((n, n_stations), dtype=np.float32),
+        muon=np.zeros((n, n_stations), dtype=np.float32),
+        hits=np.zeros(n, dtype=np.int64),
+        largest_cluster=np.zeros(n, dtype=np.int64),
+        array=array,
+    )
+    values = settings.detector.model_dump()
+    response = DetectorConstants(**{name: float(values[name]) for name in DetectorConstants._fields})
+    sigma = clump_sigma(showers, settings)
+    for begin in range(0, n, CHUNK):
+        part = slice(begin, begin + CHUNK)
+        chosen = rows[part]
+        primaries = showers.primaries
+        draw_deposits(
+            *expected(showers, chosen, settings, array),
+            np.cos(np.radians(primaries.zenith_deg[chosen])),
+            np.column_stack([primaries.core_x_m[chosen], primaries.core_y_m[chosen], sigma[chosen]]),
+            modes[chosen],
+            keys[chosen],
+            response,
+            stations_of(array),
+            settings.trigger.stations,
+            *(values[part] for values in readings[:4]),
+        )
+    return readings
+
+
+def expected(
+    showers: Showers, rows: np.ndarray, settings: Settings, array: DetectorArray = KASCADE
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return what the stations can expect of the showers in ``rows``, (n, S) float32 each.
+
+    Returns
+    -------
+    electrons
+        Electrons through the e/gamma detectors.
+    muons
+        Muons per m2 of horizontal detector.
+    punch
+        Punch-through particles in the muon detectors.
+    per_electron
+        Deposit per electron in units of a single particle's.
+    """
+
+    def column(values: np.ndarray) -> np.ndarray:
+        return values[rows].astype(np.float32)[:, None]
+
+    p, here = showers.primaries, stations_of(array)
+    zenith = column(p.zenith_deg)
+    r_m = axis_distance(here.x_m, here.y_m, column(p.core_x_m), column(p.core_y_m), zenith, column(p.azimuth_deg))
+    cosine = np.cos(np.radians(zenith))
+    n_e, n_mu = column(10.0**showers.lg_ne), column(10.0**showers.lg_nmu)
+    electrons = rho_electron(r_m, n_e, column(showers.age), settings.shape.electron_r0_m)
+    muons = rho_muon(r_m, n_mu * cosine, column(showers.muon_age))
+    punch = electrons * punch_through(r_m, column(p.mass), settings) * here.muon_area_m2
+    through = (electrons * cosine + settings.detector.electrons_per_muon * muons) * here.electron_area_m2
+    return through, muons, punch, energy_per_electron(r_m, settings)

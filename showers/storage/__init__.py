@@ -1,1 +1,0 @@
-"""Files: atomic writing, checksums, locks, arrays on disk."""

@@ -1,0 +1,248 @@
+"""Writing dataset folders: space reserved first, checksums last, and nothing under the final name until complete.
+
+Is a dataset folder what it should be: every file compared and every cell looked at; or the set that is wanted?
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from runtime.arrays import ArrayFile, told_when_full
+from runtime.checksums import CHECKSUMS_FILE, seal
+from runtime.context import Progress
+from runtime.errors import InputError
+from runtime.files import atomic_folder, write_json
+from showers.array import array_of
+from showers.dataset import Dataset
+from showers.event_files import EventFiles
+from showers.protocols import PUBLISHED_LAYOUT, Layout
+from showers.schema import (
+    AGE_FILE,
+    CORE_X_FILE,
+    CORE_Y_FILE,
+    GROUPS_FILE,
+    MATRICES_FILE,
+    ORDER_FILE,
+    PART_FILE,
+    SCALARS_FILE,
+    SOURCE_FILE,
+    TASKS,
+    TIMES_FILE,
+    TRUTH_FILE,
+    Task,
+)
+
+SIMULATION = "showers.simulation"
+CONVERSION = "converted from raw files"
+GENERATORS = (SIMULATION, CONVERSION)
+"""What ``source.json`` names as generator of the sets that are written here."""
+
+_OURS = {MATRICES_FILE, SCALARS_FILE, GROUPS_FILE, AGE_FILE, PART_FILE, ORDER_FILE, SOURCE_FILE, TRUTH_FILE}
+_OURS |= {CHECKSUMS_FILE}
+_OURS |= {CORE_X_FILE, CORE_Y_FILE, TIMES_FILE}
+_OURS |= {task.label_file for task in TASKS.values() if task.label_file}
+
+
+@dataclass
+class DatasetWriter:
+    """Fills the files of a new dataset; see :func:`write_dataset`."""
+
+    files: dict[str, ArrayFile]
+    """File stem to open file."""
+    label_stem: str | None
+    truth: list[pl.DataFrame] = field(default_factory=list)
+
+    def put(
+        self,
+        start: int,
+        matrices: np.ndarray | None,
+        scalars: np.ndarray,
+        labels: np.ndarray | None = None,
+        *,
+        truth: pl.DataFrame | None = None,
+        **extras: Any,
+    ) -> None:
+        """Store consecutive events from row ``start`` on; ``truth`` tables must come in row order.
+
+        Without ``matrices`` the grids are to come by :meth:`put_grids`.
+        """
+        rows = {"features": scalars, **extras} | ({} if matrices is None else {"matrices": matrices})
+        if self.label_stem is not None and labels is not None:
+            rows[self.label_stem] = labels
+        for stem, values in rows.items():
+            self.files[stem].put(start, values)
+        if truth is not None:
+            self.truth.append(truth)
+
+    def put_grids(self, rows: np.ndarray, matrices: np.ndarray) -> None:
+        """Store the grids of events at any rows (n,)."""
+        for row, grid in zip(rows.tolist(), matrices, strict=True):
+            self.files["matrices"].put(row, grid[None])
+
+
+@contextmanager
+def write_dataset(
+    path: str | Path,
+    n_events: int,
+    task: Task | None,
+    *,
+    source: Mapping[str, Any],
+    extras: Mapping[str, Any] | None = None,
+    layout: Layout = PUBLISHED_LAYOUT,
+    overwrite: bool = False,
+) -> Iterator[DatasetWriter]:
+    """Write a dataset folder; it appears under its name only when complete.
+
+    Parameters
+    ----------
+    path
+        The folder to make.
+    n_events
+        Number of events; every row must be filled.
+    task
+        Whose label file to write; None for a folder without labels.
+    source
+        Content of ``source.json``; its entry ``array`` describes an array that is not KASCADE.
+    extras
+        Other per-event files to make: file stem (``groups``, ``age``, ``part``, ``order``) to NumPy type.
+    layout
+        Types of grids and scalars, and whether the scalars' last column is the age.
+    overwrite
+        Replace an existing dataset that was simulated or converted here.
+
+    Raises
+    ------
+    InputError
+        If the folder exists and may not be replaced, or the disk has no room.
+    """
+    path = Path(path)
+    if overwrite:
+        refuse_foreign(path)
+    columns: dict[str, tuple[tuple[int, ...], Any]] = {
+        "matrices": (array_of(source).grid_shape, layout.grid_type),
+        "features": ((len(layout.scalars),), layout.scalar_type),
+    }
+    label_stem = Path(task.label_file).stem if task and task.label_file else None
+    columns |= {label_stem: ((), task.label_type)} if task and label_stem else {}
+    columns |= {stem: ((), dtype) for stem, dtype in (extras or {}).items()}
+    with told_when_full(path), atomic_folder(path, overwrite=overwrite) as folder:
+        with ExitStack() as opened:
+            files = {
+                stem: opened.enter_context(ArrayFile(folder / f"{stem}.npy", (n_events, *shape), dtype))
+                for stem, (shape, dtype) in columns.items()
+            }
+            writer = DatasetWriter(files, label_stem)
+            yield writer
+            for stem, file in files.items():
+                if file.rows_written != n_events:
+                    raise ValueError(f"{stem}.npy got {file.rows_written} rows of {n_events}")
+                file.close()
+        if writer.truth:
+            try:
+                pl.concat(writer.truth).write_parquet(folder / TRUTH_FILE)
+            except pl.exceptions.ComputeError as error:  # what a full disk is to Polars
+                raise InputError(f"{path}: {TRUTH_FILE} cannot be written: {error}") from None
+        write_json(folder / SOURCE_FILE, dict(source))
+        seal(folder, [file.name for file in folder.iterdir()])
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Refuse to replace a folder that is not, all of it, a dataset that was simulated or converted here.
+
+    Raises
+    ------
+    InputError
+        Naming what is in the way.
+    """
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if folder.is_symlink() or not folder.is_dir():
+        raise InputError(f"{folder} is not a folder and is not overwritten: remove it yourself or choose another name")
+    names = sorted(file.name for file in folder.iterdir())
+    strange = [name for name in names if name not in _OURS or not (folder / name).is_file()]
+    if strange:
+        raise InputError(
+            f"{folder} holds {strange[0]}, which is no file of a dataset, and is not overwritten: "
+            "remove the folder yourself or choose another name"
+        )
+    generator = str(EventFiles(folder, None).source().get("generator", "")) if names else SIMULATION
+    if not generator.startswith(GENERATORS):
+        raise InputError(
+            f"{folder} was not simulated or converted here ({SOURCE_FILE} does not say so) and is not overwritten: "
+            "remove it yourself or choose another name"
+        )
+
+
+def is_dataset(folder: Path) -> bool:
+    """Return whether a folder looks like a dataset: it holds (or held) grids or the description of a set."""
+    folder = Path(folder)
+    return folder.is_dir() and any((folder / name).exists() for name in (MATRICES_FILE, SOURCE_FILE))
+
+
+def problems(folder: Path, progress: Progress | None = None) -> list[str]:
+    """Compare every file of a dataset with its checksums, open it as every reader does, and scan all cells.
+
+    Returns
+    -------
+    list of str
+        One line for each thing that is wrong, naming the file; empty for a sound dataset. A folder without
+        ``checksums.json`` is judged by its content alone.
+    """
+    folder = Path(folder)
+    try:
+        files = EventFiles.open(folder)
+        found = files.seal.problems(progress) if files.seal else []
+        if found:
+            return found
+        labelled = [task for task in TASKS.values() if files.has(str(task.label_file))]
+        for task in labelled:
+            Dataset.open(folder, task)
+        data = Dataset.open(folder, labels=False)
+        _ = data.evaluation_cuts
+        data.validate(progress)
+    except InputError as error:
+        return [str(error)]
+    return []
+
+
+def already_made(
+    folder: Path,
+    n_events: int,
+    task: Task,
+    source: Mapping[str, Any],
+    *,
+    advice: str = "choose another folder or ask to overwrite it",
+) -> bool:
+    """Return whether a folder holds the very set that is wanted, so that an interrupted command can go on after it.
+
+    Returns
+    -------
+    bool
+        False if there is nothing of that name.
+
+    Raises
+    ------
+    InputError
+        If the folder holds anything else, or the set in it is damaged.
+    """
+    if not folder.exists() and not folder.is_symlink():
+        return False
+    found = EventFiles.open(folder).source() if folder.is_dir() else {}
+    wanted = json.loads(json.dumps(dict(source)))
+    differing = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
+    if differing:
+        what = f" and differs in {', '.join(differing)}" if found else ""
+        raise InputError(f"{folder} exists already{what}: {advice}")
+    data = Dataset.open(folder, task)
+    if len(data) != n_events:
+        raise InputError(f"{folder} exists already with {len(data):,} events instead of {n_events:,}: {advice}")
+    data.fingerprint()
+    return True

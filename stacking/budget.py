@@ -1,0 +1,287 @@
+"""A run's plan: made once, kept in the run's folder as a part of its identity, and obeyed to the deadline.
+
+How much memory a run needs, estimated before it starts and compared with what the machine has to give.
+
+RunSizes are those of the largest arrays that exist at the same time in one process, per training event:
+
+=================  ====================================================================
+boosted trees      4 bytes a feature, and 1 (LightGBM) to 20 (CatBoost) for its own copy
+forests            4 bytes a feature, and 1 kB of trees for each of at most 300,000 events
+quadratic logit    6 kB for each of at most 200,000 events
+networks           8 bytes a feature; grids of 1 kB, as far as they take less than 1 GiB
+all                0.6 GB for the libraries
+=================  ====================================================================
+
+The process that combines holds 8 bytes for each learner and class of a judged event, three times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from models.base.spec import RESIDENT_BYTES, LearnerSpec
+from runtime.cost import seconds_of
+from runtime.files import hash_json, read_json, write_json
+from runtime.processes import in_their_lanes
+from stacking.fit.folds import judged_events
+from stacking.fit.plan import RunPlan, RunSizes, SecondLevel, make_plan, student_epochs
+from stacking.fit.speed import LearnerRate, measure_rates
+from stacking.fit.tasks import TASK_FILE, FoldTask
+from stacking.run.folder import MANIFEST_FILE
+from stacking.run.job import Job
+
+LIBRARIES = 600_000_000
+GRID_BYTES = 1024
+TABLE_BYTES = 4
+COPY_BYTES = {"lightgbm": 5, "xgboost": 10, "catboost": 20, "hist_boosting": 13, "forest": 8, "quadratic": 4}
+"""Bytes a feature and event beside the table itself, by kind of learner."""
+NETWORK_BYTES = 8
+CAPPED_BYTES = {"forest": (300_000, 1000), "quadratic": (200_000, 6000)}
+"""Events that count at most, and bytes of each, by kind of learner."""
+COPIES = 3
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that a run needs at its worst."""
+
+    task: dict[str, int]
+    """By learner, of one fit's process."""
+    combining: int
+    """Of the process that combines the learners."""
+
+    def at(self, workers: int) -> int:
+        """Return the bytes with so many fits at once: the largest of them together."""
+        largest = sorted(self.task.values(), reverse=True)[:1] * workers
+        return max(sum(largest), self.combining) + LIBRARIES
+
+    def remark(self, workers: int, available: int | None) -> str | None:
+        """Return what to do where memory is short; None where it is not."""
+        if available is None or self.at(workers) <= available:
+            return None
+        name = max(self.task, key=lambda learner: self.task[learner])
+        said = (
+            f"memory may not suffice: {workers} fits at once may need {_gb(self.at(workers))} (most of all {name}, "
+            f"{_gb(self.task[name])} each), {_gb(available)} are free"
+        )
+        fewer = next((n for n in range(workers - 1, 0, -1) if self.at(n) <= available), None)
+        if fewer is not None:
+            return f"{said}: --workers {fewer} fits"
+        rest = {learner: size for learner, size in self.task.items() if size + LIBRARIES <= available}
+        if rest and self.combining + LIBRARIES <= available:
+            return f"{said}: --workers 1 --learners {','.join(rest)} fits"
+        return f"{said}: give fewer events, or rows = {{{name} = ...}} in a file for --config"
+
+
+def estimated(
+    specs: Sequence[tuple[LearnerSpec, int]], n_train: int, n_classes: int, *, rows: dict[str, int] | None = None
+) -> Need:
+    """Return what a run needs.
+
+    Parameters
+    ----------
+    specs
+        Learners and the number of their columns.
+    n_train
+        Training events of a fit.
+    rows
+        By learner, events of a fit at most.
+    """
+    task = {}
+    for spec, n_columns in specs:
+        n = min(n_train, (rows or {}).get(spec.name, n_train))
+        kind = spec.kind.rpartition(".")[2]
+        own = COPY_BYTES.get(kind, NETWORK_BYTES)
+        size = LIBRARIES + n * n_columns * (TABLE_BYTES + own)
+        most, each = CAPPED_BYTES.get(kind, (0, 0))
+        size += min(n, most) * each
+        if spec.needs_grid:
+            size += min(n * GRID_BYTES, RESIDENT_BYTES) + 300_000_000
+        task[spec.name] = size
+    return Need(task, COPIES * 8 * n_train * n_classes * len(specs))
+
+
+def available_bytes() -> int | None:
+    """Return the memory that new processes can take without others losing theirs; None where it is not told."""
+    file = Path("/proc/meminfo")
+    if not file.exists():
+        return None
+    for line in file.read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+PLAN_FILE = "plan.json"
+FORESEEN_FROM = 20_000
+"""Training events from which a run without a limit says what it will cost: to measure it takes half a minute."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class KeptPlan:
+    """A plan and what it was made for."""
+
+    asked: str = ""
+    """Hash of the run's identity before the plan; empty for a plan that is only told."""
+    plan: RunPlan | None = None
+    options: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When a run began, and how long it may take."""
+
+    began: float
+    """Seconds since 1970, what was done before the engine started counted in."""
+    limit_s: float | None
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """Return the clock of a run: it began when that was said, or with the first of its costs (feature tables)."""
+        limit = job.config.time_limit
+        began = time.time() - sum(cost.wall_s for cost in job.costs) if job.began is None else job.began
+        return cls(began, None if limit is None else seconds_of(limit))
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that are left; None without a limit."""
+        return None if self.limit_s is None else self.limit_s - (time.time() - self.began)
+
+    def limited(self, plan: RunPlan | None, tasks: Sequence[FoldTask], lanes: Mapping[str, int]) -> list[FoldTask]:
+        """Return the tasks with the time at which they give up: early enough for the second level.
+
+        What earlier starts of the same run have finished counts as time used. The first learner does not give up:
+        a run that ships late is better than none.
+        """
+        if self.limit_s is None or plan is None:
+            return list(tasks)
+        done = in_their_lanes((task for task in tasks if task.is_done()), lanes, lambda task: task.device)
+        before = max(
+            sum(float(read_json(task.folder / TASK_FILE)["cost"]["wall_s"]) for task in part) / lanes[lane]
+            for lane, part in done.items()
+        )
+        deadline = self.began + self.limit_s - before - plan.second_level_s
+        first = plan.shares[0].learner
+        return [replace(task, deadline=None if task.name == first else deadline) for task in tasks]
+
+
+def planned(job: Job, clock: Clock, say: Say) -> tuple[Job, KeptPlan]:
+    """Return the run as its time limit allows it, and the plan; without a limit the run as it is.
+
+    Raises
+    ------
+    InputError
+        If the limit is too short for any learner.
+    """
+    if clock.limit_s is None:
+        return job, KeptPlan()
+    asked = hash_json(job.identity)
+    kept = _read(job.config.run, asked)
+    if kept is None and (job.config.run / MANIFEST_FILE).exists():
+        return job, KeptPlan()  # another run's folder, which will be refused
+    if kept is None:
+        if job.prepare:
+            job.prepare()
+        say(f"measuring how fast the learners are on this machine, for a plan of {job.config.time_limit}")
+        rates = _rates(job, job.train.labels())
+        plan = make_plan(rates, sizes_of(job), clock.left_s)
+        full = {rate.learner: rate.full for rate in rates}
+        kept = KeptPlan(asked, plan, plan.options({name: job.config.settings_of(name) for name in full}, full))
+        for line in plan.lines():
+            say(line)
+    assert kept.options is not None
+    return replace(job, config=job.config.model_copy(update=kept.options)), kept
+
+
+def foreseen(job: Job, labels: np.ndarray, say: Say) -> KeptPlan:
+    """Say what a run without a limit will cost, if it is one of many events."""
+    if len(labels) < FORESEEN_FROM:
+        return KeptPlan()
+    plan = make_plan(_rates(job, labels), sizes_of(job), None)
+    for line in plan.lines():
+        say(line)
+    return KeptPlan(plan=plan)
+
+
+def memory_remark(job: Job) -> str | None:
+    """Return what to do where the machine has less memory than the run may need."""
+    config = job.config
+    specs = [
+        (spec, len(job.train.columns_for(spec))) for spec in config.learner_specs(job.task, grids=job.train.has_grids)
+    ]
+    n_train = round(len(job.train) * (1 - config.holdout))
+    need = estimated(
+        specs, n_train, job.task.n_classes, rows={spec.name: n for spec, _ in specs if (n := config.rows_of(spec.name))}
+    )
+    n_tasks = len(specs) * config.n_folds * config.repeats
+    return need.remark(min(sum(job.lanes.values()), n_tasks), available_bytes() if config.scheduler is None else None)
+
+
+def keep_plan(run: Path, kept: KeptPlan) -> None:
+    """Write the plan into the run's folder, where a continued run finds it."""
+    assert kept.plan is not None
+    write_json(run / PLAN_FILE, {"asked": kept.asked, "plan": kept.plan.as_json(), "options": kept.options})
+
+
+def left_out_remarks(plan: RunPlan | None) -> list[str]:
+    """Return what the plan leaves out, in a line."""
+    if plan is None or not plan.left_out:
+        return []
+    return [f"left out to keep the time limit: {', '.join(plan.left_out)}"]
+
+
+def _read(run: Path, asked: str) -> KeptPlan | None:
+    file = run / PLAN_FILE
+    if not file.exists():
+        return None
+    content = read_json(file)
+    if content["asked"] != asked:
+        return None
+    options = content["options"] | {"learners": tuple(content["options"]["learners"])}
+    return KeptPlan(asked, RunPlan.from_json(content["plan"]), options)
+
+
+def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
+    config = job.config
+    specs = config.learner_specs(job.task, grids=job.train.has_grids)
+    return measure_rates(
+        job.train,
+        specs,
+        labels,
+        job.task.classes,
+        preset=config.preset,
+        settings={spec.name: config.settings_of(spec.name) for spec in specs},
+        threads=config.threads,
+        devices=job.devices,
+        lanes=job.lanes,
+    )
+
+
+def sizes_of(job: Job) -> RunSizes:
+    """Return how much there is to do in a run."""
+    n, config = len(job.train), job.config
+    n_test = len(job.test) if job.test is not None else 0
+    judged, _ = judged_events(job.train.passes_evaluation_cuts(), job.train.labels(), job.task.n_classes)
+    counting = int(judged.sum())  # no others are predicted out-of-fold
+    n_judged = round(counting * config.holdout)
+    second = SecondLevel(
+        n_inner=counting - n_judged,
+        n_judged=n_judged,
+        student_epochs=student_epochs(config.preset) if config.fast else 0,
+        student_events=config.student_events,
+    )
+    n_predict = (counting - n_judged) // config.n_folds + n_judged + n_test
+    n_train = round(n * (1 - config.holdout))
+    return RunSizes(n_train, n_predict, config.n_folds, config.repeats, job.workers, second, job.lanes)

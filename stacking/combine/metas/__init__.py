@@ -1,1 +1,0 @@
-"""Meta-learners, one a module; whatever is put here is found by :mod:`stacking.combine.meta_registry`."""

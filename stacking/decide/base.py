@@ -1,0 +1,108 @@
+"""What stacking does for a task beside training: what judges the choices, and how posteriors become predictions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import polars as pl
+
+from runtime.context import Progress
+from showers.schema import Task
+from stacking.inputs.events import Binned
+from stacking.meta.scorers import Judge
+
+
+class SavedRule(Protocol):
+    """What a decision has learned of one system; kept in ``meta/decision.json``."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return JSON content."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Labelled events that no fit has learned from, and what every system says of them, as it ships."""
+
+    systems: Mapping[str, np.ndarray]
+    """Per learner, ``average`` and ``stack``: (n, C) log-posteriors."""
+    shipped: str
+    """The one that ships."""
+    labels: np.ndarray
+    """(n,) int64 class numbers."""
+    folds: np.ndarray
+    """(n,) for cross-fitting."""
+    energy: np.ndarray | None
+    """(n,) reconstructed lg(E/eV), where there is such a thing."""
+    offsets: np.ndarray | None = None
+    """(n,) true value minus reference, where the task has a target."""
+    training: Binned | None = None
+    """The same of all training events of the kind that predictions are judged on."""
+
+
+class Procedure(ABC):
+    """Judge, decision and arrays of one task; its instance stands in a module of :mod:`stacking.decide`."""
+
+    name: ClassVar[str]
+    """The task's."""
+    judge: ClassVar[Judge]
+    """Orders learners and meta-learners, and may veto the stack at the gate."""
+
+    @abstractmethod
+    def decide(
+        self, held_out: HeldOut, run: Path, progress: Progress
+    ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
+        """Make the decision from held-out events; write what the run keeps of it below ``meta/``.
+
+        Returns
+        -------
+        The manifest's entry, and by system what its decision has learned (nothing where there is nothing to learn).
+        """
+
+    def rule_from_json(self, content: Mapping[str, Any]) -> SavedRule:
+        """Read what a rule's ``as_json`` returned."""
+        raise NotImplementedError(f"the decision of {self.name} learns nothing")
+
+    @abstractmethod
+    def arrays(
+        self, rule: SavedRule | None, log_proba: np.ndarray, context: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """Return what ``predictions.npz`` holds for its readers, first of all what is scored.
+
+        Parameters
+        ----------
+        rule
+            Of the system whose posteriors these are.
+        log_proba
+            (N, C) log-posteriors.
+        context
+            (N, K) quantities of the events, as :meth:`stacking.inputs.events.Events.context` returns them.
+        """
+
+    def test_arrays(
+        self, rule: SavedRule | None, log_proba: np.ndarray, context: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """Return what ``test/<system>.npz`` holds beside the posteriors."""
+        return self.arrays(rule, log_proba, context)
+
+    @abstractmethod
+    def answers(
+        self, log_proba: np.ndarray, stored: Callable[[str], np.ndarray | None]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield what is scored of a system by each of its rules: the rule's name and (N,) values.
+
+        Parameters
+        ----------
+        log_proba
+            (N, C) posteriors of a system.
+        stored
+            Returns one of :meth:`test_arrays` from its file, or None where the file has none of that name.
+        """
+
+    @abstractmethod
+    def columns(self, arrays: Mapping[str, np.ndarray], task: Task) -> list[pl.Series]:
+        """Return the columns that a table of predictions holds for :meth:`arrays`."""

@@ -1,0 +1,60 @@
+"""Gamma/hadron separation: scores, and thresholds on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from runtime.context import Progress
+from runtime.files import write_npz
+from showers.schema import GAMMA, Task
+from stacking.decide.base import HeldOut, Procedure, SavedRule
+from stacking.meta.scorers import GammaJudge, gamma_scores, threshold_table
+
+SCORES_FILE = "held_out_scores.npz"
+"""Labels and scores of the events that what ships is judged on."""
+
+
+class GammaProcedure(Procedure):
+    """Scores, higher = more gamma-like."""
+
+    name = GAMMA.name
+    judge = GammaJudge()
+
+    def decide(
+        self, held_out: HeldOut, run: Path, progress: Progress
+    ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
+        """Make the table of thresholds and keep the scores, for thresholds of the user's own."""
+        scores = gamma_scores(held_out.systems[held_out.shipped])
+        write_npz(run / "meta" / SCORES_FILE, labels=held_out.labels.astype(np.int8), scores=scores)
+        return {"thresholds": threshold_table(held_out.labels, scores)}, {}
+
+    def arrays(
+        self, rule: SavedRule | None, log_proba: np.ndarray, context: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """Return ``gamma_scores``: (N,) float64."""
+        return {"gamma_scores": gamma_scores(log_proba)}
+
+    def test_arrays(
+        self, rule: SavedRule | None, log_proba: np.ndarray, context: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """Return ``scores``: (N,) float64."""
+        return {"scores": gamma_scores(log_proba)}
+
+    def answers(
+        self, log_proba: np.ndarray, stored: Callable[[str], np.ndarray | None]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the scores as rule ``score``: (N,) float64."""
+        scores = stored("scores")
+        yield "score", log_proba[:, 0] - log_proba[:, 1] if scores is None else scores
+
+    def columns(self, arrays: Mapping[str, np.ndarray], task: Task) -> list[pl.Series]:
+        """Return the scores."""
+        return [pl.Series("gamma_score", arrays["gamma_scores"])]
+
+
+STACKING = GammaProcedure()

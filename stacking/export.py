@@ -1,0 +1,418 @@
+"""Exported files beside the run they come from: the same events through both.
+
+What comes after the learners, as one graph: average of fits, meta-learner, calibration, decision.
+
+A finished run written as ONNX files, with one JSON that says how they are used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from features.build import build_table
+from features.catalogue import CATALOGUE
+from models.base.inputs import column_values
+from models.base.learner import Batch, Learner
+from models.base.posterior import log_softmax
+from models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY, OPSETS, NotPortable, Portable, check_packages
+from models.onnx.learners import EXAMPLES, exported, graphs_of, space_of
+from models.registry import load as load_learner
+from runtime.context import Bars, silent
+from runtime.errors import InputError
+from runtime.files import atomic_folder, hash_file, write_json
+from scoring.metrics.gamma import GAMMA, HADRON
+from showers.schema import AGE, SCALARS, TASKS
+from showers.schema import GAMMA as GAMMA_TASK
+from stacking.decide.classes import Rule
+from stacking.decide.target import PosteriorMean
+from stacking.inputs.events import CONTEXT_SCALARS, ShowerEvents
+from stacking.meta.calibration import Calibrator
+from stacking.meta.corrections import Logistic
+from stacking.meta.pools import CalibratedPool, LogPool
+from stacking.meta.scorers import SCORE_OF_HALF
+from stacking.predict import Bundle, load
+from stacking.run.chain import Chain
+from stacking.saved_fits import SavedFits
+
+TOLERANCE = 1e-5
+"""Largest difference of a probability."""
+EVENTS = 10_000
+AT_ONCE = 1_000
+"""Events in one call: attention over all stations takes memory."""
+
+
+def session(model: bytes | Path) -> Any:
+    """Open an ONNX file for this processor, one thread.
+
+    Raises
+    ------
+    InputError
+        If ``onnxruntime`` is not installed.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise InputError("running ONNX files needs onnxruntime: pip install 'showerstack[onnx]'")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    given = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+
+
+def run_graph(opened: Any, columns: tuple[str, ...], batch: Batch) -> np.ndarray:
+    """Return the (n, C) float32 log-probabilities that a learner's file gives for events."""
+    wants_grid = any(one.name == GRID for one in opened.get_inputs())
+    parts = []
+    for start in range(0, len(batch), AT_ONCE):
+        some = batch.take(np.arange(start, min(start + AT_ONCE, len(batch))))
+        feed = {COLUMNS: np.column_stack([column_values(some, name) for name in columns]).astype(np.float32)}
+        if wants_grid:
+            assert some.grids is not None
+            feed[GRID] = np.asarray(some.grids[some.index], dtype=np.float32)
+        parts.append(opened.run([LOG_PROBABILITY], feed)[0])
+    return np.concatenate(parts)
+
+
+def averaged(each: Sequence[np.ndarray], space: str) -> np.ndarray:
+    """Return the (n, C) float64 average of a learner's graphs, ``space`` being ``log`` or ``probability``."""
+    stacked = np.stack(each).astype(np.float64)
+    if len(stacked) == 1:
+        return stacked[0]
+    if space == "log":
+        return log_softmax(stacked.mean(axis=0))
+    found: np.ndarray = np.logaddexp.reduce(stacked, axis=0) - np.log(len(stacked))
+    return found
+
+
+def run_combination(opened: Any, fits: Mapping[str, np.ndarray], context: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return all outputs of the combination by name.
+
+    Parameters
+    ----------
+    opened
+        What :func:`session` returned.
+    fits
+        (F, n, C) log-probabilities by learner.
+    context
+        (n, K), where the file wants it.
+    """
+    wanted = [one.name for one in opened.get_inputs()]
+    feed = {name: np.ascontiguousarray(z.transpose(1, 0, 2), dtype=np.float32) for name, z in fits.items()}
+    if context is not None:
+        feed["context"] = context.astype(np.float32)
+    names = [one.name for one in opened.get_outputs()]
+    return dict(zip(names, opened.run(names, {name: feed[name] for name in wanted}), strict=True))
+
+
+def largest_difference(graphs: Sequence[Portable], space: str, learner: Learner, batch: Batch) -> float:
+    """Return the largest difference of a probability between a learner and its graphs.
+
+    Raises
+    ------
+    InputError
+        If it is above :data:`TOLERANCE`.
+    """
+    each = [run_graph(session(one.model.SerializeToString()), one.columns, batch) for one in graphs]
+    difference = np.exp(averaged(each, space)) - np.exp(learner.predict_log_proba(batch))
+    found = float(np.abs(difference).max(initial=0.0))
+    if not found <= TOLERANCE:
+        raise InputError(f"the ONNX form differs by {found:.1e} in a probability, more than {TOLERANCE:.0e} is no copy")
+    return found
+
+
+CONTEXT = "context"
+"""Input (n, K) float32: quantities of the event beside the learners' log-probabilities."""
+
+
+def context_columns(chain: Chain) -> tuple[str, ...]:
+    """Return the K columns of the input ``context``; none where it is not wanted."""
+    learns_from_it = isinstance(chain.meta, Logistic) and chain.shipped == "stack" and len(chain.meta.centre_) > 0
+    counts_from_it = chain.task.target is not None and chain.task.target.reference is not None
+    return CONTEXT_SCALARS if learns_from_it or counts_from_it else ()
+
+
+def outputs_of(chain: Chain) -> dict[str, str]:
+    """Return the outputs beside the log-probabilities, with what they mean."""
+    if chain.task.target is not None:
+        name, unit = chain.task.target.name, chain.task.target.unit
+        return {name: f"estimate, {unit}, (n,) float32", f"{name}_error": "its standard deviation, (n,) float32"}
+    if chain.task == GAMMA_TASK:
+        return {"gamma_score": "ln(p_gamma / p_hadron) + 0.5, higher = more gamma-like, (n,) float32"}
+    return {"prediction": "class number by the decision rule, (n,) int64"}
+
+
+def combination_graph(chain: Chain) -> Any:
+    """Return the graph as ``onnx.ModelProto``.
+
+    Inputs are, by name of the learner, the (n, fits, C) float32 log-probabilities of all its fits; outputs are
+    ``log_probability`` (n, C) float32 and those of :func:`outputs_of`.
+
+    Raises
+    ------
+    NotPortable
+        If the meta-learner has no such form.
+    """
+    module = _Combination(chain)
+    n_classes = chain.task.n_classes
+    start = torch.log_softmax(torch.linspace(0, 1, EXAMPLES * chain.n_fits * n_classes).reshape(EXAMPLES, -1), dim=1)
+    examples = {name: start.reshape(EXAMPLES, chain.n_fits, n_classes) for name in chain.needed}
+    columns = context_columns(chain)
+    if columns:
+        examples[CONTEXT] = torch.ones(EXAMPLES, len(columns))
+    return exported(module, examples, [LOG_PROBABILITY, *outputs_of(chain)], in_one=True)
+
+
+class _Combination(nn.Module):
+    """See :func:`combination_graph`; numbers are float64 inside."""
+
+    def __init__(self, chain: Chain) -> None:
+        super().__init__()
+        self.chain = chain
+        self.names = chain.needed
+        self.has_context = bool(context_columns(chain))
+        if chain.shipped == "stack" and not isinstance(chain.meta, LogPool | Logistic):
+            raise NotPortable(f"the meta-learner {chain.meta.name} has no ONNX form")
+
+    def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return log-posteriors and what is decided from them."""
+        context = given[-1].double() if self.has_context else None
+        fits = given[: len(self.names)]
+        averages = [torch.log_softmax(one.double().mean(dim=1), dim=1) for one in fits]
+        log_proba = averages[0] if self.chain.shipped != "stack" else self._meta(averages, context)
+        log_proba = _calibrated(self.chain.calibrators[self.chain.shipped], log_proba)
+        return (log_proba.float(), *self._decided(log_proba, context))
+
+    def _meta(self, averages: list[torch.Tensor], context: torch.Tensor | None) -> torch.Tensor:
+        meta = self.chain.meta
+        places = [meta.learners.index(name) for name in self.names]
+        if isinstance(meta, LogPool):
+            total = _number(meta.bias_)
+            for place, average in zip(places, averages, strict=True):
+                own = _calibrated(meta.calibrators_[place], average) if isinstance(meta, CalibratedPool) else average
+                total = total + float(meta.weights_[place]) * own
+            return torch.log_softmax(total, dim=1)
+        assert isinstance(meta, Logistic)
+        n_classes = len(meta.bias_)
+        total = _number(meta.bias_)
+        for place, average in zip(places, averages, strict=True):
+            total = total + average @ _number(meta.matrix_[place * n_classes : (place + 1) * n_classes])
+        if len(meta.centre_):
+            assert context is not None
+            scaled = (context - _number(meta.centre_)) / _number(meta.spread_)
+            total = total + scaled @ _number(meta.matrix_[n_classes * len(meta.learners) :])
+        raw = torch.log_softmax(total, dim=1)
+        return torch.log_softmax(raw * _number(meta.scales_) + _number(meta.shift_), dim=1)
+
+    def _decided(self, log_proba: torch.Tensor, context: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        chain = self.chain
+        rule = chain.rules.get(chain.shipped)
+        if isinstance(rule, PosteriorMean):
+            return _estimate(rule, log_proba, context)
+        if chain.task == GAMMA_TASK:
+            return ((log_proba[:, GAMMA] - log_proba[:, HADRON] + SCORE_OF_HALF).float(),)
+        if isinstance(rule, Rule):
+            expected = (torch.exp(log_proba) / _number(rule.prior)) @ _number(rule.cost)
+            return (torch.argmin(expected, dim=1),)
+        return (torch.argmax(log_proba, dim=1),)
+
+
+def _estimate(
+    rule: PosteriorMean, log_proba: torch.Tensor, context: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    share = torch.softmax(log_proba, dim=1)
+    estimate = share @ _number(rule.mean)
+    square = share @ _number(rule.variance + rule.mean**2)
+    error = rule.scale * torch.sqrt(torch.clamp(square - estimate * estimate, min=0.0))
+    if context is not None:
+        estimate = estimate + context[:, 0]
+    return estimate.float(), error.float()
+
+
+def _calibrated(calibrator: Calibrator, log_proba: torch.Tensor) -> torch.Tensor:
+    if calibrator.kind == "identity":
+        return log_proba
+    return torch.log_softmax(log_proba @ _number(calibrator.matrix) + _number(calibrator.bias), dim=1)
+
+
+def _number(values: np.ndarray) -> torch.Tensor:
+    return torch.as_tensor(np.asarray(values, dtype=np.float64))
+
+
+EXPORT_FILE = "export.json"
+COMBINATION_FILE = "combination.onnx"
+HOW = (
+    "Features stay in front: compute the columns with 'features' of this version of showerstack (units below).",
+    "Give every file of a fit its columns in the order listed, float32, NaN where undefined, and where it wants one "
+    "the grid in MeV (station rows, station columns, channels e/gamma and muon).",
+    "A fit of several files: average their log_probability in the space named (log: mean, then normalise; probability: "
+    "mean of exp), for one log-probability a class.",
+    "Stack the fits of each learner to (n, fits, classes) in the order listed and give them to the combination: it "
+    "averages, combines, calibrates and decides.",
+)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    folder: Path
+    written: dict[str, int]
+    """Files by learner."""
+    refused: dict[str, str]
+    """Reasons by learner, or ``combination``."""
+    largest_difference: float | None
+    """Of a probability, over all fits; None if nothing was compared."""
+
+
+def export_run(
+    run: Path, out: Path, learners: Sequence[str] | None = None, check: Path | None = None, *, bars: Bars = silent
+) -> Exported:
+    """Write the fits of a finished run as ONNX files into a new folder.
+
+    Parameters
+    ----------
+    run
+        Your own finished run: its model files are opened in this process.
+    out
+        New folder: ``learners/<name>/fold-<k>.onnx``, ``combination.onnx``, ``export.json``.
+    learners
+        Names; by default those that what ships needs.
+    check
+        Dataset folder: up to 10,000 of its events go through every fit and its file, and must agree to 1e-5.
+    bars
+        Progress.
+
+    Raises
+    ------
+    InputError
+        If a package is missing, the run or a name cannot be used, no learner has an ONNX form, or a file differs from
+        its fit.
+    """
+    check_packages()
+    bundle = load(run, trusted=True)
+    known = bundle.chain.learners
+    names = tuple(learners) if learners is not None else bundle.chain.needed
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise InputError(f"{run} has no learner {', '.join(unknown) or 'to export'}: choose from {', '.join(known)}")
+    events = None if check is None else _events(bundle, Path(check), bars)
+    with atomic_folder(Path(out)) as folder, bars("exporting", "fits") as progress:
+        writer = _Writer(bundle, folder, events)
+        for k, name in enumerate(names):
+            writer.learner(name)
+            progress(k + 1, len(names), name)
+        if not writer.records:
+            told = "; ".join(f"{name}: {reason}" for name, reason in writer.refused.items())
+            raise InputError(f"nothing to export: {told}")
+        combination = writer.combination()
+        write_json(folder / EXPORT_FILE, writer.content(combination))
+    written = {row["name"]: sum(len(fit["files"]) for fit in row["fits"]) for row in writer.records}
+    return Exported(Path(out), written, writer.refused, writer.difference)
+
+
+class _Writer:
+    """Files of one export and what the JSON says of them."""
+
+    def __init__(self, bundle: Bundle, folder: Path, events: ShowerEvents | None) -> None:
+        self.bundle, self.folder, self.events = bundle, folder, events
+        self.records: list[dict[str, Any]] = []
+        self.refused: dict[str, str] = {}
+        self.difference: float | None = None
+
+    def learner(self, name: str) -> None:
+        """Write all fits of a learner, or note why not."""
+        saved = self.bundle.saved_fits(name)
+        place = self.folder / "learners" / name
+        try:
+            fits = [self._fit(saved, fold, place) for fold in range(len(saved.folders))]
+        except NotPortable as error:
+            self.refused[name] = str(error)
+            return
+        self.records.append({"name": name, "fits": fits})
+
+    def _fit(self, saved: SavedFits, fold: int, place: Path) -> dict[str, Any]:
+        learner = load_learner(saved.folders[fold], classes=self.bundle.task.classes)
+        graphs, space, files = graphs_of(learner), space_of(learner), []
+        if self.events is not None:
+            rows = np.arange(min(EVENTS, len(self.events)))
+            batch = self.events.batch(rows, saved.columns, grids=saved.needs_grid)
+            found = largest_difference(graphs, space, learner, batch)
+            self.difference = max(found, self.difference or 0.0)
+        for k, graph in enumerate(graphs):
+            file = place / (f"fold-{fold}.onnx" if len(graphs) == 1 else f"fold-{fold}.member-{k}.onnx")
+            record = self._write(graph.model, file) | {COLUMNS: list(graph.columns)}
+            files.append(record | ({GRID: list(graph.grid_shape)} if graph.grid_shape else {}))
+        return {"fold": fold, "average": space, "files": files}
+
+    def combination(self) -> dict[str, Any] | None:
+        """Write what combines the learners, or note why not."""
+        chain = self.bundle.chain
+        missing = [name for name in chain.needed if name not in {row["name"] for row in self.records}]
+        if missing:
+            self.refused["combination"] = f"needs {', '.join(missing)}, which this export does not hold"
+            return None
+        try:
+            graph = combination_graph(chain)
+        except NotPortable as error:
+            self.refused["combination"] = str(error)
+            return None
+        columns = context_columns(chain)
+        return {
+            **self._write(graph, self.folder / COMBINATION_FILE),
+            "inputs": {name: ["n", chain.n_fits, chain.task.n_classes] for name in chain.needed},
+            **({CONTEXT: list(columns)} if columns else {}),
+            "outputs": {LOG_PROBABILITY: "calibrated, (n, classes) float32", **outputs_of(chain)},
+        }
+
+    def content(self, combination: dict[str, Any] | None) -> dict[str, Any]:
+        """Return what ``export.json`` holds."""
+        chain, manifest = self.bundle.chain, self.bundle.manifest
+        used = {name for row in self.records for fit in row["fits"] for file in fit["files"] for name in file[COLUMNS]}
+        return {
+            "format": 1,
+            "how": list(HOW),
+            "task": chain.task.name,
+            "classes": list(chain.task.classes),
+            "shipped": chain.shipped,
+            "config_hash": chain.config_hash,
+            "feature_code_version": manifest.get("feature_code_version"),
+            "versions": manifest.get("versions"),
+            "opsets": {domain or "ai.onnx": version for domain, version in OPSETS.items()},
+            COLUMNS: described(used | set((combination or {}).get(CONTEXT, ()))),
+            "learners": self.records,
+            "combination": combination,
+            "refused": self.refused,
+            "largest_difference_in_probability": self.difference,
+            "tolerance": TOLERANCE,
+        }
+
+    def _write(self, model: Any, file: Path) -> dict[str, Any]:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(model.SerializeToString(deterministic=True))
+        return {"file": file.relative_to(self.folder).as_posix(), "sha256": hash_file(file)}
+
+
+def described(names: set[str]) -> dict[str, dict[str, str]]:
+    """Return unit and meaning of every column that the catalogue or the protocol knows; others have none."""
+    scalars = {one.name: one for one in (*SCALARS, AGE)}
+    found = {}
+    for name in sorted(names):
+        known = CATALOGUE.get(name) or scalars.get(name)
+        found[name] = {"unit": known.unit, "meaning": known.meaning} if known else {}
+    return found
+
+
+def _events(bundle: Bundle, dataset: Path, bars: Bars) -> ShowerEvents:
+    if bundle.task.name not in TASKS:
+        raise InputError(f"{bundle.run} was trained on a table: --check takes a dataset folder of showers")
+    table = build_table(dataset, None, device="cpu", bars=bars)
+    return ShowerEvents(dataset, table.folder, bundle.task)

@@ -1,0 +1,1 @@
+"""Out-of-fold fits: folds, tasks, the processes that do them, and what fits into the time."""

@@ -1,0 +1,203 @@
+"""Folds: who may learn from whom.
+
+Folds are stratified: events sorted by class and energy bin, in random order inside, go to the folds in turn. Every
+fold gets the same share of each class and of each class's energy bins to within one event. Events of one group (the
+same simulated shower) stay together, so no shower is ever in two folds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from runtime.errors import InputError
+
+MAX_EVENTS = 200_000
+"""More events are thinned evenly before a fit."""
+
+
+MIN_PER_CLASS = 100
+"""With fewer events of any class passing the evaluation cuts, all events count as passing."""
+LG_ENERGY_EDGES = (15.0, 15.5, 16.0, 16.5, 17.0)
+"""Borders of the benchmark's energy bins, lg(E/eV)."""
+
+
+def assign_folds(
+    labels: np.ndarray,
+    n_folds: int,
+    *,
+    seed: int,
+    energy: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+    classes: tuple[str, ...] | None = None,
+) -> np.ndarray:
+    """Assign events to folds, stratified by class and energy bin, groups kept together.
+
+    Parameters
+    ----------
+    labels
+        (N,) integer class numbers.
+    n_folds
+        Number of folds, at least 2.
+    seed
+        Same seed, same events: same folds.
+    energy
+        (N,) lg(E/eV), or None for no stratification in energy.
+    groups
+        (N,) integers; equal values stay together. The first event of a group gives its class and energy bin.
+    classes
+        Class names, for messages.
+
+    Returns
+    -------
+    (N,) int8, 0..n_folds-1.
+
+    Raises
+    ------
+    InputError
+        If a class has fewer events (or groups) than folds.
+    """
+    first, _ = _groups_of(groups, len(labels))
+    _refuse_small_classes(
+        np.asarray(labels)[first], n_folds, classes, "events" if groups is None else "groups of events"
+    )
+    return _distribute(labels, n_folds, seed, energy, groups)
+
+
+def judged_events(passing: np.ndarray, labels: np.ndarray, n_classes: int) -> tuple[np.ndarray, str]:
+    """Return the events that calibration, meta-learner and decision see, (N,) bool, and a remark if it is all of them.
+
+    They are the events that pass the evaluation cuts; where a class has fewer than :data:`MIN_PER_CLASS` of those,
+    all events.
+    """
+    counts = np.bincount(labels[passing], minlength=n_classes)
+    if counts.min() >= MIN_PER_CLASS or passing.all():
+        return passing, ""
+    remark = (
+        f"only {counts.min()} events of one class pass the evaluation cuts (fewer than {MIN_PER_CLASS}): "
+        "all training events are used for calibration, meta-learner and decision"
+    )
+    return np.ones(len(labels), dtype=bool), remark
+
+
+def outer_holdout(
+    judged: np.ndarray,
+    labels: np.ndarray,
+    share: float,
+    *,
+    seed: int,
+    energy: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+    least: int = MIN_PER_CLASS,
+) -> tuple[np.ndarray, str]:
+    """Return the events that no learner is trained on, (N,) bool, and a remark if there are none.
+
+    They are assigned by the rules of :func:`assign_folds`: stratified by class and energy bin, groups kept together.
+
+    Parameters
+    ----------
+    judged
+        (N,) bool: events of the kind that predictions are judged on; only these, and all events of their groups, are
+        taken.
+    labels, energy, groups
+        One value per event.
+    share
+        Of the judged events (or their groups), 0 to 0.5; 0 takes none.
+    least
+        With fewer events of a class none are taken: so few would judge nothing, and training needs them.
+    """
+    nobody = np.zeros(len(labels), dtype=bool)
+    if share == 0:
+        return nobody, "without an outer holdout single fits are judged out-of-fold, but their average ships"
+    rows = np.flatnonzero(judged)
+    inside = None if groups is None else groups[rows]
+    first, member = _groups_of(inside, len(rows))
+    order = _order(labels[rows][first], None if energy is None else energy[rows][first], np.random.SeedSequence([seed]))
+    # Evenly spread along the order: every class and energy bin gives its share to within one group.
+    taken = np.empty(len(first), dtype=bool)
+    taken[order] = np.diff(np.floor(np.arange(len(first) + 1) * share + 0.5)) > 0
+    outer = nobody.copy()
+    outer[rows] = taken[member]
+    fewest = int(np.bincount(labels[outer], minlength=int(labels.max()) + 1).min())
+    if fewest < least:
+        return nobody, (
+            f"too few events for an outer holdout ({fewest} of one class, fewer than {least}): single fits are "
+            "judged out-of-fold, but their average ships, so the gain stated for the stack is too large"
+        )
+    if groups is not None:
+        outer = np.isin(groups, np.unique(groups[outer]))
+    return outer, ""
+
+
+def _groups_of(groups: np.ndarray | None, n_events: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first event of each group and the group number of each event."""
+    if groups is None:
+        return np.arange(n_events), np.arange(n_events)
+    _, first, member = np.unique(groups, return_index=True, return_inverse=True)
+    return first, member
+
+
+def _distribute(
+    labels: np.ndarray, n_folds: int, seed: int, energy: np.ndarray | None, groups: np.ndarray | None
+) -> np.ndarray:
+    first, member = _groups_of(groups, len(labels))
+    group_energy = None if energy is None else np.asarray(energy)[first]
+    order = _order(np.asarray(labels)[first], group_energy, np.random.SeedSequence([seed, n_folds]))
+    fold_of_group = np.empty(len(first), dtype=np.int8)
+    # One round through the classes: what does not divide evenly starts where the last class stopped.
+    fold_of_group[order] = np.arange(len(first)) % n_folds
+    return fold_of_group[member]
+
+
+def _order(label: np.ndarray, energy: np.ndarray | None, seed: np.random.SeedSequence) -> np.ndarray:
+    """Return the order in which groups are distributed: by class and energy bin, at random inside."""
+    energy_bin = np.zeros(len(label)) if energy is None else np.digitize(energy, LG_ENERGY_EDGES)
+    return np.lexsort((np.random.default_rng(seed).permutation(len(label)), energy_bin, label))
+
+
+def early_stopping_rows(
+    rows: np.ndarray,
+    labels: np.ndarray,
+    fraction: float,
+    *,
+    seed: int,
+    energy: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return which of the training ``rows`` serve early stopping, (n,) bool, cut by the rules of :func:`assign_folds`.
+
+    Parameters
+    ----------
+    rows
+        (n,) positions in the full arrays.
+    labels, energy, groups
+        Full arrays, one value per event of the dataset.
+    fraction
+        Wanted share; rounded to one part in a whole number.
+    """
+    label = np.asarray(labels)[rows]
+    part = _distribute(
+        label,
+        max(2, round(1.0 / fraction)),
+        seed,
+        None if energy is None else energy[rows],
+        None if groups is None else groups[rows],
+    )
+    stop = part == 0
+    # A class of one shower is for learning, not for stopping.
+    for k in np.setdiff1d(label, label[~stop]):
+        stop[label == k] = False
+    return stop
+
+
+def _refuse_small_classes(labels: np.ndarray, n_folds: int, classes: tuple[str, ...] | None, counted: str) -> None:
+    counts = np.bincount(labels, minlength=len(classes) if classes else 0)
+    for number in np.flatnonzero(counts < n_folds):
+        if classes is None and counts[number] == 0:
+            continue
+        name = classes[number] if classes else str(number)
+        raise InputError(f"class {name!r} has {counts[number]} {counted}, fewer than the {n_folds} folds asked for")
+
+
+def thinned(n_events: int, limit: int = MAX_EVENTS) -> slice:
+    """Return a slice that leaves at most about ``limit`` of ``n_events``, evenly spread."""
+    return slice(None, None, max(1, -(-n_events // limit)))

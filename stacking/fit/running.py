@@ -1,0 +1,240 @@
+"""Fits of a run at work: in processes of this machine or on a cluster, with what is done and what is left.
+
+How much of the work is done and how long the rest will take, corrected by what finished tasks really took.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Self
+
+import joblib
+import numpy as np
+
+from runtime.context import Progress
+from runtime.errors import InputError, is_of_the_machine
+from runtime.processes import in_devices, in_their_lanes
+from stacking.fit.tasks import CHECKPOINTS, FoldTask, do_task, watch
+
+TRUST = 3.0
+"""Weight of what was expected of a learner against what others took, in fits of its own."""
+Key = tuple[str, int]
+"""Learner and fold."""
+
+
+class Outlook:
+    """The tasks of a run that begin in their order, ``workers`` at once.
+
+    Parameters
+    ----------
+    expected
+        Seconds of every task, in the order in which they begin; equal numbers where nothing is known.
+    workers
+        Tasks at once.
+    clock
+        Seconds.
+    """
+
+    def __init__(
+        self, expected: Mapping[Key, float], workers: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._expected, self._workers, self._clock = dict(expected), max(1, workers), clock
+        self._begun = dict.fromkeys(list(self._expected)[: self._workers], clock())
+        self._took: dict[Key, float] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._expected
+
+    def finished(self, key: Key) -> None:
+        """Note that a task has ended: the next one begins."""
+        now = self._clock()
+        self._took[key] = now - self._begun.pop(key, now)
+        following = next((k for k in self._expected if k not in self._took and k not in self._begun), None)
+        if following is not None:
+            self._begun[following] = now
+
+    def left_s(self) -> float:
+        """Return the seconds until the last task ends."""
+        now = self._clock()
+        free = [max(0.1 * self._guess(key), self._guess(key) - (now - begun)) for key, begun in self._begun.items()]
+        free += [0.0] * (self._workers - len(free))
+        # In their order, each by whoever is free first: the last task may run alone.
+        for key in self._expected:
+            if key not in self._took and key not in self._begun:
+                free[free.index(min(free))] += self._guess(key)
+        return max(free)
+
+    def done_s(self) -> float:
+        """Return the seconds of work behind us, in units of which :meth:`left_s` counts."""
+        now = self._clock()
+        return (sum(self._took.values()) + sum(now - begun for begun in self._begun.values())) / self._workers
+
+    def _guess(self, key: Key) -> float:
+        same = [took for (learner, _), took in self._took.items() if learner == key[0]]
+        if same:
+            return float(np.mean(same))
+        if self._took:
+            # What other learners took says the less of this one the smaller they are.
+            own = self._expected[key]
+            known = sum(self._expected[done] for done in self._took)
+            return own * (sum(self._took.values()) + TRUST * own) / (known + TRUST * own)
+        now = self._clock()
+        slower = max((now - begun) / self._expected[running] for running, begun in self._begun.items())
+        return self._expected[key] * max(1.0, slower)
+
+
+REPORT_EVERY_S = 5.0
+
+
+@dataclass(frozen=True)
+class TaskFailure:
+    """A task that raised: the learner is left out and the run goes on."""
+
+    learner: str
+    fold: int
+    error: str
+
+
+def run_tasks(
+    tasks: Sequence[FoldTask],
+    *,
+    lanes: Mapping[str, int],
+    threads: int,
+    scheduler: str | None = None,
+    expected: Mapping[str, float] = MappingProxyType({}),
+    progress: Progress | None = None,
+) -> list[TaskFailure]:
+    """Do all tasks that are not done yet, in parallel processes.
+
+    Parameters
+    ----------
+    lanes
+        Processes at once by device: with more than one, each does the tasks of its device, side by side. A device
+        without a lane of its own is served by the first. On a cluster there is one.
+    expected
+        By learner, the seconds that one of its tasks is expected to take, where that is known.
+    progress
+        Called with seconds of work behind us, these and what is left, and what is at work; also between tasks.
+
+    Returns
+    -------
+    Failures, one per failed task; the errors themselves are text, so that one learner cannot stop the others.
+
+    Raises
+    ------
+    InputError
+        If a fit ended for a reason that is not its learner's (no memory, no space on disk, a lost worker): what is
+        done is kept, and the rest is tried again at the next start.
+    """
+    waiting = [task for task in tasks if not task.is_done()]
+    failures = []
+    parts = {lane: part for lane, part in in_their_lanes(waiting, lanes, lambda task: task.device).items() if part}
+    at_once = {lane: min(lanes[lane], len(part)) for lane, part in parts.items()}
+    left = {(task.name, task.fold): lane for lane, part in parts.items() for task in part}
+    outlooks = [
+        Outlook({(task.name, task.fold): expected.get(task.name, 1.0) for task in part}, at_once[lane])
+        for lane, part in parts.items()
+    ]
+    with process_backend(scheduler, threads), _Report(progress, outlooks) as report:
+        if waiting:
+            report(_running(left, at_once))
+        attempts = {lane: [(task,) for task in part] for lane, part in parts.items()}
+        # Closed at once where the run gives up, so that no lane works on while the error is told.
+        with closing(in_devices(_attempt, attempts, at_once, threads=threads)) as outcomes:
+            for task_name, fold, error, of_the_machine in outcomes:
+                if of_the_machine:
+                    raise InputError(
+                        f"{task_name} fold {fold} could not be trained: {error}; finished fits are kept: "
+                        "free memory or disk space and start the same command again"
+                    )
+                left.pop((task_name, fold), None)
+                if error:
+                    failures.append(TaskFailure(task_name, fold, error))
+                report.finished((task_name, fold))
+                failed = f"{task_name} fold {fold} FAILED, " if error else ""
+                report(failed + _running(left, at_once))
+    for run in {task.run for task in tasks}:
+        shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
+    return sorted(failures, key=lambda failure: (failure.learner, failure.fold))
+
+
+class _Report:
+    """Tells how far the tasks are, when one has ended and every few seconds: those of the lane that ends last."""
+
+    def __init__(self, progress: Progress | None, outlooks: Sequence[Outlook]) -> None:
+        self._progress, self._outlooks, self._note = progress, outlooks, ""
+        self._lock, self._over = threading.Lock(), threading.Event()
+
+    def __enter__(self) -> Self:
+        if self._progress:
+            threading.Thread(target=self._tick, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+
+    def __call__(self, note: str) -> None:
+        """Tell what is at work now."""
+        with self._lock:
+            self._note = note
+            if self._progress and self._outlooks:
+                last = max(self._outlooks, key=Outlook.left_s)
+                done, left = last.done_s(), last.left_s()
+                self._progress(done, done + left, note)
+
+    def finished(self, key: tuple[str, int]) -> None:
+        """Note that a task has ended."""
+        with self._lock:
+            for outlook in self._outlooks:
+                if key in outlook:
+                    outlook.finished(key)
+
+    def _tick(self) -> None:
+        while not self._over.wait(REPORT_EVERY_S):
+            self(self._note)
+
+
+def _running(left: Mapping[tuple[str, int], str], workers: Mapping[str, int]) -> str:
+    """Return what is at work: the tasks of a lane begin in their order, so many at once."""
+    now: list[str] = []
+    for lane, n in workers.items():
+        now += [f"{name} fold {fold}" for (name, fold), where in left.items() if where == lane][:n]
+    return "running " + ", ".join(now[:3]) + (f" and {len(now) - 3} more" if len(now) > 3 else "") if now else ""
+
+
+@contextmanager
+def process_backend(scheduler: str | None, threads: int) -> Iterator[None]:
+    """Let :func:`runtime.processes.in_processes` work here, or on a cluster."""
+    if scheduler is None:
+        with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
+            yield
+        return
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError(
+            "option scheduler needs the package 'distributed': pip install 'showerstack[cluster]'"
+        ) from None
+    try:
+        client = Client(scheduler, timeout=5)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise InputError(f"option scheduler: no Dask scheduler answers at {scheduler}: {error}") from None
+    with client, joblib.parallel_config(backend="dask", client=client):
+        yield
+
+
+def _attempt(task: FoldTask) -> tuple[str, int, str, bool]:
+    # A learner's error is this learner's failure: it goes into the manifest and the report. One of the machine is not.
+    try:
+        if task.deadline is not None:
+            watch(task.deadline)(0, 1)
+        do_task(task)
+    except Exception as error:
+        return task.name, task.fold, " ".join(f"{type(error).__name__}: {error}".split()), is_of_the_machine(error)
+    return task.name, task.fold, "", False

@@ -1,0 +1,388 @@
+"""The out-of-fold engine: every learner predicts every event from a fit that has not seen it.
+
+One task is one learner on one fold: fit on the other folds, predict the fold and the test events, save. A task's
+folder ``learners/<name>/fold-<k>/`` appears only when the task is complete and carries the key of everything that
+went into it; a run that was killed finds the finished ones and does the rest. Tasks carry paths, not arrays, and
+run in processes of this machine or on a Dask cluster.
+
+The folder of a finished task: a learner's model and predictions, sealed when written and compared when read.
+
+A run has its own checksums once it is finished; until then those of its tasks show what was damaged or exchanged
+between a kill and the next start.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import zlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from models.base.learner import Batch, Learner
+from models.base.saving import CheckpointError
+from models.base.spec import LearnerSpec
+from models.registry import create
+from runtime.arrays import open_npy
+from runtime.checksums import Seal, seal
+from runtime.context import Progress
+from runtime.cost import Cost, measured
+from runtime.errors import InputError
+from runtime.files import atomic_folder, check_name, hash_json, read_json, write_json, write_npz
+from stacking.fit.folds import early_stopping_rows, thinned
+from stacking.inputs.events import Events, pieces
+
+TASK_FILE = "task.json"
+HELD_OUT_FILE = "held_out.npz"
+OUTER_FILE = "outer.npz"
+"""A fit's predictions of the outer holdout."""
+TEST_FILE = "test.npz"
+TRUTH = "truth"
+"""Array of a fit's estimates of true quantities in these files, beside ``log_proba``."""
+
+
+def fold_folder(run: Path, learner: str, fold: int) -> Path:
+    """Return where one learner's fit on one fold is kept; a name that leads out of the run is refused."""
+    return run / "learners" / check_name(learner, run) / f"fold-{fold}"
+
+
+def seal_task(folder: Path) -> None:
+    """Write ``checksums.json`` over all files of a task's folder."""
+    seal(folder, [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()])
+
+
+def damage(folder: Path) -> str | None:
+    """Return what is wrong with the folder of a finished task; None if nothing is, or if it is not there."""
+    if not folder.exists():
+        return None
+    try:
+        problems = Seal.open(folder, required=(TASK_FILE, HELD_OUT_FILE)).problems()
+    except InputError as error:
+        return str(error)
+    return problems[0] if problems else None
+
+
+def key_of(folder: Path) -> str | None:
+    """Return the key of everything that decided a finished task; None without one, or if a file was damaged."""
+    if not folder.exists() or damage(folder):
+        return None
+    key: str = read_json(folder / TASK_FILE)["key"]
+    return key
+
+
+def held_out_log_proba(run: Path, learner: str, folds: np.ndarray, judged: np.ndarray) -> np.ndarray:
+    """Collect a learner's out-of-fold log-probabilities.
+
+    Parameters
+    ----------
+    folds
+        (R, N) int8, one partition per repetition; -1 in the outer holdout.
+    judged
+        (N,) bool: rows that were predicted.
+
+    Returns
+    -------
+    (R, N, C) float64; NaN where a row was never predicted.
+    """
+    repeats, n_events = folds.shape
+    n_folds = int(folds.max()) + 1
+    parts = {}
+    for fold in range(repeats * n_folds):
+        parts[fold] = _log_proba(fold_folder(run, learner, fold), HELD_OUT_FILE)
+    result = np.full((repeats, n_events, parts[0].shape[1]), np.nan)
+    for fold, part in parts.items():
+        repeat, k = divmod(fold, n_folds)
+        result[repeat, (folds[repeat] == k) & judged] = part
+    return result
+
+
+def test_log_proba(run: Path, learner: str, n_fits: int) -> np.ndarray:
+    """Collect a learner's test log-probabilities, one set per fit: (R * K, M, C) float64."""
+    return _of_every_fit(run, learner, n_fits, TEST_FILE)
+
+
+def outer_log_proba(run: Path, learner: str, n_fits: int) -> np.ndarray:
+    """Collect a learner's log-probabilities of the outer holdout, one set per fit: (R * K, M, C) float64."""
+    return _of_every_fit(run, learner, n_fits, OUTER_FILE)
+
+
+def has_truth(run: Path, learner: str) -> bool:
+    """Return whether a learner's fits have estimated true quantities."""
+    with np.load(Seal.open(fold_folder(run, learner, 0)).path(HELD_OUT_FILE), allow_pickle=False) as stored:
+        return TRUTH in stored.files
+
+
+def held_out_truth(run: Path, learner: str, partition: np.ndarray, judged: np.ndarray) -> np.ndarray:
+    """Collect a learner's out-of-fold estimates, (N, T, 2), of one partition (N,); NaN where there is none."""
+    parts = [_stored(fold_folder(run, learner, k), HELD_OUT_FILE, TRUTH) for k in range(int(partition.max()) + 1)]
+    result = np.full((len(partition), *parts[0].shape[1:]), np.nan)
+    for k, part in enumerate(parts):
+        result[(partition == k) & judged] = part
+    return result
+
+
+def outer_truth(run: Path, learner: str, n_fits: int) -> np.ndarray:
+    """Collect a learner's estimates of the outer holdout, one set per fit: (R * K, M, T, 2) float64."""
+    return np.stack([_stored(fold_folder(run, learner, fold), OUTER_FILE, TRUTH) for fold in range(n_fits)])
+
+
+def test_truth(run: Path, learner: str, n_fits: int) -> np.ndarray:
+    """Collect a learner's estimates of the test events, one set per fit: (R * K, M, T, 2) float64."""
+    return np.stack([_stored(fold_folder(run, learner, fold), TEST_FILE, TRUTH) for fold in range(n_fits)])
+
+
+def _of_every_fit(run: Path, learner: str, n_fits: int, name: str) -> np.ndarray:
+    return np.stack([_log_proba(fold_folder(run, learner, fold), name) for fold in range(n_fits)])
+
+
+def _log_proba(folder: Path, name: str) -> np.ndarray:
+    return _stored(folder, name, "log_proba")
+
+
+def _stored(folder: Path, name: str, key: str) -> np.ndarray:
+    with np.load(Seal.open(folder).path(name), allow_pickle=False) as stored:
+        found: np.ndarray = stored[key]
+    return found
+
+
+MIN_VALID = 2000
+"""Events for early stopping that are left where a learner is given only a part of the rows."""
+CHECKPOINTS = "checkpoints"
+"""Folder of a run with the state of unfinished fits; gone when all are done."""
+FOLDS_FILE = "folds.npy"
+JUDGED_FILE = "judged.npy"
+
+
+@dataclass(frozen=True)
+class FoldTask:
+    """One learner on one fold; everything a worker needs, as paths and numbers."""
+
+    run: Path
+    spec: LearnerSpec
+    fold: int
+    """0 .. repeats * n_folds - 1; ``fold // n_folds`` is the repetition."""
+    n_folds: int
+    train: Events
+    test: Events | None
+    columns: tuple[str, ...]
+    classes: tuple[str, ...]
+    preset: str = "good"
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What replaces the registered settings."""
+    seed: int = 1
+    device: str = "cpu"
+    threads: int = 1
+    valid_fraction: float = 0.1
+    off_cut_weight: float = 1.0
+    rows: int | None = None
+    """Training events at most; None for all."""
+    deadline: float | None = None
+    """Seconds since 1970 at which an unfinished fit gives up; None for never."""
+    context_hash: str = ""
+    """Hash of the run's configuration, data and code."""
+
+    @property
+    def name(self) -> str:
+        """The learner's name."""
+        return self.spec.name
+
+    @property
+    def folder(self) -> Path:
+        """Where the finished task is."""
+        return fold_folder(self.run, self.name, self.fold)
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where an unfinished fit keeps its state; that of another configuration or code has another name."""
+        return self.run / CHECKPOINTS / self.name / f"fold-{self.fold}-{self.key[:16]}"
+
+    @property
+    def key(self) -> str:
+        """Hash of everything that decides the outcome."""
+        parts = [self.context_hash, self.name, self.fold, list(self.columns)]
+        return hash_json(parts)
+
+    @property
+    def fit_seed(self) -> int:
+        """Seed of this fit: different for every learner and fold, the same on every machine."""
+        sequence = np.random.SeedSequence([self.seed, zlib.crc32(self.name.encode()), self.fold])
+        return int(sequence.generate_state(1)[0] >> 1)
+
+    @property
+    def teaches_truth(self) -> bool:
+        """Whether the learner is given true quantities of the training events, because there are any."""
+        return self.spec.uses_truth and self.train.targets_fingerprint() is not None
+
+    def is_done(self) -> bool:
+        """Return whether a finished folder with the same key exists, every file as it was written."""
+        return key_of(self.folder) == self.key
+
+
+def do_task(task: FoldTask) -> None:
+    """Fit one learner on one fold, predict its held-out and test events, and store all of it atomically."""
+    with atomic_folder(task.folder, overwrite=True) as folder, threadpool_limits(task.threads):
+        with measured("train", task.name, task.fold, device=task.device) as cost:
+            train, valid, held_out = split_rows(task)
+            learner = _fitted(task, _labelled(task, train), _labelled(task, valid))
+            learner.save(folder)
+            taught = task.teaches_truth
+            write_npz(folder / HELD_OUT_FILE, **_said(task, learner, task.train, held_out, truth=taught))
+            outer = outer_rows(task)
+            if len(outer):
+                write_npz(folder / OUTER_FILE, **_said(task, learner, task.train, outer, truth=taught))
+            if task.test is not None:
+                every = np.arange(len(task.test))
+                write_npz(folder / TEST_FILE, **_said(task, learner, task.test, every, truth=taught))
+        write_json(folder / TASK_FILE, _task_record(task, learner, cost, len(train), len(valid)))
+        seal_task(folder)
+    shutil.rmtree(task.checkpoint, ignore_errors=True)
+
+
+class TimeIsUp(Exception):
+    """The run's time limit was reached before a fit was finished."""
+
+
+def watch(deadline: float) -> Progress:
+    """Return what a learner calls while it learns, and what ends it at the deadline."""
+
+    def check(done: float, total: float, note: str = "") -> None:
+        if time.time() > deadline:
+            raise TimeIsUp("the time limit of the run was reached")
+
+    return check
+
+
+def _fitted(task: FoldTask, train: Batch, valid: Batch) -> Learner:
+    """Fit from where a killed fit of the same task stopped, or from the start if that state cannot be used."""
+    for _ in range(2):
+        learner = create(
+            task.spec,
+            task.classes,
+            threads=task.threads,
+            overrides=task.settings,
+            preset=task.preset,
+            n_rows=len(train),
+        )
+        learner.checkpoint = task.checkpoint
+        try:
+            progress = None if task.deadline is None else watch(task.deadline)
+            return learner.fit(train, valid, seed=task.fit_seed, device=task.device, progress=progress)
+        except CheckpointError as error:
+            refused = error
+            shutil.rmtree(task.checkpoint, ignore_errors=True)
+    raise refused
+
+
+def _task_record(task: FoldTask, learner: Learner, cost: Cost, n_train: int, n_valid: int) -> dict[str, Any]:
+    return {
+        "key": task.key,
+        "learner": task.name,
+        "fold": task.fold,
+        "columns": list(task.columns),
+        "n_train": n_train,
+        "n_valid": n_valid,
+        "n_parameters": learner.n_parameters,
+        "cost": cost.as_json(),
+    }
+
+
+def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows to learn from, to stop early by, and to predict (held out).
+
+    Held-out and early-stopping rows are of the kind that predictions are judged on; training rows also of others,
+    unless their weight is 0. Where a learner is given only a part of the rows, those of the kind come first.
+    """
+    folds = open_npy(task.run / FOLDS_FILE)[task.fold // task.n_folds]
+    judged = np.asarray(open_npy(task.run / JUDGED_FILE))
+    held_out = np.flatnonzero((folds == task.fold % task.n_folds) & judged)
+    outside = (folds != task.fold % task.n_folds) & (folds >= 0)
+    usable = np.flatnonzero(outside & (judged if task.off_cut_weight == 0 else True))
+    labels = task.train.labels()
+    stop = early_stopping_rows(
+        usable,
+        labels,
+        task.valid_fraction,
+        seed=task.fit_seed,
+        energy=task.train.energy(),
+        groups=task.train.groups(),
+    )
+    train, valid = usable[~stop], usable[stop]
+    of_kind = valid[judged[valid]]
+    if len(np.unique(labels[of_kind])) == len(task.classes):
+        valid = of_kind
+    if task.rows is not None and len(train) > task.rows:
+        train = _most_useful(train, judged, task.rows, task.fit_seed)
+        valid = valid[thinned(len(valid), max(MIN_VALID, round(task.rows * task.valid_fraction)))]
+    return train, valid, held_out
+
+
+def _most_useful(rows: np.ndarray, judged: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """Return n of the rows, in their order: a random choice of those that are judged, then of the others."""
+    mixed = np.random.default_rng(seed).permutation(rows)
+    return np.sort(mixed[np.argsort(~judged[mixed], kind="stable")][:n])
+
+
+def outer_rows(task: FoldTask) -> np.ndarray:
+    """Return the rows of the outer holdout that are judged, (n,): no fit of any fold learns from them."""
+    folds = open_npy(task.run / FOLDS_FILE)[0]
+    return np.flatnonzero((folds < 0) & np.asarray(open_npy(task.run / JUDGED_FILE)))
+
+
+def _said(task: FoldTask, learner: Learner, events: Events, rows: np.ndarray, *, truth: bool) -> dict[str, np.ndarray]:
+    """Return what a fit's file holds of some events: posteriors, and estimates of true quantities if it has any."""
+    found = {"log_proba": predict(learner, events, rows, task.columns, grids=task.spec.needs_grid)}
+    if truth:
+        found[TRUTH] = estimate(learner, events, rows, task.columns)
+    return found
+
+
+def _labelled(task: FoldTask, rows: np.ndarray) -> Batch:
+    batch = task.train.batch(rows, task.columns, grids=task.spec.needs_grid)
+    weights = None
+    if task.off_cut_weight < 1.0:
+        judged = np.asarray(open_npy(task.run / JUDGED_FILE))[rows]
+        weights = np.where(judged, 1.0, task.off_cut_weight)
+    targets = task.train.targets(rows) if task.teaches_truth else None
+    return replace(batch, labels=task.train.labels()[rows], weights=weights, targets=targets)
+
+
+def predict(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> np.ndarray:
+    """Return a learner's (n, C) float64 log-probabilities of some events, in pieces of bounded memory.
+
+    Raises
+    ------
+    ValueError
+        If the learner returns something else than finite log-probabilities.
+    """
+    result = np.empty((len(rows), len(learner.classes)))
+    for piece in pieces(len(rows)):
+        result[piece] = checked_log_proba(learner, events.batch(rows[piece], columns, grids=grids))
+    return result
+
+
+def estimate(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
+    """Return a learner's (n, T, 2) estimates of true quantities and their errors, in pieces of bounded memory."""
+    found = [learner.predict_truth(events.batch(rows[piece], columns, grids=False)) for piece in pieces(len(rows))]
+    return np.concatenate(found) if found else learner.predict_truth(events.batch(rows, columns, grids=False))
+
+
+def checked_log_proba(learner: Learner, batch: Batch) -> np.ndarray:
+    """Return a learner's (n, C) float64 log-probabilities.
+
+    Raises
+    ------
+    ValueError
+        If it returns something else than finite log-probabilities.
+    """
+    result = np.asarray(learner.predict_log_proba(batch), dtype=np.float64)
+    if result.shape != (len(batch), len(learner.classes)):
+        raise ValueError(f"{len(batch)} events got log-probabilities of shape {result.shape}")
+    if not np.isfinite(result).all():
+        first = int(np.argwhere(~np.isfinite(result))[0, 0])
+        event = int(batch.index[first])
+        raise ValueError(f"log-probability of event {event} is {result[first].tolist()}, expected finite")
+    return result

@@ -1,0 +1,270 @@
+"""The first level: who is in which fold, which fits to do, and what came of them, collected.
+
+The events that what ships is judged on, and what every system says of them, exactly as it would ship.
+
+With an outer holdout: the average of all fits of each learner, as for new events, and the meta-learner on top. Without
+one (few events): out-of-fold predictions of single fits, and nested ones of the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from models.base.spec import LearnerSpec
+from runtime.errors import InputError
+from runtime.files import atomic_path, hash_json, read_json
+from runtime.processes import in_processes
+from stacking.fit.folds import assign_folds, judged_events, outer_holdout
+from stacking.fit.running import TaskFailure
+from stacking.fit.tasks import (
+    FOLDS_FILE,
+    JUDGED_FILE,
+    TASK_FILE,
+    FoldTask,
+    fold_folder,
+    held_out_log_proba,
+    outer_log_proba,
+    test_log_proba,
+)
+from stacking.meta.calibration import Calibrator, cross_fit
+from stacking.meta.choice import Stacked
+from stacking.meta.gate import SingleFits, entropy, leak_remarks
+from stacking.meta.softmax import log_loss_per_event
+from stacking.run.chain import average_of, combined
+from stacking.run.identity import fit_code_version
+from stacking.run.job import Folds, Job
+
+
+def make_folds(job: Job) -> Folds:
+    """Set the outer holdout apart, assign folds to the others, and write both where the tasks read them."""
+    labels, energy, groups = job.train.labels(), job.train.energy(), job.train.groups()
+    judged, all_judged = judged_events(job.train.passes_evaluation_cuts(), labels, job.task.n_classes)
+    config = job.config
+    outer, no_holdout = outer_holdout(
+        judged,
+        labels,
+        config.holdout,
+        seed=config.seed,
+        energy=energy,
+        groups=groups,
+        least=config.least_held_out,
+    )
+    rest = np.flatnonzero(~outer)
+    partitions = np.full((config.repeats, len(labels)), -1, dtype=np.int8)
+    for repeat in range(config.repeats):
+        partitions[repeat, rest] = assign_folds(
+            labels[rest],
+            config.n_folds,
+            seed=config.seed + 1_000_003 * repeat,
+            energy=None if energy is None else energy[rest],
+            groups=None if groups is None else groups[rest],
+            classes=job.task.classes,
+        )
+    for name, array in ((FOLDS_FILE, partitions), (JUDGED_FILE, judged)):
+        with atomic_path(job.config.run / name) as temporary, temporary.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
+    return Folds(partitions, judged, labels, tuple(filter(None, (all_judged, no_holdout))))
+
+
+def fold_tasks(job: Job, config_hash: str) -> list[FoldTask]:
+    """Return every (learner, fold) of the run."""
+    config = job.config
+    specs = config.learner_specs(job.task, grids=job.train.has_grids)
+    if config.time_limit is None:
+        # Networks on grids take longest: they go first, so that no worker is left alone with one at the end. A plan has
+        # an order of its own: what is not finished in time should be what costs most.
+        specs = tuple(sorted(specs, key=lambda spec: not spec.needs_grid))
+    return [
+        FoldTask(
+            run=config.run,
+            spec=spec,
+            fold=fold,
+            n_folds=config.n_folds,
+            train=job.train,
+            test=job.test,
+            columns=job.train.columns_for(spec),
+            classes=job.task.classes,
+            preset=config.preset,
+            settings=config.settings_of(spec.name),
+            seed=config.seed,
+            device=job.devices[spec.name],
+            threads=config.threads,
+            valid_fraction=config.valid_fraction,
+            off_cut_weight=config.off_cut_weight,
+            rows=config.rows_of(spec.name),
+            context_hash=hash_json([config_hash, fit_code_version(spec), _as_registered(spec, config.preset)]),
+        )
+        for spec in specs
+        for fold in range(config.n_folds * config.repeats)
+    ]
+
+
+def _as_registered(spec: LearnerSpec, preset: str) -> list[Any]:
+    return [spec.learner, spec.features, spec.settings_for(preset)]
+
+
+@dataclass(frozen=True)
+class Level:
+    """What the learners say of the judged training events, none by a fit that has seen it."""
+
+    names: tuple[str, ...]
+    out_of_fold: np.ndarray
+    """(L, n, C) log-probabilities of the judged events inside the folds, averaged over repetitions."""
+    outer: np.ndarray | None
+    """(L, F, m, C) of the outer holdout, by each of the F = repetitions x folds fits; None without a holdout."""
+    records: list[dict[str, Any]]
+    """Manifest entries of all learners."""
+    remarks: list[str]
+    """Suspected leaks."""
+
+    def averages(self) -> dict[str, np.ndarray]:
+        """Return by learner what ships says of the outer holdout, (m, C): its fits, averaged."""
+        assert self.outer is not None
+        return {name: average_of(fits) for name, fits in zip(self.names, self.outer, strict=True)}
+
+    def out_of(self, names: Sequence[str]) -> np.ndarray:
+        """Return ``out_of_fold`` of these learners."""
+        return self.out_of_fold[[self.names.index(name) for name in names]]
+
+
+def collected(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure]) -> Level:
+    """Collect the predictions of held-out events, leave out learners that failed, and look for leaks.
+
+    Raises
+    ------
+    InputError
+        If no learner is left.
+    """
+    one_task = {task.name: task for task in tasks}
+    errors = {f.learner: f"fold {f.fold}: {f.error}" for f in reversed(failures)}
+    sound = [name for name in one_task if name not in errors]
+    if not sound:
+        name, error = next(iter(errors.items()))
+        raise InputError(f"no learner could be trained; {name}: {error}")
+    run, n_fits = job.config.run, job.config.n_folds * job.config.repeats
+    by_repetition = [held_out_log_proba(run, name, folds.partitions, folds.inner)[:, folds.inner] for name in sound]
+    # One repetition needs no average: normalising again would only change last bits.
+    held_out = [average_of(z) if len(z) > 1 else z[0] for z in by_repetition]
+    leaks = leak_remarks(_entropies(job, dict(zip(sound, by_repetition, strict=True)), n_fits))
+    return Level(
+        names=tuple(sound),
+        out_of_fold=np.stack(held_out),
+        outer=np.stack([outer_log_proba(run, name, n_fits) for name in sound]) if folds.outer.any() else None,
+        records=[_record(task, errors.get(name)) for name, task in one_task.items()],
+        remarks=list(leaks.values()),
+    )
+
+
+def _entropies(job: Job, held_out: Mapping[str, np.ndarray], n_fits: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return per learner the entropies of held-out and of new events, single fits; nothing without new events."""
+    passing = None if job.test is None else job.test.passes_evaluation_cuts()
+    if passing is None or not passing.any():
+        return {}
+    return {
+        name: (entropy(z).ravel(), entropy(test_log_proba(job.config.run, name, n_fits)[:, passing]).mean(axis=0))
+        for name, z in held_out.items()
+    }
+
+
+def _record(task: FoldTask, error: str | None) -> dict[str, Any]:
+    parameters = None if error else read_json(fold_folder(task.run, task.name, 0) / TASK_FILE)["n_parameters"]
+    return {
+        "name": task.name,
+        "status": "failed" if error else "ok",
+        "error": error,
+        "features": list(task.columns),
+        "needs_grid": task.spec.needs_grid,
+        "source": task.spec.source,
+        "n_parameters": parameters,
+    }
+
+
+JUDGED_FOLDS = 5
+"""Folds of the outer holdout, where something is both fitted and judged there."""
+ON_HOLDOUT, OUT_OF_FOLD = "outer holdout", "out-of-fold"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Labelled events and what every system (learners, ``average``, ``stack``) says of them."""
+
+    where: str
+    """:data:`ON_HOLDOUT` or :data:`OUT_OF_FOLD`."""
+    rows: np.ndarray
+    """(N,) bool among the training events; n of them."""
+    labels: np.ndarray
+    """(n,) int64."""
+    folds: np.ndarray
+    """(n,) for cross-fitting."""
+    groups: np.ndarray | None
+    """(n,) or None."""
+    raw: Mapping[str, np.ndarray]
+    """By system, (n, C) log-probabilities before calibration."""
+    single: SingleFits | None
+    """Losses of single fits; None out-of-fold, where nothing else is judged."""
+
+    def calibrate(self, *, workers: int = 1) -> Iterator[tuple[str, Calibrator, np.ndarray]]:
+        """Yield each system's name, the calibrator that ships, and (n, C) cross-fitted calibrated log-probabilities."""
+        arguments = [(log_proba, self.labels, self.folds) for log_proba in self.raw.values()]
+        for name, found in zip(self.raw, in_processes(_cross_fit, arguments, workers=workers), strict=True):
+            yield (name, *found)
+
+
+def _cross_fit(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> tuple[Calibrator, np.ndarray]:
+    with threadpool_limits(1):  # the same last bits in any process
+        return cross_fit(log_proba, labels, folds)
+
+
+def judged(job: Job, folds: Folds, level: Level, stacked: Stacked) -> Judged:
+    """Return what is judged, on the outer holdout if there is one."""
+    learners = dict(zip(level.names, level.out_of_fold, strict=True))
+    inner = {**learners, "average": average_of(level.out_of(stacked.meta.learners)), "stack": stacked.log_proba}
+    groups = job.train.groups()
+    inner_groups = None if groups is None else groups[folds.inner]
+    if level.outer is None:
+        fold_numbers, labels = folds.partitions[0][folds.inner], folds.labels[folds.inner]
+        return Judged(OUT_OF_FOLD, folds.inner, labels, fold_numbers, inner_groups, inner, None)
+    labels, context, energy = folds.labels[folds.outer], job.train.context(), job.train.energy()
+    context = None if context is None else context[folds.outer]
+    averages = level.averages()
+    outer_groups = None if groups is None else groups[folds.outer]
+    return Judged(
+        where=ON_HOLDOUT,
+        rows=folds.outer,
+        labels=labels,
+        folds=assign_folds(
+            labels,
+            JUDGED_FOLDS,
+            seed=job.config.seed,
+            energy=None if energy is None else energy[folds.outer],
+            groups=outer_groups,
+        ),
+        groups=outer_groups,
+        raw=combined(averages, stacked.meta, context),
+        single=SingleFits(
+            outer=_single_fit_losses(level, folds.n_folds, stacked, context, labels),
+            inner={name: log_loss_per_event(z, folds.labels[folds.inner]) for name, z in inner.items()},
+            inner_groups=inner_groups,
+        ),
+    )
+
+
+def _single_fit_losses(
+    level: Level, n_folds: int, stacked: Stacked, context: np.ndarray | None, labels: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return by system the log-losses (m,) on the outer holdout of what out-of-fold predictions are made of."""
+    assert level.outer is not None
+    _, n_fits, n_events, n_classes = level.outer.shape
+    # Out-of-fold predictions are averaged over repetitions, not over folds.
+    by_fold = level.outer.reshape(len(level.names), n_fits // n_folds, n_folds, n_events, n_classes)
+    total: dict[str, np.ndarray] = {}
+    for k in range(n_folds):
+        learners = {name: average_of(z[:, k]) for name, z in zip(level.names, by_fold, strict=True)}
+        for name, log_proba in combined(learners, stacked.meta, context).items():
+            total[name] = total.get(name, 0.0) + log_loss_per_event(log_proba, labels) / n_folds
+    return total

@@ -1,0 +1,165 @@
+"""Measured runs from raw archives straight to predictions: grids exist only of the run that is being predicted.
+
+Its features are computed in memory (:mod:`stacking.inputs.computed`), so no feature table exists at any time.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.arrays import write_pieces
+from runtime.checksums import CHECKSUMS_FILE
+from runtime.context import Bars, silent
+from runtime.errors import InputError
+from runtime.files import LOCK_FILE, atomic_folder, hash_file, hash_json, locked, read_json, write_json
+from showers.archives.measured import (
+    MEASUREMENT,
+    PROTOCOLS,
+    LeftOut,
+    conversion_of,
+    convert_measured,
+    runs_in,
+)
+from showers.archives.raw import archive_path
+from showers.schema import MATRICES_FILE, SOURCE_FILE, TASKS
+from stacking.predict import Bundle, load
+from stacking.run.folder import PREDICTIONS_FILE, stored_arrays
+
+PREDICTED_FILE = "predicted.json"
+UNFINISHED = "unfinished"
+"""Holds the run at work, with its grids."""
+NOT_KEPT = (MATRICES_FILE, CHECKSUMS_FILE, LOCK_FILE)
+
+
+@dataclass(frozen=True)
+class PredictedRuns:
+    """What became of an archive."""
+
+    folders: list[Path]
+    left_out: list[LeftOut]
+    remarks: list[str]
+
+
+def predict_measured(
+    raw: Path,
+    out: Path,
+    run: Path,
+    *,
+    runs: Sequence[str] | None = None,
+    protocol: str = "v2",
+    times: bool = False,
+    delete_raw: bool = False,
+    device: str = "auto",
+    workers: int | None = None,
+    anyway: bool = False,
+    trusted: bool = False,
+    bars: Bars = silent,
+) -> PredictedRuns:
+    """Predict every measured run of an archive; what is finished is kept, whenever this is ended and started again.
+
+    Parameters
+    ----------
+    raw
+        Folder with the runs' archives.
+    out
+        Gets a folder ``{run}`` each with ``predictions.npz`` (the bytes that conversion and prediction would give),
+        scalars, ages, core positions, times where asked for, and ``source.json``; no grids.
+    run
+        Finished run folder of a task of the benchmark.
+    runs, protocol, times, delete_raw
+        As in :func:`showers.archives.measured.convert_measured`.
+    device, workers, anyway
+        As in :class:`stacking.predict.Options`.
+    trusted
+        Open the run's models in this process.
+    bars
+        Progress.
+
+    Raises
+    ------
+    InputError
+        If run or archive cannot be used, or a folder of a run's name holds something else.
+    """
+    if protocol not in PROTOCOLS:
+        raise InputError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
+    bundle = load(run, trusted=trusted)
+    if bundle.task.name not in TASKS:
+        raise InputError(f"{run} was trained on a table: measured runs need one trained on showers")
+    names = runs_in(raw, runs)
+    result = PredictedRuns([], [], [])
+    with locked(out), bars("convert and predict runs", "runs") as progress:
+        for done, name in enumerate(names, start=1):
+            grids = archive_path(raw, name, "matrices")
+            try:
+                origin = _origin(raw, name, protocol, times)
+                if not _is_predicted(out / name, bundle, origin):
+                    place = out / UNFINISHED / hash_json(origin)[:12]
+                    made = convert_measured(raw, place, runs=[name], protocol=protocol, times=times)
+                    result.left_out.extend(made.left_out)
+                    if not made.folders:
+                        continue
+                    result.remarks.extend(made.remarks)
+                    options: dict[str, Any] = {"device": device, "workers": workers, "anyway": anyway, "no_table": True}
+                    result.remarks.extend(_predict(bundle, made.folders[0], out / name, options, result.remarks))
+            except _Damaged as error:
+                result.left_out.append(LeftOut(name, str(error)))
+                continue
+            shutil.rmtree(out / UNFINISHED, ignore_errors=True)
+            result.folders.append(out / name)
+            if delete_raw:
+                grids.unlink(missing_ok=True)
+            progress(done, len(names), name)
+    return result
+
+
+class _Damaged(Exception):
+    """A run whose archives cannot be read."""
+
+
+def _origin(raw: Path, name: str, protocol: str, times: bool) -> dict[str, Any]:
+    """Return what ``source.json`` of a run must say; less where its grids are gone after their prediction."""
+    if not archive_path(raw, name, "matrices").exists():
+        return {"generator": MEASUREMENT, "run": name, "protocol": protocol, "times_asked_for": times}
+    try:
+        return conversion_of(raw, name, protocol, times)
+    except InputError as error:
+        raise _Damaged(str(error)) from None
+
+
+def _is_predicted(folder: Path, bundle: Bundle, origin: dict[str, Any]) -> bool:
+    """Return whether a run has been predicted; refuse a folder that holds anything else, or was damaged."""
+    if not folder.exists() and not folder.is_symlink():
+        return False
+    there = all((folder / name).is_file() for name in (SOURCE_FILE, PREDICTED_FILE, PREDICTIONS_FILE))
+    found, predicted = (read_json(folder / name) if there else {} for name in (SOURCE_FILE, PREDICTED_FILE))
+    differing = [name for name in origin if found.get(name) != origin[name]]
+    if predicted.get("config_hash") != bundle.chain.config_hash:
+        differing.append("the run that predicted it")
+    if differing:
+        what = f" and differs in {', '.join(differing)}" if there else ""
+        raise InputError(f"{folder} exists already{what}: choose another folder or remove it")
+    if hash_file(folder / PREDICTIONS_FILE) != predicted.get("sha256"):
+        raise InputError(f"{folder / PREDICTIONS_FILE} is not the file that was written: remove {folder}")
+    return True
+
+
+def _predict(bundle: Bundle, data: Path, folder: Path, options: dict[str, Any], said: list[str]) -> list[str]:
+    """Write a run's folder from its dataset folder; return remarks that were not said before."""
+    found = bundle.stream(data, **options)
+    with atomic_folder(folder) as temporary:
+        write_pieces(temporary / PREDICTIONS_FILE, found.n_events, map(stored_arrays, found.pieces))
+        for file in sorted(data.iterdir()):
+            if file.is_file() and file.name not in NOT_KEPT:
+                shutil.copyfile(file, temporary / file.name)
+        content = {
+            "config_hash": bundle.chain.config_hash,
+            "run": bundle.run.resolve().name,
+            "events": found.n_events,
+            "sha256": hash_file(temporary / PREDICTIONS_FILE),
+        }
+        write_json(temporary / PREDICTED_FILE, content)
+    return [line for line in found.remarks if line not in said]

@@ -1,0 +1,171 @@
+"""Calibration: making probabilities mean what they say; one calibrator a system, after fits are averaged and combined.
+
+Every calibrator is affine in log-probabilities, ``log_softmax(z A + b)``: temperature scaling (A = a 1), vector
+scaling (A diagonal) and matrix scaling (A full); C. Guo et al., ICML 2017. A kind is kept only if it lowers the
+held-out log-loss by more than twice the standard error of the gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from models.base.posterior import log_softmax
+from stacking.fit.folds import assign_folds, thinned
+from stacking.meta.softmax import fit_linear, fit_scaling, log_loss_per_event
+
+MATRIX_PULL = 0.3
+"""Pull of matrix scaling towards the temperature's result, times C (C - 1) / N: as many events as numbers to fit."""
+KEEP_SIGMA = 2.0
+"""Gain over no calibration, in standard errors, from which a calibrator is kept."""
+RELIABILITY_BINS = 15
+CHOICE_EVENTS = 20_000
+"""Events on which kinds are compared; a gain that so many cannot show is not worth having."""
+
+
+@dataclass(frozen=True)
+class Calibrator:
+    """An affine map of log-probabilities."""
+
+    kind: str
+    matrix: np.ndarray
+    """(C, C) float64."""
+    bias: np.ndarray
+    """(C,) float64."""
+
+    def __call__(self, log_proba: np.ndarray) -> np.ndarray:
+        """Return calibrated log-probabilities, (..., C)."""
+        if self.kind == "identity":
+            return log_proba
+        return log_softmax(log_proba @ self.matrix + self.bias)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return JSON content."""
+        return {"kind": self.kind, "matrix": self.matrix.tolist(), "bias": self.bias.tolist()}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Read what :meth:`as_json` returned."""
+        return cls(str(content["kind"]), np.array(content["matrix"], float), np.array(content["bias"], float))
+
+
+def identity(n_classes: int) -> Calibrator:
+    """Return the calibrator that changes nothing."""
+    return Calibrator("identity", np.eye(n_classes), np.zeros(n_classes))
+
+
+def _temperature(log_proba: np.ndarray, labels: np.ndarray) -> Calibrator:
+    scales, bias = fit_scaling(log_proba, labels, per_class=False)
+    return Calibrator("temperature", np.diag(scales), bias)
+
+
+def _vector(log_proba: np.ndarray, labels: np.ndarray) -> Calibrator:
+    scales, bias = fit_scaling(log_proba, labels, per_class=True)
+    return Calibrator("vector", np.diag(scales), bias)
+
+
+def _matrix(log_proba: np.ndarray, labels: np.ndarray) -> Calibrator:
+    """Fit a matrix to what the temperature leaves.
+
+    As in structured scaling (E. Berta et al., arXiv:2511.03685) the pull falls with the number of events N.
+    """
+    n_events, n_classes = log_proba.shape
+    scales, _ = fit_scaling(log_proba, labels, per_class=False)
+    pull = MATRIX_PULL * n_classes * (n_classes - 1) / n_events
+    matrix, bias = fit_linear(log_proba * scales, labels, np.eye(n_classes), pull=pull)
+    return Calibrator("matrix", scales[:, None] * matrix, bias)
+
+
+KINDS: dict[str, Callable[[np.ndarray, np.ndarray], Calibrator]] = {
+    "temperature": _temperature,
+    "vector": _vector,
+    "matrix": _matrix,
+}
+"""Simplest first. Two classes go without the matrix: it need not keep the order of events."""
+
+
+def fit_calibrator(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> Calibrator:
+    """Choose and fit a calibrator.
+
+    Parameters
+    ----------
+    log_proba
+        (N, C) log-probabilities of held-out events.
+    labels
+        (N,) class numbers.
+    folds
+        (N,) fold of each event; kinds are compared by cross-validation over these folds (over two random halves
+        where there is only one).
+
+    Returns
+    -------
+    The simplest kind within one standard error of the best, fitted on all events; the identity if none gains
+    more than :data:`KEEP_SIGMA` standard errors over it.
+    """
+    n_classes = log_proba.shape[1]
+    thin = thinned(len(labels), CHOICE_EVENTS)
+    z, y, f = log_proba[thin], labels[thin], folds[thin]
+    if len(np.unique(f)) < 2:
+        f = assign_folds(y, 2, seed=0)
+    kinds = {kind: fit for kind, fit in KINDS.items() if n_classes > 2 or kind != "matrix"}
+    before = log_loss_per_event(z, y)
+    losses = {kind: np.empty(len(y)) for kind in kinds}
+    for k in np.unique(f):
+        inside = f == k
+        for kind, fit in kinds.items():
+            losses[kind][inside] = log_loss_per_event(fit(z[~inside], y[~inside])(z[inside]), y[inside])
+    best = min(kinds, key=lambda kind: losses[kind].mean())
+    if not _gains(before, losses[best], KEEP_SIGMA):
+        return identity(n_classes)
+    chosen = next(kind for kind in kinds if not _gains(losses[kind], losses[best], 1.0))
+    return kinds[chosen](log_proba, labels)
+
+
+def _gains(old: np.ndarray, new: np.ndarray, sigma: float) -> bool:
+    gain = old - new
+    return bool(gain.mean() > sigma * gain.std() / np.sqrt(len(gain)))
+
+
+def cross_fit(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> tuple[Calibrator, np.ndarray]:
+    """Fit a calibrator on all events, and calibrate each fold by one fitted on all *other* folds.
+
+    Returns
+    -------
+    The calibrator that ships, and (N, C) log-probabilities to judge it by, none calibrated with its own label.
+    """
+    calibrated = np.empty_like(log_proba)
+    for k in np.unique(folds):
+        inside = folds == k
+        calibrated[inside] = fit_calibrator(log_proba[~inside], labels[~inside], folds[~inside])(log_proba[inside])
+    return fit_calibrator(log_proba, labels, folds), calibrated
+
+
+def reliability(log_proba: np.ndarray, labels: np.ndarray, n_bins: int = RELIABILITY_BINS) -> dict[str, Any]:
+    """Return the reliability diagram of all classes together and the expected calibration error.
+
+    Every (event, class) pair is an entry: predicted probability against "is it this class". Bins have equal width.
+
+    Returns
+    -------
+    ``bins``: rows of mean predicted probability, observed frequency, its binomial error, entries;
+    ``expected_calibration_error``: mean of |predicted - observed| weighted by entries.
+    """
+    probability = np.exp(log_proba).ravel()
+    is_class = (labels[:, None] == np.arange(log_proba.shape[1])).ravel()
+    number = np.minimum((probability * n_bins).astype(int), n_bins - 1)
+    entries = np.bincount(number, minlength=n_bins)
+    filled = entries > 0
+    count = entries[filled]
+    predicted = np.bincount(number, probability, minlength=n_bins)[filled] / count
+    observed = np.bincount(number, is_class, minlength=n_bins)[filled] / count
+    error = np.sqrt(observed * (1 - observed) / count)
+    return {
+        "bins": [
+            {"predicted": float(p), "observed": float(o), "error": float(e), "entries": int(n)}
+            for p, o, e, n in zip(predicted, observed, error, count, strict=True)
+        ],
+        "expected_calibration_error": float(np.abs(predicted - observed) @ count / count.sum()),
+    }

@@ -1,0 +1,343 @@
+"""Choosing the meta-learner without believing its own fit: nested cross-validation.
+
+For every fold k the choice is made by cross-validation among the *other* folds, the chosen meta-learner is fitted on
+them, and predicts fold k. So each event's stacked prediction comes from a procedure, choice included, that has not
+seen its label, and the gain over the learners is the gain to expect on new events.
+
+Learners that the stack can do without: left out before the meta-learner is chosen, so that predictions cost less.
+
+A stack predicts new events as slowly as all its learners together, while most of what each adds is said by others
+already. What a learner is worth is measured with the log-linear pool on out-of-fold predictions, cross-validated, and
+confirmed on the outer holdout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from runtime.context import Progress
+from runtime.processes import in_processes
+from stacking.fit.folds import thinned
+from stacking.meta.base import MetaLearner, StackInputs, meta_learners
+from stacking.meta.gate import standard_error
+from stacking.meta.scorers import Judge, LogLossJudge
+from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
+
+MAX_META_FOLDS = 5
+"""More learner folds are merged: meta-learners have few parameters, and the fits grow with the square."""
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """The outcome of the nested choice."""
+
+    meta: MetaLearner
+    """The chosen meta-learner, fitted on all events."""
+    log_proba: np.ndarray
+    """(N, C): nested predictions of the whole procedure."""
+    by_meta: dict[str, np.ndarray]
+    """Per meta-learner, (N, C) cross-validated predictions, for the table that shows all."""
+    chosen_by_fold: list[str] = field(default_factory=list)
+    losses: dict[str, float] = field(default_factory=dict)
+    """Judge's loss of each meta-learner's cross-validated predictions."""
+
+
+def fit_meta(name: str, inputs: StackInputs, judge: Judge, use: np.ndarray) -> MetaLearner:
+    """Fit one meta-learner on the events that ``use`` (N,) bool names."""
+    part = inputs.take(use)
+    meta = meta_learners()[name](inputs.learners)
+    meta.fit(replace(part, weights=judge.weights(part.log_proba, part.labels)), judge)
+    return meta
+
+
+def choose_and_fit(
+    names: tuple[str, ...],
+    inputs: StackInputs,
+    judge: Judge,
+    *,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Stacked:
+    """Choose among meta-learners by nested cross-validation and fit the chosen one on everything.
+
+    Parameters
+    ----------
+    names
+        Candidates, in any order: of those within one standard error of the best that of least ``complexity`` is chosen.
+    inputs
+        Out-of-fold log-probabilities and labels of the judged events.
+    judge
+        What decides.
+
+    Notes
+    -----
+    A fit without folds {j, k} serves both "choose for k, judged on j" and the reverse, so K folds need
+    K (K - 1) / 2 + K + 1 fits per candidate. With two folds nothing is left to choose on: the simplest is taken.
+    """
+    names = tuple(sorted(names, key=_complexity))
+    folds = inputs.folds % min(MAX_META_FOLDS, int(inputs.folds.max()) + 1)
+    n_folds = int(folds.max()) + 1
+    left_out = list(_left_out(n_folds))
+    jobs = [(name, out) for name in names for out in left_out]
+    arguments = [(name, inputs, judge, folds, out) for name, out in jobs]
+    outcomes = in_processes(_fit_and_predict, arguments, workers=workers)
+    found: dict[tuple[str, frozenset[int]], dict[int, np.ndarray]] = {}
+    for number, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True), start=1):
+        found[job] = outcome
+        if progress:
+            progress(number, len(jobs), job[0])
+    by_meta = {name: _assembled(found, name, folds, inputs) for name in names}
+    log_proba, chosen = np.empty_like(inputs.log_proba[0]), []
+    for k in range(n_folds):
+        candidates = {name: _inner(found, name, folds, k, inputs) for name in names} if n_folds > 2 else {}
+        rest = folds != k
+        best = _simplest_of_best(candidates, inputs.labels[rest], judge) if candidates else names[0]
+        chosen.append(best)
+        log_proba[folds == k] = found[best, frozenset({k})][k]
+    final = _simplest_of_best(by_meta, inputs.labels, judge) if n_folds > 2 else names[0]
+    meta = fit_meta(final, inputs, judge, np.ones(len(folds), dtype=bool))
+    losses = {name: judge.loss(predicted, inputs.labels) for name, predicted in by_meta.items()}
+    return Stacked(meta, log_proba, by_meta, chosen, losses)
+
+
+def _left_out(n_folds: int) -> Iterator[frozenset[int]]:
+    yield from (frozenset({k}) for k in range(n_folds))
+    if n_folds > 2:
+        yield from (frozenset(pair) for pair in combinations(range(n_folds), 2))
+
+
+def _fit_and_predict(
+    name: str, inputs: StackInputs, judge: Judge, folds: np.ndarray, out: frozenset[int]
+) -> dict[int, np.ndarray]:
+    predicted = {}
+    with threadpool_limits(1):  # the same last bits in any process
+        meta = fit_meta(name, inputs, judge, ~np.isin(folds, sorted(out)))
+        for k in sorted(out):
+            part = inputs.take(folds == k)
+            predicted[k] = meta.predict(part.log_proba, part.context)
+    return predicted
+
+
+def _assembled(
+    found: dict[tuple[str, frozenset[int]], dict[int, np.ndarray]], name: str, folds: np.ndarray, inputs: StackInputs
+) -> np.ndarray:
+    result = np.empty_like(inputs.log_proba[0])
+    for k in range(int(folds.max()) + 1):
+        result[folds == k] = found[name, frozenset({k})][k]
+    return result
+
+
+def _inner(
+    found: dict[tuple[str, frozenset[int]], dict[int, np.ndarray]],
+    name: str,
+    folds: np.ndarray,
+    outer: int,
+    inputs: StackInputs,
+) -> np.ndarray:
+    """Return predictions of the events outside fold ``outer`` by fits that saw neither that fold nor their own."""
+    result = np.empty_like(inputs.log_proba[0])
+    for j in range(int(folds.max()) + 1):
+        if j != outer:
+            result[folds == j] = found[name, frozenset({j, outer})][j]
+    return result[folds != outer]
+
+
+def _simplest_of_best(candidates: dict[str, np.ndarray], labels: np.ndarray, judge: Judge) -> str:
+    """Return the simplest of those as good as the best; where the judge's errors are wide, log-loss decides first."""
+    good = _as_good_as_the_best(candidates, labels, judge)
+    return min(_as_good_as_the_best(good, labels, LogLossJudge()), key=_complexity)
+
+
+def _complexity(name: str) -> int:
+    return meta_learners()[name].complexity
+
+
+def _as_good_as_the_best(candidates: dict[str, np.ndarray], labels: np.ndarray, judge: Judge) -> dict[str, np.ndarray]:
+    best = min(candidates, key=lambda name: judge.loss(candidates[name], labels))
+
+    def within_an_error(name: str) -> bool:
+        worse, error = judge.difference(candidates[name], candidates[best], labels)
+        return name == best or worse <= error
+
+    return {name: predicted for name, predicted in candidates.items() if within_an_error(name)}
+
+
+PRUNING_EVENTS = 60_000
+"""Events on which learners are compared, evenly spread: their error is then about a third of :data:`TOLERANCE`."""
+PRUNING_FOLDS = 5
+"""Folds of the cross-validation at most; more are merged."""
+TOLERANCE = 2e-4
+"""Log-loss, nats, that all learners left out may cost together."""
+
+
+@dataclass(frozen=True)
+class DroppedLearner:
+    """A learner that the stack does without."""
+
+    name: str
+    cost: float
+    """Log-loss without it and all left out before it, minus that with all learners: nats."""
+    standard_error: float
+    """Of the cost, paired."""
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Which learners the stack uses."""
+
+    tolerance: float
+    kept: tuple[str, ...]
+    """In the order of the run."""
+    left_out: tuple[DroppedLearner, ...]
+    """In the order in which they went."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the manifest's entry."""
+        return asdict(self)
+
+    def remark(self) -> str | None:
+        """Return what the user should know; None where every learner is used."""
+        if not self.left_out:
+            return None
+        last = self.left_out[-1]
+        names = ", ".join(one.name for one in self.left_out)
+        return (
+            f"left out of the stack: {names}; without them its log-loss out-of-fold is {last.cost:+.5f} ± "
+            f"{last.standard_error:.5f} nats higher, and predictions are faster (--prune 0 keeps every learner)"
+        )
+
+
+def prune(inputs: StackInputs, judge: Judge, tolerance: float, slow: frozenset[str] = frozenset()) -> Pruning:
+    """Leave out learners, one by one, as long as all of them together are shown to cost less than the tolerance.
+
+    Parameters
+    ----------
+    inputs
+        Out-of-fold predictions of the judged events.
+    judge
+        One with a veto (the ln survival of gamma sets) also keeps a learner without which the pool is worse by it
+        beyond the paired error.
+    tolerance
+        Log-loss in nats that the cost and its standard error together must stay below, so that few events, which can
+        show nothing, leave nothing out; 0 keeps every learner.
+    slow
+        Learners to be tried first, whatever they cost below the tolerance: networks on grids take much longer to
+        predict than tables.
+
+    Notes
+    -----
+    A learner found to be needed is not tried again: what it adds only grows when others go.
+    """
+    left_out: list[DroppedLearner] = []
+    if tolerance > 0 and len(inputs.learners) > 1:
+        sample = _Sample.of(inputs, judge)
+        kept = list(inputs.learners)
+        for group in ([name for name in kept if name in slow], [name for name in kept if name not in slow]):
+            candidates = list(group)
+            while candidates and len(kept) > 1:
+                found = {name: sample.cost([k for k in kept if k != name]) for name in candidates}
+                candidates = [name for name in candidates if found[name].allowed(tolerance)]
+                if not candidates:
+                    break
+                cheapest = min(candidates, key=lambda name: found[name].mean)
+                left_out.append(DroppedLearner(cheapest, found[cheapest].mean, found[cheapest].standard_error))
+                kept.remove(cheapest)
+                candidates.remove(cheapest)
+    gone = {one.name for one in left_out}
+    return Pruning(tolerance, tuple(name for name in inputs.learners if name not in gone), tuple(left_out))
+
+
+def confirmed(
+    pruning: Pruning, inputs: StackInputs, judge: Judge, averages: Mapping[str, np.ndarray], labels: np.ndarray
+) -> Pruning:
+    """Take learners back as long as the outer holdout shows that leaving them out costs more than the tolerance.
+
+    Out-of-fold single fits are compared; what ships averages fits, and some learners gain more by that than others.
+
+    Parameters
+    ----------
+    inputs
+        Out-of-fold predictions of the judged events, on which pools are fitted.
+    averages
+        By learner, its (n, C) log-probabilities of the n events of the outer holdout, averaged over fits.
+    labels
+        (n,) their classes.
+
+    Notes
+    -----
+    Taken back is what helps most. A cost counts as shown from one standard error above the tolerance, so that few
+    events take nothing back.
+    """
+    sample, kept = _Sample.of(inputs, judge), set(pruning.kept)
+
+    def losses(names: set[str]) -> np.ndarray:
+        part = sample.inputs.only([name for name in inputs.learners if name in names])
+        pool = fit_pool(part.log_proba, part.labels)
+        return log_loss_per_event(pooled(np.stack([averages[name] for name in part.learners]), *pool), labels)
+
+    whole = losses(set(inputs.learners))
+    while gone := set(inputs.learners) - kept:
+        cost = losses(kept) - whole
+        if cost.mean() - standard_error(cost, None) <= pruning.tolerance:
+            break
+        kept.add(min(sorted(gone), key=lambda name: losses(kept | {name}).mean()))
+    left_out: list[DroppedLearner] = []
+    rest = list(inputs.learners)
+    for name in (one.name for one in pruning.left_out if one.name not in kept):
+        rest.remove(name)
+        found = sample.cost(rest)
+        left_out.append(DroppedLearner(name, found.mean, found.standard_error))
+    return Pruning(pruning.tolerance, tuple(rest), tuple(left_out))
+
+
+@dataclass(frozen=True)
+class _Cost:
+    mean: float
+    standard_error: float
+    vetoed: bool
+
+    def allowed(self, tolerance: float) -> bool:
+        return self.mean + self.standard_error < tolerance and not self.vetoed
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Events on which sets of learners are compared with all of them."""
+
+    inputs: StackInputs
+    judge: Judge
+    whole: np.ndarray
+    """(N, C) pool of all learners, cross-validated."""
+
+    @classmethod
+    def of(cls, inputs: StackInputs, judge: Judge) -> _Sample:
+        use = np.zeros(len(inputs.labels), dtype=bool)
+        use[thinned(len(use), PRUNING_EVENTS)] = True
+        part = inputs.take(use)
+        part = replace(part, folds=part.folds % min(PRUNING_FOLDS, int(part.folds.max()) + 1))
+        return cls(part, judge, _cross_validated(part))
+
+    def cost(self, names: list[str]) -> _Cost:
+        predicted = _cross_validated(self.inputs.only(names))
+        labels = self.inputs.labels
+        each = log_loss_per_event(predicted, labels) - log_loss_per_event(self.whole, labels)
+        vetoed = False
+        if self.judge.veto:
+            worse, error = self.judge.difference(predicted, self.whole, labels)
+            vetoed = worse > error
+        return _Cost(float(each.mean()), standard_error(each, None), vetoed)
+
+
+def _cross_validated(inputs: StackInputs) -> np.ndarray:
+    result = np.empty_like(inputs.log_proba[0])
+    for k in np.unique(inputs.folds):
+        inside = inputs.folds == k
+        weights, bias = fit_pool(inputs.log_proba[:, ~inside], inputs.labels[~inside])
+        result[inside] = pooled(inputs.log_proba[:, inside], weights, bias)
+    return result

@@ -1,0 +1,233 @@
+"""What a choice is judged by: one small object a task, used by meta-learners, their nested choice and the gate.
+
+Gamma scores, and what a threshold on them means.
+
+The score is the float64 logit of the gamma posterior plus one half: strictly monotone, never saturated (probabilities
+near one tie, and tied hadrons survive), and a score of 0.5 means p = 0.5.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from scoring.metrics.composition import confusion_matrix, expected_fraction_error
+from scoring.metrics.gamma import GAMMA, HADRON, hadron_survival
+from scoring.metrics.intervals import Interval, clopper_pearson
+from scoring.metrics.paired import paired_log_loss
+from stacking.meta.softmax import log_loss_per_event
+
+JUDGED_EFFICIENCIES = (0.65, 0.70, 0.75, 0.80, 0.85)
+"""Gamma efficiencies around the benchmark's 75 % over which ln(survival) is averaged."""
+TABLE_EFFICIENCIES = (0.25, 0.50, 0.60, 0.75, 0.90, 0.95, 0.99)
+REAL_RATIOS = (1e-4, 1e-5, 1e-6)
+"""Gammas per hadron that a telescope of cosmic rays may meet."""
+
+SCORE_OF_HALF = 0.5
+"""Score of an event of probability one half."""
+
+
+def gamma_scores(log_proba: np.ndarray) -> np.ndarray:
+    """Return ``logit(p_gamma) + 0.5``, (N,) float64, from (N, 2) log-probabilities (gamma, hadron)."""
+    return np.asarray(log_proba[:, GAMMA] - log_proba[:, HADRON] + SCORE_OF_HALF, dtype=np.float64)
+
+
+def log_survivals(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Return ``ln((n + 0.5) / (N + 1))`` of surviving hadrons at each of :data:`JUDGED_EFFICIENCIES`.
+
+    The half survivor keeps "none left" finite.
+    """
+    gammas = np.sort(scores[labels == GAMMA])[::-1]
+    hadrons = np.sort(scores[labels == HADRON])
+    rank = np.ceil(np.array(JUDGED_EFFICIENCIES) * len(gammas)).astype(int) - 1
+    surviving = len(hadrons) - np.searchsorted(hadrons, gammas[rank], side="left")
+    return np.log((surviving + 0.5) / (len(hadrons) + 1.0))
+
+
+def mean_log_survival(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Return the mean of :func:`log_survivals` (lower is better)."""
+    return float(log_survivals(labels, scores).mean())
+
+
+def paired_log_survival(
+    labels: np.ndarray, a: np.ndarray, b: np.ndarray, *, n_samples: int = 100, seed: int = 0
+) -> tuple[float, float]:
+    """Return the difference of mean ln survival, a minus b, and its standard error from a paired bootstrap."""
+    rng = np.random.default_rng(seed)
+    gammas, hadrons = np.flatnonzero(labels == GAMMA), np.flatnonzero(labels == HADRON)
+    # Only hadrons near the thresholds can survive: the rest enter as a number, not as a sort.
+    floor = [np.quantile(score[gammas], 0.10) for score in (a, b)]
+    near = hadrons[(a[hadrons] >= floor[0]) | (b[hadrons] >= floor[1])]
+    differences = []
+    for _ in range(n_samples):
+        drawn = rng.choice(gammas, len(gammas))
+        n_near = rng.binomial(len(hadrons), len(near) / len(hadrons))
+        kept = rng.choice(near, n_near) if len(near) else near
+        values = [_log_survival_of(score[drawn], score[kept], len(hadrons)) for score in (a, b)]
+        differences.append(values[0] - values[1])
+    return mean_log_survival(labels, a) - mean_log_survival(labels, b), float(np.std(differences))
+
+
+def _log_survival_of(gammas: np.ndarray, near: np.ndarray, n_hadrons: int) -> float:
+    ordered, hadrons = np.sort(gammas)[::-1], np.sort(near)
+    rank = np.ceil(np.array(JUDGED_EFFICIENCIES) * len(ordered)).astype(int) - 1
+    surviving = len(hadrons) - np.searchsorted(hadrons, ordered[rank], side="left")
+    return float(np.log((surviving + 0.5) / (n_hadrons + 1.0)).mean())
+
+
+def threshold_table(
+    labels: np.ndarray,
+    scores: np.ndarray,
+    efficiencies: tuple[float, ...] = TABLE_EFFICIENCIES,
+    ratios: tuple[float, ...] = REAL_RATIOS,
+) -> list[dict[str, Any]]:
+    """Return thresholds for chosen gamma efficiencies, with what survives them and the purity to expect.
+
+    Parameters
+    ----------
+    labels
+        (N,) 0 gamma, 1 hadron: held-out events that pass the evaluation cuts.
+    scores
+        (N,) gamma scores of the same events.
+    efficiencies
+        Wanted shares of gammas.
+    ratios
+        Gammas per hadron among the events that will be selected from.
+
+    Returns
+    -------
+    One row per efficiency: threshold, gamma efficiency and hadron survival with their 95 % Clopper-Pearson
+    intervals, and per ratio r the expected purity ``e r / (e r + s)`` with the interval that follows from that of
+    the survival s.
+    """
+    table = []
+    for efficiency in efficiencies:
+        found = hadron_survival(labels, scores, efficiency)
+        n_kept = round(found.gamma_efficiency * found.n_gamma)
+        left = clopper_pearson(found.n_surviving, found.n_hadron)
+        survival = found.hadron_survival
+        table.append(
+            {
+                "efficiency": efficiency,
+                "threshold": found.threshold,
+                "gamma_efficiency": found.gamma_efficiency,
+                "gamma_efficiency_interval": _as_list(clopper_pearson(n_kept, found.n_gamma)),
+                "hadron_survival": survival,
+                "hadron_survival_interval": _as_list(left),
+                "n_surviving": found.n_surviving,
+                "purity": {
+                    f"{ratio:g}": {
+                        "purity": _purity(found.gamma_efficiency, survival, ratio),
+                        "interval": [
+                            _purity(found.gamma_efficiency, left.high, ratio),
+                            _purity(found.gamma_efficiency, left.low, ratio),
+                        ],
+                    }
+                    for ratio in ratios
+                },
+            }
+        )
+    return table
+
+
+def _purity(efficiency: float, survival: float, ratio: float) -> float:
+    selected = efficiency * ratio
+    return selected / (selected + survival) if selected + survival > 0 else 0.0
+
+
+def _as_list(interval: Interval) -> list[float]:
+    return [interval.low, interval.high]
+
+
+HADRON_WEIGHT = 7.0
+"""Weight of hadrons near the operating point in the fit of gamma meta-learners."""
+NEAR_EFFICIENCY = 0.90
+"""Hadrons above the threshold that keeps this share of the gammas are near the operating point."""
+
+
+class Judge(ABC):
+    """Orders sets of log-probabilities of the same labelled events; lower is better."""
+
+    name: str
+    veto: bool = False
+    """Whether the stack must not be worse by this loss than its best learner, beyond the error, to ship."""
+
+    @abstractmethod
+    def loss(self, log_proba: np.ndarray, labels: np.ndarray) -> float:
+        """Return the loss of (N, C) log-probabilities."""
+
+    @abstractmethod
+    def difference(self, a: np.ndarray, b: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+        """Return loss(a) - loss(b) and its paired standard error."""
+
+    def metric(self, log_proba: np.ndarray, labels: np.ndarray) -> float:
+        """Return the real metric, or what stands for it: what greedy selection minimises."""
+        return self.loss(log_proba, labels)
+
+    def weights(self, log_proba: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
+        """Return the weights (N,) of events in fits of meta-learners, None for one each.
+
+        Parameters
+        ----------
+        log_proba
+            (L, N, C) of the learners.
+        """
+        return None
+
+
+class LogLossJudge(Judge):
+    """Mean ``-log p`` of the true class, nats."""
+
+    name = "log_loss"
+
+    def loss(self, log_proba: np.ndarray, labels: np.ndarray) -> float:
+        """Return the mean log-loss."""
+        return float(log_loss_per_event(log_proba, labels).mean())
+
+    def difference(self, a: np.ndarray, b: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+        """Return the paired difference and its standard error."""
+        found = paired_log_loss(labels, a, b)
+        return found.difference, found.standard_error
+
+
+class CompositionJudge(LogLossJudge):
+    """Log-loss decides; greedy selection minimises the closed form of the fraction error."""
+
+    def metric(self, log_proba: np.ndarray, labels: np.ndarray) -> float:
+        """Return the expected fraction error of ``argmax p / prior``."""
+        n_classes = log_proba.shape[1]
+        prior = np.bincount(labels, minlength=n_classes) / len(labels)
+        predicted = np.argmax(log_proba - np.log(np.maximum(prior, 1e-12)), axis=1)
+        return expected_fraction_error(confusion_matrix(labels, predicted, n_classes))
+
+
+class OrderedJudge(LogLossJudge):
+    """Bins of a quantity: log-loss decides; greedy selection minimises the ranked probability score."""
+
+    def metric(self, log_proba: np.ndarray, labels: np.ndarray) -> float:
+        """Return the mean of (P(below) - below)^2 over borders (E. S. Epstein, J. Appl. Meteor. 8 (1969) 985)."""
+        below = np.cumsum(np.exp(log_proba), axis=1)[:, :-1]
+        return float(np.mean((below - (labels[:, None] <= np.arange(below.shape[1]))) ** 2))
+
+
+class GammaJudge(Judge):
+    """Mean ln of the hadron survival at gamma efficiencies 65..85 %."""
+
+    name = "mean_log_survival"
+    veto = True
+
+    def loss(self, log_proba: np.ndarray, labels: np.ndarray) -> float:
+        """Return the mean ln survival."""
+        return mean_log_survival(labels, gamma_scores(log_proba))
+
+    def difference(self, a: np.ndarray, b: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+        """Return the difference and its bootstrap standard error."""
+        return paired_log_survival(labels, gamma_scores(a), gamma_scores(b))
+
+    def weights(self, log_proba: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Let hadrons near the operating point count several times."""
+        score = gamma_scores(log_proba.mean(axis=0))
+        threshold = np.quantile(score[labels == GAMMA], 1 - NEAR_EFFICIENCY)
+        return np.where((labels == HADRON) & (score >= threshold), HADRON_WEIGHT, 1.0)

@@ -1,1 +1,0 @@
-"""Prediction with a finished run: the chain of learners to scores, and the bundle that holds it."""

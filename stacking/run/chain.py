@@ -1,0 +1,225 @@
+"""The chain from base learners' log-probabilities to a prediction; training and the saved bundle share it.
+
+The fits of a learner are averaged in log-probability, the meta-learner combines the averages, one calibrator
+follows (each learner has one of its own for the case that it ships alone), then the decision.
+
+The chain on disk: calibration, meta-learner and decision rules as JSON in a run's ``meta`` folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from models.base.posterior import log_softmax
+from runtime.checksums import Seal
+from runtime.files import hash_json, read_json, write_json
+from showers.schema import TASKS, Task
+from stacking.decide.base import Procedure, SavedRule
+from stacking.decide.classes import procedure_of
+from stacking.decide.target import ESTIMATES_FILE, Estimator, fits_of
+from stacking.inputs.events import Events
+from stacking.meta.base import MetaLearner, meta_from_json, meta_to_json
+from stacking.meta.calibration import Calibrator
+
+STUDENT = "fast"
+"""Name of the student of what ships (``predict --fast``) among the systems of a run, and of its folder."""
+Piece = tuple[slice, Mapping[str, np.ndarray]]
+"""Which events, and per learner the (F, n, C) raw log-probabilities of its fits."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a run says of events."""
+
+    log_proba: np.ndarray
+    """(N, C) float64 log-posteriors of what ships: the stack, or the best learner where the gate is closed."""
+    arrays: Mapping[str, np.ndarray]
+    """What ``predictions.npz`` holds of the task: (N,) ``predictions``, ``gamma_scores``..., first what is scored."""
+    config_hash: str
+    test_fingerprint: str | None
+    """Of the events, so that nobody judges the predictions by others; None where they have none."""
+    by_name: Mapping[str, np.ndarray]
+    """Per learner, ``average`` and ``stack``: (N, C) log-probabilities, as far as they were needed."""
+    remarks: tuple[str, ...] = ()
+    """What whoever uses them should know."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(N,) int8 hard labels: by the decision rule where the task has one, else the most probable class."""
+        decided = self.arrays.get("predictions")
+        return np.argmax(self.log_proba, axis=1).astype(np.int8) if decided is None else decided
+
+    @property
+    def scores(self) -> np.ndarray | None:
+        """(N,) float64 gamma scores, higher = more gamma-like; None for other tasks."""
+        return self.arrays.get("gamma_scores")
+
+
+def average_of(log_proba: np.ndarray) -> np.ndarray:
+    """Return the normalised mean in log-probability over the first axis of (L, N, C)."""
+    return log_softmax(log_proba.mean(axis=0))
+
+
+def combined(
+    learners: Mapping[str, np.ndarray], meta: MetaLearner, context: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """Return learners, ``average`` and ``stack``, not calibrated yet: (N, C) each.
+
+    Parameters
+    ----------
+    learners
+        (N, C) log-probabilities. With one of the meta-learner's missing there is no average, and the missing one
+        must have weight zero in the stack.
+    context
+        (N, K) quantities that the meta-learner may look at.
+    """
+    found = dict(learners)
+    if all(name in found for name in meta.learners):
+        found["average"] = average_of(np.stack([found[name] for name in meta.learners]))
+    weights = meta.importance()
+    if all(name in found or weights[name] == 0 for name in meta.learners):
+        like = next(iter(learners.values()))
+        # Any finite numbers stand for a learner of weight zero.
+        found["stack"] = meta.predict(
+            np.stack([found.get(name, np.zeros_like(like)) for name in meta.learners]), context
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Everything behind the base learners that a prediction needs."""
+
+    task: Task
+    calibrators: Mapping[str, Calibrator]
+    """Per learner, ``average`` and ``stack``: fitted on the average of fits, after the combination."""
+    meta: MetaLearner
+    rules: Mapping[str, SavedRule]
+    """What decisions have learned, per learner, ``average`` and ``stack``; empty where there is nothing to learn."""
+    shipped: str
+    """``stack`` or the name of the learner that ships instead."""
+    config_hash: str
+    n_fits: int
+    """Fits of each learner that are averaged."""
+    estimator: Estimator | None = None
+    """Of energy and core, where a learner was taught true quantities."""
+
+    def of_student(self) -> Chain:
+        """Return the chain of the student alone; its predictions are not those that the run was judged by."""
+        config_hash = hash_json([self.config_hash, STUDENT])
+        return replace(self, shipped=STUDENT, n_fits=1, config_hash=config_hash, estimator=None)
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """All learners, those that the stack does without among them."""
+        return tuple(name for name in self.calibrators if name not in ("average", "stack", STUDENT))
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Learners without which the shipped prediction cannot be made."""
+        if self.shipped != "stack":
+            return (self.shipped,)
+        weights = self.meta.importance()
+        return tuple(name for name in self.meta.learners if weights[name] > 0)
+
+    def posteriors(self, fits: Mapping[str, np.ndarray], context: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Return (N, C) log-posteriors of every learner given and, where enough are given, of average and stack.
+
+        Parameters
+        ----------
+        fits
+            Per learner, (F, N, C) raw log-probabilities of its fits.
+        context
+            (N, K) quantities that the meta-learner may look at.
+        """
+        averages = {name: average_of(z) for name, z in fits.items()}
+        return {name: self.calibrators[name](z) for name, z in combined(averages, self.meta, context).items()}
+
+    @property
+    def procedure(self) -> Procedure:
+        """How the task is decided."""
+        return procedure_of(self.task)
+
+    def predictions(
+        self, posteriors: Mapping[str, np.ndarray], context: np.ndarray | None, test_fingerprint: str | None
+    ) -> Predictions:
+        """Return what ships."""
+        log_proba = posteriors[self.shipped]
+        arrays = self.procedure.arrays(self.rules.get(self.shipped), log_proba, context)
+        return Predictions(log_proba, arrays, self.config_hash, test_fingerprint, posteriors)
+
+    def stream(self, fits: Iterable[Piece], events: Events, test_fingerprint: str | None) -> Iterator[Predictions]:
+        """Take raw log-probabilities of all fits (and estimates of true quantities) to what ships, piece by piece.
+
+        One numerical thread, so that training and bundle give the same last bits anywhere.
+        """
+        for piece, log_proba in fits:
+            here, said = events.context(piece), dict(log_proba)
+            estimates = said.pop(fits_of(self.estimator.learner), None) if self.estimator else None
+            with threadpool_limits(1):
+                found = self.predictions(self.posteriors(said, here), here, test_fingerprint)
+                if self.estimator is not None and estimates is not None:
+                    # What a task estimates itself, such as the energy, stays as the task says.
+                    arrays = self.estimator.arrays(estimates, events.fitted_core(piece))
+                    found = replace(
+                        found, arrays={**found.arrays, **{k: v for k, v in arrays.items() if k not in found.arrays}}
+                    )
+                yield found
+
+
+def joined(parts: Sequence[Predictions]) -> Predictions:
+    """Return the predictions of all pieces, at least one, as those of one set of events."""
+    first = parts[0]
+
+    def together(mappings: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        return {name: np.concatenate([one[name] for one in mappings]) for name in mappings[0]}
+
+    return replace(
+        first,
+        log_proba=np.concatenate([part.log_proba for part in parts]),
+        arrays=together([part.arrays for part in parts]),
+        by_name=together([part.by_name for part in parts]),
+    )
+
+
+CALIBRATION_FILE = "calibration.json"
+META_FILE = "stack.json"
+DECISION_FILE = "decision.json"
+
+
+def save_chain(run: Path, chain: Chain) -> None:
+    """Write ``meta/*.json``."""
+    calibrators = {name: calibrator.as_json() for name, calibrator in chain.calibrators.items()}
+    write_json(run / "meta" / CALIBRATION_FILE, calibrators)
+    stack = {**meta_to_json(chain.meta), "shipped": chain.shipped, "n_fits": chain.n_fits}
+    write_json(run / "meta" / META_FILE, stack)
+    if chain.estimator:
+        write_json(run / "meta" / ESTIMATES_FILE, chain.estimator.as_json())
+    write_json(run / "meta" / DECISION_FILE, {name: rule.as_json() for name, rule in chain.rules.items()})
+
+
+def load_chain(sealed: Seal, manifest: Mapping[str, Any]) -> Chain:
+    """Read what :func:`save_chain` wrote, each file compared with its checksum."""
+    stack = read_json(sealed.path(f"meta/{META_FILE}"))
+    calibrators = read_json(sealed.path(f"meta/{CALIBRATION_FILE}"))
+    rules = read_json(sealed.path(f"meta/{DECISION_FILE}"))
+    estimates = f"meta/{ESTIMATES_FILE}"
+    estimator = Estimator.from_json(read_json(sealed.path(estimates))) if estimates in sealed.files else None
+    name = str(manifest["task"])
+    task = TASKS[name] if name in TASKS else Task(name, tuple(manifest["classes"]))
+    return Chain(
+        task=task,
+        calibrators={name: Calibrator.from_json(one) for name, one in calibrators.items()},
+        meta=meta_from_json(stack),
+        rules={name: procedure_of(task).rule_from_json(rule) for name, rule in rules.items()},
+        shipped=str(stack["shipped"]),
+        n_fits=int(stack["n_fits"]),
+        config_hash=str(manifest["config_hash"]),
+        estimator=estimator,
+    )

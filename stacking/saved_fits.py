@@ -1,0 +1,196 @@
+"""Predictions of all saved fits of a run, events in pieces: nothing is read twice, memory does not grow with events.
+
+Each piece is read once for all learners that see the same columns. Fits are opened in several processes at a time
+(:mod:`models.isolated`); each keeps the fits it has opened, so that every model file is read once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from models.base.learner import Batch, Learner
+from models.isolated import learners_of
+from runtime.context import Progress
+from stacking.fit.tasks import checked_log_proba
+from stacking.inputs.events import Events, pieces
+from stacking.run.chain import Piece
+
+Open = Callable[[Path], Learner]
+PROCESS_PREDICTIONS = 5_000
+"""Predictions of single fits that are worth another process: it first has to import the learners' libraries."""
+
+
+@dataclass(frozen=True)
+class SavedFits:
+    """All fits of one learner."""
+
+    name: str
+    folders: tuple[Path, ...]
+    """One per fit."""
+    columns: tuple[str, ...]
+    """Table columns that it sees."""
+    needs_grid: bool
+    truth: bool = False
+    """Ask for its estimates of true quantities, (n, T, 2) a fit, instead of log-probabilities."""
+
+
+def predict_fits(
+    events: Events,
+    learners: Sequence[SavedFits],
+    *,
+    trusted: bool,
+    threads: int,
+    workers: int,
+    progress: Progress,
+) -> Iterator[Piece]:
+    """Yield the raw log-probabilities of all fits, piece by piece in the order of the events.
+
+    Parameters
+    ----------
+    events
+        Unlabelled events.
+    learners
+        Which fits of which learners; each piece has (F, n, C) float64 per name, or (F, n, T, 2) of true quantities.
+    trusted
+        Open models in this process, one after the other, instead of limited processes of their own.
+    threads
+        Numerical threads of each process, as in training.
+    workers
+        Processes at a time, at most.
+    progress
+        Called with (predictions of single fits done, all of them, what was done last).
+
+    Raises
+    ------
+    InputError
+        If a model file cannot be used.
+    """
+    n_jobs, every = sum(len(learner.folders) for learner in learners), list(pieces(len(events)))
+    with ExitStack() as stack:
+        worth = -(-n_jobs * len(events) // PROCESS_PREDICTIONS)
+        n_openers = 1 if trusted else max(1, min(workers, n_jobs * len(every), worth))
+        openers = [stack.enter_context(learners_of(trusted=trusted, threads=threads)) for _ in range(n_openers)]
+        pool = stack.enter_context(ThreadPoolExecutor(n_openers))
+        crew = [_Reader(opened) for opened in openers]
+        tally = _Tally(n_jobs * len(events), progress)
+        # Few fits leave readers idle unless they work on several pieces; the next ones are read while they do.
+        at_once = -(-n_openers // n_jobs)
+        under_way: tuple[list[_Work], list[Future[None]]] | None = None
+        for first in range(0, len(every), at_once):
+            works = [_Work.on(events, piece, learners) for piece in every[first : first + at_once]]
+            jobs = _Jobs([job for work in works for job in work.jobs])
+            finished = _finished(under_way)
+            under_way = works, [pool.submit(_predict, reader, jobs, tally) for reader in crew]
+            yield from finished
+        yield from _finished(under_way)
+
+
+def _finished(under_way: tuple[list[_Work], list[Future[None]]] | None) -> list[Piece]:
+    if under_way is None:
+        return []
+    works, outcomes = under_way
+    for outcome in outcomes:
+        outcome.result()
+    return [
+        (
+            work.piece,
+            {name: np.stack([one for one in fits if one is not None]) for name, fits in work.found.items()},
+        )
+        for work in works
+    ]
+
+
+def _predict(reader: _Reader, jobs: _Jobs, tally: _Tally) -> None:
+    while job := jobs.next_for(reader):
+        learner = reader.learner(job.folder)
+        ask = learner.predict_truth if job.truth else partial(checked_log_proba, learner)
+        job.found[job.fold] = ask(job.batch)
+        tally.add(len(job.batch), f"{job.name} fold {job.fold}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """One fit's prediction of one piece."""
+
+    name: str
+    fold: int
+    folder: Path
+    batch: Batch
+    found: list[np.ndarray | None]
+    """Gets the outcome at the place of the fold."""
+    truth: bool = False
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One piece of the events."""
+
+    piece: slice
+    found: dict[str, list[np.ndarray | None]]
+    jobs: list[_Job]
+
+    @classmethod
+    def on(cls, events: Events, piece: slice, learners: Sequence[SavedFits]) -> _Work:
+        """Read a piece once for all learners that see the same columns."""
+        rows = np.arange(piece.start, piece.stop)
+        found: dict[str, list[np.ndarray | None]] = {one.name: [None] * len(one.folders) for one in learners}
+        jobs = []
+        for columns, needs_grid in dict.fromkeys((one.columns, one.needs_grid) for one in learners):
+            batch = events.batch(rows, columns, grids=needs_grid)
+            like = [one for one in learners if (one.columns, one.needs_grid) == (columns, needs_grid)]
+            jobs += [
+                _Job(one.name, fold, path, batch, found[one.name], one.truth)
+                for one in like
+                for fold, path in enumerate(one.folders)
+            ]
+        return cls(piece, found, jobs)
+
+
+@dataclass
+class _Reader:
+    """What opens saved fits in one process, and those it has opened."""
+
+    opened: Open
+    held: dict[Path, Learner] = field(default_factory=dict)
+
+    def learner(self, folder: Path) -> Learner:
+        if folder not in self.held:
+            self.held[folder] = self.opened(folder)
+        return self.held[folder]
+
+
+class _Jobs:
+    """What is left to do of some pieces; a reader first gets the fits that it has opened."""
+
+    def __init__(self, jobs: list[_Job]) -> None:
+        self._jobs = jobs
+        self._lock = threading.Lock()
+
+    def next_for(self, reader: _Reader) -> _Job | None:
+        with self._lock:
+            known = next((job for job in self._jobs if job.folder in reader.held), None)
+            job = known or next(iter(self._jobs), None)
+            if job:
+                self._jobs.remove(job)
+            return job
+
+
+class _Tally:
+    """Progress of several threads."""
+
+    def __init__(self, total: int, progress: Progress) -> None:
+        self._done, self._total, self._progress = 0, total, progress
+        self._lock = threading.Lock()
+
+    def add(self, n_done: int, note: str) -> None:
+        with self._lock:
+            self._done += n_done
+            self._progress(self._done, self._total, note)

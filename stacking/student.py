@@ -1,0 +1,142 @@
+"""The student: one small network on the feature table that imitates what ships, for ``predict --fast``.
+
+It learns from the shipped system's out-of-fold posteriors instead of labels (G. Hinton et al., arXiv:1503.02531): they
+say how sure the system is of an event that none of its fits has seen. It is calibrated and judged like every system,
+on events that it has not learned from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from models.base.learner import Batch, Learner
+from models.registry import create, spec
+from scoring.metrics.paired import paired_log_loss
+from stacking.fit.folds import early_stopping_rows, thinned
+from stacking.fit.plan import STUDENT_SETTINGS, student_epochs
+from stacking.fit.tasks import predict
+from stacking.levels import ON_HOLDOUT, Judged
+from stacking.meta.calibration import Calibrator, cross_fit
+from stacking.meta.scorers import Judge
+from stacking.run.config import TableConfig, for_table
+from stacking.run.job import Folds, Job
+
+IMITATES_WITH = "mlp"
+"""Learner of the registry that it is."""
+VALID_SHARE = 0.1
+"""Share of the events for early stopping."""
+
+
+@dataclass(frozen=True)
+class Student:
+    """A trained student, and how it compares with what ships."""
+
+    learner: Learner
+    calibrator: Calibrator
+    log_proba: np.ndarray
+    """(n, C) of the judged sample, by students that have not learned from it, calibrated without own labels."""
+    record: dict[str, Any]
+    """The manifest's entry."""
+
+
+def train_student(
+    job: Job, folds: Folds, sample: Judged, teacher: np.ndarray, shipped: np.ndarray, judge: Judge
+) -> Student:
+    """Train the student, on all events with out-of-fold posteriors.
+
+    Without an outer holdout it is judged by two students more, each trained on one half and asked about the other.
+
+    Parameters
+    ----------
+    teacher
+        (inner, C) out-of-fold log-posteriors of what ships, of the judged events inside the folds.
+    shipped
+        (n, C) log-posteriors of what ships on the judged sample, calibrated.
+
+    Raises
+    ------
+    InputError
+        If nothing can be learned from these events' columns.
+    """
+    school = _School(job, folds, teacher)
+    everyone = np.arange(len(teacher))
+    learner = school.fit(everyone)
+    if sample.where == ON_HOLDOUT:
+        raw = school.predict(learner, np.flatnonzero(sample.rows))
+    else:
+        raw = np.empty_like(teacher)
+        first = school.part(everyone, 0.5)
+        for half in (first, ~first):
+            raw[half] = school.predict(school.fit(everyone[~half]), school.rows[half])
+    calibrator, log_proba = cross_fit(raw, sample.labels, sample.folds)
+    worse, error = judge.difference(log_proba, shipped, sample.labels)
+    record = {
+        "learner": school.imitates.name,
+        "columns": list(school.columns),
+        "parameters": learner.n_parameters,
+        "learned_from": len(school.thinned(everyone)),
+        "judged_on": sample.where,
+        "judged_events": len(sample.labels),
+        "log_loss": paired_log_loss(sample.labels, log_proba, shipped).as_dict(),
+        "judge": {"name": judge.name, "difference": worse, "standard_error": error},
+    }
+    return Student(learner, calibrator, log_proba, record)
+
+
+class _School:
+    """Events inside the folds, and what ships says of them."""
+
+    def __init__(self, job: Job, folds: Folds, teacher: np.ndarray) -> None:
+        self.job, self.labels, self.teacher = job, folds.labels, teacher
+        self.rows = np.flatnonzero(folds.inner)
+        """(inner,) positions among the training events."""
+        self.energy, self.groups = job.train.energy(), job.train.groups()
+        on_table = isinstance(job.config, TableConfig)
+        self.imitates = spec(for_table(IMITATES_WITH) if on_table else IMITATES_WITH)
+        self.columns = job.train.columns_for(self.imitates)
+
+    def fit(self, places: np.ndarray) -> Learner:
+        """Return a student of the events at these places (n,) of ``rows``."""
+        config = self.job.config
+        places = self.thinned(places)
+        stop = self.part(places, VALID_SHARE)
+        settings = STUDENT_SETTINGS | {"epochs": student_epochs(config.preset)}
+        learner = create(self.imitates, self.job.task.classes, threads=config.threads, overrides=settings)
+        train, valid = (self._batch(part) for part in (places[~stop], places[stop]))
+        return learner.fit(train, valid, seed=config.seed, device=self.job.devices.get(IMITATES_WITH, "cpu"))
+
+    def part(self, places: np.ndarray, share: float) -> np.ndarray:
+        """Return a share of these places, (n,) bool, by class and energy, groups kept together."""
+        return early_stopping_rows(
+            self.rows[places], self.labels, share, seed=self.job.config.seed, energy=self.energy, groups=self.groups
+        )
+
+    def thinned(self, places: np.ndarray) -> np.ndarray:
+        """Return at most as many of them as the configuration allows, evenly spread."""
+        return places[thinned(len(places), self.job.config.student_events)]
+
+    def predict(self, learner: Learner, rows: np.ndarray) -> np.ndarray:
+        """Return (n, C) log-probabilities of training events."""
+        return predict(learner, self.job.train, rows, self.columns, grids=False)
+
+    def _batch(self, places: np.ndarray) -> Batch:
+        rows = self.rows[places]
+        batch = self.job.train.batch(rows, self.columns, grids=False)
+        return replace(batch, labels=self.labels[rows], soft_labels=np.exp(self.teacher[places]))
+
+
+def student_line(record: dict[str, Any]) -> str:
+    """Return in a line what predictions with the student cost."""
+    cost, judge = record["log_loss"], record["judge"]
+    low, high = cost["interval"]["low"], cost["interval"]["high"]
+    more = ""
+    if judge["name"] != "log_loss":
+        more = f", {judge['name'].replace('_', ' ')} by {judge['difference']:+.3f} ± {judge['standard_error']:.3f}"
+    return (
+        f"predict --fast, a network of {record['parameters']:,} weights that imitates what ships, changes the log-loss "
+        f"by {cost['difference']:+.4f} [{low:+.4f}, {high:+.4f}] nats{more} ({record['judged_events']:,} events, "
+        f"{record['judged_on']})"
+    )

@@ -1,1 +1,0 @@
-"""Stacking on tables of any origin: read, columns understood, trained, predicted."""

@@ -1,1 +1,0 @@
-"""Folds and out-of-fold tasks, and the processes that do them."""

@@ -1,0 +1,385 @@
+"""Stacking on the benchmark's dataset folders: feature tables where missing, then the engine.
+
+One run from opened events to predictions: folds, learners, calibration, meta-learner, gate, decision.
+
+The benchmark's dataset folders (:mod:`stacking.train`) and tables of any origin (:func:`stack_table`) both end
+here. Test labels do not exist in this module: test events come without them.
+
+Stacking on a table of any origin: Parquet, CSV or TSV, a label column, two or more classes.
+
+The same engine as for showers, with learners and settings made for tables. Results are judged on held-out rows of the
+training table; a label column in the test table is dropped while reading and never seen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from threadpoolctl import threadpool_limits
+
+from features.build import build_table
+from features.device import resolve_device
+from models.registry import device_remarks, devices_for
+from runtime.code import command, git_revision, machine, started, versions
+from runtime.context import Bars, silent
+from runtime.cost import Cost, measured
+from runtime.errors import InputError
+from runtime.files import hash_file, hash_json, read_json, write_json
+from scoring.metrics.classes import table_metrics
+from showers.dataset import Dataset, ordering_of
+from showers.schema import Task, task_named
+from stacking.budget import Clock, foreseen, keep_plan, left_out_remarks, memory_remark, planned
+from stacking.fit.running import TaskFailure, run_tasks
+from stacking.fit.tasks import TASK_FILE, FoldTask, damage
+from stacking.inputs.columns import plan, repeated_remarks
+from stacking.inputs.events import TRUTH_COLUMNS, ShowerEvents, TableEvents, class_numbers, truth_file
+from stacking.inputs.tables import (
+    REPEATED,
+    _groups,
+    _labels,
+    _present,
+    probabilities,
+    read_new_rows,
+    read_table,
+    write_table,
+)
+from stacking.levels import collected, fold_tasks, make_folds
+from stacking.run.chain import Predictions
+from stacking.run.config import CONFIG_FILE, StackConfig, TableConfig, write_config
+from stacking.run.folder import (
+    MANIFEST_FILE,
+    METRICS_FILE,
+    PLAN_FILE,
+    break_seal,
+    is_sealed,
+    opened_for_writing,
+    refuse_other_configuration,
+    seal_run,
+    write_manifest,
+)
+from stacking.run.identity import stacking_code_version
+from stacking.run.job import Folds, Job
+from stacking.second_level import stack_and_decide
+
+
+@dataclass(frozen=True)
+class StackResult:
+    """A finished run."""
+
+    run: Path
+    manifest: Mapping[str, Any]
+    predictions: Predictions | None
+    """Of the test events; None where there are none, or where the run had been finished before."""
+
+
+def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda line: None) -> StackResult:
+    """Do the whole run, or what is left of it; ``say`` gets the plan before the work begins.
+
+    Raises
+    ------
+    InputError
+        If the run folder belongs to another configuration, a class has fewer events than folds, or no learner could
+        be trained.
+    """
+    clock, folder = Clock.of(job), job.config.run
+    with opened_for_writing(folder):
+        job, kept = planned(job, clock, say)
+        identity = job.identity
+        config_hash = hash_json(identity)
+        refuse_other_configuration(folder, config_hash, identity)
+        finished = _finished(folder)
+        if finished:
+            return StackResult(folder, finished, None)
+        break_seal(folder)
+        if kept.asked:
+            keep_plan(folder, kept)
+        if job.prepare:
+            job.prepare()
+        folds = make_folds(job)
+        manifest = _opening(job, folds, identity, config_hash)
+        write_config(folder / CONFIG_FILE, manifest["config"])
+        if kept.plan is None and job.config.time_limit is None:
+            kept = foreseen(job, folds.labels, say)
+        manifest["plan"] = kept.plan.as_json() if kept.plan else None
+        tasks = fold_tasks(job, config_hash)
+        tasks = clock.limited(kept.plan, tasks, job.lanes)
+        short_of_memory = memory_remark(job)
+        if short_of_memory:
+            say(short_of_memory)
+            manifest["remarks"].append(short_of_memory)
+        manifest["remarks"] += [*_made_again(tasks), *left_out_remarks(kept.plan)]
+        write_manifest(folder, manifest)
+        with bars("training", "") as progress:
+            failures = run_tasks(
+                tasks,
+                lanes=job.lanes,
+                threads=job.config.threads,
+                scheduler=job.config.scheduler,
+                expected={share.learner: share.task_s for share in kept.plan.shares} if kept.plan else {},
+                progress=progress,
+            )
+        # Small fits and their predictions: one thread gives the same last bits on every machine.
+        with threadpool_limits(1):
+            return _second_level(job, folds, tasks, failures, manifest, bars)
+
+
+def _finished(folder: Path) -> dict[str, Any] | None:
+    file = folder / MANIFEST_FILE
+    if not file.exists():
+        return None
+    manifest: dict[str, Any] = read_json(file)
+    done = manifest.get("complete") and manifest.get("code_version") == stacking_code_version() and is_sealed(folder)
+    return manifest if done else None
+
+
+def _made_again(tasks: list[FoldTask]) -> list[str]:
+    found = ((task, damage(task.folder)) for task in tasks)
+    return [f"{task.name} fold {task.fold} is fitted again: {problem}" for task, problem in found if problem]
+
+
+def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str) -> dict[str, Any]:
+    return {
+        "complete": False,
+        "task": job.task.name,
+        "classes": list(job.task.classes),
+        "config": job.config.model_dump(mode="json"),
+        "identity": identity,
+        "config_hash": config_hash,
+        "code_version": stacking_code_version(),
+        "feature_code_version": job.train.feature_code_version(),
+        "seed": job.config.seed,
+        "data": {
+            "train": str(job.train.location),
+            "test": str(job.test.location) if job.test is not None else None,
+            "train_fingerprint": identity["train_fingerprint"],
+            "test_fingerprint": job.test.events_fingerprint() if job.test is not None else None,
+            "train_source": job.train.source(),
+            "test_source": job.test.source() if job.test is not None else None,
+            "n_train": len(job.train),
+            "n_judged": int(folds.judged.sum()),
+            "n_holdout": int(folds.outer.sum()),
+            "n_test": len(job.test) if job.test is not None else 0,
+            "grouped": job.train.groups() is not None,
+        },
+        "remarks": [*job.remarks, *folds.remarks],
+        "versions": versions(),
+        "started": started(),
+        "machine": machine(),
+        "command": command(),
+        "git_revision": git_revision(),
+        "device": job.device,
+    }
+
+
+def _second_level(
+    job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], manifest: dict[str, Any], bars: Bars
+) -> StackResult:
+    with measured("collection") as cost:
+        level = collected(job, folds, tasks, failures)
+    outcome = stack_and_decide(job, folds, level, manifest["config_hash"], bars)
+    steps = [*job.costs, *_training_costs(tasks, failures), cost, *outcome.costs]
+    manifest |= {
+        "complete": True,
+        **outcome.record,
+        "remarks": [*manifest["remarks"], *level.remarks, *outcome.remarks],
+        "steps": [step.as_json() for step in steps],
+    }
+    if job.conclude:
+        job.conclude(manifest)
+    write_manifest(job.config.run, manifest)
+    seal_run(job.config.run)
+    return StackResult(job.config.run, manifest, outcome.predictions)
+
+
+def _training_costs(tasks: list[FoldTask], failures: list[TaskFailure]) -> list[Cost]:
+    failed = {(failure.learner, failure.fold) for failure in failures}
+    return [
+        Cost(**read_json(task.folder / TASK_FILE)["cost"]) for task in tasks if (task.name, task.fold) not in failed
+    ]
+
+
+__all__ = ["StackResult", "stack"]
+
+
+def stack(
+    config: StackConfig,
+    *,
+    bars: Bars = silent,
+    tell: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = lambda line: None,
+    began: float | None = None,
+) -> StackResult:
+    """Train base learners and the stack on ``DATA/{task}_train``, predict ``DATA/{task}_test``.
+
+    Killed at any moment and started again, it continues and ends with the same bytes in ``predictions.npz``. The
+    test folder's labels are neither needed nor looked at. ``tell`` gets remarks on the data and ``say`` the plan
+    before the work begins. A time limit counts from ``began`` (seconds since 1970), by default from the feature tables.
+
+    Raises
+    ------
+    InputError
+        For data that cannot be used, too few events of a class, an unknown learner, a device that is not there, or a
+        run folder of another configuration.
+    """
+    task = task_named(config.task)
+    device = resolve_device(config.device)
+    # Before any work: both folders must be readable, and every fold must be able to hold every class.
+    opened = Dataset.open(config.train_folder, task)
+    test_set = Dataset.open(config.test_folder, labels=False)
+    if not len(test_set):
+        raise InputError(f"{config.test_folder} holds no events")
+    counts = np.bincount(class_numbers(opened), minlength=task.n_classes)
+    for name, count in zip(task.classes, counts, strict=True):
+        if count < config.n_folds:
+            raise InputError(
+                f"{config.train_folder}: class {name!r} has {count} events, fewer than the {config.n_folds} folds"
+            )
+    devices = devices_for(config.learner_specs(task), config.device)
+    ordered = (ordering_of(each).remark(each.path.name) for each in (opened, test_set))
+    remarks = (*opened.remarks, *test_set.remarks, *(remark for remark in ordered if remark), *device_remarks(devices))
+    for remark in remarks:
+        tell(remark)
+    costs: list[Cost] = []
+    tables = {}
+    for split, folder in (("train", config.train_folder), ("test", config.test_folder)):
+        with measured(f"features {split}", device=device) as cost:
+            name = f"{folder.name}.features"
+            tables[split] = build_table(
+                folder,
+                config.features / name if config.features else None,
+                elsewhere=config.run.with_name(f"{config.run.name}.features") / name,
+                device=device,
+                workers=config.workers,
+                bars=bars,
+            ).folder
+        costs.append(cost)
+    train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
+    test = ShowerEvents(config.test_folder, tables["test"], task)
+    return run(Job(config, task, train, test, devices, costs, remarks=remarks, began=began), bars=bars, say=say)
+
+
+TASK_NAME = "table"
+PREDICTIONS_TABLE = "predictions.parquet"
+
+
+def stack_table(
+    config: TableConfig,
+    *,
+    bars: Bars = silent,
+    say: Callable[[str], None] = lambda line: None,
+    began: float | None = None,
+) -> StackResult:
+    """Train on a table, write ``predictions.parquet`` and ``metrics_table.json`` into the run folder.
+
+    ``predictions.parquet`` holds, per row of the test table (without one: of the training table, out-of-fold), the
+    identifiers, the probability of each class and the most probable one. A time limit counts from ``began``
+    (seconds since 1970), by default from when the table has been read.
+
+    Raises
+    ------
+    InputError
+        For a file that cannot be read, a missing column, labels that are missing or not classes, infinite values, a
+        test table that lacks columns. A refused run leaves its folder free.
+    """
+    train = read_table(config.table, separator=config.separator)
+    label, classes = _labels(train, config.table, config.label)
+    group = _groups(train, config.table, config.group)
+    for name in config.id:
+        _present(train, config.table, name, "identifier")
+    reserved = {config.label, *((config.group,) if config.group else ()), *config.id}
+    found, remarks = plan(train, config.table, reserved, config.columns)
+    remarks = [*config.learner_remarks(), *_header_remarks(train, config.table), *remarks]
+    resolved, more = config.for_rows(label, classes)
+    remarks += more
+    frame = found.encoded(train, config.table)
+    truth = pl.DataFrame({name: v for name, v in zip(TRUTH_COLUMNS, (label, group), strict=True) if v is not None})
+    folder, task = config.run / "table", Task(TASK_NAME, classes)
+    hashes = {"train": hash_file(config.table)}
+    test_frame, test, test_raw = None, None, None
+    if config.test_table:
+        test_raw, more = read_new_rows(config.test_table, found, reserved, config.id, config.separator)
+        remarks += more
+        test_frame = found.encoded(test_raw, config.test_table)
+        hashes["test"] = hash_file(config.test_table)
+        test = TableEvents(folder / "test.parquet", found.names, hashes["test"], categories=found.categories)
+    remarks += repeated_remarks(frame, label, test_frame)
+
+    def prepare() -> None:
+        write_table(folder / "train.parquet", frame)
+        write_table(truth_file(folder / "train.parquet"), truth)
+        write_json(folder / PLAN_FILE, found.as_json())
+        if test_frame is not None:
+            write_table(folder / "test.parquet", test_frame)
+
+    names = train if test_raw is None else test_raw
+    identifiers = names.select([name for name in config.id if name in names.columns])
+    return run(
+        Job(
+            config=resolved,
+            task=task,
+            train=TableEvents(
+                folder / "train.parquet",
+                found.names,
+                hashes["train"],
+                grouped=group is not None,
+                categories=found.categories,
+            ),
+            test=test,
+            devices=devices_for(config.learner_specs(task, grids=False), config.device),
+            prepare=prepare,
+            began=began,
+            conclude=lambda manifest: _write_results(config.run, manifest, classes, label, identifiers),
+            remarks=tuple(remarks),
+        ),
+        bars=bars,
+        say=say,
+    )
+
+
+def _header_remarks(frame: pl.DataFrame, file: Path) -> list[str]:
+    repeated = [name for name in frame.columns if REPEATED in name and name.partition(REPEATED)[0] in frame.columns]
+    remarks = [f"{file}: a second column {name.partition(REPEATED)[0]!r} is called {name!r}" for name in repeated]
+    if len(frame.columns) == 1:
+        remarks.append(f"{file} has one column only: is there another --separator?")
+    return remarks
+
+
+def _write_results(
+    folder: Path, manifest: Mapping[str, Any], classes: tuple[str, ...], labels: np.ndarray, identifiers: pl.DataFrame
+) -> None:
+    systems = [row["name"] for row in manifest["learners"] if row["status"] == "ok"] + ["average", "stack"]
+    shipped = "stack" if manifest["gate"]["shipped"] else manifest["gate"]["best_learner"]
+    out_of_fold = {name: _out_of_fold(folder, name, classes) for name in systems}
+    judged = _judged_rows(folder, bool(manifest["data"]["n_holdout"]))
+    metrics: dict[str, Any] = {
+        "judged_on": f"{manifest['judged']['on']} of the training table",
+        "shipped": shipped,
+        "systems": {
+            name: table_metrics(labels[judged], log_proba[judged], classes) for name, log_proba in out_of_fold.items()
+        },
+    }
+    write_json(folder / METRICS_FILE, metrics)
+    file = folder / "test" / f"{shipped}.npz"
+    if manifest["data"]["n_test"]:
+        with np.load(file, allow_pickle=False) as stored:
+            log_proba = stored["log_proba"]
+    else:
+        log_proba = out_of_fold[shipped]
+    write_table(folder / PREDICTIONS_TABLE, probabilities(log_proba, classes, identifiers))
+
+
+def _judged_rows(folder: Path, holdout: bool) -> np.ndarray:
+    """Return which rows what ships was judged on, (N,) bool: the outer holdout, or all that were predicted."""
+    frame = pl.read_parquet(folder / "oof" / "stack.parquet", glob=False)
+    judged = frame[:, -1].is_not_nan() & ((frame["fold"] < 0) | (not holdout))
+    return judged.to_numpy()
+
+
+def _out_of_fold(folder: Path, name: str, classes: tuple[str, ...]) -> np.ndarray:
+    frame = pl.read_parquet(folder / "oof" / f"{name}.parquet", columns=[f"logp_{c}" for c in classes], glob=False)
+    return frame.to_numpy()
