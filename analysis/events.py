@@ -136,7 +136,7 @@ def held_out(bundle: Bundle, passes: Callable[[dict[str, np.ndarray]], np.ndarra
     if not folder.exists():
         raise InputError(f"{folder}, which {bundle.run} was trained on, is not there: give --simulation")
     dataset = Dataset.open(folder, bundle.task)
-    frame = pl.read_parquet(bundle.sealed.path(f"oof/{bundle.chain.shipped}.parquet"), glob=False)
+    frame = pl.read_parquet(bundle.checksums.path(f"oof/{bundle.chain.shipped}.parquet"), glob=False)
     if frame.height != len(dataset):
         raise InputError(f"{folder} has {len(dataset)} events, {bundle.run} was trained on {frame.height}")
     log_proba = frame.select(f"logp_{name}" for name in bundle.task.classes).to_numpy().astype(np.float64)

@@ -114,8 +114,8 @@ def remark(line: str) -> None:
     console.print(escaped(f"remark: {line}"), style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -187,7 +187,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 
 
 @dataclass(frozen=True)
-class Answer:
+class OutputFormat:
     """How a command was asked to answer."""
 
     quiet: bool = False

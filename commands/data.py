@@ -10,10 +10,10 @@ import typer
 
 from commands.app import (
     MEASURED,
-    Answer,
     Device,
     DeviceOption,
     JsonOption,
+    OutputFormat,
     Protocol,
     QuietOption,
     SeedOption,
@@ -154,7 +154,7 @@ def features(
 
     Example: [bold]python cli.py features data/gamma_train[/bold]
     """
-    output = Answer(quiet, as_json)
+    output = OutputFormat(quiet, as_json)
     if list_features:
         from features.catalogue import as_records, listing
 

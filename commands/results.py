@@ -11,7 +11,7 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from commands.app import Answer, JsonOption, Protocol, QuietOption, TaskName, app, console
+from commands.app import JsonOption, OutputFormat, Protocol, QuietOption, TaskName, app, console
 from runtime.context import bar
 from showers.schema import TASKS, task_named
 
@@ -32,9 +32,9 @@ def report(
     Example: [bold]python cli.py report runs/composition --data data[/bold]
     """
     from report.card import write_card
-    from stacking.run.folder import open_sealed
+    from stacking.run.folder import open_finished
 
-    if open_sealed(run)[1]["task"] in TASKS:
+    if open_finished(run)[1]["task"] in TASKS:
         from report.run_page import write_report
 
         written = write_report(run, data, bars=bar)
@@ -70,7 +70,7 @@ def verify(
     from report.public.rules import score_by_protocol
     from scoring.score import metrics_path, task_of
 
-    output = Answer(quiet, as_json)
+    output = OutputFormat(quiet, as_json)
     chosen = task_named(task) if task else task_of(predictions)
     metrics = score_by_protocol(
         predictions,
@@ -99,7 +99,7 @@ def compare(
     from report.compare import compare as compared
     from report.compare import differences
 
-    Answer(as_json=as_json).show(lambda: compared(runs, data), lambda: differences(runs, data), paragraphs=True)
+    OutputFormat(as_json=as_json).show(lambda: compared(runs, data), lambda: differences(runs, data), paragraphs=True)
 
 
 @app.command()
@@ -126,7 +126,7 @@ def leaderboard(
     def shown() -> Group:
         return Group(*([standings(of_showers, data=data)] if of_showers or not runs else []), *standings_shown(found))
 
-    Answer(as_json=as_json).show(shown, records, paragraphs=True)
+    OutputFormat(as_json=as_json).show(shown, records, paragraphs=True)
 
 
 @app.command()
@@ -145,7 +145,7 @@ def taskcard(
 
     found = write_cards(data, out, tuple(task or CARDS))
     lines = [f"{out / name}: {'; '.join(checks)}" for name, checks in found.items()]
-    Answer(as_json=as_json).show(lambda: "\n".join(lines), lambda: found)
+    OutputFormat(as_json=as_json).show(lambda: "\n".join(lines), lambda: found)
 
 
 @app.command()
@@ -196,7 +196,7 @@ def doctor(
 
     A dataset: [bold]python cli.py doctor data/composition_test[/bold]
     """
-    output = Answer(as_json=as_json)
+    output = OutputFormat(as_json=as_json)
     if datasets:
         from report.doctor import dataset_findings, examine_dataset
 

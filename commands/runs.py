@@ -15,10 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from commands.app import (
-    Answer,
     Device,
     DeviceOption,
     JsonOption,
+    OutputFormat,
     QuietOption,
     SeedOption,
     TaskName,
@@ -86,7 +86,7 @@ def stack(
 
     As another run: [bold]python cli.py stack --config runs/gamma/config.toml --seed 2 --run runs/gamma-2[/bold]
     """
-    output = Answer(quiet, as_json)
+    output = OutputFormat(quiet, as_json)
     options: dict[str, Any] = {
         "run": run,
         "preset": preset.value,
@@ -130,10 +130,10 @@ def stack(
         inputs = [Path(options[name]) for name in ("table", "test_table") if options[name]]
     else:
         inputs = [Path(options["data"]) / f"{options['task']}_{split}" for split in ("train", "test")]
-    asked = json.loads(json.dumps(options, default=str))
+    requested = json.loads(json.dumps(options, default=str))
     from report.finished import kept_outcome
 
-    lines = None if as_json else kept_outcome(run, asked, inputs)
+    lines = None if as_json else kept_outcome(run, requested, inputs)
     if lines is not None:
         if not quiet:
             print(lines, end="")
@@ -153,7 +153,7 @@ def stack(
 
         train(StackConfig(**options), bars=output.bars, tell=output.remark, say=output.say, began=process_began())
         found = outcome(run, Path(options["data"]), task_named(options["task"]), bars=output.bars)
-    found.keep(asked, inputs)
+    found.keep(requested, inputs)
     output.show(lambda: found.shown, lambda: found.content)
 
 
@@ -185,7 +185,7 @@ def predict(
     """
     from stacking.predict import predict_to_file
 
-    output = Answer(quiet, as_json)
+    output = OutputFormat(quiet, as_json)
     written = predict_to_file(
         run, data, out, device=device.value, anyway=anyway, trusted=trusted, features=features, no_table=no_table,
         fast=fast, separator=separator, bars=output.bars,
@@ -229,7 +229,7 @@ def check(
     """
     from report.doctor import check_folder
 
-    output = Answer(quiet, as_json)
+    output = OutputFormat(quiet, as_json)
     kind, problems = check_folder(folder, bars=output.bars)
     output.show(
         lambda: "\n".join(problems) or f"{folder} is a sound {kind}",
@@ -247,7 +247,7 @@ def learners(as_json: JsonOption = False) -> None:
     """
     from models.registry import listing, rows
 
-    Answer(as_json=as_json).show(listing, rows)
+    OutputFormat(as_json=as_json).show(listing, rows)
 
 
 @app.command()
@@ -268,7 +268,7 @@ def export(
     """
     from stacking.export import EXPORT_FILE, export_run
 
-    output = Answer(quiet, as_json)
+    output = OutputFormat(quiet, as_json)
     found = export_run(run, out, listed(learners), check, bars=output.bars)
     for name, reason in found.refused.items():
         output.remark(f"not exported: {name}: {reason}")

@@ -36,7 +36,7 @@ from features.table import (
     part_path,
     read_head,
 )
-from runtime.checksums import CHECKSUMS_FILE, Seal, checksum
+from runtime.checksums import CHECKSUMS_FILE, Checksums, checksum
 from runtime.context import Bars, silent
 from runtime.errors import InputError
 from runtime.files import LOCK_FILE, atomic_path, locked, write_json
@@ -58,26 +58,26 @@ class TableWriter:
     folder: Path
     head: dict[str, Any]
     """Content of ``catalogue.json``."""
-    seal: Seal
+    checksums: Checksums
     """The shards that are finished."""
 
     def missing(self) -> list[int]:
         """Return the numbers of the shards still to be made."""
         parts = n_parts(self.head)
-        return [k for k in range(parts) if part_path(self.folder, k).name not in self.seal.files]
+        return [k for k in range(parts) if part_path(self.folder, k).name not in self.checksums.files]
 
     def add(self, number: int, n_bytes: int, digest: str) -> None:
         """Record a shard that was written, with its length and SHA-256."""
-        self.seal.files[part_path(self.folder, number).name] = (n_bytes, digest)
+        self.checksums.files[part_path(self.folder, number).name] = (n_bytes, digest)
         with one_line(self.folder):
-            self.seal.write()
+            self.checksums.write()
 
     def finish(self) -> None:
         """Mark the table as complete."""
         with one_line(self.folder):
             write_json(self.folder / CATALOGUE_FILE, {**self.head, "complete": True})
-            self.seal.files[CATALOGUE_FILE] = checksum(self.folder / CATALOGUE_FILE)
-            self.seal.write()
+            self.checksums.files[CATALOGUE_FILE] = checksum(self.folder / CATALOGUE_FILE)
+            self.checksums.write()
 
 
 @contextmanager
@@ -109,8 +109,8 @@ def opened_for_writing(folder: Path, head: dict[str, Any], *, replace: bool) -> 
             same = found is not None and all(found[key] == head[key] for key in ("fingerprint", "shard_events"))
             files = _listed(folder, n_parts(head)) if same else {}
             _clear(folder, files)
-            writer = TableWriter(folder, head, Seal(folder, files))
-            writer.seal.write()
+            writer = TableWriter(folder, head, Checksums(folder, files))
+            writer.checksums.write()
             write_json(folder / CATALOGUE_FILE, head)
         yield writer
 
@@ -141,7 +141,7 @@ def _check_owner(folder: Path, head: dict[str, Any], replace: bool) -> dict[str,
 def _listed(folder: Path, parts: int) -> dict[str, tuple[int, str]]:
     """Return the checksums of the shards that are listed and there, at full length."""
     try:
-        files = Seal.open(folder).files
+        files = Checksums.open(folder).files
     except InputError:
         return {}
     shards = (part_path(folder, k) for k in range(parts))

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
-from runtime.checksums import CHECKSUMS_FILE, Seal
+from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.code import source_hash
 from runtime.errors import InputError
 from runtime.files import read_json
@@ -45,7 +45,7 @@ class FeatureTable:
     """Events per shard; only the last one may hold fewer."""
     fingerprint: str
     """Hash of dataset, code version and columns."""
-    seal: Seal
+    checksums: Checksums
     """Checksums by which every shard is compared before it is read, once in a process."""
 
     def __len__(self) -> int:
@@ -68,20 +68,22 @@ class FeatureTable:
             raise InputError(
                 f"{folder} is an unfinished feature table: run the feature extraction again to complete it"
             )
-        seal = Seal.open(folder)
-        seal.path(CATALOGUE_FILE)
+        checksums = Checksums.open(folder)
+        checksums.path(CATALOGUE_FILE)
         table = cls(
             folder=folder,
             columns=tuple(column["name"] for column in head["columns"]),
             n_events=head["n_events"],
             shard_events=head["shard_events"],
             fingerprint=head["fingerprint"],
-            seal=seal,
+            checksums=checksums,
         )
-        if n_parts(head) != len(seal.files) - 1:
-            raise InputError(f"{seal.folder / CHECKSUMS_FILE} names {len(seal.files) - 1} shards of {n_parts(head)}")
+        if n_parts(head) != len(checksums.files) - 1:
+            raise InputError(
+                f"{checksums.folder / CHECKSUMS_FILE} names {len(checksums.files) - 1} shards of {n_parts(head)}"
+            )
         for path in table.parts():
-            if path.name not in seal.files or not path.is_file():
+            if path.name not in checksums.files or not path.is_file():
                 raise InputError(f"{path} is missing: run the feature extraction again to make it")
         return table
 
@@ -133,7 +135,7 @@ class FeatureTable:
         return shard
 
     def _compared(self, name: str) -> Path:
-        problem = self.seal.problem(name)
+        problem = self.checksums.problem(name)
         if problem:
             raise InputError(f"{problem}: remove it and run the feature extraction again")
         return self.folder / name

@@ -235,7 +235,7 @@ class IsolatedLearner(Learner):
             return np.empty((0, len(self.classes)))
         return self.reader.predict(self.folder, batch, len(self.classes))
 
-    def predict_truth(self, batch: Batch) -> np.ndarray:
+    def predict_targets(self, batch: Batch) -> np.ndarray:
         """Return (n, T, 2) float64 estimates, as the other process gives them."""
         if not len(batch):
             return np.empty((0, len(TARGETS), 2))
@@ -311,7 +311,7 @@ def main() -> None:
 
 
 def _numbers(learner: Learner, batch: Batch, *, truth: bool) -> np.ndarray:
-    found = learner.predict_truth(batch) if truth else learner.predict_log_proba(batch)
+    found = learner.predict_targets(batch) if truth else learner.predict_log_proba(batch)
     expected = (len(batch), len(TARGETS), 2) if truth else (len(batch), len(learner.classes))
     if found.shape != expected:
         raise InputError(f"{len(batch)} events got predictions of shape {found.shape}")

@@ -159,14 +159,14 @@ LEARNERS: dict[str, LearnerSpec] = plugins(catalogue, "LEARNERS", attrgetter("na
 """All learners by name."""
 
 
-def device_for(learner: type[Learner], asked: str, name: str = "") -> str:
+def device_for(learner: type[Learner], requested: str, name: str = "") -> str:
     """Return ``"cpu"`` or ``"cuda"`` for one learner.
 
     Parameters
     ----------
     learner
         Its class.
-    asked
+    requested
         ``"auto"``: the GPU where one answers and the learner's library can use it. ``"cuda"``: the same, but a learner
         with :attr:`~models.base.learner.Learner.gpu_expected` is refused where it cannot. ``"cpu"``.
     name
@@ -177,23 +177,23 @@ def device_for(learner: type[Learner], asked: str, name: str = "") -> str:
     InputError
         If ``"cuda"`` was asked for and is not to be had; says why and what else can be done.
     """
-    if asked == "cpu" or (asked == "auto" and not gpu_answers()):
+    if requested == "cpu" or (requested == "auto" and not gpu_answers()):
         return "cpu"
     if not gpu_answers():
         raise InputError("device 'cuda' was asked for, but no NVIDIA driver and GPU answer; or use --device cpu")
     obstacle = learner.gpu_obstacle()
     if obstacle is None:
         return "cuda"
-    if asked == "cuda" and learner.gpu_expected:
+    if requested == "cuda" and learner.gpu_expected:
         raise InputError(
             f"device 'cuda' was asked for, but {name or learner.__name__}: {obstacle}; or use --device auto"
         )
     return "cpu"
 
 
-def devices_for(specs: Iterable[LearnerSpec], asked: str) -> dict[str, str]:
+def devices_for(specs: Iterable[LearnerSpec], requested: str) -> dict[str, str]:
     """Return the device of each learner by name; see :func:`device_for`."""
-    return {spec.name: device_for(learner_class(spec.learner), asked, spec.name) for spec in specs}
+    return {spec.name: device_for(learner_class(spec.learner), requested, spec.name) for spec in specs}
 
 
 def device_remarks(devices: Mapping[str, str]) -> tuple[str, ...]:

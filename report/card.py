@@ -15,7 +15,7 @@ from report.tasks.target import report_of
 from runtime.files import atomic_path, read_json, write_json
 from scoring import scoring_of
 from showers.schema import TASKS, task_named
-from stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE, open_sealed
+from stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE, open_finished
 from stacking.run.read import is_simulated, read_source
 
 CARD_JSON, CARD_TEXT = "model_card.json", "model_card.md"
@@ -53,7 +53,7 @@ def card_content(folder: Path) -> dict[str, Any]:
     InputError
         If it is no finished run.
     """
-    _, manifest = open_sealed(Path(folder))
+    _, manifest = open_finished(Path(folder))
     sources = _sources(manifest)
     return {
         "format": 1,

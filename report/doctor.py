@@ -25,7 +25,7 @@ from report.shared.published import origin_of
 from report.shared.subject import check_run
 from report.shared.text import Finding, findings_table
 from runtime.arrays import read_arrays
-from runtime.checksums import CHECKSUMS_FILE, Seal
+from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.context import Bars, Progress, silent
 from runtime.cost import energy_words
 from runtime.errors import InputError, did_you_mean
@@ -34,7 +34,7 @@ from showers import writer
 from showers.dataset import Dataset, ordering_of
 from showers.event_files import EventFiles
 from showers.schema import TASKS, Task
-from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, open_sealed, required_names
+from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, open_finished, required_names
 
 NEEDED_PYTHON = (3, 11)
 DISTRIBUTION = "showerstack"
@@ -130,10 +130,10 @@ def _lightgbm() -> Finding:
 
     # in a process of its own: the library writes its refusals straight to the terminal, and drivers may crash
     code = "from models.tables.lightgbm import gpu_device; print('answer', gpu_device())"
-    asked = subprocess.run(
+    requested = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True
     )
-    answer = asked.stdout.rpartition("answer ")[2].strip()
+    answer = requested.stdout.rpartition("answer ")[2].strip()
     if answer in ("cuda", "gpu"):
         return Finding("lightgbm", f"{lightgbm.__version__}: trains with device_type={answer}", "ok")
     found = f"{lightgbm.__version__}: CPU build, or no GPU answers; stays on the CPU in a run on a GPU"
@@ -267,7 +267,7 @@ def _has(folder: Path, name: str) -> bool:
     if (folder / name).exists():
         return True
     try:
-        return name in Seal.open(folder).files
+        return name in Checksums.open(folder).files
     except InputError:
         return False
 
@@ -277,11 +277,11 @@ def _run(folder: Path, progress: Progress) -> list[str]:
     if found:
         return found
     try:
-        sealed, manifest = open_sealed(folder)
-        lacking = [name for name in required_names(manifest) if name not in sealed.files]
+        checksums, manifest = open_finished(folder)
+        lacking = [name for name in required_names(manifest) if name not in checksums.files]
         if lacking:
             return [f"{folder / name} is not in {CHECKSUMS_FILE}, but every such run has it" for name in lacking]
-        if PREDICTIONS_FILE in sealed.files:
+        if PREDICTIONS_FILE in checksums.files:
             file = folder / PREDICTIONS_FILE
             arrays = read_arrays(file, *ORIGIN_KEYS)
             check_run(file, Origin(*(str(arrays[key]) if key in arrays else None for key in ORIGIN_KEYS)), manifest)
@@ -298,7 +298,7 @@ def _table(folder: Path, progress: Progress) -> list[str]:
         return found
     try:
         parts = FeatureTable.open(folder).parts()
-        Seal.open(folder, required=(CATALOGUE_FILE, *(part.name for part in parts)))
+        Checksums.open(folder, required=(CATALOGUE_FILE, *(part.name for part in parts)))
     except InputError as error:
         return [str(error)]
     return []
@@ -308,6 +308,6 @@ def _compared(folder: Path, progress: Progress) -> list[str]:
     if not (folder / CHECKSUMS_FILE).exists():
         return [f"{folder} has no {CHECKSUMS_FILE} (unfinished, or made by an earlier version): make it again"]
     try:
-        return Seal.open(folder).problems(progress)
+        return Checksums.open(folder).problems(progress)
     except InputError as error:
         return [str(error)]

@@ -19,12 +19,12 @@ _KEPT = ("manifest.json", "checksums.json", "predictions.npz", "report.html")
 """Files of a finished run that the answer is about."""
 
 
-def keep_outcome(run: Path, asked: Mapping[str, Any], inputs: list[Path], lines: str) -> None:
+def keep_outcome(run: Path, requested: Mapping[str, Any], inputs: list[Path], lines: str) -> None:
     """Write what a finished run answers.
 
     Parameters
     ----------
-    asked
+    requested
         Options of the command, as JSON content.
     inputs
         Files and folders that the run used.
@@ -32,7 +32,7 @@ def keep_outcome(run: Path, asked: Mapping[str, Any], inputs: list[Path], lines:
         What was printed at its end.
     """
     content = {
-        "asked": dict(asked),
+        "asked": dict(requested),
         "state": _state(run, inputs),
         "code_version": stacking_code_version(),
         "lines": lines,
@@ -40,7 +40,7 @@ def keep_outcome(run: Path, asked: Mapping[str, Any], inputs: list[Path], lines:
     write_json(run / OUTCOME_FILE, content)
 
 
-def kept_outcome(run: Path, asked: Mapping[str, Any], inputs: list[Path]) -> str | None:
+def kept_outcome(run: Path, requested: Mapping[str, Any], inputs: list[Path]) -> str | None:
     """Return what a finished run printed at its end; None if anything has changed since, or it is not finished."""
     if not (run / OUTCOME_FILE).is_file():
         return None
@@ -48,13 +48,13 @@ def kept_outcome(run: Path, asked: Mapping[str, Any], inputs: list[Path]) -> str
         found = read_json(run / OUTCOME_FILE)
     except InputError:
         return None
-    wanted = _circumstances(run, asked, inputs)
+    wanted = _circumstances(run, requested, inputs)
     same = isinstance(found, dict) and all(found.get(key) == value for key, value in wanted.items())
     return str(found["lines"]) if same and "lines" in found else None
 
 
-def _circumstances(run: Path, asked: Mapping[str, Any], inputs: list[Path]) -> dict[str, Any]:
-    return {"asked": dict(asked), "state": _state(run, inputs), "code_version": stacking_code_version()}
+def _circumstances(run: Path, requested: Mapping[str, Any], inputs: list[Path]) -> dict[str, Any]:
+    return {"asked": dict(requested), "state": _state(run, inputs), "code_version": stacking_code_version()}
 
 
 def _state(run: Path, inputs: list[Path]) -> dict[str, list[int]]:

@@ -74,7 +74,7 @@ def learner_table(run: Path, data: Path) -> Table:
     )
     table.add_column("", no_wrap=True)
     first = next(iter(by_name.values()))[0]
-    beside = told.beside(labels, first.log_proba, first.output)
+    beside = told.second_metric(labels, first.log_proba, first.output)
     for column in (beside.head, scoring.loss_name, *(_heading(rule) for rule in rules)):
         table.add_column(column, justify="right", no_wrap=True)
     for name, systems in by_name.items():
@@ -86,7 +86,7 @@ def learner_table(run: Path, data: Path) -> Table:
             s.rule: metric_text(metric.of(truth, s.output), metric.interval(labels, s.output), metric) for s in systems
         }
         raw = systems[0]
-        shares = told.beside(labels, raw.log_proba, raw.output).plus_minus
+        shares = told.second_metric(labels, raw.log_proba, raw.output).plus_minus
         losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output)), 3)
         style = "bold" if name == (opened.shipped or COMBINED[-1]) else None
         table.add_row(name, shares, losses, *(cells.get(r, "") for r in rules), style=style)
@@ -130,11 +130,11 @@ class RunOutcome:
     content: dict[str, Any]
     """The same for programs: shipped system, metrics on the test set, learners, remarks, paths."""
 
-    def keep(self, asked: Mapping[str, Any], inputs: list[Path]) -> None:
+    def keep(self, requested: Mapping[str, Any], inputs: list[Path]) -> None:
         """Keep the lines, so that the same command answers at once; see :mod:`report.outcome`."""
         stream = io.StringIO()
         PlainConsole(file=stream, width=KEPT_WIDTH).print(self.shown, soft_wrap=True)
-        keep_outcome(self.run, asked, inputs, stream.getvalue())
+        keep_outcome(self.run, requested, inputs, stream.getvalue())
 
 
 def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = silent) -> RunOutcome:
@@ -248,18 +248,18 @@ def run_demo(
                 bars=bars,
             )
         run = out / "runs" / task.name
-        asked, inputs = (
+        requested, inputs = (
             {"demo": [n_train, n_test, seed]},
             [data / f"{task.name}_{split}" for split in ("train", "test")],
         )
-        kept = kept_outcome(run, asked, inputs)
+        kept = kept_outcome(run, requested, inputs)
         if kept is not None:
             console.print(kept, end="", markup=False, highlight=False, soft_wrap=True)
             continue
         stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=workers), bars=bars)
         found = outcome(run, data, task, bars=bars)
         console.print(found.shown, soft_wrap=True)
-        found.keep(asked, inputs)
+        found.keep(requested, inputs)
     console.rule(f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     console.print(
         "The showers are simulated: scores tell how the methods compare here, not what they reach on KASCADE data.\n"

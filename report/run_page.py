@@ -19,7 +19,7 @@ from report.pictures.learners import gain_picture, learners_picture, shuffle_pic
 from report.pictures.style import as_svg
 from report.run_sections import Importance, importances
 from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, side_by_side, table
-from report.shared.subject import Subject, mean_loss
+from report.shared.subject import EvaluatedRun, mean_loss
 from report.shared.text import metric_text, plus_minus
 from report.tasks.base import Part
 from report.tasks.target import report_of
@@ -31,14 +31,14 @@ from scoring.metrics.paired import Paired
 from stacking.run.read import COMBINED, ONE_ANSWER
 
 
-def headline(subject: Subject) -> str:
+def headline(evaluated: EvaluatedRun) -> str:
     """Return the boxes at the top (metric, accuracy or what stands for it, mean loss) and what the metric means."""
-    told, scoring = report_of(subject.task), scoring_of(subject.task)
-    loss, span = mean_loss(scoring.losses(subject.labels, subject.final, subject.output))
-    boxes = told.boxes(subject)
+    told, scoring = report_of(evaluated.task), scoring_of(evaluated.task)
+    loss, span = mean_loss(scoring.losses(evaluated.labels, evaluated.final, evaluated.output))
+    boxes = told.boxes(evaluated)
     name = f"{scoring.loss_name}, {scoring.loss_unit}"
     boxes.append((name, f"{loss:.4f}", f"{span.low:.4f} to {span.high:.4f}"))
-    n = f"{len(subject.labels):,} test showers"
+    n = f"{len(evaluated.labels):,} test showers"
     limits = f"{n}. Ranges are 95 % intervals from their number; they hold no systematic error."
     return numbers(boxes) + (paragraph(told.meaning) if told.meaning else "") + paragraph(limits, "quiet")
 
@@ -52,37 +52,37 @@ def verdict(found: Paired, better: str, worse: str, unit: str, form: str = ".4f"
     return f"{first} beats {second} by {gap}, p = {found.p_value:.2g}."
 
 
-def plain_words(subject: Subject) -> Section:
+def plain_words(evaluated: EvaluatedRun) -> Section:
     """Return the summary in plain language, and what the data do not show."""
-    scoring, lines = scoring_of(subject.task), []
-    gate = subject.run.manifest.get("gate", {})
+    scoring, lines = scoring_of(evaluated.task), []
+    gate = evaluated.run.manifest.get("gate", {})
     if gate:
         reason = str(gate.get("reason", ""))
-        judged = subject.run.manifest.get("judged", {}).get("on")
+        judged = evaluated.run.manifest.get("judged", {}).get("on")
         where = "held-out events" if judged is None else f"the {judged}" if judged == "outer holdout" else judged
-        lines.append(f"Shipped: {subject.shipped_words}. On {where} of the training set, {reason}.")
-    ours, rule = subject.shipped_words, subject.shipped.rule
+        lines.append(f"Shipped: {evaluated.shipped_words}. On {where} of the training set, {reason}.")
+    ours, rule = evaluated.shipped_words, evaluated.shipped.rule
     # A stack that ships is compared with its best learner, a learner that ships with the stack that does not.
-    other = subject.best_learner if subject.shipped.name == COMBINED[-1] else COMBINED[-1]
-    if (other, rule) in subject.against_shipped:
-        metric, loss = subject.against_shipped[str(other), rule]
+    other = evaluated.best_learner if evaluated.shipped.name == COMBINED[-1] else COMBINED[-1]
+    if (other, rule) in evaluated.against_shipped:
+        metric, loss = evaluated.against_shipped[str(other), rule]
         theirs = "the stack" if other == COMBINED[-1] else str(other)
-        form = ".2e" if subject.metric.logarithmic else ".4f"
+        form = ".2e" if evaluated.metric.logarithmic else ".4f"
         labels = ", decided labels" if rule == "decided" else ""
         lines.append(f"On the test set, {scoring.loss_name}: {verdict(loss, ours, theirs, scoring.loss_unit)}")
         lines.append(
-            f"On the test set, {subject.metric.name}{labels}: {verdict(metric, ours, theirs, 'of the metric', form)}"
+            f"On the test set, {evaluated.metric.name}{labels}: {verdict(metric, ours, theirs, 'of the metric', form)}"
         )
     shown = f"<div><h3>What is shown</h3>{bullets(lines)}</div>"
-    body = side_by_side(shown, "<h3>What is not shown by these data</h3>" + bullets(limits(subject)))
+    body = side_by_side(shown, "<h3>What is not shown by these data</h3>" + bullets(limits(evaluated)))
     return Section("summary", "In plain words", body)
 
 
-def limits(subject: Subject) -> list[str]:
+def limits(evaluated: EvaluatedRun) -> list[str]:
     """Return what a reader must not conclude from this run."""
     lines = []
-    if subject.simulated:
-        model, seed = subject.dataset.source.get("model", "?"), subject.dataset.source.get("seed", "?")
+    if evaluated.simulated:
+        model, seed = evaluated.dataset.source.get("model", "?"), evaluated.dataset.source.get("seed", "?")
         lines.append(
             f"The showers are simulated (model {model}, seed {seed}): the numbers compare methods with each other; "
             "what is reached on KASCADE data is not measured here and these numbers belong in no table with published "
@@ -98,77 +98,79 @@ def limits(subject: Subject) -> list[str]:
         "from the models is not in the intervals."
     )
     lines.append("One seed was trained; how much another seed would change is not shown.")
-    thin = [name for name, row in subject.metrics.get("energy_binned", {}).items() if row.get("too_few_events")]
+    thin = [name for name, row in evaluated.metrics.get("energy_binned", {}).items() if row.get("too_few_events")]
     if thin:
         lines.append(f"Energy bins {', '.join(thin)} hold too few events of some class for a number.")
     unclear = [
         name
-        for (name, rule), (metric, _) in subject.against_shipped.items()
-        if rule == subject.shipped.rule and metric.interval.low <= 0 <= metric.interval.high
+        for (name, rule), (metric, _) in evaluated.against_shipped.items()
+        if rule == evaluated.shipped.rule and metric.interval.low <= 0 <= metric.interval.high
     ]
     if unclear:
         lines.append(
-            f"By {subject.metric.name} alone this test set cannot tell {subject.shipped_words} from "
-            f"{', '.join(unclear)}; the {scoring_of(subject.task).loss_name} is the sharper measure."
+            f"By {evaluated.metric.name} alone this test set cannot tell {evaluated.shipped_words} from "
+            f"{', '.join(unclear)}; the {scoring_of(evaluated.task).loss_name} is the sharper measure."
         )
-    lines.extend(subject.metrics["warnings"])
+    lines.extend(evaluated.metrics["warnings"])
     return lines
 
 
-def learners(subject: Subject) -> Section:
+def learners(evaluated: EvaluatedRun) -> Section:
     """Return the comparison of learners, average and stack."""
-    told, scoring = report_of(subject.task), scoring_of(subject.task)
-    label = f"{subject.metric.name} (lower is better)"
-    figure = learners_picture(subject.points, label, logarithmic=subject.metric.logarithmic)
+    told, scoring = report_of(evaluated.task), scoring_of(evaluated.task)
+    label = f"{evaluated.metric.name} (lower is better)"
+    figure = learners_picture(evaluated.points, label, logarithmic=evaluated.metric.logarithmic)
     caption = "Test set, 95 % intervals of each system by itself. Paired differences are sharper: see the table."
     caption += told.legend
     rows: list[tuple[str, ...]] = []
     ours: list[int] = []
-    for point, system in zip(subject.points, subject.systems, strict=True):
-        beside = told.beside(subject.labels, system.log_proba, system.output)
-        loss = plus_minus(*mean_loss(subject.losses(system)), 4)
+    for point, system in zip(evaluated.points, evaluated.systems, strict=True):
+        beside = told.second_metric(evaluated.labels, system.log_proba, system.output)
+        loss = plus_minus(*mean_loss(evaluated.losses(system)), 4)
         metric, gap = ("", "")
-        if (system.name, system.rule) in subject.against_shipped:
-            paired, paired_loss = subject.against_shipped[system.name, system.rule]
-            metric, gap = _difference(paired, subject.metric.logarithmic), _difference(paired_loss)
-        if system is subject.shipped:
+        if (system.name, system.rule) in evaluated.against_shipped:
+            paired, paired_loss = evaluated.against_shipped[system.name, system.rule]
+            metric, gap = _difference(paired, evaluated.metric.logarithmic), _difference(paired_loss)
+        if system is evaluated.shipped:
             ours.append(len(rows))
         name = (
             system.name
             if system.rule in ONE_ANSWER
             else f"{system.name}, {'raw' if system.rule == 'argmax' else system.rule}"
         )
-        value = metric_text(point.value, point.interval, subject.metric)
+        value = metric_text(point.value, point.interval, evaluated.metric)
         rows.append((name, beside.plus_minus, loss, value, gap, metric))
     loss_head = f"{scoring.loss_name}, {scoring.loss_unit}"
     heads = (
-        "system", beside.head, loss_head, subject.metric.name, f"{scoring.loss_name} − shipped", "metric − shipped",
+        "system", beside.head, loss_head, evaluated.metric.name, f"{scoring.loss_name} − shipped", "metric − shipped",
     )  # fmt: skip
-    failed = [row for row in subject.run.manifest.get("learners", []) if row.get("status") == "failed"]
+    failed = [row for row in evaluated.run.manifest.get("learners", []) if row.get("status") == "failed"]
     notes = "".join(paragraph(f"{row['name']} failed and was left out: {row.get('error')}", "warn") for row in failed)
     against = paragraph(
-        f"Differences are to {subject.shipped_words}, which ships, both by the same rule; the bold row is what "
+        f"Differences are to {evaluated.shipped_words}, which ships, both by the same rule; the bold row is what "
         "predictions.npz holds.",
         "quiet",
     )
     body = side_by_side(
-        picture(as_svg(figure, "metric of each system"), caption), against + _on_the_same_events(subject)
+        picture(as_svg(figure, "metric of each system"), caption), against + _on_the_same_events(evaluated)
     )
     body += table(heads, rows, ours=ours) + notes
     return Section("learners", "Learners and stack", body)
 
 
-def _on_the_same_events(subject: Subject) -> str:
+def _on_the_same_events(evaluated: EvaluatedRun) -> str:
     """Return in words, system by system, what the paired comparison with what ships shows."""
     lines = []
-    form = ".1e" if subject.metric.logarithmic else ".4f"
-    for (name, rule), (metric, _) in subject.against_shipped.items():
-        if rule == subject.shipped.rule:
+    form = ".1e" if evaluated.metric.logarithmic else ".4f"
+    for (name, rule), (metric, _) in evaluated.against_shipped.items():
+        if rule == evaluated.shipped.rule:
             clear = metric.interval.low > 0 or metric.interval.high < 0
             what = ("worse" if metric.difference > 0 else "better") if clear else "not to be told apart"
             gap = f"{metric.difference:+{form}}" if metric.difference else "0"
             lines.append(f"{name}: {what} ({gap})")
-    return paragraph(f"By {subject.metric.name}, against {subject.shipped_words}:") + bullets(lines) if lines else ""
+    return (
+        paragraph(f"By {evaluated.metric.name}, against {evaluated.shipped_words}:") + bullets(lines) if lines else ""
+    )
 
 
 def _difference(found: Paired, logarithmic: bool = False) -> str:
@@ -182,9 +184,9 @@ RANKED = 20
 """Features in the ranking."""
 
 
-def importance(subject: Subject) -> Section | None:
+def importance(evaluated: EvaluatedRun) -> Section | None:
     """Return gain and permutation importance by group of features."""
-    found = importances(subject)
+    found = importances(evaluated)
     gains = {entry.learner: entry.gain for entry in found if entry.gain}
     figures = []
     if gains:
@@ -247,19 +249,19 @@ def chosen_events(labels: np.ndarray, log_proba: np.ndarray) -> dict[str, list[i
     return {"most confident": confident, "most wrong": wrong, "most ambiguous": ambiguous}
 
 
-def gallery(subject: Subject) -> Section:
+def gallery(evaluated: EvaluatedRun) -> Section:
     """Return event displays of telling showers."""
-    classes = subject.task.classes
-    chosen = chosen_events(subject.labels, subject.final)
+    classes = evaluated.task.classes
+    chosen = chosen_events(evaluated.labels, evaluated.final)
     figures = []
     named = [(kind, event) for kind, events in chosen.items() for event in events]
-    showers = read_showers(subject.dataset, [event for _, event in named])
+    showers = read_showers(evaluated.dataset, [event for _, event in named])
     for (kind, event), shower in zip(named, showers, strict=True):
-        posterior = np.exp(subject.final[event])
+        posterior = np.exp(evaluated.final[event])
         said = classes[int(posterior.argmax())]
         # tiny probabilities must not read as zero
-        own = f"{posterior[subject.labels[event]]:.3g}"
-        title = f"{kind}: true {classes[subject.labels[event]]}, given {own}; said {said} {posterior.max():.3g}"
+        own = f"{posterior[evaluated.labels[event]]:.3g}"
+        title = f"{kind}: true {classes[evaluated.labels[event]]}, given {own}; said {said} {posterior.max():.3g}"
         drawn = as_svg(event_picture(shower, title), f"event {event}, {kind}")
         figures.append(picture(drawn, f"Event {event} of the test set."))
     note = paragraph(
@@ -296,31 +298,31 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     InputError
         If the run or the test set cannot be read, or they do not belong together.
     """
-    subject = Subject.read(run, data)
-    parts = _parts(subject)
+    evaluated = EvaluatedRun.read(run, data)
+    parts = _parts(evaluated)
     sections = []
     with bars("report", "parts") as progress:
         for k, part in enumerate(parts):
             progress(k, len(parts), part.__name__)
-            found = part(subject)
+            found = part(evaluated)
             if found is not None:
                 sections.append(found)
         progress(len(parts), len(parts))
-    kind = "simulated showers" if subject.simulated else f"protocol {subject.dataset.protocol}"
-    lead = f'<p class="quiet">{escape("; ".join([kind, *run_sections.made(subject)]))}</p>'
-    title = f"{escaped(subject.run.name)}: {report_of(subject.task).title.lower()}"
+    kind = "simulated showers" if evaluated.simulated else f"protocol {evaluated.dataset.protocol}"
+    lead = f'<p class="quiet">{escape("; ".join([kind, *run_sections.made(evaluated)]))}</p>'
+    title = f"{escaped(evaluated.run.name)}: {report_of(evaluated.task).title.lower()}"
     file = Path(run) / REPORT_FILE
     with atomic_path(file) as temporary:
-        temporary.write_text(page(title, lead + headline(subject), sections), encoding="utf-8")
+        temporary.write_text(page(title, lead + headline(evaluated), sections), encoding="utf-8")
     return file
 
 
-def _parts(subject: Subject) -> list[Part]:
+def _parts(evaluated: EvaluatedRun) -> list[Part]:
     return [
         plain_words,
         learners,
-        *report_of(subject.task).sections,
-        *(() if subject.task.target else (gallery,)),
+        *report_of(evaluated.task).sections,
+        *(() if evaluated.task.target else (gallery,)),
         importance,
         run_sections.choices,
         run_sections.training,

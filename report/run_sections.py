@@ -20,7 +20,7 @@ from models.registry import LEARNERS
 from report.pictures.learners import training_picture
 from report.pictures.style import as_svg
 from report.shared.markup import Section, paragraph, picture, pictures, table
-from report.shared.subject import Subject
+from report.shared.subject import EvaluatedRun
 from report.shared.text import duration, energy_words, short, totals
 from runtime.errors import InputError, escaped
 from runtime.files import read_json
@@ -30,13 +30,13 @@ from stacking.run.folder import learner_folder
 from stacking.run.read import Run
 
 
-def training(subject: Subject) -> Section | None:
+def training(evaluated: EvaluatedRun) -> Section | None:
     """Return validation curves of the networks, where the saved learners carry them."""
     curves = {}
-    for name in subject.run.learner_names:
+    for name in evaluated.run.learner_names:
         header = f"learners/{name}/fold-0/learner.json"
-        if header in subject.run.sealed.files:
-            losses = read_json(subject.run.sealed.path(header)).get("losses")
+        if header in evaluated.run.checksums.files:
+            losses = read_json(evaluated.run.checksums.path(header)).get("losses")
             if isinstance(losses, list) and len(losses) > 1:
                 curves[name] = [float(value) for value in losses]
     if not curves:
@@ -46,9 +46,9 @@ def training(subject: Subject) -> Section | None:
     return Section("training", "Learning curves", pictures([picture(figure, caption)]))
 
 
-def choices(subject: Subject) -> Section | None:
+def choices(evaluated: EvaluatedRun) -> Section | None:
     """Return what was chosen on held-out showers: meta-learner with its weights, decision rule, and by how much."""
-    return choices_of(subject.run.manifest)
+    return choices_of(evaluated.run.manifest)
 
 
 def choices_of(manifest: Mapping[str, Any]) -> Section | None:
@@ -56,11 +56,11 @@ def choices_of(manifest: Mapping[str, Any]) -> Section | None:
     parts = []
     meta = manifest.get("meta", {})
     if meta.get("losses"):
-        judge = str(meta.get("judge", "loss")).replace("_", " ")
+        scorer = str(meta.get("judge", "loss")).replace("_", " ")
         rows = [(name.replace("_", " "), f"{loss:.4f}") for name, loss in meta["losses"].items()]
         chosen = str(meta.get("chosen")).replace("_", " ")
-        parts.append(paragraph(f"Meta-learner: {chosen}, judged by {judge} in nested folds of the training set."))
-        parts.append(table(("meta-learner", judge), rows))
+        parts.append(paragraph(f"Meta-learner: {chosen}, judged by {scorer} in nested folds of the training set."))
+        parts.append(table(("meta-learner", scorer), rows))
         parts.append(
             paragraph(
                 "These numbers only choose, on out-of-fold predictions of single fits; they carry no intervals.",
@@ -107,9 +107,9 @@ def _thresholds(rows: list[dict[str, Any]]) -> str:
     return "<h3>Thresholds for use</h3>" + table(heads, cells) + note
 
 
-def cost(subject: Subject) -> Section | None:
+def cost(evaluated: EvaluatedRun) -> Section | None:
     """Return time, memory and energy of each step, folds summed."""
-    return cost_of(subject.run.manifest)
+    return cost_of(evaluated.run.manifest)
 
 
 def cost_of(manifest: Mapping[str, Any]) -> Section | None:
@@ -143,17 +143,17 @@ def cost_of(manifest: Mapping[str, Any]) -> Section | None:
     return Section("cost", "Cost", table(heads, rows, ours=[len(rows) - 1]) + note)
 
 
-def made(subject: Subject) -> list[str]:
+def made(evaluated: EvaluatedRun) -> list[str]:
     """Return when, on what machine and by what command a run was made, as far as its manifest says."""
-    manifest = subject.run.manifest
+    manifest = evaluated.run.manifest
     keys = (("started", "{}"), ("machine", "{}"), ("command", "command: {}"))
     return [form.format(escaped(str(manifest[key]))) for key, form in keys if manifest.get(key)]
 
 
-def provenance(subject: Subject) -> Section:
+def provenance(evaluated: EvaluatedRun) -> Section:
     """Return what is needed to make the run again."""
-    source = [(f"test set: {key}", str(value)) for key, value in subject.dataset.source.items()]
-    rows = provenance_rows(subject.run.manifest, source)
+    source = [(f"test set: {key}", str(value)) for key, value in evaluated.dataset.source.items()]
+    rows = provenance_rows(evaluated.run.manifest, source)
     return Section("provenance", "Provenance", table(("", ""), rows, kind="wide"))
 
 
@@ -198,9 +198,9 @@ def group_of(column: str) -> str:
     return CATALOGUE[column].group if column in CATALOGUE else "other"
 
 
-def importances(subject: Subject) -> list[Importance]:
+def importances(evaluated: EvaluatedRun) -> list[Importance]:
     """Return the importance of feature groups for every table learner of the run; the best one is also shuffled."""
-    run = subject.run
+    run = evaluated.run
     entries = [row for row in run.manifest.get("learners", []) if row.get("status") == "ok" and row.get("features")]
     folds = {row["name"]: _folds(run, row["name"]) for row in entries}
     entries = [row for row in entries if folds[row["name"]] and row["name"] in LEARNERS]
@@ -210,8 +210,10 @@ def importances(subject: Subject) -> list[Importance]:
     found = []
     with learners_of(trusted=False) as load:
         for row in entries:
-            learners = [load(learner_folder(run.sealed, row["name"], fold)) for fold in folds[row["name"]]]
-            shuffled = _shuffled(subject, learners[0], row) if row["name"] == best and not subject.task.target else {}
+            learners = [load(learner_folder(run.checksums, row["name"], fold)) for fold in folds[row["name"]]]
+            shuffled = (
+                _shuffled(evaluated, learners[0], row) if row["name"] == best and not evaluated.task.target else {}
+            )
             columns = column_gains(learners)
             found.append(Importance(row["name"], _by_group(columns), shuffled, columns))
     return found
@@ -219,7 +221,11 @@ def importances(subject: Subject) -> list[Importance]:
 
 def _folds(run: Run, learner: str) -> list[int]:
     """Return the numbers of a learner's fits, 0 .. K - 1, that the run's checksums name."""
-    return [k for k in range(len(run.sealed.files)) if f"learners/{learner}/fold-{k}/{HEADER_FILE}" in run.sealed.files]
+    return [
+        k
+        for k in range(len(run.checksums.files))
+        if f"learners/{learner}/fold-{k}/{HEADER_FILE}" in run.checksums.files
+    ]
 
 
 def column_gains(learners: list[Learner]) -> dict[str, float]:
@@ -239,19 +245,19 @@ def _by_group(columns: dict[str, float]) -> dict[str, float] | None:
     return by_group or None
 
 
-def _shuffled(subject: Subject, learner: Learner, row: dict[str, Any]) -> dict[str, Paired]:
-    folder = default_path(subject.truth.folder)
+def _shuffled(evaluated: EvaluatedRun, learner: Learner, row: dict[str, Any]) -> dict[str, Paired]:
+    folder = default_path(evaluated.truth.folder)
     try:
         FeatureTable.open(folder)
     except InputError:
         return {}  # the run's own feature table is gone: gains can still be shown
-    events = ShowerEvents(subject.truth.folder, folder, subject.task)
+    events = ShowerEvents(evaluated.truth.folder, folder, evaluated.task)
     rng = np.random.default_rng(SEED)
-    n_events = len(subject.labels)
+    n_events = len(evaluated.labels)
     rows = np.sort(rng.choice(n_events, min(MAX_EVENTS, n_events), replace=False))
     columns = tuple(row["features"])
     batch = events.batch(rows, columns, grids=bool(row.get("needs_grid")))
-    labels = subject.labels[rows].astype(np.int64)
+    labels = evaluated.labels[rows].astype(np.int64)
     before = learner.predict_log_proba(batch)
     order = rng.permutation(len(rows))
     return {

@@ -138,7 +138,7 @@ def _importance(run: TableRun, metrics: Mapping[str, Any]) -> Section | None:
     with learners_of(trusted=False) as load:
         for name in run.systems[:-2]:
             try:
-                fits = [load(learner_folder(run.sealed, name, k)) for k in range(min(n_fits, 3))]
+                fits = [load(learner_folder(run.checksums, name, k)) for k in range(min(n_fits, 3))]
             except (InputError, KeyError):
                 continue
             found = column_gains(fits)

@@ -1,8 +1,8 @@
 """Checksums of a folder's files: what is read is what was written, or the reader is told which file is not.
 
-:func:`seal` writes ``checksums.json`` as the last file of a finished folder; :class:`Seal` reads it and hands out paths
-only after their bytes have been compared. This is integrity, not authenticity: whoever can replace a file can replace
-its checksum too.
+:func:`write_checksums` writes ``checksums.json`` as the last file of a finished folder; :class:`Checksums` reads it and
+hands out paths only after their bytes have been compared. This is integrity, not authenticity: whoever can replace a
+file can replace its checksum too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Seal:
+class Checksums:
     """The checksums of a folder; use :meth:`open`."""
 
     folder: Path
@@ -102,16 +102,16 @@ class Seal:
         write_json(self.folder / CHECKSUMS_FILE, {"format": FORMAT, "files": entries})
 
 
-def seal(folder: str | Path, names: Iterable[str]) -> Seal:
+def write_checksums(folder: str | Path, names: Iterable[str]) -> Checksums:
     """Write ``checksums.json`` with length and SHA-256 of the named files (relative POSIX paths)."""
     folder = Path(folder)
-    made = Seal(folder, {name: checksum(folder / name) for name in names})
+    made = Checksums(folder, {name: checksum(folder / name) for name in names})
     made.write()
     return made
 
 
 def checksum(path: Path) -> tuple[int, str]:
-    """Return length in bytes and SHA-256 of a file, as :class:`Seal` keeps them."""
+    """Return length in bytes and SHA-256 of a file, as :class:`Checksums` keeps them."""
     return path.stat().st_size, hash_file(path)
 
 

@@ -234,7 +234,7 @@ class Dataset:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What whoever uses the folder should know about it."""
-        if self.files.seal is not None:
+        if self.files.checksums is not None:
             return ()
         return (
             f"{self.path.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where it makes no sense",
@@ -242,7 +242,7 @@ class Dataset:
 
     def _hash(self, name: str) -> str:
         path = self.files.path(name)
-        return self.files.seal.files[name][1] if self.files.seal else hash_file(path)
+        return self.files.checksums.files[name][1] if self.files.checksums else hash_file(path)
 
 
 STRONG = 6.0

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from runtime.arrays import open_npy
-from runtime.checksums import CHECKSUMS_FILE, Seal
+from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.errors import InputError, did_you_mean
 from runtime.files import read_json
 from showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, SCALARS_FILE, SOURCE_FILE, TASKS, TargetQuantity, Task
@@ -24,7 +24,7 @@ class EventFiles:
     """A dataset folder with the checksums of its files, where it has them; use :meth:`open`."""
 
     folder: Path
-    seal: Seal | None
+    checksums: Checksums | None
     """None for folders that were written without ``checksums.json``: their damage cannot be noticed."""
 
     @classmethod
@@ -40,16 +40,16 @@ class EventFiles:
             raise InputError(
                 f"{folder} is not a folder{did_you_mean(folder)}: expected a dataset folder with {MATRICES_FILE}"
             )
-        sealed = _is_there(folder / CHECKSUMS_FILE)
-        if not sealed and not _is_there(folder / MATRICES_FILE):
+        checksums = _is_there(folder / CHECKSUMS_FILE)
+        if not checksums and not _is_there(folder / MATRICES_FILE):
             inside = sorted(str(file.parent) for file in folder.glob(f"*/{MATRICES_FILE}"))
             if inside:
                 raise InputError(f"{folder} is no dataset folder, but holds some: did you mean {' or '.join(inside)}?")
-        return cls(folder, Seal.open(folder, required=(MATRICES_FILE, SCALARS_FILE)) if sealed else None)
+        return cls(folder, Checksums.open(folder, required=(MATRICES_FILE, SCALARS_FILE)) if checksums else None)
 
     def has(self, name: str) -> bool:
         """Return whether the folder holds a file, or should."""
-        return _is_there(self.folder / name) or (self.seal is not None and name in self.seal.files)
+        return _is_there(self.folder / name) or (self.checksums is not None and name in self.checksums.files)
 
     def path(self, name: str) -> Path:
         """Return the path of a file after comparing its bytes with the checksums, where there are any.
@@ -59,7 +59,7 @@ class EventFiles:
         InputError
             If the file is not the one that was written.
         """
-        problem = self.seal.problem(name) if self.seal else None
+        problem = self.checksums.problem(name) if self.checksums else None
         if problem:
             raise InputError(f"{problem}: restore it, or remove {CHECKSUMS_FILE} if the change was meant")
         return self.folder / name

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from runtime.arrays import ArrayFile, told_when_full
-from runtime.checksums import CHECKSUMS_FILE, seal
+from runtime.checksums import CHECKSUMS_FILE, write_checksums
 from runtime.context import Progress
 from runtime.errors import InputError
 from runtime.files import atomic_folder, write_json
@@ -151,7 +151,7 @@ def write_dataset(
             except pl.exceptions.ComputeError as error:  # what a full disk is to Polars
                 raise InputError(f"{path}: {TRUTH_FILE} cannot be written: {error}") from None
         write_json(folder / SOURCE_FILE, dict(source))
-        seal(folder, [file.name for file in folder.iterdir()])
+        write_checksums(folder, [file.name for file in folder.iterdir()])
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -199,7 +199,7 @@ def problems(folder: Path, progress: Progress | None = None) -> list[str]:
     folder = Path(folder)
     try:
         files = EventFiles.open(folder)
-        found = files.seal.problems(progress) if files.seal else []
+        found = files.checksums.problems(progress) if files.checksums else []
         if found:
             return found
         labelled = [task for task in TASKS.values() if files.has(str(task.label_file))]

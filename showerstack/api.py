@@ -198,10 +198,10 @@ def fitted(run: Place) -> Fitted:
     showers.schema.InputError
         If it is none.
     """
-    from stacking.run.folder import open_sealed
+    from stacking.run.folder import open_finished
 
     folder = Path(run).expanduser()
-    _, manifest = open_sealed(folder)
+    _, manifest = open_finished(folder)
     gate = manifest.get("gate", {})
     names = tuple(row["name"] for row in manifest["learners"] if row["status"] == "ok")
     shipped = "stack" if gate.get("shipped") is True else str(gate.get("best_learner"))

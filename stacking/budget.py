@@ -130,10 +130,10 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class KeptPlan:
+class StoredPlan:
     """A plan and what it was made for."""
 
-    asked: str = ""
+    requested: str = ""
     """Hash of the run's identity before the plan; empty for a plan that is only told."""
     plan: RunPlan | None = None
     options: dict[str, Any] | None = None
@@ -177,7 +177,7 @@ class Clock:
         return [replace(task, deadline=None if task.name == first else deadline) for task in tasks]
 
 
-def planned(job: Job, clock: Clock, say: Say) -> tuple[Job, KeptPlan]:
+def plan_within_limit(job: Job, clock: Clock, say: Say) -> tuple[Job, StoredPlan]:
     """Return the run as its time limit allows it, and the plan; without a limit the run as it is.
 
     Raises
@@ -186,11 +186,11 @@ def planned(job: Job, clock: Clock, say: Say) -> tuple[Job, KeptPlan]:
         If the limit is too short for any learner.
     """
     if clock.limit_s is None:
-        return job, KeptPlan()
-    asked = hash_json(job.identity)
-    kept = _read(job.config.run, asked)
+        return job, StoredPlan()
+    requested = hash_json(job.identity)
+    kept = _read(job.config.run, requested)
     if kept is None and (job.config.run / MANIFEST_FILE).exists():
-        return job, KeptPlan()  # another run's folder, which will be refused
+        return job, StoredPlan()  # another run's folder, which will be refused
     if kept is None:
         if job.prepare:
             job.prepare()
@@ -198,21 +198,21 @@ def planned(job: Job, clock: Clock, say: Say) -> tuple[Job, KeptPlan]:
         rates = _rates(job, job.train.labels())
         plan = make_plan(rates, sizes_of(job), clock.left_s)
         full = {rate.learner: rate.full for rate in rates}
-        kept = KeptPlan(asked, plan, plan.options({name: job.config.settings_of(name) for name in full}, full))
+        kept = StoredPlan(requested, plan, plan.options({name: job.config.settings_of(name) for name in full}, full))
         for line in plan.lines():
             say(line)
     assert kept.options is not None
     return replace(job, config=job.config.model_copy(update=kept.options)), kept
 
 
-def foreseen(job: Job, labels: np.ndarray, say: Say) -> KeptPlan:
+def plan_without_limit(job: Job, labels: np.ndarray, say: Say) -> StoredPlan:
     """Say what a run without a limit will cost, if it is one of many events."""
     if len(labels) < FORESEEN_FROM:
-        return KeptPlan()
+        return StoredPlan()
     plan = make_plan(_rates(job, labels), sizes_of(job), None)
     for line in plan.lines():
         say(line)
-    return KeptPlan(plan=plan)
+    return StoredPlan(plan=plan)
 
 
 def memory_remark(job: Job) -> str | None:
@@ -229,10 +229,10 @@ def memory_remark(job: Job) -> str | None:
     return need.remark(min(sum(job.lanes.values()), n_tasks), available_bytes() if config.scheduler is None else None)
 
 
-def keep_plan(run: Path, kept: KeptPlan) -> None:
+def keep_plan(run: Path, kept: StoredPlan) -> None:
     """Write the plan into the run's folder, where a continued run finds it."""
     assert kept.plan is not None
-    write_json(run / PLAN_FILE, {"asked": kept.asked, "plan": kept.plan.as_json(), "options": kept.options})
+    write_json(run / PLAN_FILE, {"asked": kept.requested, "plan": kept.plan.as_json(), "options": kept.options})
 
 
 def left_out_remarks(plan: RunPlan | None) -> list[str]:
@@ -242,15 +242,15 @@ def left_out_remarks(plan: RunPlan | None) -> list[str]:
     return [f"left out to keep the time limit: {', '.join(plan.left_out)}"]
 
 
-def _read(run: Path, asked: str) -> KeptPlan | None:
+def _read(run: Path, requested: str) -> StoredPlan | None:
     file = run / PLAN_FILE
     if not file.exists():
         return None
     content = read_json(file)
-    if content["asked"] != asked:
+    if content["asked"] != requested:
         return None
     options = content["options"] | {"learners": tuple(content["options"]["learners"])}
-    return KeptPlan(asked, RunPlan.from_json(content["plan"]), options)
+    return StoredPlan(requested, RunPlan.from_json(content["plan"]), options)
 
 
 def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:

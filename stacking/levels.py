@@ -109,7 +109,7 @@ def _as_registered(spec: LearnerSpec, preset: str) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Level:
+class FirstLevel:
     """What the learners say of the judged training events, none by a fit that has seen it."""
 
     names: tuple[str, ...]
@@ -132,7 +132,7 @@ class Level:
         return self.out_of_fold[[self.names.index(name) for name in names]]
 
 
-def collected(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure]) -> Level:
+def collected(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure]) -> FirstLevel:
     """Collect the predictions of held-out events, leave out learners that failed, and look for leaks.
 
     Raises
@@ -151,7 +151,7 @@ def collected(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[Task
     # One repetition needs no average: normalising again would only change last bits.
     held_out = [average_of(z) if len(z) > 1 else z[0] for z in by_repetition]
     leaks = leak_remarks(_entropies(job, dict(zip(sound, by_repetition, strict=True)), n_fits))
-    return Level(
+    return FirstLevel(
         names=tuple(sound),
         out_of_fold=np.stack(held_out),
         outer=np.stack([outer_log_proba(run, name, n_fits) for name in sound]) if folds.outer.any() else None,
@@ -190,7 +190,7 @@ ON_HOLDOUT, OUT_OF_FOLD = "outer holdout", "out-of-fold"
 
 
 @dataclass(frozen=True)
-class Judged:
+class EvaluationSample:
     """Labelled events and what every system (learners, ``average``, ``stack``) says of them."""
 
     where: str
@@ -220,7 +220,7 @@ def _cross_fit(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> 
         return cross_fit(log_proba, labels, folds)
 
 
-def judged(job: Job, folds: Folds, level: Level, stacked: Stacked) -> Judged:
+def judged(job: Job, folds: Folds, level: FirstLevel, stacked: Stacked) -> EvaluationSample:
     """Return what is judged, on the outer holdout if there is one."""
     learners = dict(zip(level.names, level.out_of_fold, strict=True))
     inner = {**learners, "average": average_of(level.out_of(stacked.meta.learners)), "stack": stacked.log_proba}
@@ -228,12 +228,12 @@ def judged(job: Job, folds: Folds, level: Level, stacked: Stacked) -> Judged:
     inner_groups = None if groups is None else groups[folds.inner]
     if level.outer is None:
         fold_numbers, labels = folds.partitions[0][folds.inner], folds.labels[folds.inner]
-        return Judged(OUT_OF_FOLD, folds.inner, labels, fold_numbers, inner_groups, inner, None)
+        return EvaluationSample(OUT_OF_FOLD, folds.inner, labels, fold_numbers, inner_groups, inner, None)
     labels, context, energy = folds.labels[folds.outer], job.train.context(), job.train.energy()
     context = None if context is None else context[folds.outer]
     averages = level.averages()
     outer_groups = None if groups is None else groups[folds.outer]
-    return Judged(
+    return EvaluationSample(
         where=ON_HOLDOUT,
         rows=folds.outer,
         labels=labels,
@@ -255,7 +255,7 @@ def judged(job: Job, folds: Folds, level: Level, stacked: Stacked) -> Judged:
 
 
 def _single_fit_losses(
-    level: Level, n_folds: int, stacked: Stacked, context: np.ndarray | None, labels: np.ndarray
+    level: FirstLevel, n_folds: int, stacked: Stacked, context: np.ndarray | None, labels: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return by system the log-losses (m,) on the outer holdout of what out-of-fold predictions are made of."""
     assert level.outer is not None

@@ -25,13 +25,13 @@ from features.build import build_table
 from features.device import resolve_device
 from features.table import feature_code_version
 from runtime.arrays import write_frames, write_pieces
-from runtime.checksums import Seal
+from runtime.checksums import Checksums
 from runtime.context import Bars, silent
 from runtime.errors import InputError
 from runtime.files import check_target, hash_file, read_json
 from showers.dataset import Dataset
 from showers.schema import TASKS, Task
-from stacking.decide.classes import procedure_of
+from stacking.decide.classes import stacking_of
 from stacking.decide.gamma import SCORES_FILE
 from stacking.decide.target import UNITS, fits_of
 from stacking.inputs.columns import Plan
@@ -39,11 +39,11 @@ from stacking.inputs.computed import ComputedEvents
 from stacking.inputs.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents
 from stacking.inputs.tables import probabilities, read_new_rows, write_table
 from stacking.meta.scorers import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
-from stacking.run.chain import STUDENT, Chain, Predictions, joined, load_chain
+from stacking.run.chain import STUDENT, Chain, Predictions, concatenated, load_chain
 from stacking.run.folder import (
     PLAN_FILE,
     learner_folder,
-    open_sealed,
+    open_finished,
     required_names,
     stored_arrays,
     student_folder,
@@ -83,9 +83,9 @@ class Stream:
     """To be taken once."""
     remarks: tuple[str, ...] = ()
 
-    def joined(self) -> Predictions:
+    def concatenated(self) -> Predictions:
         """Return all of them, with the remarks."""
-        return replace(joined(list(self.pieces)), remarks=self.remarks)
+        return replace(concatenated(list(self.pieces)), remarks=self.remarks)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class _Asked:
     @property
     def columns(self) -> tuple[str, ...]:
         """Features that are needed."""
-        cores = CORE_COLUMNS if self.chain.estimator else ()
+        cores = CORE_COLUMNS if self.chain.target_calibration else ()
         return tuple(dict.fromkeys((*(name for one in self.saved for name in one.columns), *cores)))
 
 
@@ -110,7 +110,7 @@ class Bundle:
     run: Path
     chain: Chain
     manifest: Mapping[str, Any]
-    sealed: Seal
+    checksums: Checksums
     """Checksums by which every file is compared before it is used."""
     trusted: bool = False
     """Whether the learners' model files are opened in this process: faster, but a damaged or hostile one can end it."""
@@ -135,7 +135,7 @@ class Bundle:
         InputError
             If the folder cannot be used, the run was trained on a table, or on features of other code.
         """
-        return self.stream(dataset, bars=bars, **options).joined()
+        return self.stream(dataset, bars=bars, **options).concatenated()
 
     def stream(self, dataset: str | Path, *, bars: Bars = silent, **options: Unpack[Options]) -> Stream:
         """Predict like :meth:`predict`, in pieces of bounded memory: any number of events."""
@@ -144,12 +144,12 @@ class Bundle:
         if not len(Dataset.open(dataset, labels=False)):
             raise InputError(f"{dataset} holds no events")
         remarks = self._code_remarks(anyway=options.get("anyway", False))
-        asked = self._asked(everything=options.get("everything", False), fast=options.get("fast", False))
-        events = self._opened(Path(dataset), asked, bars, options)
-        found = self._stream(events, asked, options.get("workers"), bars)
+        requested = self._asked(everything=options.get("everything", False), fast=options.get("fast", False))
+        events = self._opened(Path(dataset), requested, bars, options)
+        found = self._stream(events, requested, options.get("workers"), bars)
         return replace(found, remarks=(*remarks, *found.remarks))
 
-    def _opened(self, dataset: Path, asked: _Asked, bars: Bars, options: Options) -> ShowerEvents:
+    def _opened(self, dataset: Path, requested: _Asked, bars: Bars, options: Options) -> ShowerEvents:
         """Return the events of a dataset folder, with their feature table or what computes features in its place."""
         device, workers = resolve_device(options.get("device", "auto")), options.get("workers")
         if not options.get("no_table", False):
@@ -164,7 +164,7 @@ class Bundle:
             return ShowerEvents(dataset, table.folder, self.task)
         if options.get("features"):
             raise InputError("a folder for the feature table, and none is to be used: leave one of the two options out")
-        events = ComputedEvents.of(dataset, self.task, asked.columns, device=device, workers=workers)
+        events = ComputedEvents.of(dataset, self.task, requested.columns, device=device, workers=workers)
         with bars(f"comparing {dataset.name} with its checksums", "files") as progress:
             Dataset.open(dataset, labels=False).fingerprint(progress)
         return events
@@ -179,7 +179,7 @@ class Bundle:
         bars: Bars = silent,
     ) -> Predictions:
         """Predict opened events; see :class:`Options`."""
-        return self.stream_events(events, workers=workers, everything=everything, fast=fast, bars=bars).joined()
+        return self.stream_events(events, workers=workers, everything=everything, fast=fast, bars=bars).concatenated()
 
     def stream_events(
         self,
@@ -199,8 +199,8 @@ class Bundle:
         if fast:
             chain, learners, remarks = self.chain.of_student(), (STUDENT,), self._student_remarks()
         saved = [self.saved_fits(name) for name in learners]
-        if chain.estimator is not None:
-            fits = self.saved_fits(chain.estimator.learner)
+        if chain.target_calibration is not None:
+            fits = self.saved_fits(chain.target_calibration.learner)
             saved.append(replace(fits, name=fits_of(fits.name), truth=True))
         if self.manifest.get("code_version") != stacking_code_version():
             remarks.append(
@@ -209,8 +209,10 @@ class Bundle:
             )
         return _Asked(chain, saved, tuple(remarks))
 
-    def _stream(self, events: Events, asked: _Asked, workers: int | None, bars: Bars) -> Stream:
-        return Stream(len(events), self._pieces(events, asked.chain, asked.saved, workers, bars), asked.remarks)
+    def _stream(self, events: Events, requested: _Asked, workers: int | None, bars: Bars) -> Stream:
+        return Stream(
+            len(events), self._pieces(events, requested.chain, requested.saved, workers, bars), requested.remarks
+        )
 
     def _pieces(
         self, events: Events, chain: Chain, saved: list[SavedFits], workers: int | None, bars: Bars
@@ -236,7 +238,7 @@ class Bundle:
                 "train again, or predict without --fast"
             )
         remarks = [student_line(record)]
-        if f"meta/{SCORES_FILE}" in self.sealed.files:
+        if f"meta/{SCORES_FILE}" in self.checksums.files:
             remarks.append("thresholds of the run do not hold for scores of --fast")
         return remarks
 
@@ -254,9 +256,9 @@ class Bundle:
         InputError
             If this is no gamma run, or an efficiency is outside (0, 1].
         """
-        if f"meta/{SCORES_FILE}" not in self.sealed.files:
+        if f"meta/{SCORES_FILE}" not in self.checksums.files:
             raise InputError(f"{self.run} has no thresholds: it was trained for {self.task.name}")
-        with np.load(self.sealed.path(f"meta/{SCORES_FILE}"), allow_pickle=False) as stored:
+        with np.load(self.checksums.path(f"meta/{SCORES_FILE}"), allow_pickle=False) as stored:
             return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios)
 
     def _code_remarks(self, *, anyway: bool) -> tuple[str, ...]:
@@ -275,9 +277,9 @@ class Bundle:
     def saved_fits(self, name: str) -> SavedFits:
         """Return where a learner's fits are, each file compared with its checksum."""
         if name == STUDENT:
-            return SavedFits(name, (student_folder(self.sealed),), tuple(self.manifest[STUDENT]["columns"]), False)
+            return SavedFits(name, (student_folder(self.checksums),), tuple(self.manifest[STUDENT]["columns"]), False)
         record = next(row for row in self.manifest["learners"] if row["name"] == name)
-        folders = tuple(learner_folder(self.sealed, name, fold) for fold in range(self.chain.n_fits))
+        folders = tuple(learner_folder(self.checksums, name, fold) for fold in range(self.chain.n_fits))
         return SavedFits(name, folders, tuple(record["features"]), bool(record["needs_grid"]))
 
     @classmethod
@@ -297,9 +299,9 @@ class Bundle:
         InputError
             If it is not a run folder, not finished, or a file is not the one that was written.
         """
-        sealed, manifest = open_sealed(Path(run))
-        sealed = Seal.open(sealed.folder, required_names(manifest))
-        return cls(Path(run), load_chain(sealed, manifest), manifest, sealed, trusted)
+        checksums, manifest = open_finished(Path(run))
+        checksums = Checksums.open(checksums.folder, required_names(manifest))
+        return cls(Path(run), load_chain(checksums, manifest), manifest, checksums, trusted)
 
 
 def load(run: str | Path, *, trusted: bool = False) -> Bundle:
@@ -323,7 +325,7 @@ def predict_table(
     config = bundle.manifest["config"]
     reserved = {config["label"], config["group"] or "", *config["id"]}
     separator = separator or config["separator"]
-    found = Plan.from_json(read_json(bundle.sealed.path(f"table/{PLAN_FILE}")))
+    found = Plan.from_json(read_json(bundle.checksums.path(f"table/{PLAN_FILE}")))
     frame, remarks = read_new_rows(file, found, reserved, config["id"], separator)
     matrix = np.asfortranarray(found.encoded(frame, file).to_numpy(), dtype=np.float32)
     events = FrameEvents(matrix, found.names, hash_file(file), found.categories)
@@ -421,7 +423,7 @@ def event_table(predictions: Predictions, task: Task) -> pl.DataFrame:
     where a learner was taught them (:data:`stacking.decide.target.UNITS`), hashes of run and events.
     """
     frame = probabilities(predictions.log_proba, task.classes).rename({"row": "event"})
-    frame = frame.drop("predicted").with_columns(procedure_of(task).columns(predictions.arrays, task))
+    frame = frame.drop("predicted").with_columns(stacking_of(task).columns(predictions.arrays, task))
     estimates = {name: values for name, values in predictions.arrays.items() if name in UNITS}
     frame = frame.with_columns(pl.Series(name, values) for name, values in estimates.items())
     origin = {"config_hash": predictions.config_hash, "test_fingerprint": predictions.test_fingerprint}

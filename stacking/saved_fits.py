@@ -111,7 +111,7 @@ def _finished(under_way: tuple[list[_Work], list[Future[None]]] | None) -> list[
 def _predict(reader: _Reader, jobs: _Jobs, tally: _Tally) -> None:
     while job := jobs.next_for(reader):
         learner = reader.learner(job.folder)
-        ask = learner.predict_truth if job.truth else partial(checked_log_proba, learner)
+        ask = learner.predict_targets if job.truth else partial(checked_log_proba, learner)
         job.found[job.fold] = ask(job.batch)
         tally.add(len(job.batch), f"{job.name} fold {job.fold}")
 

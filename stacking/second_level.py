@@ -15,19 +15,19 @@ from runtime.context import Bars
 from runtime.cost import Cost, measured
 from runtime.errors import InputError
 from scoring.metrics.paired import paired_log_loss
-from stacking.decide.base import HeldOut
-from stacking.decide.classes import procedure_of
-from stacking.decide.target import Estimator, fits_of
+from stacking.decide.base import DecisionSample
+from stacking.decide.classes import stacking_of
+from stacking.decide.target import TargetCalibration, fits_of
 from stacking.fit.tasks import has_truth, held_out_truth, outer_truth, test_log_proba, test_truth
 from stacking.inputs.events import Binned, pieces
-from stacking.levels import Judged, Level, judged
+from stacking.levels import EvaluationSample, FirstLevel, judged
 from stacking.meta.base import StackInputs
 from stacking.meta.calibration import Calibrator, reliability
 from stacking.meta.choice import Stacked, choose_and_fit, confirmed, prune
 from stacking.meta.gate import decide_gate
-from stacking.meta.scorers import Judge
+from stacking.meta.scorers import Scorer
 from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
-from stacking.run.chain import STUDENT, Chain, Predictions, average_of, joined, save_chain
+from stacking.run.chain import STUDENT, Chain, Predictions, average_of, concatenated, save_chain
 from stacking.run.folder import PREDICTIONS_FILE, write_out_of_fold, write_predictions, write_test_posteriors
 from stacking.run.job import Folds, Job
 from stacking.student import Student, train_student
@@ -35,7 +35,7 @@ from stacking.student import Student, train_student
 
 def taught_truth(
     job: Job, folds: Folds, names: tuple[str, ...], rows: np.ndarray
-) -> tuple[Estimator | None, dict[str, Any] | None]:
+) -> tuple[TargetCalibration | None, dict[str, Any] | None]:
     """Return what estimates energy and core, and the manifest's entry; None each where no learner was taught them.
 
     Parameters
@@ -55,8 +55,8 @@ def taught_truth(
         fits = outer_truth(run, name, job.config.n_folds * job.config.repeats)
     else:
         fits = held_out_truth(run, name, folds.partitions[0], folds.inner)[None, rows]
-    estimator, record = Estimator.of(name, fits, targets)
-    return (estimator, record) if any(estimator.scale) else (None, None)
+    target_calibration, record = TargetCalibration.of(name, fits, targets)
+    return (target_calibration, record) if any(target_calibration.scale) else (None, None)
 
 
 @dataclass(frozen=True)
@@ -70,20 +70,20 @@ class Outcome:
     remarks: list[str]
 
 
-def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bars: Bars) -> Outcome:
+def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str, bars: Bars) -> Outcome:
     """Choose and fit the meta-learner, calibrate, pass the gate, decide, predict the test events, write all files."""
-    procedure, costs = procedure_of(job.task), []
-    judge = procedure.judge
+    procedure, costs = stacking_of(job.task), []
+    scorer = procedure.scorer
     with measured("pruning") as cost, bars("weighing the learners", "steps"):
         every = _inputs(job, folds, level)
         slow = frozenset(record["name"] for record in level.records if record["needs_grid"])
-        pruning = prune(every, judge, job.config.prune, slow)
+        pruning = prune(every, scorer, job.config.prune, slow)
         if pruning.left_out and level.outer is not None:
-            pruning = confirmed(pruning, every, judge, level.averages(), folds.labels[folds.outer])
+            pruning = confirmed(pruning, every, scorer, level.averages(), folds.labels[folds.outer])
         inputs = every.only(pruning.kept)
     costs.append(cost)
     with measured("meta-learner") as cost, bars("choosing the meta-learner", "fits") as progress:
-        stacked = choose_and_fit(job.config.meta_names, inputs, judge, workers=job.workers, progress=progress)
+        stacked = choose_and_fit(job.config.meta_names, inputs, scorer, workers=job.workers, progress=progress)
     costs.append(cost)
     sample = judged(job, folds, level, stacked)
     calibrators: dict[str, Calibrator] = {}
@@ -95,7 +95,7 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
     costs.append(cost)
     by_learner = {name: systems[name] for name in level.names}
     with measured("gate") as cost:
-        gate = decide_gate(systems["stack"], by_learner, sample.labels, judge, sample.groups, sample.single)
+        gate = decide_gate(systems["stack"], by_learner, sample.labels, scorer, sample.groups, sample.single)
     costs.append(cost)
     shipped = "stack" if gate.shipped else gate.best_learner
     with measured("student") as cost, bars("training the student of predict --fast", "steps"):
@@ -109,8 +109,8 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
         decision, rules = procedure.decide(_held_out(job, folds, sample, decided, shipped), job.config.run, progress)
     costs.append(cost)
     n_fits = job.config.n_folds * job.config.repeats
-    estimator, estimates = taught_truth(job, folds, level.names, sample.rows)
-    chain = Chain(job.task, calibrators, stacked.meta, rules, shipped, config_hash, n_fits, estimator)
+    target_calibration, estimates = taught_truth(job, folds, level.names, sample.rows)
+    chain = Chain(job.task, calibrators, stacked.meta, rules, shipped, config_hash, n_fits, target_calibration)
     save_chain(job.config.run, chain)
     _write_held_out_files(job, folds, level, stacked, sample, systems)
     with measured("prediction") as cost:
@@ -123,7 +123,7 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
             for name, z in systems.items()
         },
         "judged": {"on": sample.where, "events": len(sample.labels), "fits": _fits_judged(sample, n_fits, folds)},
-        "meta": _meta_record(stacked, judge, inputs),
+        "meta": _meta_record(stacked, scorer, inputs),
         "pruning": pruning.as_json() | {"on_holdout": _cost_on_holdout(every, inputs, level, sample)},
         "gate": gate.as_json(),
         "decision": decision,
@@ -133,7 +133,7 @@ def stack_and_decide(job: Job, folds: Folds, level: Level, config_hash: str, bar
     return Outcome(record, predictions, costs, [line for line in (pruning.remark(), no_student) if line])
 
 
-def _inputs(job: Job, folds: Folds, level: Level) -> StackInputs:
+def _inputs(job: Job, folds: Folds, level: FirstLevel) -> StackInputs:
     context = job.train.context()
     return StackInputs(
         learners=level.names,
@@ -145,19 +145,27 @@ def _inputs(job: Job, folds: Folds, level: Level) -> StackInputs:
 
 
 def _student(
-    job: Job, folds: Folds, level: Level, stacked: Stacked, sample: Judged, log_proba: np.ndarray, shipped: str
+    job: Job,
+    folds: Folds,
+    level: FirstLevel,
+    stacked: Stacked,
+    sample: EvaluationSample,
+    log_proba: np.ndarray,
+    shipped: str,
 ) -> tuple[Student | None, str | None]:
     """Return the student of what ships, or None and, where it was asked for, why there is none."""
     if not job.config.fast:
         return None, None
     teacher = stacked.log_proba if shipped == "stack" else level.out_of((shipped,))[0]
     try:
-        return train_student(job, folds, sample, teacher, log_proba, procedure_of(job.task).judge), None
+        return train_student(job, folds, sample, teacher, log_proba, stacking_of(job.task).scorer), None
     except (InputError, FloatingPointError) as error:
         return None, f"predict --fast is not possible with this run: {error}"
 
 
-def _cost_on_holdout(every: StackInputs, kept: StackInputs, level: Level, sample: Judged) -> dict[str, Any] | None:
+def _cost_on_holdout(
+    every: StackInputs, kept: StackInputs, level: FirstLevel, sample: EvaluationSample
+) -> dict[str, Any] | None:
     """Return what pruning cost on the outer holdout, averages of fits pooled; None without one."""
     if level.outer is None or every.learners == kept.learners:
         return None
@@ -169,14 +177,16 @@ def _cost_on_holdout(every: StackInputs, kept: StackInputs, level: Level, sample
     return paired_log_loss(sample.labels, pruned, whole).as_dict()
 
 
-def _fits_judged(sample: Judged, n_fits: int, folds: Folds) -> int:
+def _fits_judged(sample: EvaluationSample, n_fits: int, folds: Folds) -> int:
     """Return how many fits are averaged in what was judged."""
     return n_fits if sample.single is not None else len(folds.partitions)
 
 
-def _held_out(job: Job, folds: Folds, sample: Judged, systems: Mapping[str, np.ndarray], shipped: str) -> HeldOut:
+def _held_out(
+    job: Job, folds: Folds, sample: EvaluationSample, systems: Mapping[str, np.ndarray], shipped: str
+) -> DecisionSample:
     energy, offsets = job.train.energy(), job.train.offsets()
-    return HeldOut(
+    return DecisionSample(
         systems,
         shipped,
         sample.labels,
@@ -188,7 +198,7 @@ def _held_out(job: Job, folds: Folds, sample: Judged, systems: Mapping[str, np.n
 
 
 def _learner_records(
-    level: Level, sample: Judged, systems: Mapping[str, np.ndarray], inner_labels: np.ndarray
+    level: FirstLevel, sample: EvaluationSample, systems: Mapping[str, np.ndarray], inner_labels: np.ndarray
 ) -> list[dict[str, Any]]:
     """Return the manifest's entries with each learner's scores on the judged events, and those of its single fits."""
     out_of_fold = dict(zip(level.names, level.out_of_fold, strict=True))
@@ -208,20 +218,25 @@ def _learner_records(
     return records
 
 
-def _meta_record(stacked: Stacked, judge: Judge, inputs: StackInputs) -> dict[str, Any]:
+def _meta_record(stacked: Stacked, scorer: Scorer, inputs: StackInputs) -> dict[str, Any]:
     compared = {**stacked.by_meta, "average": average_of(inputs.log_proba), "stack": stacked.log_proba}
     return {
         "chosen": stacked.meta.name,
         "chosen_by_fold": stacked.chosen_by_fold,
         "weights": stacked.meta.importance(),
-        "judge": judge.name,
-        "losses": {name: judge.loss(z, inputs.labels) for name, z in compared.items()},
+        "judge": scorer.name,
+        "losses": {name: scorer.loss(z, inputs.labels) for name, z in compared.items()},
         "log_losses": {name: float(log_loss_per_event(z, inputs.labels).mean()) for name, z in compared.items()},
     }
 
 
 def _write_held_out_files(
-    job: Job, folds: Folds, level: Level, stacked: Stacked, sample: Judged, systems: Mapping[str, np.ndarray]
+    job: Job,
+    folds: Folds,
+    level: FirstLevel,
+    stacked: Stacked,
+    sample: EvaluationSample,
+    systems: Mapping[str, np.ndarray],
 ) -> None:
     """Write every system's held-out predictions: judged rows as they ship, all others out-of-fold by single fits."""
     out_of_fold = {
@@ -240,15 +255,15 @@ def _predict_test(job: Job, chain: Chain, names: tuple[str, ...]) -> Predictions
     if job.test is None:
         return None
     fits = {name: test_log_proba(job.config.run, name, chain.n_fits) for name in names}
-    if chain.estimator:
-        teacher = chain.estimator.learner
+    if chain.target_calibration:
+        teacher = chain.target_calibration.learner
         fits[fits_of(teacher)] = test_truth(job.config.run, teacher, chain.n_fits)
     context = job.test.context()
     in_pieces = ((piece, {name: z[:, piece] for name, z in fits.items()}) for piece in pieces(len(job.test)))
     parts = list(chain.stream(in_pieces, job.test, job.test.events_fingerprint()))
     if not parts:
         return None
-    predictions = joined(parts)
+    predictions = concatenated(parts)
     write_test_posteriors(job.config.run, chain, predictions.by_name, context)
     write_predictions(job.config.run / PREDICTIONS_FILE, predictions)
     return predictions

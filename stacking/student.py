@@ -15,12 +15,12 @@ import numpy as np
 from models.base.learner import Batch, Learner
 from models.registry import create, spec
 from scoring.metrics.paired import paired_log_loss
-from stacking.fit.folds import early_stopping_rows, thinned
+from stacking.fit.folds import early_stopping_rows, subsampled
 from stacking.fit.plan import STUDENT_SETTINGS, student_epochs
 from stacking.fit.tasks import predict
-from stacking.levels import ON_HOLDOUT, Judged
+from stacking.levels import ON_HOLDOUT, EvaluationSample
 from stacking.meta.calibration import Calibrator, cross_fit
-from stacking.meta.scorers import Judge
+from stacking.meta.scorers import Scorer
 from stacking.run.config import TableConfig, for_table
 from stacking.run.job import Folds, Job
 
@@ -43,7 +43,7 @@ class Student:
 
 
 def train_student(
-    job: Job, folds: Folds, sample: Judged, teacher: np.ndarray, shipped: np.ndarray, judge: Judge
+    job: Job, folds: Folds, sample: EvaluationSample, teacher: np.ndarray, shipped: np.ndarray, scorer: Scorer
 ) -> Student:
     """Train the student, on all events with out-of-fold posteriors.
 
@@ -61,32 +61,32 @@ def train_student(
     InputError
         If nothing can be learned from these events' columns.
     """
-    school = _School(job, folds, teacher)
+    trainer = _StudentTrainer(job, folds, teacher)
     everyone = np.arange(len(teacher))
-    learner = school.fit(everyone)
+    learner = trainer.fit(everyone)
     if sample.where == ON_HOLDOUT:
-        raw = school.predict(learner, np.flatnonzero(sample.rows))
+        raw = trainer.predict(learner, np.flatnonzero(sample.rows))
     else:
         raw = np.empty_like(teacher)
-        first = school.part(everyone, 0.5)
+        first = trainer.part(everyone, 0.5)
         for half in (first, ~first):
-            raw[half] = school.predict(school.fit(everyone[~half]), school.rows[half])
+            raw[half] = trainer.predict(trainer.fit(everyone[~half]), trainer.rows[half])
     calibrator, log_proba = cross_fit(raw, sample.labels, sample.folds)
-    worse, error = judge.difference(log_proba, shipped, sample.labels)
+    worse, error = scorer.difference(log_proba, shipped, sample.labels)
     record = {
-        "learner": school.imitates.name,
-        "columns": list(school.columns),
+        "learner": trainer.imitates.name,
+        "columns": list(trainer.columns),
         "parameters": learner.n_parameters,
-        "learned_from": len(school.thinned(everyone)),
+        "learned_from": len(trainer.subsampled(everyone)),
         "judged_on": sample.where,
         "judged_events": len(sample.labels),
         "log_loss": paired_log_loss(sample.labels, log_proba, shipped).as_dict(),
-        "judge": {"name": judge.name, "difference": worse, "standard_error": error},
+        "judge": {"name": scorer.name, "difference": worse, "standard_error": error},
     }
     return Student(learner, calibrator, log_proba, record)
 
 
-class _School:
+class _StudentTrainer:
     """Events inside the folds, and what ships says of them."""
 
     def __init__(self, job: Job, folds: Folds, teacher: np.ndarray) -> None:
@@ -101,7 +101,7 @@ class _School:
     def fit(self, places: np.ndarray) -> Learner:
         """Return a student of the events at these places (n,) of ``rows``."""
         config = self.job.config
-        places = self.thinned(places)
+        places = self.subsampled(places)
         stop = self.part(places, VALID_SHARE)
         settings = STUDENT_SETTINGS | {"epochs": student_epochs(config.preset)}
         learner = create(self.imitates, self.job.task.classes, threads=config.threads, overrides=settings)
@@ -114,9 +114,9 @@ class _School:
             self.rows[places], self.labels, share, seed=self.job.config.seed, energy=self.energy, groups=self.groups
         )
 
-    def thinned(self, places: np.ndarray) -> np.ndarray:
+    def subsampled(self, places: np.ndarray) -> np.ndarray:
         """Return at most as many of them as the configuration allows, evenly spread."""
-        return places[thinned(len(places), self.job.config.student_events)]
+        return places[subsampled(len(places), self.job.config.student_events)]
 
     def predict(self, learner: Learner, rows: np.ndarray) -> np.ndarray:
         """Return (n, C) log-probabilities of training events."""
@@ -130,11 +130,11 @@ class _School:
 
 def student_line(record: dict[str, Any]) -> str:
     """Return in a line what predictions with the student cost."""
-    cost, judge = record["log_loss"], record["judge"]
+    cost, scorer = record["log_loss"], record["judge"]
     low, high = cost["interval"]["low"], cost["interval"]["high"]
     more = ""
-    if judge["name"] != "log_loss":
-        more = f", {judge['name'].replace('_', ' ')} by {judge['difference']:+.3f} ± {judge['standard_error']:.3f}"
+    if scorer["name"] != "log_loss":
+        more = f", {scorer['name'].replace('_', ' ')} by {scorer['difference']:+.3f} ± {scorer['standard_error']:.3f}"
     return (
         f"predict --fast, a network of {record['parameters']:,} weights that imitates what ships, changes the log-loss "
         f"by {cost['difference']:+.4f} [{low:+.4f}, {high:+.4f}] nats{more} ({record['judged_events']:,} events, "

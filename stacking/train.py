@@ -33,9 +33,9 @@ from runtime.files import hash_file, hash_json, read_json, write_json
 from scoring.metrics.classes import table_metrics
 from showers.dataset import Dataset, ordering_of
 from showers.schema import Task, task_named
-from stacking.budget import Clock, foreseen, keep_plan, left_out_remarks, memory_remark, planned
+from stacking.budget import Clock, keep_plan, left_out_remarks, memory_remark, plan_within_limit, plan_without_limit
 from stacking.fit.running import TaskFailure, run_tasks
-from stacking.fit.tasks import TASK_FILE, FoldTask, damage
+from stacking.fit.tasks import TASK_FILE, FoldTask, checksum_problem
 from stacking.inputs.columns import plan, repeated_remarks
 from stacking.inputs.events import TRUTH_COLUMNS, ShowerEvents, TableEvents, class_numbers, truth_file
 from stacking.inputs.tables import (
@@ -55,12 +55,12 @@ from stacking.run.folder import (
     MANIFEST_FILE,
     METRICS_FILE,
     PLAN_FILE,
-    break_seal,
     is_sealed,
     opened_for_writing,
     refuse_other_configuration,
-    seal_run,
+    remove_checksums,
     write_manifest,
+    write_run_checksums,
 )
 from stacking.run.identity import stacking_code_version
 from stacking.run.job import Folds, Job
@@ -88,15 +88,15 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
     """
     clock, folder = Clock.of(job), job.config.run
     with opened_for_writing(folder):
-        job, kept = planned(job, clock, say)
+        job, kept = plan_within_limit(job, clock, say)
         identity = job.identity
         config_hash = hash_json(identity)
         refuse_other_configuration(folder, config_hash, identity)
         finished = _finished(folder)
         if finished:
             return StackResult(folder, finished, None)
-        break_seal(folder)
-        if kept.asked:
+        remove_checksums(folder)
+        if kept.requested:
             keep_plan(folder, kept)
         if job.prepare:
             job.prepare()
@@ -104,7 +104,7 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
         manifest = _opening(job, folds, identity, config_hash)
         write_config(folder / CONFIG_FILE, manifest["config"])
         if kept.plan is None and job.config.time_limit is None:
-            kept = foreseen(job, folds.labels, say)
+            kept = plan_without_limit(job, folds.labels, say)
         manifest["plan"] = kept.plan.as_json() if kept.plan else None
         tasks = fold_tasks(job, config_hash)
         tasks = clock.limited(kept.plan, tasks, job.lanes)
@@ -138,7 +138,7 @@ def _finished(folder: Path) -> dict[str, Any] | None:
 
 
 def _made_again(tasks: list[FoldTask]) -> list[str]:
-    found = ((task, damage(task.folder)) for task in tasks)
+    found = ((task, checksum_problem(task.folder)) for task in tasks)
     return [f"{task.name} fold {task.fold} is fitted again: {problem}" for task, problem in found if problem]
 
 
@@ -192,7 +192,7 @@ def _second_level(
     if job.conclude:
         job.conclude(manifest)
     write_manifest(job.config.run, manifest)
-    seal_run(job.config.run)
+    write_run_checksums(job.config.run)
     return StackResult(job.config.run, manifest, outcome.predictions)
 
 

@@ -30,7 +30,7 @@ from stacking import decide, meta, predict
 from stacking.decide import classes
 from stacking.meta import base, choice
 from stacking.meta.base import StackInputs
-from stacking.meta.scorers import LogLossJudge
+from stacking.meta.scorers import LogLossScorer
 from stacking.run import chain, config
 from stacking.run import config as run_config
 from stacking.run import folder as sealing
@@ -50,7 +50,7 @@ def file_of(tmp_path: Path, number: int, package: str) -> None:
 @pytest.fixture(autouse=True)
 def _registries() -> Iterator[None]:
     yield
-    for registered in (base.meta_learners, scoring_registry.scorings, classes.procedures):
+    for registered in (base.meta_learners, scoring_registry.scorings, classes.task_stackings):
         registered.cache_clear()
 
 
@@ -97,7 +97,7 @@ def test_a_meta_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     labels = np.arange(600) % 2
     clear, noise = (log_softmax(k * np.eye(2)[labels] + rng.normal(size=(600, 2))) for k in (3.0, 0.0))
     inputs = StackInputs(("noise", "clear"), np.stack([noise, clear]), labels, np.arange(600) // 4 % 3)
-    stacked = choice.choose_and_fit(("average", "best_learner"), inputs, LogLossJudge())
+    stacked = choice.choose_and_fit(("average", "best_learner"), inputs, LogLossScorer())
     assert stacked.meta.importance() == {"noise": 0.0, "clear": 1.0}
     again = base.meta_from_json(json.loads(json.dumps(base.meta_to_json(stacked.meta))))
     np.testing.assert_array_equal(again.predict(inputs.log_proba), clear)
@@ -123,7 +123,7 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file_of(folder, number, package.__name__)
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
     scoring_registry.scorings.cache_clear()
-    classes.procedures.cache_clear()
+    classes.task_stackings.cache_clear()
     simulate(depth, tmp_path, n_train=1200, n_test=400, seed=3, train_cuts="test", workers=1)
     options = {"learners": ("quadratic_logit", "lightgbm"), "folds": 2, "workers": 1, "device": "cpu", "fast": False}
     options["metas"] = ("average", "log_pool")

@@ -121,7 +121,7 @@ def usable_columns(table: FeatureTable) -> tuple[str, ...]:
 
 def _out_of_fold(bundle: Bundle, n_events: int) -> np.ndarray:
     """Return the out-of-fold log-posteriors of what ships, (N, C); NaN where a row was never predicted."""
-    file = bundle.sealed.path(f"oof/{bundle.chain.shipped}.parquet")
+    file = bundle.checksums.path(f"oof/{bundle.chain.shipped}.parquet")
     frame = pl.read_parquet(file, glob=False)
     if frame.height != n_events:
         raise InputError(f"{file} has {frame.height:,} rows, the training set {n_events:,}")

@@ -127,7 +127,7 @@ def read_measured(
     for dataset, predictions in measured:
         found = scalars(dataset)
         parts.append(_events(predictions.log_proba, predictions.labels, found).take(selected(found, zenith_max_deg)))
-    every = joined(parts)
+    every = concatenated(parts)
     if not len(every):
         raise InputError(f"{folders[0]}: no event passes zenith < {zenith_max_deg:g} deg, lg Ne > {LG_NE_MIN} and "
                          f"lg Nmu > {LG_NMU_MIN}")  # fmt: skip
@@ -254,7 +254,7 @@ def _simulated(
     return events.take(selected(found, zenith_max_deg)), thrown, remarks
 
 
-def joined(parts: list[SpectrumEvents]) -> SpectrumEvents:
+def concatenated(parts: list[SpectrumEvents]) -> SpectrumEvents:
     """Return all events together."""
     return SpectrumEvents(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 

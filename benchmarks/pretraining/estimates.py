@@ -29,7 +29,7 @@ from models.base.learner import Batch
 from models.registry import create, spec
 from scoring.metrics.residuals import paired_resolution, residual_metrics
 from showers.schema import COMPOSITION, SCALAR_NAMES
-from stacking.decide.target import Estimator
+from stacking.decide.target import TargetCalibration
 
 FOLDS = 3
 AXES = ("x", "y")
@@ -60,10 +60,10 @@ def taught(train: Batch, test: Batch, fitted_core: np.ndarray, seed: int) -> dic
         learn, valid = (only(train.take(np.sort(part)), columns) for part in (rows[n_valid:], rows[:n_valid]))
         learner = create(entry, COMPOSITION.classes).fit(learn, valid, seed=seed + k)
         apart = replace(only(train.take(folds == k), columns), targets=None, labels=None)
-        held_out[folds == k] = learner.predict_truth(apart)
-        fits.append(learner.predict_truth(replace(only(test, columns), labels=None)))
-    estimator, _ = Estimator.of("pretrained", held_out[None], train.targets)
-    return estimator.arrays(np.stack(fits), fitted_core)
+        held_out[folds == k] = learner.predict_targets(apart)
+        fits.append(learner.predict_targets(replace(only(test, columns), labels=None)))
+    target_calibration, _ = TargetCalibration.of("pretrained", held_out[None], train.targets)
+    return target_calibration.arrays(np.stack(fits), fitted_core)
 
 
 def measured(values: dict[str, np.ndarray], pulls: dict[str, np.ndarray], unit: str, world: str) -> list[str]:

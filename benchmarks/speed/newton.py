@@ -24,7 +24,7 @@ from benchmarks.learning.stack import markdown
 from models.base.posterior import log_softmax
 from runtime.errors import InputError
 from showers.dataset import Dataset
-from stacking.fit.folds import thinned
+from stacking.fit.folds import subsampled
 from stacking.inputs.events import class_numbers
 from stacking.meta.calibration import MATRIX_PULL
 from stacking.meta.corrections import LOGISTIC_PULL_EVENTS
@@ -93,7 +93,7 @@ def timed(fit: Callable[[], Fitted]) -> tuple[Fitted, float]:
 
 def lbfgs(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, pull: float) -> Fitted:
     """Fit what :func:`stacking.meta.softmax.fit_linear` fits, by SciPy."""
-    thin = thinned(len(labels))
+    thin = subsampled(len(labels))
     x, y = inputs[thin], labels[thin]
     start = np.vstack([centre, np.zeros(centre.shape[1])])
     events = np.arange(len(y))
@@ -115,7 +115,7 @@ def lbfgs(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, pull: floa
 
 def penalised(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, pull: float, found: Fitted) -> float:
     """Return the loss that both minimise, in nats."""
-    thin = thinned(len(labels))
+    thin = subsampled(len(labels))
     matrix, bias = found
     log_proba = log_softmax(inputs[thin] @ matrix + bias)
     away = ((matrix - centre) ** 2).sum() + (bias**2).sum()

@@ -146,14 +146,14 @@ def problem_of(options: argparse.Namespace, start: Settings) -> Problem:
     ]
     if facts.GAMMA_TEST not in samples:
         sizes = replace(sizes, gamma_test=200)
-    judging = set(filter(None, options.judges.split(",")))
+    judging = set(filter(None, options.scorers.split(",")))
     return Problem(
         start,
         free,
         targets,
         [network for network in networks if network.name not in judging],
         tasks,
-        judges=[network for network in networks if network.name in judging],
+        scorers=[network for network in networks if network.name in judging],
         sizes=sizes,
         seed=options.seed,
         workers=options.workers,

@@ -66,7 +66,7 @@ class Problem:
         networks: Sequence[Published],
         tasks: tuple[Task, ...],
         *,
-        judges: Sequence[Published] = (),
+        scorers: Sequence[Published] = (),
         sizes: Sizes,
         seed: int,
         workers: int | None = None,
@@ -74,7 +74,7 @@ class Problem:
         self.start, self.free, self.facts, self.tasks = start, free, targets, tasks
         self.sizes, self.seed, self.workers = sizes, seed, workers
         self.networks = [NetworkTarget(published) for published in networks]
-        self.judges = [NetworkTarget(published) for published in judges]
+        self.scorers = [NetworkTarget(published) for published in scorers]
         """Networks that are looked at and reported, but pull at nothing."""
         self.judged: list[np.ndarray] = []
         """What they said last."""
@@ -99,7 +99,7 @@ class Problem:
 
         For slopes the first network stands for all of them.
         """
-        looks = [Look(target) for target in (self.networks[:1] if slopes_only else self.networks + self.judges)]
+        looks = [Look(target) for target in (self.networks[:1] if slopes_only else self.networks + self.scorers)]
         labels: list[np.ndarray] = []
         first: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -228,7 +228,7 @@ def summary(problem: Problem, base: np.ndarray, values: np.ndarray) -> str:
     own, theirs = base[: len(problem.facts)], base[len(problem.facts) :]
     outside = int((np.abs(own) > 1.0).sum())
     told = f"cost {problem.cost(base, values):.1f}, {outside} of {len(own)} facts outside"
-    names = ("networks", *(target.published.name for target in problem.judges))
+    names = ("networks", *(target.published.name for target in problem.scorers))
     for name, seen in zip(names, (theirs, *problem.judged), strict=False):
         if seen.size:
             told += f"; {name}: posteriors {(seen[:POSTERIORS] ** 2).sum():.1f}, "

@@ -29,7 +29,7 @@ _electron_prior, _muon_prior = MODEL.electron_prior, MODEL.muon_prior
 ZERO, ONE, HALF, TINY = f32(0.0), f32(1.0), f32(0.5), f32(station.TINY)
 
 
-class Places(NamedTuple):
+class StationPositions(NamedTuple):
     """Detectors of one channel: where in the event's plane, position and area; all (n,)."""
 
     where: Any
@@ -101,7 +101,9 @@ def freeze_muon(res: StationResponse, p: Any, q: Any, r: Any, m: Muons) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def electron_terms(res: StationResponse, p: Any, u: Any, v: Any, places: Places, e: Electrons, out: Any) -> None:
+def electron_terms(
+    res: StationResponse, p: Any, u: Any, v: Any, places: StationPositions, e: Electrons, out: Any
+) -> None:
     """Fill ``out`` with F, 4 components of its gradient and 10 of Fisher's matrix."""
     full_vectors()
     x, y, signal, full, kept, background, weight = places.x, places.y, e.signal, e.full, e.kept, e.background, e.weight
@@ -136,7 +138,9 @@ def electron_terms(res: StationResponse, p: Any, u: Any, v: Any, places: Places,
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def electron_hessian(res: StationResponse, p: Any, u: Any, v: Any, places: Places, e: Electrons, out: Any) -> None:
+def electron_hessian(
+    res: StationResponse, p: Any, u: Any, v: Any, places: StationPositions, e: Electrons, out: Any
+) -> None:
     """Fill the Hessian, ``out[15:25]``, from Fisher's matrix, ``out[5:15]``: as few steps need it."""
     full_vectors()
     x, y, signal, full, kept, background, weight = places.x, places.y, e.signal, e.full, e.kept, e.background, e.weight
@@ -231,7 +235,7 @@ class Event(NamedTuple):
     u: Any
     v: Any
     """Horizontal part of the axis' unit vector."""
-    places: Places
+    places: StationPositions
     electrons: Electrons
     muons: Muons
 
@@ -342,7 +346,7 @@ def _start_age(
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def centroid(places: Places, e: Electrons) -> tuple[Any, Any]:
+def centroid(places: StationPositions, e: Electrons) -> tuple[Any, Any]:
     """Return the centroid of density^1.5."""
     full_vectors()
     x, y, signal, area = places.x, places.y, e.signal, e.projected

@@ -43,7 +43,7 @@ from features.lateral.compiled import (
     Electrons,
     Event,
     Muons,
-    Places,
+    StationPositions,
     centroid,
     freeze_electron,
     freeze_muon,
@@ -165,7 +165,7 @@ def fit_cuda(events: EventBatch) -> RawFit:
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def _load(mev: Any, places: Places, cosine: Any, deposit: float, limit: float, channel: Any) -> int:
+def _load(mev: Any, places: StationPositions, cosine: Any, deposit: float, limit: float, channel: Any) -> int:
     """Fill signal (particles), saturation and projected area of one channel; returns the number of hit stations."""
     full_vectors()
     where, area_m2 = places.where, places.area_m2
@@ -188,8 +188,8 @@ def _fit_events(
     cosine: Any,
     u: Any,
     v: Any,
-    here: Places,
-    below: Places,
+    here: StationPositions,
+    below: StationPositions,
     res: StationResponse,
     recipe: Recipe,
     out: Any,
@@ -250,8 +250,8 @@ def fit_fused(events: EventBatch) -> RawFit:
     """Fit both lateral distributions of every event on the CPU."""
     here = events.stations
     where = np.flatnonzero(here.has_muon)
-    all_cells = Places(np.arange(here.x_m.size), here.x_m, here.y_m, here.electron_area_m2)
-    below = Places(where, here.x_m[where], here.y_m[where], here.muon_area_m2[where])
+    all_cells = StationPositions(np.arange(here.x_m.size), here.x_m, here.y_m, here.electron_area_m2)
+    below = StationPositions(where, here.x_m[where], here.y_m[where], here.muon_area_m2[where])
     numbers = np.full((len(events), N_NUMBERS), np.nan, np.float32)
     planes = (events.electron_mev, events.muon_mev, events.cos_zenith, *events.direction)
     _fit_events(*planes, all_cells, below, events.response, RECIPE, numbers.view(RECORD)[:, 0])

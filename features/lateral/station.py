@@ -144,8 +144,10 @@ def muon_frozen(res: StationResponse, area: Any, r: Any, electrons: Any, muons: 
     n_m = area * muons
     punch = punch_through(res, area, r, electrons)
     live = positive(area)
-    unsure = res.punch_through_uncertainty * punch
-    variance = res.muon_dispersion * (n_m + res.muon_strays) + res.punch_through_dispersion * punch + unsure * unsure
+    uncertainty = res.punch_through_uncertainty * punch
+    variance = (
+        res.muon_dispersion * (n_m + res.muon_strays) + res.punch_through_dispersion * punch + uncertainty * uncertainty
+    )
     background = (punch + res.muon_strays) * live
     weight = live * (n_m + punch + res.muon_strays) / variance
     return background, weight

@@ -99,7 +99,7 @@ def muon_sums(
     full_vectors()
     muons, punch, mean = planes[1], planes[4], planes[5]
     strays, found = f32(res.muon_strays), f32(1.0 - res.muon_miss)
-    punches, unsure = f32(res.punch_through_dispersion), f32(res.punch_through_uncertainty)
+    punches, uncertainty = f32(res.punch_through_dispersion), f32(res.punch_through_uncertainty)
     spread, muon_age = f32(res.muon_dispersion), f32(res.muon_age_mean)
     hits40 = seen = hits = live = areas = top = seen_e = empty = empty_var = expected = blank = blank_var = ZERO
     near = near_mean = near_hits = beyond_all = signal = signal_var = ZERO
@@ -130,7 +130,7 @@ def muon_sums(
         near_mean += mean[k] * close
         near_hits += hit * close
         background = punch[k] + strays * here
-        variance = punches * punch[k] + unsure * unsure * punch[k] * punch[k] + spread * strays * here
+        variance = punches * punch[k] + uncertainty * uncertainty * punch[k] * punch[k] + spread * strays * here
         beyond_all += max(s[k] - background - TWO * np.sqrt(variance), ZERO)
         weight = template / (variance + TINY)
         signal += weight * (s[k] - background)
@@ -267,7 +267,7 @@ def _sum_all(
     planes, work = np.empty((8, size), np.float32), np.empty((6, size), np.float32)
     r, s_e, s_m, area_e, area_m, value = work[0], work[1], work[2], work[3], work[4], work[5]
     mean_e, var_e, punch, mean_m, var_m, var_fit = planes[2], planes[3], planes[4], planes[5], planes[6], planes[7]
-    spread, punches, unsure = (
+    spread, punches, uncertainty = (
         f32(res.muon_dispersion),
         f32(res.punch_through_dispersion),
         f32(res.punch_through_uncertainty),
@@ -289,7 +289,7 @@ def _sum_all(
         for k in range(size):
             var_m[k] = spread * (mean_m[k] - punch[k]) + punches * punch[k]
         for k in range(size):
-            var_fit[k] = var_m[k] + unsure * unsure * punch[k] * punch[k]
+            var_fit[k] = var_m[k] + uncertainty * uncertainty * punch[k] * punch[k]
         deviance(s_e, mean_e, var_e, top_e * per_e, value)
         plain[n, 0] = total_of(value)
         deviance(s_m, mean_m, var_fit, top_m * per_m, value)

@@ -36,7 +36,7 @@ from showers.lateral import rho_muon
 
 
 @dataclass(frozen=True)
-class Frame:
+class StationExpectation:
     """Planes (n, cells) float32 in particles, NaN-free: events without a fit have ``fitted`` false."""
 
     fitted: Any
@@ -61,7 +61,7 @@ class Frame:
     muon_frozen: Frozen
 
 
-def make_frame(events: EventBatch, fit: RawFit) -> Frame:
+def expected_signals(events: EventBatch, fit: RawFit) -> StationExpectation:
     """Return the planes at the fitted parameters."""
     xp, response = events.xp, events.response
     core_x = fit.electron[0]
@@ -85,7 +85,7 @@ def make_frame(events: EventBatch, fit: RawFit) -> Frame:
     expected = electron_frozen.area_m2 * electrons * energy_correction(r_m, response, xp) + electron_frozen.background
     muon_expected = n_muons + muon_frozen.background
     punch = xp.maximum(muon_frozen.background - response.muon_strays, xp.zeros_like(muon_expected)) * live_m
-    return Frame(
+    return StationExpectation(
         fitted=fitted,
         measured=measured,
         r_m=r_m,
@@ -159,7 +159,7 @@ Sums = dict[str, Any]
 def sum_reference(events: EventBatch, fit: RawFit) -> Sums:
     """Return all sums; without meaning where ``fitted`` is false."""
     xp = events.xp
-    frame = make_frame(events, fit)
+    frame = expected_signals(events, fit)
     measured = frame.measured
     sums: Sums = {"fitted": frame.fitted}
     mean, weight = frame.electron_expected + 1e-12, frame.electron_frozen.weight
@@ -194,7 +194,7 @@ def sum_reference(events: EventBatch, fit: RawFit) -> Sums:
     return sums
 
 
-def _far(events: EventBatch, frame: Frame, far: Any) -> Sums:
+def _far(events: EventBatch, frame: StationExpectation, far: Any) -> Sums:
     xp, response, measured = events.xp, events.response, frame.measured
     live = events.stations.has_muon * far
     n_mu = xp.exp(xp.clip(events.lg_n_mu, 0.0, 9.0) * math.log(10.0))
@@ -218,14 +218,14 @@ def _far(events: EventBatch, frame: Frame, far: Any) -> Sums:
     return sums
 
 
-def _near(events: EventBatch, frame: Frame, far: Any) -> Sums:
+def _near(events: EventBatch, frame: StationExpectation, far: Any) -> Sums:
     xp, response = events.xp, events.response
     near = (1.0 - far) * events.stations.has_muon
     seen, punch = frame.measured.muon, frame.punch_through
     strays = response.muon_strays * events.stations.has_muon
     background = punch + strays
-    unsure = response.punch_through_uncertainty * punch
-    variance = response.punch_through_dispersion * punch + unsure * unsure + response.muon_dispersion * strays
+    uncertainty = response.punch_through_uncertainty * punch
+    variance = response.punch_through_dispersion * punch + uncertainty * uncertainty + response.muon_dispersion * strays
     beyond = seen - background - 2.0 * xp.sqrt(variance)
     # Weights: where a muon of a mean shower is most visible over punch-through.
     one = xp.ones_like(frame.r_m)
@@ -241,7 +241,7 @@ def _near(events: EventBatch, frame: Frame, far: Any) -> Sums:
     }
 
 
-def _zones(frame: Frame, xp: Any) -> Sums:
+def _zones(frame: StationExpectation, xp: Any) -> Sums:
     measured = frame.measured
     outer = xp.astype(frame.r_m > OUTER_M, xp.float32)
     mid = xp.astype(frame.r_m > MUON_AGE_FROM_M, xp.float32) - outer

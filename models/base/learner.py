@@ -135,7 +135,7 @@ class Learner(ABC):
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
         """Return the (n, C) float64 natural logarithm of the posterior; finite, rows sum to one after exp."""
 
-    def predict_truth(self, batch: Batch) -> np.ndarray:
+    def predict_targets(self, batch: Batch) -> np.ndarray:
         """Return what a learner of true quantities estimates.
 
         Returns

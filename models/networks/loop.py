@@ -39,7 +39,7 @@ memory and taking it back (the share of it is printed by ``benchmarks/speed/pred
 
 BLOCK_EVENTS, BLOCKS_AT_ONCE = 4096, 64
 """Events read one after the other from a disk, and such runs in memory at once: 4 MB and 270 MB of grids."""
-Judge = Callable[[torch.Tensor], float]
+Scorer = Callable[[torch.Tensor], float]
 """Log-loss (nats) of the validation events from their logits (n, C)."""
 
 
@@ -57,7 +57,7 @@ def train(
     network: nn.Module,
     events: EventTensors,
     valid: EventTensors,
-    judge: Judge,
+    scorer: Scorer,
     settings: TrainingSettings,
     *,
     seed: int,
@@ -77,7 +77,7 @@ def train(
         Called with (grids or None, inputs), returns :class:`Output`.
     events, valid
         Labelled training events, and events to validate on.
-    judge
+    scorer
         Validation log-loss of logits.
     settings
         See :class:`TrainingSettings`.
@@ -128,7 +128,7 @@ def train(
                     done = epoch * n_batches + k + 1
                     progress(done * len(events) / n_batches, total * len(events) / n_batches, _note(state))
         trainer.check()
-        state.finish_epoch(judge(predict_logits(state.averaged, valid)))
+        state.finish_epoch(scorer(predict_logits(state.averaged, valid)))
         if checkpoint is not None:
             write_checkpoint(checkpoint, state)
     network.load_state_dict(state.best)

@@ -152,8 +152,8 @@ def _linear_margins(nodes: Nodes, sums: str, per_round: int, n_columns: int) -> 
     wide = nodes.add("Cast", [plain], to=TensorProto.DOUBLE)
     one = nodes.add("Slice", [wide, *(nodes.constant(np.array([k])) for k in (0, 1, 1))])
     one = nodes.add("Add", [nodes.add("Sub", [one, one]), nodes.constant(np.ones(()))])
-    joined = nodes.add("Concat", [one, wide], axis=1)
-    column = nodes.add("Unsqueeze", [joined, nodes.constant(np.array([2]))])
+    concatenated = nodes.add("Concat", [one, wide], axis=1)
+    column = nodes.add("Unsqueeze", [concatenated, nodes.constant(np.array([2]))])
     return nodes.add("Squeeze", [nodes.add("MatMul", [matrix, column]), nodes.constant(np.array([2]))])
 
 
@@ -267,8 +267,8 @@ def forest_log_proba(learner: RandomForest, nodes: Nodes) -> str:
     regression = isinstance(learner, RegressionForest)
     n_sums, trees = 1 if regression else len(learner.classes), learner.forest_.estimators_
     table = TreeTable(n_sums)
-    for k, estimator in enumerate(trees):
-        tree = estimator.tree_
+    for k, target_calibration in enumerate(trees):
+        tree = target_calibration.tree_
         borders = float32_below(tree.threshold)
         values = tree.value[:, 0, :] / len(trees)
         for number, left in enumerate(tree.children_left):

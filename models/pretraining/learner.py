@@ -130,8 +130,8 @@ class PretrainedLearner(NetworkLearner):
         """Return (n, C) float64 log-posteriors with natural priors."""
         return super().predict_log_proba(_without_truth(batch))
 
-    def predict_truth(self, batch: Batch) -> np.ndarray:
-        """Return (n, T, 2) float64 estimates; see :meth:`models.base.learner.Learner.predict_truth`."""
+    def predict_targets(self, batch: Batch) -> np.ndarray:
+        """Return (n, T, 2) float64 estimates; see :meth:`models.base.learner.Learner.predict_targets`."""
         self._check_fitted()
         network = self.network_.network
         assert isinstance(network, FineTuned)

@@ -170,7 +170,7 @@ STREAM = 0x5EED_0000_0000
 
 
 @dataclass(frozen=True)
-class Portion:
+class SimulatedBatch:
     """Showers of several worlds."""
 
     table: np.ndarray
@@ -190,13 +190,13 @@ class Portion:
         return len(self.labels)
 
     @classmethod
-    def joined(cls, portions: list[Portion]) -> Portion:
+    def concatenated(cls, portions: list[SimulatedBatch]) -> SimulatedBatch:
         """Return all showers of several portions."""
         names = ("table", "task", "labels", "targets", "world", "judged")
         return cls(*(np.concatenate([getattr(portion, name) for portion in portions]) for name in names))
 
 
-def draw_portion(seed: int, number: int, split: str = "train") -> Portion:
+def draw_portion(seed: int, number: int, split: str = "train") -> SimulatedBatch:
     """Return portion ``number`` of a seed's stream.
 
     Parameters
@@ -212,10 +212,10 @@ def draw_portion(seed: int, number: int, split: str = "train") -> Portion:
         block = number * len(blocks) + k
         rng = np.random.default_rng([STREAM, seed, int(split == "test"), block])
         pieces.append(_block(task, cuts, split, seed, block, rng))
-    return Portion.joined(pieces)
+    return SimulatedBatch.concatenated(pieces)
 
 
-def _block(task: int, cuts: str, split: str, seed: int, block: int, rng: np.random.Generator) -> Portion:
+def _block(task: int, cuts: str, split: str, seed: int, block: int, rng: np.random.Generator) -> SimulatedBatch:
     settings, position = draw_world(rng)
     settings = _enriched(settings, task) if cuts != "none" else settings
     model = str(rng.choice(MODELS))
@@ -225,7 +225,7 @@ def _block(task: int, cuts: str, split: str, seed: int, block: int, rng: np.rand
         events = events.head(MAX_OFF_CUT)
     n = len(events)
     table, reconstructed_core = _features(events, rounded=bool(rng.random() < ROUNDED_SHARE))
-    return Portion(
+    return SimulatedBatch(
         table=table,
         task=np.full(n, task),
         labels=events.labels.astype(np.int64),
@@ -281,7 +281,7 @@ class Prepared:
         return Prepared(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     @classmethod
-    def of(cls, portion: Portion, inputs: InputTransform, seed: int, number: int) -> Prepared:
+    def of(cls, portion: SimulatedBatch, inputs: InputTransform, seed: int, number: int) -> Prepared:
         """Hide ages and worlds of some showers and turn columns into inputs."""
         rng = np.random.default_rng([seed, number, 1])
         table = hide_ages(portion.table, rng)

@@ -42,7 +42,7 @@ from models.networks.step import (
     write_checkpoint,
 )
 from models.pretraining.network import Architecture, ShowerNetwork, pretraining_loss
-from models.pretraining.stream import COLUMNS, Portion, Prepared, batch_of, draw_portion, hide_ages
+from models.pretraining.stream import COLUMNS, Prepared, SimulatedBatch, batch_of, draw_portion, hide_ages
 from models.pretraining.weights import write_pretrained
 from runtime.context import Bars, silent
 from runtime.errors import InputError
@@ -127,9 +127,9 @@ def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     return plan
 
 
-def validation_showers(seed: int) -> Portion:
+def validation_showers(seed: int) -> SimulatedBatch:
     """Return the showers on which pretraining is watched; no weight is learned from them."""
-    return Portion.joined([draw_portion(seed, number, "test") for number in range(VALIDATION_PORTIONS)])
+    return SimulatedBatch.concatenated([draw_portion(seed, number, "test") for number in range(VALIDATION_PORTIONS)])
 
 
 AHEAD = 8
@@ -233,7 +233,7 @@ def pretrain(
         for number in range(state.epoch, settings.rounds):
             before = time.process_time()
             drawn = [next(stream) for _ in range(PORTIONS_PER_ROUND)]
-            showers = Portion.joined([portion for portion, _ in drawn])
+            showers = SimulatedBatch.concatenated([portion for portion, _ in drawn])
             events = Prepared.of(showers, inputs, settings.seed, number + 1).to(device)
             train_round(state, events, settings)
             loss = validate(state.averaged, valid)

@@ -79,7 +79,7 @@ class Levels:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class CategoryEncoder:
     """Categories as numbers, for learners that know nothing else: one column a level, or class frequencies a level."""
 
     columns: tuple[str, ...]
@@ -131,9 +131,13 @@ class Numbers:
                 parts.append(given.get(name, self.frequencies[name][place]))
             else:
                 parts.append(values[:, None] == np.arange(self.levels.count(name)))
-        joined = np.asfortranarray(np.column_stack(parts), dtype=np.float32)
+        concatenated = np.asfortranarray(np.column_stack(parts), dtype=np.float32)
         return replace(
-            batch, table=joined, columns=tuple(f"x{k}" for k in range(joined.shape[1])), categories=(), scalars=None
+            batch,
+            table=concatenated,
+            columns=tuple(f"x{k}" for k in range(concatenated.shape[1])),
+            categories=(),
+            scalars=None,
         )
 
     def owners(self) -> list[str]:
@@ -185,14 +189,14 @@ class AsNumbers(Learner):
         chosen = check_settings(type(self).__name__, own, self.defaults)
         inner = {name: value for name, value in self.settings.items() if name not in self.defaults}
         self.inner = member_class(str(chosen["learner"]))(classes, inner, threads=threads)
-        self.numbers_: Numbers | None = None
+        self.numbers_: CategoryEncoder | None = None
 
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
     ) -> Self:
         """Learn how categories become numbers, then train the learner."""
         check_training(train, valid, self.classes, table=True, grid=False)
-        self.numbers_, as_numbers = Numbers.fit(train, seed)
+        self.numbers_, as_numbers = CategoryEncoder.fit(train, seed)
         if self.checkpoint is not None:
             self.inner.checkpoint = self.checkpoint
         self.inner.fit(as_numbers, self.numbers_.apply(valid), seed=seed, device=device, progress=progress)
@@ -232,6 +236,6 @@ class AsNumbers(Learner):
         """Read what :meth:`save` wrote."""
         header = read_header(Path(folder), cls.__name__)
         learner = cls(tuple(header["classes"]), header["settings"], threads=header["threads"])
-        learner.numbers_ = Numbers.from_state(header["numbers"])
+        learner.numbers_ = CategoryEncoder.from_state(header["numbers"])
         learner.inner = type(learner.inner).load(Path(folder) / "inner")
         return learner

@@ -200,7 +200,7 @@ def smooth_leaves(tree: Any, prior: np.ndarray, events: float) -> None:
     Parameters
     ----------
     tree
-        ``estimator.tree_``; its values are class frequencies, (nodes, 1, C), or means, (nodes, 1, 1).
+        ``target_calibration.tree_``; its values are class frequencies, (nodes, 1, C), or means, (nodes, 1, 1).
     prior
         (C,) float64 class frequencies (for a regression: the one mean value).
     events

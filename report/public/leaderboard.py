@@ -31,7 +31,7 @@ from scoring import metric_for, scoring_of
 from scoring.metrics.intervals import Interval
 from scoring.score import Origin, metrics_path, score_arrays
 from showers.schema import TASKS, task_named
-from stacking.run.folder import open_sealed
+from stacking.run.folder import open_finished
 from stacking.run.read import Run, TableRun
 
 LEGEND = (
@@ -255,7 +255,7 @@ class TableStanding:
 
 def is_table_run(folder: Path) -> bool:
     """Tell whether a finished run was trained on a table."""
-    return open_sealed(Path(folder))[1]["task"] not in TASKS
+    return open_finished(Path(folder))[1]["task"] not in TASKS
 
 
 def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.checksums import CHECKSUMS_FILE, Seal
+from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.errors import InputError
 from runtime.files import hash_file, read_json, write_json
 from scoring import Metric, metric_for, scoring_of
@@ -30,7 +30,7 @@ from stacking.run.read import COMBINED, Run, System, TableRun, is_simulated
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvaluatedRun:
     """A run on a labelled test set; use :meth:`read`."""
 
     run: Run
@@ -43,7 +43,7 @@ class Subject:
     systems: list[System]
 
     @classmethod
-    def read(cls, folder: Path, data: Path) -> Subject:
+    def read(cls, folder: Path, data: Path) -> EvaluatedRun:
         """Read a finished run and the test set of ``data``, and score it.
 
         Raises
@@ -174,7 +174,7 @@ def read_run_output(run: Run, truth: Truth) -> np.ndarray:
     """
     output, origin = read_output(run.predictions, run.task, len(truth.labels))
     check_run(run.predictions, origin, run.manifest)
-    run.sealed.path(PREDICTIONS_FILE)
+    run.checksums.path(PREDICTIONS_FILE)
     return output
 
 
@@ -243,7 +243,7 @@ def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
     if file.name == PREDICTIONS_FILE and manifest.is_file():
         check_run(file, origin, read_json(manifest))
         if (file.parent / CHECKSUMS_FILE).is_file():
-            Seal.open(file.parent).path(PREDICTIONS_FILE)
+            Checksums.open(file.parent).path(PREDICTIONS_FILE)
     if origin.test_fingerprint is None:
         found = [f"{file.name} does not say for which events it was made: only their number could be checked"]
         if (folder / ORDER_FILE).is_file():

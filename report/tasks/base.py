@@ -16,12 +16,12 @@ from rich.console import RenderableType
 from report.pictures.style import as_svg
 from report.pictures.tasks import plane_picture, reliability_picture
 from report.shared.markup import Section, paragraph, picture, pictures
-from report.shared.subject import Subject
+from report.shared.subject import EvaluatedRun
 from report.shared.text import plus_minus
 from scoring.metrics.intervals import Interval, accuracy_interval
 from showers.schema import SCALAR_NAMES
 
-Part = Callable[[Subject], Section | None]
+Part = Callable[[EvaluatedRun], Section | None]
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,13 @@ class TaskReport(ABC):
     def headline(self, metrics: dict[str, Any]) -> tuple[str, str, str]:
         """Return the metric for the box at the top of the page: name, value, remark."""
 
-    def boxes(self, subject: Subject) -> list[tuple[str, str, str]]:
+    def boxes(self, evaluated: EvaluatedRun) -> list[tuple[str, str, str]]:
         """Return the boxes at the top of the page but for the loss: name, value, remark."""
-        beside = self.beside(subject.labels, subject.final, subject.output)
-        return [self.headline(subject.metrics), (beside.name, beside.number, beside.span)]
+        beside = self.second_metric(evaluated.labels, evaluated.final, evaluated.output)
+        return [self.headline(evaluated.metrics), (beside.name, beside.number, beside.span)]
 
     @abstractmethod
-    def beside(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
+    def second_metric(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
         """Return the number that stands beside the metric for every system, such as the accuracy."""
 
     @abstractmethod
@@ -128,7 +128,7 @@ class ClassReport(TaskReport):
         """Return (N,) class numbers: the most probable class."""
         return np.asarray(log_proba.argmax(axis=1))
 
-    def beside(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
+    def second_metric(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
         """Return the accuracy."""
         said = self.hard(log_proba, output)
         share = float(np.mean(said == labels))
@@ -145,17 +145,17 @@ def thin_note(binned: dict[str, Any]) -> str:
     return paragraph(f"Too few events of some class for a number: {', '.join(thin)}.", "quiet") if thin else ""
 
 
-def posteriors(subject: Subject, plane_figure: str) -> Section:
+def posteriors(evaluated: EvaluatedRun, plane_figure: str) -> Section:
     """Return the reliability diagram and the plane of sizes, side by side."""
-    figures = pictures([reliability(subject), plane_figure])
+    figures = pictures([reliability(evaluated), plane_figure])
     return Section("reliability", "Posteriors: reliability, and where they lie", figures)
 
 
-def reliability(subject: Subject) -> str:
+def reliability(evaluated: EvaluatedRun) -> str:
     """Return the reliability diagram and the calibration error of what ships on the test set."""
-    figure = reliability_picture(subject.labels, subject.final, subject.task.classes)
-    given = np.exp(subject.final)
-    truth = subject.labels[:, None] == np.arange(given.shape[1])
+    figure = reliability_picture(evaluated.labels, evaluated.final, evaluated.task.classes)
+    given = np.exp(evaluated.final)
+    truth = evaluated.labels[:, None] == np.arange(given.shape[1])
     bins = np.minimum((given * 15).astype(int), 14)
     error = 0.0
     for k in range(15):
@@ -163,19 +163,19 @@ def reliability(subject: Subject) -> str:
         if inside.any():
             error += abs(given[inside].mean() - truth[inside].mean()) * inside.sum()
     caption = (
-        f"Posteriors of {subject.shipped_words} on the test set: on the dashed line posteriors are calibrated; bars "
+        f"Posteriors of {evaluated.shipped_words} on the test set: on the dashed line posteriors are calibrated; bars "
         f"are 95 % binomial intervals. Expected calibration error over 15 bins: {error / truth.size:.4f}."
     )
     return picture(as_svg(figure, "reliability diagram"), caption)
 
 
-def plane(subject: Subject, value: np.ndarray, label: str, limits: tuple[float, float]) -> str:
+def plane(evaluated: EvaluatedRun, value: np.ndarray, label: str, limits: tuple[float, float]) -> str:
     """Return the Ne-Nmu plane coloured by a value (N,) that the posterior gives."""
-    scalars = np.asarray(subject.dataset.scalars, dtype=np.float32)
+    scalars = np.asarray(evaluated.dataset.scalars, dtype=np.float32)
     n_e, n_mu = (scalars[:, SCALAR_NAMES.index(name)] for name in ("Ne", "Nmu"))
     figure = plane_picture(n_e, n_mu, value, label, limits)
     caption = (
-        f"Test showers by reconstructed sizes; colour is the mean posterior of {subject.shipped_words} in each cell (3 "
-        "events or more)."
+        f"Test showers by reconstructed sizes; colour is the mean posterior of {evaluated.shipped_words} in each cell "
+        "(3 events or more)."
     )
     return picture(as_svg(figure, "Ne-Nmu plane"), caption)

@@ -21,7 +21,7 @@ from report.pictures.tasks import (
 )
 from report.shared.markup import Section, picture, pictures
 from report.shared.published import best_published
-from report.shared.subject import Subject
+from report.shared.subject import EvaluatedRun
 from report.shared.text import mcnemar_table, table, with_interval
 from report.tasks.base import ClassReport, Part, plane, posteriors, thin_note
 from scoring.metrics.paired import mcnemar, paired_accuracy
@@ -142,9 +142,9 @@ def _by_zenith(binned: dict[str, Any]) -> Table:
     return drawn
 
 
-def confusion(subject: Subject) -> Section:
+def confusion(evaluated: EvaluatedRun) -> Section:
     """Return confusion matrices, overall and by energy."""
-    metrics, classes = subject.metrics, subject.task.classes
+    metrics, classes = evaluated.metrics, evaluated.task.classes
     overall = confusion_picture(np.array(metrics["confusion_matrix"]), classes, "all energies")
     figures = [
         picture(as_svg(overall, "confusion matrix"), "Each row sums to 100 %; events of each class at the left.")
@@ -160,9 +160,9 @@ def confusion(subject: Subject) -> Section:
     return Section("confusion", "Confusion matrices", pictures(figures) + thin_note(metrics["energy_binned"]))
 
 
-def fraction_errors(subject: Subject) -> Section:
+def fraction_errors(evaluated: EvaluatedRun) -> Section:
     """Return fraction error by class and by energy, and accuracy by energy."""
-    metrics = subject.metrics
+    metrics = evaluated.metrics
     figures = [
         picture(
             as_svg(error_by_class_picture(metrics), "fraction error by class"),
@@ -186,11 +186,11 @@ def fraction_errors(subject: Subject) -> Section:
     return Section("fractions", "Fraction error by class and energy", pictures(figures) + note)
 
 
-def mass_posteriors(subject: Subject) -> Section:
+def mass_posteriors(evaluated: EvaluatedRun) -> Section:
     """Return the reliability diagram, and the Ne-Nmu plane coloured by the mean logarithmic mass."""
-    value = np.exp(subject.final) @ np.log(MASS_NUMBERS)
+    value = np.exp(evaluated.final) @ np.log(MASS_NUMBERS)
     limits = (0.0, float(np.log(MASS_NUMBERS[-1])))
-    return posteriors(subject, plane(subject, value, "mean posterior ln A (0 proton, 4.03 iron)", limits))
+    return posteriors(evaluated, plane(evaluated, value, "mean posterior ln A (0 proton, 4.03 iron)", limits))
 
 
 REPORT = CompositionReport()

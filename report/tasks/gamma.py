@@ -14,7 +14,7 @@ from report.pictures.tasks import roc_picture, scores_picture, survival_by_bin_p
 from report.shared.markup import Section, picture, pictures
 from report.shared.markup import table as page_table
 from report.shared.published import best_published
-from report.shared.subject import Subject
+from report.shared.subject import EvaluatedRun
 from report.shared.text import mcnemar_table, short, table, with_interval
 from report.tasks.base import ClassReport, Part, Quantity, plane, posteriors, thin_note
 from scoring.metrics.classes import BinAtThreshold, Estimate, area, bins_at_threshold, efficiency_at_survival, q_factor
@@ -86,22 +86,22 @@ class GammaReport(ClassReport):
         remark = f"{words}; {rate['hadron_surviving']:,} of {metrics['n_hadron']:,} hadrons"
         return self.metric_words, short(metrics["key_metric"]), remark
 
-    def boxes(self, subject: Subject) -> list[tuple[str, str, str]]:
+    def boxes(self, evaluated: EvaluatedRun) -> list[tuple[str, str, str]]:
         """Return survival, Q-factor, efficiency at a fixed survival and area under the curve."""
-        labels, scores = subject.labels, subject.output
+        labels, scores = evaluated.labels, evaluated.output
         kept = f"gamma efficiency at hadron survival {FIXED_SURVIVAL:g}"
         found = (
             _quantity(kept, efficiency_at_survival(labels, scores, FIXED_SURVIVAL), 1, "%", 100),
-            self.beside(labels, subject.final, scores),
+            self.second_metric(labels, evaluated.final, scores),
         )
         gain = _quantity("Q-factor at 75 % gamma efficiency", q_factor(labels, scores), 1)
-        if subject.metrics["survival_rates"]["75%"]["hadron_surviving"]:
+        if evaluated.metrics["survival_rates"]["75%"]["hadron_surviving"]:
             words = (gain.name, gain.number, gain.span)
         else:
             words = (gain.name, f"> {gain.interval.low:.1f}", "no hadron is left: 97.5 % lower limit")
-        return [self.headline(subject.metrics), words, *((one.name, one.number, one.span) for one in found)]
+        return [self.headline(evaluated.metrics), words, *((one.name, one.number, one.span) for one in found)]
 
-    def beside(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
+    def second_metric(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
         """Return the area under the ROC curve: accuracies say little where one class is rare."""
         return _quantity("AUC", area(labels, output), 5)
 
@@ -134,20 +134,20 @@ def _quantity(name: str, found: Estimate, digits: int, unit: str = "", scale: fl
     return Quantity(name, found.value, found.interval, digits, unit, scale)
 
 
-def survival(subject: Subject) -> Section:
+def survival(evaluated: EvaluatedRun) -> Section:
     """Return hadron survival against gamma efficiency, and by energy and zenith."""
-    metrics = subject.metrics
-    compared = {s.name: s.output for s in subject.systems if s.name in (subject.best_learner, "average")}
-    compared["shipped"] = subject.output
+    metrics = evaluated.metrics
+    compared = {s.name: s.output for s in evaluated.systems if s.name in (evaluated.best_learner, "average")}
+    compared["shipped"] = evaluated.output
     note = (
         "*Published points: best systems on the benchmark's own test set; this run's showers are simulated, so they "
         "are drawn for orientation only."
-        if subject.simulated
+        if evaluated.simulated
         else "*Published points: best systems, some with weights chosen on the test set."
     )
     threshold = metrics["survival_rates"]["75%"]["threshold"]
     n_hadron = metrics["n_hadron"]
-    roc = as_svg(roc_picture(subject.labels, compared, metrics), "hadron survival against gamma efficiency")
+    roc = as_svg(roc_picture(evaluated.labels, compared, metrics), "hadron survival against gamma efficiency")
     figures = [
         picture(
             roc,
@@ -155,14 +155,14 @@ def survival(subject: Subject) -> Section:
             f"hadron). {note}",
         ),
         picture(
-            as_svg(scores_picture(subject.labels, subject.output, threshold), "distribution of scores"),
+            as_svg(scores_picture(evaluated.labels, evaluated.output, threshold), "distribution of scores"),
             "Scores of gammas and hadrons; hadrons right of the dotted line survive at 75 % gamma efficiency.",
         ),
     ]
     by_energy, by_zenith = metrics["energy_binned"], metrics["zenith_binned"]
-    truth = subject.truth
+    truth = evaluated.truth
     at_one = bins_at_threshold(
-        subject.labels, subject.output, threshold, energy=truth.energy, zenith_deg=truth.zenith_deg
+        evaluated.labels, evaluated.output, threshold, energy=truth.energy, zenith_deg=truth.zenith_deg
     )
     tables = ""
     for binned, key, label in (
@@ -203,10 +203,10 @@ def _bins_table(label: str, own: dict[str, Any], at_one: list[BinAtThreshold]) -
     return page_table(heads, rows)
 
 
-def gamma_posteriors(subject: Subject) -> Section:
+def gamma_posteriors(evaluated: EvaluatedRun) -> Section:
     """Return the reliability diagram, and the Ne-Nmu plane coloured by the probability of a gamma."""
     label = "mean posterior probability of a gamma"
-    return posteriors(subject, plane(subject, np.exp(subject.final[:, 0]), label, (0.0, 1.0)))
+    return posteriors(evaluated, plane(evaluated, np.exp(evaluated.final[:, 0]), label, (0.0, 1.0)))
 
 
 REPORT = GammaReport()

@@ -18,7 +18,7 @@ from report import tasks
 from report.pictures.style import as_svg
 from report.pictures.tasks import by_bin_picture, residual_picture
 from report.shared.markup import Section, picture, pictures
-from report.shared.subject import Subject
+from report.shared.subject import EvaluatedRun
 from report.shared.text import mcnemar_table, table, with_interval
 from report.tasks.base import Part, Quantity, TaskReport
 from runtime.code import plugins
@@ -91,7 +91,7 @@ class TargetReport(TaskReport):
             remark += f"; reconstructed {self.target.reference}: {metrics['reconstruction']['resolution']:.4f}"
         return f"resolution in {self.target.unit} (lower is better)", f"{metrics['resolution']:.4f}", remark
 
-    def beside(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
+    def second_metric(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
         """Return the bias."""
         residuals = output - labels
         return Quantity("bias", float(residuals.mean()), bias_interval(residuals), 4)
@@ -120,20 +120,20 @@ def _measures(found: dict[str, Any]) -> list[str]:
     return [with_interval(found[name], found.get("intervals", {}).get(name), ".4f") for name in MEASURES]
 
 
-def against_truth(subject: Subject) -> Section:
+def against_truth(evaluated: EvaluatedRun) -> Section:
     """Return bias and resolution by true value, and the plane of residuals."""
-    target = subject.task.target
+    target = evaluated.task.target
     assert target is not None
     label = f"true {target.unit}"
     figures = [
         picture(
-            as_svg(by_bin_picture(subject.metrics["true_binned"], name, label), f"{name} by true value"),
+            as_svg(by_bin_picture(evaluated.metrics["true_binned"], name, label), f"{name} by true value"),
             f"{name.capitalize()} of what ships by true value, 95 % intervals; events of each bin above it. In bins of "
             "the truth estimates lean towards where most events are.",
         )
         for name in ("bias", "resolution")
     ]
-    drawn = residual_picture(subject.labels, subject.output, target.unit)
+    drawn = residual_picture(evaluated.labels, evaluated.output, target.unit)
     figures.append(picture(as_svg(drawn, "residuals"), "Estimate minus truth of every test shower."))
     return Section("truth", "Estimates against the truth", pictures(figures))
 

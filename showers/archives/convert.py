@@ -31,7 +31,7 @@ from runtime.code import source_hash
 from runtime.context import Bars, Progress, silent
 from runtime.errors import InputError
 from showers import protocols
-from showers.archives.raw import RAW_COLUMNS, TRUE_COLUMNS, Archives, common_source
+from showers.archives.raw import RAW_COLUMNS, TRUE_COLUMNS, SimulatedReader, common_source
 from showers.event_files import check_cells, check_true
 from showers.protocols import CUTS_FOR_ALL, LABELS_FROM_TYPE, Layout, layout_of, modes_of
 from showers.schema import COMPOSITION, GAMMA, TargetQuantity, Task
@@ -155,7 +155,7 @@ RANGES = {"E": (10.0, 22.0), "Ze": (0.0, 90.0), "Az": (-360.0, 360.0), "Ne": (0.
 class RawEvents:
     """All events of a protocol's modes, but for the grids."""
 
-    archives: list[Archives]
+    archives: list[SimulatedReader]
     features: np.ndarray
     """(N, 10) as in :data:`showers.archives.raw.RAW_COLUMNS`."""
     labels: np.ndarray
@@ -205,7 +205,7 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
         quantities out of range; cells that are not valid; folders that hold something else; or a full disk.
     """
     modes, layout = modes_of(protocol, task), layout_of(protocol, task)
-    archives = [Archives.open(raw, mode) for mode in modes]
+    archives = [SimulatedReader.open(raw, mode) for mode in modes]
     origin = common_source(archives)
     features = [archive.read("features") for archive in archives]
     truth = [archive.read("true_features") for archive in archives]
@@ -251,7 +251,9 @@ def conversion_code_version() -> str:
     return source_hash(files, ("numpy", "torch"))
 
 
-def _labels(task: Task, protocol: str, archives: Archives, features: np.ndarray, truth: np.ndarray) -> np.ndarray:
+def _labels(
+    task: Task, protocol: str, archives: SimulatedReader, features: np.ndarray, truth: np.ndarray
+) -> np.ndarray:
     """Return the labels (N,) of one mode.
 
     int8 class numbers from the first raw column or the true particle; float32 true values where the task has a target.
@@ -275,7 +277,7 @@ def _labels(task: Task, protocol: str, archives: Archives, features: np.ndarray,
     return np.minimum(found.argmax(axis=1), task.n_classes - 1).astype(np.int8)
 
 
-def _true_values(target: TargetQuantity, archives: Archives, truth: np.ndarray) -> np.ndarray:
+def _true_values(target: TargetQuantity, archives: SimulatedReader, truth: np.ndarray) -> np.ndarray:
     if target.raw is None:
         raise InputError(f"{archives.path('true_features')} has no column for {target.meaning}")
     values = truth[:, TRUE_COLUMNS.index(target.raw)].astype(np.float32)
@@ -296,7 +298,7 @@ def _check_scalars(events: RawEvents, rows: np.ndarray) -> None:
             )
 
 
-def _refuse_copies(archives: list[Archives], truth: list[np.ndarray]) -> None:
+def _refuse_copies(archives: list[SimulatedReader], truth: list[np.ndarray]) -> None:
     """Refuse modes that hold the same showers: the splits would put a shower into train and its copy into test."""
     columns = [TRUE_COLUMNS.index(name) for name in THROWN_COLUMNS]
     thrown = [pl.DataFrame(values[:, columns], schema=THROWN_COLUMNS) for values in truth]

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from runtime.checksums import CHECKSUMS_FILE, seal
+from runtime.checksums import CHECKSUMS_FILE, write_checksums
 from runtime.context import Bars, silent
 from runtime.errors import InputError
 from runtime.files import check_name
 from runtime.http import BROKEN, NPZ, TIMEOUT_S, check_address, discard, fetch
 from showers.archives.measured import MEASURED_KINDS, USED_ENDINGS
-from showers.archives.raw import KINDS, TIMES_KIND, Archives, archive_path
+from showers.archives.raw import KINDS, TIMES_KIND, SimulatedReader, archive_path
 from showers.dataset import Dataset
 from showers.protocols import modes_of
 from showers.schema import MATRICES_FILE, SCALARS_FILE, Task
@@ -74,7 +74,7 @@ def download_raw(
             with bars(target.name, "MB") as progress:
                 url = f"{base_url or RAW_BUCKET}/{target.name}"
                 fetch(url, target, attempts=attempts, progress=progress, form=NPZ)
-        Archives.open(Path(out), mode)
+        SimulatedReader.open(Path(out), mode)
     return [archive_path(Path(out), mode, kind) for mode in modes for kind in KINDS]
 
 
@@ -266,6 +266,6 @@ def download(
                 fetch(f"{base_url}/{folder.name}/{name}", folder / name, attempts=attempts, progress=progress)
         Dataset.open(folder, task)
         if not (folder / CHECKSUMS_FILE).exists():
-            seal(folder, [MATRICES_FILE, SCALARS_FILE, str(task.label_file)])
+            write_checksums(folder, [MATRICES_FILE, SCALARS_FILE, str(task.label_file)])
         folders.append(folder)
     return folders

@@ -260,7 +260,7 @@ def convert_measured(
                 result.folders.append(folder)
                 continue
             try:
-                run = _Opened.open(raw, name)
+                run = MeasuredReader.open(raw, name)
             except InputError as error:
                 result.left_out.append(LeftOut(name, str(error)))
                 continue
@@ -286,7 +286,7 @@ class DamagedRun(InputError):
 
 
 @dataclass(frozen=True)
-class _Opened:
+class MeasuredReader:
     """A run whose heads have been read and compared."""
 
     folder: Path
@@ -296,7 +296,7 @@ class _Opened:
     digest: str
 
     @classmethod
-    def open(cls, folder: Path, name: str) -> _Opened:
+    def open(cls, folder: Path, name: str) -> MeasuredReader:
         lengths, sources, members = {}, {}, []
         for kind, shape in MEASURED_KINDS.items():
             lengths[kind], sources[kind], content = head_of(archive_path(folder, name, kind), kind, shape)
@@ -328,7 +328,7 @@ class _Opened:
         return values
 
 
-def _source(run: _Opened, protocol: str, times: bool) -> dict[str, Any]:
+def _source(run: MeasuredReader, protocol: str, times: bool) -> dict[str, Any]:
     return {
         **(run.source or {}),
         "generator": MEASUREMENT,
@@ -346,7 +346,7 @@ def _source(run: _Opened, protocol: str, times: bool) -> dict[str, Any]:
 
 def conversion_of(raw: Path, run: str, protocol: str, times: bool) -> dict[str, Any]:
     """Return what ``source.json`` of a run's folder says of its origin, from the heads of its archives."""
-    return _source(_Opened.open(raw, run), protocol, times)
+    return _source(MeasuredReader.open(raw, run), protocol, times)
 
 
 @cache
@@ -381,7 +381,7 @@ def _is_kept(folder: Path, run: str, protocol: str, times: bool) -> bool:
     return True
 
 
-def _times(run: _Opened, remarks: list[str]) -> np.ndarray | None:
+def _times(run: MeasuredReader, remarks: list[str]) -> np.ndarray | None:
     try:
         return read_times(run.path(TIMES_KIND), run.n_events)
     except InputError as error:
@@ -389,7 +389,7 @@ def _times(run: _Opened, remarks: list[str]) -> np.ndarray | None:
         return None
 
 
-def _write(folder: Path, run: _Opened, source: dict[str, Any], seconds: np.ndarray | None) -> None:
+def _write(folder: Path, run: MeasuredReader, source: dict[str, Any], seconds: np.ndarray | None) -> None:
     try:
         features = run.features()
     except InputError as error:
@@ -414,7 +414,7 @@ def _write(folder: Path, run: _Opened, source: dict[str, Any], seconds: np.ndarr
         written["summary"] = summary.as_json()
 
 
-def _grids(run: _Opened) -> Iterable[np.ndarray]:
+def _grids(run: MeasuredReader) -> Iterable[np.ndarray]:
     """Yield (n, 16, 16, 2) float16 deposits, MeV."""
     path, start, blocks = run.path("matrices"), 0, stream_npz(run.path("matrices"), "matrices")
     while True:

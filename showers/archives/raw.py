@@ -54,7 +54,7 @@ _DAMAGED = (
 
 
 @dataclass(frozen=True)
-class Archives:
+class SimulatedReader:
     """The three archives of one mode, their heads read and compared; use :meth:`open`."""
 
     folder: Path
@@ -66,7 +66,7 @@ class Archives:
     """Names, lengths and CRC-32 of all members."""
 
     @classmethod
-    def open(cls, folder: Path, mode: str) -> Archives:
+    def open(cls, folder: Path, mode: str) -> SimulatedReader:
         """Compare the heads of a mode's archives, before anything is unpacked.
 
         Raises
@@ -100,7 +100,7 @@ class Archives:
         return np.concatenate([np.empty((0, *KINDS[kind]), np.float32), *self.stream(kind, 1 << 18)])
 
 
-def common_source(archives: Sequence[Archives]) -> dict[str, Any] | None:
+def common_source(archives: Sequence[SimulatedReader]) -> dict[str, Any] | None:
     """Return what the simulation says of all modes together, or None for archives of another origin.
 
     Raises
@@ -109,7 +109,7 @@ def common_source(archives: Sequence[Archives]) -> dict[str, Any] | None:
         If the modes were not made together.
     """
 
-    def shared(one: Archives) -> dict[str, Any] | None:
+    def shared(one: SimulatedReader) -> dict[str, Any] | None:
         return one.source and {key: value for key, value in one.source.items() if key not in ("mode", "model")}
 
     first = shared(archives[0])

@@ -25,7 +25,7 @@ from runtime.arrays import reserve, told_when_full
 from runtime.context import Bars, silent
 from runtime.errors import InputError
 from runtime.files import atomic_path
-from showers.archives.raw import KINDS, Archives, archive_path, read_source
+from showers.archives.raw import KINDS, SimulatedReader, archive_path, read_source
 from showers.lateral import axis_distance
 from showers.protocols import MODES
 from showers.schema import COMPOSITION, SOURCE_FILE, Task
@@ -154,7 +154,7 @@ def _is_made(out: Path, mode: str, source: dict[str, Any], overwrite: bool) -> b
     """Return whether a mode is complete; refuse archives that are not to be replaced."""
     if not all_present([archive_path(out, mode, kind) for kind in KINDS], source, overwrite):
         return False
-    archives = Archives.open(out, mode)
+    archives = SimulatedReader.open(out, mode)
     for kind in KINDS:
         for _ in archives.stream(kind):  # compares the archive's checksum
             pass

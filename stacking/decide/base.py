@@ -14,7 +14,7 @@ import polars as pl
 from runtime.context import Progress
 from showers.schema import Task
 from stacking.inputs.events import Binned
-from stacking.meta.scorers import Judge
+from stacking.meta.scorers import Scorer
 
 
 class SavedRule(Protocol):
@@ -25,7 +25,7 @@ class SavedRule(Protocol):
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class DecisionSample:
     """Labelled events that no fit has learned from, and what every system says of them, as it ships."""
 
     systems: Mapping[str, np.ndarray]
@@ -44,17 +44,17 @@ class HeldOut:
     """The same of all training events of the kind that predictions are judged on."""
 
 
-class Procedure(ABC):
+class TaskStacking(ABC):
     """Judge, decision and arrays of one task; its instance stands in a module of :mod:`stacking.decide`."""
 
     name: ClassVar[str]
     """The task's."""
-    judge: ClassVar[Judge]
+    scorer: ClassVar[Scorer]
     """Orders learners and meta-learners, and may veto the stack at the gate."""
 
     @abstractmethod
     def decide(
-        self, held_out: HeldOut, run: Path, progress: Progress
+        self, held_out: DecisionSample, run: Path, progress: Progress
     ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
         """Make the decision from held-out events; write what the run keeps of it below ``meta/``.
 

@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 from scipy.optimize import minimize
 
-from runtime.checksums import Seal
+from runtime.checksums import Checksums
 from runtime.code import plugins
 from runtime.context import Progress
 from runtime.files import read_json, write_json
@@ -33,19 +33,19 @@ from scoring.metrics.composition import confusion_matrix, expected_fraction_erro
 from scoring.metrics.paired import paired_fraction_error
 from showers.schema import COMPOSITION, Task
 from stacking import decide
-from stacking.decide.base import HeldOut, Procedure, SavedRule
-from stacking.fit.folds import LG_ENERGY_EDGES, thinned
-from stacking.meta.scorers import CompositionJudge, LogLossJudge
+from stacking.decide.base import DecisionSample, SavedRule, TaskStacking
+from stacking.fit.folds import LG_ENERGY_EDGES, subsampled
+from stacking.meta.scorers import CompositionScorer, LogLossScorer
 
 
-class ClassesProcedure(Procedure):
+class ClassesStacking(TaskStacking):
     """Class numbers."""
 
     name = "classes"
-    judge = LogLossJudge()
+    scorer = LogLossScorer()
 
     def decide(
-        self, held_out: HeldOut, run: Path, progress: Progress
+        self, held_out: DecisionSample, run: Path, progress: Progress
     ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
         """Take the most probable class: nothing to learn."""
         return {"chosen": "argmax"}, {}
@@ -140,7 +140,7 @@ def likelihood_rule(prior: np.ndarray) -> Rule:
 
 def bias_rule(log_proba: np.ndarray) -> Rule:
     """Return ``argmax_c (ln p_c + b_c)`` with the biases that minimise the expected fraction error."""
-    log_proba = log_proba[thinned(len(log_proba), BIAS_EVENTS)]
+    log_proba = log_proba[subsampled(len(log_proba), BIAS_EVENTS)]
     prior = class_mix(log_proba)
     base = log_proba - np.log(prior)
 
@@ -234,18 +234,18 @@ def write_response(
 
 def read_response(run: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the inner borders (B - 1,) of the lg(E/eV) bins and the response counts (B, C, C); sum over B for all."""
-    content = read_json(Seal.open(run).path(f"meta/{RESPONSE_FILE}"))
+    content = read_json(Checksums.open(run).path(f"meta/{RESPONSE_FILE}"))
     return np.array(content["lg_energy_edges"]), np.array(content["counts"])
 
 
-class CompositionProcedure(ClassesProcedure):
+class CompositionStacking(ClassesStacking):
     """Class numbers by a rule on posteriors."""
 
     name = COMPOSITION.name
-    judge = CompositionJudge()
+    scorer = CompositionScorer()
 
     def decide(
-        self, held_out: HeldOut, run: Path, progress: Progress
+        self, held_out: DecisionSample, run: Path, progress: Progress
     ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
         """Choose the kind of rule, make it for every system, and write the response of what ships."""
         shipped = held_out.systems[held_out.shipped]
@@ -267,15 +267,15 @@ class CompositionProcedure(ClassesProcedure):
         return rule(log_proba)
 
 
-STACKING = (ClassesProcedure(), CompositionProcedure())
+STACKING = (ClassesStacking(), CompositionStacking())
 
 
 @cache
-def procedures() -> dict[str, Procedure]:
+def task_stackings() -> dict[str, TaskStacking]:
     """Return what stacking does for each task, by the task's name: ``STACKING`` of the modules in this folder."""
     return plugins(decide, "STACKING", attrgetter("name"))
 
 
-def procedure_of(task: Task) -> Procedure:
+def stacking_of(task: Task) -> TaskStacking:
     """Return what stacking does for a task; for classes of the user's own, the most probable one."""
-    return procedures().get(task.name, STACKING[0])
+    return task_stackings().get(task.name, STACKING[0])

@@ -12,21 +12,21 @@ import polars as pl
 from runtime.context import Progress
 from runtime.files import write_npz
 from showers.schema import GAMMA, Task
-from stacking.decide.base import HeldOut, Procedure, SavedRule
-from stacking.meta.scorers import GammaJudge, gamma_scores, threshold_table
+from stacking.decide.base import DecisionSample, SavedRule, TaskStacking
+from stacking.meta.scorers import GammaScorer, gamma_scores, threshold_table
 
 SCORES_FILE = "held_out_scores.npz"
 """Labels and scores of the events that what ships is judged on."""
 
 
-class GammaProcedure(Procedure):
+class GammaStacking(TaskStacking):
     """Scores, higher = more gamma-like."""
 
     name = GAMMA.name
-    judge = GammaJudge()
+    scorer = GammaScorer()
 
     def decide(
-        self, held_out: HeldOut, run: Path, progress: Progress
+        self, held_out: DecisionSample, run: Path, progress: Progress
     ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
         """Make the table of thresholds and keep the scores, for thresholds of the user's own."""
         scores = gamma_scores(held_out.systems[held_out.shipped])
@@ -57,4 +57,4 @@ class GammaProcedure(Procedure):
         return [pl.Series("gamma_score", arrays["gamma_scores"])]
 
 
-STACKING = GammaProcedure()
+STACKING = GammaStacking()

@@ -25,9 +25,9 @@ from models.base.inputs import TARGETS
 from runtime.context import Progress
 from scoring.metrics.residuals import residual_metrics, resolution
 from showers.schema import ENERGY, TargetQuantity, Task
-from stacking.decide.base import HeldOut, Procedure, SavedRule
+from stacking.decide.base import DecisionSample, SavedRule, TaskStacking
 from stacking.inputs.events import CONTEXT_SCALARS
-from stacking.meta.scorers import OrderedJudge
+from stacking.meta.scorers import OrderedScorer
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class PosteriorMean:
         return cls(mean, variance, float(content["scale"]))
 
 
-class TargetProcedure(Procedure):
+class TargetStacking(TaskStacking):
     """Estimates with errors; a task's own class says which task it is."""
 
     task: ClassVar[Task]
-    judge = OrderedJudge()
+    scorer = OrderedScorer()
 
     def __init_subclass__(cls) -> None:
         """Take the name from the task."""
@@ -84,7 +84,7 @@ class TargetProcedure(Procedure):
         return self.task.target
 
     def decide(
-        self, held_out: HeldOut, run: Path, progress: Progress
+        self, held_out: DecisionSample, run: Path, progress: Progress
     ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
         """Take bins from the training events, and the scale of the errors from held-out ones."""
         assert held_out.training is not None
@@ -130,13 +130,13 @@ class TargetProcedure(Procedure):
         return [pl.Series(name, values) for name, values in arrays.items()]
 
 
-class EnergyProcedure(TargetProcedure):
+class EnergyStacking(TargetStacking):
     """What all targets have in common is all it needs."""
 
     task = ENERGY
 
 
-STACKING = EnergyProcedure()
+STACKING = EnergyStacking()
 
 
 ESTIMATES_FILE = "estimates.json"
@@ -167,7 +167,7 @@ def mixture(fits: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Estimator:
+class TargetCalibration:
     """From the fits' standardised estimates to quantities with units."""
 
     learner: str
@@ -190,7 +190,7 @@ class Estimator:
 
         Returns
         -------
-        Estimator
+        TargetCalibration
             With factors of the errors.
         dict
             The manifest's entry: bias and resolution, and those of estimate minus truth in errors, with intervals.

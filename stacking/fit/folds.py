@@ -198,6 +198,6 @@ def _refuse_small_classes(labels: np.ndarray, n_folds: int, classes: tuple[str, 
         raise InputError(f"class {name!r} has {counts[number]} {counted}, fewer than the {n_folds} folds asked for")
 
 
-def thinned(n_events: int, limit: int = MAX_EVENTS) -> slice:
+def subsampled(n_events: int, limit: int = MAX_EVENTS) -> slice:
     """Return a slice that leaves at most about ``limit`` of ``n_events``, evenly spread."""
     return slice(None, None, max(1, -(-n_events // limit)))

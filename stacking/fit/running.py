@@ -28,7 +28,7 @@ Key = tuple[str, int]
 """Learner and fold."""
 
 
-class Outlook:
+class RemainingTime:
     """The tasks of a run that begin in their order, ``workers`` at once.
 
     Parameters
@@ -138,7 +138,7 @@ def run_tasks(
     at_once = {lane: min(lanes[lane], len(part)) for lane, part in parts.items()}
     left = {(task.name, task.fold): lane for lane, part in parts.items() for task in part}
     outlooks = [
-        Outlook({(task.name, task.fold): expected.get(task.name, 1.0) for task in part}, at_once[lane])
+        RemainingTime({(task.name, task.fold): expected.get(task.name, 1.0) for task in part}, at_once[lane])
         for lane, part in parts.items()
     ]
     with process_backend(scheduler, threads), _Report(progress, outlooks) as report:
@@ -167,7 +167,7 @@ def run_tasks(
 class _Report:
     """Tells how far the tasks are, when one has ended and every few seconds: those of the lane that ends last."""
 
-    def __init__(self, progress: Progress | None, outlooks: Sequence[Outlook]) -> None:
+    def __init__(self, progress: Progress | None, outlooks: Sequence[RemainingTime]) -> None:
         self._progress, self._outlooks, self._note = progress, outlooks, ""
         self._lock, self._over = threading.Lock(), threading.Event()
 
@@ -184,7 +184,7 @@ class _Report:
         with self._lock:
             self._note = note
             if self._progress and self._outlooks:
-                last = max(self._outlooks, key=Outlook.left_s)
+                last = max(self._outlooks, key=RemainingTime.left_s)
                 done, left = last.done_s(), last.left_s()
                 self._progress(done, done + left, note)
 

@@ -28,12 +28,12 @@ from models.base.saving import CheckpointError
 from models.base.spec import LearnerSpec
 from models.registry import create
 from runtime.arrays import open_npy
-from runtime.checksums import Seal, seal
+from runtime.checksums import Checksums, write_checksums
 from runtime.context import Progress
 from runtime.cost import Cost, measured
 from runtime.errors import InputError
 from runtime.files import atomic_folder, check_name, hash_json, read_json, write_json, write_npz
-from stacking.fit.folds import early_stopping_rows, thinned
+from stacking.fit.folds import early_stopping_rows, subsampled
 from stacking.inputs.events import Events, pieces
 
 TASK_FILE = "task.json"
@@ -50,17 +50,17 @@ def fold_folder(run: Path, learner: str, fold: int) -> Path:
     return run / "learners" / check_name(learner, run) / f"fold-{fold}"
 
 
-def seal_task(folder: Path) -> None:
+def write_task_checksums(folder: Path) -> None:
     """Write ``checksums.json`` over all files of a task's folder."""
-    seal(folder, [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()])
+    write_checksums(folder, [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()])
 
 
-def damage(folder: Path) -> str | None:
+def checksum_problem(folder: Path) -> str | None:
     """Return what is wrong with the folder of a finished task; None if nothing is, or if it is not there."""
     if not folder.exists():
         return None
     try:
-        problems = Seal.open(folder, required=(TASK_FILE, HELD_OUT_FILE)).problems()
+        problems = Checksums.open(folder, required=(TASK_FILE, HELD_OUT_FILE)).problems()
     except InputError as error:
         return str(error)
     return problems[0] if problems else None
@@ -68,7 +68,7 @@ def damage(folder: Path) -> str | None:
 
 def key_of(folder: Path) -> str | None:
     """Return the key of everything that decided a finished task; None without one, or if a file was damaged."""
-    if not folder.exists() or damage(folder):
+    if not folder.exists() or checksum_problem(folder):
         return None
     key: str = read_json(folder / TASK_FILE)["key"]
     return key
@@ -112,7 +112,7 @@ def outer_log_proba(run: Path, learner: str, n_fits: int) -> np.ndarray:
 
 def has_truth(run: Path, learner: str) -> bool:
     """Return whether a learner's fits have estimated true quantities."""
-    with np.load(Seal.open(fold_folder(run, learner, 0)).path(HELD_OUT_FILE), allow_pickle=False) as stored:
+    with np.load(Checksums.open(fold_folder(run, learner, 0)).path(HELD_OUT_FILE), allow_pickle=False) as stored:
         return TRUTH in stored.files
 
 
@@ -144,7 +144,7 @@ def _log_proba(folder: Path, name: str) -> np.ndarray:
 
 
 def _stored(folder: Path, name: str, key: str) -> np.ndarray:
-    with np.load(Seal.open(folder).path(name), allow_pickle=False) as stored:
+    with np.load(Checksums.open(folder).path(name), allow_pickle=False) as stored:
         found: np.ndarray = stored[key]
     return found
 
@@ -238,11 +238,11 @@ def do_task(task: FoldTask) -> None:
                 every = np.arange(len(task.test))
                 write_npz(folder / TEST_FILE, **_said(task, learner, task.test, every, truth=taught))
         write_json(folder / TASK_FILE, _task_record(task, learner, cost, len(train), len(valid)))
-        seal_task(folder)
+        write_task_checksums(folder)
     shutil.rmtree(task.checkpoint, ignore_errors=True)
 
 
-class TimeIsUp(Exception):
+class TimeLimitReached(Exception):
     """The run's time limit was reached before a fit was finished."""
 
 
@@ -251,7 +251,7 @@ def watch(deadline: float) -> Progress:
 
     def check(done: float, total: float, note: str = "") -> None:
         if time.time() > deadline:
-            raise TimeIsUp("the time limit of the run was reached")
+            raise TimeLimitReached("the time limit of the run was reached")
 
     return check
 
@@ -316,7 +316,7 @@ def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         valid = of_kind
     if task.rows is not None and len(train) > task.rows:
         train = _most_useful(train, judged, task.rows, task.fit_seed)
-        valid = valid[thinned(len(valid), max(MIN_VALID, round(task.rows * task.valid_fraction)))]
+        valid = valid[subsampled(len(valid), max(MIN_VALID, round(task.rows * task.valid_fraction)))]
     return train, valid, held_out
 
 
@@ -366,8 +366,8 @@ def predict(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[s
 
 def estimate(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
     """Return a learner's (n, T, 2) estimates of true quantities and their errors, in pieces of bounded memory."""
-    found = [learner.predict_truth(events.batch(rows[piece], columns, grids=False)) for piece in pieces(len(rows))]
-    return np.concatenate(found) if found else learner.predict_truth(events.batch(rows, columns, grids=False))
+    found = [learner.predict_targets(events.batch(rows[piece], columns, grids=False)) for piece in pieces(len(rows))]
+    return np.concatenate(found) if found else learner.predict_targets(events.batch(rows, columns, grids=False))
 
 
 def checked_log_proba(learner: Learner, batch: Batch) -> np.ndarray:

@@ -146,7 +146,7 @@ def plan(
     remarks: list[str] = []
     columns = []
     for name in names:
-        found, words = _column(name, frame[name], asked=wanted is not None)
+        found, words = _column(name, frame[name], requested=wanted is not None)
         columns += [found] if found else []
         remarks += [f"{file}: column {name!r} {words}"] if words else []
     if not columns:
@@ -154,12 +154,12 @@ def plan(
     return Plan(tuple(columns)), remarks
 
 
-def _column(name: str, values: pl.Series, *, asked: bool) -> tuple[Column | None, str]:
+def _column(name: str, values: pl.Series, *, requested: bool) -> tuple[Column | None, str]:
     if values.null_count() == len(values):
         return None, "is empty: it is ignored"
     if values.dtype.is_nested() or values.dtype in (pl.Binary, pl.Object):
         return None, f"holds {values.dtype}: it is ignored"
-    if not asked and name.startswith("unnamed_") and _counts_rows(values):
+    if not requested and name.startswith("unnamed_") and _counts_rows(values):
         return None, "has no name and counts the rows: it is ignored"
     exact = _numbers(values)
     if exact is None:

@@ -127,13 +127,13 @@ class ComputedEvents(ShowerEvents):
     ) -> np.ndarray:
         """Return columns as (n, F) float32, Fortran-ordered, of held blocks with the columns ``names``."""
         number = rows // self._size
-        asked = [int(one) for one in np.unique(number)]
-        for one in [one for one in held if asked and one < asked[0]]:
+        requested = [int(one) for one in np.unique(number)]
+        for one in [one for one in held if requested and one < requested[0]]:
             del held[one]
-        self._compute([one for one in asked if one not in held])
+        self._compute([one for one in requested if one not in held])
         found = np.empty((len(rows), len(columns)), dtype=np.float32, order="F")
         places = [names.index(name) for name in columns]
-        for one in asked:
+        for one in requested:
             here = np.flatnonzero(number == one)
             inside, block = rows[here] - one * self._size, held[one]
             for column, place in enumerate(places):

@@ -17,7 +17,7 @@ import numpy as np
 
 from runtime.code import plugins
 from stacking import meta as folder
-from stacking.meta.scorers import Judge
+from stacking.meta.scorers import Scorer
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class MetaLearner(ABC):
         self.learners = tuple(learners)
 
     @abstractmethod
-    def fit(self, inputs: StackInputs, judge: Judge) -> None:
+    def fit(self, inputs: StackInputs, scorer: Scorer) -> None:
         """Learn; greedy selection asks the judge, all others minimise the log-loss."""
 
     @abstractmethod

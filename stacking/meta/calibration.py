@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from models.base.posterior import log_softmax
-from stacking.fit.folds import assign_folds, thinned
+from stacking.fit.folds import assign_folds, subsampled
 from stacking.meta.softmax import fit_linear, fit_scaling, log_loss_per_event
 
 MATRIX_PULL = 0.3
@@ -106,7 +106,7 @@ def fit_calibrator(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray)
     more than :data:`KEEP_SIGMA` standard errors over it.
     """
     n_classes = log_proba.shape[1]
-    thin = thinned(len(labels), CHOICE_EVENTS)
+    thin = subsampled(len(labels), CHOICE_EVENTS)
     z, y, f = log_proba[thin], labels[thin], folds[thin]
     if len(np.unique(f)) < 2:
         f = assign_folds(y, 2, seed=0)

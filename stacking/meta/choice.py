@@ -23,10 +23,10 @@ from threadpoolctl import threadpool_limits
 
 from runtime.context import Progress
 from runtime.processes import in_processes
-from stacking.fit.folds import thinned
+from stacking.fit.folds import subsampled
 from stacking.meta.base import MetaLearner, StackInputs, meta_learners
 from stacking.meta.gate import standard_error
-from stacking.meta.scorers import Judge, LogLossJudge
+from stacking.meta.scorers import LogLossScorer, Scorer
 from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
 
 MAX_META_FOLDS = 5
@@ -48,18 +48,18 @@ class Stacked:
     """Judge's loss of each meta-learner's cross-validated predictions."""
 
 
-def fit_meta(name: str, inputs: StackInputs, judge: Judge, use: np.ndarray) -> MetaLearner:
+def fit_meta(name: str, inputs: StackInputs, scorer: Scorer, use: np.ndarray) -> MetaLearner:
     """Fit one meta-learner on the events that ``use`` (N,) bool names."""
     part = inputs.take(use)
     meta = meta_learners()[name](inputs.learners)
-    meta.fit(replace(part, weights=judge.weights(part.log_proba, part.labels)), judge)
+    meta.fit(replace(part, weights=scorer.weights(part.log_proba, part.labels)), scorer)
     return meta
 
 
 def choose_and_fit(
     names: tuple[str, ...],
     inputs: StackInputs,
-    judge: Judge,
+    scorer: Scorer,
     *,
     workers: int = 1,
     progress: Progress | None = None,
@@ -72,7 +72,7 @@ def choose_and_fit(
         Candidates, in any order: of those within one standard error of the best that of least ``complexity`` is chosen.
     inputs
         Out-of-fold log-probabilities and labels of the judged events.
-    judge
+    scorer
         What decides.
 
     Notes
@@ -85,7 +85,7 @@ def choose_and_fit(
     n_folds = int(folds.max()) + 1
     left_out = list(_left_out(n_folds))
     jobs = [(name, out) for name in names for out in left_out]
-    arguments = [(name, inputs, judge, folds, out) for name, out in jobs]
+    arguments = [(name, inputs, scorer, folds, out) for name, out in jobs]
     outcomes = in_processes(_fit_and_predict, arguments, workers=workers)
     found: dict[tuple[str, frozenset[int]], dict[int, np.ndarray]] = {}
     for number, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True), start=1):
@@ -97,12 +97,12 @@ def choose_and_fit(
     for k in range(n_folds):
         candidates = {name: _inner(found, name, folds, k, inputs) for name in names} if n_folds > 2 else {}
         rest = folds != k
-        best = _simplest_of_best(candidates, inputs.labels[rest], judge) if candidates else names[0]
+        best = _simplest_of_best(candidates, inputs.labels[rest], scorer) if candidates else names[0]
         chosen.append(best)
         log_proba[folds == k] = found[best, frozenset({k})][k]
-    final = _simplest_of_best(by_meta, inputs.labels, judge) if n_folds > 2 else names[0]
-    meta = fit_meta(final, inputs, judge, np.ones(len(folds), dtype=bool))
-    losses = {name: judge.loss(predicted, inputs.labels) for name, predicted in by_meta.items()}
+    final = _simplest_of_best(by_meta, inputs.labels, scorer) if n_folds > 2 else names[0]
+    meta = fit_meta(final, inputs, scorer, np.ones(len(folds), dtype=bool))
+    losses = {name: scorer.loss(predicted, inputs.labels) for name, predicted in by_meta.items()}
     return Stacked(meta, log_proba, by_meta, chosen, losses)
 
 
@@ -113,11 +113,11 @@ def _left_out(n_folds: int) -> Iterator[frozenset[int]]:
 
 
 def _fit_and_predict(
-    name: str, inputs: StackInputs, judge: Judge, folds: np.ndarray, out: frozenset[int]
+    name: str, inputs: StackInputs, scorer: Scorer, folds: np.ndarray, out: frozenset[int]
 ) -> dict[int, np.ndarray]:
     predicted = {}
     with threadpool_limits(1):  # the same last bits in any process
-        meta = fit_meta(name, inputs, judge, ~np.isin(folds, sorted(out)))
+        meta = fit_meta(name, inputs, scorer, ~np.isin(folds, sorted(out)))
         for k in sorted(out):
             part = inputs.take(folds == k)
             predicted[k] = meta.predict(part.log_proba, part.context)
@@ -148,21 +148,23 @@ def _inner(
     return result[folds != outer]
 
 
-def _simplest_of_best(candidates: dict[str, np.ndarray], labels: np.ndarray, judge: Judge) -> str:
+def _simplest_of_best(candidates: dict[str, np.ndarray], labels: np.ndarray, scorer: Scorer) -> str:
     """Return the simplest of those as good as the best; where the judge's errors are wide, log-loss decides first."""
-    good = _as_good_as_the_best(candidates, labels, judge)
-    return min(_as_good_as_the_best(good, labels, LogLossJudge()), key=_complexity)
+    good = _as_good_as_the_best(candidates, labels, scorer)
+    return min(_as_good_as_the_best(good, labels, LogLossScorer()), key=_complexity)
 
 
 def _complexity(name: str) -> int:
     return meta_learners()[name].complexity
 
 
-def _as_good_as_the_best(candidates: dict[str, np.ndarray], labels: np.ndarray, judge: Judge) -> dict[str, np.ndarray]:
-    best = min(candidates, key=lambda name: judge.loss(candidates[name], labels))
+def _as_good_as_the_best(
+    candidates: dict[str, np.ndarray], labels: np.ndarray, scorer: Scorer
+) -> dict[str, np.ndarray]:
+    best = min(candidates, key=lambda name: scorer.loss(candidates[name], labels))
 
     def within_an_error(name: str) -> bool:
-        worse, error = judge.difference(candidates[name], candidates[best], labels)
+        worse, error = scorer.difference(candidates[name], candidates[best], labels)
         return name == best or worse <= error
 
     return {name: predicted for name, predicted in candidates.items() if within_an_error(name)}
@@ -213,14 +215,14 @@ class Pruning:
         )
 
 
-def prune(inputs: StackInputs, judge: Judge, tolerance: float, slow: frozenset[str] = frozenset()) -> Pruning:
+def prune(inputs: StackInputs, scorer: Scorer, tolerance: float, slow: frozenset[str] = frozenset()) -> Pruning:
     """Leave out learners, one by one, as long as all of them together are shown to cost less than the tolerance.
 
     Parameters
     ----------
     inputs
         Out-of-fold predictions of the judged events.
-    judge
+    scorer
         One with a veto (the ln survival of gamma sets) also keeps a learner without which the pool is worse by it
         beyond the paired error.
     tolerance
@@ -236,7 +238,7 @@ def prune(inputs: StackInputs, judge: Judge, tolerance: float, slow: frozenset[s
     """
     left_out: list[DroppedLearner] = []
     if tolerance > 0 and len(inputs.learners) > 1:
-        sample = _Sample.of(inputs, judge)
+        sample = _Sample.of(inputs, scorer)
         kept = list(inputs.learners)
         for group in ([name for name in kept if name in slow], [name for name in kept if name not in slow]):
             candidates = list(group)
@@ -254,7 +256,7 @@ def prune(inputs: StackInputs, judge: Judge, tolerance: float, slow: frozenset[s
 
 
 def confirmed(
-    pruning: Pruning, inputs: StackInputs, judge: Judge, averages: Mapping[str, np.ndarray], labels: np.ndarray
+    pruning: Pruning, inputs: StackInputs, scorer: Scorer, averages: Mapping[str, np.ndarray], labels: np.ndarray
 ) -> Pruning:
     """Take learners back as long as the outer holdout shows that leaving them out costs more than the tolerance.
 
@@ -274,7 +276,7 @@ def confirmed(
     Taken back is what helps most. A cost counts as shown from one standard error above the tolerance, so that few
     events take nothing back.
     """
-    sample, kept = _Sample.of(inputs, judge), set(pruning.kept)
+    sample, kept = _Sample.of(inputs, scorer), set(pruning.kept)
 
     def losses(names: set[str]) -> np.ndarray:
         part = sample.inputs.only([name for name in inputs.learners if name in names])
@@ -311,25 +313,25 @@ class _Sample:
     """Events on which sets of learners are compared with all of them."""
 
     inputs: StackInputs
-    judge: Judge
+    scorer: Scorer
     whole: np.ndarray
     """(N, C) pool of all learners, cross-validated."""
 
     @classmethod
-    def of(cls, inputs: StackInputs, judge: Judge) -> _Sample:
+    def of(cls, inputs: StackInputs, scorer: Scorer) -> _Sample:
         use = np.zeros(len(inputs.labels), dtype=bool)
-        use[thinned(len(use), PRUNING_EVENTS)] = True
+        use[subsampled(len(use), PRUNING_EVENTS)] = True
         part = inputs.take(use)
         part = replace(part, folds=part.folds % min(PRUNING_FOLDS, int(part.folds.max()) + 1))
-        return cls(part, judge, _cross_validated(part))
+        return cls(part, scorer, _cross_validated(part))
 
     def cost(self, names: list[str]) -> _Cost:
         predicted = _cross_validated(self.inputs.only(names))
         labels = self.inputs.labels
         each = log_loss_per_event(predicted, labels) - log_loss_per_event(self.whole, labels)
         vetoed = False
-        if self.judge.veto:
-            worse, error = self.judge.difference(predicted, self.whole, labels)
+        if self.scorer.veto:
+            worse, error = self.scorer.difference(predicted, self.whole, labels)
             vetoed = worse > error
         return _Cost(float(each.mean()), standard_error(each, None), vetoed)
 

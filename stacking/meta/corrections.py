@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from models.base.posterior import log_softmax
-from stacking.fit.folds import thinned
+from stacking.fit.folds import subsampled
 from stacking.meta.base import MetaLearner, StackInputs
 from stacking.meta.pools import LogPool
-from stacking.meta.scorers import Judge
+from stacking.meta.scorers import Scorer
 from stacking.meta.softmax import fit_linear, fit_scaling
 
 LOGISTIC_PULL_EVENTS = 100.0
@@ -27,7 +27,7 @@ class Logistic(MetaLearner):
     name = "logistic"
     complexity = 4
 
-    def fit(self, inputs: StackInputs, judge: Judge) -> None:
+    def fit(self, inputs: StackInputs, scorer: Scorer) -> None:
         """Learn the matrix and the biases."""
         n_learners, _, n_classes = inputs.log_proba.shape
         self._take_scale(inputs.context)
@@ -98,13 +98,13 @@ class Boosted(MetaLearner):
     complexity = 5
     presets = ("good", "best")
 
-    def fit(self, inputs: StackInputs, judge: Judge) -> None:
+    def fit(self, inputs: StackInputs, scorer: Scorer) -> None:
         """Fit the pool, then trees on what it leaves; more events than the pool looks at are thinned evenly."""
         few = np.zeros(len(inputs.labels), dtype=bool)
-        few[thinned(len(few))] = True
+        few[subsampled(len(few))] = True
         inputs = inputs.take(few)
         self.pool_ = LogPool(self.learners)
-        self.pool_.fit(inputs, judge)
+        self.pool_.fit(inputs, scorer)
         start = self.pool_.predict(inputs.log_proba)
         settings = {**BOOSTED_SETTINGS, "num_class": start.shape[1]}
         columns = self._columns(inputs.log_proba, inputs.context)

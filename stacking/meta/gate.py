@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from stacking.meta.scorers import Judge
+from stacking.meta.scorers import Scorer
 from stacking.meta.softmax import log_loss_per_event
 
 
@@ -117,7 +117,7 @@ def decide_gate(
     stacked: np.ndarray,
     learners: Mapping[str, np.ndarray],
     labels: np.ndarray,
-    judge: Judge,
+    scorer: Scorer,
     groups: np.ndarray | None = None,
     single: SingleFits | None = None,
 ) -> Gate:
@@ -132,7 +132,7 @@ def decide_gate(
         Per learner, (N, C) log-probabilities of the same events, made in the same way.
     labels
         (N,) class numbers.
-    judge
+    scorer
         One with a veto (the ln survival of gamma sets) closes the gate if the stack is worse by it beyond an error.
     groups
         (N,) or None: events of one group are one observation in the error.
@@ -150,13 +150,13 @@ def decide_gate(
     gains = losses[best] - log_loss_per_event(stacked, labels)
     control = None if single is None else single.gain("stack", best)
     gain, error = mean_and_error(gains, groups, control, inner_groups)
-    worse, judge_error = judge.difference(stacked, learners[best], labels)
+    worse, judge_error = scorer.difference(stacked, learners[best], labels)
     if len(learners) == 1:
         shipped, reason = False, f"{best} is the only learner"
     elif gain <= max(error, ROUNDING):
         shipped = False
         reason = f"the stack gains {gain:.5f} ± {error:.5f} nats over {best}: not more than its error"
-    elif judge.veto and worse > judge_error:
+    elif scorer.veto and worse > judge_error:
         shipped = False
         reason = f"the stack's ln survival is worse than that of {best} by {worse:.3f} ± {judge_error:.3f}"
     else:

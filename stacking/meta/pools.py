@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from models.base.posterior import log_softmax
-from stacking.fit.folds import thinned
+from stacking.fit.folds import subsampled
 from stacking.meta.base import MetaLearner, StackInputs
 from stacking.meta.calibration import Calibrator, fit_calibrator
-from stacking.meta.scorers import Judge
+from stacking.meta.scorers import Scorer
 from stacking.meta.softmax import fit_pool, pooled
 
 
@@ -29,7 +29,7 @@ class LogPool(MetaLearner):
     name = "log_pool"
     complexity = 1
 
-    def fit(self, inputs: StackInputs, judge: Judge) -> None:
+    def fit(self, inputs: StackInputs, scorer: Scorer) -> None:
         """Learn weights and biases."""
         self.weights_, self.bias_ = fit_pool(inputs.log_proba, inputs.labels, inputs.weights)
         if inputs.weights is not None:
@@ -66,7 +66,7 @@ class Average(LogPool):
     name = "average"
     complexity = 0
 
-    def fit(self, inputs: StackInputs, judge: Judge) -> None:
+    def fit(self, inputs: StackInputs, scorer: Scorer) -> None:
         """Give every learner the same weight."""
         n_learners, _, n_classes = inputs.log_proba.shape
         self.weights_, self.bias_ = np.full(n_learners, 1.0 / n_learners), np.zeros(n_classes)
@@ -81,15 +81,15 @@ class Greedy(LogPool):
     name = "greedy"
     complexity = 2
 
-    def fit(self, inputs: StackInputs, judge: Judge) -> None:
+    def fit(self, inputs: StackInputs, scorer: Scorer) -> None:
         """Add, round after round, the learner that lowers the metric most; keep the best round."""
-        thin = thinned(len(inputs.labels))
+        thin = subsampled(len(inputs.labels))
         log_proba, labels = np.ascontiguousarray(inputs.log_proba[:, thin]), inputs.labels[thin]
         counts = np.zeros(len(log_proba))
         best_counts, best_metric = counts.copy(), np.inf
         total = np.zeros_like(log_proba[0])
         for size in range(1, GREEDY_ROUNDS + 1):
-            metrics = [judge.metric(log_softmax((total + z) / size), labels) for z in log_proba]
+            metrics = [scorer.metric(log_softmax((total + z) / size), labels) for z in log_proba]
             chosen = int(np.argmin(metrics))
             counts[chosen] += 1
             total += log_proba[chosen]
@@ -113,12 +113,12 @@ class CalibratedPool(LogPool):
     name = "calibrated_pool"
     complexity = 3
 
-    def fit(self, inputs: StackInputs, judge: Judge) -> None:
+    def fit(self, inputs: StackInputs, scorer: Scorer) -> None:
         """Choose and fit a calibrator for each learner, then the pool."""
-        thin = thinned(len(inputs.labels), CALIBRATION_EVENTS)
+        thin = subsampled(len(inputs.labels), CALIBRATION_EVENTS)
         labels, folds = inputs.labels[thin], inputs.folds[thin]
         self.calibrators_ = [fit_calibrator(z[thin], labels, folds) for z in inputs.log_proba]
-        super().fit(replace(inputs, log_proba=self._calibrated(inputs.log_proba)), judge)
+        super().fit(replace(inputs, log_proba=self._calibrated(inputs.log_proba)), scorer)
 
     def predict(self, log_proba: np.ndarray, context: np.ndarray | None = None) -> np.ndarray:
         """Return the pool of the calibrated learners."""

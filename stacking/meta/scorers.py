@@ -147,7 +147,7 @@ NEAR_EFFICIENCY = 0.90
 """Hadrons above the threshold that keeps this share of the gammas are near the operating point."""
 
 
-class Judge(ABC):
+class Scorer(ABC):
     """Orders sets of log-probabilities of the same labelled events; lower is better."""
 
     name: str
@@ -177,7 +177,7 @@ class Judge(ABC):
         return None
 
 
-class LogLossJudge(Judge):
+class LogLossScorer(Scorer):
     """Mean ``-log p`` of the true class, nats."""
 
     name = "log_loss"
@@ -192,7 +192,7 @@ class LogLossJudge(Judge):
         return found.difference, found.standard_error
 
 
-class CompositionJudge(LogLossJudge):
+class CompositionScorer(LogLossScorer):
     """Log-loss decides; greedy selection minimises the closed form of the fraction error."""
 
     def metric(self, log_proba: np.ndarray, labels: np.ndarray) -> float:
@@ -203,7 +203,7 @@ class CompositionJudge(LogLossJudge):
         return expected_fraction_error(confusion_matrix(labels, predicted, n_classes))
 
 
-class OrderedJudge(LogLossJudge):
+class OrderedScorer(LogLossScorer):
     """Bins of a quantity: log-loss decides; greedy selection minimises the ranked probability score."""
 
     def metric(self, log_proba: np.ndarray, labels: np.ndarray) -> float:
@@ -212,7 +212,7 @@ class OrderedJudge(LogLossJudge):
         return float(np.mean((below - (labels[:, None] <= np.arange(below.shape[1]))) ** 2))
 
 
-class GammaJudge(Judge):
+class GammaScorer(Scorer):
     """Mean ln of the hadron survival at gamma efficiencies 65..85 %."""
 
     name = "mean_log_survival"

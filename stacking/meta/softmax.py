@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from models.base.posterior import log_softmax
-from stacking.fit.folds import thinned
+from stacking.fit.folds import subsampled
 
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-9
@@ -58,7 +58,7 @@ def fit_pool(
     -------
     Weights (L,), not negative, and class biases (C,).
     """
-    thin = thinned(len(labels))
+    thin = subsampled(len(labels))
     z, y = np.ascontiguousarray(log_proba[:, thin]), labels[thin]
     w = None if event_weights is None else event_weights[thin]
     n_learners, n_events, n_classes = z.shape
@@ -84,7 +84,7 @@ def fit_scaling(
     -------
     Positive scales (C,), between 0.05 and 20, and biases (C,).
     """
-    thin = thinned(len(labels))
+    thin = subsampled(len(labels))
     z, y = log_proba[thin], labels[thin]
     n_classes = z.shape[1]
     n_scales = n_classes if per_class else 1
@@ -124,7 +124,7 @@ def fit_linear(
     -------
     W (F, C) and b (C,).
     """
-    thin = thinned(len(labels))
+    thin = subsampled(len(labels))
     x, y = np.column_stack([inputs[thin], np.ones(len(labels[thin]))]), labels[thin]
     w = None if event_weights is None else event_weights[thin]
     start = np.vstack([centre, np.zeros(centre.shape[1])])

@@ -17,12 +17,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from models.base.posterior import log_softmax
-from runtime.checksums import Seal
+from runtime.checksums import Checksums
 from runtime.files import hash_json, read_json, write_json
 from showers.schema import TASKS, Task
-from stacking.decide.base import Procedure, SavedRule
-from stacking.decide.classes import procedure_of
-from stacking.decide.target import ESTIMATES_FILE, Estimator, fits_of
+from stacking.decide.base import SavedRule, TaskStacking
+from stacking.decide.classes import stacking_of
+from stacking.decide.target import ESTIMATES_FILE, TargetCalibration, fits_of
 from stacking.inputs.events import Events
 from stacking.meta.base import MetaLearner, meta_from_json, meta_to_json
 from stacking.meta.calibration import Calibrator
@@ -107,13 +107,13 @@ class Chain:
     config_hash: str
     n_fits: int
     """Fits of each learner that are averaged."""
-    estimator: Estimator | None = None
+    target_calibration: TargetCalibration | None = None
     """Of energy and core, where a learner was taught true quantities."""
 
     def of_student(self) -> Chain:
         """Return the chain of the student alone; its predictions are not those that the run was judged by."""
         config_hash = hash_json([self.config_hash, STUDENT])
-        return replace(self, shipped=STUDENT, n_fits=1, config_hash=config_hash, estimator=None)
+        return replace(self, shipped=STUDENT, n_fits=1, config_hash=config_hash, target_calibration=None)
 
     @property
     def learners(self) -> tuple[str, ...]:
@@ -142,9 +142,9 @@ class Chain:
         return {name: self.calibrators[name](z) for name, z in combined(averages, self.meta, context).items()}
 
     @property
-    def procedure(self) -> Procedure:
+    def procedure(self) -> TaskStacking:
         """How the task is decided."""
-        return procedure_of(self.task)
+        return stacking_of(self.task)
 
     def predictions(
         self, posteriors: Mapping[str, np.ndarray], context: np.ndarray | None, test_fingerprint: str | None
@@ -161,19 +161,19 @@ class Chain:
         """
         for piece, log_proba in fits:
             here, said = events.context(piece), dict(log_proba)
-            estimates = said.pop(fits_of(self.estimator.learner), None) if self.estimator else None
+            estimates = said.pop(fits_of(self.target_calibration.learner), None) if self.target_calibration else None
             with threadpool_limits(1):
                 found = self.predictions(self.posteriors(said, here), here, test_fingerprint)
-                if self.estimator is not None and estimates is not None:
+                if self.target_calibration is not None and estimates is not None:
                     # What a task estimates itself, such as the energy, stays as the task says.
-                    arrays = self.estimator.arrays(estimates, events.fitted_core(piece))
+                    arrays = self.target_calibration.arrays(estimates, events.fitted_core(piece))
                     found = replace(
                         found, arrays={**found.arrays, **{k: v for k, v in arrays.items() if k not in found.arrays}}
                     )
                 yield found
 
 
-def joined(parts: Sequence[Predictions]) -> Predictions:
+def concatenated(parts: Sequence[Predictions]) -> Predictions:
     """Return the predictions of all pieces, at least one, as those of one set of events."""
     first = parts[0]
 
@@ -199,27 +199,29 @@ def save_chain(run: Path, chain: Chain) -> None:
     write_json(run / "meta" / CALIBRATION_FILE, calibrators)
     stack = {**meta_to_json(chain.meta), "shipped": chain.shipped, "n_fits": chain.n_fits}
     write_json(run / "meta" / META_FILE, stack)
-    if chain.estimator:
-        write_json(run / "meta" / ESTIMATES_FILE, chain.estimator.as_json())
+    if chain.target_calibration:
+        write_json(run / "meta" / ESTIMATES_FILE, chain.target_calibration.as_json())
     write_json(run / "meta" / DECISION_FILE, {name: rule.as_json() for name, rule in chain.rules.items()})
 
 
-def load_chain(sealed: Seal, manifest: Mapping[str, Any]) -> Chain:
+def load_chain(checksums: Checksums, manifest: Mapping[str, Any]) -> Chain:
     """Read what :func:`save_chain` wrote, each file compared with its checksum."""
-    stack = read_json(sealed.path(f"meta/{META_FILE}"))
-    calibrators = read_json(sealed.path(f"meta/{CALIBRATION_FILE}"))
-    rules = read_json(sealed.path(f"meta/{DECISION_FILE}"))
+    stack = read_json(checksums.path(f"meta/{META_FILE}"))
+    calibrators = read_json(checksums.path(f"meta/{CALIBRATION_FILE}"))
+    rules = read_json(checksums.path(f"meta/{DECISION_FILE}"))
     estimates = f"meta/{ESTIMATES_FILE}"
-    estimator = Estimator.from_json(read_json(sealed.path(estimates))) if estimates in sealed.files else None
+    target_calibration = (
+        TargetCalibration.from_json(read_json(checksums.path(estimates))) if estimates in checksums.files else None
+    )
     name = str(manifest["task"])
     task = TASKS[name] if name in TASKS else Task(name, tuple(manifest["classes"]))
     return Chain(
         task=task,
         calibrators={name: Calibrator.from_json(one) for name, one in calibrators.items()},
         meta=meta_from_json(stack),
-        rules={name: procedure_of(task).rule_from_json(rule) for name, rule in rules.items()},
+        rules={name: stacking_of(task).rule_from_json(rule) for name, rule in rules.items()},
         shipped=str(stack["shipped"]),
         n_fits=int(stack["n_fits"]),
         config_hash=str(manifest["config_hash"]),
-        estimator=estimator,
+        target_calibration=target_calibration,
     )

@@ -246,8 +246,8 @@ class TableConfig(EngineConfig):
         names = [for_table(name) for name in self.learners if not spec(name).only_showers]
         if not names:
             raise InputError(f"{', '.join(self.learners)} can be trained on showers only: name another learner")
-        asked = self.model_copy(update={"learners": tuple(dict.fromkeys(names))})
-        return EngineConfig.learner_specs(asked, task, grids=grids)
+        requested = self.model_copy(update={"learners": tuple(dict.fromkeys(names))})
+        return EngineConfig.learner_specs(requested, task, grids=grids)
 
     def settings_of(self, name: str) -> dict[str, Any]:
         """Return what replaces a learner's settings, also under its name among showers."""

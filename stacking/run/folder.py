@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from models.base.saving import HEADER_FILE
-from runtime.checksums import CHECKSUMS_FILE, Seal, seal
+from runtime.checksums import CHECKSUMS_FILE, Checksums, write_checksums
 from runtime.errors import InputError, did_you_mean
 from runtime.files import (
     LOCK_FILE,
@@ -64,7 +64,7 @@ def opened_for_writing(run: Path) -> Iterator[None]:
             yield
         except InputError:
             if was_empty and not (run / MANIFEST_FILE).exists():
-                _give_back(run, keep=was_there)
+                _remove_if_unused(run, keep=was_there)
             raise
         finally:
             # Workers that were stopped half-way had no time to do it.
@@ -72,7 +72,7 @@ def opened_for_writing(run: Path) -> Iterator[None]:
                 _remove_leftovers(run)
 
 
-def _give_back(run: Path, *, keep: bool) -> None:
+def _remove_if_unused(run: Path, *, keep: bool) -> None:
     """Remove what a refused run wrote into a folder that was empty or not there, so that the name stays free."""
     for entry in run.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -157,14 +157,14 @@ MADE_LATER = (
 """What scoring and reporting write into a finished run, as often as one likes."""
 
 
-def seal_run(run: Path) -> Seal:
+def write_run_checksums(run: Path) -> Checksums:
     """Write ``checksums.json`` over all files of a finished run but :data:`MADE_LATER`."""
     files = (path.relative_to(run) for path in run.rglob("*") if path.is_file())
     plain = (path.as_posix() for path in files if not any(part.startswith(".") for part in path.parts))
-    return seal(run, [name for name in plain if name not in (*MADE_LATER, CHECKSUMS_FILE)])
+    return write_checksums(run, [name for name in plain if name not in (*MADE_LATER, CHECKSUMS_FILE)])
 
 
-def break_seal(run: Path) -> None:
+def remove_checksums(run: Path) -> None:
     """Remove ``checksums.json``: the run is about to be changed."""
     (run / CHECKSUMS_FILE).unlink(missing_ok=True)
 
@@ -174,7 +174,7 @@ def is_sealed(run: Path) -> bool:
     return (run / CHECKSUMS_FILE).exists()
 
 
-def open_sealed(run: Path) -> tuple[Seal, dict[str, Any]]:
+def open_finished(run: Path) -> tuple[Checksums, dict[str, Any]]:
     """Open a finished run: its checksums and its manifest; other files are compared as they are used.
 
     Raises
@@ -194,13 +194,13 @@ def open_sealed(run: Path) -> tuple[Seal, dict[str, Any]]:
                 "start the same command again, or train into a new folder"
             )
         raise InputError(f"{run} is not finished: start the same command again to continue it")
-    sealed = Seal.open(run, required=(MANIFEST_FILE,))
-    manifest = read_json(sealed.path(MANIFEST_FILE))
+    checksums = Checksums.open(run, required=(MANIFEST_FILE,))
+    manifest = read_json(checksums.path(MANIFEST_FILE))
     if not isinstance(manifest, dict) or "task" not in manifest:
         raise InputError(f"{file} names no task: expected the manifest of a stacking run")
     for row in manifest.get("learners", []):
         check_name(row["name"], file)
-    return sealed, manifest
+    return checksums, manifest
 
 
 def required_names(manifest: Mapping[str, Any]) -> list[str]:
@@ -219,7 +219,7 @@ def required_names(manifest: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def learner_folder(sealed: Seal, learner: str, fold: int) -> Path:
+def learner_folder(checksums: Checksums, learner: str, fold: int) -> Path:
     """Return the folder of one fit after comparing all files that a learner reads, and not its predictions.
 
     Raises
@@ -227,18 +227,18 @@ def learner_folder(sealed: Seal, learner: str, fold: int) -> Path:
     InputError
         If a file is missing or not the one that was written.
     """
-    return _compared(sealed, fold_folder(sealed.folder, learner, fold))
+    return _compared(checksums, fold_folder(checksums.folder, learner, fold))
 
 
-def student_folder(sealed: Seal) -> Path:
+def student_folder(checksums: Checksums) -> Path:
     """Return the folder of the student after comparing its files; see :func:`learner_folder`."""
-    return _compared(sealed, sealed.folder / STUDENT)
+    return _compared(checksums, checksums.folder / STUDENT)
 
 
-def _compared(sealed: Seal, folder: Path) -> Path:
-    inside = f"{folder.relative_to(sealed.folder).as_posix()}/"
-    sealed.path(inside + HEADER_FILE)
-    for name in sealed.files:
+def _compared(checksums: Checksums, folder: Path) -> Path:
+    inside = f"{folder.relative_to(checksums.folder).as_posix()}/"
+    checksums.path(inside + HEADER_FILE)
+    for name in checksums.files:
         if name.startswith(inside) and name.removeprefix(inside) not in (
             HELD_OUT_FILE,
             OUTER_FILE,
@@ -246,5 +246,5 @@ def _compared(sealed: Seal, folder: Path) -> Path:
             TASK_FILE,
             CHECKSUMS_FILE,
         ):
-            sealed.path(name)
+            checksums.path(name)
     return folder

@@ -15,12 +15,12 @@ import numpy as np
 import polars as pl
 
 from runtime.arrays import read_arrays
-from runtime.checksums import Seal
+from runtime.checksums import Checksums
 from runtime.errors import InputError
 from runtime.files import read_json
 from showers.schema import SOURCE_FILE, TASKS, Task, task_named
-from stacking.decide.classes import procedure_of
-from stacking.run.folder import METRICS_FILE, PREDICTIONS_FILE, open_sealed
+from stacking.decide.classes import stacking_of
+from stacking.run.folder import METRICS_FILE, PREDICTIONS_FILE, open_finished
 
 SIMULATOR = "showers.simulation"
 """What ``source.json`` names as generator of simulated showers."""
@@ -61,7 +61,7 @@ class Run:
     folder: Path
     manifest: dict[str, Any]
     task: Task
-    sealed: Seal
+    checksums: Checksums
     """Checksums by which every file is compared before it is used."""
 
     @classmethod
@@ -74,8 +74,8 @@ class Run:
             If it is no finished run folder, was made for a table of another origin, or its manifest is damaged.
         """
         folder = Path(folder)
-        sealed, manifest = open_sealed(folder)
-        return cls(folder, manifest, task_named(str(manifest["task"])), sealed)
+        checksums, manifest = open_finished(folder)
+        return cls(folder, manifest, task_named(str(manifest["task"])), checksums)
 
     @property
     def name(self) -> str:
@@ -108,7 +108,7 @@ class Run:
         InputError
             If the file is missing, damaged or replaced.
         """
-        return read_arrays(self.sealed.path(f"test/{name}.npz"), key, "log_proba").get(key)
+        return read_arrays(self.checksums.path(f"test/{name}.npz"), key, "log_proba").get(key)
 
     def systems(self, n_events: int) -> Iterator[System]:
         """Yield learners, average and stack; for composition argmax first, then decided labels where they differ.
@@ -128,7 +128,7 @@ class Run:
             yield from self._answers(name, log_proba)
 
     def _answers(self, name: str, log_proba: np.ndarray) -> Iterator[System]:
-        for rule, output in procedure_of(self.task).answers(log_proba, lambda key: self.array(name, key)):
+        for rule, output in stacking_of(self.task).answers(log_proba, lambda key: self.array(name, key)):
             yield System(name, log_proba, output, rule)
 
 
@@ -138,7 +138,7 @@ class TableRun:
 
     folder: Path
     manifest: Mapping[str, Any]
-    sealed: Seal
+    checksums: Checksums
 
     @classmethod
     def open(cls, folder: Path) -> TableRun:
@@ -149,10 +149,10 @@ class TableRun:
         InputError
             If it is not finished, damaged, or was trained on showers.
         """
-        sealed, manifest = open_sealed(Path(folder))
+        checksums, manifest = open_finished(Path(folder))
         if manifest["task"] in TASKS:
             raise InputError(f"{folder} was trained on showers, not on a table")
-        return cls(Path(folder), manifest, sealed)
+        return cls(Path(folder), manifest, checksums)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -174,19 +174,19 @@ class TableRun:
     @cached_property
     def held_out(self) -> dict[str, Any]:
         """Metrics on held-out rows of the training table."""
-        content: dict[str, Any] = read_json(self.sealed.path(METRICS_FILE))
+        content: dict[str, Any] = read_json(self.checksums.path(METRICS_FILE))
         return content
 
     def out_of_fold(self, system: str) -> tuple[np.ndarray, np.ndarray]:
         """Return true classes and log-probabilities of the rows that what ships was judged on."""
-        frame = pl.read_parquet(self.sealed.path(f"oof/{system}.parquet"), glob=False)
-        stack = pl.read_parquet(self.sealed.path("oof/stack.parquet"), glob=False)
-        labels = pl.read_parquet(self.sealed.path("table/train-labels.parquet"), glob=False)["label"].to_numpy()
+        frame = pl.read_parquet(self.checksums.path(f"oof/{system}.parquet"), glob=False)
+        stack = pl.read_parquet(self.checksums.path("oof/stack.parquet"), glob=False)
+        labels = pl.read_parquet(self.checksums.path("table/train-labels.parquet"), glob=False)["label"].to_numpy()
         judged = stack[:, -1].is_not_nan() & ((stack["fold"] < 0) | (not self.manifest["data"]["n_holdout"]))
         rows = judged.to_numpy()
         return labels[rows].astype(np.int64), frame.select(f"logp_{c}" for c in self.classes).to_numpy()[rows]
 
     def test_log_proba(self, system: str) -> np.ndarray:
         """Return a system's (N, C) log-probabilities of the test rows."""
-        with np.load(self.sealed.path(f"test/{system}.npz"), allow_pickle=False) as stored:
+        with np.load(self.checksums.path(f"test/{system}.npz"), allow_pickle=False) as stored:
             return np.asarray(stored["log_proba"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checksums import Seal
+from runtime.checksums import Checksums
 from stacking.run.config import StackConfig
 from stacking.train import stack
 
@@ -24,8 +24,8 @@ def _stacked(task: str, data: Path, folder: Path) -> Path:
 
 def _as_measured(data: Path, folder: Path) -> Path:
     shutil.copytree(data, folder, ignore=shutil.ignore_patterns("*.features", "labels_*", "truth.parquet"))
-    seal = Seal.open(folder)
-    Seal(folder, {name: value for name, value in seal.files.items() if (folder / name).exists()}).write()
+    checksums = Checksums.open(folder)
+    Checksums(folder, {name: value for name, value in checksums.files.items() if (folder / name).exists()}).write()
     return folder
 
 

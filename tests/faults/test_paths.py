@@ -14,7 +14,7 @@ import stacking
 from runtime.errors import InputError
 from runtime.files import LOCK_FILE, atomic_folder, atomic_path, locked, write_json
 from stacking.fit.tasks import fold_folder
-from stacking.run.folder import opened_for_writing, seal_run
+from stacking.run.folder import opened_for_writing, write_run_checksums
 from stacking.run.read import Run
 
 PARTIAL = ".partial-"
@@ -106,7 +106,7 @@ def test_only_files_are_replaced_by_files(precious: Path, tmp_path: Path) -> Non
 def test_names_in_a_manifest_do_not_lead_out_of_the_run(name: str, tmp_path: Path) -> None:
     manifest = {"task": "gamma", "complete": True, "learners": [{"name": name}]}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    seal_run(tmp_path)
+    write_run_checksums(tmp_path)
     for read in (stacking.load, Run.open):
         with pytest.raises(InputError, match=r"manifest\.json names .* which cannot be the name") as refusal:
             read(tmp_path)

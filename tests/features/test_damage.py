@@ -104,11 +104,11 @@ def test_a_catalogue_of_other_columns_is_refused_by_name(table):
 
 
 def test_a_consistent_list_of_nonsense_is_refused_in_one_line(table):
-    from runtime.checksums import seal
+    from runtime.checksums import write_checksums
 
     for content in (b"", b"PAR1PAR1", b"nonsense" * 100):
         part_path(table.folder, 0).write_bytes(content)
-        seal(table.folder, [CATALOGUE_FILE, *(path.name for path in table.parts())])
+        write_checksums(table.folder, [CATALOGUE_FILE, *(path.name for path in table.parts())])
         with pytest.raises(InputError, match=r"part-00000\.parquet") as refused:
             FeatureTable.open(table.folder).matrix(["Ne"])
         assert "\n" not in str(refused.value)

@@ -26,8 +26,8 @@ from models.pretraining.stream import (
     N_WORLD,
     PRIORS,
     TASKS,
-    Portion,
     Prepared,
+    SimulatedBatch,
     _block,
     batch_of,
     draw_world,
@@ -44,7 +44,7 @@ SMALL = PretrainSettings(showers=360_000, width=16, blocks=1, hidden=16, batch_s
 """Three rounds."""
 
 
-def toy_portion(seed: int, number: int, split: str = "train") -> Portion:
+def toy_portion(seed: int, number: int, split: str = "train") -> SimulatedBatch:
     """Return showers whose first column tells the class."""
     rng = np.random.default_rng([seed, number, len(split)])
     n = 200
@@ -54,14 +54,14 @@ def toy_portion(seed: int, number: int, split: str = "train") -> Portion:
     table[:, 0] += labels
     targets = np.repeat(table[:, :1], len(TARGETS), axis=1)
     world = rng.normal(size=(n, N_WORLD)).astype(np.float32)
-    return Portion(table, task, labels, targets, world, np.ones(n, dtype=bool))
+    return SimulatedBatch(table, task, labels, targets, world, np.ones(n, dtype=bool))
 
 
 @pytest.fixture
 def toy_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw toy showers in this process."""
 
-    def ahead(seed: int, numbers: range, workers: int) -> Iterator[tuple[Portion, float]]:
+    def ahead(seed: int, numbers: range, workers: int) -> Iterator[tuple[SimulatedBatch, float]]:
         return ((toy_portion(seed, number), 0.0) for number in numbers)
 
     monkeypatch.setattr(train, "drawn_ahead", ahead)

@@ -54,16 +54,16 @@ def fitted(small: dict[str, Any], train: Batch, **changes: Any) -> PretrainedLea
 
 def test_estimates_follow_the_truth_and_their_errors_hold(small: dict[str, Any], tmp_path: Path) -> None:
     learner, new = fitted(small, events(1, 3000), truth_weight=0.1), events(3, 2000)
-    found = learner.predict_truth(bare(new))
+    found = learner.predict_targets(bare(new))
     assert found.shape == (2000, len(TARGETS), 2)
     assert new.targets is not None
     residual = found[..., 0] - new.targets
     assert residual.std() < 0.6, "the targets spread by 1.04, their noise is 0.3"
     assert (residual / found[..., 1]).std() == pytest.approx(1.0, abs=0.25)
     learner.save(tmp_path / "saved")
-    np.testing.assert_array_equal(PretrainedLearner.load(tmp_path / "saved").predict_truth(bare(new)), found)
+    np.testing.assert_array_equal(PretrainedLearner.load(tmp_path / "saved").predict_targets(bare(new)), found)
     with learners_of(trusted=False) as opened:
-        np.testing.assert_array_equal(opened(tmp_path / "saved").predict_truth(bare(new)), found)
+        np.testing.assert_array_equal(opened(tmp_path / "saved").predict_targets(bare(new)), found)
 
 
 def test_without_weight_the_body_learns_nothing_from_the_truth(small: dict[str, Any]) -> None:
@@ -95,12 +95,12 @@ def test_unknown_quantities_are_left_out(small: dict[str, Any]) -> None:
     targets[:, XMAX] = np.nan
     targets[::2, 0] = np.nan
     found = fitted(small, replace(train, targets=targets), epochs=2, truth_weight=0.1)
-    said = found.predict_truth(bare(events(3)))
+    said = found.predict_targets(bare(events(3)))
     assert np.isnan(said[:, XMAX]).all()
     assert np.isfinite(np.delete(said, XMAX, axis=1)).all()
     assert np.isfinite(found.predict_log_proba(bare(events(3)))).all()
     never = fitted(small, replace(train, targets=None), epochs=1)
-    assert np.isnan(never.predict_truth(bare(events(3)))).all(), "what was never taught is not said"
+    assert np.isnan(never.predict_targets(bare(events(3)))).all(), "what was never taught is not said"
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,6 @@ def test_events_to_be_predicted_may_not_carry_the_truth(small: dict[str, Any]) -
     with pytest.raises(InputError, match="for training alone"):
         learner.predict_log_proba(events(3))
     with pytest.raises(InputError, match="for training alone"):
-        learner.predict_truth(events(3))
+        learner.predict_targets(events(3))
     with pytest.raises(TypeError, match="estimates no true quantities"):
-        RandomForest(COMPOSITION.classes).predict_truth(bare(events(3)))
+        RandomForest(COMPOSITION.classes).predict_targets(bare(events(3)))

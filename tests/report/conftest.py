@@ -12,7 +12,7 @@ from runtime.files import write_json, write_npz
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.writer import write_dataset
-from stacking.run.folder import seal_run
+from stacking.run.folder import write_run_checksums
 
 CLASS_SHIFT = 0.9
 """Distance of neighbouring classes on the hidden axis, in standard deviations: accuracy about one half."""
@@ -71,7 +71,7 @@ def make_run(run: Path, task: Task, labels: np.ndarray, rng: np.random.Generator
     origin = {"config_hash": "c0ffee", "test_fingerprint": Dataset.open(test, labels=False).fingerprint()}
     write_npz(run / "predictions.npz", log_proba=stack, **{key: chosen}, **{k: np.array(v) for k, v in origin.items()})
     write_json(run / "manifest.json", _manifest(task, list(found)[:3], len(labels), train, test))
-    seal_run(run)
+    write_run_checksums(run)
     return run
 
 

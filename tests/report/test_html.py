@@ -11,7 +11,7 @@ import pytest
 
 from report.public.submission import write_submission, yaml_lines
 from report.run_page import write_report
-from stacking.run.folder import seal_run
+from stacking.run.folder import write_run_checksums
 
 
 @pytest.mark.parametrize("task", ["composition", "gamma"])
@@ -93,7 +93,7 @@ def _renamed(run: Path, target: Path) -> Path:
     manifest["gate"]["reason"] = HOSTILE
     (target / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     (target / "test" / "random_forest.npz").rename(target / "test" / f"{NAME}.npz")
-    seal_run(target)
+    write_run_checksums(target)
     return target
 
 

@@ -11,11 +11,11 @@ from features.build import build_table
 from models.base.learner import Batch
 from models.registry import create, spec
 from report.run_sections import group_of, importances, shuffle
-from report.shared.subject import Subject
+from report.shared.subject import EvaluatedRun
 from runtime.files import write_json, write_npz
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION
-from stacking.run.folder import seal_run
+from stacking.run.folder import write_run_checksums
 
 COLUMNS = ("fit_lg_nmu", "fit_lg_ne", "prof_e_r50_m")
 
@@ -53,12 +53,12 @@ def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     write_npz(run / "predictions.npz", predictions=guessed, **{name: np.array(value) for name, value in origin.items()})
     known = {"config_hash": origin["config_hash"], "data": {"test_fingerprint": origin["test_fingerprint"]}}
     write_json(run / "manifest.json", {"task": "composition", "learners": [row], **known})
-    seal_run(run)
+    write_run_checksums(run)
     return run, data
 
 
 def test_the_group_that_decides_is_found(world: tuple[Path, Path]) -> None:
-    (found,) = importances(Subject.read(*world))
+    (found,) = importances(EvaluatedRun.read(*world))
     assert found.gain is not None
     assert sum(found.gain.values()) == pytest.approx(1.0)
     assert found.gain[group_of("fit_lg_nmu")] > 0.8

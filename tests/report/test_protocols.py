@@ -22,7 +22,7 @@ from scoring.score import score_file
 from scoring.tasks.truth import read_truth
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION
-from stacking.run.folder import seal_run
+from stacking.run.folder import write_run_checksums
 
 
 def text(renderable: object) -> str:
@@ -46,7 +46,7 @@ def world(composition_world: tuple[Path, Path], tmp_path: Path) -> tuple[Path, P
     manifest = read_json(run / "manifest.json")
     manifest["data"] |= {"test_fingerprint": fingerprint, "test": str(test)}
     write_json(run / "manifest.json", manifest)
-    seal_run(run)
+    write_run_checksums(run)
     return run, data
 
 

@@ -20,7 +20,7 @@ from runtime.errors import InputError
 from runtime.files import read_json, write_json, write_npz
 from scoring.score import score_file
 from showers.schema import COMPOSITION, GAMMA, task_named
-from stacking.run.folder import seal_run
+from stacking.run.folder import write_run_checksums
 
 
 def text(renderable: object, width: int = 100) -> str:
@@ -35,7 +35,7 @@ def other_run(composition_world: tuple[Path, Path], tmp_path: Path) -> Path:
     run = shutil.copytree(composition_world[0], tmp_path / "weaker")
     with np.load(run / "test" / "random_forest.npz") as weakest, np.load(run / "predictions.npz") as own:
         write_npz(run / "predictions.npz", **{**own, "predictions": weakest["argmax"]})
-    seal_run(run)
+    write_run_checksums(run)
     return run
 
 
@@ -221,7 +221,7 @@ def test_doctor_looks_at_everything(tmp_path: Path) -> None:
 
 def test_manifest_without_a_task_is_refused(tmp_path: Path) -> None:
     write_json(tmp_path / "manifest.json", {"classes": []})
-    seal_run(tmp_path)
+    write_run_checksums(tmp_path)
     with pytest.raises(InputError, match="names no task"):
         standing(tmp_path)
     assert json.loads((tmp_path / "manifest.json").read_text()) == read_json(tmp_path / "manifest.json")

@@ -20,7 +20,7 @@ from runtime.errors import InputError
 from showers.schema import COMPOSITION, GAMMA, Task
 from stacking.inputs.events import ShowerEvents
 from stacking.meta.gate import decide_gate, entropy, leak_remarks
-from stacking.meta.scorers import GammaJudge, LogLossJudge
+from stacking.meta.scorers import GammaScorer, LogLossScorer
 from stacking.run.config import StackConfig, TableConfig
 from stacking.train import stack, stack_table
 from tests.stacking.conftest import gaussians
@@ -157,22 +157,22 @@ def test_gate_opens_for_a_real_gain_only() -> None:
     labels = np.random.default_rng(0).integers(0, 2, 4000)
     a, b = _noisy(labels, 1.0, 1), _noisy(labels, 1.0, 2)
     better = log_softmax(a + b)
-    judge = LogLossJudge()
-    opened = decide_gate(better, {"a": a, "b": b}, labels, judge)
+    scorer = LogLossScorer()
+    opened = decide_gate(better, {"a": a, "b": b}, labels, scorer)
     assert opened.shipped
     assert opened.gain > 5 * opened.standard_error
     jitter = log_softmax(a + 1e-3 * np.random.default_rng(3).normal(size=a.shape))
     best = opened.best_learner
-    assert not decide_gate({"a": a, "b": b}[best], {"a": a, "b": b}, labels, judge).shipped
-    assert not decide_gate(jitter, {"a": a}, labels, judge).shipped
+    assert not decide_gate({"a": a, "b": b}[best], {"a": a, "b": b}, labels, scorer).shipped
+    assert not decide_gate(jitter, {"a": a}, labels, scorer).shipped
 
 
 def test_groups_widen_the_gates_error() -> None:
     labels = np.repeat(np.random.default_rng(0).integers(0, 2, 500), 4)
     a = np.repeat(_noisy(labels[::4], 1.0, 1), 4, axis=0)
     b = np.repeat(_noisy(labels[::4], 1.0, 2), 4, axis=0)
-    plain = decide_gate(b, {"a": a, "c": a}, labels, LogLossJudge())
-    grouped = decide_gate(b, {"a": a, "c": a}, labels, LogLossJudge(), np.repeat(np.arange(500), 4))
+    plain = decide_gate(b, {"a": a, "c": a}, labels, LogLossScorer())
+    grouped = decide_gate(b, {"a": a, "c": a}, labels, LogLossScorer(), np.repeat(np.arange(500), 4))
     assert grouped.standard_error == pytest.approx(2 * plain.standard_error, rel=1e-6)
 
 
@@ -187,7 +187,7 @@ def test_gamma_gate_has_a_veto_where_survival_gets_worse() -> None:
     purest = np.argsort(exact)[:2500]
     ruined[purest] = rng.permutation(ruined[purest])
     worse = np.column_stack([-np.logaddexp(0, ruined), -np.logaddexp(0, -ruined)])
-    gate = decide_gate(worse, {"a": base, "b": base}, labels, GammaJudge())
+    gate = decide_gate(worse, {"a": base, "b": base}, labels, GammaScorer())
     assert gate.gain > gate.standard_error
     assert not gate.shipped
     assert "survival is worse" in gate.reason
@@ -213,6 +213,6 @@ def test_leak_remark_names_the_learner_that_differs_from_the_others() -> None:
 
 
 def test_gamma_task_uses_the_survival_judge() -> None:
-    from stacking.decide.classes import procedure_of
+    from stacking.decide.classes import stacking_of
 
-    assert isinstance(procedure_of(GAMMA).judge, GammaJudge)
+    assert isinstance(stacking_of(GAMMA).scorer, GammaScorer)

@@ -11,7 +11,7 @@ import pytest
 
 import cli
 from features.table import CATALOGUE_FILE, FeatureTable, part_path
-from runtime.checksums import seal
+from runtime.checksums import write_checksums
 from runtime.files import write_json
 from stacking.inputs.events import TableEvents
 from stacking.predict import predict_to_file
@@ -29,7 +29,7 @@ def _table(folder: Path, value: float) -> Path:
     head = {"complete": True, "columns": [{"name": "x"}], "n_events": 3, "shard_events": 3}
     head |= {"fingerprint": "f", "dataset_fingerprint": "d", "code_version": "c", "groups": [], "device": "cpu"}
     write_json(folder / CATALOGUE_FILE, head)
-    seal(folder, [CATALOGUE_FILE, part_path(folder, 0).name]).write()
+    write_checksums(folder, [CATALOGUE_FILE, part_path(folder, 0).name]).write()
     return folder
 
 

@@ -12,7 +12,7 @@ import stacking
 from models.base.posterior import log_softmax
 from stacking.meta.base import StackInputs
 from stacking.meta.choice import confirmed, prune
-from stacking.meta.scorers import GammaJudge, LogLossJudge
+from stacking.meta.scorers import GammaScorer, LogLossScorer
 from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
 from stacking.predict import predict_table
 from stacking.run.config import TableConfig
@@ -36,7 +36,7 @@ def _problem(n: int = 20_000, n_classes: int = 3) -> StackInputs:
 
 def test_what_others_say_already_is_left_out_within_the_tolerance() -> None:
     problem = _problem()
-    found = prune(problem, LogLossJudge(), 2e-4)
+    found = prune(problem, LogLossScorer(), 2e-4)
     assert set(found.kept) == {"left", "right"}
     total = found.left_out[-1].cost
     assert total < 2e-4
@@ -57,32 +57,34 @@ def _parts(problem: StackInputs, n: int) -> tuple[StackInputs, StackInputs]:
 def test_what_the_holdout_misses_comes_back_and_nothing_else() -> None:
     problem, held_out = _parts(_problem(40_000), 20_000)
     said = dict(zip(held_out.learners, held_out.log_proba, strict=True))
-    pruned = prune(problem, LogLossJudge(), 2e-4)
-    same = confirmed(pruned, problem, LogLossJudge(), said, held_out.labels)
+    pruned = prune(problem, LogLossScorer(), 2e-4)
+    same = confirmed(pruned, problem, LogLossScorer(), said, held_out.labels)
     assert (same.kept, [one.name for one in same.left_out]) == (pruned.kept, [one.name for one in pruned.left_out])
-    one = replace(prune(problem, LogLossJudge(), 10.0), tolerance=2e-4)
+    one = replace(prune(problem, LogLossScorer(), 10.0), tolerance=2e-4)
     assert len(one.kept) == 1
-    found = confirmed(one, problem, LogLossJudge(), said, held_out.labels)
+    found = confirmed(one, problem, LogLossScorer(), said, held_out.labels)
     assert set(found.kept) in ({"left", "right"}, {"twin", "right"})
     assert found.left_out[-1].cost < 2e-4, "stated is the cost of what stays out"
     few = held_out.take(np.arange(len(held_out.labels)) < 30)
-    little = confirmed(pruned, problem, LogLossJudge(), dict(zip(few.learners, few.log_proba, strict=True)), few.labels)
+    little = confirmed(
+        pruned, problem, LogLossScorer(), dict(zip(few.learners, few.log_proba, strict=True)), few.labels
+    )
     assert little.kept == pruned.kept, "few events show nothing"
 
 
 def test_slow_learners_go_first_and_nothing_goes_unasked() -> None:
     problem = _problem()
-    slow_first = prune(problem, LogLossJudge(), 2e-4, frozenset({"left"}))
+    slow_first = prune(problem, LogLossScorer(), 2e-4, frozenset({"left"}))
     assert slow_first.left_out[0].name == "left"
     assert set(slow_first.kept) == {"twin", "right"}
-    assert prune(problem, LogLossJudge(), 0.0).kept == problem.learners
-    assert prune(problem.only(["noise"]), LogLossJudge(), 1.0).kept == ("noise",)
-    assert len(prune(problem, LogLossJudge(), 10.0).kept) == 1, "one learner always stays"
+    assert prune(problem, LogLossScorer(), 0.0).kept == problem.learners
+    assert prune(problem.only(["noise"]), LogLossScorer(), 1.0).kept == ("noise",)
+    assert len(prune(problem, LogLossScorer(), 10.0).kept) == 1, "one learner always stays"
 
 
 def test_a_veto_keeps_what_the_log_loss_would_not() -> None:
     problem = _problem(n_classes=2)
-    vetoing = GammaJudge()
+    vetoing = GammaScorer()
     vetoing.difference = lambda a, b, labels: (1.0, 0.5)  # type: ignore[method-assign]
     assert prune(problem, vetoing, 2e-4).kept == problem.learners
     vetoing.difference = lambda a, b, labels: (0.1, 0.5)  # type: ignore[method-assign]

@@ -12,11 +12,11 @@ from runtime.errors import InputError
 from showers.dataset import Dataset
 from showers.schema import ENERGY
 from showers.writer import write_dataset
-from stacking.decide.base import HeldOut
-from stacking.decide.classes import procedure_of
+from stacking.decide.base import DecisionSample
+from stacking.decide.classes import stacking_of
 from stacking.decide.target import PosteriorMean
 from stacking.inputs.events import Binned, ShowerEvents, binned
-from stacking.meta.scorers import LogLossJudge, OrderedJudge
+from stacking.meta.scorers import LogLossScorer, OrderedScorer
 from tests.report.conftest import make_dataset
 
 RNG = np.random.default_rng(1)
@@ -58,11 +58,11 @@ def test_mean_and_width_are_those_of_the_mixture() -> None:
 
 
 def test_estimates_start_from_the_reconstructed_energy() -> None:
-    procedure = procedure_of(ENERGY)
+    procedure = stacking_of(ENERGY)
     offsets = RNG.normal(0, 0.1, 6000)
     labels = np.argsort(np.argsort(offsets)) * ENERGY.n_classes // len(offsets)
     sharp = np.where(labels[:, None] == np.arange(ENERGY.n_classes), 0.0, -40.0)
-    held_out = HeldOut({"stack": sharp}, "stack", labels, labels % 2, None, offsets, Binned(offsets, labels))
+    held_out = DecisionSample({"stack": sharp}, "stack", labels, labels % 2, None, offsets, Binned(offsets, labels))
     record, rules = procedure.decide(held_out, Path("nowhere"), lambda *_: None)
     assert record["held_out"]["resolution"] < 0.02
     assert record["held_out_in_widths"]["rms"] == pytest.approx(1.0, abs=0.05)
@@ -78,11 +78,11 @@ def test_estimates_start_from_the_reconstructed_energy() -> None:
 def test_greedy_selection_sees_the_distance_of_bins() -> None:
     labels = np.zeros(100, int)
     near, far = (np.log(np.tile(p, (100, 1))) for p in ([0.4, 0.5, 0.1], [0.4, 0.1, 0.5]))
-    judge = OrderedJudge()
-    assert judge.metric(near, labels) < judge.metric(far, labels)
-    assert judge.loss(near, labels) == judge.loss(far, labels) == LogLossJudge().loss(near, labels)
+    scorer = OrderedScorer()
+    assert scorer.metric(near, labels) < scorer.metric(far, labels)
+    assert scorer.loss(near, labels) == scorer.loss(far, labels) == LogLossScorer().loss(near, labels)
     certain = np.log([[1.0, 1e-300, 1e-300]])
-    assert judge.metric(certain, np.array([0])) == 0.0
+    assert scorer.metric(certain, np.array([0])) == 0.0
 
 
 def test_true_values_that_cannot_be_are_refused(data: Path, tmp_path: Path) -> None:

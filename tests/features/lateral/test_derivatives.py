@@ -7,7 +7,7 @@ import pytest
 from numba import njit
 
 from features.device import namespace
-from features.lateral.compiled import Electrons, Muons, Places, electron_hessian, electron_terms, muon_terms
+from features.lateral.compiled import Electrons, Muons, StationPositions, electron_hessian, electron_terms, muon_terms
 from features.lateral.events import distances, electron_density, freeze_electron, freeze_muon, muon_density, signals
 from features.lateral.fit import fit_fused
 from features.lateral.response import PUBLISHED
@@ -38,7 +38,7 @@ def channels(drawn):
     muons = muon_density(r_m, raw.muon[0][:, None], raw.muon[1][:, None], XP)
     frozen, frozen_m = (freeze(measured, r_m, electrons, muons, XP) for freeze in (freeze_electron, freeze_muon))
     g, base = on_arrays(XP).muon_age_terms(r_m)
-    places = Places(np.arange(here.x_m.size), here.x_m, here.y_m, here.electron_area_m2)
+    places = StationPositions(np.arange(here.x_m.size), here.x_m, here.y_m, here.electron_area_m2)
     found = []
     for k in range(N):
         area = measured.electron_area_m2[k]

@@ -15,7 +15,7 @@ from runtime.errors import InputError
 from runtime.files import hash_file, write_json
 from scoring.score import score_file
 from showers.schema import COMPOSITION
-from stacking.run.folder import seal_run
+from stacking.run.folder import write_run_checksums
 
 
 def check_crate(crate: dict[str, Any], folder: Path) -> None:
@@ -99,7 +99,7 @@ def test_the_origin_of_data_that_are_gone_is_kept(world: tuple[Path, Path]) -> N
     for source, origin in (({"generator": "showers.simulation", "seed": 3}, "simulated"), ({}, "not simulated here")):
         manifest["data"] |= {"train": "gone/train", "train_source": source, "test": "gone/test", "test_source": source}
         write_json(run / "manifest.json", manifest)
-        seal_run(run)
+        write_run_checksums(run)
         content = card_content(run)
         assert [row["origin"] for row in content["data"].values()] == [origin, origin]
         assert any("simulated by showerstack" in line for line in content["limits"]) == (origin == "simulated")

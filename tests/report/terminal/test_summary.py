@@ -18,7 +18,7 @@ from runtime.files import read_json, write_json, write_npz
 from scoring import scoring_of
 from scoring.metrics.composition import fraction_error
 from showers.schema import COMPOSITION, GAMMA
-from stacking.run.folder import seal_run
+from stacking.run.folder import write_run_checksums
 from stacking.run.read import Run
 
 
@@ -54,7 +54,7 @@ def test_remarks_and_failures_are_told_on_the_terminal(composition_world: tuple[
     run = shutil.copytree(composition_world[0], tmp_path / "run")
     manifest = read_json(run / "manifest.json")
     write_json(run / "manifest.json", manifest | {"remarks": ["rows are in order [of classes]"]})
-    seal_run(run)
+    write_run_checksums(run)
     stream = io.StringIO()
     Console(file=stream, width=200).print(outcome(run, tmp_path, COMPOSITION).shown, soft_wrap=True)
     assert "remark: rows are in order [of classes]\n" in stream.getvalue()
@@ -71,7 +71,7 @@ def test_lengths_that_disagree_are_refused(composition_world: tuple[Path, Path],
     run, data = composition_world
     other = shutil.copytree(run, tmp_path / "run")
     write_npz(other / "test" / "mlp.npz", log_proba=np.zeros((7, 5)))
-    seal_run(other)
+    write_run_checksums(other)
     with pytest.raises(InputError, match=r"mlp.npz has 7 events, but the test set has 3000"):
         learner_table(other, data)
     with pytest.raises(InputError, match="is not a finished run folder"):

@@ -24,7 +24,7 @@ from showers.schema import COMPOSITION, GAMMA
 from showers.simulation.raw import simulate_raw
 from tests.faults.rounds import rounds
 
-Answer = Callable[["Handler", bytes, str | None], None]
+OutputFormat = Callable[["Handler", bytes, str | None], None]
 
 
 class Server(ThreadingHTTPServer):
@@ -36,7 +36,7 @@ class Server(ThreadingHTTPServer):
         self.tag = '"one"'
         self.break_after: list[int] = []
         self.ranges: list[str | None] = []
-        self.hostile: Answer | None = None
+        self.hostile: OutputFormat | None = None
 
     @property
     def url(self) -> str:
@@ -249,7 +249,7 @@ RECOVERED = (
 
 @pytest.mark.parametrize("changed", [False, True], ids=["same file", "new file"])
 @pytest.mark.parametrize("answer", RECOVERED, ids=lambda answer: answer.__name__)
-def test_versions_are_never_spliced(server: Server, tmp_path: Path, answer: Answer, changed: bool) -> None:
+def test_versions_are_never_spliced(server: Server, tmp_path: Path, answer: OutputFormat, changed: bool) -> None:
     server.files["/a.npy"] = CONTENT
     server.break_after = [5000, 0]
     with pytest.raises(InputError):
@@ -326,7 +326,9 @@ REFUSED = (
 
 @pytest.mark.parametrize("begun", [False, True], ids=["fresh", "continued"])
 @pytest.mark.parametrize("answer", REFUSED, ids=lambda answer: answer.__name__)
-def test_what_is_not_the_file_never_gets_its_name(server: Server, tmp_path: Path, answer: Answer, begun: bool) -> None:
+def test_what_is_not_the_file_never_gets_its_name(
+    server: Server, tmp_path: Path, answer: OutputFormat, begun: bool
+) -> None:
     server.files["/a.npy"] = CONTENT
     if begun:
         server.break_after = [5000, 0]
@@ -407,7 +409,7 @@ def test_raw_archives_are_continued_and_converted(server: Server, tmp_path: Path
 
 
 @pytest.mark.parametrize("answer", [_page, _no_length, _packed], ids=lambda answer: answer.__name__)
-def test_what_is_no_archive_is_refused(server: Server, tmp_path: Path, answer: Answer) -> None:
+def test_what_is_no_archive_is_refused(server: Server, tmp_path: Path, answer: OutputFormat) -> None:
     server.files["/a.npz"] = ZIP_MAGIC + bytes(5000)
     server.hostile = answer
     with pytest.raises(InputError, match=r"a\.npz: (what it sent is no NPZ archive|the server does not say how long)"):

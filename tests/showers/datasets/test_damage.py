@@ -61,13 +61,13 @@ def read_raw(folder: Path) -> str:
 
 @pytest.mark.parametrize("sealed", [True, False], ids=["with checksums", "without"])
 @rounds(160, 480)
-def test_dataset(n: int, tmp_path: Path, sealed: bool, survived: Counter[str]) -> None:
+def test_dataset(n: int, tmp_path: Path, checksums: bool, survived: Counter[str]) -> None:
     for seed, name in enumerate(("set", "other")):
         _write(tmp_path / name, seed)
-        if not sealed:
+        if not checksums:
             (tmp_path / name / "checksums.json").unlink()
-    found = outcomes(tmp_path / "set", read_dataset, n, read_dataset(tmp_path / "set") if sealed else None)
-    if sealed:
+    found = outcomes(tmp_path / "set", read_dataset, n, read_dataset(tmp_path / "set") if checksums else None)
+    if checksums:
         assert found["same result"] <= 0.1 * n, "only where checksums.json itself is lost"
     survived["damages"] += found.total()
 

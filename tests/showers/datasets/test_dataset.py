@@ -19,7 +19,7 @@ from showers.writer import write_dataset
 N = 37
 
 
-def _write(folder: Path, *, source: dict | None = None, sealed: bool = False, **extras: np.ndarray) -> Path:
+def _write(folder: Path, *, source: dict | None = None, checksums: bool = False, **extras: np.ndarray) -> Path:
     rng = np.random.default_rng(1)
     kinds = {name: values.dtype for name, values in extras.items()}
     with write_dataset(folder, N, COMPOSITION, source=source or {}, extras=kinds) as writer:
@@ -31,7 +31,7 @@ def _write(folder: Path, *, source: dict | None = None, sealed: bool = False, **
             more = {name: values[part] for name, values in extras.items()}
             truth = pl.DataFrame({"event": np.arange(N)[part]})
             writer.put(start, matrices[part], scalars[part], labels[part], truth=truth, **more)
-    if not sealed:
+    if not checksums:
         (folder / CHECKSUMS_FILE).unlink()
     return folder
 
@@ -113,11 +113,11 @@ def test_fingerprint_ignores_labels_and_sees_cells(tmp_path: Path) -> None:
 
 
 def test_checksums_change_no_fingerprint_and_no_remark_is_made_with_them(tmp_path: Path) -> None:
-    sealed = Dataset.open(_write(tmp_path / "a", sealed=True))
+    checksums = Dataset.open(_write(tmp_path / "a", checksums=True))
     plain = Dataset.open(_write(tmp_path / "b"))
-    assert sealed.fingerprint() == plain.fingerprint()
-    assert sealed.labels_fingerprint() == plain.labels_fingerprint()
-    assert sealed.remarks == ()
+    assert checksums.fingerprint() == plain.fingerprint()
+    assert checksums.labels_fingerprint() == plain.labels_fingerprint()
+    assert checksums.remarks == ()
     assert "checksums.json" in plain.remarks[0]
 
 
@@ -125,7 +125,7 @@ def test_checksums_change_no_fingerprint_and_no_remark_is_made_with_them(tmp_pat
     "name", ["matrices.npy", "features.npy", "labels_composition.npy", "groups.npy", "source.json"]
 )
 def test_a_flipped_bit_is_noticed_before_it_is_used(tmp_path: Path, name: str) -> None:
-    folder = _write(tmp_path / "d", sealed=True, groups=np.arange(N, dtype=np.int64))
+    folder = _write(tmp_path / "d", checksums=True, groups=np.arange(N, dtype=np.int64))
     content = bytearray((folder / name).read_bytes())
     content[-3] ^= 1
     (folder / name).write_bytes(content)
@@ -134,11 +134,11 @@ def test_a_flipped_bit_is_noticed_before_it_is_used(tmp_path: Path, name: str) -
 
 
 def test_a_file_that_is_lost_or_added_is_noticed(tmp_path: Path) -> None:
-    folder = _write(tmp_path / "a", sealed=True, groups=np.arange(N, dtype=np.int64))
+    folder = _write(tmp_path / "a", checksums=True, groups=np.arange(N, dtype=np.int64))
     (folder / "groups.npy").unlink()
     with pytest.raises(InputError, match=r"groups\.npy does not exist, but checksums\.json names it"):
         Dataset.open(folder)
-    folder = _write(tmp_path / "b", sealed=True)
+    folder = _write(tmp_path / "b", checksums=True)
     np.save(folder / "part.npy", np.zeros(N, np.int8))
     with pytest.raises(InputError, match=r"part\.npy is not in checksums\.json"):
         Dataset.open(folder)

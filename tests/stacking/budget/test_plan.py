@@ -18,7 +18,7 @@ from runtime.errors import InputError
 from stacking.budget import PLAN_FILE, Clock
 from stacking.fit import tasks
 from stacking.fit.plan import STUDENT_STEP_S, RunPlan, RunSizes, SecondLevel, make_plan
-from stacking.fit.running import Outlook
+from stacking.fit.running import RemainingTime
 from stacking.fit.speed import LearnerRate, measure_rates
 from stacking.inputs.events import TableEvents
 from stacking.run.config import TableConfig
@@ -116,7 +116,7 @@ def test_time_left_is_right_within_a_factor_two_from_a_tenth_on() -> None:
         expected = {(name, k): s for name, s in (("a", 5.0), ("b", 40.0), ("c", 300.0)) for k in range(5)}
         factor = {name: rng.uniform(0.7, 1.45) for name in "abc"}
         real = {key: s * factor[key[0]] * rng.uniform(0.9, 1.1) for key, s in expected.items()}
-        outlook = Outlook(expected, 2, lambda: now)  # noqa: B023
+        outlook = RemainingTime(expected, 2, lambda: now)  # noqa: B023
         free, ends = [0.0, 0.0], {}
         for key in expected:
             worker = int(np.argmin(free))
@@ -201,16 +201,16 @@ def _slow_after(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
 def test_only_events_under_the_cuts_are_expected_to_be_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned: list[RunSizes] = []
+    plan_within_limit: list[RunSizes] = []
 
     def kept(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) -> RunPlan:
-        planned.append(sizes)
+        plan_within_limit.append(sizes)
         return make_plan(rates, sizes, limit_s)
 
     monkeypatch.setattr("stacking.budget.make_plan", kept)
     monkeypatch.setattr(TableEvents, "passes_evaluation_cuts", lambda events: np.arange(len(events)) % 4 == 0)
     result = stack_table(_config(tmp_path, time_limit="5m"))
-    (sizes,) = planned
+    (sizes,) = plan_within_limit
     predicted = [
         len(np.load(file)["log_proba"])
         for file in (result.run / "learners" / "table.lightgbm" / "fold-0").glob("*.npz")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.checksums import seal
+from runtime.checksums import write_checksums
 from stacking.decide.classes import read_response, write_response
 
 
@@ -14,7 +14,7 @@ def test_response_is_stored_by_energy(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels, decided, energy = rng.integers(0, 5, 3000), rng.integers(0, 5, 3000), rng.uniform(14.5, 17.0, 3000)
     write_response(tmp_path, labels, decided, energy, (15.0, 16.0), 5)
-    seal(tmp_path, ["meta/response.json"])
+    write_checksums(tmp_path, ["meta/response.json"])
     edges, counts = read_response(tmp_path)
     assert counts.shape == (3, 5, 5)
     low = energy < edges[0]

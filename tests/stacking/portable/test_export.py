@@ -115,14 +115,14 @@ def _with_meta(chain: Chain, kind: type[MetaLearner], data: Path) -> Chain:
     from dataclasses import replace
 
     from stacking.meta.base import StackInputs
-    from stacking.meta.scorers import GammaJudge
+    from stacking.meta.scorers import GammaScorer
 
     labels = np.asarray(Dataset.open(data / "gamma_test", GAMMA).labels, dtype=np.int64)
     rng = np.random.default_rng(2)
     margin = np.where(labels == 0, 1.0, -1.0) + rng.normal(size=(2, len(labels)))
     log_proba = np.stack([-np.logaddexp(0, -margin), -np.logaddexp(0, margin)], axis=-1)
     meta = kind(LEARNERS)
-    meta.fit(StackInputs(LEARNERS, log_proba, labels, labels * 0, rng.normal(15, 1, (len(labels), 4))), GammaJudge())
+    meta.fit(StackInputs(LEARNERS, log_proba, labels, labels * 0, rng.normal(15, 1, (len(labels), 4))), GammaScorer())
     return replace(chain, meta=meta, shipped="stack")
 
 

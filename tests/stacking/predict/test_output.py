@@ -22,10 +22,10 @@ class _Bundle:
 
     def __init__(self, task: Task, predictions: Predictions) -> None:
         self.task, self.predictions = task, predictions
-        self.asked = 0
+        self.requested = 0
 
     def stream(self, data: Path, **options: object) -> Stream:
-        self.asked += 1
+        self.requested += 1
         return Stream(len(self.predictions.log_proba), iter([self.predictions]))
 
 
@@ -63,7 +63,7 @@ def test_a_target_that_cannot_be_is_refused_before_work(bundle: _Bundle, tmp_pat
             predict_to_file(tmp_path, tmp_path, tmp_path / name)
     with pytest.raises(InputError, match="choose the name of a file"):
         predict_to_file(tmp_path, tmp_path, Path("/dev/null"))
-    assert not bundle.asked
+    assert not bundle.requested
     assert (tmp_path / "text.npz").read_text() == "kept"
 
 

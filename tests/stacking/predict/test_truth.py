@@ -15,7 +15,7 @@ from features.build import build_table
 from models.base.inputs import TARGETS, targets_of
 from runtime.errors import InputError
 from showers.schema import COMPOSITION
-from stacking.decide.target import OWN_ENERGY, UNITS, Estimator, mixture
+from stacking.decide.target import OWN_ENERGY, UNITS, TargetCalibration, mixture
 from stacking.inputs.events import ShowerEvents
 from stacking.run.config import StackConfig
 from stacking.train import stack
@@ -42,20 +42,20 @@ def test_estimates_come_back_as_energy_and_core_with_errors_that_hold() -> None:
     fits = np.full((3, n, len(TARGETS), 2), np.nan)
     fits[..., 0] = targets + rng.normal(0, 0.2, targets.shape)
     fits[..., 1] = 0.1  # half of what it is
-    estimator, record = Estimator.of("taught", fits, targets)
-    assert estimator.scale == pytest.approx((2.0, 2.0, 2.0), rel=0.06)
+    target_calibration, record = TargetCalibration.of("taught", fits, targets)
+    assert target_calibration.scale == pytest.approx((2.0, 2.0, 2.0), rel=0.06)
     assert record["held_out"]["lg_energy"]["resolution"] == pytest.approx(0.2 * TARGETS[OWN_ENERGY].width, rel=0.06)
-    assert Estimator.from_json(estimator.as_json()) == estimator
-    arrays = estimator.arrays(fits, fitted)
+    assert TargetCalibration.from_json(target_calibration.as_json()) == target_calibration
+    arrays = target_calibration.arrays(fits, fitted)
     assert set(arrays) == set(UNITS)
     for name in ("lg_energy", "core_x", "core_y"):
         column = name if name == "lg_energy" else f"{name}_m"
         error = arrays["lg_energy_error" if name == "lg_energy" else f"{name}_error_m"]
         pull = (arrays[column] - truth[column].to_numpy()) / error
         assert np.mean(np.abs(pull) < 1) == pytest.approx(0.683, abs=0.03), name
-    assert set(estimator.arrays(fits, None)) == {"lg_energy", "lg_energy_error"}
+    assert set(target_calibration.arrays(fits, None)) == {"lg_energy", "lg_energy_error"}
     unknown = np.full_like(targets, np.nan)
-    assert Estimator.of("taught", fits, unknown)[0].scale == (0.0, 0.0, 0.0)
+    assert TargetCalibration.of("taught", fits, unknown)[0].scale == (0.0, 0.0, 0.0)
 
 
 OPTIONS: dict[str, Any] = {

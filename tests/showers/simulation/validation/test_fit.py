@@ -85,7 +85,7 @@ def test_a_judge_is_heard_and_pulls_at_nothing() -> None:
     targets = [fact for fact in FACTS if fact.sample == MATCHED and fact.name == "mean Ne"]
     free = [Free("cascade__lg_nmu_offset", 0.02, 0.1)]
     judged = Problem(
-        load_settings(), free, targets, (), (COMPOSITION,), judges=[network], sizes=SIZES, seed=3, workers=1
+        load_settings(), free, targets, (), (COMPOSITION,), scorers=[network], sizes=SIZES, seed=3, workers=1
     )
     found = judged.deviations(judged.origin)
     assert len(found) == 1
