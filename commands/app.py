@@ -1,6 +1,6 @@
 """The command line's frame: how commands are registered, what is common to them, how their errors are told.
 
-Options that several commands share.
+Options that several commands share, and the refusal of those that would not be used.
 
 What a command prints: tables for people, JSON for programs, or nothing.
 """
@@ -14,7 +14,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -24,7 +24,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from runtime.context import Bars, PlainConsole, bar, silent
-from runtime.errors import InputError, as_called, escaped, told
+from runtime.errors import InputError, as_called, escaped, refuse_little_memory, told
 from showers.schema import TASKS
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain", "robustness")
@@ -73,6 +73,7 @@ class Commands(TyperGroup):
 
         with told(interrupted):
             try:
+                refuse_little_memory()
                 return super().invoke(ctx)
             except typer.BadParameter as error:
                 error.message = error.message.replace("Value error, ", "") + meant(error.message)
@@ -175,6 +176,48 @@ class Device(StrEnum):
 def listed(words: str | None) -> tuple[str, ...] | None:
     """Return comma-separated names, or None where the option was not given."""
     return None if words is None else tuple(word.strip() for word in words.split(",") if word.strip())
+
+
+def given_options(context: typer.Context) -> set[str]:
+    """Return the parameters of a command that its command line names, whatever their values are."""
+    return {name for name in context.params if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
+
+
+def refuse_unused(
+    context: typer.Context,
+    why: str,
+    unused: Iterable[str] = (),
+    *,
+    all_but: Iterable[str] | None = None,
+    in_file: Iterable[str] = (),
+) -> None:
+    """Refuse parameters that were given although what the command is about to do does not use them.
+
+    Parameters
+    ----------
+    context
+        The command's.
+    why
+        What makes them useless, such as ``with --list`` or ``without --table``.
+    unused, all_but
+        Names of those parameters, or of all the others.
+    in_file
+        Names of those given in a file of options.
+
+    Raises
+    ------
+    InputError
+        If one was given; the first in the order of the command's help is named.
+    """
+    useless = set(context.params) - set(all_but) if all_but is not None else set(unused)
+    given = given_options(context)
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in useless and name in given:
+            flag = name.upper() if parameter.param_type_name == "argument" else parameter.opts[0]
+            raise InputError(f"{flag} has no effect {why}: leave it out")
+        if name in useless and name in in_file:
+            raise InputError(f"{name} (in {context.params['config']}) has no effect {why}: leave it out")
 
 
 SeedOption = Annotated[int, typer.Option(help="Seed of all random numbers.")]

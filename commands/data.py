@@ -22,6 +22,7 @@ from commands.app import (
     WorkersOption,
     app,
     console,
+    refuse_unused,
 )
 from commands.runs import predict_measured
 from runtime.context import bar
@@ -59,6 +60,7 @@ class TrainCuts(StrEnum):
 
 @app.command()
 def simulate(
+    context: typer.Context,
     task: Annotated[SetName | None, typer.Option(help="What to simulate; measured: runs from a known sky.")] = None,
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
     train: Annotated[int, typer.Option(min=1, help="Number of training events.")] = 30_000,
@@ -89,6 +91,7 @@ def simulate(
     Example: [bold]python cli.py simulate --task gamma --out data --train 20000 --test 5000 --train-cuts test[/bold]
     """
     if check:
+        refuse_unused(context, "with --check", all_but=("check", "world", "seed", "workers"))
         from showers.realism.moments import realism, rendered
         from showers.simulation.settings import load_settings
 
@@ -98,9 +101,13 @@ def simulate(
     if task is None:
         raise InputError("say which sets to simulate: --task composition, gamma, energy or measured")
     if task == MEASURED:
+        used = ("task", "spectrum", "out", "seed", "workers", "overwrite")
+        refuse_unused(context, "with --task measured", all_but=used)
         simulate_sky(spectrum, out, seed, workers, overwrite)
         return
+    refuse_unused(context, "without --task measured", ("spectrum",))
     if raw:
+        refuse_unused(context, "with --raw", ("test", "model", "train_cuts", "protocol"))
         from showers.simulation.raw import simulate_raw
 
         files = simulate_raw(
@@ -140,6 +147,7 @@ def simulate(
 
 @app.command()
 def features(
+    context: typer.Context,
     dataset: Annotated[Path | None, typer.Argument(help="Dataset folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Feature table; default: DATASET.features.")] = None,
     device: DeviceOption = Device.auto,
@@ -156,10 +164,15 @@ def features(
     """
     output = OutputFormat(quiet, as_json)
     if list_features:
+        used = ("list_features", "group", "format", "quiet", "as_json")
+        refuse_unused(context, "with --list", all_but=used)
+        if as_json:
+            refuse_unused(context, "with --json", ("format",))
         from features.catalogue import as_records, listing
 
         output.show(lambda: listing(group, format), lambda: as_records(group))
         return
+    refuse_unused(context, "without --list", ("group", "format"))
     from features.build import build_table
 
     if dataset is None:
@@ -173,6 +186,7 @@ def features(
 
 @app.command()
 def download(
+    context: typer.Context,
     task: Annotated[SetName, typer.Option(help="Which sets to fetch; measured: the measured runs.")],
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")] = Path("data"),
     protocol: Annotated[Protocol, typer.Option(help="v2 is published ready-made; others are converted.")] = (
@@ -193,8 +207,10 @@ def download(
     What is scored since April 2026: [bold]python cli.py download --task composition --protocol 2026[/bold]
     """
     if task == MEASURED:
+        refuse_unused(context, "with --task measured", ("protocol",))
         fetch_measured(out, base_url, runs, times)
         return
+    refuse_unused(context, "without --task measured", ("runs", "times"))
     if protocol != Protocol.v2:
         from showers.archives.convert import convert as write_sets
         from showers.archives.download import download_raw
@@ -213,6 +229,7 @@ def download(
 
 @app.command()
 def convert(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")],
     raw: Annotated[Path | None, typer.Option(help="Folder with the raw NPZ files of the simulation.")] = None,
     task: Annotated[TaskName, typer.Option(help="Which sets to make.")] = "composition",
@@ -241,16 +258,17 @@ def convert(
     """
     if (raw is None) == (measured is None):
         raise InputError("say what to convert: --raw FOLDER (simulation) or --measured FOLDER (measured runs)")
-    if raw is not None and delete_raw:
-        raise InputError("--delete-raw is for measured runs alone")
-    if measured is None and predict is not None:
-        raise InputError("--predict is for measured runs alone")
+    if raw is not None:
+        refuse_unused(context, "with --raw", all_but=("raw", "out", "task", "protocol"))
+    else:
+        refuse_unused(context, "with --measured", ("task",))
     if measured is not None and predict is not None:
         names = names_of(runs)
         options = {"protocol": protocol.value, "times": times, "delete_raw": delete_raw, "workers": workers}
         predict_measured(measured, out, predict, trusted, runs=names, **options)
         return
     if measured is not None:
+        refuse_unused(context, "without --predict", ("trusted", "workers"))
         convert_measured(measured, out, protocol.value, runs, times, delete_raw)
         return
     assert raw is not None

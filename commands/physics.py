@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from commands.app import SeedOption, WorkersOption, app, console
+from commands.app import SeedOption, WorkersOption, app, console, refuse_unused
 from runtime.context import bar
 from runtime.errors import InputError
 
@@ -31,6 +31,7 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
 
 @app.command()
 def spectra(
+    context: typer.Context,
     run: Annotated[Path, typer.Option(help="Finished composition run.")],
     data: Annotated[list[Path], typer.Option(help="Dataset folder of measured events; may be given several times.")],
     exposure: Annotated[str, typer.Option(help="Area times solid angle times live time, m2 sr s, such as 6.2e12.")],
@@ -63,6 +64,8 @@ def spectra(
     from analysis.spectra.run import EDGES, SpectraOptions, measure_spectra
     from report.physics_pages import knee_lines, spectra_text, write_spectra_page
 
+    if not knee_toys:
+        refuse_unused(context, "with --knee-toys 0", ("knee_sharpness",))
     options = SpectraOptions(
         run, data, exposure, out, simulation or [],
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
@@ -206,6 +209,7 @@ def datacheck(
 
 @app.command(name="sky-map")
 def sky_map(
+    context: typer.Context,
     data: Annotated[
         list[Path], typer.Option(help="Dataset folder with event times, or folder of runs; may be given several times.")
     ],
@@ -238,6 +242,8 @@ def sky_map(
     from report.check_pages import sky_words, write_sky_picture
     from showers.archives.measured import measured_folders
 
+    if run is None:
+        refuse_unused(context, "without --run", ("share", "anyway", "trusted"))
     options = SkyOptions(
         [folder for path in data for folder in measured_folders(path)], zenith_max, pixel, scrambles, window,
         Azimuth(azimuth_of_north, clockwise), run, share, seed, anyway, trusted,

@@ -11,7 +11,7 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from commands.app import JsonOption, OutputFormat, Protocol, QuietOption, TaskName, app, console
+from commands.app import JsonOption, OutputFormat, Protocol, QuietOption, TaskName, app, console, refuse_unused
 from runtime.context import bar
 from showers.schema import TASKS, task_named
 
@@ -24,6 +24,7 @@ class CardFormat(StrEnum):
 
 @app.command()
 def report(
+    context: typer.Context,
     run: Annotated[Path, typer.Argument(help="Finished run folder.")],
     data: Annotated[Path, typer.Option(help="Folder with {task}_test and its labels.")] = Path("data"),
 ) -> None:
@@ -39,6 +40,7 @@ def report(
 
         written = write_report(run, data, bars=bar)
     else:
+        refuse_unused(context, "with a run on a table", ("data",))
         from report.table_page import write_table_report
 
         written = write_table_report(run, bars=bar)
@@ -104,6 +106,7 @@ def compare(
 
 @app.command()
 def leaderboard(
+    context: typer.Context,
     runs: Annotated[list[Path], typer.Argument(help="Scored run folders.")],
     data: Annotated[Path | None, typer.Option(help="Folder with the test sets, if they moved.")] = None,
     as_json: JsonOption = False,
@@ -117,6 +120,8 @@ def leaderboard(
 
     of_tables = [run for run in runs if is_table_run(run)]
     of_showers = [run for run in runs if run not in of_tables]
+    if of_tables and not of_showers:
+        refuse_unused(context, "with runs on tables", ("data",))
     found = table_standings(of_tables)
 
     def records() -> list[dict[str, object]]:
@@ -182,6 +187,7 @@ def display(
 
 @app.command()
 def doctor(
+    context: typer.Context,
     datasets: Annotated[
         list[Path] | None, typer.Argument(help="Dataset folders to examine instead of the machine.")
     ] = None,
@@ -198,6 +204,7 @@ def doctor(
     """
     output = OutputFormat(as_json=as_json)
     if datasets:
+        refuse_unused(context, "with DATASETS", ("gpu",))
         from report.doctor import dataset_findings, examine_dataset
 
         output.show(

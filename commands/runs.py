@@ -25,11 +25,13 @@ from commands.app import (
     WorkersOption,
     app,
     console,
+    given_options,
     listed,
+    refuse_unused,
 )
 from runtime.context import bar
 from runtime.errors import InputError
-from showers.schema import task_named
+from showers.schema import TASKS, task_named
 
 
 class Preset(StrEnum):
@@ -110,18 +112,24 @@ def stack(
         "separator": {"tab": "\t", "\\t": "\t"}.get(separator or "", separator),
     }
     options |= of_showers | of_table
+    in_file: dict[str, Any] = {}
     if config:
         from stacking.run.config import read_config
 
-        given = {name for name in options if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
-        options |= {name: value for name, value in read_config(config).items() if name not in given}
-    if not options["run"]:
+        given = given_options(context)
+        in_file = {name: value for name, value in read_config(config).items() if name not in given}
+        options |= in_file
+    if not options["run"] or not Path(options["run"]).name:
         raise InputError("say where the run goes: --run FOLDER")
     from models.registry import spec
 
     for name in options["learners"] or ():
         spec(name)  # a mistyped name is told before anything slow is imported
     run, on_table = Path(options["run"]), bool(options["table"])
+    if on_table:
+        refuse_unused(context, "with --table", of_showers, in_file=in_file)
+    else:
+        refuse_unused(context, "without --table", of_table, in_file=in_file)
     if on_table and not options["label"]:
         raise InputError("say which column of the table holds the classes: --label COLUMN")
     for name in of_showers if on_table else of_table:
@@ -159,6 +167,7 @@ def stack(
 
 @app.command()
 def predict(
+    context: typer.Context,
     run: Annotated[Path, typer.Option(help="Finished run folder.")],
     data: Annotated[Path, typer.Option(help="Dataset folder (or table); labels are neither needed nor read.")],
     out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz.")],
@@ -183,9 +192,16 @@ def predict(
 
     Example: [bold]python cli.py predict --run runs/gamma --data data/gamma_test --out new.npz[/bold]
     """
+    output = OutputFormat(quiet, as_json)
+    if given_options(context) & {"separator", "device", "anyway", "features", "no_table"}:
+        from stacking.run.folder import open_finished
+
+        if open_finished(run)[1]["task"] in TASKS:
+            refuse_unused(context, "with a run on showers", ("separator",))
+        else:
+            refuse_unused(context, "with a run on a table", ("device", "anyway", "features", "no_table"))
     from stacking.predict import predict_to_file
 
-    output = OutputFormat(quiet, as_json)
     written = predict_to_file(
         run, data, out, device=device.value, anyway=anyway, trusted=trusted, features=features, no_table=no_table,
         fast=fast, separator=separator, bars=output.bars,
@@ -266,7 +282,8 @@ def export(
 
     Example: [bold]python cli.py export --run runs/gamma --out gamma-onnx --check data/gamma_test[/bold]
     """
-    from stacking.export import EXPORT_FILE, export_run
+    from stacking.export import export_run
+    from stacking.run.folder import EXPORT_FILE
 
     output = OutputFormat(quiet, as_json)
     found = export_run(run, out, listed(learners), check, bars=output.bars)

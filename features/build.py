@@ -212,7 +212,7 @@ def build_table(
     data = Dataset.open(dataset, labels=False)
     if not len(data):
         raise InputError(f"{dataset} holds no events")
-    with bars(f"comparing {data.path.name} with its checksums", "files") as progress:
+    with bars(f"reading {data.path.name}", "files") as progress:
         source = Source(data.path, data.fingerprint(progress), stamp)
     folder = Path(out) if out else default_path(Path(dataset))
     head = _head(data, chosen, source.fingerprint, device)

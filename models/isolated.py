@@ -13,6 +13,7 @@ bytes of length, that much JSON, then the float64 log-probabilities.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -34,7 +35,7 @@ from models.base.saving import read_header
 from models.registry import LEARNERS, learner_class, load
 from runtime.arrays import open_npy
 from runtime.context import Progress
-from runtime.errors import InputError
+from runtime.errors import InputError, session_limits
 from runtime.processes import end_with_parent
 from showers.array import KASCADE, DetectorArray
 
@@ -185,6 +186,13 @@ class Isolated:
         if code == -signal.SIGXCPU:
             self._refuse(folder, "took more processor time than it may")
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        limits = session_limits()
+        if code in (-signal.SIGKILL, errno.ENOMEM) or (code > 0 and limits):
+            bounds = f"ulimit {', '.join(limits or ('-t', '-d'))}"
+            raise InputError(
+                f"{folder}: the process that read this learner's model was ended from outside ({name}), for want of "
+                f"memory or by a limit of this session ({bounds}): give it more, or use fewer --workers"
+            )
         self._refuse(folder, f"crashed ({name})")
 
     def _refuse(self, folder: Path, what: str) -> NoReturn:
@@ -269,12 +277,15 @@ PER_FILE_BYTE = 8
 
 
 def main() -> None:
-    """Answer requests until the pipe ends; arguments: the two pipes, the parent's number, threads, extra bytes."""
+    """Answer requests until the pipe ends; arguments: the two pipes, the parent's number, threads, extra bytes.
+
+    The exit code is that of ENOMEM where the events of a request do not fit into the memory.
+    """
     requests, replies, parent, threads, extra_bytes = map(int, sys.argv[1:])
     end_with_parent(parent)
     # Files of a model are only read: whatever a parser is led to write stays small, a crash leaves no core file.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (WRITTEN_BYTES, WRITTEN_BYTES))
+    limit(resource.RLIMIT_CORE, 0, for_good=True)
+    limit(resource.RLIMIT_FSIZE, WRITTEN_BYTES, for_good=True)
     held: dict[str, Learner] = {}
     batch: Batch | None = None
     with os.fdopen(requests, "rb") as source, os.fdopen(replies, "wb") as sink, threadpool_limits(threads):
@@ -285,7 +296,10 @@ def main() -> None:
             folder, wish = request["folder"], request["do"]
             if "events" in request:
                 batch = None  # the earlier events' memory is given back first
-                batch = _batch(request["events"], source)
+                try:
+                    batch = _batch(request["events"], source)
+                except MemoryError:
+                    sys.exit(errno.ENOMEM)
             try:
                 _limit_time(request["cpu_s"])
                 if wish == "load":
@@ -302,12 +316,21 @@ def main() -> None:
                 answer, numbers = {"error": str(error)}, None
             except Exception as error:
                 what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                answer, numbers = {"error": f"{folder}: the saved learner cannot be used: {what}"}, None
+                why = _why(error)
+                answer, numbers = {"error": f"{folder}: {why}: {what}"}, None
             content = json.dumps(answer).encode()
             sink.write(len(content).to_bytes(4, "little") + content)
             if numbers is not None:
                 sink.write(numbers.tobytes())
             sink.flush()
+
+
+def _why(error: Exception) -> str:
+    short = isinstance(error, MemoryError) or "bad_alloc" in str(error)
+    options = [option for option in session_limits() if option != "-t"]
+    if short and options:
+        return f"this session may not take the memory that its learner needs (ulimit {', '.join(options)})"
+    return "the saved learner cannot be used"
 
 
 def _numbers(learner: Learner, batch: Batch, *, truth: bool) -> np.ndarray:
@@ -338,7 +361,17 @@ def _batch(events: dict[str, Any], source: BinaryIO) -> Batch:
 def _limit_time(cpu_s: float) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = max(0, int(used.ru_utime + used.ru_stime + cpu_s) + 1)
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+    limit(resource.RLIMIT_CPU, seconds)
+
+
+def limit(kind: int, value: int, *, for_good: bool = False) -> None:
+    """Bound what this process may take; a lower hard limit that it was started with (``ulimit``) stays.
+
+    With ``for_good`` it cannot be raised again.
+    """
+    _, most = resource.getrlimit(kind)
+    bound = value if most == resource.RLIM_INFINITY else min(value, most)
+    resource.setrlimit(kind, (bound, bound if for_good else most))
 
 
 def limit_memory(folder: Path, extra_bytes: int) -> None:
@@ -352,7 +385,7 @@ def limit_memory(folder: Path, extra_bytes: int) -> None:
     _import_libraries(read_header(folder)["learner"])
     taken = int(status.read_text().split()[5]) * resource.getpagesize()
     files = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    resource.setrlimit(resource.RLIMIT_DATA, (taken + extra_bytes + PER_FILE_BYTE * files, resource.RLIM_INFINITY))
+    limit(resource.RLIMIT_DATA, taken + extra_bytes + PER_FILE_BYTE * files)
 
 
 def _import_libraries(name: str) -> None:

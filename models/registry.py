@@ -81,6 +81,12 @@ def create(
     return learner_class(spec.learner)(classes, settings, threads=threads)
 
 
+def most_events(learner: Learner) -> int | None:
+    """Return how many training events a learner looks at most (its setting ``max_events``); None without a cap."""
+    most = getattr(getattr(learner, "inner", learner), "chosen", {}).get("max_events")
+    return None if most is None else int(most)
+
+
 def load(folder: Path, *, classes: tuple[str, ...] | None = None) -> Learner:
     """Open a saved learner of any registered class.
 

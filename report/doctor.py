@@ -2,7 +2,7 @@
 
 What a dataset folder holds, and what its users should know: origin, cuts, classes, checksums, order of rows.
 
-Is a finished folder what was written? Every file of a run, a feature table or a dataset, compared.
+Is a finished folder what was written? Every file of a run, a feature table, a dataset or an export.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from showers import writer
 from showers.dataset import Dataset, ordering_of
 from showers.event_files import EventFiles
 from showers.schema import TASKS, Task
-from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, open_finished, required_names
+from stacking.run.folder import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE, open_finished, required_names
 
 NEEDED_PYTHON = (3, 11)
 DISTRIBUTION = "showerstack"
@@ -236,7 +236,7 @@ def check_folder(folder: Path, *, bars: Bars = silent) -> tuple[str, list[str]]:
     Parameters
     ----------
     folder
-        A run, a feature table or a dataset.
+        A run, a feature table, a dataset or an export.
     bars
         Opens a progress bar.
 
@@ -251,15 +251,19 @@ def check_folder(folder: Path, *, bars: Bars = silent) -> tuple[str, list[str]]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder{did_you_mean(folder)}: give a run, a feature table or a dataset")
+        raise InputError(
+            f"{folder} is not a folder{did_you_mean(folder)}: give a run, a feature table, a dataset or an export"
+        )
     with bars("checking", "parts") as progress:
         if _has(folder, MANIFEST_FILE):
             return "run", _run(folder, progress)
         if _has(folder, CATALOGUE_FILE):
             return "feature table", _table(folder, progress)
+        if _has(folder, EXPORT_FILE):
+            return "export", _compared(folder, progress)
         if writer.is_dataset(folder):
             return "dataset", writer.problems(folder, progress)
-    raise InputError(f"{folder} holds neither a run, nor a feature table, nor a dataset")
+    raise InputError(f"{folder} holds neither a run, nor a feature table, nor a dataset, nor an export")
 
 
 def _has(folder: Path, name: str) -> bool:

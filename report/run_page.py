@@ -25,7 +25,7 @@ from report.tasks.base import Part
 from report.tasks.target import report_of
 from runtime.context import Bars, silent
 from runtime.errors import escaped
-from runtime.files import atomic_path
+from runtime.files import atomic_path, check_target
 from scoring import scoring_of
 from scoring.metrics.paired import Paired
 from stacking.run.read import COMBINED, ONE_ANSWER
@@ -296,8 +296,9 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     Raises
     ------
     InputError
-        If the run or the test set cannot be read, or they do not belong together.
+        If the run or the test set cannot be read, they do not belong together, or the folder cannot be written.
     """
+    check_target(Path(run) / REPORT_FILE, (".html",))
     evaluated = EvaluatedRun.read(run, data)
     parts = _parts(evaluated)
     sections = []

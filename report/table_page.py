@@ -17,7 +17,7 @@ from report.shared.markup import Section, bullets, numbers, page, paragraph, pic
 from report.shared.subject import labelled_test_rows, score_test_table
 from runtime.context import Bars, silent
 from runtime.errors import InputError, escaped
-from runtime.files import atomic_path
+from runtime.files import atomic_path, check_target
 from stacking.run.folder import learner_folder
 from stacking.run.read import TableRun
 
@@ -35,9 +35,10 @@ def write_table_report(folder: Path, *, bars: Bars = silent) -> Path:
     Raises
     ------
     InputError
-        If the run cannot be read.
+        If the run cannot be read, or its folder cannot be written.
     """
     run = TableRun.open(folder)
+    check_target(folder / REPORT_FILE, (".html",))
     test = score_test_table(run)
     metrics = test or run.held_out
     sections = []

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, Literal, Self, cast
 
 import numpy as np
 import polars as pl
@@ -42,6 +42,8 @@ class Header:
     dtype: np.dtype[Any]
     offset: int
     """Length of the head itself, bytes."""
+    fortran: bool = False
+    """Whether the first index changes fastest, as in columns that NumPy chose with an index."""
 
     @property
     def n_bytes(self) -> int:
@@ -49,7 +51,7 @@ class Header:
         return self.offset + prod(self.shape) * self.dtype.itemsize
 
 
-def read_header(stream: BinaryIO, where: str, *, any_order: bool = False) -> Header:
+def read_header(stream: BinaryIO, where: str) -> Header:
     """Read the head of an array, and no more.
 
     Parameters
@@ -58,13 +60,11 @@ def read_header(stream: BinaryIO, where: str, *, any_order: bool = False) -> Hea
         At the array's first byte.
     where
         What error messages call it.
-    any_order
-        Accept Fortran order too.
 
     Raises
     ------
     InputError
-        If it is not in NumPy's format, in Fortran order, or holds Python objects.
+        If it is not in NumPy's format, or holds Python objects.
     """
     start = stream.tell()
     try:
@@ -74,15 +74,13 @@ def read_header(stream: BinaryIO, where: str, *, any_order: bool = False) -> Hea
         raise InputError(f"{where} cannot be read as a NumPy array (truncated or damaged?): {why}") from None
     if dtype.hasobject or not dtype.itemsize:
         raise InputError(f"{where} cannot be read as a NumPy array: it holds Python objects, expected numbers")
-    if fortran and len(shape) > 1 and not any_order:
-        raise InputError(f"{where} is in Fortran order, expected C order")
     if any(isinstance(length, bool) or length < 0 for length in shape):
         raise InputError(f"{where} cannot be read as a NumPy array (damaged?): its shape is {shape}")
-    return Header(shape, dtype, stream.tell() - start)
+    return Header(shape, dtype, stream.tell() - start, fortran and len(shape) > 1)
 
 
 class MappedArray(np.memmap):
-    """A read-only memory map that notices when its file has become shorter; its parts are plain arrays."""
+    """A read-only memory map that notices when its file has become shorter; its parts are plain arrays in C order."""
 
     def __getitem__(self, index: Any) -> Any:
         """Return a part, after making sure that the file still holds all rows."""
@@ -90,7 +88,10 @@ class MappedArray(np.memmap):
         if mapped is not None and mapped.size() < self.offset + self.nbytes:
             raise InputError(f"{self.filename} has become shorter while it was being read: restore it and start again")
         part = np.ndarray.__getitem__(self, index)
-        return part.view(np.ndarray) if isinstance(part, np.ndarray) else part
+        if not isinstance(part, np.ndarray):
+            return part
+        plain = part.view(np.ndarray)
+        return np.ascontiguousarray(plain) if self.ndim > 1 and self.flags.f_contiguous else plain
 
 
 def open_npy(path: Path) -> np.ndarray:
@@ -112,7 +113,8 @@ def open_npy(path: Path) -> np.ndarray:
             )
         if not prod(header.shape):  # an empty array cannot be mapped, but it is a valid file
             return np.empty(header.shape, header.dtype)
-        mapped = MappedArray(file, header.dtype, "r", header.offset, header.shape)
+        order: Literal["F", "C"] = "F" if header.fortran else "C"
+        mapped = MappedArray(file, header.dtype, "r", header.offset, header.shape, order)
         mapped.filename = str(path.resolve())
         return mapped
 
@@ -261,7 +263,7 @@ def array_names(file: Path) -> frozenset[str]:
 
 def _head(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -> Header:
     with archive.open(member) as stream:
-        header = read_header(cast(BinaryIO, stream), where, any_order=True)
+        header = read_header(cast(BinaryIO, stream), where)
     if header.n_bytes != member.file_size:
         raise InputError(
             f"{where} cannot be read (damaged?): it has {member.file_size:,} bytes, but an array {header.shape} of "

@@ -282,6 +282,8 @@ def _peak_mb() -> float:
 
 
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+LONGEST = 1000 * 86400.0
+"""A longer limit is none, and would be taken for a mistake."""
 _WHOLE = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -294,12 +296,14 @@ def seconds_of(text: str) -> float:
     Raises
     ------
     InputError
-        If it is not a length of time, or none at all.
+        If it is not a length of time, none at all, or more than 1000 days.
     """
     found = _WHOLE.fullmatch(text.strip().lower())
     total = sum(float(n) * unit for n, unit in zip(found.groups(), _SECONDS.values(), strict=True) if n) if found else 0
     if not total:
         raise InputError(f"time limit {text!r}: write it like 4h, 30m, 90s or 1h30m")
+    if total > LONGEST:
+        raise InputError(f"time limit {text!r}: expected at most 1000d; without a limit, leave it out")
     return total
 
 

@@ -11,6 +11,7 @@ import difflib
 import errno
 import os
 import re
+import resource
 import sys
 import traceback
 import unicodedata
@@ -78,6 +79,10 @@ _ADVICE = {
     errno.EIO: "the disk or network failed: try again, then look at the disk",
     errno.ESTALE: "the network disk failed: try again",
 }
+_LIMITS = {"-t": resource.RLIMIT_CPU, "-d": resource.RLIMIT_DATA, "-v": resource.RLIMIT_AS}
+"""Options of ``ulimit`` for processor time and memory."""
+LEAST_BYTES = {"-d": 350 << 20, "-v": 800 << 20}
+"""Memory that the libraries take when they are loaded; where they do not get it, OpenBLAS waits without end."""
 ADVICE = "check the place and give the same command again"
 
 
@@ -98,6 +103,29 @@ def explained(error: BaseException) -> str | None:
                 "check the files that the command names (python cli.py doctor shows the versions of the libraries)"
             )
     return None
+
+
+def session_limits() -> dict[str, int]:
+    """Return the hard limits that this process was started with: seconds or bytes by option of ``ulimit``."""
+    hard = {option: resource.getrlimit(kind)[1] for option, kind in _LIMITS.items()}
+    return {option: value for option, value in hard.items() if value != resource.RLIM_INFINITY}
+
+
+def refuse_little_memory() -> None:
+    """Refuse to load the libraries where they would not get the memory for it.
+
+    Raises
+    ------
+    InputError
+        If a limit of the session is below :data:`LEAST_BYTES`.
+    """
+    for option, least in LEAST_BYTES.items():
+        allowed = resource.getrlimit(_LIMITS[option])[0]
+        if allowed != resource.RLIM_INFINITY and allowed < least:
+            raise InputError(
+                f"this session may take {allowed / 1e9:.1f} GB of memory (ulimit {option}), the libraries alone need "
+                f"{least / 1e9:.1f}: raise the limit"
+            )
 
 
 def _of_system(error: OSError) -> str:

@@ -147,7 +147,8 @@ def score_file(
     Raises
     ------
     InputError
-        For anything that cannot be scored; no metrics file is then written or changed.
+        For anything that cannot be scored, and for ``published_order`` where the folder's rows were not shuffled; no
+        metrics file is then written or changed.
     """
     scoring_of(task)
     truth = read_truth(data, task)
@@ -158,6 +159,8 @@ def score_file(
         changed = int(np.count_nonzero(decided != output))
         remarks += [f"{changed:,} decided labels were replaced by the most probable class"] if changed else []
     if published_order:
+        if truth.order is None:
+            raise InputError(f"{truth.folder} has its rows in the published order already: leave --published-order out")
         output = truth.ours(output)
     metrics = score_arrays(truth, output, task, intervals=intervals)
     metrics["warnings"] += remarks

@@ -30,9 +30,10 @@ from runtime.cost import seconds_of
 from runtime.files import hash_json, read_json, write_json
 from runtime.processes import in_their_lanes
 from stacking.fit.folds import judged_events
-from stacking.fit.plan import RunPlan, RunSizes, SecondLevel, make_plan, student_epochs
+from stacking.fit.plan import FIXED_S, TABLE_FIXED_S, RunPlan, RunSizes, SecondLevel, make_plan, student_epochs
 from stacking.fit.speed import LearnerRate, measure_rates
 from stacking.fit.tasks import TASK_FILE, FoldTask
+from stacking.run.config import TableConfig
 from stacking.run.folder import MANIFEST_FILE
 from stacking.run.job import Job
 
@@ -183,7 +184,7 @@ def plan_within_limit(job: Job, clock: Clock, say: Say) -> tuple[Job, StoredPlan
     Raises
     ------
     InputError
-        If the limit is too short for any learner.
+        If the machine cannot be measured.
     """
     if clock.limit_s is None:
         return job, StoredPlan()
@@ -196,7 +197,7 @@ def plan_within_limit(job: Job, clock: Clock, say: Say) -> tuple[Job, StoredPlan
             job.prepare()
         say(f"measuring how fast the learners are on this machine, for a plan of {job.config.time_limit}")
         rates = _rates(job, job.train.labels())
-        plan = make_plan(rates, sizes_of(job), clock.left_s)
+        plan = make_plan(rates, sizes_of(job), max(0.0, clock.left_s or 0.0))
         full = {rate.learner: rate.full for rate in rates}
         kept = StoredPlan(requested, plan, plan.options({name: job.config.settings_of(name) for name in full}, full))
         for line in plan.lines():
@@ -266,6 +267,7 @@ def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
         threads=config.threads,
         devices=job.devices,
         lanes=job.lanes,
+        n_rows=round(len(job.train) * (1 - config.holdout) * (config.n_folds - 1) / config.n_folds),
     )
 
 
@@ -281,6 +283,8 @@ def sizes_of(job: Job) -> RunSizes:
         n_judged=n_judged,
         student_epochs=student_epochs(config.preset) if config.fast else 0,
         student_events=config.student_events,
+        fixed_s=TABLE_FIXED_S if isinstance(config, TableConfig) else FIXED_S,
+        students=1.0 if n_judged else 2.0,
     )
     n_predict = (counting - n_judged) // config.n_folds + n_judged + n_test
     n_train = round(n * (1 - config.holdout))

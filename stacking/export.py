@@ -25,6 +25,7 @@ from models.base.posterior import log_softmax
 from models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY, OPSETS, NotPortable, Portable, check_packages
 from models.onnx.learners import EXAMPLES, exported, graphs_of, space_of
 from models.registry import load as load_learner
+from runtime.checksums import write_checksums
 from runtime.context import Bars, silent
 from runtime.errors import InputError
 from runtime.files import atomic_folder, hash_file, write_json
@@ -40,6 +41,7 @@ from stacking.meta.pools import CalibratedPool, LogPool
 from stacking.meta.scorers import SCORE_OF_HALF
 from stacking.predict import Bundle, load
 from stacking.run.chain import Chain
+from stacking.run.folder import EXPORT_FILE
 from stacking.saved_fits import SavedFits
 
 TOLERANCE = 1e-5
@@ -247,7 +249,6 @@ def _number(values: np.ndarray) -> torch.Tensor:
     return torch.as_tensor(np.asarray(values, dtype=np.float64))
 
 
-EXPORT_FILE = "export.json"
 COMBINATION_FILE = "combination.onnx"
 HOW = (
     "Features stay in front: compute the columns with 'features' of this version of showerstack (units below).",
@@ -315,6 +316,9 @@ def export_run(
             raise InputError(f"nothing to export: {told}")
         combination = writer.combination()
         write_json(folder / EXPORT_FILE, writer.content(combination))
+        write_checksums(
+            folder, [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
+        )
     written = {row["name"]: sum(len(fit["files"]) for fit in row["fits"]) for row in writer.records}
     return Exported(Path(out), written, writer.refused, writer.difference)
 

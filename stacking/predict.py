@@ -141,13 +141,14 @@ class Bundle:
         """Predict like :meth:`predict`, in pieces of bounded memory: any number of events."""
         if self.task.name not in TASKS:
             raise InputError(f"{self.run} was trained on a table: give it a table, not a dataset folder")
-        if not len(Dataset.open(dataset, labels=False)):
+        data = Dataset.open(dataset, labels=False)
+        if not len(data):
             raise InputError(f"{dataset} holds no events")
         remarks = self._code_remarks(anyway=options.get("anyway", False))
         requested = self._asked(everything=options.get("everything", False), fast=options.get("fast", False))
         events = self._opened(Path(dataset), requested, bars, options)
         found = self._stream(events, requested, options.get("workers"), bars)
-        return replace(found, remarks=(*remarks, *found.remarks))
+        return replace(found, remarks=(*data.remarks, *remarks, *found.remarks))
 
     def _opened(self, dataset: Path, requested: _Asked, bars: Bars, options: Options) -> ShowerEvents:
         """Return the events of a dataset folder, with their feature table or what computes features in its place."""
@@ -165,7 +166,7 @@ class Bundle:
         if options.get("features"):
             raise InputError("a folder for the feature table, and none is to be used: leave one of the two options out")
         events = ComputedEvents.of(dataset, self.task, requested.columns, device=device, workers=workers)
-        with bars(f"comparing {dataset.name} with its checksums", "files") as progress:
+        with bars(f"reading {dataset.name}", "files") as progress:
             Dataset.open(dataset, labels=False).fingerprint(progress)
         return events
 

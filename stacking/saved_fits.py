@@ -60,11 +60,11 @@ def predict_fits(
     learners
         Which fits of which learners; each piece has (F, n, C) float64 per name, or (F, n, T, 2) of true quantities.
     trusted
-        Open models in this process, one after the other, instead of limited processes of their own.
+        Open models in this process, in as many threads, instead of limited processes of their own.
     threads
         Numerical threads of each process, as in training.
     workers
-        Processes at a time, at most.
+        Processes, or threads, at a time, at most.
     progress
         Called with (predictions of single fits done, all of them, what was done last).
 
@@ -76,7 +76,7 @@ def predict_fits(
     n_jobs, every = sum(len(learner.folders) for learner in learners), list(pieces(len(events)))
     with ExitStack() as stack:
         worth = -(-n_jobs * len(events) // PROCESS_PREDICTIONS)
-        n_openers = 1 if trusted else max(1, min(workers, n_jobs * len(every), worth))
+        n_openers = max(1, min(workers, n_jobs * len(every), worth))
         openers = [stack.enter_context(learners_of(trusted=trusted, threads=threads)) for _ in range(n_openers)]
         pool = stack.enter_context(ThreadPoolExecutor(n_openers))
         crew = [_Reader(opened) for opened in openers]

@@ -18,7 +18,7 @@ from scoring.metrics.paired import paired_log_loss
 from stacking.decide.base import DecisionSample
 from stacking.decide.classes import stacking_of
 from stacking.decide.target import TargetCalibration, fits_of
-from stacking.fit.tasks import has_truth, held_out_truth, outer_truth, test_log_proba, test_truth
+from stacking.fit.tasks import TimeLimitReached, has_truth, held_out_truth, outer_truth, test_log_proba, test_truth
 from stacking.inputs.events import Binned, pieces
 from stacking.levels import EvaluationSample, FirstLevel, judged
 from stacking.meta.base import StackInputs
@@ -159,7 +159,7 @@ def _student(
     teacher = stacked.log_proba if shipped == "stack" else level.out_of((shipped,))[0]
     try:
         return train_student(job, folds, sample, teacher, log_proba, stacking_of(job.task).scorer), None
-    except (InputError, FloatingPointError) as error:
+    except (InputError, FloatingPointError, TimeLimitReached) as error:
         return None, f"predict --fast is not possible with this run: {error}"
 
 

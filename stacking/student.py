@@ -16,8 +16,8 @@ from models.base.learner import Batch, Learner
 from models.registry import create, spec
 from scoring.metrics.paired import paired_log_loss
 from stacking.fit.folds import early_stopping_rows, subsampled
-from stacking.fit.plan import STUDENT_SETTINGS, student_epochs
-from stacking.fit.tasks import predict
+from stacking.fit.plan import FIXED_S, STUDENT_SETTINGS, student_epochs
+from stacking.fit.tasks import predict, watch
 from stacking.levels import ON_HOLDOUT, EvaluationSample
 from stacking.meta.calibration import Calibrator, cross_fit
 from stacking.meta.scorers import Scorer
@@ -60,6 +60,8 @@ def train_student(
     ------
     InputError
         If nothing can be learned from these events' columns.
+    TimeLimitReached
+        If the run's time limit does not leave enough for it.
     """
     trainer = _StudentTrainer(job, folds, teacher)
     everyone = np.arange(len(teacher))
@@ -106,7 +108,9 @@ class _StudentTrainer:
         settings = STUDENT_SETTINGS | {"epochs": student_epochs(config.preset)}
         learner = create(self.imitates, self.job.task.classes, threads=config.threads, overrides=settings)
         train, valid = (self._batch(part) for part in (places[~stop], places[stop]))
-        return learner.fit(train, valid, seed=config.seed, device=self.job.devices.get(IMITATES_WITH, "cpu"))
+        deadline = self.job.deadline
+        progress = None if deadline is None else watch(deadline - FIXED_S)
+        return learner.fit(train, valid, seed=config.seed, device=self.job.device, progress=progress)
 
     def part(self, places: np.ndarray, share: float) -> np.ndarray:
         """Return a share of these places, (n,) bool, by class and energy, groups kept together."""

@@ -14,7 +14,7 @@ training table; a label column in the test table is dropped while reading and ne
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
     """
     clock, folder = Clock.of(job), job.config.run
     with opened_for_writing(folder):
-        job, kept = plan_within_limit(job, clock, say)
+        job, kept = plan_within_limit(replace(job, began=clock.began), clock, say)
         identity = job.identity
         config_hash = hash_json(identity)
         refuse_other_configuration(folder, config_hash, identity)
@@ -293,7 +293,12 @@ def stack_table(
         _present(train, config.table, name, "identifier")
     reserved = {config.label, *((config.group,) if config.group else ()), *config.id}
     found, remarks = plan(train, config.table, reserved, config.columns)
-    remarks = [*config.learner_remarks(), *_header_remarks(train, config.table), *remarks]
+    remarks = [
+        *config.learner_remarks(),
+        *_label_remarks(classes, config.table),
+        *_header_remarks(train, config.table),
+        *remarks,
+    ]
     resolved, more = config.for_rows(label, classes)
     remarks += more
     frame = found.encoded(train, config.table)
@@ -339,6 +344,16 @@ def stack_table(
         bars=bars,
         say=say,
     )
+
+
+def _label_remarks(classes: tuple[str, ...], file: Path) -> list[str]:
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        alike.setdefault(" ".join(name.split()).casefold(), []).append(name)
+    groups = [", ".join(map(repr, names)) for names in alike.values() if len(names) > 1]
+    if not groups:
+        return []
+    return [f"{file}: labels {' and '.join(groups)} differ in spaces or case alone: they are classes of their own"]
 
 
 def _header_remarks(frame: pl.DataFrame, file: Path) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 
 import cli
 from report.finished import keep_outcome, kept_outcome
+from runtime.checksums import write_checksums
+from runtime.files import write_json
 
 HERE = Path(cli.__file__).parent
 
@@ -115,6 +119,95 @@ def test_near_words_are_suggested_for_mistyped_choices(
     assert "Value error" not in shown
 
 
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [
+        ("stack --run r --data d --label x", "--label has no effect without --table"),
+        ("stack --run r --group g", "--group has no effect without --table"),
+        ("stack --run r --id i", "--id has no effect without --table"),
+        ("stack --run r --columns a,b", "--columns has no effect without --table"),
+        ("stack --run r --separator ;", "--separator has no effect without --table"),
+        ("stack --run r --test-table t.csv", "--test-table has no effect without --table"),
+        ("stack --run r --table t.csv --label x --data data", "--data has no effect with --table"),
+        ("stack --run r --table t.csv --label x --task composition", "--task has no effect with --table"),
+        ("stack --run r --table t.csv --label x --features f", "--features has no effect with --table"),
+        ("stack --config c.toml --table t.csv --label x", "data (in c.toml) has no effect with --table"),
+        ("features d --group lateral", "--group has no effect without --list"),
+        ("features d --format md", "--format has no effect without --list"),
+        ("features --list --out o", "--out has no effect with --list"),
+        ("features d --list", "DATASET has no effect with --list"),
+        ("features --list --json --format md", "--format has no effect with --json"),
+        ("verify p.npz --description words", "--description has no effect without --log"),
+        ("simulate --task gamma --raw --model qgs", "--model has no effect with --raw"),
+        ("simulate --task gamma --raw --test 5", "--test has no effect with --raw"),
+        ("simulate --check --task gamma", "--task has no effect with --check"),
+        ("simulate --check --raw", "--raw has no effect with --check"),
+        ("simulate --task measured --spectrum s.toml --train 5", "--train has no effect with --task measured"),
+        ("simulate --task gamma --spectrum s.toml", "--spectrum has no effect without --task measured"),
+        ("download --task measured --protocol 2026", "--protocol has no effect with --task measured"),
+        ("download --task gamma --runs a", "--runs has no effect without --task measured"),
+        ("download --task gamma --times", "--times has no effect without --task measured"),
+        ("convert --raw r --out o --runs a", "--runs has no effect with --raw"),
+        ("convert --raw r --out o --delete-raw", "--delete-raw has no effect with --raw"),
+        ("convert --raw r --out o --predict run", "--predict has no effect with --raw"),
+        ("convert --measured m --out o --task gamma", "--task has no effect with --measured"),
+        ("convert --measured m --out o --trusted", "--trusted has no effect without --predict"),
+        ("sky-map --data d --share .1", "--share has no effect without --run"),
+        ("sky-map --data d --trusted", "--trusted has no effect without --run"),
+        ("spectra --run r --data d --exposure 1 --knee-toys 0 --knee-sharpness 4", "--knee-sharpness has no effect wi"),
+        ("doctor d --gpu", "--gpu has no effect with DATASETS"),
+    ],
+)
+def test_an_option_that_would_not_be_used_is_refused(
+    arguments: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.toml").write_text('run = "r"\ndata = "data"\n')
+    assert run(monkeypatch, *arguments.split(" ")) == 2
+    told = capsys.readouterr().err
+    assert flag in told
+    assert told.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.toml"], "nothing was written"
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "flag"),
+    [
+        ("gamma", "predict --run run --data d --out o.npz --separator ;", "--separator has no effect with a run on sh"),
+        ("table", "predict --run run --data d --out o.csv --anyway", "--anyway has no effect with a run on a table"),
+        (
+            "table",
+            "predict --run run --data d --out o.csv --no-table",
+            "--no-table has no effect with a run on",
+        ),
+        ("table", "report run --data d", "--data has no effect with a run on a table"),
+        ("table", "leaderboard run --data d", "--data has no effect with runs on tables"),
+    ],
+)
+def test_what_a_run_was_trained_on_decides_which_options_are_used(
+    task: str,
+    arguments: str,
+    flag: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_json(Path("run/manifest.json"), {"complete": True, "task": task})
+    write_checksums(Path("run"), ["manifest.json"])
+    assert run(monkeypatch, *arguments.split(" ")) == 2
+    assert flag in capsys.readouterr().err
+
+
+def test_options_that_are_used_are_taken_also_where_they_are_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, "stack", "--run", "r", "--task", "composition", "--data", "data") == 2
+    assert "has no effect" not in capsys.readouterr().err
+    assert run(monkeypatch, "features", "--list", "--format", "table", "--group", "shape") == 0
+
+
 def test_a_finished_run_answers_at_once(tmp_path: Path) -> None:
     folder, data = tmp_path / "run [1] é", tmp_path / "data"
     (data / "gamma_test").mkdir(parents=True)
@@ -172,6 +265,48 @@ def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, caps
     assert run(monkeypatch, "features", "my data") == 130
     said = "interrupted: what is finished is kept; to go on: python cli.py features 'my data'\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("kind", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
+def test_too_little_memory_for_the_libraries_is_one_line(kind: int, tmp_path: Path) -> None:
+    # OpenBLAS would wait for memory without end, or end the process with lines of its own.
+    asked = subprocess.run(
+        [sys.executable, "cli.py", "predict", "--run", tmp_path, "--data", tmp_path, "--out", tmp_path / "o.npz"],
+        cwd=HERE, capture_output=True, text=True, timeout=60,
+        preexec_fn=lambda: resource.setrlimit(kind, (200 << 20, 200 << 20)),
+    )  # fmt: skip
+    assert asked.returncode == 2
+    assert "may take 0.2 GB of memory (ulimit" in asked.stderr
+    assert asked.stderr.count("\n") == 1
+
+
+def test_a_run_without_a_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, "stack", "--run", "") == 2
+    assert "say where the run goes: --run FOLDER" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("file", ["pipe", "/dev/zero"])
+def test_options_are_read_from_regular_files_alone(file: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    asked = subprocess.run(
+        [sys.executable, HERE / "cli.py", "stack", "--config", file, "--run", "r"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert asked.returncode == 2
+    assert asked.stderr == f"error: {file} is not a regular file\n"
+
+
+def test_pretraining_leaves_other_folders_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(tmp_path / "manifest.json", {})
+    assert run(monkeypatch, "pretrain", "--out", tmp_path, "--showers", "1") == 2
+    assert "holds something else than a pretraining" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir() if file.name != ".lock"] == ["manifest.json"]
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,6 +78,27 @@ def test_the_task_is_the_one_whose_array_the_file_holds(
     assert (tmp_path / "metrics_composition.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        (("--published-order",), "has its rows in the published order already: leave --published-order out"),
+        (("--description", "words"), "--description has no effect without --log: leave it out"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    option: tuple[str, ...],
+    expected: str,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    np.savez(tmp_path / "p.npz", predictions=GOOD.astype(np.uint8))
+    assert run(monkeypatch, "--data", data, *option, tmp_path / "p.npz") == 2
+    assert expected in capsys.readouterr().err
+    assert not (tmp_path / "metrics_composition.json").exists()
+
+
 def test_ties_are_told_with_their_cost(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

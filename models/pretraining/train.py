@@ -119,6 +119,8 @@ def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
                 "give the settings in it, or another folder"
             )
         return plan
+    if any(not entry.name.startswith(".") for entry in Path(folder).iterdir()):
+        raise InputError(f"{folder} holds something else than a pretraining: choose a new folder")
     first = validation_showers(settings.seed)
     inputs = InputTransform.fit(batch_of(hide_ages(first.table, np.random.default_rng(settings.seed))), COLUMNS)
     plan = {**wanted, "identity": identity, "inputs": plain(inputs.state()), "showers": 0}

@@ -65,6 +65,8 @@ def score_by_protocol(
             origin = origin_of(folder, task)
             if origin.base != protocol:
                 raise InputError(f"{folder} is a test set of {origin.protocol}, not of protocol {protocol}")
+    if log is None and description is not None:
+        raise InputError("--description has no effect without --log: leave it out")
     if log is not None:
         if task != COMPOSITION or protocol != "2026":
             raise InputError("--log is the 2026 protocol's list of attempts at composition: add --protocol 2026")

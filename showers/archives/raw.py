@@ -226,6 +226,8 @@ def _checked(path: Path, key: str, member: zipfile.ZipInfo, file: IO[bytes]) -> 
     header = read_header(cast("Any", file), f"{path}, array {key!r},")
     if not header.shape or header.dtype.kind not in "fiu":
         raise InputError(f"{path}: array {key!r} has type {header.dtype}, expected rows of numbers")
+    if header.fortran:
+        raise InputError(f"{path}: array {key!r} is in Fortran order, expected C order: rows are read one by one")
     if header.n_bytes != member.file_size:
         raise InputError(
             f"{path}: array {key!r} of shape {header.shape} makes {header.n_bytes:,} bytes, "

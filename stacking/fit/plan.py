@@ -17,7 +17,6 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from runtime.cost import in_words
-from runtime.errors import InputError
 from runtime.processes import in_their_lanes
 from stacking.fit.speed import LearnerRate
 
@@ -30,6 +29,8 @@ QUICK_EPOCHS = 10
 
 FIXED_S = 20.0
 """Collection, decision, scores and report."""
+TABLE_FIXED_S = 6.0
+"""The same of a run on a table, which draws no showers: read off a run on 60,000 rows of 25 columns."""
 META_EVENT_S = 1.9e-4
 """Choice of the meta-learner: an event with out-of-fold predictions; its fits are shared by all workers."""
 CHOICE_EVENT_S, CHOICE_EVENTS = 2.1e-4, 20_000
@@ -56,6 +57,10 @@ class SecondLevel:
     """0 without a student."""
     student_events: int = 0
     """Events that the student learns from at most."""
+    fixed_s: float = FIXED_S
+    """Collection, decision, scores and report."""
+    students: float = 1.0
+    """Trainings of a student on all its events: without an outer holdout one on each half is judged beside it."""
 
     def seconds(self, n_learners: int, workers: int, student_events: int) -> float:
         """Return what all of it takes, s."""
@@ -63,7 +68,7 @@ class SecondLevel:
         choice = CHOICE_EVENT_S * min(self.n_judged, CHOICE_EVENTS)
         scaling = SCALING_EVENT_S * min(self.n_judged, SCALING_EVENTS)
         systems = (n_learners + OTHER_SYSTEMS) * (choice + scaling) / workers
-        return FIXED_S + meta + systems + self._student_s(student_events)
+        return self.fixed_s + meta + systems + self._student_s(student_events)
 
     def student_events_within(self, limit_s: float | None, waits: float) -> int:
         """Return how many events the student may learn from.
@@ -78,10 +83,14 @@ class SecondLevel:
         most = min(self.n_inner, self.student_events)
         if limit_s is None or not self.student_epochs:
             return most
-        return min(most, int(STUDENT_SHARE * limit_s / (waits * STUDENT_STEP_S * self.student_epochs)))
+        return min(most, int(STUDENT_SHARE * max(0.0, limit_s) / (waits * self._student_event_s)))
 
     def _student_s(self, n: int) -> float:
-        return STUDENT_STEP_S * self.student_epochs * min(n, self.n_inner)
+        return self._student_event_s * min(n, self.n_inner)
+
+    @property
+    def _student_event_s(self) -> float:
+        return STUDENT_STEP_S * self.student_epochs * self.students
 
 
 RESERVED = 0.15
@@ -181,7 +190,7 @@ class RunPlan:
 
     def lines(self) -> list[str]:
         """Return what is told before the run begins."""
-        within = f" of {in_words(self.limit_s)}" if self.limit_s else ""
+        within = f" of the {in_words(self.limit_s)} that are left" if self.limit_s is not None else ""
         found = [
             f"plan: {len(self.shares)} learners x {self.folds} folds, about {in_words(self.total_s)}{within} "
             f"on this machine (fits {in_words(self.training_s)}, the rest {in_words(self.second_level_s)})"
@@ -192,6 +201,8 @@ class RunPlan:
             work = f", {share.amount} {share.work.replace('_', ' ')} at most" if share.work else ""
             where = f" on {share.device}" if two_devices else ""
             found.append(f"  {share.learner}: {rows}{work}, {in_words(share.task_s)} a fit{where}")
+        if self.limit_s is not None and self.total_s > self.limit_s:
+            found.append("  the limit cannot be kept: the cheapest learner alone is trained, on few events")
         if self.left_out:
             found.append(f"  left out, too slow for the limit: {', '.join(self.left_out)}")
         return found
@@ -217,51 +228,65 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
     limit_s
         Seconds that are left; None for no limit.
 
-    Raises
-    ------
-    InputError
-        If not even the cheapest learner fits; the message says what would.
-
     Notes
     -----
-    What does not fit is first reduced to three folds. Then every learner may take an equal part of the time; those that
-    need less leave the rest to the others. One that needs more gets fewer epochs, then fewer rows. Where that is not
-    enough at :data:`LEAST_WORK` and :data:`FEWEST_ROWS`, the slowest learner is left out and the time is divided anew.
-    Where fits on a GPU and on the CPU go on side by side, each lane is planned by itself, with the same folds.
-    Learners that are to be left out last stay as long as they need no more than :data:`LARGEST_PART` of the time.
+    What does not fit gets fewer folds, down to three. Where that is not enough, every learner may take an equal part
+    of the time; those that need less leave the rest to the others. One that needs more gets fewer epochs, then fewer
+    rows. Where that is not enough at :data:`LEAST_WORK` and :data:`FEWEST_ROWS`, the slowest learner is left out and
+    the time is divided anew; if none of the others is reduced then, they get as many folds as fit. Where fits on a GPU
+    and on the CPU go on side by side, each lane is planned by itself, with the same folds. Learners that are to be left
+    out last stay as long as they need no more than :data:`LARGEST_PART` of the time. A limit that cannot be kept leaves
+    the cheapest learner with the least that it can be given: a run that ships late is better than none.
     """
     waits = float(np.median([rate.waits for rate in rates]))
     student = sizes.second.student_events_within(limit_s, waits)
-    second = waits * sizes.second.seconds(len(rates), sizes.workers, student)
-    whole = [_share(rate, sizes, sizes.n_folds, None, rate.full) for rate in rates]
-    if limit_s is None or _training_s(whole, sizes, sizes.n_folds) + second <= (1 - RESERVED) * limit_s:
-        return _plan(whole, sizes, sizes.n_folds, limit_s, (), second, student)
+
+    def second(n_learners: int) -> float:
+        return waits * sizes.second.seconds(n_learners, sizes.workers, student)
+
+    def room(n_learners: int) -> float:
+        return float("inf") if limit_s is None else (1 - RESERVED) * limit_s - second(n_learners)
+
+    found = _whole(rates, sizes, room(len(rates)))
+    if found is not None:
+        return _plan(found[1], sizes, found[0], limit_s, (), second(len(rates)), student)
     folds = min(sizes.n_folds, FEWEST_FOLDS)
     shares: list[Share] = []
-    left_out: list[str] = []
-    least: list[float] = []
     for rates_of_lane, workers in sizes.by_lane(rates):
         candidates = sorted(rates_of_lane, key=lambda rate: _cost(rate, sizes, folds))
-        found = _shares(candidates, sizes, folds, ((1 - RESERVED) * limit_s - second) * workers)
-        names = {share.learner for share in found}
-        shares += found
-        left_out += [rate.learner for rate in candidates if rate.learner not in names]
-        least += [_least_s(rate, sizes, folds) * folds * sizes.repeats / workers for rate in candidates]
+        others = len(rates) - len(candidates)
+        rooms = [workers * room(number + others) for number in range(len(candidates) + 1)]
+        shares += _shares(candidates, sizes, folds, rooms)
     if not shares:
-        raise InputError(
-            f"a time limit of {in_words(limit_s)} is too short for any learner at {sizes.n_train:,} training events "
-            f"on this machine: give at least {in_words(1.2 * (min(least) + second) / (1 - RESERVED))}, or fewer events"
-        )
-    return _plan(shares, sizes, folds, limit_s, tuple(left_out), second, student)
+        cheapest = min(rates, key=lambda rate: _least_s(rate, sizes, folds))
+        shares = [_least(cheapest, sizes, folds)]
+    names = {share.learner for share in shares}
+    found = _whole([rate for rate in rates if rate.learner in names], sizes, room(len(names)))
+    if found is not None:
+        folds, shares = found
+    left_out = tuple(rate.learner for rate in rates if rate.learner not in names)
+    return _plan(shares, sizes, folds, limit_s, left_out, second(len(names)), student)
 
 
-def _shares(candidates: list[LearnerRate], sizes: RunSizes, folds: int, room: float) -> list[Share]:
-    """Return what the learners of a lane get, the cheapest first, of so many seconds of one process."""
-    largest = LARGEST_PART * room / (folds * sizes.repeats)
+def _whole(rates: list[LearnerRate], sizes: RunSizes, room: float) -> tuple[int, list[Share]] | None:
+    """Return the largest number of folds at which nothing has to be reduced, and the shares; None if there is none."""
+    for folds in range(sizes.n_folds, min(sizes.n_folds, FEWEST_FOLDS) - 1, -1):
+        shares = [_share(rate, sizes, folds, None, rate.full) for rate in rates]
+        if _training_s(shares, sizes, folds) <= room:
+            return folds, shares
+    return None
+
+
+def _shares(candidates: list[LearnerRate], sizes: RunSizes, folds: int, rooms: Sequence[float]) -> list[Share]:
+    """Return what the learners of a lane get, cheapest first; ``rooms[n]`` seconds of one process are for n of them.
+
+    What follows the fits takes the less time the fewer learners there are.
+    """
+    largest = LARGEST_PART * rooms[-1] / (folds * sizes.repeats)
     worthier = sorted(candidates, key=lambda rate: not (rate.last_out and _least_s(rate, sizes, folds) <= largest))
     for number in range(len(candidates), 0, -1):
         kept = worthier[:number]
-        shares = _parts([rate for rate in candidates if rate in kept], sizes, folds, room)
+        shares = _parts([rate for rate in candidates if rate in kept], sizes, folds, rooms[number])
         if len(shares) == number:
             return shares
     return []
@@ -318,8 +343,12 @@ def _fewest(sizes: RunSizes, folds: int) -> int:
     return min(_rows_of_fit(sizes, folds), max(FEWEST_ROWS, sizes.n_train // 100))
 
 
+def _least(rate: LearnerRate, sizes: RunSizes, folds: int) -> Share:
+    return _share(rate, sizes, folds, _fewest(sizes, folds), max(1, round(LEAST_WORK * rate.full)))
+
+
 def _least_s(rate: LearnerRate, sizes: RunSizes, folds: int) -> float:
-    return rate.task_s(_fewest(sizes, folds), sizes.n_predict, max(1, round(LEAST_WORK * rate.full)))
+    return _least(rate, sizes, folds).task_s
 
 
 def _within(rate: LearnerRate, sizes: RunSizes, folds: int, task_s: float) -> Share | None:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from models.base.learner import Batch
+from models.base.learner import Batch, Learner
 from models.base.spec import LearnerSpec
-from models.registry import create
+from models.registry import create, most_events
 from runtime.errors import InputError
 from runtime.processes import in_devices, in_their_lanes
 from stacking.fit.running import process_backend
@@ -48,10 +48,13 @@ class LearnerRate:
     device: str = "cpu"
     last_out: bool = False
     """As in :class:`models.base.spec.LearnerSpec`."""
+    most: int | None = None
+    """Training events that it looks at, however many there are; None for all."""
 
     def fit_s(self, n_train: float, work: float) -> float:
         """Return the duration of a fit."""
-        return USED.get(self.work, 1.0) * work * (self.fixed_s + self.event_s * n_train)
+        n = n_train if self.most is None else min(n_train, self.most)
+        return USED.get(self.work, 1.0) * work * (self.fixed_s + self.event_s * n)
 
     def task_s(self, n_train: float, n_predict: float, work: float) -> float:
         """Return the duration of a fit and of its predictions."""
@@ -71,6 +74,15 @@ class _Pilot:
     settings: dict[str, Any]
     threads: int
     device: str
+    n_rows: int | None
+    """Training events of a fit of the run, which settings may depend on."""
+
+    def learner(self, changes: Mapping[str, Any], threads: int = 1) -> Learner:
+        """Return an untrained learner with the settings of the run and changes of them."""
+        settings = {**self.settings, **changes}
+        return create(
+            self.spec, self.classes, threads=threads, overrides=settings, preset=self.preset, n_rows=self.n_rows
+        )
 
 
 def measure_rates(
@@ -84,8 +96,12 @@ def measure_rates(
     threads: int,
     devices: Mapping[str, str],
     lanes: Mapping[str, int],
+    n_rows: int | None = None,
 ) -> list[LearnerRate]:
-    """Return the rate of every learner that could be tried; the others will fail in the run and be told there."""
+    """Return the rate of every learner that could be tried; the others will fail in the run and be told there.
+
+    ``n_rows`` are the training events of a fit of the run: learners are timed with the settings for so many.
+    """
     pilots = [
         _Pilot(
             spec,
@@ -98,6 +114,7 @@ def measure_rates(
             settings.get(spec.name, {}),
             threads,
             devices.get(spec.name, "cpu"),
+            n_rows,
         )
         for spec in sorted(specs, key=lambda spec: not spec.needs_grid)
     ]
@@ -124,8 +141,8 @@ def _rows(labels: np.ndarray, n: int) -> np.ndarray:
 
 def _measured(pilot: _Pilot) -> LearnerRate | None:
     spec = pilot.spec
-    known = spec.settings_for(pilot.preset) | pilot.settings
-    learner = create(spec, pilot.classes, overrides=pilot.settings, preset=pilot.preset)
+    known = spec.settings_for(pilot.preset, pilot.n_rows) | pilot.settings
+    learner = pilot.learner({})
     chosen: dict[str, Any] = getattr(learner, "chosen", known)
     work = next((name for name in PILOT_WORK if name in chosen), "")
     full, little = (int(chosen[work]), min(PILOT_WORK[work], int(chosen[work]))) if work else (1, 1)
@@ -145,14 +162,14 @@ def _measured(pilot: _Pilot) -> LearnerRate | None:
     fixed = max(0.0, short / little - slope * n_short)
     if work in PREDICTED_BY_WORK:
         predict_s *= full / little
-    return LearnerRate(spec.name, work, full, fixed, slope, predict_s, max(1.0, waits), pilot.device, spec.last_out)
+    most, waits = most_events(learner), max(1.0, waits)
+    return LearnerRate(spec.name, work, full, fixed, slope, predict_s, waits, pilot.device, spec.last_out, most)
 
 
 def _timed(pilot: _Pilot, batch: Batch, n: int, work: str, amount: int) -> tuple[float, float]:
     """Return the seconds of a fit on n events, and of an event's prediction."""
     part = batch.take(np.arange(min(n, len(batch))))
-    settings = pilot.settings | ({work: amount} if work else {})
-    learner = create(pilot.spec, pilot.classes, threads=pilot.threads, overrides=settings, preset=pilot.preset)
+    learner = pilot.learner({work: amount} if work else {}, pilot.threads)
     started = time.perf_counter()
     learner.fit(part, part.take(np.arange(min(len(part), 200))), seed=1, device=pilot.device)
     fitted = time.perf_counter()

@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 from models.base.learner import Batch, Learner
 from models.base.saving import CheckpointError
 from models.base.spec import LearnerSpec
-from models.registry import create
+from models.registry import create, most_events
 from runtime.arrays import open_npy
 from runtime.checksums import Checksums, write_checksums
 from runtime.context import Progress
@@ -294,7 +294,8 @@ def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows to learn from, to stop early by, and to predict (held out).
 
     Held-out and early-stopping rows are of the kind that predictions are judged on; training rows also of others,
-    unless their weight is 0. Where a learner is given only a part of the rows, those of the kind come first.
+    unless their weight is 0. Where a learner is given only a part of the rows, or looks at a part only, those of the
+    kind come first.
     """
     folds = open_npy(task.run / FOLDS_FILE)[task.fold // task.n_folds]
     judged = np.asarray(open_npy(task.run / JUDGED_FILE))
@@ -317,6 +318,10 @@ def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if task.rows is not None and len(train) > task.rows:
         train = _most_useful(train, judged, task.rows, task.fit_seed)
         valid = valid[subsampled(len(valid), max(MIN_VALID, round(task.rows * task.valid_fraction)))]
+    most = most_events(create(task.spec, task.classes, overrides=task.settings, preset=task.preset))
+    if most is not None and len(train) > most:
+        # A learner draws evenly from what it is given: it shall not fill its cap with events that do not count.
+        train = _most_useful(train, judged, max(most, int(judged[train].sum())), task.fit_seed)
     return train, valid, held_out
 
 
@@ -334,7 +339,8 @@ def outer_rows(task: FoldTask) -> np.ndarray:
 
 def _said(task: FoldTask, learner: Learner, events: Events, rows: np.ndarray, *, truth: bool) -> dict[str, np.ndarray]:
     """Return what a fit's file holds of some events: posteriors, and estimates of true quantities if it has any."""
-    found = {"log_proba": predict(learner, events, rows, task.columns, grids=task.spec.needs_grid)}
+    grids, deadline = task.spec.needs_grid, task.deadline
+    found = {"log_proba": predict(learner, events, rows, task.columns, grids=grids, deadline=deadline)}
     if truth:
         found[TRUTH] = estimate(learner, events, rows, task.columns)
     return found
@@ -350,16 +356,28 @@ def _labelled(task: FoldTask, rows: np.ndarray) -> Batch:
     return replace(batch, labels=task.train.labels()[rows], weights=weights, targets=targets)
 
 
-def predict(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> np.ndarray:
+def predict(
+    learner: Learner,
+    events: Events,
+    rows: np.ndarray,
+    columns: tuple[str, ...],
+    *,
+    grids: bool,
+    deadline: float | None = None,
+) -> np.ndarray:
     """Return a learner's (n, C) float64 log-probabilities of some events, in pieces of bounded memory.
 
     Raises
     ------
+    TimeLimitReached
+        If ``deadline`` (seconds since 1970) has passed before a piece.
     ValueError
         If the learner returns something else than finite log-probabilities.
     """
     result = np.empty((len(rows), len(learner.classes)))
     for piece in pieces(len(rows)):
+        if deadline is not None:
+            watch(deadline)(piece.start, len(rows))
         result[piece] = checked_log_proba(learner, events.batch(rows[piece], columns, grids=grids))
     return result
 

@@ -103,7 +103,7 @@ def scan_table(file: Path, separator: str | None = None) -> pl.LazyFrame:
         raise InputError(
             f"{file} would need {n_bytes / 1e9:,.0f} GB, this machine has {memory / 1e9:,.0f}: give fewer rows"
         )
-    return scan
+    return _named(scan)
 
 
 def _named(scan: pl.LazyFrame) -> pl.LazyFrame:

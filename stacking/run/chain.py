@@ -9,6 +9,7 @@ The chain on disk: calibration, meta-learner and decision rules as JSON in a run
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from models.base.posterior import log_softmax
 from runtime.checksums import Checksums
+from runtime.errors import InputError
 from runtime.files import hash_json, read_json, write_json
 from showers.schema import TASKS, Task
 from stacking.decide.base import SavedRule, TaskStacking
@@ -205,23 +207,38 @@ def save_chain(run: Path, chain: Chain) -> None:
 
 
 def load_chain(checksums: Checksums, manifest: Mapping[str, Any]) -> Chain:
-    """Read what :func:`save_chain` wrote, each file compared with its checksum."""
-    stack = read_json(checksums.path(f"meta/{META_FILE}"))
-    calibrators = read_json(checksums.path(f"meta/{CALIBRATION_FILE}"))
-    rules = read_json(checksums.path(f"meta/{DECISION_FILE}"))
-    estimates = f"meta/{ESTIMATES_FILE}"
-    target_calibration = (
-        TargetCalibration.from_json(read_json(checksums.path(estimates))) if estimates in checksums.files else None
-    )
+    """Read what :func:`save_chain` wrote, each file compared with its checksum.
+
+    Raises
+    ------
+    InputError
+        If a file is not the one that was written, or not what a run with this manifest holds.
+    """
     name = str(manifest["task"])
     task = TASKS[name] if name in TASKS else Task(name, tuple(manifest["classes"]))
-    return Chain(
-        task=task,
-        calibrators={name: Calibrator.from_json(one) for name, one in calibrators.items()},
-        meta=meta_from_json(stack),
-        rules={name: stacking_of(task).rule_from_json(rule) for name, rule in rules.items()},
-        shipped=str(stack["shipped"]),
-        n_fits=int(stack["n_fits"]),
-        config_hash=str(manifest["config_hash"]),
-        target_calibration=target_calibration,
-    )
+    systems = {row["name"] for row in manifest["learners"] if row["status"] == "ok"} | {"average", "stack"}
+    with _read(checksums, META_FILE) as stack:
+        meta, shipped, n_fits = meta_from_json(stack), str(stack["shipped"]), int(stack["n_fits"])
+        if shipped not in systems or not systems.issuperset(meta.learners):
+            raise KeyError(shipped)
+    with _read(checksums, CALIBRATION_FILE) as content:
+        calibrators = {name: Calibrator.from_json(content[name]) for name in content.keys() | systems}
+    with _read(checksums, DECISION_FILE) as content:
+        rules = {name: stacking_of(task).rule_from_json(rule) for name, rule in content.items()}
+    target_calibration = None
+    if f"meta/{ESTIMATES_FILE}" in checksums.files:
+        with _read(checksums, ESTIMATES_FILE) as content:
+            target_calibration = TargetCalibration.from_json(content)
+    return Chain(task, calibrators, meta, rules, shipped, str(manifest["config_hash"]), n_fits, target_calibration)
+
+
+@contextmanager
+def _read(checksums: Checksums, name: str) -> Iterator[Any]:
+    """Yield the content of ``meta/<name>``; what cannot be made of it is told with the file's name."""
+    file = checksums.path(f"meta/{name}")
+    content = read_json(file)
+    try:
+        yield content
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError) as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"{file} is not what such a run holds ({why}): take it from another copy of the run") from None

@@ -21,7 +21,7 @@ from models.base.spec import LearnerSpec
 from models.registry import LEARNERS, spec
 from runtime.cost import seconds_of
 from runtime.errors import InputError, like
-from runtime.files import atomic_path
+from runtime.files import atomic_path, open_regular
 from showers.schema import TASKS, Task, task_named
 from stacking.fit.folds import MIN_PER_CLASS
 from stacking.meta.base import meta_learners, metas_of
@@ -312,10 +312,11 @@ def read_config(file: Path) -> dict[str, Any]:
     Raises
     ------
     InputError
-        If it is missing or no TOML.
+        If it is missing, no regular file, or no TOML.
     """
     try:
-        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        with open_regular(Path(file)) as content:
+            return tomllib.loads(content.read().decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{file} is not TOML: {error}") from None
 

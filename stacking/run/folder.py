@@ -40,6 +40,8 @@ PLAN_FILE = "columns.json"
 """In the run's folder ``table``: what each column is."""
 
 
+EXPORT_FILE = "export.json"
+"""In a folder of exported fits: what follows them."""
 MANIFEST_FILE = "manifest.json"
 PREDICTIONS_FILE = "predictions.npz"
 

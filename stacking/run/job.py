@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.cost import Cost
+from runtime.cost import Cost, seconds_of
 from showers.schema import Task
 from stacking.inputs.events import Events
 from stacking.run.config import EngineConfig
@@ -65,6 +65,12 @@ class Job:
     def workers(self) -> int:
         """Processes at work at once."""
         return self.config.workers or os.cpu_count() or 1
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds since 1970 at which the time limit ends; None without one, or where the beginning is not known."""
+        limit = self.config.time_limit
+        return None if limit is None or self.began is None else self.began + seconds_of(limit)
 
     @property
     def lanes(self) -> dict[str, int]:

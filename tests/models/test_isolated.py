@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from dataclasses import replace
@@ -109,6 +110,50 @@ def test_a_model_that_takes_memory_without_end_is_told(
         assert np.isfinite(reader.load(saved).predict_log_proba(_events(300, 3))).all()
         with pytest.raises(InputError, match=r"(?i)wide.*memory") as told:
             reader.load(folder).predict_log_proba(_events(300, 3))
+    assert "\n" not in str(told.value)
+
+
+def test_limits_of_the_session_stay_and_do_not_stop_the_reader(saved: Path) -> None:
+    # As a batch system sets them: hard limits, which no process may raise again.
+    code = (
+        "import sys, resource as r\n"
+        "from pathlib import Path\n"
+        "r.setrlimit(r.RLIMIT_CPU, (600, 600)); r.setrlimit(r.RLIMIT_DATA, (8 << 30, 8 << 30))\n"
+        "r.setrlimit(r.RLIMIT_FSIZE, (1 << 12, 1 << 12))\n"
+        "from tests.models.test_isolated import _events\n"
+        "from models.isolated import Isolated\n"
+        "with Isolated() as reader: print(reader.load(Path(sys.argv[1])).predict_log_proba(_events(300, 3)).sum())"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(saved)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == LightGBM.load(saved).predict_log_proba(_events(300, 3)).sum()
+
+
+def test_a_reader_that_is_ended_from_outside_does_not_blame_the_model(saved: Path) -> None:
+    with Isolated() as reader:
+        learner = reader.load(saved)
+        reader._process.kill()  # as a system short of memory, or a hard limit of processor time, does
+        with pytest.raises(InputError, match=r"ended from outside.*memory.*ulimit") as told:
+            learner.predict_log_proba(_events(300, 3))
+    assert "damaged" not in str(told.value)
+
+
+@pytest.mark.parametrize("n_events", [3_000, 3_000_000])
+def test_memory_that_the_session_may_not_take_is_not_the_models_fault(
+    saved: Path, tmp_path: Path, n_events: int
+) -> None:
+    # The smaller batch arrives, and the output of so many classes does not fit; the larger one does not arrive.
+    folder = _altered(saved, tmp_path / "wide", "num_class", "100000")
+    many = Batch(np.arange(n_events), np.ones((n_events, 3), np.float32), ("a", "b", "c"))
+    with Isolated() as reader:
+        learner = reader.load(folder)
+        process = reader._process.pid
+        taken = int(Path(f"/proc/{process}/statm").read_text().split()[5]) * resource.getpagesize()
+        resource.prlimit(process, resource.RLIMIT_DATA, (taken + (20 << 20), taken + (20 << 20)))
+        with pytest.raises(InputError, match=r"wide.*memory") as told:
+            learner.predict_log_proba(many)
+    assert "ulimit" in str(told.value)
+    assert "damaged" not in str(told.value)
     assert "\n" not in str(told.value)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from report.public.submission import write_submission, yaml_lines
 from report.run_page import write_report
+from runtime.errors import InputError
 from stacking.run.folder import write_run_checksums
 
 
@@ -27,6 +28,14 @@ def test_report_is_one_self_contained_file(task: str, request: pytest.FixtureReq
     for reference in re.findall(r'(?:href="|url\()#([^")]+)', text):
         assert reference in identifiers, reference
     assert "#102a31" not in text, "ink must take the page's colour"
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *place: False)  # permissions do not bind the superuser
+    with pytest.raises(InputError, match=f"{tmp_path} cannot be written: choose another place"):
+        write_report(tmp_path, tmp_path / "nothing is read")
 
 
 def test_composition_report_has_its_sections(composition_report: Path) -> None:

@@ -128,6 +128,16 @@ def test_leaderboard_wants_scored_runs(gamma_world: tuple[Path, Path], tmp_path:
         standing(unscored)
 
 
+def test_leaderboard_counts_again(gamma_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(gamma_world[0], tmp_path / "run")
+    score_file(run / "predictions.npz", gamma_world[1], GAMMA, intervals=False)
+    true = standing(run).value
+    file = run / "metrics_gamma.json"
+    write_json(file, json.loads(file.read_text().replace(repr(true), "1e-9")))
+    assert "1e-09" in file.read_text()
+    assert standing(run).value == true
+
+
 def test_march_of_nines() -> None:
     assert march_of_nines(1e-3, 1e-2, 1e-4) == 0.5
     assert march_of_nines(1e-5, 1e-2, 1e-4) == 1.5

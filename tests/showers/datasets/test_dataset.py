@@ -50,6 +50,22 @@ def test_round_trip(tmp_path: Path) -> None:
     data.validate()
 
 
+def test_arrays_in_fortran_order_hold_the_same_values(tmp_path: Path) -> None:
+    expected, turned = Dataset.open(_write(tmp_path / "c")), _write(tmp_path / "f")
+    for name in ("matrices.npy", "features.npy"):
+        values = np.load(turned / name)
+        np.save(turned / name, values.T.copy().T)  # as of columns that were chosen with an index
+        assert np.load(turned / name, mmap_mode="r").flags.f_contiguous
+    data = Dataset.open(turned)
+    np.testing.assert_array_equal(data.matrices, expected.matrices)
+    np.testing.assert_array_equal(data.scalars, expected.scalars)
+    for found, wanted in zip(data.chunks(10), expected.chunks(10), strict=True):
+        np.testing.assert_array_equal(found.matrices, wanted.matrices)
+        np.testing.assert_array_equal(found.scalars, wanted.scalars)
+        assert found.matrices.flags.c_contiguous, "what the compiled kernels expect"
+    data.validate()
+
+
 def test_chunks_cover_everything_once_at_absolute_borders(tmp_path: Path) -> None:
     data = Dataset.open(_write(tmp_path / "d"))
     assert [(c.start, len(c)) for c in data.chunks(10)] == [(0, 10), (10, 10), (20, 10), (30, 7)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import stacking
 from cli import main
 from models.base.learner import Batch
 from models.onnx.graph import COLUMNS
+from report.doctor import check_folder
 from runtime.errors import InputError
 from runtime.files import hash_file
 from showers.dataset import Dataset
@@ -80,6 +82,16 @@ def test_files_alone_give_what_the_run_predicts(exported: Path, finished: Path, 
     assert expected.scores is not None
     np.testing.assert_allclose(found["gamma_score"], expected.scores, atol=1e-3)
     assert set(described["combination"]["outputs"]) == set(found)
+
+
+def test_check_finds_damage_to_an_export(exported: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(exported, tmp_path / "copy")
+    assert check_folder(copy) == ("export", [])
+    file = next(copy.rglob("*.onnx"))
+    file.write_bytes(file.read_bytes()[:-1])
+    kind, problems = check_folder(copy)
+    assert kind == "export"
+    assert problems == [f"{file} is not the file that was written (damaged, truncated or replaced)"]
 
 
 def test_every_column_has_its_unit(exported: Path) -> None:

@@ -139,6 +139,9 @@ def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path:
     _same(found.labels, expected.labels)
     assert (found.config_hash, found.test_fingerprint) == (expected.config_hash, expected.test_fingerprint)
     assert found.remarks == expected.remarks
+    (new / CHECKSUMS_FILE).unlink(missing_ok=True)
+    remark = bundle.predict(new, no_table=True, **options).remarks[0]
+    assert remark.startswith(f"{new.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where")
 
 
 def test_files_have_the_bytes_of_those_through_the_table(

@@ -14,6 +14,7 @@ from models import isolated
 from models.base.learner import Batch
 from models.isolated import Isolated
 from models.tables.lightgbm import LightGBM
+from stacking import saved_fits
 from stacking.predict import predict_table
 from stacking.run.config import TableConfig
 from stacking.train import stack_table
@@ -54,6 +55,23 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     found, _ = predict_table(bundle, test)
     np.testing.assert_array_equal(found.log_proba, expected.log_proba)
     assert len(opened) >= len(set(opened)) == 2 * len(bundle.chain.needed)
+    opened.clear()
+    working = set()
+    real = saved_fits._predict
+
+    def predict(reader: Any, *rest: Any) -> None:
+        working.add(id(reader))
+        real(reader, *rest)
+
+    monkeypatch.setattr(saved_fits, "_predict", predict)
+    bundle = stacking.load(tmp_path / "run", trusted=True)
+    for workers in (1, 3):
+        working.clear()
+        monkeypatch.setattr("joblib.cpu_count", lambda workers=workers: workers)
+        found, _ = predict_table(bundle, test)
+        np.testing.assert_array_equal(found.log_proba, expected.log_proba)
+        assert len(working) == workers, "trusted fits are asked by as many threads as there would be processes"
+    assert not opened, "none in another process"
 
 
 def test_a_process_closes_learners_that_memory_has_no_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from models.base.spec import LearnerSpec
 from stacking.fit.folds import outer_holdout
 from stacking.fit.tasks import FoldTask, outer_rows, split_rows
 from stacking.inputs.events import TableEvents
@@ -102,6 +103,28 @@ def test_a_part_of_the_rows_is_first_of_those_that_are_judged(tmp_path: Path) ->
     assert len(many) == 2000
     assert np.isin(everyone[judged[everyone]], many).all(), "all of the kind, others fill up"
     assert np.isin(many, everyone).all()
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize(
+    "spec", [LearnerSpec("logit", "models.tables.logit:QuadraticLogit", "", "all"),
+             LearnerSpec("forest", "models.tables.sklearn:RandomForest", "", "all")],
+    ids=["logit", "forest"],
+)  # fmt: skip
+def test_a_learner_with_a_cap_on_events_is_given_those_that_are_judged(tmp_path: Path, spec: LearnerSpec) -> None:
+    result, _ = _stacked(tmp_path, 6000, ("fake_linear",), folds=3, holdout=0.2)
+    events = TableEvents(result.run / "table" / "train.parquet", ("x", "y"), "")
+    judged = np.random.default_rng(4).random(6000) < 0.25
+    np.save(result.run / "judged.npy", judged)
+    task = FoldTask(result.run, spec, 0, 3, events, None, events.columns, CLASSES)
+    everyone, valid, held_out = split_rows(replace(task, settings={"max_events": 6000}))
+    for most in (300, 1500):
+        train, same_valid, same_held_out = split_rows(replace(task, settings={"max_events": most}))
+        of_kind = int(judged[everyone].sum())
+        assert len(train) == max(most, of_kind), "the cap is filled with others, or drawn from those of the kind"
+        assert judged[train].sum() == of_kind
+        np.testing.assert_array_equal(valid, same_valid)
+        np.testing.assert_array_equal(held_out, same_held_out)
 
 
 def test_holdout_is_stratified_and_takes_whole_groups_of_judged_events() -> None:

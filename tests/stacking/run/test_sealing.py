@@ -22,6 +22,7 @@ from runtime.errors import InputError
 from runtime.files import write_json, write_npz
 from stacking.predict import predict_table
 from stacking.run.config import TableConfig
+from stacking.run.folder import write_run_checksums
 from stacking.train import stack_table
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
@@ -100,6 +101,25 @@ def test_no_damaged_file_predicts(case: str, run: Path, made: tuple[Path, Path, 
     damage(run / name)
     with pytest.raises(InputError, match=f"{name} (is not the file that was written|does not exist)") as caught:
         predict_table(stacking.load(run, trusted=True), made[2])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("stack.json", {"stack": {}}),
+        ("stack.json", []),
+        ("calibration.json", {"fake_linear": 3}),
+        ("calibration.json", {}),
+        ("decision.json", {"stack": {"kind": 1}}),
+        ("decision.json", [1]),
+    ],
+)
+def test_a_file_exchanged_with_its_checksum_is_one_line(name: str, content: object, run: Path) -> None:
+    write_json(run / "meta" / name, content)
+    write_run_checksums(run)
+    with pytest.raises(InputError, match=rf"meta/{name} is not what such a run holds") as caught:
+        stacking.load(run)
     assert "\n" not in str(caught.value)
 
 

@@ -87,6 +87,13 @@ def test_text_tables_of_all_names_read_alike(name: str, tmp_path: Path) -> None:
     assert frame.rows() == [(1, 2, "a")]
 
 
+def test_a_column_without_a_name_in_a_parquet_file_gets_one(tmp_path: Path) -> None:
+    pl.DataFrame({"x": [1], "": [2], "kind": ["a"]}).write_parquet(tmp_path / "t.parquet")
+    frame = read_table(tmp_path / "t.parquet")
+    assert frame.columns == ["x", "unnamed_2", "kind"]
+    assert frame.rows() == [(1, 2, "a")]
+
+
 def test_another_separator_and_repeated_names(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("x;x;kind\n1;2;a\n")
     assert read_table(tmp_path / "t.csv", separator=";").columns == ["x", "x_duplicated_0", "kind"]

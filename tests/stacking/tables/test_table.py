@@ -126,6 +126,21 @@ def test_real_learners_take_missing_values_three_classes_and_groups(tmp_path: Pa
     assert pl.read_parquet(result.run / "predictions.parquet").height == n
 
 
+@pytest.mark.usefixtures("fakes")
+def test_classes_that_differ_in_spaces_or_letters_alone_are_remarked(
+    two_gaussians: tuple[Path, Path], tmp_path: Path
+) -> None:
+    frame = pl.read_parquet(two_gaussians[0])
+    spaced = pl.when(pl.int_range(pl.len()) % 4 == 0).then(pl.col("kind") + " ").otherwise(pl.col("kind"))
+    frame.with_columns(kind=spaced).write_parquet(tmp_path / "spaced.parquet")
+    options = {"test_table": None, "learners": ("fake_linear",)}
+    result = stack_table(_config(tmp_path / "run", tmp_path / "spaced.parquet", **options))
+    (remark,) = [line for line in result.manifest["remarks"] if "differ" in line]
+    assert "labels 'far', 'far ' and 'near', 'near ' differ in spaces or case alone: they are classes" in remark
+    result = stack_table(_config(tmp_path / "plain", two_gaussians[0], **options))
+    assert not any("differ" in line for line in result.manifest["remarks"])
+
+
 def test_area_under_curve_and_its_error() -> None:
     areas, errors = [], []
     for seed in range(200):
