@@ -23,7 +23,7 @@ import joblib
 import numpy as np
 import polars as pl
 
-from features.catalogue import CATALOGUE, FIT_GROUPS, GROUPS, check_groups
+from features.catalogue import CATALOGUE, GROUPS, check_groups
 from features.compute import column_names, compute_rows, warm_up
 from features.device import resolve_device
 from features.table import (
@@ -274,7 +274,7 @@ def _run(
     jobs = 1 if device == "cuda" else min(workers or joblib.cpu_count(), max(len(missing), 1))
     with bars("features", "events") as progress:
         progress(done, total)
-        if jobs > 1 and FIT_GROUPS.intersection(groups):
+        if jobs > 1:
             warm_up()
         arguments = [(k, source, writer.folder, shard_events, groups, device) for k in missing]
         for number, n_bytes, digest in in_processes(write_shard, arguments, workers=jobs, ordered=False):

@@ -21,6 +21,8 @@ GROUPS: dict[str, str] = {group.name: group.meaning for group in _GROUPS}
 
 FIT_GROUPS: frozenset[str] = frozenset(group.name for group in _GROUPS if group.fitted)
 """Groups that need the lateral fits."""
+PARTS: dict[str, str] = {group.name: group.sums for group in _GROUPS if group.sums}
+"""Part of the sums over stations that a group needs beside the plain ones."""
 
 _SINGLE = {
     **dict.fromkeys(FITS, ("e_hits",)),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from features.catalogue import CATALOGUE, FIT_GROUPS, MODULES
+from features.catalogue import CATALOGUE, FIT_GROUPS, MODULES, PARTS
 from features.device import chunk_size, namespace, on_device, to_host
 from features.groups import FittedEvents
 from features.groups.lateral import ELECTRON_GROUP, MUON_GROUP
@@ -25,10 +25,11 @@ FITTED = frozenset({ELECTRON_GROUP, MUON_GROUP})
 
 def warm_up() -> None:
     """Compile the fused kernels if they are not on disk yet, so that worker processes find them there."""
-    nothing = make_events(
-        namespace("cpu"), np.zeros((1, *KASCADE.grid_shape), np.float32), np.zeros((1, 5), np.float32)
-    )
-    assert FittedEvents(nothing).sums
+    cells, scalars = np.zeros((1, *KASCADE.grid_shape), np.float16), np.zeros((1, 5), np.float32)
+    seen = FittedEvents(make_events(namespace("cpu"), cells, scalars))
+    assert seen.sums
+    assert seen.grid
+    assert seen.order
 
 
 def compute_chunk(
@@ -39,7 +40,7 @@ def compute_chunk(
     Parameters
     ----------
     grids
-        (n, rows, columns, 2) float32, MeV per station.
+        (n, rows, columns, 2) float32, MeV per station; on the CPU float16 too.
     scalars
         (n, 5) float32: E, Ze, Az, Ne, Nmu.
     array
@@ -47,7 +48,8 @@ def compute_chunk(
     """
     # The fits' own columns are what others are made of in the table: they come with any group that needs fits.
     wanted = groups | (FITTED if groups & FIT_GROUPS else frozenset())
-    seen = FittedEvents(make_events(xp, grids, scalars, array=array), groups=wanted)
+    parts = frozenset(PARTS[group] for group in wanted & PARTS.keys())
+    seen = FittedEvents(make_events(xp, grids, scalars, array=array), parts, groups=wanted)
     for module in MODULES:
         if hasattr(module, "compute") and wanted & {group.name for group in module.GROUPS}:
             seen.columns.update(module.compute(seen))

@@ -4,8 +4,10 @@ Special functions come from the library's own module (:func:`showers.lateral.spe
 
 Chunks of events on their way to the device that computes.
 
-On a CPU nothing travels: cells are decoded in place. To a GPU they go as they are stored, from page-locked memory and
-on a stream of their own, so that the next chunk travels while the present one is computed; the GPU decodes.
+On a CPU nothing travels: cells stay as they are stored until :func:`features.lateral.events.make_events` makes planes
+of them.
+To a GPU they go as they are stored, from page-locked memory and on a stream of their own, so that the next chunk
+travels while the present one is computed; the GPU decodes.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ def decode_float16(values: np.ndarray) -> np.ndarray:
 
 
 def on_device(chunks: Iterable[Chunk], device: str) -> Iterator[tuple[Chunk, Any]]:
-    """Yield each chunk with its cells as (n, rows, columns, 2) float32 on the device.
+    """Yield each chunk with its cells on the device, (n, rows, columns, 2): float32 on a GPU, as stored on a CPU.
 
     Parameters
     ----------
@@ -121,7 +123,7 @@ def on_device(chunks: Iterable[Chunk], device: str) -> Iterator[tuple[Chunk, Any
         yield from prefetched(chunks, cupy)
         return
     for chunk in chunks:
-        yield chunk, decoded(chunk.matrices)
+        yield chunk, np.asarray(chunk.matrices)
 
 
 def prefetched(chunks: Iterable[Chunk], cupy: Any) -> Iterator[tuple[Chunk, Any]]:

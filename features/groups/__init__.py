@@ -23,7 +23,8 @@ from array_api_compat import is_cupy_namespace, is_numpy_namespace
 from features.lateral.events import EventBatch
 from features.lateral.fit import RawFit, fit_cuda, fit_fused
 from features.stations.compiled import sum_fused
-from features.stations.sums import Sums, sum_reference
+from features.stations.grid import grid_fused, grid_reference, order_fused, order_reference
+from features.stations.sums import PARTS, Sums, sum_reference
 
 ORDER = ("reconstruction", "deposits", "published", "lateral", "muons", "profile")
 """Files in the order of their columns in a table; others follow by name."""
@@ -88,12 +89,15 @@ class Group:
         Named sets that learners ask for and that contain the group.
     fitted
         Whether it needs the lateral fits.
+    sums
+        Part of the sums over stations that it needs beside the plain ones (:mod:`features.stations.sums`), or ``""``.
     """
 
     name: str
     meaning: str
     sets: tuple[str, ...] = ("all",)
     fitted: bool = False
+    sums: str = ""
 
 
 def row(name: str, unit: str, low: float, high: float, meaning: str, formula: str, group: str, source: str) -> Feature:
@@ -106,11 +110,11 @@ def fit_showers(events: EventBatch) -> RawFit:
     return fit_cuda(events) if is_cupy_namespace(events.xp) else fit_fused(events)
 
 
-def sum_stations(events: EventBatch, raw: RawFit) -> Sums:
-    """Return the sums over stations that the features around the core are made of."""
+def sum_stations(events: EventBatch, raw: RawFit, parts: frozenset[str] = PARTS) -> Sums:
+    """Return the sums over stations that the features around the core are made of, with the parts asked for."""
     if is_numpy_namespace(events.xp):
-        return sum_fused(events, raw)
-    return sum_reference(events, raw)
+        return sum_fused(events, raw, parts)
+    return sum_reference(events, raw, parts)
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,8 @@ class FittedEvents:
     """What a feature group computes from; fits and sums are made when the first group asks for them."""
 
     events: EventBatch
+    parts: frozenset[str] = PARTS
+    """What the sums hold beside the plain ones."""
     columns: dict[str, Any] = field(default_factory=dict)
     """(n,) float32 columns of the groups computed so far, the fits' before those that build on them."""
     groups: frozenset[str] | None = None
@@ -147,4 +153,14 @@ class FittedEvents:
     @cached_property
     def sums(self) -> Sums:
         """Sums over stations at the fitted core."""
-        return sum_stations(self.events, self.fit)
+        return sum_stations(self.events, self.fit, self.parts)
+
+    @cached_property
+    def grid(self) -> dict[str, Any]:
+        """Sums over the grid that need no core (:mod:`features.stations.grid`)."""
+        return grid_fused(self.events) if is_numpy_namespace(self.xp) else grid_reference(self.events)
+
+    @cached_property
+    def order(self) -> dict[str, Any]:
+        """Largest deposits and quantiles of both channels."""
+        return order_fused(self.events) if is_numpy_namespace(self.xp) else order_reference(self.events)

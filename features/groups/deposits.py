@@ -11,13 +11,12 @@ from typing import Any
 
 from features.groups import Feature, FittedEvents, Group
 from features.lateral.elementwise import defined, lg
-from features.lateral.events import EventBatch
+from features.stations.grid import UNIT_M
 from showers.array import KASCADE
 
 SIZE_GROUP = "size"
 _SIZE_GROUPS = (Group(SIZE_GROUP, "how much signal there is"),)
 HERE = "this project"
-QUANTILES = (0.5, 0.9)
 
 
 def _declare_size(channel: str, words: str) -> tuple[Feature, ...]:
@@ -61,68 +60,33 @@ _SIZE_FEATURES: tuple[Feature, ...] = (
 
 def _compute_size(seen: FittedEvents) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32."""
-    events = seen.events
-    xp, here, response = events.xp, events.stations, events.response
-    columns = {
-        **_size_of_channel(
-            "e", events.electron_mev, events.electron_hit, events.electron_sorted, response.saturation_mev, xp
-        ),
-        **_size_of_channel(
-            "mu", events.muon_mev, events.muon_hit, events.muon_sorted, response.muon_saturation_mev, xp
-        ),
-    }
-    inner = xp.sum(events.electron_mev * here.no_muon, axis=1)
-    outer = xp.sum(events.electron_mev * here.has_muon, axis=1)
-    columns["e_inner_lg"], columns["e_outer_lg"] = lg(inner, xp), lg(outer, xp)
+    grid, xp = seen.grid, seen.xp
+    columns = {**_size_of_channel("e", grid, seen.order, xp), **_size_of_channel("mu", grid, seen.order, xp)}
+    columns["e_inner_lg"], columns["e_outer_lg"] = lg(grid["inner"], xp), lg(grid["outer"], xp)
     columns["mu_e_sum_lg"] = columns["mu_sum_lg"] - columns["e_sum_lg"]
-    columns["both_hits"] = xp.sum(events.electron_hit * events.muon_hit, axis=1)
+    columns["both_hits"] = grid["both_hits"]
     return columns
 
 
-def hit_quantile(ordered: Any, hits: Any, quantile: float, xp: Any) -> Any:
-    """Return a quantile of the hit stations by linear interpolation between order statistics.
-
-    Parameters
-    ----------
-    ordered
-        (n, cells) cells sorted ascending: the hit ones are the last ``hits``.
-    hits
-        (n,) float32.
-    """
-    size = ordered.shape[1]
-    place = (float(size) - hits) + quantile * (hits - 1.0)
-    place = xp.where(hits > 0.0, place, xp.zeros_like(place))
-    below = xp.floor(place)
-    share = place - below
-    first = xp.astype(below, xp.int64)
-    second = xp.where(first < size - 1, first + 1, first)
-    low = xp.take_along_axis(ordered, first[:, None], axis=1)[:, 0]
-    high = xp.take_along_axis(ordered, second[:, None], axis=1)[:, 0]
-    return defined(hits > 0.0, low + share * (high - low), xp)
-
-
-def _size_of_channel(prefix: str, cells: Any, hit: Any, ordered: Any, limit: float, xp: Any) -> dict[str, Any]:
-    total = xp.sum(cells, axis=1)
-    hits = xp.sum(hit, axis=1)
+def _size_of_channel(c: str, grid: dict[str, Any], order: dict[str, Any], xp: Any) -> dict[str, Any]:
+    total, hits = grid[f"{c}_total"], grid[f"{c}_hits"]
     some = hits > 0.0
     one = xp.ones_like(total)
     return {
-        f"{prefix}_sum_lg": lg(total, xp),
-        f"{prefix}_max_lg": lg(ordered[:, -1], xp),
-        f"{prefix}_hits": hits,
-        f"{prefix}_mean_hit_lg": lg(total / xp.where(some, hits, one), xp),
-        f"{prefix}_q50_lg": lg(hit_quantile(ordered, hits, QUANTILES[0], xp), xp),
-        f"{prefix}_q90_lg": lg(hit_quantile(ordered, hits, QUANTILES[1], xp), xp),
-        f"{prefix}_saturated": xp.sum(xp.astype(cells >= limit, xp.float32), axis=1),
-        f"{prefix}_top5_share": defined(some, xp.sum(ordered[:, -5:], axis=1) / xp.where(some, total, one), xp),
+        f"{c}_sum_lg": lg(total, xp),
+        f"{c}_max_lg": lg(order[f"{c}_max"], xp),
+        f"{c}_hits": hits,
+        f"{c}_mean_hit_lg": lg(total / xp.where(some, hits, one), xp),
+        f"{c}_q50_lg": lg(order[f"{c}_q50"], xp),
+        f"{c}_q90_lg": lg(order[f"{c}_q90"], xp),
+        f"{c}_saturated": grid[f"{c}_saturated"],
+        f"{c}_top5_share": defined(some, order[f"{c}_top5"] / xp.where(some, total, one), xp),
     }
 
 
 SHAPE_GROUP = "shape"
 _SHAPE_GROUPS = (Group(SHAPE_GROUP, "moments of the deposit pattern"),)
 SOURCE = "A. M. Hillas, Proc. 19th ICRC 3 (1985) 445, adapted"
-UNIT_M = 100.0
-"""Moments are taken in this unit so that fourth powers stay within float32."""
 
 
 def _declare_shape(channel: str, words: str) -> tuple[Feature, ...]:
@@ -146,32 +110,17 @@ _SHAPE_FEATURES: tuple[Feature, ...] = (*_declare_shape("e", "e/gamma"), *_decla
 
 def _compute_shape(seen: FittedEvents) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32; NaN with fewer than 2 or 3 hit stations."""
-    events = seen.events
-    return {
-        **_shape_of_channel("e", events.electron_mev, events.electron_hit, events),
-        **_shape_of_channel("mu", events.muon_mev, events.muon_hit, events),
-    }
+    return {**_shape_of_channel("e", seen), **_shape_of_channel("mu", seen)}
 
 
-def _shape_of_channel(prefix: str, cells: Any, hit: Any, events: EventBatch) -> dict[str, Any]:
-    xp, here = events.xp, events.stations
-    weight = xp.log1p(cells)
-    hits = xp.sum(hit, axis=1)
-    total = xp.sum(weight, axis=1)
-    weight = weight / xp.where(total > 0.0, total, xp.ones_like(total))[:, None]
-    x, y = here.x_m * (1.0 / UNIT_M), here.y_m * (1.0 / UNIT_M)
-    mean_x, mean_y = xp.sum(weight * x, axis=1), xp.sum(weight * y, axis=1)
-    dx, dy = x - mean_x[:, None], y - mean_y[:, None]
-    xx, yy, xy = (xp.sum(weight * a * b, axis=1) for a, b in ((dx, dx), (dy, dy), (dx, dy)))
+def _shape_of_channel(c: str, seen: FittedEvents) -> dict[str, Any]:
+    xp = seen.xp
+    names = ("hits", "mean_x", "mean_y", "xx", "yy", "xy", "along_2", "along_3", "r_4")
+    hits, mean_x, mean_y, xx, yy, xy, square, third, fourth = (seen.grid[f"{c}_{name}"] for name in names)
     half_trace, half_gap = 0.5 * (xx + yy), 0.5 * (xx - yy)
     split = xp.sqrt(half_gap * half_gap + xy * xy)
-    azimuth = events.azimuth_deg * (3.141592653589793 / 180.0)
+    azimuth = seen.events.azimuth_deg * (3.141592653589793 / 180.0)
     cosine, sine = xp.cos(azimuth), xp.sin(azimuth)
-    along = dx * cosine[:, None] + dy * sine[:, None]
-    square = xp.sum(weight * along * along, axis=1)
-    third = xp.sum(weight * along * along * along, axis=1)
-    r2 = dx * dx + dy * dy
-    fourth = xp.sum(weight * r2 * r2, axis=1)
     small = 1e-6
     turned = (half_gap * (cosine * cosine - sine * sine) + 2.0 * xy * sine * cosine) / xp.maximum(half_trace, small)
     minor = xp.maximum(half_trace - split, 0.0)
@@ -179,12 +128,12 @@ def _shape_of_channel(prefix: str, cells: Any, hit: Any, events: EventBatch) -> 
     safe_trace = xp.maximum(half_trace, small)
 
     return {
-        f"{prefix}_centroid_r_m": defined(hits >= 1.0, xp.sqrt(mean_x * mean_x + mean_y * mean_y) * UNIT_M, xp),
-        f"{prefix}_length_m": defined(hits >= 2.0, xp.sqrt(half_trace + split) * UNIT_M, xp),
-        f"{prefix}_width_m": defined(hits >= 3.0, xp.sqrt(minor) * UNIT_M, xp),
-        f"{prefix}_orientation": defined(hits >= 3.0, turned, xp),
-        f"{prefix}_skewness": defined(hits >= 3.0, third / (safe_square * xp.sqrt(safe_square)), xp),
-        f"{prefix}_kurtosis": defined(hits >= 3.0, fourth / (4.0 * safe_trace * safe_trace), xp),
+        f"{c}_centroid_r_m": defined(hits >= 1.0, xp.sqrt(mean_x * mean_x + mean_y * mean_y) * UNIT_M, xp),
+        f"{c}_length_m": defined(hits >= 2.0, xp.sqrt(half_trace + split) * UNIT_M, xp),
+        f"{c}_width_m": defined(hits >= 3.0, xp.sqrt(minor) * UNIT_M, xp),
+        f"{c}_orientation": defined(hits >= 3.0, turned, xp),
+        f"{c}_skewness": defined(hits >= 3.0, third / (safe_square * xp.sqrt(safe_square)), xp),
+        f"{c}_kurtosis": defined(hits >= 3.0, fourth / (4.0 * safe_trace * safe_trace), xp),
     }
 
 

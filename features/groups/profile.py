@@ -16,11 +16,12 @@ from typing import Any
 
 from features.groups import Feature, FittedEvents, Group, row
 from features.lateral.elementwise import LG_E, defined, held
-from features.stations.sums import EDGES_M, LCM_RINGS_M, RINGS_M, Sums
+from features.stations.grid import UNIT_M
+from features.stations.sums import EDGES_M, LCM_RINGS_M, PATTERNS, RINGS, RINGS_M, Sums
 
 PROFILE_GROUP = "profile"
 _PROFILE_GROUPS = (
-    Group(PROFILE_GROUP, "radial profiles around the fitted core", ("fits+profile", "all"), fitted=True),
+    Group(PROFILE_GROUP, "radial profiles around the fitted core", ("fits+profile", "all"), fitted=True, sums=RINGS),
 )
 HERE = "this project"
 N_RINGS = len(EDGES_M)
@@ -117,7 +118,7 @@ def _containment(channel: str, seen: Any, fitted: Any, xp: Any) -> dict[str, Any
 
 
 ASYMMETRY_GROUP = "asymmetry"
-_ASYMMETRY_GROUPS = (Group(ASYMMETRY_GROUP, "unevenness around the axis", fitted=True),)
+_ASYMMETRY_GROUPS = (Group(ASYMMETRY_GROUP, "unevenness around the axis", fitted=True, sums=PATTERNS),)
 LCM = "R. Conceição et al., arXiv:2204.12337, 2304.02988; densities, since stations differ in area"
 TAIL = "R. Conceição et al., arXiv:2309.17217; tail of the compound Poisson, features/stations/tail.py"
 LCM_ZONES_M = ((30, 60), (60, 90), (90, 120))
@@ -158,16 +159,12 @@ _ASYMMETRY_FEATURES: tuple[Feature, ...] = tuple(_declare_asymmetry())
 
 def _compute_asymmetry(seen: FittedEvents) -> dict[str, Any]:
     """Return the group's features, each (n,) float32; NaN without a fit or with fewer than 2 stations in a ring."""
-    events, sums, core = seen.events, seen.sums, seen.fit.electron
-    xp, here = events.xp, events.stations
+    sums, core, xp = seen.sums, seen.fit.electron, seen.xp
     columns: dict[str, Any] = {}
     for channel, _ in CHANNELS:
         columns.update(_lcm(channel, sums[f"lcm_{channel}"], xp))
         columns.update(_pattern(channel, sums, xp))
-    weight = xp.log1p(events.electron_mev)
-    total = xp.sum(weight, axis=1) + 1e-20
-    gap_x = xp.sum(weight * here.x_m, axis=1) / total - core[0]
-    gap_y = xp.sum(weight * here.y_m, axis=1) / total - core[1]
+    gap_x, gap_y = (seen.grid[f"e_mean_{axis}"] * UNIT_M - core[k] for k, axis in enumerate("xy"))
     columns["centroid_core_m"] = xp.sqrt(gap_x * gap_x + gap_y * gap_y)
     return {name: defined(sums["fitted"], values, xp) for name, values in columns.items()}
 

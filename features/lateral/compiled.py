@@ -1,135 +1,184 @@
 """The station model in compiled loops over the stations of one event.
 
 The formulas are those of :mod:`features.lateral.station`. Loops are written so that LLVM vectorises them: straight-line
-code, few arrays that might overlap, float32 throughout.
+code in float32, short, because one long chain of root, logarithm, exponential and division keeps the processor waiting
+for itself; and all planes of an event in one record (:func:`planes_of`), because their places in it are constants of
+the compiler, which then need not ask at every call whether two planes overlap.
 
 Start and minimisation of one event's compiled fit; the steps are told in :mod:`features.lateral.fit`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
 
 from features.lateral import station, translate
 from features.lateral.response import Recipe, StationResponse
-from features.lateral.translate import FAST, f32, full_vectors, vexp
+from features.lateral.translate import FAST, f32, full_vectors, vexp2
 
 MODEL = translate.compiled()
-distance, electron_age_terms, muon_age_terms = MODEL.distance, MODEL.electron_age_terms, MODEL.muon_age_terms
-electron_density, muon_density = MODEL.electron_density, MODEL.muon_density
-energy_correction, punch_through = MODEL.energy_correction, MODEL.punch_through
-electron_expected = MODEL.electron_expected
-half_deviance, muon_age_mean = MODEL.half_deviance, MODEL.muon_age_mean
-_electron_frozen, _muon_frozen = MODEL.electron_frozen, MODEL.muon_frozen
-_electron_terms, _muon_terms = MODEL.electron_terms, MODEL.muon_terms
-_electron_prior, _muon_prior = MODEL.electron_prior, MODEL.muon_prior
+squared_distance, electron_logs, muon_logs = MODEL.squared_distance, MODEL.electron_logs, MODEL.muon_logs
+muon_density = MODEL.muon_density
+energy_correction, core_excess, punch_through = MODEL.energy_correction, MODEL.core_excess, MODEL.punch_through
+electron_expected, half_deviance, signal_terms = MODEL.electron_expected, MODEL.half_deviance, MODEL.signal_terms
+_electron_frozen, _electron_signal, muon_signal = MODEL.electron_frozen, MODEL.electron_signal, MODEL.muon_signal
+_electron_slope, _electron_curvature, _muon_frozen = MODEL.electron_slope, MODEL.electron_curvature, MODEL.muon_frozen
+_electron_prior, _muon_prior, muon_age_mean = MODEL.electron_prior, MODEL.muon_prior, MODEL.muon_age_mean
 ZERO, ONE, HALF, TINY = f32(0.0), f32(1.0), f32(0.5), f32(station.TINY)
+LOG2_E, NO_FLOOR = f32(station.LOG2_E), f32(-np.inf)
+
+ELECTRON_PLANES = (
+    "x", "y", "area_m2",  # the array's
+    "signal", "floor", "area",  # the event's: particles; least residual that counts; projected area
+    "kept", "background", "weight",  # frozen, see station.electron_frozen
+    "expected", "by_x", "by_y", "g",  # signal expected, derivatives of its logarithm
+    "pull", "info",
+)  # fmt: skip
+MUON_PLANES = (
+    "m_x", "m_y", "m_area_m2",
+    "m_signal", "m_floor", "m_area",
+    "m_background", "m_weight", "m_g", "m_base",
+    "m_expected", "m_pull", "m_info",
+)  # fmt: skip
+WORK = {"p": 4, "q": 2, "terms": 25, "tried": 25, "step": 4, "trial": 4, "factor": 16}
+"""Numbers in float64: parameters, what :func:`electron_terms` fills at the accepted point and at the one tried,
+the solution of the linear system."""
+LINE = 64
 
 
-class StationPositions(NamedTuple):
-    """Detectors of one channel: where in the event's plane, position and area; all (n,)."""
-
-    where: Any
-    x: Any
-    y: Any
-    area_m2: Any
-
-
-class Electrons(NamedTuple):
-    """The e/gamma channel of one event, (n,) float32 each; see :mod:`features.lateral.station`."""
-
-    signal: Any
-    full: Any
-    """1 where saturated."""
-    projected: Any
-    """Projected area."""
-    kept: Any
-    """Projected area times the share of the deposit above the threshold."""
-    background: Any
-    weight: Any
+def in_one_record(fields: list[tuple[str, Any, tuple[int, ...]]]) -> np.ndarray:
+    """Return one record, (1,), of fields (name, type, shape), at the beginning of a cache line, filled with 0."""
+    kind = np.dtype(fields)
+    raw = np.zeros(kind.itemsize + LINE, np.uint8)
+    start = -raw.ctypes.data % LINE
+    return raw[start : start + kind.itemsize].view(kind)
 
 
-class Muons(NamedTuple):
-    """The muon channel of one event, (n,) float32 each."""
+def planes_of(
+    x_m: np.ndarray, y_m: np.ndarray, electron_area_m2: np.ndarray, muon_area_m2: np.ndarray, where: np.ndarray
+) -> Any:
+    """Return a record with the planes of one event, at the beginning of a cache line, and the array's geometry in it.
 
-    signal: Any
-    full: Any
-    projected: Any
-    background: Any
-    weight: Any
-    g: Any
-    """Derivative of ln(density) by the muon age."""
-    base: Any
-    """ln(density) at level and muon age 0."""
+    Parameters
+    ----------
+    x_m, y_m, electron_area_m2, muon_area_m2
+        (cells,) float32.
+    where
+        Cells with a muon detector.
+    """
+    sizes = [(ELECTRON_PLANES, x_m.size), (MUON_PLANES, where.size)]
+    planes = [(name, np.float32, (size,)) for names, size in sizes for name in names]
+    record = in_one_record([*planes, *((name, np.float64, (size,)) for name, size in WORK.items())])
+    record["x"], record["y"], record["area_m2"] = x_m, y_m, electron_area_m2
+    record["m_x"], record["m_y"], record["m_area_m2"] = x_m[where], y_m[where], muon_area_m2[where]
+    return record
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def radii(core_x: Any, core_y: Any, u: Any, v: Any, x: Any, y: Any, r: Any) -> None:
+def load(mev: Any, cosine: Any, deposit: float, limit: float, z: Any) -> Any:
+    """Fill signal, floor and projected area of the e/gamma channel; returns the number of hit stations."""
     full_vectors()
+    signal, floor, area, area_m2 = z.signal, z.floor, z.area, z.area_m2
+    to_particles, top = f32(cosine / deposit), f32(limit)
+    hits = ZERO
+    for k in range(signal.size):
+        deposit_mev = mev[k]
+        signal[k] = min(deposit_mev, top) * to_particles
+        floor[k] = ZERO if deposit_mev >= top else NO_FLOOR
+        area[k] = area_m2[k] * cosine
+        hits += ONE if deposit_mev > ZERO else ZERO
+    return hits
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def load_muons(mev: Any, where: Any, cosine: Any, deposit: float, limit: float, z: Any) -> None:
+    """Fill signal, floor and projected area of the muon channel, whose detectors stand in the cells ``where``."""
+    full_vectors()
+    signal, floor, area, area_m2 = z.m_signal, z.m_floor, z.m_area, z.m_area_m2
+    to_particles, top = f32(cosine / deposit), f32(limit)
+    for k in range(signal.size):
+        signal[k] = mev[where[k]]
+    for k in range(signal.size):
+        deposit_mev = signal[k]
+        signal[k] = min(deposit_mev, top) * to_particles
+        floor[k] = ZERO if deposit_mev >= top else NO_FLOOR
+        area[k] = area_m2[k] * cosine
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def freeze_electron(res: StationResponse, u: Any, v: Any, z: Any) -> None:
+    """Freeze the e/gamma channel at (p, q) and fill the expectation there with its derivatives."""
+    full_vectors()
+    x, y, area, kept, background, weight = z.x, z.y, z.area, z.kept, z.background, z.weight
+    expected, by_x, by_y, g, r, excess = z.expected, z.by_x, z.by_y, z.g, z.pull, z.info
+    core_x, core_y, level, age = f32(z.p[0]), f32(z.p[1]), f32(z.p[2]), f32(z.p[3])
+    muon_level, muon_age = f32(z.q[0]), f32(z.q[1])
     for k in range(x.size):
-        r[k] = distance(x[k] - core_x, y[k] - core_y, u, v)
+        q = squared_distance(x[k] - core_x, y[k] - core_y, u, v)
+        r[k] = np.sqrt(q)
+        g[k], expected[k] = electron_logs(q, r[k], level, age)
+        _, background[k] = muon_logs(q, r[k], muon_level, muon_age)
+    for k in range(x.size):
+        electrons = vexp2(expected[k])
+        kept[k], background[k], weight[k] = _electron_frozen(res, area[k], r[k], electrons, vexp2(background[k]))
+        excess[k] = core_excess(res, r[k])
+        expected[k] = kept[k] * electrons * (f32(res.gamma_fraction) + excess[k])
+    for k in range(x.size):
+        by_x[k], by_y[k] = _electron_slope(res, x[k] - core_x, y[k] - core_y, u, v, r[k], excess[k], age)
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def freeze_electron(res: StationResponse, p: Any, q: Any, r: Any, e: Electrons) -> None:
+def expect_electrons(res: StationResponse, p: Any, u: Any, v: Any, z: Any) -> None:
+    """Fill the expectation of the e/gamma channel at p and its derivatives."""
     full_vectors()
-    area, kept, background, weight = e.projected, e.kept, e.background, e.weight
-    level, age, muon_level, muon_age = f32(p[2]), f32(p[3]), f32(q[0]), f32(q[1])
-    # Two loops, because LLVM vectorises a loop only with few pairs of arrays that might overlap.
-    for k in range(r.size):
-        kept[k] = electron_density(r[k], level, age)
-        background[k] = muon_density(r[k], muon_level, muon_age)
-    for k in range(r.size):
-        kept[k], background[k], weight[k] = _electron_frozen(res, area[k], r[k], kept[k], background[k])
-
-
-@njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def freeze_muon(res: StationResponse, p: Any, q: Any, r: Any, m: Muons) -> None:
-    full_vectors()
-    area, background, weight, g, base = m.projected, m.background, m.weight, m.g, m.base
-    level, age, muon_level, muon_age = f32(p[2]), f32(p[3]), f32(q[0]), f32(q[1])
-    for k in range(r.size):
-        g[k], base[k] = muon_age_terms(r[k])
-    for k in range(r.size):
-        background[k] = electron_density(r[k], level, age)
-        weight[k] = vexp(muon_level + muon_age * g[k] + base[k])
-    for k in range(r.size):
-        background[k], weight[k] = _muon_frozen(res, area[k], r[k], background[k], weight[k])
-
-
-@njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def electron_terms(
-    res: StationResponse, p: Any, u: Any, v: Any, places: StationPositions, e: Electrons, out: Any
-) -> None:
-    """Fill ``out`` with F, 4 components of its gradient and 10 of Fisher's matrix."""
-    full_vectors()
-    x, y, signal, full, kept, background, weight = places.x, places.y, e.signal, e.full, e.kept, e.background, e.weight
+    x, y, kept, expected, by_x, by_y, g = z.x, z.y, z.kept, z.expected, z.by_x, z.by_y, z.g
     core_x, core_y, level, age = f32(p[0]), f32(p[1]), f32(p[2]), f32(p[3])
-    value = g0 = g1 = g2 = g3 = ZERO
-    h00 = h10 = h11 = h20 = h21 = h22 = h30 = h31 = h32 = h33 = ZERO
     for k in range(x.size):
-        half, pull, info, by_x, by_y, g, _, _, _, _, _ = _electron_terms(
-            res, x[k] - core_x, y[k] - core_y, u, v, signal[k], full[k], kept[k], background[k], weight[k], level, age
+        expected[k], by_x[k], by_y[k], g[k] = _electron_signal(
+            res, x[k] - core_x, y[k] - core_y, u, v, kept[k], level, age
         )
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def compare_electrons(z: Any) -> Any:
+    """Fill pulls and information of the e/gamma channel; returns half the deviance."""
+    full_vectors()
+    signal, floor, expected, background, weight = z.signal, z.floor, z.expected, z.background, z.weight
+    pull, info = z.pull, z.info
+    value = ZERO
+    for k in range(signal.size):
+        half, pull[k], info[k] = signal_terms(signal[k], floor[k], expected[k], background[k], weight[k])
         value += half
-        g0 += pull * by_x
-        g1 += pull * by_y
-        g2 += pull
-        g3 += pull * g
-        ix, iy, ig = info * by_x, info * by_y, info * g
-        h00 += ix * by_x
-        h10 += iy * by_x
-        h11 += iy * by_y
+    return value
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def electron_terms(res: StationResponse, p: Any, z: Any, out: Any) -> None:
+    """Fill ``out`` with F, 4 components of its gradient and 10 of Fisher's matrix, at p, where the planes are."""
+    full_vectors()
+    value = compare_electrons(z)
+    pull, info, by_x, by_y, g = z.pull, z.info, z.by_x, z.by_y, z.g
+    g0 = g1 = g2 = g3 = ZERO
+    h00 = h10 = h11 = h20 = h21 = h22 = h30 = h31 = h32 = h33 = ZERO
+    for k in range(pull.size):
+        g0 += pull[k] * by_x[k]
+        g1 += pull[k] * by_y[k]
+        g2 += pull[k]
+        g3 += pull[k] * g[k]
+        ix, iy, ig = info[k] * by_x[k], info[k] * by_y[k], info[k] * g[k]
+        h00 += ix * by_x[k]
+        h10 += iy * by_x[k]
+        h11 += iy * by_y[k]
         h20 += ix
         h21 += iy
-        h22 += info
-        h30 += ix * g
-        h31 += iy * g
+        h22 += info[k]
+        h30 += ix * g[k]
+        h31 += iy * g[k]
         h32 += ig
-        h33 += ig * g
+        h33 += ig * g[k]
     prior, by_age, core, precision = _electron_prior(res, p[0], p[1], p[2], p[3])
     out[0] = value + prior
     out[1], out[2], out[3], out[4] = core * p[0] - g0, core * p[1] - g1, -0.5 - g2, by_age - g3
@@ -138,24 +187,21 @@ def electron_terms(
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def electron_hessian(
-    res: StationResponse, p: Any, u: Any, v: Any, places: StationPositions, e: Electrons, out: Any
-) -> None:
-    """Fill the Hessian, ``out[15:25]``, from Fisher's matrix, ``out[5:15]``: as few steps need it."""
+def electron_hessian(res: StationResponse, p: Any, u: Any, v: Any, z: Any, out: Any) -> None:
+    """Fill the Hessian, ``out[15:25]``, from Fisher's matrix, ``out[5:15]``, and the pulls at p."""
     full_vectors()
-    x, y, signal, full, kept, background, weight = places.x, places.y, e.signal, e.full, e.kept, e.background, e.weight
-    core_x, core_y, level, age = f32(p[0]), f32(p[1]), f32(p[2]), f32(p[3])
+    x, y, pull = z.x, z.y, z.pull
+    core_x, core_y, age = f32(p[0]), f32(p[1]), f32(p[3])
     c00 = c10 = c11 = c30 = c31 = ZERO
     for k in range(x.size):
-        _, _, _, _, _, _, c_xx, c_xy, c_yy, c_xs, c_ys = _electron_terms(
-            res, x[k] - core_x, y[k] - core_y, u, v, signal[k], full[k], kept[k], background[k], weight[k], level, age
-        )
+        c_xx, c_xy, c_yy, c_xs, c_ys = _electron_curvature(res, x[k] - core_x, y[k] - core_y, u, v, age, pull[k])
         c00 += c_xx
         c10 += c_xy
         c11 += c_yy
         c30 += c_xs
         c31 += c_ys
-    out[15:25] = out[5:15]
+    for i in range(10):
+        out[15 + i] = out[5 + i]
     out[15] -= c00
     out[16] -= c10
     out[17] -= c11
@@ -164,121 +210,141 @@ def electron_hessian(
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def muon_terms(res: StationResponse, q: Any, mean_age: Any, m: Muons, out: Any) -> None:
-    """Fill ``out`` with F, 2 components of its gradient and 3 of the Fisher matrix."""
+def freeze_muon(res: StationResponse, u: Any, v: Any, z: Any) -> None:
+    """Freeze the muon channel at (p, q) and fill the expectation there."""
     full_vectors()
-    signal, full, area, background, weight, g, base = m.signal, m.full, m.projected, m.background, m.weight, m.g, m.base
+    x, y, area, background, weight = z.m_x, z.m_y, z.m_area, z.m_background, z.m_weight
+    expected, g, base, r = z.m_expected, z.m_g, z.m_base, z.m_pull
+    core_x, core_y, level, age = f32(z.p[0]), f32(z.p[1]), f32(z.p[2]), f32(z.p[3])
+    muon_level, muon_age = f32(z.q[0]), f32(z.q[1])
+    for k in range(x.size):
+        q = squared_distance(x[k] - core_x, y[k] - core_y, u, v)
+        r[k] = np.sqrt(q)
+        _, background[k] = electron_logs(q, r[k], level, age)
+        g[k], base[k] = muon_logs(q, r[k], ZERO, ZERO)
+    for k in range(x.size):
+        muons = vexp2(LOG2_E * (muon_level + muon_age * g[k]) + base[k])
+        background[k], weight[k] = _muon_frozen(res, area[k], r[k], vexp2(background[k]), muons)
+        expected[k] = area[k] * muons
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def expect_muons(q: Any, z: Any) -> None:
+    """Fill the expectation of the muon channel at q."""
+    full_vectors()
+    area, g, base, expected = z.m_area, z.m_g, z.m_base, z.m_expected
     level, muon_age = f32(q[0]), f32(q[1])
+    for k in range(area.size):
+        expected[k] = muon_signal(area[k], g[k], base[k], level, muon_age)
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def muon_terms(res: StationResponse, q: Any, mean_age: Any, z: Any, out: Any) -> None:
+    """Fill ``out`` with F, 2 components of its gradient and 3 of Fisher's matrix, at q, where the planes are."""
+    full_vectors()
+    signal, floor, expected, background, weight = z.m_signal, z.m_floor, z.m_expected, z.m_background, z.m_weight
+    pull, info, g = z.m_pull, z.m_info, z.m_g
     value = g0 = g1 = h00 = h10 = h11 = ZERO
     for k in range(signal.size):
-        half, pull, info = _muon_terms(
-            signal[k], full[k], area[k], background[k], weight[k], g[k], base[k], level, muon_age
-        )
+        half, pull[k], info[k] = signal_terms(signal[k], floor[k], expected[k], background[k], weight[k])
         value += half
-        g0 += pull
-        g1 += pull * g[k]
-        h00 += info
-        h10 += info * g[k]
-        h11 += info * g[k] * g[k]
+    for k in range(signal.size):
+        g0 += pull[k]
+        g1 += pull[k] * g[k]
+        h00 += info[k]
+        h10 += info[k] * g[k]
+        h11 += info[k] * g[k] * g[k]
     prior, by_age, precision = _muon_prior(res, q[0], q[1], mean_age)
     out[0] = value + prior
     out[1], out[2] = -0.5 - g0, by_age - g1
     out[3], out[4], out[5] = h00, h10, h11 + precision
 
 
+ELECTRON, MUON = 0, 1
+
+
 @njit(error_model="numpy", forceinline=True)
-def _factorise(terms: Any, matrix: Any, size: int, damping: float, least: float, factor: Any) -> bool:
-    """Factorise H + damping diag I by Cholesky; returns whether no pivot is below ``least`` of Fisher's diagonal I."""
+def _factorise(terms: Any, first: int, size: int, damping: float, least: float, factor: Any) -> bool:
+    """Factorise H + damping diag I as L D L^T; returns whether no pivot is below ``least`` of Fisher's diagonal I.
+
+    H is the triangle ``terms[first:]``. ``factor`` (size x size) holds 1/D on its diagonal, L below and D L^T above it.
+    """
     fine = True
-    for i in range(size):
-        unit = terms[1 + size + i * (i + 3) // 2]
-        for j in range(i + 1):
-            total = matrix[i * (i + 1) // 2 + j]
-            if i == j:
-                total += damping * unit
+    for j in range(size):
+        unit = terms[1 + size + j * (j + 3) // 2]
+        pivot = terms[first + j * (j + 3) // 2] + damping * unit
+        for k in range(j):
+            pivot -= factor[j * size + k] * factor[k * size + j]
+        fine = fine and pivot >= least * unit
+        per_pivot = 1.0 / max(pivot, unit * 1e-6 + 1e-30)
+        factor[j * size + j] = per_pivot
+        for i in range(j + 1, size):
+            total = terms[first + i * (i + 1) // 2 + j]
             for k in range(j):
-                total -= factor[i, k] * factor[j, k]
-            if i == j:
-                fine = fine and total >= least * unit
-                factor[i, i] = np.sqrt(max(total, unit * 1e-6 + 1e-30))
-            else:
-                factor[i, j] = total / factor[j, j]
+                total -= factor[i * size + k] * factor[k * size + j]
+            factor[j * size + i] = total
+            factor[i * size + j] = total * per_pivot
     return fine
 
 
 @njit(error_model="numpy", forceinline=True)
 def _solve(terms: Any, size: int, factor: Any, step: Any) -> float:
-    """Solve L L^T step = -g; returns the decrement -g step."""
+    """Solve L D L^T step = -g; returns the decrement -g step."""
     for i in range(size):
         total = -terms[1 + i]
         for k in range(i):
-            total -= factor[i, k] * step[k]
-        step[i] = total / factor[i, i]
+            total -= factor[i * size + k] * step[k]
+        step[i] = total
     for back in range(size):
         i = size - 1 - back
-        total = step[i]
+        total = step[i] * factor[i * size + i]
         for k in range(i + 1, size):
-            total -= factor[k, i] * step[k]
-        step[i] = total / factor[i, i]
+            total -= factor[k * size + i] * step[k]
+        step[i] = total
     decrement = 0.0
     for i in range(size):
         decrement -= terms[1 + i] * step[i]
     return decrement
 
 
-ELECTRON, MUON = 0, 1
-
-
-class Event(NamedTuple):
-    """What both minimisations of one event look at."""
-
-    u: Any
-    v: Any
-    """Horizontal part of the axis' unit vector."""
-    places: StationPositions
-    electrons: Electrons
-    muons: Muons
-
-
-@njit(error_model="numpy", forceinline=True)
-def evaluate(kind: int, res: StationResponse, p: Any, mean_age: Any, event: Event, out: Any) -> None:
-    if kind == ELECTRON:
-        electron_terms(res, p, event.u, event.v, event.places, event.electrons, out)
-    else:
-        muon_terms(res, p, mean_age, event.muons, out)
-
-
 @njit(error_model="numpy", forceinline=True)
 def minimise(
     kind: int,
+    size: int,
     res: StationResponse,
     recipe: Recipe,
     tolerance: float,
     p: Any,
     mean_age: Any,
-    event: Event,
+    u: Any,
+    v: Any,
     step_limit: Any,
     low: Any,
     high: Any,
-    work: Any,
+    z: Any,
 ) -> tuple[int, bool]:
-    """Levenberg-Marquardt for one event; ``p`` and the first row of ``work`` (terms) end at the minimum.
+    """Levenberg-Marquardt for one event, whose planes are those at ``p``; ``p`` and ``z.terms`` end at the minimum.
 
     Returns the number of steps and whether the event converged.
     """
-    size = p.size
-    terms, tried, step, trial, factor = work[0], work[1], work[2], work[3], work[4:8]
-    trial[:size] = p
+    terms, tried, step, trial, factor = z.terms, z.tried, z.step, z.trial, z.factor
+    for i in range(size):
+        trial[i] = p[i]
     damping, decrement, steps, hessian_known = recipe.first_damping, 0.0, 0, False
     while True:
-        # One place of evaluation, because all of it is inlined here.
-        evaluate(kind, res, trial[:size], mean_age, event, tried)
+        if kind == ELECTRON:
+            electron_terms(res, trial, z, tried)
+        else:
+            muon_terms(res, trial, mean_age, z, tried)
         slack = recipe.rounding * abs(terms[0])
         fallen = terms[0] - tried[0] + slack
         ratio = fallen / (0.5 * decrement + slack)
-        if steps == 0 or fallen >= 0.0:
-            terms[:] = tried
-            p[:] = trial[:size]
+        accepted = steps == 0 or fallen >= 0.0
+        if accepted:
+            for i in range(1 + size + size * (size + 1) // 2):
+                terms[i] = tried[i]
+            for i in range(size):
+                p[i] = trial[i]
             hessian_known = False
         if steps > 0 and ratio > recipe.good_ratio:
             damping = max(damping * recipe.ease, recipe.min_damping)
@@ -286,10 +352,13 @@ def minimise(
             damping *= recipe.stiffen
         curved = kind == ELECTRON and damping > recipe.first_damping
         if curved and not hessian_known:
-            electron_hessian(res, p, event.u, event.v, event.places, event.electrons, terms)
+            if not accepted:
+                expect_electrons(res, p, u, v, z)
+                compare_electrons(z)
+            electron_hessian(res, p, u, v, z, terms)
             hessian_known = True
-        if not (curved and _factorise(terms, terms[15:25], size, damping, recipe.least_pivot, factor)):
-            _factorise(terms, terms[1 + size : 15], size, damping, 0.0, factor)
+        if not (curved and _factorise(terms, 15, size, damping, recipe.least_pivot, factor)):
+            _factorise(terms, 1 + size, size, damping, 0.0, factor)
         decrement = _solve(terms, size, factor, step)
         if decrement * (1.0 + damping) < tolerance and damping <= recipe.trusted_damping:
             return steps, True
@@ -298,58 +367,18 @@ def minimise(
         for i in range(size):
             moved = p[i] + min(max(step[i], -step_limit[i]), step_limit[i])
             trial[i] = min(max(moved, low[i]), high[i])
+        if kind == ELECTRON:
+            expect_electrons(res, trial, u, v, z)
+        else:
+            expect_muons(trial, z)
         steps += 1
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def start_muon(res: StationResponse, recipe: Recipe, r: Any, cosine: Any, m: Muons, q: Any) -> None:
-    """Fill level and muon age of ``q``: by the counts far from the axis, at the prior's mean muon age."""
-    full_vectors()
-    signal, area = m.signal, m.projected
-    muon_age, near = f32(res.muon_age_mean), f32(recipe.muon_start_r_m)
-    counted, expected = HALF, f32(1e-6)
-    for k in range(r.size):
-        far = ONE if r[k] > near else ZERO
-        counted += signal[k] * far
-        expected += muon_density(r[k], ZERO, muon_age) * area[k] * far
-    q[0] = np.log(counted / expected)
-    q[1] = muon_age_mean(res, q[0], cosine)
-
-
-@njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def _start_age(
-    res: StationResponse,
-    age: Any,
-    e: Electrons,
-    total: Any,
-    shown: Any,
-    correction: Any,
-    background: Any,
-    g: Any,
-    base: Any,
-) -> tuple[Any, Any]:
-    """Return level and half deviance for one age, the level set by the total signal."""
-    full_vectors()
-    signal, full, area = e.signal, e.full, e.projected
-    expected = f32(1e-20)
-    for k in range(g.size):
-        shown[k] = area[k] * correction[k] * vexp(age * g[k] + base[k])
-        expected += shown[k]
-    factor = total / expected
-    wide = f32(res.electron_dispersion)
-    value = ZERO
-    for k in range(g.size):
-        live = ONE if area[k] > ZERO else ZERO
-        half, _ = half_deviance(signal[k], shown[k] * factor + background[k], full[k], live / (wide * correction[k]))
-        value += half
-    return np.log(factor), value
-
-
-@njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def centroid(places: StationPositions, e: Electrons) -> tuple[Any, Any]:
+def centroid(z: Any) -> tuple[Any, Any]:
     """Return the centroid of density^1.5."""
     full_vectors()
-    x, y, signal, area = places.x, places.y, e.signal, e.projected
+    x, y, signal, area = z.x, z.y, z.signal, z.area
     total, sum_x, sum_y = ZERO, ZERO, ZERO
     for k in range(x.size):
         density = signal[k] / area[k] if area[k] > ZERO else ZERO
@@ -361,20 +390,66 @@ def centroid(places: StationPositions, e: Electrons) -> tuple[Any, Any]:
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def start_electron(res: StationResponse, recipe: Recipe, p: Any, q: Any, r: Any, e: Electrons, scratch: Any) -> None:
-    """Fill level and age of ``p``: the best of three ages at the centroid."""
+def start_muon(res: StationResponse, recipe: Recipe, u: Any, v: Any, cosine: Any, z: Any) -> None:
+    """Fill level and muon age of ``q``: by the counts far from the axis, at the prior's mean muon age."""
     full_vectors()
-    area, signal = e.projected, e.signal
-    background, shown, correction, g, base = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
-    strays, total = f32(res.electron_strays), HALF
-    for k in range(r.size):
-        background[k] = area[k] * muon_density(r[k], f32(q[0]), f32(q[1])) + strays
-        correction[k] = energy_correction(res, r[k])
+    x, y, signal, area = z.m_x, z.m_y, z.m_signal, z.m_area
+    core_x, core_y = f32(z.p[0]), f32(z.p[1])
+    muon_age, near = f32(res.muon_age_mean), f32(recipe.muon_start_r_m)
+    counted, expected = HALF, f32(1e-6)
+    for k in range(x.size):
+        r = np.sqrt(squared_distance(x[k] - core_x, y[k] - core_y, u, v))
+        far = ONE if r > near else ZERO
+        counted += signal[k] * far
+        expected += muon_density(r, ZERO, muon_age) * area[k] * far
+    z.q[0] = np.log(counted / expected)
+    z.q[1] = muon_age_mean(res, z.q[0], cosine)
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def start_electron(res: StationResponse, recipe: Recipe, u: Any, v: Any, z: Any) -> None:
+    """Fill level and age of ``p``: the best of three ages at the centroid, the level set by the total signal."""
+    full_vectors()
+    x, y, signal, floor, area = z.x, z.y, z.signal, z.floor, z.area
+    background, weight, ratio = z.background, z.weight, z.g
+    low, middle, high = z.expected, z.by_x, z.by_y
+    core_x, core_y, muon_level, muon_age = f32(z.p[0]), f32(z.p[1]), f32(z.q[0]), f32(z.q[1])
+    first, age_step = f32(recipe.first_start_age), f32(recipe.start_age_step)
+    strays, wide = f32(res.electron_strays), f32(res.electron_dispersion)
+    r, to_step = z.pull, age_step * LOG2_E
+    for k in range(x.size):
+        q = squared_distance(x[k] - core_x, y[k] - core_y, u, v)
+        r[k] = np.sqrt(q)
+        g, low[k] = electron_logs(q, r[k], ZERO, first)
+        ratio[k] = to_step * g
+        _, background[k] = muon_logs(q, r[k], muon_level, muon_age)
+    total, of_low, of_middle, of_high = HALF, f32(1e-20), f32(1e-20), f32(1e-20)
+    for k in range(x.size):
+        background[k] = area[k] * vexp2(background[k]) + strays
+        correction = energy_correction(res, r[k])
+        weight[k] = (ONE if area[k] > ZERO else ZERO) / (wide * correction)
+        step = vexp2(ratio[k])
+        low[k] = area[k] * correction * vexp2(low[k])
+        middle[k] = low[k] * step
+        high[k] = middle[k] * step
         total += signal[k]
-    for k in range(r.size):
-        g[k], base[k] = electron_age_terms(r[k])
-    best = np.inf
-    for age in (recipe.low_start_age, recipe.middle_start_age, recipe.high_start_age):
-        level, value = _start_age(res, f32(age), e, total, shown, correction, background, g, base)
-        if value < best:
-            best, p[2], p[3] = value, level, age
+        of_low += low[k]
+        of_middle += middle[k]
+        of_high += high[k]
+    of_low, of_middle, of_high = total / of_low, total / of_middle, total / of_high
+    value_low = value_middle = value_high = ZERO
+    for k in range(x.size):
+        half, _ = half_deviance(signal[k], low[k] * of_low + background[k], floor[k], weight[k])
+        value_low += half
+    for k in range(x.size):
+        half, _ = half_deviance(signal[k], middle[k] * of_middle + background[k], floor[k], weight[k])
+        value_middle += half
+    for k in range(x.size):
+        half, _ = half_deviance(signal[k], high[k] * of_high + background[k], floor[k], weight[k])
+        value_high += half
+    best, factor, age = value_low, of_low, first
+    if value_middle < best:
+        best, factor, age = value_middle, of_middle, first + age_step
+    if value_high < best:
+        factor, age = of_high, first + age_step + age_step
+    z.p[2], z.p[3] = np.log(factor), age

@@ -12,9 +12,11 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from array_api_compat import is_numpy_namespace
 
 from features.lateral.response import PUBLISHED, StationResponse
-from features.lateral.translate import on_arrays
+from features.lateral.translate import float_of_half, full_vectors, on_arrays
+from runtime.kernels import kernel
 from showers.array import KASCADE, DetectorArray
 
 
@@ -112,6 +114,16 @@ class EventBatch:
         return self.xp.sort(self.muon_mev, axis=1, stable=False)
 
 
+@kernel(error_model="numpy")
+def _split(bits: Any, has_electron: Any, has_muon: Any, electron_mev: Any, muon_mev: Any) -> None:
+    """Fill both planes from the bits of float16 cells, (n, cells, 2) uint16, in one pass."""
+    full_vectors()
+    for n in range(bits.shape[0]):
+        for k in range(has_electron.size):
+            electron_mev[n, k] = float_of_half(bits[n, k, 0]) * has_electron[k]
+            muon_mev[n, k] = float_of_half(bits[n, k, 1]) * has_muon[k]
+
+
 def make_events(
     xp: ModuleType,
     matrices: Any,
@@ -128,7 +140,8 @@ def make_events(
     xp
         Array namespace.
     matrices
-        (n, rows, columns, 2) float32, MeV per station, of NumPy or already of ``xp``.
+        (n, rows, columns, 2) float32, MeV per station, of NumPy or already of ``xp``; on the CPU float16 too, as
+        :func:`showers.event_files.check_cells` lets through.
     scalars
         (n, 5) float32: E, Ze, Az, Ne, Nmu.
     response
@@ -137,18 +150,28 @@ def make_events(
         The stations.
     """
     here = stations(xp, array)
-    flat = xp.reshape(xp.asarray(matrices), (matrices.shape[0], array.n_cells, 2))
     zenith_deg, azimuth_deg, lg_n_mu = (xp.asarray(np.ascontiguousarray(scalars[:, k])) for k in (1, 2, 4))
+    if is_numpy_namespace(xp) and matrices.dtype == np.float16:
+        bits = np.ascontiguousarray(matrices).view(np.uint16).reshape(len(matrices), array.n_cells, 2)
+        electron_mev, muon_mev = (np.empty(bits.shape[:2], np.float32) for _ in range(2))
+        _split(bits, here.has_electron, here.has_muon, electron_mev, muon_mev)
+    else:
+        flat = xp.reshape(xp.asarray(matrices), (matrices.shape[0], array.n_cells, 2))
+        electron_mev, muon_mev = flat[:, :, 0] * here.has_electron, flat[:, :, 1] * here.has_muon
     return EventBatch(
         xp=xp,
-        electron_mev=flat[:, :, 0] * here.has_electron,
-        muon_mev=flat[:, :, 1] * here.has_muon,
+        electron_mev=electron_mev,
+        muon_mev=muon_mev,
         zenith_deg=zenith_deg,
         azimuth_deg=azimuth_deg,
         lg_n_mu=lg_n_mu,
         response=response,
         array=array,
     )
+
+
+NO_FLOOR = 1e30
+"""No residual is below minus this."""
 
 
 @dataclass(frozen=True)
@@ -238,4 +261,5 @@ def freeze_muon(measured: Signals, r_m: Any, electrons: Any, muons: Any, xp: Mod
 
 def half_deviance(y: Any, mu: Any, saturated: Any, weight: Any, xp: ModuleType) -> tuple[Any, Any]:
     """Return per station half the deviance, and the weight that counts: 0 below a saturated signal's expectation."""
-    return on_arrays(xp).half_deviance(y, mu, saturated, weight)
+    floor = (saturated - 1.0) * NO_FLOOR
+    return on_arrays(xp).half_deviance(y, mu, floor, weight)

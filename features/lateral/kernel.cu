@@ -30,8 +30,8 @@ const int N_TERMS = 25;  // N_E cells and N_M muon detectors are the array's
 
 // What the lanes of one event share.
 struct Scratch {
-    float signal[N_E], full[N_E], projected[N_E], kept[N_E], background[N_E], weight[N_E];
-    float m_signal[N_M], m_full[N_M], m_area[N_M], m_background[N_M], m_weight[N_M], m_g[N_M], m_base[N_M];
+    float signal[N_E], floor[N_E], projected[N_E], kept[N_E], background[N_E], weight[N_E];
+    float m_signal[N_M], m_floor[N_M], m_area[N_M], m_background[N_M], m_weight[N_M], m_g[N_M], m_base[N_M];
     float mean_age;
 };
 
@@ -61,7 +61,7 @@ ON_DEVICE void freeze_electron(Scratch &z, Stations st, Axis axis, const float *
 ON_DEVICE void freeze_muon(Scratch &z, Stations st, Axis axis, const float *p, const float *q, int lane) {
     EACH(k, N_M) {
         float r = distance(st.x_m[k], st.y_m[k], p, axis);
-        const auto [g, base] = muon_age_terms(r);
+        const auto [g, base] = muon_logs(r * r, r, 0.f, 0.f);
         const auto [background, weight] =
             muon_frozen(z.m_area[k], r, electron_density(r, p[2], p[3]), muon_density(r, q[0], q[1]));
         z.m_g[k] = g;
@@ -82,9 +82,10 @@ struct Electrons {
     static ON_DEVICE void terms(const Scratch &z, Stations st, Axis axis, const float *p, float *out, int lane) {
         for (int i = 0; i < N_TERMS; i++) out[i] = 0.f;
         EACH(k, N_E) {
-            const auto [half, pull, info, by_x, by_y, g, c_xx, c_xy, c_yy, c_xs, c_ys] =
-                electron_terms(st.x[k] - p[0], st.y[k] - p[1], axis.u, axis.v, z.signal[k], z.full[k], z.kept[k],
-                               z.background[k], z.weight[k], p[2], p[3]);
+            float dx = st.x[k] - p[0], dy = st.y[k] - p[1];
+            const auto [m, by_x, by_y, g] = electron_signal(dx, dy, axis.u, axis.v, z.kept[k], p[2], p[3]);
+            const auto [half, pull, info] = signal_terms(z.signal[k], z.floor[k], m, z.background[k], z.weight[k]);
+            const auto [c_xx, c_xy, c_yy, c_xs, c_ys] = electron_curvature(dx, dy, axis.u, axis.v, p[3], pull);
             float d[4] = {by_x, by_y, 1.f, g};
             out[0] += half;
             for (int i = 0, t = 5; i < 4; i++) {
@@ -121,8 +122,9 @@ struct Muons {
     static ON_DEVICE void terms(const Scratch &z, Stations, Axis, const float *q, float *out, int lane) {
         for (int i = 0; i < N_TERMS; i++) out[i] = 0.f;
         EACH(k, N_M) {
-            const auto [half, pull, info] = muon_terms(z.m_signal[k], z.m_full[k], z.m_area[k], z.m_background[k],
-                                                       z.m_weight[k], z.m_g[k], z.m_base[k], q[0], q[1]);
+            const float m = muon_signal(z.m_area[k], z.m_g[k], z.m_base[k], q[0], q[1]);
+            const auto [half, pull, info] =
+                signal_terms(z.m_signal[k], z.m_floor[k], m, z.m_background[k], z.m_weight[k]);
             out[0] += half;
             out[1] -= pull;
             out[2] -= pull * z.m_g[k];
@@ -231,27 +233,27 @@ ON_DEVICE void start(Scratch &z, Stations st, Axis axis, float cosine, float *p,
     q[1] = muon_age_mean(q[0], cosine);
     z.mean_age = q[1];
     SYNCHRONISE;
-    const float ages[3] = {recipe::low_start_age, recipe::middle_start_age, recipe::high_start_age};
     float best = INFINITY;
     for (int n = 0; n < 3; n++) {
+        const float age = recipe::first_start_age + n * recipe::start_age_step;
         float shown = 0.f, value = 0.f;
         EACH(k, N_E) {
             float r = distance(st.x[k], st.y[k], p, axis);
-            shown += z.projected[k] * energy_correction(r) * electron_density(r, 0.f, ages[n]);
+            shown += z.projected[k] * energy_correction(r) * electron_density(r, 0.f, age);
         }
         float level = logf(signal / (total(shown) + 1e-20f));
         EACH(k, N_E) {
             if (z.projected[k] <= 0.f) continue;
             float r = distance(st.x[k], st.y[k], p, axis), a = energy_correction(r);
-            float mu = z.projected[k] * (a * electron_density(r, level, ages[n]) + muon_density(r, q[0], q[1]))
+            float mu = z.projected[k] * (a * electron_density(r, level, age) + muon_density(r, q[0], q[1]))
                        + response::electron_strays;
-            value += half_deviance(z.signal[k], mu, z.full[k], 1.f / (response::electron_dispersion * a)).value;
+            value += half_deviance(z.signal[k], mu, z.floor[k], 1.f / (response::electron_dispersion * a)).value;
         }
         value = total(value);
         if (value < best) {
             best = value;
             p[2] = level;
-            p[3] = ages[n];
+            p[3] = age;
         }
     }
 }
@@ -259,14 +261,14 @@ ON_DEVICE void start(Scratch &z, Stations st, Axis axis, float cosine, float *p,
 ON_DEVICE void load(Scratch &z, Stations st, const float *electron_mev, const float *muon_mev, float cosine, int lane, float *hits) {
     EACH(k, N_E) {
         z.signal[k] = fminf(electron_mev[k], response::saturation_mev) * cosine / response::electron_deposit_mev;
-        z.full[k] = electron_mev[k] >= response::saturation_mev ? 1.f : 0.f;
+        z.floor[k] = electron_mev[k] >= response::saturation_mev ? 0.f : -INFINITY;
         z.projected[k] = st.area[k] * cosine;
         *hits += electron_mev[k] > 0.f ? 1.f : 0.f;
     }
     EACH(k, N_M) {
         float deposit_mev = muon_mev[st.where_m[k]];
         z.m_signal[k] = fminf(deposit_mev, response::muon_saturation_mev) * cosine / response::muon_deposit_mev;
-        z.m_full[k] = deposit_mev >= response::muon_saturation_mev ? 1.f : 0.f;
+        z.m_floor[k] = deposit_mev >= response::muon_saturation_mev ? 0.f : -INFINITY;
         z.m_area[k] = st.area_m[k] * cosine;
     }
     *hits = total(*hits);

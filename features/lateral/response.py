@@ -86,10 +86,9 @@ class Recipe(NamedTuple):
 
     min_hits: float = 3.0
     """Events with fewer hit e/gamma stations are not fitted."""
-    low_start_age: float = 0.7
-    """Ages tried for the start."""
-    middle_start_age: float = 1.0
-    high_start_age: float = 1.3
+    first_start_age: float = 0.7
+    """First of the three ages tried for the start."""
+    start_age_step: float = 0.3
     muon_start_r_m: float = 40.0
     """Muons beyond this distance set the muon level of the start."""
     coarse: float = 0.1

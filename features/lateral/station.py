@@ -9,7 +9,8 @@ Signals are counted in particles: y = deposit * cos(zenith) / (mean deposit of o
 
 with A the projected area, a(r) the lateral energy correction, t the share of the deposit above the threshold.
 L and M are log densities at a pivot radius: hardly correlated with the ages, and no Gamma function is needed
-while fitting.
+while fitting. With q = r^2 and o = r (40 m + r) the electrons' logarithm is (s - 3.6) ln o + 1.05 ln q + constant, that
+of the muons alike: logarithms are binary, as a processor has them.
 
 Quasi-likelihood (R. W. M. Wedderburn, Biometrika 61 (1974) 439): with a variance phi mu, half the deviance is
 F = sum (1/phi) [y ln(y/mu) - (y - mu)]; its gradient is unbiased whatever phi, and its minimum is efficient where
@@ -25,7 +26,7 @@ allows nothing but assignments, a return, arithmetic, the constants and function
 from __future__ import annotations
 
 import math
-from math import exp, log, sqrt
+from math import exp2, log2, sqrt
 from typing import Any
 
 from features.lateral.elementwise import LG_E
@@ -37,6 +38,12 @@ MUON_PIVOT_M = 100.0
 ELECTRON_G_REF = math.log(ELECTRON_PIVOT_M / ELECTRON_R0_M) + math.log1p(ELECTRON_PIVOT_M / ELECTRON_R0_M)
 MUON_G_REF = math.log(MUON_PIVOT_M / MUON_R0_M) + math.log1p(MUON_PIVOT_M / MUON_R0_M)
 MUON_ALPHA, MUON_BETA = 2.0, 4.5
+LOG2_E, LN_2 = 1.0 / math.log(2.0), math.log(2.0)
+ELECTRON_STEEP_REF = math.log2(ELECTRON_PIVOT_M * (ELECTRON_R0_M + ELECTRON_PIVOT_M))
+MUON_STEEP_REF = math.log2(MUON_PIVOT_M * (MUON_R0_M + MUON_PIVOT_M))
+ELECTRON_FLAT, MUON_FLAT = 0.5 * (ELECTRON_BETA - ELECTRON_ALPHA), 0.5 * (MUON_BETA - MUON_ALPHA)
+ELECTRON_BASE = -ELECTRON_BETA * ELECTRON_G_REF * LOG2_E - 2.0 * ELECTRON_FLAT * math.log2(ELECTRON_R0_M)
+MUON_BASE = -MUON_BETA * MUON_G_REF * LOG2_E - 2.0 * MUON_FLAT * math.log2(MUON_R0_M)
 SOFT_M = 0.6
 """Added in quadrature to distances: the rms extent of a detector about its centre (0.5 m of 1.57 m2, 0.7 m of 3.14 m2).
 
@@ -64,52 +71,63 @@ def positive(x: Any) -> Any:
     return 1.0 if x > 0.0 else 0.0
 
 
+def from_floor(value: Any, x: Any, floor: Any) -> Any:
+    """Return the value where x >= floor, else 0."""
+    return value if x >= floor else 0.0
+
+
 def decay(x: Any) -> Any:
     """Return exp(-x) for x >= 0."""
-    return exp(-x)
+    return exp2(-LOG2_E * x)
+
+
+def squared_distance(dx: Any, dy: Any, u: Any, v: Any) -> Any:
+    """Return the square of :func:`distance`."""
+    along = dx * u + dy * v
+    return maximum(dx * dx + dy * dy - along * along, 0.0) + SOFT_M * SOFT_M
 
 
 def distance(dx: Any, dy: Any, u: Any, v: Any) -> Any:
     """Return the distance (softened) from an axis of horizontal direction (u, v) through the core, m."""
-    along = dx * u + dy * v
-    return sqrt(maximum(dx * dx + dy * dy - along * along, 0.0) + SOFT_M * SOFT_M)
+    return sqrt(squared_distance(dx, dy, u, v))
 
 
-def electron_age_terms(r: Any) -> Any:
-    """Return how ln(density) of electrons grows with the age, and what it is at level and age 0."""
-    x = r * (1.0 / ELECTRON_R0_M)
-    log_x = log(x)
-    log_1x = log(1.0 + x)
-    g = log_x + log_1x - ELECTRON_G_REF
-    base = -ELECTRON_ALPHA * log_x - ELECTRON_BETA * log_1x
-    return g, base
+def electron_logs(q: Any, r: Any, level: Any, age: Any) -> Any:
+    """Return how ln(density) of electrons grows with the age, and log2(density), at r and q = r^2."""
+    steep = log2(r * (ELECTRON_R0_M + r)) - ELECTRON_STEEP_REF
+    exponent = LOG2_E * level + (age - ELECTRON_BETA) * steep + ELECTRON_FLAT * log2(q) + ELECTRON_BASE
+    g = LN_2 * steep
+    return g, exponent
 
 
-def muon_age_terms(r: Any) -> Any:
-    """Return how ln(density) of muons grows with s_mu, and what it is at level and muon age 0."""
-    y = r * (1.0 / MUON_R0_M)
-    log_y = log(y)
-    log_1y = log(1.0 + y)
-    g = log_y + log_1y - MUON_G_REF
-    base = -MUON_ALPHA * log_y - MUON_BETA * log_1y
-    return g, base
+def muon_logs(q: Any, r: Any, level: Any, muon_age: Any) -> Any:
+    """Return how ln(density) of muons grows with s_mu, and log2(density), at r and q = r^2."""
+    steep = log2(r * (MUON_R0_M + r)) - MUON_STEEP_REF
+    exponent = LOG2_E * level + (muon_age - MUON_BETA) * steep + MUON_FLAT * log2(q) + MUON_BASE
+    g = LN_2 * steep
+    return g, exponent
 
 
 def electron_density(r: Any, level: Any, age: Any) -> Any:
     """Return electrons per m2; ``level`` is ln rho at the pivot without the fixed exponents."""
-    g, base = electron_age_terms(r)
-    return exp(level + age * g + base)
+    _, exponent = electron_logs(r * r, r, level, age)
+    return exp2(exponent)
 
 
 def muon_density(r: Any, level: Any, muon_age: Any) -> Any:
     """Return muons per m2."""
-    g, base = muon_age_terms(r)
-    return exp(level + muon_age * g + base)
+    _, exponent = muon_logs(r * r, r, level, muon_age)
+    return exp2(exponent)
+
+
+def core_excess(res: StationResponse, r: Any) -> Any:
+    """Return the further deposit per electron near the axis, in units of a single electron's."""
+    return res.core_excess * decay(r * (1.0 / res.core_excess_scale_m))
 
 
 def energy_correction(res: StationResponse, r: Any) -> Any:
     """Return a(r): deposit per electron at distance r in units of a single electron's."""
-    return res.gamma_fraction + res.core_excess * decay(r * (1.0 / res.core_excess_scale_m))
+    return res.gamma_fraction + core_excess(res, r)
 
 
 def electron_expected(res: StationResponse, area: Any, r: Any, electrons: Any, muons: Any) -> Any:
@@ -129,7 +147,7 @@ def electron_frozen(res: StationResponse, area: Any, r: Any, electrons: Any, muo
     mean, variance, share = electron_expected(res, area, r, electrons, muons)
     live = positive(area)
     kept = area * share
-    background = (area * muons + res.electron_strays) * live
+    background = (area * muons + res.electron_strays) * live + TINY
     weight = live * mean / variance
     return kept, background, weight
 
@@ -148,57 +166,85 @@ def muon_frozen(res: StationResponse, area: Any, r: Any, electrons: Any, muons: 
     variance = (
         res.muon_dispersion * (n_m + res.muon_strays) + res.punch_through_dispersion * punch + uncertainty * uncertainty
     )
-    background = (punch + res.muon_strays) * live
+    background = (punch + res.muon_strays) * live + TINY
     weight = live * (n_m + punch + res.muon_strays) / variance
     return background, weight
 
 
-def half_deviance(s: Any, mu: Any, full: Any, weight: Any) -> Any:
-    """Return half the deviance and the weight that counts.
+def compared(s: Any, mu: Any, per_mu: Any, floor: Any, weight: Any) -> Any:
+    """Return half the deviance and the weight that counts, from an expectation mu and 1/mu.
 
-    A saturated station (``full`` 1) is a lower limit: it says nothing once the expectation exceeds it.
+    ``floor`` is 0 for a saturated station and minus infinity for others: being a lower limit, a saturated signal says
+    nothing once the expectation exceeds it.
     """
     residual = s - mu
-    counted = weight * (1.0 - full * positive(-residual))
-    value = counted * (s * log(maximum(s, TINY) * (1.0 / mu)) - residual)
+    counted = from_floor(weight, residual, floor)
+    value = counted * (LN_2 * s * log2(maximum(s, TINY) * per_mu) - residual)
     return value, counted
 
 
-def electron_terms(
-    res: StationResponse, dx: Any, dy: Any, u: Any, v: Any, s: Any, full: Any,
-    kept: Any, background: Any, weight: Any, level: Any, age: Any,
-) -> Any:  # fmt: skip
-    """Return what an e/gamma station adds to F and its derivatives.
+def half_deviance(s: Any, mu: Any, floor: Any, weight: Any) -> Any:
+    """Return half the deviance and the weight that counts, as :func:`compared`."""
+    value, counted = compared(s, mu, 1.0 / mu, floor, weight)
+    return value, counted
 
-    Half the deviance; pull and information of ln(signal); derivatives of ln(signal) by core x, core y and s (that by L
-    is 1); the pull times its second derivatives by xx, xy, yy, xs and ys, which the Hessian has beyond Fisher's matrix.
+
+def signal_terms(s: Any, floor: Any, m: Any, background: Any, weight: Any) -> Any:
+    """Return half the deviance of a station that expects the signal m over background, pull and information of ln m."""
+    mu = m + background
+    per_mu = 1.0 / mu
+    value, counted = compared(s, mu, per_mu, floor, weight)
+    share = counted * m * per_mu
+    pull = share * (s - mu)
+    info = share * m
+    return value, pull, info
+
+
+def electron_slope(res: StationResponse, dx: Any, dy: Any, u: Any, v: Any, r: Any, excess: Any, age: Any) -> Any:
+    """Return the derivatives of ln(signal) by core x and core y; one division for all quotients."""
+    along = dx * u + dy * v
+    a = res.gamma_fraction + excess
+    outer = r * (ELECTRON_R0_M + r)
+    inner = (2.0 * age - (ELECTRON_ALPHA + ELECTRON_BETA)) * r + ELECTRON_R0_M * (age - ELECTRON_ALPHA)
+    slope_per_r = (a * inner - excess * (1.0 / res.core_excess_scale_m) * outer) / (r * outer * a)
+    by_x = slope_per_r * (along * u - dx)
+    by_y = slope_per_r * (along * v - dy)
+    return by_x, by_y
+
+
+def electron_signal(res: StationResponse, dx: Any, dy: Any, u: Any, v: Any, kept: Any, level: Any, age: Any) -> Any:
+    """Return the expected signal of electrons, and the derivatives of its logarithm by core x, core y and s."""
+    q = squared_distance(dx, dy, u, v)
+    r = sqrt(q)
+    g, exponent = electron_logs(q, r, level, age)
+    excess = core_excess(res, r)
+    m = kept * exp2(exponent) * (res.gamma_fraction + excess)
+    by_x, by_y = electron_slope(res, dx, dy, u, v, r, excess, age)
+    return m, by_x, by_y, g
+
+
+def electron_curvature(res: StationResponse, dx: Any, dy: Any, u: Any, v: Any, age: Any, pull: Any) -> Any:
+    """Return the pull times the second derivatives of ln(signal) by xx, xy, yy, xs and ys.
+
+    The Hessian has them beyond Fisher's matrix.
     """
     along = dx * u + dy * v
     r = distance(dx, dy, u, v)
-    g, base = electron_age_terms(r)
     scale = 1.0 / res.core_excess_scale_m
-    excess = res.core_excess * decay(r * scale)
+    excess = core_excess(res, r)
     a = res.gamma_fraction + excess
-    m = kept * exp(level + age * g + base) * a
-    mu = m + background + TINY
-    value, counted = half_deviance(s, mu, full, weight)
-    per_mu = 1.0 / mu
-    pull = counted * (s - mu) * m * per_mu
-    info = counted * m * m * per_mu
-    per_r = 1.0 / r
     outer = ELECTRON_R0_M + r
-    # One division for two quotients.
-    both = 1.0 / (outer * a)
-    per_outer = both * a
-    steep = both * outer * excess * scale
+    # One division for three quotients.
+    all_three = 1.0 / (r * outer * a)
+    per_r = outer * a * all_three
+    per_outer = r * a * all_three
+    steep = excess * scale * r * outer * all_three
     inner_slope = (age - ELECTRON_ALPHA) * per_r
     outer_slope = (age - ELECTRON_BETA) * per_outer
     slope = inner_slope + outer_slope - steep
     bend = steep * (scale - steep) - inner_slope * per_r - outer_slope * per_outer
     r_x = (along * u - dx) * per_r
     r_y = (along * v - dy) * per_r
-    by_x = slope * r_x
-    by_y = slope * r_y
     around = slope * per_r * pull
     ahead = bend * pull - around
     sharp = (per_r + per_outer) * pull
@@ -207,20 +253,12 @@ def electron_terms(
     c_yy = ahead * r_y * r_y + around * (1.0 - v * v)
     c_xs = sharp * r_x
     c_ys = sharp * r_y
-    return value, pull, info, by_x, by_y, g, c_xx, c_xy, c_yy, c_xs, c_ys
+    return c_xx, c_xy, c_yy, c_xs, c_ys
 
 
-def muon_terms(
-    s: Any, full: Any, area: Any, background: Any, weight: Any, g: Any, base: Any, level: Any, muon_age: Any
-) -> Any:
-    """Return half the deviance of a muon station, pull and information of ln(signal), whose derivatives are 1 and g."""
-    m = area * exp(level + muon_age * g + base)
-    mu = m + background + TINY
-    value, counted = half_deviance(s, mu, full, weight)
-    per_mu = 1.0 / mu
-    pull = counted * (s - mu) * m * per_mu
-    info = counted * m * m * per_mu
-    return value, pull, info
+def muon_signal(area: Any, g: Any, base: Any, level: Any, muon_age: Any) -> Any:
+    """Return the expected signal of muons, whose logarithm's derivatives are 1 and g; ``base``: log2 at 0 of both."""
+    return area * exp2(LOG2_E * (level + muon_age * g) + base)
 
 
 def electron_prior(res: StationResponse, x: Any, y: Any, level: Any, age: Any) -> Any:

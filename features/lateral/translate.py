@@ -1,9 +1,10 @@
 """The station model (:mod:`features.lateral.station`) on arrays of any library, compiled in float32, and in C.
 
-ln and exp in float32 that LLVM can vectorise: straight-line polynomials instead of library calls.
+Binary logarithm and exponential in float32 that LLVM can vectorise: polynomials instead of library calls.
 
-Both are accurate to about 1e-7 (relative for exp, absolute in units of max(1, |ln x|) for ln). Method: S. L. Moshier,
-Methods and Programs for Mathematical Functions (1989).
+The integer parts are written in LLVM's own 32-bit integers: Numba widens a difference of int32 to 64 bits, and half of
+every vector then goes to shifts. The polynomials are minimax (E. Y. Remez, 1934): the logarithm of 1 + z is accurate to
+1.5e-6 of itself, the exponential to 2.5e-7.
 """
 
 from __future__ import annotations
@@ -21,21 +22,10 @@ from numba.extending import intrinsic
 
 from features.lateral import elementwise, station
 
-f32, i32 = np.float32, np.int32
+f32 = np.float32
 
 FAST: set[str] = {"reassoc", "contract", "nsz"}
 """Sums may be reordered (that is what vectorising them means); infinities and NaN keep their meaning."""
-
-
-def _reinterpret(source: Any, target: Any, llvm_type: Any) -> Any:
-    @intrinsic
-    def reinterpret(typing_context: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.bitcast(arguments[0], llvm_type)
-
-        return target(source), generate
-
-    return reinterpret
 
 
 def _full_vectors(typing_context: Any) -> Any:
@@ -55,49 +45,96 @@ loop needs it, since each is optimised before it is inlined.
 """
 
 
-_bits_of = _reinterpret(types.float32, types.int32, ir.IntType(32))
-_float_of = _reinterpret(types.int32, types.float32, ir.FloatType())
+_INT, _FLOAT = ir.IntType(32), ir.FloatType()
+_LEAST_MANTISSA = 0x3F3504F3
+"""Bits of sqrt(1/2): mantissas are taken from there to sqrt(2)."""
+
+
+def _above_least(builder: Any, x: Any) -> tuple[Any, Any]:
+    """Return the bits of x, and how far they are above those of the least mantissa."""
+    bits = builder.bitcast(x, _INT)
+    return bits, builder.sub(bits, _INT(_LEAST_MANTISSA))
+
+
+def _make_exponent(typing_context: Any, x: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, above = _above_least(builder, arguments[0])
+        return builder.sitofp(builder.ashr(above, _INT(23)), _FLOAT)
+
+    return types.float32(types.float32), generate
+
+
+def _make_mantissa(typing_context: Any, x: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits, above = _above_least(builder, arguments[0])
+        return builder.bitcast(builder.sub(bits, builder.and_(above, _INT(0xFF800000))), _FLOAT)
+
+    return types.float32(types.float32), generate
+
+
+def _make_times_power(typing_context: Any, x: Any, n: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        exponent = builder.shl(builder.fptosi(arguments[1], _INT), _INT(23))
+        return builder.bitcast(builder.add(builder.bitcast(arguments[0], _INT), exponent), _FLOAT)
+
+    return types.float32(types.float32, types.float32), generate
+
+
+_exponent: Any = intrinsic(_make_exponent)
+_mantissa: Any = intrinsic(_make_mantissa)
+_times_power: Any = intrinsic(_make_times_power)
+"""x 2^n of a whole n."""
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def vln(x: Any) -> Any:
-    """Return ln x of a positive, normal float32."""
-    bits = _bits_of(x)
-    exponent = (bits - i32(0x3F3504F3)) >> i32(23)
-    m = _float_of(i32(bits - (exponent << i32(23)))) - f32(1.0)
-    p = f32(7.0376836292e-2)
-    p = p * m + f32(-1.1514610310e-1)
-    p = p * m + f32(1.1676998740e-1)
-    p = p * m + f32(-1.2420140846e-1)
-    p = p * m + f32(1.4249322787e-1)
-    p = p * m + f32(-1.6668057665e-1)
-    p = p * m + f32(2.0000714765e-1)
-    p = p * m + f32(-2.4999993993e-1)
-    p = p * m + f32(3.3333331174e-1)
-    return f32(exponent) * f32(0.693147180559945) + (m - f32(0.5) * m * m + m * m * m * p)
+def vlog2(x: Any) -> Any:
+    """Return the binary logarithm of a positive, normal float32."""
+    z = _mantissa(x) - f32(1.0)
+    p = f32(1.76167257e-1)
+    p = p * z + f32(-2.70977519e-1)
+    p = p * z + f32(2.95099732e-1)
+    p = p * z + f32(-3.59184792e-1)
+    p = p * z + f32(4.80648705e-1)
+    p = p * z + f32(-7.21367694e-1)
+    p = p * z + f32(1.442696307)
+    return _exponent(x) + z * p
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def vexp(x: Any) -> Any:
-    """Return exp x of a float32; the argument is held within -60..80.
+def vexp2(x: Any) -> Any:
+    """Return 2^x of a float32 below 127; the argument is held above -86.
 
-    The limits keep products with the result out of the subnormal numbers, which are a hundred times slower.
+    The limit keeps products with the result out of the subnormal numbers, which are a hundred times slower.
     """
-    x = min(max(x, f32(-60.0)), f32(80.0))
-    n = np.floor(x * f32(1.4426950408889634) + f32(0.5))
-    r = x - n * f32(0.693359375)
-    r = r + n * f32(2.12194440e-4)
-    p = f32(1.9875691500e-4)
-    p = p * r + f32(1.3981999507e-3)
-    p = p * r + f32(8.3334519073e-3)
-    p = p * r + f32(4.1665795894e-2)
-    p = p * r + f32(1.6666665459e-1)
-    p = p * r + f32(5.0000001201e-1)
-    return (p * r * r + r + f32(1.0)) * _float_of(i32((i32(n) + i32(127)) << i32(23)))
+    x = max(x, f32(-86.0))
+    n = np.rint(x)
+    r = x - n
+    p = f32(1.32764720e-3)
+    p = p * r + f32(9.67554133e-3)
+    p = p * r + f32(5.55071327e-2)
+    p = p * r + f32(2.40221197e-1)
+    p = p * r + f32(6.93146967e-1)
+    p = p * r + f32(1.000000072)
+    return _times_power(p, n)
 
 
-PRIMITIVES = ("exp", "log", "sqrt", "maximum", "minimum", "positive", "decay")
-_C_PRIMITIVES = {"exp": "expf", "log": "logf", "sqrt": "sqrtf", "maximum": "fmaxf", "minimum": "fminf"}
+def _make_float_of_half(typing_context: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = builder.zext(builder.and_(arguments[0], ir.IntType(16)(0x7FFF)), _INT)
+        return builder.fmul(builder.bitcast(builder.shl(wide, _INT(13)), _FLOAT), _FLOAT(2.0**112))
+
+    return types.float32(types.uint16), generate
+
+
+float_of_half: Any = intrinsic(_make_float_of_half)
+"""The float32 of a non-negative finite float16's bits (uint16), exactly; a negative zero gives 0.
+
+Shifting by 13 puts exponent and mantissa where float32 has them; 2^112 corrects the exponent's offset.
+"""
+
+
+PRIMITIVES = ("exp2", "log2", "sqrt", "maximum", "minimum", "positive", "from_floor", "decay")
+_C_PRIMITIVES = {"exp2": "exp2f", "log2": "log2f", "sqrt": "sqrtf", "maximum": "fmaxf", "minimum": "fminf"}
 _C_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 
 
@@ -124,12 +161,13 @@ def on_arrays(xp: ModuleType) -> Any:
 
     names = dict(vars(station))
     names.update(
-        exp=xp.exp,
-        log=xp.log,
+        exp2=lambda x: xp.exp(x * station.LN_2),
+        log2=xp.log2,
         sqrt=xp.sqrt,
         maximum=lambda a, b: xp.maximum(a, filled(b, a)),
         minimum=lambda a, b: xp.minimum(a, filled(b, a)),
         positive=lambda x: xp.astype(x > 0.0, x.dtype),
+        from_floor=lambda value, x, floor: value * xp.astype(x >= floor, x.dtype),
         decay=lambda x: elementwise.decay(x, xp),
     )
     for node in _formulas():
@@ -138,7 +176,16 @@ def on_arrays(xp: ModuleType) -> Any:
 
 
 class _SinglePrecision(ast.NodeTransformer):
-    """Numbers and constants of the detector as float32: Numba would compute in float64 otherwise."""
+    """Numbers and constants of the detector as float32: Numba would compute in float64 otherwise.
+
+    What is made of constants of the detector alone is computed in float64 and rounded once. A reciprocal of one would
+    else become a division again at every station, as LLVM takes x (1/c) for x/c.
+    """
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        if all(isinstance(part, ast.Constant | ast.Attribute) for part in (node.left, node.right)):
+            return _call("f32", node)
+        return self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         return _call("f32", node) if isinstance(node.value, float) else node
@@ -158,14 +205,20 @@ def _positive(x: Any) -> Any:
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def _decay(x: Any) -> Any:
-    return vexp(-x)
+    return vexp2(f32(-station.LOG2_E) * x)
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def _from_floor(value: Any, x: Any, floor: Any) -> Any:
+    return value if x >= floor else f32(0.0)
 
 
 @lru_cache
 def compiled() -> Any:
     """Return the model's functions compiled by Numba, to be inlined into the loops of the CPU kernel."""
     names: dict[str, Any] = {name: f32(value) for name, value in constants().items()}
-    names.update(f32=f32, exp=vexp, log=vln, sqrt=np.sqrt, maximum=max, minimum=min, positive=_positive, decay=_decay)
+    names.update(f32=f32, exp2=vexp2, log2=vlog2, sqrt=np.sqrt, maximum=max, minimum=min)
+    names.update(positive=_positive, from_floor=_from_floor, decay=_decay)
     for node in _formulas():
         for argument in node.args.args:
             argument.annotation = None
@@ -221,6 +274,8 @@ def _in_c(node: ast.expr) -> str:
             return f"({_in_c(left)} {_C_OPERATORS[type(operator)]} {_in_c(right)})"
         case ast.Call(func=ast.Name(id="positive"), args=[x]):
             return f"({_in_c(x)} > 0.f ? 1.f : 0.f)"
+        case ast.Call(func=ast.Name(id="from_floor"), args=[value, x, floor]):
+            return f"({_in_c(x)} >= {_in_c(floor)} ? {_in_c(value)} : 0.f)"
         case ast.Call(func=ast.Name(id="decay"), args=[x]):
             return f"expf(-{_in_c(x)})"
         case ast.Call(func=ast.Name(id=name), args=arguments):

@@ -1,7 +1,7 @@
 """Compiled loops over the stations of one event that make the sums of :mod:`features.stations.sums`.
 
-Planes of one event live in the first-level cache; loops are kept short, with few arrays each, because LLVM vectorises
-them only then (see :mod:`features.lateral.compiled`).
+Loops are short, and all planes of an event stand in one record, for the reasons told in
+:mod:`features.lateral.compiled`.
 
 The sums of :mod:`features.stations.sums` as one compiled loop over events.
 """
@@ -9,27 +9,31 @@ The sums of :mod:`features.stations.sums` as one compiled loop over events.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 from features.lateral.compiled import (
+    LOG2_E,
+    NO_FLOOR,
     ONE,
     TINY,
     ZERO,
-    electron_density,
     electron_expected,
+    electron_logs,
     half_deviance,
-    muon_density,
+    in_one_record,
+    muon_logs,
     punch_through,
-    radii,
+    squared_distance,
 )
 from features.lateral.events import EventBatch
 from features.lateral.fit import RawFit
 from features.lateral.response import StationResponse
 from features.lateral.station import MUON_G_REF
-from features.lateral.translate import FAST, f32, full_vectors, vexp, vln
+from features.lateral.translate import FAST, f32, full_vectors, vexp2, vlog2
 from features.stations import tail
 from features.stations.sums import (
     CHANNELS,
@@ -38,116 +42,181 @@ from features.stations.sums import (
     MAX_DEVIATE,
     MUON_AGE_FROM_M,
     OUTER_M,
+    PARTS,
     PATTERN,
+    PATTERNS,
     PLAIN,
+    RINGS,
     RINGS_M,
     Sums,
 )
 from features.stations.tail import tail_table
 from runtime.kernels import kernel
+from showers.array import DetectorArray
 from showers.lateral import muon_normalisation
 
+PLANES = (
+    "x", "y", "area_e_m2", "area_m_m2",  # the array's
+    "s_e", "s_m", "area_e", "area_m", "live_e", "live_m",
+    "r", "far", "outer", "mid", "electrons", "muons", "template",
+    "mean_e", "var_e", "mean_m", "var_m", "var_fit", "punch", "value",
+    "d_e", "d_m", "f_e", "f_m", "v_e", "v_m",  # densities: signal, expected, variance
+)  # fmt: skip
+"""Planes of one event, (cells,) float32 each; see :func:`expect` and :func:`add_rings`."""
 N_RINGS, N_LCM = len(RINGS_M), len(LCM_RINGS_M)
 RING_EDGES = np.array([low for low, _ in RINGS_M] + [RINGS_M[-1][1]], np.float32)
 LCM_EDGES = np.array([low for low, _ in LCM_RINGS_M] + [LCM_RINGS_M[-1][1]], np.float32)
 FAR, OUTER, MUON_AGE_FROM, LIMIT = f32(FAR_M), f32(OUTER_M), f32(MUON_AGE_FROM_M), f32(MAX_DEVIATE)
 TWO, MICRO = f32(2.0), f32(1e-6)
 TAIL_LEAST, TAIL_MOST, TAIL_LOW = f32(tail.MIN_MEAN), f32(tail.MAX_MEAN), f32(tail.LOW)
-TAIL_PER_MEAN, TAIL_PER_STEP, TAIL_LAST = f32(1.0 / tail.MEAN_STEP), f32(1.0 / tail.STEP), f32(tail.N_STEPS - 1.001)
+TAIL_STEPS, ONE_ON, ROW_ON = f32(tail.N_STEPS), np.uint32(1), np.uint32(tail.N_STEPS)
+TAIL_PER_LEAST = f32(1.0 / tail.MIN_MEAN)
+TAIL_PER_MEAN, TAIL_PER_STEP, TAIL_LAST = (
+    f32(math.log(2.0) / tail.MEAN_STEP),
+    f32(1.0 / tail.STEP),
+    f32(tail.N_STEPS - 1.001),
+)
+
+
+def planes_of(*geometry: np.ndarray) -> Any:
+    """Return the record of one event's planes with x, y and both areas of all cells in it, (cells,) float32 each."""
+    record = in_one_record([(name, np.float32, geometry[0].shape) for name in PLANES])
+    for name, values in zip(PLANES, geometry, strict=False):
+        record[name] = values
+    return record
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def expect(res: StationResponse, fit: Any, r: Any, area_e: Any, area_m: Any, planes: Any) -> None:
-    """Fill densities, the e/gamma channel's expectation and variance, punch-through, the muon channel's expectation."""
-    full_vectors()
-    electrons, muons, mean_e, var_e, punch, mean_m = planes[0], planes[1], planes[2], planes[3], planes[4], planes[5]
-    strays = f32(res.muon_strays)
-    level, age, level_m, muon_age = fit.electron[2], fit.electron[3], fit.muon[0], fit.muon[1]
-    for k in range(r.size):
-        electrons[k] = electron_density(r[k], level, age)
-        muons[k] = muon_density(r[k], level_m, muon_age)
-    for k in range(r.size):
-        live = ONE if area_e[k] > ZERO else ZERO
-        mean, _, _ = electron_expected(res, area_e[k], r[k], electrons[k], muons[k])
-        mean_e[k] = mean * live
-    for k in range(r.size):
-        live = ONE if area_e[k] > ZERO else ZERO
-        _, variance, _ = electron_expected(res, area_e[k], r[k], electrons[k], muons[k])
-        var_e[k] = variance * live
-    for k in range(r.size):
-        punch[k] = punch_through(res, area_m[k], r[k], electrons[k])
-    for k in range(r.size):
-        live = ONE if area_m[k] > ZERO else ZERO
-        mean_m[k] = area_m[k] * muons[k] + punch[k] + strays * live
-
-
-@njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def deviance(signal: Any, mean: Any, variance: Any, limit: Any, out: Any) -> None:
-    """Fill half the deviance per station; stations at the limit say nothing once the expectation exceeds it."""
-    full_vectors()
-    for k in range(signal.size):
-        full = ONE if signal[k] >= limit else ZERO
-        weight = mean[k] / max(variance[k], TINY) if variance[k] > ZERO else ZERO
-        out[k], _ = half_deviance(signal[k], mean[k] + TINY, full, weight)
-
-
-@njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def muon_sums(
-    res: StationResponse, reco: Any, r: Any, s_e: Any, s: Any, area_e: Any, area: Any, planes: Any, out: Any
+def expect(
+    res: StationResponse, electron_mev: Any, muon_mev: Any, fit: Any, cosine: Any, u: Any, v: Any, z: Any
 ) -> None:
+    """Fill signals, areas, distances and zones, and both channels' expectations and variances."""
+    full_vectors()
+    x, y, r, electrons, muons, template = z.x, z.y, z.r, z.electrons, z.muons, z.template
+    s_e, s_m, area_e, area_m, live_e, live_m = z.s_e, z.s_m, z.area_e, z.area_m, z.live_e, z.live_m
+    area_e_m2, area_m_m2, far, outer, mid = z.area_e_m2, z.area_m_m2, z.far, z.outer, z.mid
+    mean_e, var_e, mean_m, var_m, var_fit, punch = z.mean_e, z.var_e, z.mean_m, z.var_m, z.var_fit, z.punch
+    per_e, per_m = f32(cosine / res.electron_deposit_mev), f32(cosine / res.muon_deposit_mev)
+    top_e, top_m, strays = f32(res.saturation_mev), f32(res.muon_saturation_mev), f32(res.muon_strays)
+    core_x, core_y, level, age = fit.electron[0], fit.electron[1], fit.electron[2], fit.electron[3]
+    level_m, muon_age, mean_age = fit.muon[0], fit.muon[1], f32(res.muon_age_mean)
+    spread, punches = f32(res.muon_dispersion), f32(res.punch_through_dispersion)
+    uncertainty = f32(res.punch_through_uncertainty)
+    for k in range(x.size):
+        s_e[k] = min(electron_mev[k], top_e) * per_e
+        s_m[k] = min(muon_mev[k], top_m) * per_m
+    for k in range(x.size):
+        area_e[k] = area_e_m2[k] * cosine
+        area_m[k] = area_m_m2[k] * cosine
+        live_e[k] = ONE if area_e_m2[k] > ZERO else ZERO
+        live_m[k] = ONE if area_m_m2[k] > ZERO else ZERO
+    for k in range(x.size):
+        q = squared_distance(x[k] - core_x, y[k] - core_y, u, v)
+        r[k] = np.sqrt(q)
+        _, electrons[k] = electron_logs(q, r[k], level, age)
+        _, muons[k] = muon_logs(q, r[k], level_m, muon_age)
+        _, template[k] = muon_logs(q, r[k], ZERO, mean_age)
+    for k in range(x.size):
+        far[k] = ONE if r[k] > FAR else ZERO
+        outer[k] = ONE if r[k] > OUTER else ZERO
+        mid[k] = (ONE if r[k] > MUON_AGE_FROM else ZERO) - outer[k]
+    for k in range(x.size):
+        electrons[k] = vexp2(electrons[k])
+        muons[k] = vexp2(muons[k])
+        template[k] = vexp2(template[k]) * area_m[k]
+    for k in range(x.size):
+        mean, variance, _ = electron_expected(res, area_e[k], r[k], electrons[k], muons[k])
+        mean_e[k] = mean * live_e[k]
+        var_e[k] = variance * live_e[k]
+    for k in range(x.size):
+        punch[k] = punch_through(res, area_m[k], r[k], electrons[k])
+        mean = area_m[k] * muons[k] + strays * live_m[k]
+        mean_m[k] = mean + punch[k]
+        var_m[k] = spread * mean + punches * punch[k]
+        var_fit[k] = var_m[k] + uncertainty * uncertainty * punch[k] * punch[k]
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def deviance(signal: Any, mean: Any, variance: Any, limit: Any, out: Any) -> Any:
+    """Fill half the deviance per station; stations at the limit say nothing once the expectation exceeds it.
+
+    Returns their sum.
+    """
+    full_vectors()
+    total = ZERO
+    for k in range(signal.size):
+        floor = ZERO if signal[k] >= limit else NO_FLOOR
+        weight = mean[k] / max(variance[k], TINY)
+        out[k], _ = half_deviance(signal[k], mean[k] + TINY, floor, weight)
+        total += out[k]
+    return total
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def largest(values: Any) -> Any:
+    """Return the largest value, by halving the plane: a running maximum would not be vectorised."""
+    full_vectors()
+    size = values.size
+    while size > 1:
+        half = (size + 1) // 2
+        for k in range(size // 2):
+            values[k] = max(values[k], values[k + half])
+        size = half
+    return values[0]
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def muon_sums(res: StationResponse, reco: Any, z: Any, out: Any) -> None:
     """Fill everything of ``PLAIN`` but the deviances."""
     full_vectors()
-    muons, punch, mean = planes[1], planes[4], planes[5]
+    s_e, s, area_e, area, live, far, outer, mid = z.s_e, z.s_m, z.area_e, z.area_m, z.live_m, z.far, z.outer, z.mid
+    muons, template, punch, mean, value = z.muons, z.template, z.punch, z.mean_m, z.value
     strays, found = f32(res.muon_strays), f32(1.0 - res.muon_miss)
     punches, uncertainty = f32(res.punch_through_dispersion), f32(res.punch_through_uncertainty)
-    spread, muon_age = f32(res.muon_dispersion), f32(res.muon_age_mean)
-    hits40 = seen = hits = live = areas = top = seen_e = empty = empty_var = expected = blank = blank_var = ZERO
-    near = near_mean = near_hits = beyond_all = signal = signal_var = ZERO
-    mid_m = mid_am = mid_e = mid_ae = out_m = out_am = out_e = out_ae = ZERO
-    for k in range(r.size):
-        here = ONE if area[k] > ZERO else ZERO
-        hit = ONE if s[k] > ZERO else ZERO
-        far = ONE if r[k] > FAR else ZERO
-        outer = ONE if r[k] > OUTER else ZERO
-        mid = (ONE if r[k] > MUON_AGE_FROM else ZERO) - outer
-        hits40 += hit * (mid + outer)
-        seen += s[k] * far
-        hits += hit * far
-        live += here * far
-        areas += area[k] * far
-        seen_e += s_e[k] * far
-        template = muon_density(r[k], ZERO, muon_age) * area[k]
-        e = vexp(-(area[k] * muons[k] * found + strays)) * here * far
+    spread = f32(res.muon_dispersion)
+    seen = hits = lives = areas = seen_e = ZERO
+    for k in range(s.size):
+        value[k] = s[k] * far[k]
+        seen += value[k]
+        hits += ONE if value[k] > ZERO else ZERO
+        lives += live[k] * far[k]
+        areas += area[k] * far[k]
+        seen_e += s_e[k] * far[k]
+    mid_m = mid_am = mid_e = mid_ae = out_m = out_am = out_e = out_ae = hits40 = ZERO
+    for k in range(s.size):
+        mid_m += s[k] * mid[k]
+        mid_am += area[k] * mid[k]
+        mid_e += s_e[k] * mid[k]
+        mid_ae += area_e[k] * mid[k]
+        out_m += s[k] * outer[k]
+        out_am += area[k] * outer[k]
+        out_e += s_e[k] * outer[k]
+        out_ae += area_e[k] * outer[k]
+        hits40 += ONE if s[k] * (mid[k] + outer[k]) > ZERO else ZERO
+    empty = empty_var = expected = blank = blank_var = ZERO
+    for k in range(s.size):
+        counted = live[k] * far[k]
+        e = vexp2(-LOG2_E * (area[k] * muons[k] * found + strays)) * counted
         empty += e
         empty_var += e * (ONE - e)
-        n = reco * template * far
+        n = reco * template[k] * far[k]
         expected += n
-        b = vexp(-(n * found + strays)) * here * far
+        b = vexp2(-LOG2_E * (n * found + strays)) * counted
         blank += b
         blank_var += b * (ONE - b)
-        close = (ONE - far) * here
+    near = near_mean = near_hits = beyond_all = signal = signal_var = ZERO
+    for k in range(s.size):
+        close = (ONE - far[k]) * live[k]
         near += s[k] * close
         near_mean += mean[k] * close
-        near_hits += hit * close
-        background = punch[k] + strays * here
-        variance = punches * punch[k] + uncertainty * uncertainty * punch[k] * punch[k] + spread * strays * here
-        beyond_all += max(s[k] - background - TWO * np.sqrt(variance), ZERO)
-        weight = template / (variance + TINY)
-        signal += weight * (s[k] - background)
+        near_hits += ONE if s[k] * close > ZERO else ZERO
+        beyond = s[k] - punch[k] - strays * live[k]
+        variance = punches * punch[k] + uncertainty * uncertainty * punch[k] * punch[k] + spread * strays * live[k]
+        beyond_all += max(beyond - TWO * np.sqrt(variance), ZERO)
+        weight = template[k] / (variance + TINY)
+        signal += weight * beyond
         signal_var += weight * weight * variance
-        mid_m += s[k] * mid
-        mid_am += area[k] * mid
-        mid_e += s_e[k] * mid
-        mid_ae += area_e[k] * mid
-        out_m += s[k] * outer
-        out_am += area[k] * outer
-        out_e += s_e[k] * outer
-        out_ae += area_e[k] * outer
-    # Apart, because a running maximum keeps LLVM from vectorising a loop.
-    for k in range(r.size):
-        if r[k] > FAR and s[k] > top:
-            top = s[k]
-    out[3], out[4], out[5], out[6], out[7], out[8], out[9] = hits40, seen, hits, live, areas, top, seen_e
+    out[3], out[4], out[5], out[6], out[7], out[8], out[9] = hits40, seen, hits, lives, areas, largest(value), seen_e
     out[10], out[11], out[12], out[13], out[14] = empty, empty_var, expected, blank, blank_var
     out[15], out[16], out[17], out[18], out[19], out[20] = near, near_mean, near_hits, beyond_all, signal, signal_var
     out[21], out[22], out[23], out[24] = mid_m, mid_am, mid_e, mid_ae
@@ -155,206 +224,192 @@ def muon_sums(
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def root_lg_tail(seen: Any, mean: Any, variance: Any, dispersion: Any, table: Any) -> Any:
-    """Return the square root of -lg P(S >= seen), as :func:`features.stations.tail.minus_lg_tail` looks it up."""
+def tail_place(seen: Any, mean: Any, variance: Any, dispersion: Any) -> tuple[Any, Any]:
+    """Return row and column of the table of tails, with their fractions."""
     per_deposit = dispersion * mean / (variance + TINY)
     deposits = min(max(per_deposit * mean, TAIL_LEAST), TAIL_MOST)
-    row = vln(deposits / TAIL_LEAST) * TAIL_PER_MEAN
-    column = (np.sqrt(per_deposit * seen) - np.sqrt(deposits) - TAIL_LOW) * TAIL_PER_STEP
-    column = min(max(column, ZERO), TAIL_LAST)
-    i, j = int(row), int(column)
-    a, b = row - f32(i), column - f32(j)
-    near = table[i, j] + b * (table[i, j + 1] - table[i, j])
-    far = table[i + 1, j] + b * (table[i + 1, j + 1] - table[i + 1, j])
-    return near + a * (far - near)
+    row = vlog2(deposits * TAIL_PER_LEAST) * TAIL_PER_MEAN
+    column = np.sqrt(per_deposit * seen) * TAIL_PER_STEP - (np.sqrt(deposits) + TAIL_LOW) * TAIL_PER_STEP
+    return row, min(max(column, ZERO), TAIL_LAST)
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def root_lg_tail(row: Any, column: Any, table: Any) -> Any:
+    """Return the square root of -lg P(S >= seen), as :func:`features.stations.tail.minus_lg_tail` looks it up.
+
+    ``table`` is flat.
+    """
+    i, j = np.floor(row), np.floor(column)
+    a, b = row - i, column - j
+    # Unsigned, because an index from the end would have to be asked for otherwise.
+    place = np.uint32(i * TAIL_STEPS + j)
+    near = table[place] + b * (table[place + ONE_ON] - table[place])
+    low, high = table[place + ROW_ON], table[place + ROW_ON + ONE_ON]
+    return near + a * (low + b * (high - low) - near)
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def add_pattern(
-    fit: Any, ca: Any, sa: Any, x: Any, y: Any, r: Any, s: Any, area: Any, mean: Any, var: Any, tails: Any, out: Any
+    fit: Any, ca: Any, sa: Any, s: Any, live: Any, mean: Any, var: Any, tails: Any, z: Any, out: Any
 ) -> None:
     """Fill the nine sums of ``PATTERN`` of one channel; ``tails``: its dispersion and table (:mod:`..tail`)."""
     full_vectors()
     core_x, core_y = fit.electron[0], fit.electron[1]
-    live = far_live = tail05 = tail1 = tail2 = c1 = s1 = c2 = s2 = ZERO
-    dispersion, table = tails
-    for k in range(r.size):
-        if s[k] > ZERO and r[k] > FAR and area[k] > ZERO:
-            root = root_lg_tail(s[k], mean[k], var[k], f32(dispersion), table)
-            tail05 += root
-            tail1 += root * root
-            tail2 += root * root * root * root
-    for k in range(r.size):
-        here = ONE if area[k] > ZERO else ZERO
-        far = (ONE if r[k] > FAR else ZERO) * here
-        live += here
-        far_live += far
+    dispersion, table = f32(tails[0]), tails[1]
+    x, y, far, row, column, hit = z.x, z.y, z.far, z.d_e, z.d_m, z.value
+    seen, expected, variance = z.f_e, z.f_m, z.v_e
+    for k in range(x.size):
+        seen[k], expected[k], variance[k] = s[k], mean[k], var[k]
+    for k in range(x.size):
+        row[k], column[k] = tail_place(seen[k], expected[k], variance[k], dispersion)
+    for k in range(x.size):
+        hit[k] = ONE if s[k] * far[k] * live[k] > ZERO else ZERO
+    tail05 = tail1 = tail2 = ZERO
+    for k in range(x.size):
+        root = root_lg_tail(row[k], column[k], table) * hit[k]
+        square = root * root
+        tail05 += root
+        tail1 += square
+        tail2 += square * square
+    lives = far_live = c1 = s1 = c2 = s2 = ZERO
+    for k in range(x.size):
+        lives += live[k]
+        far_live += live[k] * far[k]
         deviate = (s[k] - mean[k]) / np.sqrt(var[k] + MICRO)
-        deviate = min(max(deviate, -LIMIT), LIMIT) * here
+        deviate = min(max(deviate, -LIMIT), LIMIT) * live[k]
         dx, dy = x[k] - core_x, y[k] - core_y
-        length = np.sqrt(dx * dx + dy * dy) + f32(1e-3)
-        c, d = (dx * ca + dy * sa) / length, (dy * ca - dx * sa) / length
+        per_length = ONE / (np.sqrt(dx * dx + dy * dy) + f32(1e-3))
+        c, d = (dx * ca + dy * sa) * per_length, (dy * ca - dx * sa) * per_length
         c1 += deviate * c
         s1 += deviate * d
         c2 += deviate * (c * c - d * d)
         s2 += deviate * TWO * c * d
-    out[0], out[1], out[2], out[3], out[4] = live, far_live, tail05, tail1, tail2
+    out[0], out[1], out[2], out[3], out[4] = lives, far_live, tail05, tail1, tail2
     out[5], out[6], out[7], out[8] = c1, s1, c2, s2
 
 
-@njit(error_model="numpy", forceinline=True)
-def add_rings(r: Any, s: Any, area: Any, mean: Any, var: Any, rings: Any, lcm: Any) -> None:
-    """Add every station to its rings: (4, rings) and (6, rings of LCm), zero before."""
-    for k in range(r.size):
-        if r[k] >= RING_EDGES[N_RINGS]:
-            continue
-        ring = 0
-        while r[k] >= RING_EDGES[ring + 1]:
-            ring += 1
-        rings[0, ring] += s[k]
-        rings[1, ring] += area[k]
-        rings[2, ring] += mean[k]
-        rings[3, ring] += var[k]
-        if area[k] <= ZERO or r[k] < LCM_EDGES[0] or r[k] >= LCM_EDGES[N_LCM]:
-            continue
-        ring = 0
-        while r[k] >= LCM_EDGES[ring + 1]:
-            ring += 1
-        per_m2 = ONE / area[k]
-        density, expected = s[k] * per_m2, mean[k] * per_m2
-        lcm[0, ring] += ONE
-        lcm[1, ring] += density
-        lcm[2, ring] += density * density
-        lcm[3, ring] += expected
-        lcm[4, ring] += expected * expected
-        lcm[5, ring] += var[k] * per_m2 * per_m2
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def add_rings(z: Any, out: Any) -> None:
+    """Fill the ring sums of both channels, (2, 4, rings), one ring after the other."""
+    full_vectors()
+    r, s_e, s_m, area_e, area_m = z.r, z.s_e, z.s_m, z.area_e, z.area_m
+    mean_e, mean_m, var_e, var_m = z.mean_e, z.mean_m, z.var_e, z.var_m
+    for ring in range(N_RINGS):
+        low, high = RING_EDGES[ring], RING_EDGES[ring + 1]
+        e0 = e1 = e2 = e3 = m0 = m1 = m2 = m3 = ZERO
+        for k in range(r.size):
+            inside = (ONE if r[k] >= low else ZERO) * (ONE if r[k] < high else ZERO)
+            e0 += inside * s_e[k]
+            e1 += inside * area_e[k]
+            e2 += inside * mean_e[k]
+            e3 += inside * var_e[k]
+            m0 += inside * s_m[k]
+            m1 += inside * area_m[k]
+            m2 += inside * mean_m[k]
+            m3 += inside * var_m[k]
+        out[0, 0, ring], out[0, 1, ring], out[0, 2, ring], out[0, 3, ring] = e0, e1, e2, e3
+        out[1, 0, ring], out[1, 1, ring], out[1, 2, ring], out[1, 3, ring] = m0, m1, m2, m3
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def total_of(values: Any) -> Any:
+def add_lcm(z: Any, out: Any) -> None:
+    """Fill the sums of densities in the rings of LCm of both channels, (2, 6, rings of LCm)."""
     full_vectors()
-    total = ZERO
-    for k in range(values.size):
-        total += values[k]
-    return total
+    r, s_e, s_m, area_e, area_m, live_e, live_m = z.r, z.s_e, z.s_m, z.area_e, z.area_m, z.live_e, z.live_m
+    mean_e, mean_m, var_e, var_m = z.mean_e, z.mean_m, z.var_e, z.var_m
+    d_e, d_m, f_e, f_m, v_e, v_m = z.d_e, z.d_m, z.f_e, z.f_m, z.v_e, z.v_m
+    for k in range(r.size):
+        per_e, per_m = live_e[k] / max(area_e[k], MICRO), live_m[k] / max(area_m[k], MICRO)
+        d_e[k], f_e[k], v_e[k] = s_e[k] * per_e, mean_e[k] * per_e, var_e[k] * per_e * per_e
+        d_m[k], f_m[k], v_m[k] = s_m[k] * per_m, mean_m[k] * per_m, var_m[k] * per_m * per_m
+    for ring in range(N_LCM):
+        low, high = LCM_EDGES[ring], LCM_EDGES[ring + 1]
+        e0 = e1 = e2 = e3 = e4 = e5 = m0 = m1 = m2 = m3 = m4 = m5 = ZERO
+        for k in range(r.size):
+            inside = (ONE if r[k] >= low else ZERO) * (ONE if r[k] < high else ZERO)
+            e0 += inside * live_e[k]
+            e1 += inside * d_e[k]
+            e2 += inside * d_e[k] * d_e[k]
+            e3 += inside * f_e[k]
+            e4 += inside * f_e[k] * f_e[k]
+            e5 += inside * v_e[k]
+            m0 += inside * live_m[k]
+            m1 += inside * d_m[k]
+            m2 += inside * d_m[k] * d_m[k]
+            m3 += inside * f_m[k]
+            m4 += inside * f_m[k] * f_m[k]
+            m5 += inside * v_m[k]
+        out[0, 0, ring], out[0, 1, ring], out[0, 2, ring] = e0, e1, e2
+        out[0, 3, ring], out[0, 4, ring], out[0, 5, ring] = e3, e4, e5
+        out[1, 0, ring], out[1, 1, ring], out[1, 2, ring] = m0, m1, m2
+        out[1, 3, ring], out[1, 4, ring], out[1, 5, ring] = m3, m4, m5
 
 
-@njit(error_model="numpy", forceinline=True)
-def _sum_all(
-    electron_mev: Any,
-    muon_mev: Any,
-    cosine: Any,
-    u: Any,
-    v: Any,
-    cos_azimuth: Any,
-    sin_azimuth: Any,
-    reco: Any,
-    x: Any,
-    y: Any,
-    area_e_m2: Any,
-    area_m_m2: Any,
-    fits: Any,
-    res: StationResponse,
-    tails_e: Any,
-    tails_m: Any,
-    plain: Any,
-    pattern: Any,
-    rings: Any,
-    lcm: Any,
+@kernel(error_model="numpy")
+def _sum_events(
+    grids: Any, columns: Any, planes: Any, fits: Any, res: StationResponse, tails: Any, parts: Any, out: Any
 ) -> None:
     full_vectors()
-    size = x.size
-    planes, work = np.empty((8, size), np.float32), np.empty((6, size), np.float32)
-    r, s_e, s_m, area_e, area_m, value = work[0], work[1], work[2], work[3], work[4], work[5]
-    mean_e, var_e, punch, mean_m, var_m, var_fit = planes[2], planes[3], planes[4], planes[5], planes[6], planes[7]
-    spread, punches, uncertainty = (
-        f32(res.muon_dispersion),
-        f32(res.punch_through_dispersion),
-        f32(res.punch_through_uncertainty),
-    )
-    top_e, top_m = f32(res.saturation_mev), f32(res.muon_saturation_mev)
+    electron_mev, muon_mev = grids
+    cosine, u, v, cos_azimuth, sin_azimuth, reco = columns
+    with_rings, with_patterns = parts
+    plain, pattern, rings, lcm = out
+    z = planes[0]
     for n in range(fits.shape[0]):
         fit = fits[n]
         if np.isnan(fit.electron[0]):
             continue
-        per_e, per_m = f32(cosine[n] / res.electron_deposit_mev), f32(cosine[n] / res.muon_deposit_mev)
-        for k in range(size):
-            s_e[k] = min(electron_mev[n, k], top_e) * per_e
-            s_m[k] = min(muon_mev[n, k], top_m) * per_m
-        for k in range(size):
-            area_e[k] = area_e_m2[k] * cosine[n]
-            area_m[k] = area_m_m2[k] * cosine[n]
-        radii(fit.electron[0], fit.electron[1], u[n], v[n], x, y, r)
-        expect(res, fit, r, area_e, area_m, planes)
-        for k in range(size):
-            var_m[k] = spread * (mean_m[k] - punch[k]) + punches * punch[k]
-        for k in range(size):
-            var_fit[k] = var_m[k] + uncertainty * uncertainty * punch[k] * punch[k]
-        deviance(s_e, mean_e, var_e, top_e * per_e, value)
-        plain[n, 0] = total_of(value)
-        deviance(s_m, mean_m, var_fit, top_m * per_m, value)
-        plain[n, 1], plain[n, 2] = total_of(value), np.max(value)
-        muon_sums(res, reco[n], r, s_e, s_m, area_e, area_m, planes, plain[n])
-        add_pattern(fit, cos_azimuth[n], sin_azimuth[n], x, y, r, s_e, area_e, mean_e, var_e, tails_e, pattern[n, 0])
-        add_pattern(fit, cos_azimuth[n], sin_azimuth[n], x, y, r, s_m, area_m, mean_m, var_m, tails_m, pattern[n, 1])
-        add_rings(r, s_e, area_e, mean_e, var_e, rings[n, 0], lcm[n, 0])
-        add_rings(r, s_m, area_m, mean_m, var_m, rings[n, 1], lcm[n, 1])
+        expect(res, electron_mev[n], muon_mev[n], fit, cosine[n], u[n], v[n], z)
+        limit = f32(res.saturation_mev) * f32(cosine[n] / res.electron_deposit_mev)
+        plain[n, 0] = deviance(z.s_e, z.mean_e, z.var_e, limit, z.value)
+        limit = f32(res.muon_saturation_mev) * f32(cosine[n] / res.muon_deposit_mev)
+        plain[n, 1] = deviance(z.s_m, z.mean_m, z.var_fit, limit, z.value)
+        plain[n, 2] = largest(z.value)
+        muon_sums(res, reco[n], z, plain[n])
+        if with_rings:
+            add_rings(z, rings[n])
+        if with_patterns:
+            ca, sa = cos_azimuth[n], sin_azimuth[n]
+            add_pattern(fit, ca, sa, z.s_e, z.live_e, z.mean_e, z.var_e, tails[0], z, pattern[n, 0])
+            add_pattern(fit, ca, sa, z.s_m, z.live_m, z.mean_m, z.var_m, tails[1], z, pattern[n, 1])
+            add_lcm(z, lcm[n])
 
 
-@kernel(error_model="numpy")
-def _sum_events(planes: Any, columns: Any, here: Any, fits: Any, res: StationResponse, tails: Any, out: Any) -> None:
-    full_vectors()
-    electron_mev, muon_mev = planes
-    cosine, u, v, cos_azimuth, sin_azimuth, reco = columns
-    x, y, area_e, area_m = here
-    plain, pattern, rings, lcm = out
-    _sum_all(
-        electron_mev,
-        muon_mev,
-        cosine,
-        u,
-        v,
-        cos_azimuth,
-        sin_azimuth,
-        reco,
-        x,
-        y,
-        area_e,
-        area_m,
-        fits,
-        res,
-        tails[0],
-        tails[1],
-        plain,
-        pattern,
-        rings,
-        lcm,
-    )
+@lru_cache(maxsize=4)
+def _scratch(array: DetectorArray) -> Any:
+    """Return the planes of one event: calls share them, one after the other."""
+    geometry = (array.x_m, array.y_m, array.electron_area_m2, array.muon_area_m2)
+    return planes_of(*(values.astype(np.float32).ravel() for values in geometry))
 
 
-def sum_fused(events: EventBatch, fit: RawFit) -> Sums:
+def sum_fused(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) -> Sums:
     """Return the same sums as :func:`features.stations.sums.sum_reference`."""
-    n, here, response = len(events), events.stations, events.response
+    n, response = len(events), events.response
     fits = fit.records()
     azimuth = events.azimuth_deg * np.float32(math.pi / 180.0)
     muon_age = response.muon_age_mean
     # rho_mu(N_mu = 1) over the density at level 0, which the loop has at hand.
     unit = float(muon_normalisation(muon_age)) * math.exp(muon_age * MUON_G_REF)
     reco = np.float32(unit) * np.exp(np.clip(events.lg_n_mu, 0.0, 9.0) * np.float32(math.log(10.0)))
-    out = tuple(
-        np.zeros(dims, np.float32)
-        for dims in ((n, len(PLAIN)), (n, 2, len(PATTERN)), (n, 2, 4, N_RINGS), (n, 2, 6, N_LCM))
+    n_rings, n_patterns = (n if part in parts else 0 for part in (RINGS, PATTERNS))
+    out = (
+        np.zeros((n, len(PLAIN)), np.float32),
+        np.zeros((n_patterns, 2, len(PATTERN)), np.float32),
+        np.zeros((n_rings, 2, 4, N_RINGS), np.float32),
+        np.zeros((n_patterns, 2, 6, N_LCM), np.float32),
     )
     columns = (events.cos_zenith, *events.direction, np.cos(azimuth), np.sin(azimuth), reco)
     dispersions = (response.electron_dispersion, response.muon_dispersion)
-    tails = tuple((dispersion, tail_table(dispersion)) for dispersion in dispersions)
-    geometry = (here.x_m, here.y_m, here.electron_area_m2, here.muon_area_m2)
-    _sum_events((events.electron_mev, events.muon_mev), columns, geometry, fits, response, tails, out)
+    tails = tuple((dispersion, tail_table(dispersion).ravel()) for dispersion in dispersions)
+    grids, wanted = (events.electron_mev, events.muon_mev), (RINGS in parts, PATTERNS in parts)
+    _sum_events(grids, columns, _scratch(events.array), fits, response, tails, wanted, out)
     plain, pattern, rings, lcm = out
     sums: Sums = {"fitted": ~np.isnan(fits["electron"][:, 0])}
     sums.update({name: plain[:, k] for k, name in enumerate(PLAIN)})
     for c, channel in enumerate(CHANNELS):
-        sums.update({f"{channel}_{name}": pattern[:, c, k] for k, name in enumerate(PATTERN)})
-        sums[f"ring_{channel}"] = [rings[:, c, k] for k in range(4)]
-        sums[f"lcm_{channel}"] = [lcm[:, c, k] for k in range(6)]
+        if RINGS in parts:
+            sums[f"ring_{channel}"] = [rings[:, c, k] for k in range(4)]
+        if PATTERNS in parts:
+            sums.update({f"{channel}_{name}": pattern[:, c, k] for k, name in enumerate(PATTERN)})
+            sums[f"lcm_{channel}"] = [lcm[:, c, k] for k in range(6)]
     return sums

@@ -149,6 +149,9 @@ PATTERN = (
     "quadrupole_sin",
 )
 """Sums with one value an event and channel, named ``e_live`` and so on."""
+RINGS, PATTERNS = "rings", "patterns"
+PARTS = frozenset({RINGS, PATTERNS})
+"""What is summed beside ``PLAIN`` where a group asks for it: profiles; ``PATTERN`` and densities for LCm."""
 CHANNELS = ("e", "mu")
 Sums = dict[str, Any]
 """Arrays (n,) float32 by name. ``ring_e`` and ``ring_mu`` are lists of (n, rings): seen, area, expected, variance;
@@ -156,8 +159,8 @@ Sums = dict[str, Any]
 ``fitted`` is (n,) bool."""
 
 
-def sum_reference(events: EventBatch, fit: RawFit) -> Sums:
-    """Return all sums; without meaning where ``fitted`` is false."""
+def sum_reference(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) -> Sums:
+    """Return the sums of ``PLAIN`` and of the parts asked for; without meaning where ``fitted`` is false."""
     xp = events.xp
     frame = expected_signals(events, fit)
     measured = frame.measured
@@ -182,7 +185,10 @@ def sum_reference(events: EventBatch, fit: RawFit) -> Sums:
     masks, lcm_masks = ring_masks(frame.r_m, RINGS_M, xp), ring_masks(frame.r_m, LCM_RINGS_M, xp)
     angles = _angles(events, fit)
     for channel, (seen, area, expected, variance, live) in planes.items():
-        sums[f"ring_{channel}"] = ring_sums(masks, [seen, area, expected, variance], xp)
+        if RINGS in parts:
+            sums[f"ring_{channel}"] = ring_sums(masks, [seen, area, expected, variance], xp)
+        if PATTERNS not in parts:
+            continue
         # Densities: stations of different area are compared.
         per_m2 = live / xp.maximum(area, 1e-6)
         density, mean = seen * per_m2, expected * per_m2

@@ -9,7 +9,7 @@ from scipy.special import gammaincc, gammaln, log_ndtr
 
 from features.device import namespace
 from features.lateral.response import PUBLISHED
-from features.stations.compiled import root_lg_tail
+from features.stations.compiled import root_lg_tail, tail_place
 from features.stations.tail import minus_lg_tail, tail_table
 
 DISPERSIONS = (PUBLISHED.electron_dispersion, PUBLISHED.muon_dispersion)
@@ -24,9 +24,10 @@ def _exact(signal, mean, dispersion):
 
 
 def _kernel(signal, mean, variance, dispersion):
-    table = tail_table(dispersion)
+    table = tail_table(dispersion).ravel()
     numbers = zip(*(values.astype(np.float32) for values in (signal, mean, variance)), strict=True)
-    return np.array([root_lg_tail(*three, np.float32(dispersion), table) ** 2 for three in numbers])
+    places = [tail_place(*three, np.float32(dispersion)) for three in numbers]
+    return np.array([root_lg_tail(*place, table) ** 2 for place in places])
 
 
 @pytest.mark.parametrize("dispersion", DISPERSIONS)

@@ -17,6 +17,7 @@ from features.device import namespace
 from features.lateral import station, translate
 from features.lateral.fit import kernel_source
 from features.lateral.response import PUBLISHED
+from features.lateral.translate import vexp2, vlog2
 
 NAMES = [node.name for node in translate._formulas()]
 N = 40
@@ -26,12 +27,12 @@ def _arguments(name):
     """Return (n, arguments) values that make sense for any of the formulas, and whether ``res`` comes first."""
     names = list(inspect.signature(getattr(station, name)).parameters)
     rng = np.random.default_rng(len(name))
-    ranges = {"u": (-0.4, 0.4), "v": (-0.4, 0.4), "dx": (-90, 90), "dy": (-90, 90), "r": (0.6, 150), "full": (0, 1)}
+    ranges = {"u": (-0.4, 0.4), "v": (-0.4, 0.4), "dx": (-90, 90), "dy": (-90, 90), "r": (0.6, 150), "floor": (0, 1)}
     ranges |= {"level": (-3, 3), "age": (0.5, 1.5), "muon_age": (0.9, 1.7), "cosine": (0.7, 1), "base": (-2, 2)}
     values = np.stack([rng.uniform(*ranges.get(n, (0.05, 3.0)), N) for n in names if n != "res"], axis=1)
-    if "full" in names:
-        column = [n for n in names if n != "res"].index("full")
-        values[:, column] = values[:, column] > 0.5
+    if "floor" in names:
+        column = [n for n in names if n != "res"].index("floor")
+        values[:, column] = np.where(values[:, column] > 0.5, 0.0, -np.inf)
     return values.astype(np.float32), names[0] == "res"
 
 
@@ -104,3 +105,28 @@ def test_c(name, library):
 def test_what_cannot_be_translated_is_refused():
     with pytest.raises(TypeError, match="is not part of the station model's language"):
         translate._in_c(ast.parse("x ** 2", mode="eval").body)
+
+
+@njit(error_model="numpy")
+def _fill(x, logarithms, powers):
+    for k in range(x.size):
+        logarithms[k] = vlog2(x[k])
+    for k in range(x.size):
+        powers[k] = vexp2(x[k])
+
+
+def test_binary_logarithm_and_exponential():
+    x = np.concatenate([np.geomspace(1e-37, 126, 20_001), np.linspace(0.7, 1.5, 20_001)]).astype(np.float32)
+    logarithms, powers, negative = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    _fill(-x, logarithms, negative)
+    _fill(x, logarithms, powers)
+    exact = np.log2(x.astype(np.float64))
+    assert np.all(np.abs(logarithms - exact) <= 1.5e-6 * np.abs(exact))
+    np.testing.assert_allclose(powers, np.exp2(x.astype(np.float64)), rtol=2.5e-7)
+    np.testing.assert_allclose(negative, np.exp2(np.maximum(-x.astype(np.float64), -86.0)), rtol=2.5e-7)
+
+
+def test_integer_parts_stay_in_vectors_of_32_bits():
+    (text,) = _fill.inspect_llvm().values()
+    assert "x i32>" in text
+    assert "x i64>" not in text

@@ -1,0 +1,237 @@
+"""Sums and order statistics of the grid as it stands, without a core: what sizes, moments and grid statistics share.
+
+:func:`grid_reference` and :func:`order_reference` are written for any array library; :func:`grid_fused` and
+:func:`order_fused` are the compiled versions of the same numbers, in one pass over the planes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from features.lateral.compiled import ONE, ZERO, in_one_record
+from features.lateral.elementwise import defined
+from features.lateral.events import EventBatch
+from features.lateral.station import LN_2
+from features.lateral.translate import FAST, f32, full_vectors, vlog2
+from runtime.kernels import kernel
+from showers.array import DetectorArray
+
+CHANNELS = ("e", "mu")
+SUMS = (
+    "total", "hits", "saturated", "logs", "squares",
+    "mean_x", "mean_y", "xx", "yy", "xy", "along_2", "along_3", "r_4",
+)  # fmt: skip
+"""Per channel and event: deposits; stations hit; deposits at the upper limit; sums of w = ln(1 + deposit/MeV) and w^2;
+centroid by w; mean products about it, along the shower's azimuth and radially. Lengths are in units of 100 m."""
+SHARED = ("inner", "outer", "both_hits")
+"""Deposits of e/gamma stations without and with a muon detector; stations hit in both channels."""
+UNIT_M = 100.0
+"""Moments are taken in this unit so that fourth powers stay within float32."""
+N_RINGS = 8
+"""Square rings around the array's centre."""
+QUANTILES = (25, 50, 75, 90)
+N_TOP = 5
+SMALL = f32(4e-3)
+"""Below it ln(1 + d) is a polynomial: 1 + d would lose digits of d."""
+
+
+def grid_reference(events: EventBatch) -> dict[str, Any]:
+    """Return ``SUMS`` as ``e_total`` and so on, ``SHARED``, and ``e_rings``, ``e_ring_hits``, (n, rings) each."""
+    xp, here, response = events.xp, events.stations, events.response
+    sums = {
+        "inner": xp.sum(events.electron_mev * here.no_muon, axis=1),
+        "outer": xp.sum(events.electron_mev * here.has_muon, axis=1),
+        "both_hits": xp.sum(events.electron_hit * events.muon_hit, axis=1),
+    }
+    azimuth = events.azimuth_deg * (3.141592653589793 / 180.0)
+    cosine, sine = xp.cos(azimuth)[:, None], xp.sin(azimuth)[:, None]
+    x, y = here.x_m * (1.0 / UNIT_M), here.y_m * (1.0 / UNIT_M)
+    rings = xp.asarray((events.array.square_ring.reshape(-1, 1) == np.arange(N_RINGS)).astype(np.float32))
+    planes = {
+        "e": (events.electron_mev, events.electron_hit, response.saturation_mev),
+        "mu": (events.muon_mev, events.muon_hit, response.muon_saturation_mev),
+    }
+    for c, (cells, hit, limit) in planes.items():
+        w = xp.log1p(cells)
+        logs = xp.sum(w, axis=1)
+        share = w / xp.where(logs > 0.0, logs, xp.ones_like(logs))[:, None]
+        mean_x, mean_y = xp.sum(share * x, axis=1), xp.sum(share * y, axis=1)
+        dx, dy = x - mean_x[:, None], y - mean_y[:, None]
+        along, r2 = dx * cosine + dy * sine, dx * dx + dy * dy
+        products = [share * product for product in (dx * dx, dy * dy, dx * dy, along**2, along**3, r2 * r2)]
+        saturated = xp.sum(xp.astype(cells >= limit, xp.float32), axis=1)
+        values = [xp.sum(cells, axis=1), xp.sum(hit, axis=1), saturated, logs, xp.sum(w * w, axis=1), mean_x, mean_y]
+        values += [xp.sum(product, axis=1) for product in products]
+        sums.update({f"{c}_{name}": value for name, value in zip(SUMS, values, strict=True)})
+        sums[f"{c}_rings"], sums[f"{c}_ring_hits"] = xp.matmul(cells, rings), xp.matmul(hit, rings)
+    return sums
+
+
+def order_reference(events: EventBatch) -> dict[str, Any]:
+    """Return ``e_max``, ``e_top5`` (sum of the largest) and quantiles of the hit stations, ``e_q25`` and so on."""
+    xp, found = events.xp, {}
+    for c, ordered, hit in (
+        ("e", events.electron_sorted, events.electron_hit),
+        ("mu", events.muon_sorted, events.muon_hit),
+    ):
+        found[f"{c}_max"], found[f"{c}_top5"] = ordered[:, -1], xp.sum(ordered[:, -N_TOP:], axis=1)
+        hits = xp.sum(hit, axis=1)
+        found.update({f"{c}_q{q}": hit_quantile(ordered, hits, q / 100.0, xp) for q in QUANTILES})
+    return found
+
+
+def hit_quantile(ordered: Any, hits: Any, quantile: float, xp: Any) -> Any:
+    """Return a quantile of the hit stations by linear interpolation between order statistics.
+
+    Parameters
+    ----------
+    ordered
+        (n, cells) cells sorted ascending: the hit ones are the last ``hits``.
+    hits
+        (n,) float32.
+    """
+    size = ordered.shape[1]
+    place = (float(size) - hits) + quantile * (hits - 1.0)
+    place = xp.where(hits > 0.0, place, xp.zeros_like(place))
+    below = xp.floor(place)
+    share = place - below
+    first = xp.astype(below, xp.int64)
+    second = xp.where(first < size - 1, first + 1, first)
+    low = xp.take_along_axis(ordered, first[:, None], axis=1)[:, 0]
+    high = xp.take_along_axis(ordered, second[:, None], axis=1)[:, 0]
+    return defined(hits > 0.0, low + share * (high - low), xp)
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def _sum_channel(cells: Any, limit: Any, cosine: Any, sine: Any, z: Any, out: Any, rings: Any) -> None:
+    """Fill ``SUMS`` and the sums over square rings, (2, rings), of one channel of one event."""
+    full_vectors()
+    x, y, ring_of, d, w, hit = z.x, z.y, z.ring, z.d, z.w, z.hit
+    for k in range(x.size):
+        d[k] = cells[k]
+    total = hits = saturated = logs = squares = sum_x = sum_y = ZERO
+    for k in range(x.size):
+        small = d[k] * (ONE - d[k] * (f32(0.5) - d[k] * f32(1.0 / 3.0)))
+        large = vlog2(ONE + d[k]) * f32(LN_2)
+        w[k] = small if d[k] < SMALL else large
+        hit[k] = ONE if d[k] > ZERO else ZERO
+    for k in range(x.size):
+        total += d[k]
+        hits += hit[k]
+        saturated += ONE if d[k] >= limit else ZERO
+        logs += w[k]
+        squares += w[k] * w[k]
+        sum_x += w[k] * x[k]
+        sum_y += w[k] * y[k]
+    per_log = ONE / logs if logs > ZERO else ONE
+    mean_x, mean_y = sum_x * per_log, sum_y * per_log
+    xx = yy = xy = along_2 = along_3 = r_4 = ZERO
+    for k in range(x.size):
+        dx, dy = x[k] - mean_x, y[k] - mean_y
+        wx, wy = w[k] * dx, w[k] * dy
+        xx += wx * dx
+        yy += wy * dy
+        xy += wx * dy
+        along, r2 = dx * cosine + dy * sine, dx * dx + dy * dy
+        square = w[k] * along * along
+        along_2 += square
+        along_3 += square * along
+        r_4 += w[k] * r2 * r2
+    out[0], out[1], out[2], out[3], out[4], out[5], out[6] = total, hits, saturated, logs, squares, mean_x, mean_y
+    out[7], out[8], out[9] = xx * per_log, yy * per_log, xy * per_log
+    out[10], out[11], out[12] = along_2 * per_log, along_3 * per_log, r_4 * per_log
+    for ring in range(N_RINGS):
+        number, deposits, stations = f32(ring), ZERO, ZERO
+        for k in range(x.size):
+            inside = ONE if ring_of[k] == number else ZERO
+            deposits += inside * d[k]
+            stations += inside * hit[k]
+        rings[0, ring], rings[1, ring] = deposits, stations
+
+
+@njit(fastmath=FAST, error_model="numpy", forceinline=True)
+def _sum_shared(electron_mev: Any, muon_mev: Any, z: Any, out: Any) -> None:
+    full_vectors()
+    no_muon, has_muon = z.no_muon, z.has_muon
+    inner = outer = both = ZERO
+    for k in range(no_muon.size):
+        inner += electron_mev[k] * no_muon[k]
+        outer += electron_mev[k] * has_muon[k]
+        both += (ONE if electron_mev[k] > ZERO else ZERO) * (ONE if muon_mev[k] > ZERO else ZERO)
+    out[0], out[1], out[2] = inner, outer, both
+
+
+@kernel(error_model="numpy")
+def _sum_grids(grids: Any, limits: Any, cosine: Any, sine: Any, planes: Any, out: Any) -> None:
+    full_vectors()
+    electron_mev, muon_mev = grids
+    sums, shared, rings = out
+    z = planes[0]
+    for n in range(electron_mev.shape[0]):
+        _sum_channel(electron_mev[n], f32(limits[0]), cosine[n], sine[n], z, sums[n, 0], rings[n, 0])
+        _sum_channel(muon_mev[n], f32(limits[1]), cosine[n], sine[n], z, sums[n, 1], rings[n, 1])
+        _sum_shared(electron_mev[n], muon_mev[n], z, shared[n])
+
+
+@lru_cache(maxsize=4)
+def _scratch(array: DetectorArray) -> Any:
+    """Return the planes of one event with the array's geometry: calls share them, one after the other."""
+    names = ("x", "y", "ring", "no_muon", "has_muon", "d", "w", "hit")
+    record = in_one_record([(name, np.float32, (array.n_cells,)) for name in names])
+    geometry = (array.x_m / UNIT_M, array.y_m / UNIT_M, array.square_ring, array.no_muon, array.has_muon)
+    for name, values in zip(names, geometry, strict=False):
+        record[name] = values.ravel()
+    return record
+
+
+def grid_fused(events: EventBatch) -> dict[str, Any]:
+    """Return the same sums as :func:`grid_reference`, of events on the CPU."""
+    n, response = len(events), events.response
+    azimuth = events.azimuth_deg * np.float32(np.pi / 180.0)
+    sums, shared, rings = (
+        np.empty(shape, np.float32) for shape in ((n, 2, len(SUMS)), (n, len(SHARED)), (n, 2, 2, N_RINGS))
+    )
+    limits = (response.saturation_mev, response.muon_saturation_mev)
+    grids = (events.electron_mev, events.muon_mev)
+    _sum_grids(grids, limits, np.cos(azimuth), np.sin(azimuth), _scratch(events.array), (sums, shared, rings))
+    found: dict[str, Any] = {name: shared[:, k] for k, name in enumerate(SHARED)}
+    for c, channel in enumerate(CHANNELS):
+        found.update({f"{channel}_{name}": sums[:, c, k] for k, name in enumerate(SUMS)})
+        found[f"{channel}_rings"], found[f"{channel}_ring_hits"] = rings[:, c, 0], rings[:, c, 1]
+    return found
+
+
+@kernel(error_model="numpy")
+def _look_up(ordered: Any, out: Any) -> None:
+    """Fill maximum, sum of the largest and quantiles of every event from its sorted cells."""
+    size = ordered.shape[1]
+    for n in range(ordered.shape[0]):
+        row = ordered[n]
+        out[n, 0] = row[size - 1]
+        top = ZERO
+        for k in range(size - N_TOP, size):
+            top += row[k]
+        out[n, 1] = top
+        first = np.searchsorted(row, ZERO, side="right")
+        for q in range(len(QUANTILES)):
+            if first == size:
+                out[n, 2 + q] = np.nan
+                continue
+            place = f32(first) + f32(QUANTILES[q] / 100.0) * f32(size - first - 1)
+            below = int(place)
+            above = min(below + 1, size - 1)
+            out[n, 2 + q] = row[below] + (place - f32(below)) * (row[above] - row[below])
+
+
+def order_fused(events: EventBatch) -> dict[str, Any]:
+    """Return the same numbers as :func:`order_reference`, of events on the CPU."""
+    found, names = {}, ("max", "top5", *(f"q{q}" for q in QUANTILES))
+    for channel, ordered in (("e", events.electron_sorted), ("mu", events.muon_sorted)):
+        out = np.empty((len(events), len(names)), np.float32)
+        _look_up(ordered, out)
+        found.update({f"{channel}_{name}": out[:, k] for k, name in enumerate(names)})
+    return found
