@@ -79,7 +79,9 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
         slow = frozenset(record["name"] for record in level.records if record["needs_grid"])
         pruning = prune(every, scorer, job.config.prune, slow)
         if pruning.left_out and level.outer is not None:
-            pruning = confirmed(pruning, every, scorer, level.averages(), folds.labels[folds.outer])
+            groups = job.train.groups()
+            outer_groups = None if groups is None else groups[folds.outer]
+            pruning = confirmed(pruning, every, scorer, level.averages(), folds.labels[folds.outer], outer_groups)
         inputs = every.only(pruning.kept)
     costs.append(cost)
     with measured("meta-learner") as cost, bars("choosing the meta-learner", "fits") as progress:
@@ -134,13 +136,14 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
 
 
 def _inputs(job: Job, folds: Folds, level: FirstLevel) -> StackInputs:
-    context = job.train.context()
+    context, groups = job.train.context(), job.train.groups()
     return StackInputs(
         learners=level.names,
         log_proba=level.out_of_fold,
         labels=folds.labels[folds.inner],
         folds=folds.partitions[0][folds.inner],
         context=None if context is None else context[folds.inner],
+        groups=None if groups is None else groups[folds.inner],
     )
 
 

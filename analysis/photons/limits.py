@@ -41,11 +41,6 @@ class Background:
         if not (np.isfinite(self.mean) and self.mean >= 0 and np.isfinite(self.error) and self.error >= 0):
             raise InputError(f"background {self.mean:g} ± {self.error:g}: both must be finite and not negative")
 
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the number of events."""
-        return float(np.sqrt(self.mean + self.error**2))
-
     def pmf(self, n: np.ndarray) -> np.ndarray:
         """Return probabilities of numbers of background events."""
         if self.error <= 1e-6 * self.mean or self.mean == 0:

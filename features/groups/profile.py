@@ -54,7 +54,7 @@ def _declare_profile() -> Iterator[Feature]:
     for k in range(2, N_RINGS):
         inner, outer = ring_name(k - 1), ring_name(k)
         yield row(f"slope_e_{outer}", "1", -60, 60, f"local slope of the e/gamma density, rings {inner} and {outer}",
-                  "difference of lg density / difference of lg mean radius", PROFILE_GROUP, HERE)
+                  "difference of lg density / difference of lg sqrt(inner edge x outer edge)", PROFILE_GROUP, HERE)
 # fmt: on
 
 
@@ -144,11 +144,12 @@ def _declare_asymmetry() -> Iterator[Feature]:
                       f"tail sum of the {words} stations beyond 42 m, alpha = {alpha:g}",
                       f"mean of (-lg P(S >= seen))^{alpha:g}", ASYMMETRY_GROUP, TAIL)
         yield row(f"dipole_{c}", "1", 0, 1e4, f"dipole of the {words} residuals around the axis",
-                  "|sum z exp(i phi)| / sqrt(n)", ASYMMETRY_GROUP, HERE)
+                  "|sum z exp(i phi)| / sqrt(n), z = (seen - expected) / sqrt(variance) held within 5",
+                  ASYMMETRY_GROUP, HERE)
         yield row(f"quadrupole_{c}", "1", 0, 1e4, f"quadrupole of the {words} residuals",
-                  "|sum z exp(2 i phi)| / sqrt(n)", ASYMMETRY_GROUP, HERE)
+                  "|sum z exp(2 i phi)| / sqrt(n), z as for the dipole", ASYMMETRY_GROUP, HERE)
         yield row(f"dipole_{c}_azimuth", "1", -1e4, 1e4, f"dipole of the {words} residuals along the shower's azimuth",
-                  "sum z cos(phi - azimuth) / sqrt(n)", ASYMMETRY_GROUP, HERE)
+                  "sum z cos(phi - azimuth) / sqrt(n), z as for the dipole", ASYMMETRY_GROUP, HERE)
     yield row("centroid_core_m", "m", 0, 300, "centroid of ln(1 + e/gamma) to the fitted core",
               "distance on the ground", ASYMMETRY_GROUP, HERE)
 # fmt: on

@@ -278,7 +278,7 @@ def add_pattern(
         deviate = (s[k] - mean[k]) / np.sqrt(var[k] + MICRO)
         deviate = min(max(deviate, -LIMIT), LIMIT) * live[k]
         dx, dy = x[k] - core_x, y[k] - core_y
-        per_length = ONE / (np.sqrt(dx * dx + dy * dy) + f32(1e-3))
+        per_length = ONE / np.sqrt(max(dx * dx + dy * dy, MICRO))
         c, d = (dx * ca + dy * sa) * per_length, (dy * ca - dx * sa) * per_length
         c1 += deviate * c
         s1 += deviate * d

@@ -268,7 +268,7 @@ def _angles(events: EventBatch, fit: RawFit) -> tuple[Any, Any]:
     dx, dy = here.x_m - x, here.y_m - y
     azimuth = events.azimuth_deg * (math.pi / 180.0)
     cosine, sine = xp.cos(azimuth)[:, None], xp.sin(azimuth)[:, None]
-    length = xp.sqrt(dx * dx + dy * dy) + 1e-3
+    length = xp.sqrt(xp.maximum(dx * dx + dy * dy, 1e-6))
     return (dx * cosine + dy * sine) / length, (dy * cosine - dx * sine) / length
 
 

@@ -35,6 +35,8 @@ class StackInputs:
     """(N, K) quantities of the event that some meta-learners look at."""
     weights: np.ndarray | None = None
     """(N,) event weights, or None for one each."""
+    groups: np.ndarray | None = None
+    """(N,) equal for events of one simulated shower, or None."""
 
     def take(self, use: np.ndarray) -> StackInputs:
         """Return the events that ``use`` (N,) bool names."""
@@ -45,6 +47,7 @@ class StackInputs:
             folds=self.folds[use],
             context=None if self.context is None else self.context[use],
             weights=None if self.weights is None else self.weights[use],
+            groups=None if self.groups is None else self.groups[use],
         )
 
     def only(self, names: Sequence[str]) -> StackInputs:

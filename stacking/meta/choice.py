@@ -186,7 +186,7 @@ class DroppedLearner:
     cost: float
     """Log-loss without it and all left out before it, minus that with all learners: nats."""
     standard_error: float
-    """Of the cost, paired."""
+    """Of the cost, paired; copies of one shower are one observation."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,12 @@ def prune(inputs: StackInputs, scorer: Scorer, tolerance: float, slow: frozenset
 
 
 def confirmed(
-    pruning: Pruning, inputs: StackInputs, scorer: Scorer, averages: Mapping[str, np.ndarray], labels: np.ndarray
+    pruning: Pruning,
+    inputs: StackInputs,
+    scorer: Scorer,
+    averages: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    groups: np.ndarray | None = None,
 ) -> Pruning:
     """Take learners back as long as the outer holdout shows that leaving them out costs more than the tolerance.
 
@@ -268,8 +273,8 @@ def confirmed(
         Out-of-fold predictions of the judged events, on which pools are fitted.
     averages
         By learner, its (n, C) log-probabilities of the n events of the outer holdout, averaged over fits.
-    labels
-        (n,) their classes.
+    labels, groups
+        (n,) their classes, and which are copies of one shower.
 
     Notes
     -----
@@ -286,7 +291,7 @@ def confirmed(
     whole = losses(set(inputs.learners))
     while gone := set(inputs.learners) - kept:
         cost = losses(kept) - whole
-        if cost.mean() - standard_error(cost, None) <= pruning.tolerance:
+        if cost.mean() - standard_error(cost, groups) <= pruning.tolerance:
             break
         kept.add(min(sorted(gone), key=lambda name: losses(kept | {name}).mean()))
     left_out: list[DroppedLearner] = []
@@ -333,7 +338,7 @@ class _Sample:
         if self.scorer.veto:
             worse, error = self.scorer.difference(predicted, self.whole, labels)
             vetoed = worse > error
-        return _Cost(float(each.mean()), standard_error(each, None), vetoed)
+        return _Cost(float(each.mean()), standard_error(each, self.inputs.groups), vetoed)
 
 
 def _cross_validated(inputs: StackInputs) -> np.ndarray:

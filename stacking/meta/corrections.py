@@ -70,7 +70,7 @@ class Logistic(MetaLearner):
     _ARRAYS: ClassVar[tuple[str, ...]] = ("matrix", "bias", "scales", "shift", "centre", "spread")
 
     def importance(self) -> dict[str, float]:
-        """Return each learner's mean diagonal weight, as a share of all absolute ones."""
+        """Return the sum of each learner's absolute weights, as a share of all of them."""
         n_classes = len(self.bias_)
         blocks = self.matrix_[: n_classes * len(self.learners)].reshape(len(self.learners), n_classes, n_classes)
         size = np.array([np.abs(block).sum() for block in blocks])

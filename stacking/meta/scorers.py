@@ -39,11 +39,8 @@ def log_survivals(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
     The half survivor keeps "none left" finite.
     """
-    gammas = np.sort(scores[labels == GAMMA])[::-1]
-    hadrons = np.sort(scores[labels == HADRON])
-    rank = np.ceil(np.array(JUDGED_EFFICIENCIES) * len(gammas)).astype(int) - 1
-    surviving = len(hadrons) - np.searchsorted(hadrons, gammas[rank], side="left")
-    return np.log((surviving + 0.5) / (len(hadrons) + 1.0))
+    gammas, hadrons = np.sort(scores[labels == GAMMA])[::-1], scores[labels == HADRON]
+    return _log_survival(hadrons, gammas[_ranks(len(gammas))], len(hadrons))
 
 
 def mean_log_survival(labels: np.ndarray, scores: np.ndarray) -> float:
@@ -57,24 +54,30 @@ def paired_log_survival(
     """Return the difference of mean ln survival, a minus b, and its standard error from a paired bootstrap."""
     rng = np.random.default_rng(seed)
     gammas, hadrons = np.flatnonzero(labels == GAMMA), np.flatnonzero(labels == HADRON)
-    # Only hadrons near the thresholds can survive: the rest enter as a number, not as a sort.
-    floor = [np.quantile(score[gammas], 0.10) for score in (a, b)]
+    rank = _ranks(len(gammas))
+    drawn = [rng.choice(gammas, len(gammas)) for _ in range(n_samples)]
+    thresholds = [[np.sort(score[some])[::-1][rank] for some in drawn] for score in (a, b)]
+    # Hadrons below the lowest thresholds of both never survive: they enter as a number, not as a sort.
+    floor = [np.min(values) for values in thresholds]
     near = hadrons[(a[hadrons] >= floor[0]) | (b[hadrons] >= floor[1])]
     differences = []
-    for _ in range(n_samples):
-        drawn = rng.choice(gammas, len(gammas))
+    for at_a, at_b in zip(*thresholds, strict=True):
         n_near = rng.binomial(len(hadrons), len(near) / len(hadrons))
-        kept = rng.choice(near, n_near) if len(near) else near
-        values = [_log_survival_of(score[drawn], score[kept], len(hadrons)) for score in (a, b)]
-        differences.append(values[0] - values[1])
+        some = rng.choice(near, n_near) if len(near) else near
+        differences.append(
+            _log_survival(a[some], at_a, len(hadrons)).mean() - _log_survival(b[some], at_b, len(hadrons)).mean()
+        )
     return mean_log_survival(labels, a) - mean_log_survival(labels, b), float(np.std(differences))
 
 
-def _log_survival_of(gammas: np.ndarray, near: np.ndarray, n_hadrons: int) -> float:
-    ordered, hadrons = np.sort(gammas)[::-1], np.sort(near)
-    rank = np.ceil(np.array(JUDGED_EFFICIENCIES) * len(ordered)).astype(int) - 1
-    surviving = len(hadrons) - np.searchsorted(hadrons, ordered[rank], side="left")
-    return float(np.log((surviving + 0.5) / (n_hadrons + 1.0)).mean())
+def _ranks(n_gamma: int) -> np.ndarray:
+    """Return which of the descending gamma scores are the thresholds, counted from 0."""
+    return np.ceil(np.array(JUDGED_EFFICIENCIES) * n_gamma).astype(int) - 1
+
+
+def _log_survival(hadrons: np.ndarray, thresholds: np.ndarray, n_hadrons: int) -> np.ndarray:
+    surviving = len(hadrons) - np.searchsorted(np.sort(hadrons), thresholds, side="left")
+    return np.asarray(np.log((surviving + 0.5) / (n_hadrons + 1.0)))
 
 
 def threshold_table(

@@ -19,7 +19,7 @@ from features.device import (
     resolve_device,
     to_host,
 )
-from features.lateral.events import make_events
+from features.lateral.events import make_events, signals
 from features.lateral.fit import RawFit, fit_fused
 from features.stations.compiled import sum_fused
 from features.stations.grid import grid_fused, grid_reference, order_fused, order_reference
@@ -171,3 +171,13 @@ def test_another_number_of_cells_takes_the_same_path(drawn):
                 rows = reference.get("fitted", slice(None))
                 far = np.abs(ours[rows].astype(np.float64) - theirs[rows]) > 2e-4 * (np.nanmax(np.abs(theirs)) + 1e-3)
                 assert np.mean(far) <= 0.005, name
+
+
+@pytest.mark.parametrize(("channel", "limit"), [("electron", 30_000.0), ("muon", 15_000.0)])
+def test_a_deposit_at_the_limit_is_a_lower_limit(channel, limit):
+    cells = np.zeros((1, 16, 16, 2), np.float32)
+    cells[0, 0, :3] = np.array([[limit - 1.0], [limit], [limit + 1.0]])
+    measured = signals(make_events(namespace("cpu"), cells, np.zeros((1, 5), np.float32)))
+    signal = getattr(measured, channel)[0, :3]
+    assert getattr(measured, f"{channel}_saturated")[0, :3].tolist() == [0.0, 1.0, 1.0]
+    assert signal[0] < signal[1] == signal[2]

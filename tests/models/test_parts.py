@@ -16,7 +16,13 @@ from models import registry
 from models.base.average import LearnerAverage
 from models.base.inputs import InputTransform
 from models.base.learner import Batch
-from models.base.posterior import class_weight_vector, log_sigmoid_pair, log_softmax, undo_training_prior
+from models.base.posterior import (
+    class_weight_vector,
+    event_log_loss,
+    log_sigmoid_pair,
+    log_softmax,
+    undo_training_prior,
+)
 from models.base.saving import HEADER_FILE, plain
 from models.networks import data as augmentation
 from models.tables.lightgbm import LightGBM
@@ -230,3 +236,19 @@ def test_xgboost_that_ran_on_the_cpu_is_not_taken_for_cuda() -> None:
     booster = xgb.train({"objective": "binary:logistic", "device": "cpu", "nthread": 1}, data, num_boost_round=1)
     with pytest.raises(InputError, match="trained on 'cpu'"):
         check_ran_on_cuda(booster)
+
+
+def test_log_loss_counts_events_by_their_weights() -> None:
+    log_proba, labels = np.log([[0.5, 0.5], [0.25, 0.75], [0.9, 0.1]]), np.array([0, 0, 1])
+    each = -np.log([0.5, 0.25, 0.1])
+    assert event_log_loss(log_proba, labels) == pytest.approx(each.mean())
+    weights = np.array([1.0, 3.0, 0.0])
+    assert event_log_loss(log_proba, labels, weights) == pytest.approx((each[0] + 3 * each[1]) / 4)
+
+
+def test_a_column_that_is_mostly_one_value_is_scaled_by_its_spread() -> None:
+    values = np.zeros(4_000)
+    values[::10] = np.linspace(0.8, 1.2, 400)
+    batch = table_batch(mostly=values)
+    inputs = InputTransform.fit(batch, batch.columns).apply(batch)
+    np.testing.assert_allclose(inputs[:, 0], values / values.std(), rtol=1e-5)

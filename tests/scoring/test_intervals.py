@@ -9,11 +9,13 @@ from runtime.errors import InputError
 from scoring.metrics.composition import class_fraction_errors, confusion_matrix, mixture_counts
 from scoring.metrics.intervals import (
     accuracy_interval,
+    basic_interval,
     clopper_pearson,
     confusion_intervals,
     draw_variance,
     fraction_error_interval,
     survival_interval,
+    widened,
 )
 
 P = np.array(
@@ -125,3 +127,18 @@ def test_survival_interval_with_a_certain_threshold_is_clopper_pearson() -> None
     scores = np.where(np.arange(2100) < 110, 1.0, 0.0)  # all gammas and 10 hadrons tie
     found, exact = survival_interval(labels, scores), clopper_pearson(10, 2000)
     assert (found.low, found.high) == pytest.approx((exact.low, exact.high), rel=2e-3)
+
+
+@pytest.mark.parametrize("extra", [0.0, 1.0, 8.0])
+def test_widened_deviations_have_both_variances(extra: float) -> None:
+    deviations = np.random.default_rng(6).normal(0.0, 1.5, 2_000)
+    found = widened(deviations, extra)
+    assert found.var() == pytest.approx(deviations.var() + extra)
+    np.testing.assert_array_equal(np.argsort(found), np.argsort(deviations))
+    still = widened(np.zeros(20_001), extra)
+    assert still.std() == pytest.approx(np.sqrt(extra), rel=2e-3)
+
+
+def test_basic_interval_mirrors_the_quantiles() -> None:
+    found = basic_interval(10.0, np.linspace(-1.0, 3.0, 1_001), 0.9)
+    assert (found.low, found.high) == (pytest.approx(7.2), pytest.approx(10.8))

@@ -11,7 +11,7 @@ import pytest
 import stacking
 from models.base.posterior import log_softmax
 from stacking.meta.base import StackInputs
-from stacking.meta.choice import confirmed, prune
+from stacking.meta.choice import DroppedLearner, Pruning, confirmed, prune
 from stacking.meta.scorers import GammaScorer, LogLossScorer
 from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
 from stacking.predict import predict_table
@@ -126,3 +126,35 @@ def test_pruning_can_be_switched_off(two_gaussians: tuple[Path, Path], tmp_path:
     assert result.manifest["pruning"]["left_out"] == ()
     assert len(result.manifest["meta"]["weights"]) == 3
     assert not any("left out of the stack" in line for line in result.manifest["remarks"])
+
+
+def test_the_remark_states_the_cost_of_all_that_went() -> None:
+    gone = (DroppedLearner("first", 1e-5, 2e-5), DroppedLearner("second", 1.2e-4, 3e-5))
+    assert Pruning(2e-4, ("kept",), ()).remark() is None
+    one = Pruning(2e-4, ("kept", "second"), gone[:1]).remark()
+    assert one is not None
+    assert "left out of the stack: first; " in one
+    assert "+0.00001 ± 0.00002" in one
+    both = Pruning(2e-4, ("kept",), gone).remark()
+    assert both is not None
+    assert "first, second" in both
+    assert "+0.00012 ± 0.00003" in both
+
+
+def test_copies_of_a_shower_make_the_cost_no_more_certain() -> None:
+    single, held_out = _parts(_problem(3_000), 2_000)
+    copies = single.take(np.repeat(np.arange(2_000), 4))
+    grouped = replace(copies, groups=np.repeat(np.arange(2_000), 4))
+    alone, ungrouped, found = (prune(part, LogLossScorer(), 10.0).left_out[0] for part in (single, copies, grouped))
+    assert found.standard_error == pytest.approx(alone.standard_error, rel=0.02)
+    assert ungrouped.standard_error == pytest.approx(alone.standard_error / 2, rel=0.02)
+    # On the holdout: a cost that its copies would make certain takes nothing back.
+    part = held_out.take(np.arange(1_000) < 60)
+    times = np.repeat(np.arange(60), 50)
+    said = {name: z[times] for name, z in zip(part.learners, part.log_proba, strict=True)}
+    everything = Pruning(0.02, ("twin",), (DroppedLearner("right", 0.0, 0.0),))
+    sure = confirmed(everything, single.only(["twin", "right"]), LogLossScorer(), said, part.labels[times])
+    uncertainty = confirmed(
+        everything, single.only(["twin", "right"]), LogLossScorer(), said, part.labels[times], times
+    )
+    assert (set(sure.kept), set(uncertainty.kept)) == ({"twin", "right"}, {"twin"})

@@ -65,3 +65,13 @@ def test_impossible_backgrounds_are_refused() -> None:
         Background(-1.0)
     with pytest.raises(InputError, match="not negative"):
         Background(1.0, float("nan"))
+
+
+@pytest.mark.parametrize(("mean", "error"), [(4.0, 0.0), (4.0, 1.5), (300.0, 12.0)])
+def test_numbers_of_background_events_spread_by_both_errors(mean: float, error: float) -> None:
+    background = Background(mean, error)
+    n = np.arange(background.largest())
+    chance = background.pmf(n)
+    assert chance.sum() == pytest.approx(1.0)
+    assert chance @ n == pytest.approx(mean)
+    assert chance @ (n - mean) ** 2 == pytest.approx(mean + error**2)

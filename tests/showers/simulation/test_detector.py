@@ -1,5 +1,7 @@
 """The stations read what the densities promise; the trigger counts hit stations in clusters."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,8 @@ from showers.lateral import axis_distance
 from showers.simulation.cascade import Showers
 from showers.simulation.detector import Readings, expected, read_out
 from showers.simulation.primaries import Primaries
-from showers.simulation.reconstruction import AGE_RANGE, energy, growing, reconstruct, sizes, triggered
+from showers.simulation.raw import arrival_times
+from showers.simulation.reconstruction import AGE_RANGE, energy, growing, reconstruct, sizes, triggered, with_failures
 from showers.simulation.settings import Settings
 
 N = 3_000
@@ -209,3 +212,50 @@ def test_energy_formula_by_hand() -> None:
     assert vertical == pytest.approx(
         [10.93499 + 0.25788 * a + 0.66704 * b + 0.07507 * a**2 + 0.09277 * b**2 - 0.16131 * a * b]
     )
+
+
+def test_muon_numbers_fail_for_hadrons_alone_and_oftener_for_nuclei() -> None:
+    n = 200_000
+    settings = Settings().changed(reconstruction__muon_failure=0.01, reconstruction__muon_failure_mass=0.25)
+    chance = np.random.default_rng(1).random((4, n))
+    for mass, share in ((0, 0.0), (1, 0.01), (16, 0.02), (56, 0.01 * 56**0.25)):
+        found = with_failures(np.full(n, 5.0), np.full(n, mass), settings, chance)
+        failed = found[found != 5.0]
+        assert abs(len(failed) / n - share) <= 4.0 * np.sqrt(share / n), mass
+        if mass:
+            assert 2.05 <= failed.min() < failed.max() <= 3.6
+            assert failed.mean() == pytest.approx(2.825, abs=0.06)
+    assert (with_failures(np.full(n, 1.9), np.full(n, 56), settings, chance) == 1.9).all(), "never larger"
+
+
+def test_parts_of_the_muons_are_lost_as_set() -> None:
+    n = 200_000
+    own = {"muon_failure": 0.0, "muon_loss": 0.02, "muon_loss_mass": 0.5, "muon_loss_min": 0.2, "muon_loss_max": 0.6}
+    settings = Settings().changed(**{f"reconstruction__{name}": value for name, value in own.items()})
+    chance = np.random.default_rng(2).random((4, n))
+    for mass, share in ((0, 0.0), (1, 0.02), (4, 0.04)):
+        lost = 5.0 - with_failures(np.full(n, 5.0), np.full(n, mass), settings, chance)
+        assert abs((lost > 0.0).mean() - share) <= 4.0 * np.sqrt(share / n), mass
+        if mass:
+            some = lost[lost > 0.0]
+            assert 0.2 <= some.min() < some.max() <= 0.6
+            assert some.mean() == pytest.approx(0.4, abs=0.01)
+
+
+def test_front_thickens_with_distance_and_thins_with_particles() -> None:
+    # A vertical shower: all differences of mean times are those of the delays, sigma = 2.6 ns (1 + r / 30 m)^1.5.
+    n = 4_000
+    r_m = np.array([[0.0, 30.0, 100.0, 100.0, 100.0]])
+    array = SimpleNamespace(x_m=r_m, y_m=np.zeros_like(r_m))
+    still = dict.fromkeys(("core_x_m", "core_y_m", "zenith_deg", "azimuth_deg"), np.zeros(n))
+    grids = np.zeros((n, 1, 5, 2), np.float32)
+    grids[:, 0, :, 0] = [10.0, 10.0, 10.0, 40.0, 0.0]
+    events = SimpleNamespace(
+        showers=SimpleNamespace(primaries=SimpleNamespace(**still)), rows=np.arange(n), array=array, grids=grids
+    )
+    times = arrival_times(events, np.random.default_rng(3))[:, 0]
+    assert not times[:, 4].any()
+    late = 2.6 * (1.0 + np.array([0.0, 30.0, 100.0, 100.0]) / 30.0) ** 1.5 / [1.0, 1.0, 1.0, 4.0]
+    gap = times[:, 1:4] - times[:, :1]
+    error = gap.std(axis=0) / np.sqrt(n)
+    assert np.abs((gap.mean(axis=0) - (late[1:] - late[0])) / error).max() < 4.0

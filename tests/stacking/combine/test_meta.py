@@ -48,6 +48,9 @@ def test_each_meta_learner_finds_the_known_pool(name: str) -> None:
     average = log_loss_per_event(log_softmax(new.log_proba.mean(axis=0)), new.labels).mean()
     assert loss < best + 0.012
     assert loss < average - 0.02
+    shares = meta.importance()
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["noise"] == min(shares.values())
     again = meta_from_json(json.loads(json.dumps(meta_to_json(meta))))
     np.testing.assert_array_equal(again.predict(new.log_proba, new.context), meta.predict(new.log_proba, new.context))
 

@@ -55,3 +55,18 @@ def test_threshold_table_holds_on_new_events() -> None:
         expected = 1e-4 * row["gamma_efficiency"] / (1e-4 * row["gamma_efficiency"] + row["hadron_survival"])
         assert purity["purity"] == pytest.approx(expected)
         assert purity["interval"][0] <= purity["purity"] <= purity["interval"][1]
+
+
+def test_paired_error_is_the_plain_bootstraps_with_few_gammas() -> None:
+    rng = np.random.default_rng(3)
+    labels = np.repeat([0, 1], [30, 400])
+    gammas = np.sort(rng.normal(size=30))
+    # Hadrons among the lowest tenth of the gammas: they survive only where the resampled gammas are low.
+    a = np.concatenate([gammas, rng.uniform(gammas[0], gammas[2], 400)])
+    b = np.concatenate([gammas + 0.1 * rng.normal(size=30), rng.normal(-30.0, 1.0, 400)])
+    _, error = paired_log_survival(labels, a, b, n_samples=1_000)
+    plain = []
+    for _ in range(1_000):
+        rows = np.concatenate([rng.integers(0, 30, 30), rng.integers(30, 430, 400)])
+        plain.append(mean_log_survival(labels[rows], a[rows]) - mean_log_survival(labels[rows], b[rows]))
+    assert error == pytest.approx(np.std(plain), rel=0.25)

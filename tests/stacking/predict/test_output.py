@@ -74,3 +74,11 @@ def test_decided_classes_are_named() -> None:
     )
     assert table["predicted"].to_list() == [COMPOSITION.classes[4], COMPOSITION.classes[2]]
     assert "gamma_score" not in table.columns
+
+
+def test_labels_are_the_most_probable_class_unless_decided() -> None:
+    log_proba = np.log([[0.2, 0.8], [0.6, 0.4], [0.9, 0.1]])
+    scores = {"gamma_scores": log_proba[:, 0] - log_proba[:, 1]}
+    assert Predictions(log_proba, scores, "c0ffee", None, {}).labels.tolist() == [1, 0, 0]
+    decided = {"predictions": np.array([0, 1, 0], np.int8)}
+    assert Predictions(log_proba, decided, "c0ffee", None, {}).labels.tolist() == [0, 1, 0]

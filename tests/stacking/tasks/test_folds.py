@@ -68,3 +68,12 @@ def test_groups_count_as_one_event_each() -> None:
     groups = np.concatenate([np.arange(10), np.repeat([100, 101], 5)])
     with pytest.raises(InputError, match="2 groups of events"):
         assign_folds(labels, 3, seed=1, groups=groups)
+
+
+def test_a_class_of_one_shower_is_learned_and_does_not_stop() -> None:
+    labels = np.repeat([0, 1, 2], [300, 300, 6])
+    groups = np.concatenate([np.arange(600), np.full(6, 1_000)])
+    for seed in range(20):
+        stop = early_stopping_rows(np.arange(606), labels, 0.5, seed=seed, groups=groups)
+        assert not stop[labels == 2].any()
+        assert 0.4 < stop[labels < 2].mean() < 0.6
