@@ -39,7 +39,7 @@ from features.table import (
 from runtime.checksums import CHECKSUMS_FILE, Checksums, checksum
 from runtime.context import Bars, silent
 from runtime.errors import InputError
-from runtime.files import LOCK_FILE, atomic_path, locked, write_json
+from runtime.files import LOCK_FILE, FileState, atomic_path, file_state, locked, write_json
 from runtime.processes import in_processes
 from showers.dataset import Dataset
 from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE
@@ -322,19 +322,18 @@ class Source(NamedTuple):
 
     path: Path
     fingerprint: str
-    stamp: tuple[tuple[int, int, int], ...]
-    """Length, time and inode of its files; see :func:`_stamp`."""
+    stamp: tuple[FileState, ...]
+    """States of its files; see :func:`_stamp`."""
 
 
-def _stamp(dataset: Path) -> tuple[tuple[int, int, int], ...]:
+def _stamp(dataset: Path) -> tuple[FileState, ...]:
     """Return what changes when a file of the dataset is written again or replaced, at the price of a look."""
     files = (dataset / name for name in (MATRICES_FILE, SCALARS_FILE, AGE_FILE, SOURCE_FILE))
-    states = [file.stat() for file in files if file.exists()]
-    return tuple((state.st_size, state.st_mtime_ns, state.st_ino) for state in states)
+    return tuple(state for state in map(file_state, files) if state)
 
 
 @lru_cache(maxsize=4)
-def _opened(source: Source, stamp: tuple[tuple[int, int, int], ...]) -> Dataset:
+def _opened(source: Source, stamp: tuple[FileState, ...]) -> Dataset:
     data = Dataset.open(source.path, labels=False)
     # Files seen from another machine may carry other stamps, so only the content tells.
     if stamp != source.stamp and data.fingerprint() != source.fingerprint:

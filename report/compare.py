@@ -73,11 +73,12 @@ def differences(runs: Sequence[Path], data: Path, *, task: Task | None = None) -
         "events": len(truth.labels),
         "runs": {
             entry.name: {"value": metric.of(truth, entry.output)}
-            | metric.interval(truth.labels, entry.output).as_dict()
+            | metric.interval(truth.labels, entry.output, truth.groups).as_dict()
             for entry in entries
         },
         "first_minus": {
-            other.name: asdict(metric.paired(truth.labels, entries[0].output, other.output)) for other in entries[1:]
+            other.name: asdict(metric.paired(truth.labels, entries[0].output, other.output, truth.groups))
+            for other in entries[1:]
         },
     }
 
@@ -123,14 +124,14 @@ def _overview(entries: list[Entry], truth: Truth, task: Task) -> Table:
     title = f"{task.name}, {len(truth.labels):,} test showers, 95 % intervals"
     table = drawn_table(title, "run", metric.name, wide=True)
     for entry in entries:
-        value, interval = metric.of(truth, entry.output), metric.interval(truth.labels, entry.output)
+        value, interval = metric.of(truth, entry.output), metric.interval(truth.labels, entry.output, truth.groups)
         table.add_row(entry.name, metric_text(value, interval, metric))
     return table
 
 
 def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableType]:
     metric = metric_for(task)
-    found = metric.paired(truth.labels, a.output, b.output)
+    found = metric.paired(truth.labels, a.output, b.output, truth.groups)
     yield Text(f"\n{a.name} against {b.name}", style="bold")
     winner = a.name if found.difference < 0 else b.name
     shown = f"{winner} is better" if found.interval.low > 0 or found.interval.high < 0 else "no difference is shown"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import InputError
-from runtime.files import read_json, write_json
+from runtime.files import file_state, read_json, write_json
 from stacking.run.identity import stacking_code_version
 
 OUTCOME_FILE = "outcome.json"
@@ -58,12 +58,8 @@ def _circumstances(run: Path, requested: Mapping[str, Any], inputs: list[Path]) 
 
 
 def _state(run: Path, inputs: list[Path]) -> dict[str, list[int]]:
-    """Return length and time of every file: what changes when one is written again or replaced."""
+    """Return the state of every file: what changes when one is written again or replaced."""
     files = [run / name for name in _KEPT]
     for place in inputs:
         files += sorted(place.iterdir()) if place.is_dir() else [place]
-    found = {}
-    for file in files:
-        state = file.stat() if file.exists() else None
-        found[str(file)] = [state.st_size, state.st_mtime_ns] if state else []
-    return found
+    return {str(file): list(file_state(file) or ()) for file in files}

@@ -83,11 +83,12 @@ def learner_table(run: Path, data: Path) -> Table:
                 table.add_row(failed, "left out", style="red")
             table.add_section()
         cells = {
-            s.rule: metric_text(metric.of(truth, s.output), metric.interval(labels, s.output), metric) for s in systems
+            s.rule: metric_text(metric.of(truth, s.output), metric.interval(labels, s.output, truth.groups), metric)
+            for s in systems
         }
         raw = systems[0]
         shares = told.second_metric(labels, raw.log_proba, raw.output).plus_minus
-        losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output)), 3)
+        losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output), truth.groups), 3)
         style = "bold" if name == (opened.shipped or COMBINED[-1]) else None
         table.add_row(name, shares, losses, *(cells.get(r, "") for r in rules), style=style)
     table.caption = f"shipped, as decided on held-out showers: {opened.shipped}" if opened.shipped else None

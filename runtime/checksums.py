@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from runtime.context import Progress
 from runtime.errors import InputError
-from runtime.files import hash_file, read_json, write_json
+from runtime.files import FileState, file_state, hash_file, read_json, write_json
 
 CHECKSUMS_FILE = "checksums.json"
 FORMAT = 1
@@ -80,9 +80,9 @@ class Checksums:
             return f"{path} is not in {CHECKSUMS_FILE} of {self.folder}"
         if not path.is_file():
             return f"{path} does not exist, but {CHECKSUMS_FILE} names it"
-        status = path.stat()
         n_bytes, expected = self.files[name]
-        if status.st_size != n_bytes or _hash(path, status.st_size, status.st_mtime_ns, status.st_ino) != expected:
+        state = file_state(path)
+        if state is None or state[0] != n_bytes or _hash(path, state) != expected:
             return f"{path} is not the file that was written (damaged, truncated or replaced)"
         return None
 
@@ -116,7 +116,7 @@ def checksum(path: Path) -> tuple[int, str]:
 
 
 @lru_cache(maxsize=65_536)
-def _hash(path: Path, n_bytes: int, modified_ns: int, inode: int) -> str:
+def _hash(path: Path, state: FileState) -> str:
     return hash_file(path)
 
 

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -219,6 +219,33 @@ def hash_file(path: Path, digest: hashlib._Hash | None = None) -> str:
         while block := file.read(1 << 22):
             digest.update(block)
     return digest.hexdigest()
+
+
+FileState: TypeAlias = tuple[int, int, int, int]
+"""Length, times of the last change of content and of the entry, inode."""
+
+
+def file_state(path: Path) -> FileState | None:
+    """Return what changes when a file is written again or replaced; None where there is none.
+
+    The time of the last change of the entry cannot be set: it tells of bytes changed in place whose other time was put
+    back.
+    """
+    try:
+        found = Path(path).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+
+FolderState: TypeAlias = tuple[tuple[str, FileState | None], ...]
+"""Names and states of a folder's files."""
+
+
+def folder_state(folder: Path) -> FolderState:
+    """Return the states of a folder's files, those with a leading dot left out."""
+    files = sorted(Path(folder).iterdir()) if Path(folder).is_dir() else []
+    return tuple((file.name, file_state(file)) for file in files if not file.name.startswith("."))
 
 
 def hash_json(content: Any) -> str:

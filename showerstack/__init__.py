@@ -6,6 +6,7 @@
     found = showerstack.predict(run, "data/gamma_test")
     print(showerstack.score(found, "data"))
 
+The same as estimators of scikit-learn: :class:`ShowerClassifier`, :class:`StackClassifier`, :class:`EnergyRegressor`.
 Any table works too, given by path or as arrays: ``fit("wine.csv", label="quality", run="runs/wine")``,
 ``fit(x, y, run="runs/mine")``. The command line is ``showerstack --help``.
 
@@ -22,6 +23,7 @@ import runpy
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE / "packages" if (_HERE / "packages").is_dir() else _HERE.parent
@@ -47,8 +49,14 @@ _make_importable()
 
 from showerstack.api import Fitted, Predicted, Scored, fit, predict, score  # noqa: E402
 
+_ESTIMATORS = ("EnergyRegressor", "ShowerClassifier", "StackClassifier")
 
-def __getattr__(name: str) -> str:
+
+def __getattr__(name: str) -> Any:
+    if name in _ESTIMATORS:  # imported when asked for: scikit-learn takes a second
+        import showerstack.estimators
+
+        return getattr(showerstack.estimators, name)
     if name == "__version__":
         from importlib.metadata import version
 
@@ -56,4 +64,14 @@ def __getattr__(name: str) -> str:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["Fitted", "Predicted", "Scored", "fit", "predict", "score"]
+__all__ = [
+    "EnergyRegressor",
+    "Fitted",
+    "Predicted",
+    "Scored",
+    "ShowerClassifier",
+    "StackClassifier",
+    "fit",
+    "predict",
+    "score",
+]

@@ -7,7 +7,10 @@ Arrays and data frames, as programs have them, written as the tables that runs a
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,8 +20,8 @@ import numpy as np
 if TYPE_CHECKING:
     import polars as pl
 
-LABEL = "class"
-"""Column of the classes in tables made from arrays."""
+LABEL, GROUP = "class", "group"
+"""Columns of classes and groups in tables made from arrays."""
 
 
 def is_frame(values: Any) -> bool:
@@ -26,34 +29,41 @@ def is_frame(values: Any) -> bool:
     return type(values).__name__ == "DataFrame" and hasattr(values, "columns")
 
 
-def write_table(run: Path, values: Any, labels: Any = None) -> Path:
-    """Write an array (N, F) or a data frame, and classes (N,) if given, as ``{run}.parquet`` beside the run.
+def write_table(run: Path, values: Any, columns: Mapping[str, Any] | None = None) -> Path:
+    """Write an array (N, F) or a data frame, and columns (N,) by name, as ``{run}-{hash of the content}.parquet``.
+
+    It lies beside the run. No file is overwritten: other content has another name.
 
     Raises
     ------
     showers.schema.InputError
-        If the values are neither, or the classes are not as many.
+        If the values are neither, or a column is not as long, or its name is taken.
     """
     import polars as pl
 
     from runtime.errors import InputError
     from runtime.files import atomic_path
 
-    table = _frame(values)
-    if labels is not None:
-        if len(labels) != len(table):
-            raise InputError(f"data has {len(table)} rows, labels {len(labels)}")
-        if LABEL in table.columns:
-            raise InputError(f"the data frame has a column {LABEL!r} already: give label={LABEL!r} instead of labels")
-        table = table.with_columns(pl.Series(LABEL, np.asarray(labels)))
-    file = run.with_name(f"{run.name}.parquet")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(file) as temporary:
-        table.write_parquet(temporary)
+    table = frame_of(values)
+    for name, column in (columns or {}).items():
+        if len(column) != len(table):
+            raise InputError(f"data has {len(table)} rows, column {name!r} {len(column)}")
+        if name in table.columns:
+            raise InputError(f"the data frame has a column {name!r} already: name it instead of giving values")
+        table = table.with_columns(pl.Series(name, np.asarray(column).tolist()))
+    content = io.BytesIO()
+    table.write_parquet(content)
+    digest = hashlib.sha256(content.getvalue()).hexdigest()[:12]
+    file = run.with_name(f"{run.name}-{digest}.parquet")
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(file) as temporary:
+            temporary.write_bytes(content.getvalue())
     return file
 
 
-def _frame(values: Any) -> pl.DataFrame:
+def frame_of(values: Any) -> pl.DataFrame:
+    """Return an array (N, F), its columns ``x0``, ``x1``..., or a data frame as one of polars."""
     import polars as pl
 
     from runtime.errors import InputError
@@ -80,7 +90,8 @@ class Fitted:
     folder: Path
     task: str
     """``composition``, ``gamma``, or ``table``."""
-    classes: tuple[str, ...]
+    classes: tuple[Any, ...]
+    """Of a table the values of its label column, of showers names."""
     shipped: str
     """``stack``, or the learner that was no worse and ships instead."""
     learners: tuple[str, ...]
@@ -100,21 +111,27 @@ class Predicted:
     """Predictions of new events or rows."""
 
     task: str
-    classes: tuple[str, ...]
+    classes: tuple[Any, ...]
+    """In the order of the columns of ``probabilities``."""
     probabilities: np.ndarray
     """(N, C) float64."""
     labels: np.ndarray
-    """(N,) int8: the decided class of each event."""
+    """(N,) the decided class of each event as training labels have it: values of the label column, 0..4 of showers."""
     scores: np.ndarray | None
     """(N,) float64, higher = more gamma-like; None for other tasks."""
     config_hash: str = ""
     remarks: tuple[str, ...] = ()
+    test_fingerprint: str | None = None
+    """Of the events, so that nobody scores the predictions with others; None where they have none."""
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """(N,) each: what ``predictions.npz`` holds of the task, such as ``lg_energy`` and ``lg_energy_error``."""
 
     def __len__(self) -> int:
         return len(self.probabilities)
 
     def __repr__(self) -> str:
-        shares = np.bincount(self.labels, minlength=len(self.classes)) / max(len(self), 1)
+        values = self.classes if self.task == "table" else range(len(self.classes))
+        shares = [float(np.mean(self.labels == value)) if len(self) else 0.0 for value in values]
         named = ", ".join(f"{name} {100 * share:.0f} %" for name, share in zip(self.classes, shares, strict=True))
         return f"<{len(self):,} predictions, {self.task}: {named}>"
 
@@ -153,7 +170,8 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     task
         With a folder: ``composition`` (default) or ``gamma``.
     **options
-        ``preset``, ``learners``, ``seed``, ``folds``, ``device``, ``workers`` and the other options of
+        ``fast`` (train the student of ``predict(fast=True)``), ``preset``, ``learners``,
+        ``seed``, ``folds``, ``device``, ``workers`` and the other options of
         :class:`stacking.run.config.StackConfig`; with a table ``label`` (its column), ``group``, ``test_table``.
 
     Returns
@@ -174,7 +192,8 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
         label = options.pop("label", None)
         if (labels is None) == (label is None):
             raise InputError("say what the classes are: fit(x, labels, ...), or fit(frame, label='column', ...)")
-        stack_table(TableConfig(run=run, table=write_table(run, data, labels), label=label or LABEL, **options))
+        columns = {} if labels is None else {LABEL: labels}
+        stack_table(TableConfig(run=run, table=write_table(run, data, columns), label=label or LABEL, **options))
         return fitted(run)
     path = Path(data).expanduser()
     if labels is not None:
@@ -199,6 +218,7 @@ def fitted(run: Place) -> Fitted:
         If it is none.
     """
     from stacking.run.folder import open_finished
+    from stacking.train import label_values
 
     folder = Path(run).expanduser()
     _, manifest = open_finished(folder)
@@ -206,10 +226,21 @@ def fitted(run: Place) -> Fitted:
     names = tuple(row["name"] for row in manifest["learners"] if row["status"] == "ok")
     shipped = "stack" if gate.get("shipped") is True else str(gate.get("best_learner"))
     remarks = tuple(manifest.get("remarks", ()))
-    return Fitted(folder, manifest["task"], tuple(manifest["classes"]), shipped, names, remarks)
+    classes = label_values(manifest["classes"], manifest.get("label_type", "str"))
+    return Fitted(folder, manifest["task"], classes, shipped, names, remarks)
 
 
-def predict(run: Fitted | Place, data: Any, *, device: str = "auto", workers: int | None = None) -> Predicted:
+def predict(
+    run: Fitted | Place,
+    data: Any,
+    *,
+    device: str = "auto",
+    workers: int | None = None,
+    fast: bool = False,
+    no_table: bool = False,
+    anyway: bool = False,
+    trusted: bool = False,
+) -> Predicted:
     """Predict new events with a finished run; labels are neither needed nor looked at.
 
     Parameters
@@ -218,6 +249,16 @@ def predict(run: Fitted | Place, data: Any, *, device: str = "auto", workers: in
         What :func:`fit` returned, or the run's folder.
     data
         Dataset folder, table (CSV, Parquet, data frame), or array (N, F), with the columns that were trained on.
+    device, workers
+        Where features of showers are computed, and how many processes predict; all cores if None.
+    fast
+        Ask the student instead of what ships.
+    no_table
+        Of showers: compute the features in memory, write no feature table.
+    anyway
+        Predict showers even if feature code or its libraries have changed since the training.
+    trusted
+        Open the learners in this process: faster, for one's own runs. A damaged model file may end the process.
 
     Raises
     ------
@@ -236,20 +277,34 @@ def predict(run: Fitted | Place, data: Any, *, device: str = "auto", workers: in
     run = run if isinstance(run, Fitted) else fitted(run)
     if run.task in TASKS and not isinstance(data, str | os.PathLike):
         raise InputError(f"a {run.task} run predicts dataset folders: give a path, not {type(data).__name__}")
-    bundle = load(run.folder, trusted=True)
+    if run.task not in TASKS and (no_table or anyway or device != "auto"):
+        raise InputError("no_table, anyway and device are for runs on showers: leave them out for a table")
+    bundle = load(run.folder, trusted=trusted)
+    labels: Callable[[np.ndarray], np.ndarray] = np.asarray
     if run.task in TASKS:
-        found = bundle.predict(Path(data).expanduser(), device=device, workers=workers)
-    elif isinstance(data, str | os.PathLike):
-        found, _ = predict_table(bundle, Path(data).expanduser())
+        found = bundle.predict(
+            Path(data).expanduser(), device=device, workers=workers, fast=fast, no_table=no_table, anyway=anyway
+        )
     else:
+        labels = np.asarray(run.classes).__getitem__
         with tempfile.TemporaryDirectory() as folder:
-            found, _ = predict_table(bundle, write_table(Path(folder) / "new", data))
+            is_path = isinstance(data, str | os.PathLike)
+            file = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
+            found, _ = predict_table(bundle, file, fast=fast, workers=workers)
     return Predicted(
-        run.task, run.classes, np.exp(found.log_proba), found.labels, found.scores, found.config_hash, found.remarks
+        run.task,
+        run.classes,
+        np.exp(found.log_proba),
+        labels(found.labels),
+        found.scores,
+        found.config_hash,
+        found.remarks,
+        found.test_fingerprint,
+        found.arrays,
     )
 
 
-def score(predictions: Any, truth: Any, *, task: str | None = None) -> Scored:
+def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any = None) -> Scored:
     """Judge predictions as the benchmark does, with a 95 % interval.
 
     Parameters
@@ -257,15 +312,20 @@ def score(predictions: Any, truth: Any, *, task: str | None = None) -> Scored:
     predictions
         What :func:`predict` returned; a ``predictions.npz``; or an array (N,) of labels or gamma scores.
     truth
-        Folder that holds ``{task}_test`` with its labels; or an array (N,) of true classes (numbers).
+        Folder that holds ``{task}_test`` with its labels; or an array (N,) of true classes as training labels have
+        them: values of the label column, numbers for showers.
     task
-        ``composition`` or ``gamma``; by default what the predictions are of.
+        ``composition``, ``gamma`` or ``energy``; by default what the predictions are of.
+    groups
+        (N,) with true classes as an array: events of one value are one observation in the interval. A folder has its
+        own.
 
     Raises
     ------
     showers.schema.InputError
-        For anything that cannot be scored.
+        For anything that cannot be scored: predictions of other events, true classes that training did not have.
     """
+    from report.shared.subject import check_events, check_predictions
     from runtime.errors import InputError
     from scoring import metric_for
     from scoring.score import score_arrays, score_file, task_of
@@ -276,27 +336,65 @@ def score(predictions: Any, truth: Any, *, task: str | None = None) -> Scored:
     if isinstance(predictions, str | os.PathLike):
         file = Path(predictions).expanduser()
         chosen = task_named(task) if task else task_of(file)
-        return _scored(chosen, score_file(file, Path(truth).expanduser(), chosen, write=False))
-    output = predictions
+        folder = Path(truth).expanduser()
+        return _scored(chosen, score_file(file, folder, chosen, write=False, check=check_predictions))
+    output, fingerprint = predictions, None
     if isinstance(predictions, Predicted):
-        task = task or predictions.task
+        if task not in (None, predictions.task):
+            raise InputError(f"the predictions are of task {predictions.task}, not {task}")
+        task, fingerprint = predictions.task, predictions.test_fingerprint
         output = predictions.labels if predictions.scores is None else predictions.scores
+        if task in scorings():
+            output = predictions.arrays.get(scoring_of(task_named(task)).key, output)
     if task is None:
         raise InputError("say what the predictions are of: task='composition' or task='gamma'")
     known = task_named(task) if task in scorings() else Task(task, ("0", "1"))
     if isinstance(truth, str | os.PathLike):
         test = read_truth(Path(truth).expanduser(), known)
+        remarks = check_events("the prediction", fingerprint, test.folder) if fingerprint else []
         checked = scoring_of(known).checked(np.asarray(output), "predictions")
         if len(checked) != len(test.labels):
             raise InputError(f"{len(checked)} predictions, but the test set has {len(test.labels)} events")
-        return _scored(known, score_arrays(test, checked, known))
+        metrics = score_arrays(test, checked, known)
+        metrics["warnings"] += remarks
+        return _scored(known, metrics)
     labels = np.asarray(truth)
     checked = scoring_of(known).checked(np.asarray(output), "predictions") if task in scorings() else np.asarray(output)
     if labels.shape != checked.shape:
         raise InputError(f"predictions have shape {checked.shape}, true classes {labels.shape}")
+    if task not in scorings() and isinstance(predictions, Predicted):
+        labels, checked = (_class_numbers(values, predictions.classes) for values in (labels, checked))
+    elif task not in scorings() and (labels.dtype.kind in "OSU") != (checked.dtype.kind in "OSU"):
+        raise InputError(f"predictions are {checked.dtype}, true classes {labels.dtype}: give both as words or numbers")
     metric = metric_for(known)
-    interval = metric.interval(labels, checked)
+    interval = metric.interval(labels, checked, None if groups is None else _groups(groups, len(labels)))
     return Scored(metric.name, metric.value(labels, checked), interval.low, interval.high, len(labels))
+
+
+def _class_numbers(values: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
+    """Return the position of each label (N,) among the classes, or refuse one that is none."""
+    import polars as pl
+
+    from runtime.errors import InputError
+    from stacking.inputs.tables import class_positions
+
+    found = class_positions(pl.Series([str(value) for value in values.tolist()]), tuple(map(str, classes)))
+    if (found < 0).any():
+        row = int(np.flatnonzero(found < 0)[0])
+        raise InputError(
+            f"{int((found < 0).sum())} true classes are none of the run's, the first in row {row} "
+            f"({values[row]!r}): classes are {', '.join(map(repr, classes[:10]))}; leave such rows out"
+        )
+    return found
+
+
+def _groups(groups: Any, n_events: int) -> np.ndarray:
+    from runtime.errors import InputError
+
+    found = np.asarray(groups)
+    if found.shape != (n_events,):
+        raise InputError(f"groups have shape {found.shape}, expected ({n_events},)")
+    return found
 
 
 def _scored(task: Any, metrics: dict[str, Any]) -> Scored:

@@ -19,7 +19,7 @@ from models.base.spec import LearnerSpec
 from runtime.errors import InputError
 from runtime.files import atomic_path, hash_json, read_json
 from runtime.processes import in_processes
-from stacking.fit.folds import assign_folds, judged_events, outer_holdout
+from stacking.fit.folds import JUDGED_FOLDS, assign_folds, judged_events, outer_holdout
 from stacking.fit.running import TaskFailure
 from stacking.fit.tasks import (
     FOLDS_FILE,
@@ -184,8 +184,6 @@ def _record(task: FoldTask, error: str | None) -> dict[str, Any]:
     }
 
 
-JUDGED_FOLDS = 5
-"""Folds of the outer holdout, where something is both fitted and judged there."""
 ON_HOLDOUT, OUT_OF_FOLD = "outer holdout", "out-of-fold"
 
 
@@ -210,14 +208,16 @@ class EvaluationSample:
 
     def calibrate(self, *, workers: int = 1) -> Iterator[tuple[str, Calibrator, np.ndarray]]:
         """Yield each system's name, the calibrator that ships, and (n, C) cross-fitted calibrated log-probabilities."""
-        arguments = [(log_proba, self.labels, self.folds) for log_proba in self.raw.values()]
+        arguments = [(log_proba, self.labels, self.folds, self.groups) for log_proba in self.raw.values()]
         for name, found in zip(self.raw, in_processes(_cross_fit, arguments, workers=workers), strict=True):
             yield (name, *found)
 
 
-def _cross_fit(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> tuple[Calibrator, np.ndarray]:
+def _cross_fit(
+    log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray, groups: np.ndarray | None
+) -> tuple[Calibrator, np.ndarray]:
     with threadpool_limits(1):  # the same last bits in any process
-        return cross_fit(log_proba, labels, folds)
+        return cross_fit(log_proba, labels, folds, groups)
 
 
 def judged(job: Job, folds: Folds, level: FirstLevel, stacked: Stacked) -> EvaluationSample:

@@ -311,7 +311,13 @@ def load(run: str | Path, *, trusted: bool = False) -> Bundle:
 
 
 def predict_table(
-    bundle: Bundle, file: Path, *, separator: str | None = None, fast: bool = False, bars: Bars = silent
+    bundle: Bundle,
+    file: Path,
+    *,
+    separator: str | None = None,
+    fast: bool = False,
+    workers: int | None = None,
+    bars: Bars = silent,
 ) -> tuple[Predictions, pl.DataFrame]:
     """Predict the rows of a new table with a finished run on tables.
 
@@ -330,7 +336,7 @@ def predict_table(
     frame, remarks = read_new_rows(file, found, reserved, config["id"], separator)
     matrix = np.asfortranarray(found.encoded(frame, file).to_numpy(), dtype=np.float32)
     events = FrameEvents(matrix, found.names, hash_file(file), found.categories)
-    predictions = bundle.predict_events(events, fast=fast, bars=bars)
+    predictions = bundle.predict_events(events, fast=fast, workers=workers, bars=bars)
     predictions = replace(predictions, remarks=(*remarks, *predictions.remarks))
     names = frame.select([name for name in config["id"] if name in frame.columns])
     return predictions, probabilities(predictions.log_proba, bundle.task.classes, names)

@@ -95,9 +95,10 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
             calibrators[name], systems[name] = calibrator, log_proba
             progress(len(systems), len(sample.raw), name)
     costs.append(cost)
-    by_learner = {name: systems[name] for name in level.names}
+    with_average = (*level.names, "average") if len(level.names) > 1 else level.names
+    by_system = {name: systems[name] for name in with_average}
     with measured("gate") as cost:
-        gate = decide_gate(systems["stack"], by_learner, sample.labels, scorer, sample.groups, sample.single)
+        gate = decide_gate(systems["stack"], by_system, sample.labels, scorer, sample.groups, sample.single)
     costs.append(cost)
     shipped = "stack" if gate.shipped else gate.best_learner
     with measured("student") as cost, bars("training the student of predict --fast", "steps"):
@@ -159,7 +160,10 @@ def _student(
     """Return the student of what ships, or None and, where it was asked for, why there is none."""
     if not job.config.fast:
         return None, None
-    teacher = stacked.log_proba if shipped == "stack" else level.out_of((shipped,))[0]
+    if shipped == "average":
+        teacher = average_of(level.out_of(stacked.meta.learners))
+    else:
+        teacher = stacked.log_proba if shipped == "stack" else level.out_of((shipped,))[0]
     try:
         return train_student(job, folds, sample, teacher, log_proba, stacking_of(job.task).scorer), None
     except (InputError, FloatingPointError, TimeLimitReached) as error:
@@ -177,7 +181,7 @@ def _cost_on_holdout(
         pooled(np.stack([averages[name] for name in part.learners]), *fit_pool(part.log_proba, part.labels))
         for part in (every, kept)
     )
-    return paired_log_loss(sample.labels, pruned, whole).as_dict()
+    return paired_log_loss(sample.labels, pruned, whole, sample.groups).as_dict()
 
 
 def _fits_judged(sample: EvaluationSample, n_fits: int, folds: Folds) -> int:

@@ -73,8 +73,8 @@ def train_student(
         first = trainer.part(everyone, 0.5)
         for half in (first, ~first):
             raw[half] = trainer.predict(trainer.fit(everyone[~half]), trainer.rows[half])
-    calibrator, log_proba = cross_fit(raw, sample.labels, sample.folds)
-    worse, error = scorer.difference(log_proba, shipped, sample.labels)
+    calibrator, log_proba = cross_fit(raw, sample.labels, sample.folds, sample.groups)
+    worse, error = scorer.difference(log_proba, shipped, sample.labels, sample.groups)
     record = {
         "learner": trainer.imitates.name,
         "columns": list(trainer.columns),
@@ -82,7 +82,7 @@ def train_student(
         "learned_from": len(trainer.subsampled(everyone)),
         "judged_on": sample.where,
         "judged_events": len(sample.labels),
-        "log_loss": paired_log_loss(sample.labels, log_proba, shipped).as_dict(),
+        "log_loss": paired_log_loss(sample.labels, log_proba, shipped, sample.groups).as_dict(),
         "judge": {"name": scorer.name, "difference": worse, "standard_error": error},
     }
     return Student(learner, calibrator, log_proba, record)
@@ -119,7 +119,7 @@ class _StudentTrainer:
         )
 
     def subsampled(self, places: np.ndarray) -> np.ndarray:
-        """Return at most as many of them as the configuration allows, evenly spread."""
+        """Return at most as many of them as the configuration allows, chosen at random."""
         return places[subsampled(len(places), self.job.config.student_events)]
 
     def predict(self, learner: Learner, rows: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ training table; a label column in the test table is dropped while reading and ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from scoring.metrics.classes import table_metrics
 from showers.dataset import Dataset, ordering_of
 from showers.schema import Task, task_named
 from stacking.budget import Clock, keep_plan, left_out_remarks, memory_remark, plan_within_limit, plan_without_limit
+from stacking.fit.folds import class_counts
 from stacking.fit.running import TaskFailure, run_tasks
 from stacking.fit.tasks import TASK_FILE, FoldTask, checksum_problem
 from stacking.inputs.columns import plan, repeated_remarks
@@ -233,11 +234,12 @@ def stack(
     test_set = Dataset.open(config.test_folder, labels=False)
     if not len(test_set):
         raise InputError(f"{config.test_folder} holds no events")
-    counts = np.bincount(class_numbers(opened), minlength=task.n_classes)
-    for name, count in zip(task.classes, counts, strict=True):
+    groups = None if opened.groups is None else np.asarray(opened.groups)
+    what = "events" if groups is None else "groups of events"
+    for name, count in zip(task.classes, class_counts(class_numbers(opened), groups, task.n_classes), strict=True):
         if count < config.n_folds:
             raise InputError(
-                f"{config.train_folder}: class {name!r} has {count} events, fewer than the {config.n_folds} folds"
+                f"{config.train_folder}: class {name!r} has {count} {what}, fewer than the {config.n_folds} folds"
             )
     devices = devices_for(config.learner_specs(task), config.device)
     ordered = (ordering_of(each).remark(each.path.name) for each in (opened, test_set))
@@ -299,7 +301,7 @@ def stack_table(
         *_header_remarks(train, config.table),
         *remarks,
     ]
-    resolved, more = config.for_rows(label, classes)
+    resolved, more = config.for_rows(label, classes, group)
     remarks += more
     frame = found.encoded(train, config.table)
     truth = pl.DataFrame({name: v for name, v in zip(TRUTH_COLUMNS, (label, group), strict=True) if v is not None})
@@ -321,6 +323,10 @@ def stack_table(
         if test_frame is not None:
             write_table(folder / "test.parquet", test_frame)
 
+    def conclude(manifest: dict[str, Any]) -> None:
+        manifest["label_type"] = label_type(train[config.label])
+        _write_results(config.run, manifest, classes, label, identifiers)
+
     names = train if test_raw is None else test_raw
     identifiers = names.select([name for name in config.id if name in names.columns])
     return run(
@@ -338,7 +344,7 @@ def stack_table(
             devices=devices_for(config.learner_specs(task, grids=False), config.device),
             prepare=prepare,
             began=began,
-            conclude=lambda manifest: _write_results(config.run, manifest, classes, label, identifiers),
+            conclude=conclude,
             remarks=tuple(remarks),
         ),
         bars=bars,
@@ -398,3 +404,16 @@ def _judged_rows(folder: Path, holdout: bool) -> np.ndarray:
 def _out_of_fold(folder: Path, name: str, classes: tuple[str, ...]) -> np.ndarray:
     frame = pl.read_parquet(folder / "oof" / f"{name}.parquet", columns=[f"logp_{c}" for c in classes], glob=False)
     return frame.to_numpy()
+
+
+def label_type(values: pl.Series) -> str:
+    """Return what labels are to whoever gave them: ``bool``, ``int``, ``float`` or ``str``."""
+    if values.dtype == pl.Boolean:
+        return "bool"
+    return "int" if values.dtype.is_integer() else "float" if values.dtype.is_float() else "str"
+
+
+def label_values(classes: Sequence[str], kind: str) -> tuple[Any, ...]:
+    """Return the classes as the training labels had them; see :func:`label_type`."""
+    as_value: dict[str, Callable[[str], Any]] = {"bool": "True".__eq__, "int": int, "float": float}
+    return tuple(map(as_value.get(kind, str), classes))

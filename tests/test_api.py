@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import cli
 import showerstack
+import stacking.predict
 from runtime.errors import InputError
 from stacking.run.config import read_config, write_config
 
@@ -34,7 +35,7 @@ def test_fit_and_predict_take_arrays_and_paths(table: tuple[np.ndarray, np.ndarr
     assert run.classes == ("a", "b")
     found = showerstack.predict(run, x)
     assert found.probabilities.shape == (300, 2)
-    assert np.mean(found.labels == y) > 0.85
+    assert np.mean(found.labels == np.where(y, "b", "a")) > 0.85
     assert repr(found).startswith("<300 predictions, table: a ")
     assert len(repr(run)) < 60 + len(str(tmp_path))
     pl.DataFrame({"x0": x[:, 0], "x1": x[:, 1]}).write_csv(tmp_path / "new.csv")
@@ -42,7 +43,7 @@ def test_fit_and_predict_take_arrays_and_paths(table: tuple[np.ndarray, np.ndarr
     np.testing.assert_allclose(again.probabilities, found.probabilities)
     with pytest.raises(InputError, match="column"):
         run.predict(x[:, :1])
-    with pytest.raises(InputError, match="data has 300 rows, labels 299"):
+    with pytest.raises(InputError, match="data has 300 rows, column 'class' 299"):
         showerstack.fit(x, y[1:], run=tmp_path / "other", **OPTIONS)
     with pytest.raises(InputError, match=r"new\.csv is a table: name its column of classes"):
         showerstack.fit(tmp_path / "new.csv", run=tmp_path / "other", **OPTIONS)
@@ -134,10 +135,10 @@ def test_data_frames_are_taken(tmp_path: Path) -> None:
     run = showerstack.fit(frame, label="kind", run=tmp_path / "run", **OPTIONS)
     assert run.classes == ("high", "low")
     found = run.predict(frame.drop("kind").to_pandas())
-    assert np.mean(found.labels == (x < 30)) > 0.9
+    assert np.mean(found.labels == frame["kind"].to_numpy()) > 0.9
     with pytest.raises(InputError, match="say what the classes are"):
         showerstack.fit(frame, run=tmp_path / "other", **OPTIONS)
-    assert not (tmp_path / "other.parquet").exists()
+    assert not list(tmp_path.glob("other*"))
 
 
 @pytest.mark.parametrize(
@@ -158,3 +159,58 @@ def test_a_run_on_showers_predicts_folders(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a composition run predicts dataset folders: give a path, not ndarray"):
         run.predict(np.zeros((3, 16, 16, 2)))
     assert re.fullmatch(r"\d+\.\d+\S*", showerstack.__version__)
+
+
+@pytest.mark.parametrize("names", [(1, 2), ("no", "yes"), (-0.5, 3.0), (True, False)], ids=str)
+def test_labels_are_the_users_values(
+    names: tuple[object, object], table: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    x, y = table
+    labels = np.array(names)[y]
+    run = showerstack.fit(x, labels, run=tmp_path / "run", **OPTIONS)
+    assert set(run.classes) == set(names)
+    found = run.predict(x)
+    assert float(showerstack.score(found, labels)) == np.mean(found.labels != labels) < 0.2
+    assert float(showerstack.score(found, found.labels)) == 0
+    strange = labels.astype(object)
+    strange[3] = "seven"
+    with pytest.raises(InputError, match=r"1 true classes are none of the run's, the first in row 3 \('seven'\)"):
+        showerstack.score(found, strange)
+
+
+def test_a_table_of_the_user_is_never_overwritten(table: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    x, y = table
+    own = tmp_path / "wine.parquet"
+    own.write_bytes(b"mine")
+    showerstack.fit(x, y, run=tmp_path / "wine", **OPTIONS)
+    assert own.read_bytes() == b"mine"
+
+
+def test_predictions_of_other_events_are_not_scored(tmp_path: Path) -> None:
+    labels = np.arange(1000) % 5
+    test = tmp_path / "composition_test"
+    test.mkdir()
+    np.save(test / "labels_composition.npy", labels.astype(np.int8))
+    np.save(test / "features.npy", np.full((1000, 5), 15, np.float16))
+    np.save(test / "matrices.npy", np.zeros((1000, 16, 16, 2), np.float16))
+    of_others = showerstack.Predicted(
+        "composition", tuple("abcde"), np.full((1000, 5), 0.2), labels, None, test_fingerprint="0" * 64
+    )
+    with pytest.raises(InputError, match="was made for other events"):
+        showerstack.score(of_others, tmp_path)
+    np.savez(tmp_path / "predictions.npz", predictions=labels, config_hash="1", test_fingerprint="0" * 64)
+    with pytest.raises(InputError, match="was made for other events"):
+        showerstack.score(tmp_path / "predictions.npz", tmp_path)
+
+
+def test_a_damaged_learner_does_not_end_the_users_program(
+    table: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = table
+    run = showerstack.fit(x, y, run=tmp_path / "run", **OPTIONS)
+    opened = []
+    original = stacking.predict.load
+    monkeypatch.setattr(stacking.predict, "load", lambda *a, **k: opened.append(k["trusted"]) or original(*a, **k))
+    isolated, own = run.predict(x), run.predict(x, trusted=True)
+    assert opened == [False, True]
+    np.testing.assert_array_equal(isolated.probabilities, own.probabilities)

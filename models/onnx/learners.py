@@ -149,6 +149,7 @@ class _LogitPosterior(Posterior):
 
     def __init__(self, learner: QuadraticLogit) -> None:
         super().__init__(InputModule(learner.inputs_), learner.class_weights_, 0.0)
+        self.n_squares = learner.n_squares(learner.inputs_.n_inputs)
         self.first, self.second = learner.products(learner.inputs_.n_inputs)
         self.degree = int(learner.chosen["degree"])
         self.register_buffer("weights", torch.as_tensor(learner.weights_.T.copy()), persistent=False)
@@ -161,7 +162,8 @@ class _LogitPosterior(Posterior):
         x = self.inputs(columns).double()
         if self.degree != 1:
             products = [x[:, self.first.tolist()] * x[:, self.second.tolist()]] if len(self.first) else []
-            x = torch.cat([x, x * x, *products], dim=1)
+            squared = x[:, : self.n_squares]
+            x = torch.cat([x, squared * squared, *products], dim=1)
         margins = x @ self.weights + self.bias
         if margins.shape[1] == 1:
             margins = torch.cat([torch.zeros_like(margins), margins], dim=1)

@@ -28,9 +28,10 @@ class QuadraticLogit(TableLearner):
     """Regularised multinomial logistic regression (scikit-learn) on linear and quadratic terms.
 
     Settings: ``strengths``, the inverse penalties C tried from strong to weak until validation gets worse;
-    ``degree``, 2, or 1 for linear terms alone; ``max_terms``, above which products are left out (most important is what
-    comes first in the table) and squares are kept; ``max_events``, a random subset of the training events that bounds
-    memory; ``max_iterations`` of L-BFGS.
+    ``degree``, 2, or 1 for linear terms alone;
+    ``max_terms``, above which products, then squares are left out (most important is what comes first in the table);
+    linear terms stay. ``max_events``, a random subset of the training events; with more linear terms than ``max_terms``
+    it is smaller by as much, so that memory is bounded. ``max_iterations`` of L-BFGS.
     """
 
     model_files = (MODEL_FILE,)
@@ -47,9 +48,14 @@ class QuadraticLogit(TableLearner):
         if len(rows) > self.chosen["max_events"]:
             rows = np.sort(np.random.default_rng(seed).choice(rows, int(self.chosen["max_events"]), replace=False))
         self.inputs_ = InputTransform.fit(_as_batch(train.table[rows], self.columns_), self.columns_)
+        limit = self._most_events(self.inputs_.n_inputs)
+        if len(rows) > limit:
+            rows = np.sort(np.random.default_rng(seed).choice(rows, limit, replace=False))
         x, weights = self._terms(train.table[rows]), None if train.weights is None else train.weights[rows]
         # Validation orders three strengths: a quarter as many events as training does it, at a fixed memory.
-        few = slice(None, None, max(1, -(-4 * len(valid.labels) // int(self.chosen["max_events"]))))
+        few = np.arange(len(valid.labels))
+        if len(few) > max(1, limit // 4):
+            few = np.sort(np.random.default_rng(seed).choice(few, max(1, limit // 4), replace=False))
         x_valid, y_valid = self._terms(valid.table[few]), valid.labels[few]
         w_valid = None if valid.weights is None else valid.weights[few]
         strengths = [float(c) for c in self.chosen["strengths"]]
@@ -78,8 +84,18 @@ class QuadraticLogit(TableLearner):
         x = self.inputs_.apply(_as_batch(table, self.columns_)).astype(np.float64)
         if self.chosen["degree"] == 1:
             return x
+        squared = x[:, : self.n_squares(x.shape[1])]
         first, second = self.products(x.shape[1])
-        return np.hstack([x, x * x, x[:, first] * x[:, second]])
+        return np.hstack([x, squared * squared, x[:, first] * x[:, second]])
+
+    def _most_events(self, n_inputs: int) -> int:
+        """Return how many events may be learned from at once."""
+        terms = int(self.chosen["max_terms"])
+        return max(1, int(self.chosen["max_events"]) * terms // max(terms, n_inputs))
+
+    def n_squares(self, n_inputs: int) -> int:
+        """Return of how many inputs, from the first, the squares are terms."""
+        return min(n_inputs, max(0, int(self.chosen["max_terms"]) - n_inputs))
 
     def products(self, n_inputs: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions (P,) int64 of both inputs of every product."""

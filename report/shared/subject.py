@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.errors import InputError
@@ -24,7 +25,7 @@ from scoring.score import Origin, read_output, score_arrays
 from scoring.tasks.truth import Truth, read_truth
 from showers.dataset import Dataset
 from showers.schema import MATRICES_FILE, ORDER_FILE, Task
-from stacking.inputs.tables import read_table, scan_table
+from stacking.inputs.tables import class_positions, read_table, scan_table
 from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, TABLE_TEST_FILE
 from stacking.run.read import COMBINED, Run, System, TableRun, is_simulated
 
@@ -122,7 +123,7 @@ class EvaluatedRun:
                 system.name,
                 system.rule,
                 self.metric.of(self.truth, system.output),
-                self.metric.interval(self.labels, system.output),
+                self.metric.interval(self.labels, system.output, self.truth.groups),
             )
             for system in self.systems
         ]
@@ -134,8 +135,11 @@ class EvaluatedRun:
         for system in self.systems:
             ours = self.system(self.shipped.name, system.rule)
             if system.name != self.shipped.name and ours is not None:
-                metric = self.metric.paired(self.labels, system.output, ours.output)
-                found[system.name, system.rule] = (metric, paired_mean(self.losses(system) - self.losses(ours)))
+                metric = self.metric.paired(self.labels, system.output, ours.output, self.truth.groups)
+                found[system.name, system.rule] = (
+                    metric,
+                    paired_mean(self.losses(system) - self.losses(ours), self.truth.groups),
+                )
         return found
 
 
@@ -190,16 +194,15 @@ def labelled_test_rows(run: TableRun) -> tuple[np.ndarray, np.ndarray, list[str]
     if config["label"] not in scan_table(file, config["separator"]).collect_schema().names():
         return None
     values = read_table(file, [config["label"]], config["separator"])[config["label"]]
-    names = [None if value is None else str(value) for value in values.to_list()]
-    position = {name: k for k, name in enumerate(run.classes)}
-    known = np.array([name in position for name in names])
-    strange = sorted({name for name in names if name is not None and name not in position})
+    position = class_positions(values, run.classes)
+    known = position >= 0
+    strange = sorted(map(str, values.filter(pl.Series(~known)).drop_nulls().unique().to_list()))
     remarks = []
     if strange:
         remarks.append(f"{file}: labels {', '.join(strange[:5])} are in no training row: rows not scored")
     if not known.any():
         return None
-    return np.flatnonzero(known), np.array([position[name] for name in names if name in position]), remarks
+    return np.flatnonzero(known), position[known], remarks
 
 
 def score_test_table(run: TableRun) -> dict[str, Any] | None:
@@ -283,9 +286,9 @@ def events_fingerprint(folder: Path) -> str | None:
     return Dataset.open(folder, labels=False).fingerprint()
 
 
-def mean_loss(losses: np.ndarray) -> tuple[float, Interval]:
-    """Return the mean of per-event losses (N,) and its 95 % interval."""
-    found = paired_mean(losses)
+def mean_loss(losses: np.ndarray, groups: np.ndarray | None = None) -> tuple[float, Interval]:
+    """Return the mean of per-event losses (N,) and its 95 % interval; events of one group (N,) are one observation."""
+    found = paired_mean(losses, groups)
     return found.difference, found.interval
 
 

@@ -12,10 +12,12 @@ What all intervals are made of: the interval itself, the exact binomial one, and
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaincinv, ndtri
+from scipy.sparse import coo_array
+from scipy.special import betaincinv, ndtri, stdtrit
 
 from runtime.errors import InputError
 from scoring.metrics.composition import (
@@ -26,11 +28,15 @@ from scoring.metrics.composition import (
     mixture_counts,
     mixture_fractions,
 )
-from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, threshold_rank
+from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
 
 LEVEL = 0.95
 RESAMPLES = 2000
 SEED = 2026
+GROUP_RESAMPLES = 1000
+"""Replicas where every one needs all events."""
+RESAMPLED_NUMBERS = 4_000_000
+"""Drawn numbers in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,83 @@ def clopper_pearson(n_hits: int, n_trials: int, level: float = LEVEL) -> Interva
     low = 0.0 if n_hits == 0 else float(betaincinv(n_hits, n_trials - n_hits + 1, tail))
     high = 1.0 if n_hits == n_trials else float(betaincinv(n_hits + 1, n_trials - n_hits, 1 - tail))
     return Interval(low, high, level)
+
+
+def grouped_error(values: np.ndarray, groups: np.ndarray) -> tuple[float, int]:
+    """Return the standard error of the mean of (N,) values, those of one group (N,) one observation, and the groups.
+
+    Raises
+    ------
+    InputError
+        If there is one group only: it shows no spread.
+    """
+    names, member = np.unique(groups, return_inverse=True)
+    if len(names) < 2:
+        raise InputError(f"all {len(values)} events are of one group: an error needs two groups at least")
+    sums = np.bincount(member, values - values.mean())
+    return float(np.sqrt((sums**2).sum() * len(names) / (len(names) - 1)) / len(values)), len(names)
+
+
+def share_interval(hits: np.ndarray, groups: np.ndarray | None = None, level: float = LEVEL) -> Interval:
+    """Return the interval of the share of true among (N,) bool, by groups (N,) where there are any.
+
+    With groups it is the exact binomial one of the effective number of events, the number of which a binomial share
+    would have the error that the groups show (E. L. Korn, B. I. Graubard, Survey Methodology 24 (1998) 193). Where all
+    outcomes are alike nothing shows it, and every group counts as one event. One group shows nothing at all.
+    """
+    n_hits, n_events = int(np.count_nonzero(hits)), len(hits)
+    if groups is None:
+        return clopper_pearson(n_hits, n_events, level)
+    if len(np.unique(groups)) < 2:
+        return Interval(0.0, 1.0, level)
+    share = n_hits / n_events
+    error, n_groups = grouped_error(hits.astype(np.float64), groups)
+    effective = float(n_groups)
+    if 0 < n_hits < n_events and error > 0:
+        effective = (
+            share * (1 - share) / error**2 * float(ndtri(0.5 + level / 2) / stdtrit(n_groups - 1, 0.5 + level / 2)) ** 2
+        )
+    effective, tail = min(effective, float(n_events)), (1 - level) / 2
+    a, b = share * effective, (1 - share) * effective
+    low = 0.0 if n_hits == 0 else float(betaincinv(a, b + 1, tail))
+    high = 1.0 if n_hits == n_events else float(betaincinv(a + 1, b, 1 - tail))
+    return Interval(low, high, level)
+
+
+def group_weights(
+    labels: np.ndarray, groups: np.ndarray, n_resamples: int, rng: np.random.Generator
+) -> tuple[np.ndarray, Iterator[np.ndarray]]:
+    """Resample groups, those of each class by themselves; a group is of the class that most of its events have.
+
+    Returns
+    -------
+    (N,) int64 group number of each event, and blocks (b, G) of how often each group was drawn.
+    """
+    _, member = np.unique(groups, return_inverse=True)
+    n_groups = int(member.max()) + 1
+    held = coo_array((np.ones(len(labels)), (member, labels.astype(np.int64)))).toarray()
+    main = held.argmax(axis=1)
+    at_once = max(1, RESAMPLED_NUMBERS // n_groups)
+
+    def blocks() -> Iterator[np.ndarray]:
+        for start in range(0, n_resamples, at_once):
+            size = min(at_once, n_resamples - start)
+            drawn = np.zeros((size, n_groups))
+            for k in np.unique(main):
+                inside = np.flatnonzero(main == k)
+                drawn[:, inside] = rng.multinomial(len(inside), np.full(len(inside), 1 / len(inside)), size=size)
+            yield drawn
+
+    return member, blocks()
+
+
+def grouped_counts(
+    cell: np.ndarray, n_cells: int, labels: np.ndarray, groups: np.ndarray, n_resamples: int, seed: int = SEED
+) -> np.ndarray:
+    """Return how many events of resampled groups are in each cell, (B, n_cells) float64."""
+    member, blocks = group_weights(labels, groups, n_resamples, np.random.default_rng(seed))
+    counts = coo_array((np.ones(len(cell)), (member, cell)), shape=(int(member.max()) + 1, n_cells)).tocsr()
+    return np.concatenate([drawn @ counts for drawn in blocks])
 
 
 def widened(deviations: np.ndarray, extra_variance: float) -> np.ndarray:
@@ -116,6 +199,7 @@ def accuracy_interval(labels: np.ndarray, predicted: np.ndarray, level: float = 
 def fraction_error_interval(
     labels: np.ndarray,
     predicted: np.ndarray,
+    groups: np.ndarray | None = None,
     *,
     value: float | None = None,
     n_classes: int = 5,
@@ -129,12 +213,29 @@ def fraction_error_interval(
     ----------
     labels, predicted
         (N,) integer class numbers, every class present in ``labels``.
+    groups
+        (N,) or None: events of one value are resampled together.
     value
         The benchmark's sampled value, if already known.
     """
     value = fraction_error(labels, predicted, n_classes) if value is None else value
     matrix = confusion_matrix(labels, predicted, n_classes)
-    return confusion_intervals(matrix, value, level=level, n_resamples=n_resamples, seed=seed)[0]
+    drawn = None if groups is None else confusion_replicas(labels, predicted, groups, n_classes, n_resamples, seed)
+    return confusion_intervals(matrix, value, level=level, n_resamples=n_resamples, seed=seed, drawn=drawn)[0]
+
+
+def confusion_replicas(
+    labels: np.ndarray,
+    predicted: np.ndarray,
+    groups: np.ndarray,
+    n_classes: int = 5,
+    n_resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> np.ndarray:
+    """Return confusion matrices (B, C, C) of the events (N,) of resampled groups (N,)."""
+    cell = labels.astype(np.int64) * n_classes + predicted
+    found = grouped_counts(cell, n_classes * n_classes, labels, groups, n_resamples, seed)
+    return found.reshape(-1, n_classes, n_classes)
 
 
 def confusion_intervals(
@@ -145,6 +246,7 @@ def confusion_intervals(
     level: float = LEVEL,
     n_resamples: int = RESAMPLES,
     seed: int = SEED,
+    drawn: np.ndarray | None = None,
 ) -> tuple[Interval, list[Interval]]:
     """Return the interval of the fraction error and those of its classes from a confusion matrix.
 
@@ -162,17 +264,22 @@ def confusion_intervals(
         The benchmark's sampled value, around which the interval is put.
     per_class
         (C,) the sampled errors of the classes; the closed form's if not given.
+    drawn
+        (B, C, C) matrices of resampled groups of events, in place of those of resampled events.
     """
     n_classes = len(confusion)
     smooth = (confusion + 1 / n_classes) / (confusion.sum(axis=1, keepdims=True) + 1)
     rng = np.random.default_rng(seed)
-    drawn = rng.multinomial(confusion.sum(axis=1), smooth, size=(n_resamples, n_classes))
+    centre = smooth
+    if drawn is None:
+        drawn = rng.multinomial(confusion.sum(axis=1), smooth, size=(n_resamples, n_classes))
+    else:
+        centre = confusion / confusion.sum(axis=1, keepdims=True)
     # single precision is good to 1e-6, far below the width of any interval
-    replicas = class_fraction_errors((drawn / confusion.sum(axis=1, keepdims=True)).astype(np.float32))
-    centre = class_fraction_errors(smooth)
+    replicas = class_fraction_errors((drawn / np.maximum(drawn.sum(axis=2, keepdims=True), 1)).astype(np.float32))
     if per_class is None:
         per_class = class_fraction_errors(confusion / confusion.sum(axis=1, keepdims=True))
-    gaps = replicas - centre
+    gaps = replicas - class_fraction_errors(centre)
     sign = np.sign(mixture_fractions(n_classes) @ (np.eye(n_classes) - smooth))
     noise = draw_variance(smooth, np.repeat(sign[:, None], n_classes, axis=1))
     overall = _not_negative(basic_interval(value, widened(gaps.mean(axis=1), noise), level))
@@ -190,10 +297,33 @@ def _not_negative(interval: Interval) -> Interval:
     return Interval(max(0.0, interval.low), max(0.0, interval.high), interval.level)
 
 
+def survival_replicas(
+    labels: np.ndarray,
+    systems: Sequence[np.ndarray],
+    efficiency: float,
+    groups: np.ndarray,
+    n_resamples: int,
+    seed: int = SEED,
+) -> np.ndarray:
+    """Return the hadron survivals (S, B) of the scores (N,) of S systems where groups (N,) are resampled."""
+    member, blocks = group_weights(labels, groups, n_resamples, np.random.default_rng(seed))
+    gamma, hadron = np.flatnonzero(labels == GAMMA), np.flatnonzero(labels == HADRON)
+    order = [gamma[np.argsort(-scores[gamma], kind="stable")] for scores in systems]
+    replicas = []
+    for weight in (row[member] for drawn in blocks for row in drawn):
+        for scores, ordered in zip(systems, order, strict=True):
+            reached = np.cumsum(weight[ordered])
+            place = int(np.searchsorted(reached, threshold_rank(int(reached[-1]), efficiency)))
+            surviving = weight[hadron] @ (scores[hadron] >= scores[ordered[min(place, len(ordered) - 1)]])
+            replicas.append(surviving / max(weight[hadron].sum(), 1))
+    return np.array(replicas).reshape(-1, len(systems)).T
+
+
 def survival_interval(
     labels: np.ndarray,
     scores: np.ndarray,
     efficiency: float = KEY_EFFICIENCY,
+    groups: np.ndarray | None = None,
     *,
     level: float = LEVEL,
     n_resamples: int = RESAMPLES,
@@ -206,7 +336,21 @@ def survival_interval(
     n_h hadrons gives the two Clopper-Pearson variates Beta(h, n_h - h + 1) and Beta(h + 1, n_h - h); the interval
     runs from the lower quantile of the first to the upper quantile of the second. With a certain threshold it is
     the Clopper-Pearson interval itself.
+
+    With groups (N,) both sides are stretched by the root of the design effect: the variance where groups are resampled
+    over that where events are. Where it cannot be measured it is the mean number of events in a group.
     """
+    if groups is not None:
+        whole = survival_interval(labels, scores, efficiency, level=level, n_resamples=n_resamples, seed=seed)
+        value = hadron_survival(labels, scores, efficiency).hadron_survival
+        each = np.arange(len(labels))
+        together, alone = (
+            float(survival_replicas(labels, (scores,), efficiency, of, GROUP_RESAMPLES, seed).var())
+            for of in (groups, each)
+        )
+        effect = together / alone if min(together, alone) > 0 else len(groups) / len(np.unique(groups))
+        low, high = (value + (end - value) * max(effect, 1.0) ** 0.5 for end in (whole.low, whole.high))
+        return Interval(max(0.0, low), min(1.0, high), level)
     gammas = np.sort(scores[labels == GAMMA])[::-1]
     hadrons = np.sort(scores[labels == HADRON])
     rank = threshold_rank(len(gammas), efficiency)

@@ -11,11 +11,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import bdtr, ndtr, ndtri
+from scipy.special import bdtr, ndtr, ndtri, stdtr, stdtrit
 
 from scoring.metrics.composition import class_fraction_errors, fraction_error, mixture_fractions
 from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
-from scoring.metrics.intervals import LEVEL, RESAMPLES, SEED, Interval, basic_interval, draw_variance, widened
+from scoring.metrics.intervals import (
+    GROUP_RESAMPLES,
+    LEVEL,
+    RESAMPLES,
+    SEED,
+    Interval,
+    basic_interval,
+    draw_variance,
+    grouped_counts,
+    grouped_error,
+    survival_replicas,
+    widened,
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,7 @@ def paired_fraction_error(
     labels: np.ndarray,
     a: np.ndarray,
     b: np.ndarray,
+    groups: np.ndarray | None = None,
     *,
     n_classes: int = 5,
     level: float = LEVEL,
@@ -64,6 +77,8 @@ def paired_fraction_error(
     ----------
     labels, a, b
         (N,) integer class numbers.
+    groups
+        (N,) or None: events of one value are resampled together.
     """
     size = n_classes * n_classes
     cell = (labels.astype(np.int64) * n_classes + a) * n_classes + b
@@ -71,9 +86,12 @@ def paired_fraction_error(
     per_class = joint.sum(axis=1)
     difference = fraction_error(labels, a, n_classes) - fraction_error(labels, b, n_classes)
     rng = np.random.default_rng(seed)
-    drawn = rng.multinomial(per_class, joint / per_class[:, None], size=(n_resamples, n_classes))
+    if groups is None:
+        drawn = rng.multinomial(per_class, joint / per_class[:, None], size=(n_resamples, n_classes))
+    else:
+        drawn = grouped_counts(cell, n_classes * size, labels, groups, n_resamples, seed).reshape(-1, n_classes, size)
     tables = np.concatenate([drawn, joint[None]]).reshape(-1, n_classes, n_classes, n_classes)
-    shares = tables / per_class[:, None, None]
+    shares = tables / np.maximum(tables.sum(axis=(2, 3), keepdims=True), 1)
     gap = (class_fraction_errors(shares.sum(axis=3)) - class_fraction_errors(shares.sum(axis=2))).mean(axis=1)
     fractions, identity = mixture_fractions(n_classes), np.eye(n_classes)
     sign_a = np.sign(fractions @ (identity - shares[-1].sum(axis=2)))
@@ -88,6 +106,7 @@ def paired_survival(
     a: np.ndarray,
     b: np.ndarray,
     efficiency: float = KEY_EFFICIENCY,
+    groups: np.ndarray | None = None,
     *,
     level: float = LEVEL,
     n_resamples: int = RESAMPLES,
@@ -101,7 +120,17 @@ def paired_survival(
         (N,) integers: 0 gamma, 1 hadron.
     a, b
         (N,) finite scores.
+    groups
+        (N,) or None: events of one value are resampled together.
     """
+    if groups is not None:
+        found = survival_replicas(labels, (a, b), efficiency, groups, GROUP_RESAMPLES, seed)
+        gap, now = (
+            found[0] - found[1],
+            [hadron_survival(labels, scores, efficiency).hadron_survival for scores in (a, b)],
+        )
+        extra = 1 / int(np.count_nonzero(labels == HADRON)) ** 2
+        return _from_replicas(now[0] - now[1], widened(gap - gap.mean(), extra), level)
     gamma, hadron = labels == GAMMA, labels == HADRON
     n_gamma, n_hadron = int(gamma.sum()), int(hadron.sum())
     rank = threshold_rank(n_gamma, efficiency)
@@ -129,16 +158,30 @@ def paired_survival(
     return _from_replicas(difference, widened(replicas - replicas.mean(), 1 / n_hadron**2), level)
 
 
-def paired_mean(values: np.ndarray, *, level: float = LEVEL) -> Paired:
-    """Return the mean of per-event differences (N,), normal for large N."""
+def paired_mean(values: np.ndarray, groups: np.ndarray | None = None, *, level: float = LEVEL) -> Paired:
+    """Return the mean of differences (N,), normal for large N; with groups (N,) Student's t of their number."""
     difference = float(values.mean())
+    if groups is not None:
+        error, n_groups = grouped_error(values, groups)
+        half = float(stdtrit(n_groups - 1, 0.5 + level / 2)) * error
+        p_value = (
+            1.0 if difference == 0 else (2 * float(stdtr(n_groups - 1, -abs(difference) / error)) if error else 0.0)
+        )
+        return Paired(difference, Interval(difference - half, difference + half, level), p_value, error)
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("inf")
     half = float(ndtri(0.5 + level / 2)) * error
     p_value = 1.0 if difference == 0 else (2 * float(ndtr(-abs(difference) / error)) if error > 0 else 0.0)
     return Paired(difference, Interval(difference - half, difference + half, level), p_value, error)
 
 
-def paired_log_loss(labels: np.ndarray, log_a: np.ndarray, log_b: np.ndarray, *, level: float = LEVEL) -> Paired:
+def paired_log_loss(
+    labels: np.ndarray,
+    log_a: np.ndarray,
+    log_b: np.ndarray,
+    groups: np.ndarray | None = None,
+    *,
+    level: float = LEVEL,
+) -> Paired:
     """Compare the log-losses of two sets of posteriors.
 
     The metric is a mean over events, so the paired bootstrap's limit, the normal interval of the mean difference,
@@ -150,15 +193,21 @@ def paired_log_loss(labels: np.ndarray, log_a: np.ndarray, log_b: np.ndarray, *,
         (N,) integer class numbers.
     log_a, log_b
         (N, C) natural logarithms of posteriors.
+    groups
+        (N,) or None: events of one value are one observation.
     """
     row = np.arange(len(labels))
-    return paired_mean(log_b[row, labels] - log_a[row, labels], level=level)
+    return paired_mean(log_b[row, labels] - log_a[row, labels], groups, level=level)
 
 
-def paired_accuracy(labels: np.ndarray, a: np.ndarray, b: np.ndarray, *, level: float = LEVEL) -> Paired:
-    """Compare two accuracies on the same events (N,); the p-value is McNemar's exact one."""
+def paired_accuracy(
+    labels: np.ndarray, a: np.ndarray, b: np.ndarray, groups: np.ndarray | None = None, *, level: float = LEVEL
+) -> Paired:
+    """Compare two accuracies on the same events (N,); the p-value is McNemar's exact one, with groups Student's."""
     right_a, right_b = labels == a, labels == b
-    found = paired_mean(right_a.astype(np.float64) - right_b, level=level)
+    found = paired_mean(right_a.astype(np.float64) - right_b, groups, level=level)
+    if groups is not None:
+        return found
     return Paired(found.difference, found.interval, mcnemar(right_a, right_b).p_value, found.standard_error)
 
 

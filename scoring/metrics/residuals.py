@@ -6,6 +6,7 @@ a cell is far narrower than the quantiles' own errors.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,12 @@ def residual_metrics(residuals: np.ndarray) -> dict[str, Any]:
     return {"count": len(residuals), **values, "intervals": intervals}
 
 
-def resolution_interval(residuals: np.ndarray) -> Interval:
-    """Return the 95 % interval of the resolution."""
+def resolution_interval(residuals: np.ndarray, groups: np.ndarray | None = None) -> Interval:
+    """Return the 95 % interval of the resolution; events of one group (N,) are resampled together."""
+    if groups is not None:
+        value = resolution(residuals)
+        replicas = [resolution(residuals[rows]) for rows in _drawn(len(residuals), groups)]
+        return _around(value, np.array(replicas))
     return _around(resolution(residuals), _replicas(residuals)["resolution"])
 
 
@@ -51,18 +56,29 @@ def bias_interval(residuals: np.ndarray) -> Interval:
     return _around(float(residuals.mean()), _replicas(residuals)["bias"])
 
 
-def paired_resolution(a: np.ndarray, b: np.ndarray) -> Paired:
-    """Compare the resolutions of two systems by their residuals (N,) on the same events, resampled together."""
+def paired_resolution(a: np.ndarray, b: np.ndarray, groups: np.ndarray | None = None) -> Paired:
+    """Compare the resolutions of two systems by their residuals (N,) on the same events, resampled together.
+
+    With groups (N,) whole groups are resampled.
+    """
     difference = resolution(a) - resolution(b)
-    rng = np.random.default_rng(SEED)
-    replicas = np.empty(PAIRED_REPLICAS)
-    for k in range(PAIRED_REPLICAS):
-        drawn = rng.integers(0, len(a), len(a))
-        replicas[k] = resolution(a[drawn]) - resolution(b[drawn])
+    replicas = np.array([resolution(a[rows]) - resolution(b[rows]) for rows in _drawn(len(a), groups)])
     deviations = replicas - replicas.mean()
     far = np.count_nonzero(np.abs(deviations) >= abs(difference))
     p_value = 1.0 if difference == 0 else (1 + far) / (1 + PAIRED_REPLICAS)
     return Paired(difference, basic_interval(difference, deviations), float(p_value), float(deviations.std()))
+
+
+def _drawn(n_events: int, groups: np.ndarray | None) -> Iterator[np.ndarray]:
+    """Yield the rows of :data:`PAIRED_REPLICAS` bootstrap samples of events, or of groups (N,)."""
+    rng = np.random.default_rng(SEED)
+    if groups is None:
+        yield from (rng.integers(0, n_events, n_events) for _ in range(PAIRED_REPLICAS))
+        return
+    _, member, size = np.unique(groups, return_inverse=True, return_counts=True)
+    of_group = np.split(np.argsort(member, kind="stable"), np.cumsum(size)[:-1])
+    for _ in range(PAIRED_REPLICAS):
+        yield np.concatenate([of_group[k] for k in rng.integers(0, len(of_group), len(of_group))])
 
 
 def _around(value: float, replicas: np.ndarray) -> Interval:

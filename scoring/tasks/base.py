@@ -19,7 +19,7 @@ import numpy as np
 from runtime.code import plugins
 from runtime.errors import InputError
 from scoring import tasks
-from scoring.metrics.intervals import Interval, clopper_pearson
+from scoring.metrics.intervals import Interval, share_interval
 from scoring.metrics.paired import Paired, paired_accuracy
 from scoring.tasks.truth import Truth
 from showers.schema import Task
@@ -37,10 +37,10 @@ class Metric:
     lower_is_better: bool
     value: Callable[[np.ndarray, np.ndarray], float]
     """``value(labels, output)``."""
-    interval: Callable[[np.ndarray, np.ndarray], Interval]
-    """``interval(labels, output)``: 95 %."""
-    paired: Callable[[np.ndarray, np.ndarray, np.ndarray], Paired]
-    """``paired(labels, output_a, output_b)``: value of a minus value of b."""
+    interval: Callable[..., Interval]
+    """``interval(labels, output, groups=None)``: 95 %; events of one group (N,) are one observation."""
+    paired: Callable[..., Paired]
+    """``paired(labels, output_a, output_b, groups=None)``: value of a minus value of b."""
     logarithmic: bool = False
     """Whether values span orders of magnitude: shown as powers of ten, drawn on a logarithmic axis."""
 
@@ -53,12 +53,12 @@ def _error_rate(labels: np.ndarray, predicted: np.ndarray) -> float:
     return float(np.mean(labels != predicted))
 
 
-def _error_rate_interval(labels: np.ndarray, predicted: np.ndarray) -> Interval:
-    return clopper_pearson(int(np.count_nonzero(labels != predicted)), len(labels))
+def _error_rate_interval(labels: np.ndarray, predicted: np.ndarray, groups: np.ndarray | None = None) -> Interval:
+    return share_interval(labels != predicted, groups)
 
 
-def _error_rate_paired(labels: np.ndarray, a: np.ndarray, b: np.ndarray) -> Paired:
-    return paired_accuracy(labels, b, a)  # errors of a minus errors of b = hits of b minus hits of a
+def _error_rate_paired(labels: np.ndarray, a: np.ndarray, b: np.ndarray, groups: np.ndarray | None = None) -> Paired:
+    return paired_accuracy(labels, b, a, groups)  # errors of a minus errors of b = hits of b minus hits of a
 
 
 ERROR_RATE = Metric("error rate", "share of events", True, _error_rate, _error_rate_interval, _error_rate_paired)

@@ -7,14 +7,21 @@ from typing import Any
 import numpy as np
 
 from runtime.errors import InputError
-from scoring.metrics.composition import composition_metrics, confusion_matrix, expected_fraction_error, fraction_error
+from scoring.metrics.composition import (
+    composition_metrics,
+    confusion_matrix,
+    energy_bins,
+    expected_fraction_error,
+    fraction_error,
+)
 from scoring.metrics.gamma import zenith_bins
 from scoring.metrics.intervals import (
     MIN_CLASS_EVENTS,
     RESAMPLES,
-    clopper_pearson,
     confusion_intervals,
+    confusion_replicas,
     fraction_error_interval,
+    share_interval,
 )
 from scoring.metrics.paired import paired_fraction_error
 from scoring.tasks.base import Metric, TaskScoring
@@ -50,7 +57,7 @@ class CompositionScoring(TaskScoring):
         """Return the benchmark's keys; with intervals also the table by zenith."""
         metrics = composition_metrics(truth.labels, output, truth.energy)
         if intervals:
-            add_composition_intervals(metrics)
+            add_composition_intervals(metrics, truth, output)
             metrics["zenith_binned"] = composition_by_zenith(truth, output)
         return metrics
 
@@ -58,17 +65,20 @@ class CompositionScoring(TaskScoring):
 SCORING = CompositionScoring()
 
 
-def add_composition_intervals(metrics: dict[str, Any]) -> None:
+def add_composition_intervals(metrics: dict[str, Any], truth: Truth, predicted: np.ndarray) -> None:
     """Add 95 % intervals to the metrics of :func:`scoring.metrics.composition.composition_metrics`, in place."""
-    metrics["intervals"] = _confusion_part(np.array(metrics["confusion_matrix"]), metrics["fraction_error_details"])
+    everything = np.ones(len(predicted), dtype=bool)
+    metrics["intervals"] = _confusion_part(truth, predicted, everything, metrics["fraction_error_details"])
     metrics["intervals"]["recall"] = {
-        name: clopper_pearson(metrics["confusion_matrix"][k][k], int(row["support"])).as_dict()
-        for k, (name, row) in enumerate(metrics["per_class"].items())
+        name: _share(truth, predicted, truth.labels == k) for k, name in enumerate(metrics["per_class"])
     }
-    for found in metrics["energy_binned"].values():
+    for name, mask in energy_bins(truth.energy):
+        found = metrics["energy_binned"].get(name)
+        if found is None:
+            continue
         matrix = np.array(found["confusion_matrix"])
         found["too_few_events"] = bool(matrix.sum(axis=1).min() < MIN_CLASS_EVENTS)
-        found["intervals"] = _confusion_part(matrix, found.get("fraction_error"), BIN_RESAMPLES)
+        found["intervals"] = _confusion_part(truth, predicted, mask, found.get("fraction_error"), BIN_RESAMPLES)
 
 
 def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]:
@@ -87,25 +97,42 @@ def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]
             "accuracy": float(np.trace(matrix) / matrix.sum()),
             "count": int(matrix.sum()),
             "too_few_events": bool(per_class.min() < MIN_CLASS_EVENTS),
-            "intervals": {"accuracy": clopper_pearson(int(np.trace(matrix)), int(matrix.sum())).as_dict()},
+            "intervals": {"accuracy": _share(truth, predicted, mask)},
         }
         if per_class.min() > 0:
             value = expected_fraction_error(matrix)
             found[name]["expected_fraction_error"] = value
             found[name]["intervals"]["expected_fraction_error"] = confusion_intervals(
-                matrix, value, n_resamples=BIN_RESAMPLES
+                matrix, value, n_resamples=BIN_RESAMPLES, drawn=_replicas(truth, predicted, mask, BIN_RESAMPLES)
             )[0].as_dict()
     return found
 
 
-def _confusion_part(matrix: np.ndarray, error: dict[str, Any] | None, n_resamples: int = RESAMPLES) -> dict[str, Any]:
-    part: dict[str, Any] = {"accuracy": clopper_pearson(int(np.trace(matrix)), int(matrix.sum())).as_dict()}
+def _share(truth: Truth, predicted: np.ndarray, mask: np.ndarray) -> dict[str, float]:
+    """Return the interval of the share of right labels among some events."""
+    groups = None if truth.groups is None else truth.groups[mask]
+    return share_interval(truth.labels[mask] == predicted[mask], groups).as_dict()
+
+
+def _replicas(truth: Truth, predicted: np.ndarray, mask: np.ndarray, n_resamples: int) -> np.ndarray | None:
+    """Return confusion matrices of resampled groups; None where every event is a group of its own."""
+    if truth.groups is None:
+        return None
+    return confusion_replicas(truth.labels[mask], predicted[mask], truth.groups[mask], n_resamples=n_resamples)
+
+
+def _confusion_part(
+    truth: Truth, predicted: np.ndarray, mask: np.ndarray, error: dict[str, Any] | None, n_resamples: int = RESAMPLES
+) -> dict[str, Any]:
+    part: dict[str, Any] = {"accuracy": _share(truth, predicted, mask)}
     if error is not None:
+        matrix = confusion_matrix(truth.labels[mask], predicted[mask])
         overall, classes = confusion_intervals(
             matrix,
             error["mean_fraction_error"],
             np.array(error["per_class_fraction_error"]),
             n_resamples=n_resamples,
+            drawn=_replicas(truth, predicted, mask, n_resamples),
         )
         part["mean_fraction_error"] = overall.as_dict()
         part["per_class_fraction_error"] = [interval.as_dict() for interval in classes]

@@ -16,8 +16,8 @@ from scoring.metrics.gamma import (
     hadron_survival,
     zenith_bins,
 )
-from scoring.metrics.intervals import MIN_CLASS_EVENTS, clopper_pearson, survival_interval
-from scoring.metrics.paired import paired_survival
+from scoring.metrics.intervals import MIN_CLASS_EVENTS, Interval, clopper_pearson, share_interval, survival_interval
+from scoring.metrics.paired import Paired, paired_survival
 from scoring.tasks.base import Metric, TaskScoring
 from scoring.tasks.truth import Truth, check_finite
 from showers.schema import GAMMA
@@ -27,9 +27,16 @@ def _survival(labels: np.ndarray, scores: np.ndarray) -> float:
     return hadron_survival(labels, scores).hadron_survival
 
 
+def _interval(labels: np.ndarray, scores: np.ndarray, groups: np.ndarray | None = None) -> Interval:
+    return survival_interval(labels, scores, groups=groups)
+
+
+def _paired(labels: np.ndarray, a: np.ndarray, b: np.ndarray, groups: np.ndarray | None = None) -> Paired:
+    return paired_survival(labels, a, b, groups=groups)
+
+
 SURVIVAL = Metric(
-    "hadron survival", "share at 75 % gamma efficiency", True, _survival, survival_interval, paired_survival,
-    logarithmic=True,
+    "hadron survival", "share at 75 % gamma efficiency", True, _survival, _interval, _paired, logarithmic=True,
 )  # fmt: skip
 
 
@@ -72,12 +79,12 @@ def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarra
     everything = np.ones(len(scores), dtype=bool)
     for share in EFFICIENCIES:
         found = metrics["survival_rates"][efficiency_name(share)]
-        _survival_part(found, truth.labels, scores, everything, share)
+        _survival_part(found, truth, scores, everything, share)
         found["n_tied_hadrons"] = hadron_survival(truth.labels, scores, share).n_tied_hadrons
-    hits = round(metrics["accuracy_at_0.5"] * len(scores))
+    hits = (scores >= 0.5) == (truth.labels == 0)
     metrics["intervals"] = {
         "key_metric": metrics["survival_rates"]["75%"]["interval"],
-        "accuracy_at_0.5": clopper_pearson(hits, len(scores)).as_dict(),
+        "accuracy_at_0.5": share_interval(hits, truth.groups).as_dict(),
     }
     binned = [(metrics["energy_binned"].get(name), mask) for name, mask in energy_bins(truth.energy)]
     binned += [(metrics["zenith_binned"].get(name), mask) for name, mask in zenith_bins(truth.zenith_deg)]
@@ -87,15 +94,16 @@ def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarra
     ]
     for found, mask in binned:
         if found is not None:
-            _survival_part(found, truth.labels, scores, mask)
+            _survival_part(found, truth, scores, mask)
             found["too_few_events"] = min(found["n_gamma"], found["n_hadron"]) < MIN_CLASS_EVENTS
 
 
 def _survival_part(
-    found: dict[str, Any], labels: np.ndarray, scores: np.ndarray, mask: np.ndarray, efficiency: float = 0.75
+    found: dict[str, Any], truth: Truth, scores: np.ndarray, mask: np.ndarray, efficiency: float = 0.75
 ) -> None:
-    labels, scores = labels[mask], scores[mask]
-    found["interval"] = survival_interval(labels, scores, efficiency).as_dict()
+    labels, scores = truth.labels[mask], scores[mask]
+    groups = None if truth.groups is None else truth.groups[mask]
+    found["interval"] = survival_interval(labels, scores, efficiency, groups).as_dict()
     n_hadron = int(np.count_nonzero(labels == 1))
     found["interval_at_threshold"] = clopper_pearson(found["hadron_surviving"], n_hadron).as_dict()
 

@@ -23,12 +23,12 @@ def _value(truth: np.ndarray, estimate: np.ndarray) -> float:
     return resolution(estimate - truth)
 
 
-def _interval(truth: np.ndarray, estimate: np.ndarray) -> Interval:
-    return resolution_interval(estimate - truth)
+def _interval(truth: np.ndarray, estimate: np.ndarray, groups: np.ndarray | None = None) -> Interval:
+    return resolution_interval(estimate - truth, groups)
 
 
-def _paired(truth: np.ndarray, a: np.ndarray, b: np.ndarray) -> Paired:
-    return paired_resolution(a - truth, b - truth)
+def _paired(truth: np.ndarray, a: np.ndarray, b: np.ndarray, groups: np.ndarray | None = None) -> Paired:
+    return paired_resolution(a - truth, b - truth, groups)
 
 
 RESOLUTION = Metric("resolution", "half the width of the central 68 %", True, _value, _interval, _paired)

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from runtime.arrays import open_npy
+from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.errors import InputError, did_you_mean
-from showers.schema import ORDER_FILE, SCALAR_NAMES, SCALARS_FILE, Task
+from showers.schema import GROUPS_FILE, ORDER_FILE, SCALAR_NAMES, SCALARS_FILE, Task
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Truth:
     """(N,) int64: the row of each event in the published file, where rows were shuffled on conversion."""
     reference: np.ndarray | None = None
     """(N,) float32 reconstructed scalar that estimates the target, where there is one."""
+    groups: np.ndarray | None = None
+    """(N,) int64: events of one value are the same simulated shower; None where each is of its own."""
 
     def published(self, values: np.ndarray) -> np.ndarray:
         """Return values (N, ...) of our rows in the order of the published file."""
@@ -45,22 +48,34 @@ class Truth:
         values = (self.published(column) for column in (self.labels, self.energy, self.zenith_deg))
         reference = None if self.reference is None else self.published(self.reference)
         labels, energy, zenith_deg = values
-        return Truth(self.folder, labels, energy, zenith_deg, reference=reference)
+        groups = None if self.groups is None else self.published(self.groups)
+        return Truth(self.folder, labels, energy, zenith_deg, reference=reference, groups=groups)
 
 
 def read_truth(data: Path, task: Task) -> Truth:
     """Read the test labels of ``data/{task}_test``; neither grids nor anything else there is needed.
 
+    Where the folder has checksums, what is read is compared with them.
+
     Raises
     ------
     InputError
-        For a missing folder or file, wrong shapes or types, labels out of range, a class without events, or an
-        energy or zenith that is not finite; names the file, the count and the first offending row.
+        For a missing folder or file, one that is not the file that was written, wrong shapes or types, labels out of
+        range, a class without events, or an energy or zenith that is not finite; names the file, the count and the
+        first offending row.
     """
     folder = Path(data) / f"{task.name}_test"
     if not folder.is_dir():
         raise InputError(f"{folder} does not exist{did_you_mean(folder)}; name the folder that holds {task.name}_test")
-    label_file, scalar_file = folder / str(task.label_file), folder / SCALARS_FILE
+    checksums = Checksums.open(folder) if (folder / CHECKSUMS_FILE).exists() else None
+
+    def compared(name: str) -> Path:
+        problem = checksums.problem(name) if checksums else None
+        if problem:
+            raise InputError(f"{problem}: restore it, or remove {CHECKSUMS_FILE} if the change was meant")
+        return folder / name
+
+    label_file, scalar_file = compared(str(task.label_file)), compared(SCALARS_FILE)
     labels = np.asarray(open_npy(label_file))
     if labels.ndim != 1 or labels.dtype.kind not in ("f" if task.target else "iu"):
         expected = f"(N,) {task.label_type}"
@@ -85,13 +100,20 @@ def read_truth(data: Path, task: Task) -> Truth:
         columns.append(values)
     labels = labels.astype(task.label_type)
     reference = columns[2] if own else None
-    return Truth(folder, labels, columns[0], columns[1], _read_order(folder, len(labels)), reference)
+    order = _read_order(compared(ORDER_FILE), len(labels)) if (folder / ORDER_FILE).exists() else None
+    groups = _read_groups(compared(GROUPS_FILE), len(labels)) if (folder / GROUPS_FILE).exists() else None
+    return Truth(folder, labels, columns[0], columns[1], order, reference, groups)
 
 
-def _read_order(folder: Path, n_events: int) -> np.ndarray | None:
-    file = folder / ORDER_FILE
-    if not file.exists():
-        return None
+def _read_groups(file: Path, n_events: int) -> np.ndarray | None:
+    """Return the groups (N,) of a test set; None where every event is a group of its own."""
+    groups = np.asarray(open_npy(file))
+    if groups.shape != (n_events,) or groups.dtype != np.int64:
+        raise InputError(f"{file} has shape {groups.shape} and type {groups.dtype}, expected ({n_events},) int64")
+    return None if len(np.unique(groups)) == n_events else groups
+
+
+def _read_order(file: Path, n_events: int) -> np.ndarray:
     order = np.asarray(open_npy(file))
     if order.dtype != np.int64 or not np.array_equal(np.sort(order), np.arange(n_events)):
         raise InputError(f"{file} is no permutation of {n_events} rows: convert the raw files again")

@@ -82,7 +82,7 @@ class ClassesStacking(TaskStacking):
 
 
 BIAS_EVENTS = 100_000
-"""More events are thinned evenly: the biases' own sampling error is then 3e-4 of a rule's fraction error."""
+"""Of more events a random choice is taken: the biases' own sampling error is then 3e-4 of a rule's fraction error."""
 
 
 @dataclass(frozen=True)

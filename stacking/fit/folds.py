@@ -12,11 +12,13 @@ import numpy as np
 from runtime.errors import InputError
 
 MAX_EVENTS = 200_000
-"""More events are thinned evenly before a fit."""
+"""Of more events a fit sees a random choice."""
 
 
 MIN_PER_CLASS = 100
 """With fewer events of any class passing the evaluation cuts, all events count as passing."""
+JUDGED_FOLDS = 5
+"""Folds of the outer holdout, where something is both fitted and judged there."""
 LG_ENERGY_EDGES = (15.0, 15.5, 16.0, 16.5, 17.0)
 """Borders of the benchmark's energy bins, lg(E/eV)."""
 
@@ -43,7 +45,7 @@ def assign_folds(
     energy
         (N,) lg(E/eV), or None for no stratification in energy.
     groups
-        (N,) integers; equal values stay together. The first event of a group gives its class and energy bin.
+        (N,) integers; equal values stay together. A group counts as one of the rarest class that it holds.
     classes
         Class names, for messages.
 
@@ -54,13 +56,21 @@ def assign_folds(
     Raises
     ------
     InputError
-        If a class has fewer events (or groups) than folds.
+        If a class has fewer events (or groups that hold it) than folds.
     """
-    first, _ = _groups_of(groups, len(labels))
-    _refuse_small_classes(
-        np.asarray(labels)[first], n_folds, classes, "events" if groups is None else "groups of events"
-    )
+    labels = np.asarray(labels)
+    counts = class_counts(labels, groups, len(classes) if classes else 0)
+    _refuse_small_classes(counts, n_folds, classes, "events" if groups is None else "groups of events")
     return _distribute(labels, n_folds, seed, energy, groups)
+
+
+def class_counts(labels: np.ndarray, groups: np.ndarray | None, n_classes: int = 0) -> np.ndarray:
+    """Return the number of events of each class, or of groups that hold it, (C,) int64."""
+    if groups is None:
+        return np.bincount(labels, minlength=n_classes)
+    _, member = np.unique(groups, return_inverse=True)
+    held = np.unique(np.stack([member, labels]), axis=1)[1]
+    return np.bincount(held, minlength=n_classes)
 
 
 def judged_events(passing: np.ndarray, labels: np.ndarray, n_classes: int) -> tuple[np.ndarray, str]:
@@ -110,36 +120,46 @@ def outer_holdout(
         return nobody, "without an outer holdout single fits are judged out-of-fold, but their average ships"
     rows = np.flatnonzero(judged)
     inside = None if groups is None else groups[rows]
-    first, member = _groups_of(inside, len(rows))
+    first, member = _groups_of(inside, labels[rows])
     order = _order(labels[rows][first], None if energy is None else energy[rows][first], np.random.SeedSequence([seed]))
     # Evenly spread along the order: every class and energy bin gives its share to within one group.
     taken = np.empty(len(first), dtype=bool)
     taken[order] = np.diff(np.floor(np.arange(len(first) + 1) * share + 0.5)) > 0
     outer = nobody.copy()
     outer[rows] = taken[member]
-    fewest = int(np.bincount(labels[outer], minlength=int(labels.max()) + 1).min())
-    if fewest < least:
-        return nobody, (
-            f"too few events for an outer holdout ({fewest} of one class, fewer than {least}): single fits are "
-            "judged out-of-fold, but their average ships, so the gain stated for the stack is too large"
-        )
+    n_classes = int(labels.max()) + 1
+    short = [(int(np.bincount(labels[outer], minlength=n_classes).min()), least, "events")]
+    if groups is not None:
+        short.append((int(class_counts(labels[outer], groups[outer], n_classes).min()), JUDGED_FOLDS, "groups"))
+    for fewest, needed, what in short:
+        if fewest < needed:
+            return nobody, (
+                f"too few {what} for an outer holdout ({fewest} of one class, fewer than {needed}): single fits are "
+                "judged out-of-fold, but their average ships, so the gain stated for the stack is too large"
+            )
     if groups is not None:
         outer = np.isin(groups, np.unique(groups[outer]))
     return outer, ""
 
 
-def _groups_of(groups: np.ndarray | None, n_events: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first event of each group and the group number of each event."""
+def _groups_of(groups: np.ndarray | None, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the event that stands for each group, the first of its rarest class, and the group number of each event.
+
+    Rare is what few events have: a patient of many visits, one of them ill, is dealt out as one who is ill.
+    """
+    n_events = len(labels)
     if groups is None:
         return np.arange(n_events), np.arange(n_events)
-    _, first, member = np.unique(groups, return_index=True, return_inverse=True)
+    _, member = np.unique(groups, return_inverse=True)
+    order = np.lexsort((np.arange(n_events), np.bincount(labels)[labels], member))
+    first = order[np.searchsorted(member[order], np.arange(int(member.max()) + 1))]
     return first, member
 
 
 def _distribute(
     labels: np.ndarray, n_folds: int, seed: int, energy: np.ndarray | None, groups: np.ndarray | None
 ) -> np.ndarray:
-    first, member = _groups_of(groups, len(labels))
+    first, member = _groups_of(groups, np.asarray(labels))
     group_energy = None if energy is None else np.asarray(energy)[first]
     order = _order(np.asarray(labels)[first], group_energy, np.random.SeedSequence([seed, n_folds]))
     fold_of_group = np.empty(len(first), dtype=np.int8)
@@ -172,25 +192,22 @@ def early_stopping_rows(
     labels, energy, groups
         Full arrays, one value per event of the dataset.
     fraction
-        Wanted share; rounded to one part in a whole number.
+        Wanted share, between 0 and 1: kept to within one event or group.
     """
     label = np.asarray(labels)[rows]
-    part = _distribute(
-        label,
-        max(2, round(1.0 / fraction)),
-        seed,
-        None if energy is None else energy[rows],
-        None if groups is None else groups[rows],
-    )
-    stop = part == 0
+    first, member = _groups_of(None if groups is None else groups[rows], label)
+    seeds = np.random.SeedSequence([seed, max(2, round(1.0 / fraction))])
+    order = _order(label[first], None if energy is None else energy[rows][first], seeds)
+    taken = np.empty(len(first), dtype=bool)
+    taken[order] = np.diff(np.floor(np.arange(-1, len(first)) * fraction + 1e-9)) > 0
+    stop = taken[member]
     # A class of one shower is for learning, not for stopping.
     for k in np.setdiff1d(label, label[~stop]):
         stop[label == k] = False
     return stop
 
 
-def _refuse_small_classes(labels: np.ndarray, n_folds: int, classes: tuple[str, ...] | None, counted: str) -> None:
-    counts = np.bincount(labels, minlength=len(classes) if classes else 0)
+def _refuse_small_classes(counts: np.ndarray, n_folds: int, classes: tuple[str, ...] | None, counted: str) -> None:
     for number in np.flatnonzero(counts < n_folds):
         if classes is None and counts[number] == 0:
             continue
@@ -198,6 +215,11 @@ def _refuse_small_classes(labels: np.ndarray, n_folds: int, classes: tuple[str, 
         raise InputError(f"class {name!r} has {counts[number]} {counted}, fewer than the {n_folds} folds asked for")
 
 
-def subsampled(n_events: int, limit: int = MAX_EVENTS) -> slice:
-    """Return a slice that leaves at most about ``limit`` of ``n_events``, evenly spread."""
-    return slice(None, None, max(1, -(-n_events // limit)))
+def subsampled(n_events: int, limit: int = MAX_EVENTS) -> slice | np.ndarray:
+    """Return which events a fit sees: all, or ``limit`` of them chosen at random, (limit,) int64 in ascending order.
+
+    The choice depends on the two numbers alone. A regular stride would see one class only where labels have its period.
+    """
+    if n_events <= limit:
+        return slice(None)
+    return np.sort(np.random.default_rng([n_events, limit]).choice(n_events, limit, replace=False, shuffle=False))

@@ -188,8 +188,7 @@ def _category(name: str, values: pl.Series) -> tuple[Column | None, str]:
 def _numbers(values: pl.Series) -> np.ndarray | None:
     """Return (N,) float64 with NaN where missing, or None if a value is no number, time, true or false."""
     if values.dtype.is_temporal():
-        unit = values.cast(pl.Datetime("us")) if values.dtype in (pl.Date, pl.Datetime) else values
-        return unit.to_physical().cast(pl.Float64).fill_null(float("nan")).to_numpy() / 1e6
+        return _seconds(values)
     if values.dtype == pl.String:
         cleaned = _text(values, GAPS)
         found = cleaned.cast(pl.Float64, strict=False)
@@ -200,6 +199,14 @@ def _numbers(values: pl.Series) -> np.ndarray | None:
     if not (values.dtype.is_numeric() or values.dtype == pl.Boolean):
         return None
     return values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+
+
+def _seconds(values: pl.Series) -> np.ndarray:
+    """Return (N,) float64 seconds, whatever unit the column stores: since 1970, since midnight, or of a duration."""
+    if values.dtype == pl.Time:
+        return values.to_physical().cast(pl.Float64).fill_null(float("nan")).to_numpy() / 1e9
+    kind = pl.Duration("us") if values.dtype == pl.Duration else pl.Datetime("us")
+    return values.cast(kind).to_physical().cast(pl.Float64).fill_null(float("nan")).to_numpy() / 1e6
 
 
 def _as_time(values: pl.Series) -> pl.Series | None:

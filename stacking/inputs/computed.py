@@ -23,6 +23,7 @@ from features.table import default_path
 from models.base.learner import Batch
 from models.base.spec import LearnerSpec
 from runtime.errors import InputError
+from runtime.files import FileState, file_state
 from runtime.processes import in_processes
 from showers.array import DetectorArray
 from showers.dataset import Dataset
@@ -43,7 +44,7 @@ class ComputedEvents(ShowerEvents):
     device: str = "cpu"
     """Where: ``"cpu"`` or ``"cuda"``."""
     workers: int = 1
-    state: tuple[tuple[int, int, int], ...] = ()
+    state: tuple[FileState, ...] = ()
     """Of the files when they were opened; see :func:`_state`."""
     _held: dict[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
     """Blocks of the events asked for last: (n, F) float32 by number."""
@@ -213,8 +214,7 @@ def _groups(columns: tuple[str, ...]) -> frozenset[str]:
     return frozenset(CATALOGUE[name].group for name in columns if name in CATALOGUE)
 
 
-def _state(dataset: Path) -> tuple[tuple[int, int, int], ...]:
-    """Return length, time and inode of the files that features are made of."""
+def _state(dataset: Path) -> tuple[FileState, ...]:
+    """Return the states of the files that features are made of."""
     files = (dataset / name for name in (MATRICES_FILE, SCALARS_FILE, AGE_FILE, SOURCE_FILE))
-    found = [file.stat() for file in files if file.exists()]
-    return tuple((one.st_size, one.st_mtime_ns, one.st_ino) for one in found)
+    return tuple(state for state in map(file_state, files) if state)

@@ -26,8 +26,9 @@ from models.base.inputs import targets_of
 from models.base.learner import Batch
 from models.base.spec import LearnerSpec
 from runtime.errors import InputError
+from runtime.files import FolderState, folder_state
 from showers.dataset import Dataset
-from showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, TargetQuantity, Task
+from showers.schema import AGE, SCALAR_NAMES, TargetQuantity, Task
 
 
 def reference(target: TargetQuantity, scalars: np.ndarray) -> np.ndarray:
@@ -184,11 +185,11 @@ class ShowerEvents(Events):
 
     @property
     def _opened(self) -> Dataset:
-        return _open_dataset(self.dataset, _stamp(self.dataset / MATRICES_FILE))
+        return _open_dataset(self.dataset, folder_state(self.dataset))
 
     @property
     def _features(self) -> FeatureTable:
-        return _open_table(self.table, _stamp(self.table))
+        return _open_table(self.table, folder_state(self.table))
 
     def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
         """Return the columns of the learner's feature set that the table has."""
@@ -357,18 +358,14 @@ def truth_file(table: Path) -> Path:
 
 
 @lru_cache(maxsize=8)
-def _open_dataset(path: Path, stamp: int) -> Dataset:
+def _open_dataset(path: Path, stamp: FolderState) -> Dataset:
     # Opening scans the scalars, and a worker does several tasks on the same folder; the stamp notices a new one.
     return Dataset.open(path, labels=False)
 
 
 @lru_cache(maxsize=8)
-def _open_table(path: Path, stamp: int) -> FeatureTable:
+def _open_table(path: Path, stamp: FolderState) -> FeatureTable:
     return FeatureTable.open(path)
-
-
-def _stamp(path: Path) -> int:
-    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 @dataclass(frozen=True)

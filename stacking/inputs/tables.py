@@ -221,3 +221,22 @@ def _present(frame: pl.DataFrame, file: Path, column: str, what: str) -> pl.Seri
         alone = " (one column only: is there another --separator?)" if len(frame.columns) == 1 else ""
         raise InputError(f"{file} has no column {column!r} ({what}): it has {', '.join(frame.columns[:20])}{alone}")
     return frame[column]
+
+
+def class_positions(values: pl.Series, classes: tuple[str, ...]) -> np.ndarray:
+    """Return the class number of each label, (N,) int64, -1 where it is missing or none of the classes.
+
+    A label is a class by its text, else by its value: 0, 0.0 and "0" are one where only one class has that value.
+    """
+    texts = [None if value is None else str(value) for value in values.to_list()]
+    by_text = {name: k for k, name in enumerate(classes)}
+    numbers = [_number(name) for name in classes]
+    by_value = {number: k for k, number in enumerate(numbers) if number is not None and numbers.count(number) == 1}
+    return np.array([by_text.get(text, by_value.get(_number(text), -1)) for text in texts], dtype=np.int64)  # type: ignore[arg-type]
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

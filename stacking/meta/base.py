@@ -36,7 +36,7 @@ class StackInputs:
     weights: np.ndarray | None = None
     """(N,) event weights, or None for one each."""
     groups: np.ndarray | None = None
-    """(N,) equal for events of one simulated shower, or None."""
+    """(N,) events of one value are one observation; None where all are independent."""
 
     def take(self, use: np.ndarray) -> StackInputs:
         """Return the events that ``use`` (N,) bool names."""

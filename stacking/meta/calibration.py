@@ -15,12 +15,15 @@ import numpy as np
 
 from models.base.posterior import log_softmax
 from stacking.fit.folds import assign_folds, subsampled
+from stacking.meta.gate import standard_error
 from stacking.meta.softmax import fit_linear, fit_scaling, log_loss_per_event
 
 MATRIX_PULL = 0.3
 """Pull of matrix scaling towards the temperature's result, times C (C - 1) / N: as many events as numbers to fit."""
 KEEP_SIGMA = 2.0
 """Gain over no calibration, in standard errors, from which a calibrator is kept."""
+MATRIX_CLASSES = 20
+"""With more classes no matrix is tried: it has as many numbers as few tables have rows."""
 RELIABILITY_BINS = 15
 CHOICE_EVENTS = 20_000
 """Events on which kinds are compared; a gain that so many cannot show is not worth having."""
@@ -87,7 +90,9 @@ KINDS: dict[str, Callable[[np.ndarray, np.ndarray], Calibrator]] = {
 """Simplest first. Two classes go without the matrix: it need not keep the order of events."""
 
 
-def fit_calibrator(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> Calibrator:
+def fit_calibrator(
+    log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray, groups: np.ndarray | None = None
+) -> Calibrator:
     """Choose and fit a calibrator.
 
     Parameters
@@ -99,6 +104,8 @@ def fit_calibrator(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray)
     folds
         (N,) fold of each event; kinds are compared by cross-validation over these folds (over two random halves
         where there is only one).
+    groups
+        (N,) or None: events of one value are one observation.
 
     Returns
     -------
@@ -108,9 +115,10 @@ def fit_calibrator(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray)
     n_classes = log_proba.shape[1]
     thin = subsampled(len(labels), CHOICE_EVENTS)
     z, y, f = log_proba[thin], labels[thin], folds[thin]
+    g = None if groups is None else groups[thin]
     if len(np.unique(f)) < 2:
-        f = assign_folds(y, 2, seed=0)
-    kinds = {kind: fit for kind, fit in KINDS.items() if n_classes > 2 or kind != "matrix"}
+        f = assign_folds(y, 2, seed=0, groups=g)
+    kinds = {kind: fit for kind, fit in KINDS.items() if kind != "matrix" or 2 < n_classes <= MATRIX_CLASSES}
     before = log_loss_per_event(z, y)
     losses = {kind: np.empty(len(y)) for kind in kinds}
     for k in np.unique(f):
@@ -118,18 +126,20 @@ def fit_calibrator(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray)
         for kind, fit in kinds.items():
             losses[kind][inside] = log_loss_per_event(fit(z[~inside], y[~inside])(z[inside]), y[inside])
     best = min(kinds, key=lambda kind: losses[kind].mean())
-    if not _gains(before, losses[best], KEEP_SIGMA):
+    if not _gains(before, losses[best], KEEP_SIGMA, g):
         return identity(n_classes)
-    chosen = next(kind for kind in kinds if not _gains(losses[kind], losses[best], 1.0))
+    chosen = next(kind for kind in kinds if not _gains(losses[kind], losses[best], 1.0, g))
     return kinds[chosen](log_proba, labels)
 
 
-def _gains(old: np.ndarray, new: np.ndarray, sigma: float) -> bool:
+def _gains(old: np.ndarray, new: np.ndarray, sigma: float, groups: np.ndarray | None) -> bool:
     gain = old - new
-    return bool(gain.mean() > sigma * gain.std() / np.sqrt(len(gain)))
+    return bool(gain.mean() > sigma * standard_error(gain, groups))
 
 
-def cross_fit(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> tuple[Calibrator, np.ndarray]:
+def cross_fit(
+    log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray, groups: np.ndarray | None = None
+) -> tuple[Calibrator, np.ndarray]:
     """Fit a calibrator on all events, and calibrate each fold by one fitted on all *other* folds.
 
     Returns
@@ -139,8 +149,10 @@ def cross_fit(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> t
     calibrated = np.empty_like(log_proba)
     for k in np.unique(folds):
         inside = folds == k
-        calibrated[inside] = fit_calibrator(log_proba[~inside], labels[~inside], folds[~inside])(log_proba[inside])
-    return fit_calibrator(log_proba, labels, folds), calibrated
+        others = None if groups is None else groups[~inside]
+        fitted = fit_calibrator(log_proba[~inside], labels[~inside], folds[~inside], others)
+        calibrated[inside] = fitted(log_proba[inside])
+    return fit_calibrator(log_proba, labels, folds, groups), calibrated
 
 
 def reliability(log_proba: np.ndarray, labels: np.ndarray, n_bins: int = RELIABILITY_BINS) -> dict[str, Any]:

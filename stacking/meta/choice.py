@@ -93,14 +93,15 @@ def choose_and_fit(
         if progress:
             progress(number, len(jobs), job[0])
     by_meta = {name: _assembled(found, name, folds, inputs) for name in names}
-    log_proba, chosen = np.empty_like(inputs.log_proba[0]), []
+    log_proba, chosen, groups = np.empty_like(inputs.log_proba[0]), [], inputs.groups
     for k in range(n_folds):
         candidates = {name: _inner(found, name, folds, k, inputs) for name in names} if n_folds > 2 else {}
         rest = folds != k
-        best = _simplest_of_best(candidates, inputs.labels[rest], scorer) if candidates else names[0]
+        inner_groups = None if groups is None else groups[rest]
+        best = _simplest_of_best(candidates, inputs.labels[rest], scorer, inner_groups) if candidates else names[0]
         chosen.append(best)
         log_proba[folds == k] = found[best, frozenset({k})][k]
-    final = _simplest_of_best(by_meta, inputs.labels, scorer) if n_folds > 2 else names[0]
+    final = _simplest_of_best(by_meta, inputs.labels, scorer, groups) if n_folds > 2 else names[0]
     meta = fit_meta(final, inputs, scorer, np.ones(len(folds), dtype=bool))
     losses = {name: scorer.loss(predicted, inputs.labels) for name, predicted in by_meta.items()}
     return Stacked(meta, log_proba, by_meta, chosen, losses)
@@ -148,10 +149,12 @@ def _inner(
     return result[folds != outer]
 
 
-def _simplest_of_best(candidates: dict[str, np.ndarray], labels: np.ndarray, scorer: Scorer) -> str:
+def _simplest_of_best(
+    candidates: dict[str, np.ndarray], labels: np.ndarray, scorer: Scorer, groups: np.ndarray | None
+) -> str:
     """Return the simplest of those as good as the best; where the judge's errors are wide, log-loss decides first."""
-    good = _as_good_as_the_best(candidates, labels, scorer)
-    return min(_as_good_as_the_best(good, labels, LogLossScorer()), key=_complexity)
+    good = _as_good_as_the_best(candidates, labels, scorer, groups)
+    return min(_as_good_as_the_best(good, labels, LogLossScorer(), groups), key=_complexity)
 
 
 def _complexity(name: str) -> int:
@@ -159,19 +162,19 @@ def _complexity(name: str) -> int:
 
 
 def _as_good_as_the_best(
-    candidates: dict[str, np.ndarray], labels: np.ndarray, scorer: Scorer
+    candidates: dict[str, np.ndarray], labels: np.ndarray, scorer: Scorer, groups: np.ndarray | None
 ) -> dict[str, np.ndarray]:
     best = min(candidates, key=lambda name: scorer.loss(candidates[name], labels))
 
     def within_an_error(name: str) -> bool:
-        worse, error = scorer.difference(candidates[name], candidates[best], labels)
+        worse, error = scorer.difference(candidates[name], candidates[best], labels, groups)
         return name == best or worse <= error
 
     return {name: predicted for name, predicted in candidates.items() if within_an_error(name)}
 
 
 PRUNING_EVENTS = 60_000
-"""Events on which learners are compared, evenly spread: their error is then about a third of :data:`TOLERANCE`."""
+"""Events on which learners are compared, chosen at random: their error is then about a third of :data:`TOLERANCE`."""
 PRUNING_FOLDS = 5
 """Folds of the cross-validation at most; more are merged."""
 TOLERANCE = 2e-4
@@ -274,7 +277,7 @@ def confirmed(
     averages
         By learner, its (n, C) log-probabilities of the n events of the outer holdout, averaged over fits.
     labels, groups
-        (n,) their classes, and which are copies of one shower.
+        (n,) their classes, and groups where there are any.
 
     Notes
     -----
@@ -336,7 +339,7 @@ class _Sample:
         each = log_loss_per_event(predicted, labels) - log_loss_per_event(self.whole, labels)
         vetoed = False
         if self.scorer.veto:
-            worse, error = self.scorer.difference(predicted, self.whole, labels)
+            worse, error = self.scorer.difference(predicted, self.whole, labels, self.inputs.groups)
             vetoed = worse > error
         return _Cost(float(each.mean()), standard_error(each, self.inputs.groups), vetoed)
 

@@ -99,7 +99,7 @@ class Boosted(MetaLearner):
     presets = ("good", "best")
 
     def fit(self, inputs: StackInputs, scorer: Scorer) -> None:
-        """Fit the pool, then trees on what it leaves; more events than the pool looks at are thinned evenly."""
+        """Fit the pool, then trees on what it leaves; it sees the events that the pool looks at."""
         few = np.zeros(len(inputs.labels), dtype=bool)
         few[subsampled(len(few))] = True
         inputs = inputs.take(few)

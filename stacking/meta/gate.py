@@ -1,4 +1,6 @@
-"""The gate: the stack ships only if it is better than its best learner, beyond its error, as both would ship.
+"""The gate: the stack ships only if it is better than what it is made of by two standard errors, as both would ship.
+
+That is the best of its learners and their plain average, which has nothing to learn: hard to beat where events are few.
 
 Means on the outer holdout, sharpened by what is known from many more out-of-fold events.
 
@@ -21,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from scoring.metrics.intervals import grouped_error
 from stacking.meta.scorers import Scorer
 from stacking.meta.softmax import log_loss_per_event
 
@@ -45,9 +48,7 @@ def standard_error(values: np.ndarray, groups: np.ndarray | None) -> float:
     """Return the standard error of the mean of (N,) values; those of one group (N,) are one observation."""
     if groups is None:
         return float(values.std() / np.sqrt(len(values)))
-    _, member = np.unique(groups, return_inverse=True)
-    sums = np.bincount(member, values - values.mean())
-    return float(np.sqrt((sums**2).sum()) / len(values))
+    return grouped_error(values, groups)[0]
 
 
 def mean_and_error(
@@ -84,6 +85,8 @@ def mean_and_error(
     return mean, float(np.hypot(standard_error(values - slope * outer, groups), slope * inner_error))
 
 
+SIGMA = 2.0
+"""Standard errors by which the stack must be better: a stack that gains nothing then ships in 2 of 100 runs."""
 ROUNDING = 1e-9
 """Nats below which two systems are the same: a stack of one learner differs from it by last bits alone."""
 
@@ -95,9 +98,10 @@ class Gate:
     shipped: bool
     reason: str
     gain: float
-    """Mean log-loss of the best learner minus that of the stack, nats, both as they ship."""
+    """Mean log-loss of ``best_learner`` minus that of the stack, nats, both as they ship."""
     standard_error: float
     best_learner: str
+    """The best of the learners and their plain ``average``: what ships where the stack does not."""
     judge_gain: float
     """The same difference in the judge's loss (gamma: mean ln survival)."""
     judge_standard_error: float
@@ -121,7 +125,7 @@ def decide_gate(
     groups: np.ndarray | None = None,
     single: SingleFits | None = None,
 ) -> Gate:
-    """Compare the stack with the best of its learners.
+    """Compare the stack with the best of its learners and their average.
 
     Parameters
     ----------
@@ -129,7 +133,8 @@ def decide_gate(
         (N, C) log-probabilities of the stack: the average of fits on the outer holdout, calibrated as it ships;
         without a holdout nested out-of-fold ones.
     learners
-        Per learner, (N, C) log-probabilities of the same events, made in the same way.
+        Per learner, and of ``average`` where there are several, (N, C) log-probabilities of the same events, made in
+        the same way.
     labels
         (N,) class numbers.
     scorer
@@ -150,12 +155,12 @@ def decide_gate(
     gains = losses[best] - log_loss_per_event(stacked, labels)
     control = None if single is None else single.gain("stack", best)
     gain, error = mean_and_error(gains, groups, control, inner_groups)
-    worse, judge_error = scorer.difference(stacked, learners[best], labels)
+    worse, judge_error = scorer.difference(stacked, learners[best], labels, groups)
     if len(learners) == 1:
         shipped, reason = False, f"{best} is the only learner"
-    elif gain <= max(error, ROUNDING):
+    elif gain <= max(SIGMA * error, ROUNDING):
         shipped = False
-        reason = f"the stack gains {gain:.5f} ± {error:.5f} nats over {best}: not more than its error"
+        reason = f"the stack gains {gain:.5f} ± {error:.5f} nats over {best}: not more than twice its error"
     elif scorer.veto and worse > judge_error:
         shipped = False
         reason = f"the stack's ln survival is worse than that of {best} by {worse:.3f} ± {judge_error:.3f}"

@@ -117,7 +117,8 @@ class CalibratedPool(LogPool):
         """Choose and fit a calibrator for each learner, then the pool."""
         thin = subsampled(len(inputs.labels), CALIBRATION_EVENTS)
         labels, folds = inputs.labels[thin], inputs.folds[thin]
-        self.calibrators_ = [fit_calibrator(z[thin], labels, folds) for z in inputs.log_proba]
+        groups = None if inputs.groups is None else inputs.groups[thin]
+        self.calibrators_ = [fit_calibrator(z[thin], labels, folds, groups) for z in inputs.log_proba]
         super().fit(replace(inputs, log_proba=self._calibrated(inputs.log_proba)), scorer)
 
     def predict(self, log_proba: np.ndarray, context: np.ndarray | None = None) -> np.ndarray:

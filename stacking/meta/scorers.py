@@ -15,7 +15,7 @@ import numpy as np
 
 from scoring.metrics.composition import confusion_matrix, expected_fraction_error
 from scoring.metrics.gamma import GAMMA, HADRON, hadron_survival
-from scoring.metrics.intervals import Interval, clopper_pearson
+from scoring.metrics.intervals import Interval, clopper_pearson, group_weights
 from scoring.metrics.paired import paired_log_loss
 from stacking.meta.softmax import log_loss_per_event
 
@@ -49,10 +49,26 @@ def mean_log_survival(labels: np.ndarray, scores: np.ndarray) -> float:
 
 
 def paired_log_survival(
-    labels: np.ndarray, a: np.ndarray, b: np.ndarray, *, n_samples: int = 100, seed: int = 0
+    labels: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    groups: np.ndarray | None = None,
+    *,
+    n_samples: int = 100,
+    seed: int = 0,
 ) -> tuple[float, float]:
-    """Return the difference of mean ln survival, a minus b, and its standard error from a paired bootstrap."""
+    """Return the difference of mean ln survival, a minus b, and its standard error from a paired bootstrap.
+
+    It resamples events within classes, or whole groups (N,).
+    """
     rng = np.random.default_rng(seed)
+    if groups is not None:
+        member, blocks = group_weights(labels, groups, n_samples, rng)
+        resampled = (np.repeat(np.arange(len(labels)), row[member].astype(int)) for drawn in blocks for row in drawn)
+        gaps = [
+            mean_log_survival(labels[rows], a[rows]) - mean_log_survival(labels[rows], b[rows]) for rows in resampled
+        ]
+        return mean_log_survival(labels, a) - mean_log_survival(labels, b), float(np.std(gaps))
     gammas, hadrons = np.flatnonzero(labels == GAMMA), np.flatnonzero(labels == HADRON)
     rank = _ranks(len(gammas))
     drawn = [rng.choice(gammas, len(gammas)) for _ in range(n_samples)]
@@ -162,8 +178,10 @@ class Scorer(ABC):
         """Return the loss of (N, C) log-probabilities."""
 
     @abstractmethod
-    def difference(self, a: np.ndarray, b: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-        """Return loss(a) - loss(b) and its paired standard error."""
+    def difference(
+        self, a: np.ndarray, b: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None
+    ) -> tuple[float, float]:
+        """Return loss(a) - loss(b) and its paired standard error; events of one group (N,) are one observation."""
 
     def metric(self, log_proba: np.ndarray, labels: np.ndarray) -> float:
         """Return the real metric, or what stands for it: what greedy selection minimises."""
@@ -189,9 +207,11 @@ class LogLossScorer(Scorer):
         """Return the mean log-loss."""
         return float(log_loss_per_event(log_proba, labels).mean())
 
-    def difference(self, a: np.ndarray, b: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    def difference(
+        self, a: np.ndarray, b: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None
+    ) -> tuple[float, float]:
         """Return the paired difference and its standard error."""
-        found = paired_log_loss(labels, a, b)
+        found = paired_log_loss(labels, a, b, groups)
         return found.difference, found.standard_error
 
 
@@ -225,9 +245,11 @@ class GammaScorer(Scorer):
         """Return the mean ln survival."""
         return mean_log_survival(labels, gamma_scores(log_proba))
 
-    def difference(self, a: np.ndarray, b: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    def difference(
+        self, a: np.ndarray, b: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None
+    ) -> tuple[float, float]:
         """Return the difference and its bootstrap standard error."""
-        return paired_log_survival(labels, gamma_scores(a), gamma_scores(b))
+        return paired_log_survival(labels, gamma_scores(a), gamma_scores(b), groups)
 
     def weights(self, log_proba: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Let hadrons near the operating point count several times."""

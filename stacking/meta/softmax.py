@@ -1,8 +1,8 @@
 """Small convex fits of log-posteriors: the mathematics that calibration and meta-learners share.
 
 All minimise the weighted mean of ``-log p(true class)`` with a quadratic pull towards a sensible start: where numbers
-have bounds by L-BFGS-B with analytic gradients, elsewhere by Newton's method, which needs few steps however differently
-the loss is curved along what classes and learners have in common and along what they have not. Inputs are
+have bounds or are many by L-BFGS-B with analytic gradients, elsewhere by Newton's method, which needs few steps however
+differently the loss is curved along what classes and learners have in common and along what they have not. Inputs are
 log-probabilities; a fit never sees more than :data:`MAX_EVENTS` events, which leaves an error of the fitted numbers far
 below that of the learners.
 """
@@ -24,6 +24,8 @@ TOLERANCE = 1e-9
 """Relative decrease of the loss at which a fit stops."""
 AT_ONCE = 16_384
 """Events whose curvature is summed at once."""
+NEWTON_NUMBERS = 400
+"""More numbers are fitted by L-BFGS-B: the cost of Newton's steps grows with their square, in memory too."""
 SHORTEST = 1e-6
 """Share of Newton's step below which a fit goes no further."""
 
@@ -128,6 +130,14 @@ def fit_linear(
     x, y = np.column_stack([inputs[thin], np.ones(len(labels[thin]))]), labels[thin]
     w = None if event_weights is None else event_weights[thin]
     start = np.vstack([centre, np.zeros(centre.shape[1])])
+    if start.size > NEWTON_NUMBERS:
+
+        def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+            value, slope = _cross_entropy(x @ theta.reshape(start.shape), y, w)
+            return value, (x.T @ slope).ravel()
+
+        found = _minimise(loss, start.ravel(), pull, None).reshape(start.shape)
+        return found[:-1], found[-1]
     theta, (value, slope) = start, _cross_entropy(x @ start, y, w)
     for _ in range(MAX_ITERATIONS):
         gradient = x.T @ slope + pull * (theta - start)
@@ -180,7 +190,7 @@ def _minimise(
     loss: Callable[[np.ndarray], tuple[float, np.ndarray]],
     start: np.ndarray,
     pull: float,
-    bounds: list[tuple[float, float]],
+    bounds: list[tuple[float, float]] | None,
 ) -> np.ndarray:
     def penalised(theta: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = loss(theta)

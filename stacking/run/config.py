@@ -23,7 +23,7 @@ from runtime.cost import seconds_of
 from runtime.errors import InputError, like
 from runtime.files import atomic_path, open_regular
 from showers.schema import TASKS, Task, task_named
-from stacking.fit.folds import MIN_PER_CLASS
+from stacking.fit.folds import MIN_PER_CLASS, class_counts
 from stacking.meta.base import meta_learners, metas_of
 from stacking.meta.choice import TOLERANCE
 
@@ -83,7 +83,7 @@ class EngineConfig(BaseModel):
     fast: bool = True
     """Whether to train the student of ``predict --fast`` at the end."""
     student_events: int = Field(600_000, ge=1)
-    """Events that the student learns from at most, evenly spread: so small a network gains no more from others."""
+    """Events that the student learns from at most, chosen at random: so small a network gains no more from others."""
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per learner, settings that replace the registered ones."""
 
@@ -267,14 +267,17 @@ class TableConfig(EngineConfig):
                 remarks.append(f"learner {name} is tuned for showers: {for_table(name)} takes its place")
         return remarks
 
-    def for_rows(self, labels: np.ndarray, classes: tuple[str, ...]) -> tuple[TableConfig, list[str]]:
+    def for_rows(
+        self, labels: np.ndarray, classes: tuple[str, ...], groups: np.ndarray | None = None
+    ) -> tuple[TableConfig, list[str]]:
         """Return these options with folds, repetitions and holdout that so many rows allow, and remarks."""
         few, remarks = len(labels) < FEW_ROWS, []
-        fewest = int(np.bincount(labels).min())
+        counts, what = class_counts(labels, groups), "rows" if groups is None else "groups of rows"
+        fewest = int(counts.min())
         folds = self.n_folds
         if self.folds is None and 2 <= fewest < folds:
-            name = classes[int(np.bincount(labels).argmin())]
-            remarks.append(f"class {name!r} has {fewest} rows: {fewest} folds instead of {folds}")
+            name = classes[int(counts.argmin())]
+            remarks.append(f"class {name!r} has {fewest} {what}: {fewest} folds instead of {folds}")
             folds = fewest
         repeats = self.repeats or (3 if few else 1)
         holdout = self.holdout if self.holdout is not None else (0.0 if few else 0.1)

@@ -29,7 +29,7 @@ class Job:
     """Steps done before the engine starts (feature tables)."""
     prepare: Callable[[], None] | None = None
     """What to write into the run folder first, once it is known to be this run's."""
-    conclude: Callable[[Mapping[str, Any]], None] | None = None
+    conclude: Callable[[dict[str, Any]], None] | None = None
     """What to write into the run folder last, from the run's manifest."""
     remarks: tuple[str, ...] = ()
     """What the user should know about the input."""

@@ -89,7 +89,7 @@ class Run:
 
     @property
     def shipped(self) -> str | None:
-        """What the gate shipped: ``stack``, or the name of the best learner; None where the manifest does not say."""
+        """What ships: ``stack``, ``average`` or the name of the best learner; None where the manifest does not say."""
         gate = self.manifest.get("gate", {})
         if "shipped" not in gate:
             return None

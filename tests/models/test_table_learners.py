@@ -264,3 +264,23 @@ def test_one_event_is_predicted(learners: dict[str, Learner], gaussians: Events)
     for learner in learners.values():
         assert learner.predict_log_proba(one).shape == (1, 5)
         assert learner.predict_log_proba(one.take(np.array([], dtype=int))).shape == (0, 5)
+
+
+def test_wide_tables_bound_the_terms_and_the_memory_of_a_quadratic_logit() -> None:
+    rng = np.random.default_rng(1)
+    labels = np.arange(400) % 2
+    table = np.asfortranarray(rng.normal(size=(400, 60)), dtype=np.float32)
+    table[:, 59] += 4 * labels
+    columns = tuple(f"x{k}" for k in range(60))
+    batch = Batch(index=np.arange(400), table=table, columns=columns, labels=labels)
+    learner = create(spec("quadratic_logit"), ("a", "b"), overrides={"max_terms": 80, "max_events": 10_000})
+    learner.fit(batch, batch, seed=1)
+    assert learner.n_parameters == 80 + 1, "60 linear terms and 20 squares"
+    assert np.mean(learner.predict_log_proba(batch).argmax(axis=1) == labels) > 0.95, "the last column counts as well"
+    learner = create(spec("quadratic_logit"), ("a", "b"), overrides={"max_terms": 20, "max_events": 300})
+    seen: list[int] = []
+    terms = learner._terms  # type: ignore[attr-defined]
+    learner._terms = lambda part: seen.append(len(part)) or terms(part)  # type: ignore[attr-defined]
+    learner.fit(batch, batch, seed=1)
+    assert learner.n_parameters == 60 + 1
+    assert seen[0] == 100, "three times as many terms as allowed: a third of the events"

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from runtime.arrays import read_arrays
+from runtime.checksums import write_checksums as write_checksums
 from runtime.errors import InputError
 from scoring.score import Origin, read_output
+from scoring.tasks.truth import read_truth
 from showers.schema import COMPOSITION, GAMMA
 from tests.faults.rounds import rounds
 
@@ -60,3 +62,15 @@ def test_an_archive_with_nothing_wanted_names_what_it_holds(tmp_path: Path) -> N
     np.savez(tmp_path / "p.npz", scores=LABELS)
     with pytest.raises(InputError, match=r"no array 'predictions' .it holds scores."):
         read_arrays(tmp_path / "p.npz", "predictions")
+
+
+def test_labels_that_are_not_those_that_were_written_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "composition_test"
+    folder.mkdir()
+    np.save(folder / "labels_composition.npy", LABELS.astype(np.int8))
+    np.save(folder / "features.npy", np.full((200, 5), 15, np.float16))
+    write_checksums(folder, ("labels_composition.npy", "features.npy"))
+    assert (read_truth(tmp_path, COMPOSITION).labels == LABELS).all()
+    np.save(folder / "labels_composition.npy", LABELS[::-1].astype(np.int8))
+    with pytest.raises(InputError, match=r"labels_composition\.npy is not the file that was written"):
+        read_truth(tmp_path, COMPOSITION)

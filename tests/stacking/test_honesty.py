@@ -167,13 +167,25 @@ def test_gate_opens_for_a_real_gain_only() -> None:
     assert not decide_gate(jitter, {"a": a}, labels, scorer).shipped
 
 
+def test_gate_opens_by_chance_in_two_of_a_hundred() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.zeros(400, dtype=int)
+    base = np.full((400, 2), np.log(0.5))
+    opened = 0
+    for _ in range(2000):
+        changed = base.copy()
+        changed[:, 0] += rng.normal(0, 0.1, 400)
+        opened += decide_gate(changed, {"a": base, "b": base}, labels, LogLossScorer()).shipped
+    assert 0.013 < opened / 2000 < 0.034
+
+
 def test_groups_widen_the_gates_error() -> None:
     labels = np.repeat(np.random.default_rng(0).integers(0, 2, 500), 4)
     a = np.repeat(_noisy(labels[::4], 1.0, 1), 4, axis=0)
     b = np.repeat(_noisy(labels[::4], 1.0, 2), 4, axis=0)
     plain = decide_gate(b, {"a": a, "c": a}, labels, LogLossScorer())
     grouped = decide_gate(b, {"a": a, "c": a}, labels, LogLossScorer(), np.repeat(np.arange(500), 4))
-    assert grouped.standard_error == pytest.approx(2 * plain.standard_error, rel=1e-6)
+    assert grouped.standard_error == pytest.approx(2 * plain.standard_error, rel=2e-3)
 
 
 def test_gamma_gate_has_a_veto_where_survival_gets_worse() -> None:

@@ -158,3 +158,18 @@ def test_copies_of_a_shower_make_the_cost_no_more_certain() -> None:
         everything, single.only(["twin", "right"]), LogLossScorer(), said, part.labels[times], times
     )
     assert (set(sure.kept), set(uncertainty.kept)) == ({"twin", "right"}, {"twin"})
+
+
+def test_copies_of_events_do_not_make_a_cost_certain() -> None:
+    """A hundred copies of few events, each a group, show no more than the events: nothing is left out for sure."""
+    few = _problem(200)
+    copies = 100
+    many = StackInputs(
+        few.learners,
+        np.repeat(few.log_proba, copies, axis=1),
+        np.repeat(few.labels, copies),
+        np.repeat(few.folds, copies),
+    )
+    grouped = replace(many, groups=np.repeat(np.arange(200), copies))
+    assert "noise" not in prune(many, LogLossScorer(), 5e-6).kept
+    assert "noise" in prune(grouped, LogLossScorer(), 5e-6).kept

@@ -1,6 +1,7 @@
 """Checksums of folders: any change of any file is found and named."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,15 @@ def test_a_damaged_list_is_refused(checksums: Path, content: object, message: st
     (checksums / CHECKSUMS_FILE).write_text(json.dumps(content))
     with pytest.raises(InputError, match=message):
         Checksums.open(checksums, required=["a.bin"])
+
+
+def test_a_change_in_place_is_seen_though_length_and_time_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "a.bin"
+    file.write_bytes(b"0123")
+    before = file.stat()
+    checksums = write_checksums(tmp_path, ["a.bin"])
+    assert checksums.problem("a.bin") is None
+    with file.open("r+b") as stream:
+        stream.write(b"3210")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert checksums.problem("a.bin") is not None

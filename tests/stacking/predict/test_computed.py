@@ -208,3 +208,15 @@ def test_events_that_change_meanwhile_are_noticed(run: Path, new: Path) -> None:
     os.utime(new / MATRICES_FILE, ns=(state.st_atime_ns, state.st_mtime_ns + 1_000_000_000))
     with pytest.raises(InputError, match="changed while its features were computed: start again"):
         list(found.pieces)
+
+
+def test_replaced_scalars_are_seen_within_a_process(showers: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "replaced"
+    shutil.copytree(showers, folder)
+    (folder / "checksums.json").unlink(missing_ok=True)
+    events = ShowerEvents(folder, tmp_path / "table", COMPOSITION)
+    before = events.energy()
+    scalars = np.load(folder / "features.npy")
+    scalars[:, 0] += 1
+    np.save(folder / "features.npy", scalars)
+    np.testing.assert_allclose(events.energy(), before + 1, atol=0.02)

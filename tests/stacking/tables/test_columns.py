@@ -116,3 +116,14 @@ def test_equal_rows_are_noticed() -> None:
     assert "2 of 4 training rows equal another one, 1 of them with another label" in found[0]
     assert "1 of 2 test rows equal a training row" in found[1]
     assert repeated_remarks(pl.DataFrame({"x": [1.0, 2.0]}), np.array([0, 1]), None) == []
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_times_and_durations_are_seconds_in_any_unit(unit: str) -> None:
+    lasted = pl.Series([datetime.timedelta(seconds=90), None, datetime.timedelta(hours=1)]).cast(pl.Duration(unit))
+    _, _, encoded = _plan(t=lasted)
+    np.testing.assert_array_equal(encoded["t"].to_numpy(), [90, np.nan, 3600])
+    at = pl.Series([datetime.datetime(1970, 1, 1, 0, 1), datetime.datetime(1970, 1, 2)]).cast(pl.Datetime(unit))
+    np.testing.assert_array_equal(_plan(t=at)[2]["t"].to_numpy(), [60, 86_400])
+    clock = pl.Series([datetime.time(0, 1), datetime.time(12)])
+    np.testing.assert_array_equal(_plan(t=clock)[2]["t"].to_numpy(), [60, 43_200])

@@ -206,3 +206,22 @@ def test_infinite_values_name_column_and_row(tmp_path: Path, value: float) -> No
     pl.DataFrame({"x": [0.0, value, 1.0, 2.0], "kind": [0, 1, 0, 1]}).write_parquet(tmp_path / "t.parquet")
     with pytest.raises(InputError, match="row 1, column 'x' is infinite"):
         stack_table(TableConfig(run=tmp_path / "run", table=tmp_path / "t.parquet", label="kind", device="cpu"))
+
+
+@pytest.mark.usefixtures("fakes")
+def test_the_plain_average_ships_where_the_stack_gains_nothing_over_it(
+    two_gaussians: tuple[Path, Path], tmp_path: Path
+) -> None:
+    train, test = two_gaussians
+    options = {"test_table": test, "learners": ("fake_noisy", "fake_noisy_twin"), "metas": "average", "prune": 0}
+    result = stack_table(_config(tmp_path / "run", train, **options))
+    gate = result.manifest["gate"]
+    assert (gate["shipped"], gate["best_learner"]) == (False, "average")
+    assert "gains 0.00000 ± 0.00000 nats over average: not more than twice its error" in gate["reason"]
+    by_name = {row["name"]: row["log_loss"] for row in result.manifest["learners"]}
+    assert result.manifest["meta"]["log_losses"]["average"] < min(by_name.values())
+    bundle = stacking.load(result.run, trusted=True)
+    assert set(bundle.chain.needed) == {"fake_noisy", "fake_noisy_twin"}
+    predicted = predict_table(bundle, test)[0].log_proba
+    with np.load(result.run / "test" / "average.npz") as stored:
+        np.testing.assert_allclose(predicted, stored["log_proba"])

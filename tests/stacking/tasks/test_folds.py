@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.errors import InputError
-from stacking.fit.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows
+from stacking.fit.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows, outer_holdout
 
 
 def _events(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -77,3 +77,28 @@ def test_a_class_of_one_shower_is_learned_and_does_not_stop() -> None:
         stop = early_stopping_rows(np.arange(606), labels, 0.5, seed=seed, groups=groups)
         assert not stop[labels == 2].any()
         assert 0.4 < stop[labels < 2].mean() < 0.6
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.1, 0.3, 0.4, 0.499])
+def test_any_share_of_the_rows_stops_training(fraction: float) -> None:
+    labels = np.arange(20_000) % 2
+    stop = early_stopping_rows(np.arange(20_000), labels, fraction, seed=1)
+    assert stop.mean() == pytest.approx(fraction, abs=1e-4)
+
+
+def test_a_group_of_several_classes_counts_for_the_rarest() -> None:
+    # 300 patients of three visits, healthy at the first; every tenth is ill at the last
+    groups = np.repeat(np.arange(300), 3)
+    labels = np.where((groups % 10 == 0) & (np.arange(900) % 3 == 2), 1, 0)
+    folds = assign_folds(labels, 5, seed=1, groups=groups, classes=("healthy", "ill"))
+    assert np.bincount(folds[labels == 1]).tolist() == [6] * 5
+    assert all(len(np.unique(folds[groups == g])) == 1 for g in range(300))
+    with pytest.raises(InputError, match="class 'ill' has 30 groups of events, fewer than the 31 folds"):
+        assign_folds(labels, 31, seed=1, groups=groups, classes=("healthy", "ill"))
+
+
+def test_too_few_groups_leave_no_holdout_instead_of_failing_after_training() -> None:
+    groups, labels = np.arange(6000) // 100, np.arange(6000) // 3000
+    outer, remark = outer_holdout(np.ones(6000, bool), labels, 0.1, seed=1, groups=groups)
+    assert not outer.any()
+    assert "too few groups for an outer holdout (3 of one class, fewer than 5)" in remark

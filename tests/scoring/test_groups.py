@@ -1,0 +1,96 @@
+"""Events of one group are one observation: intervals and paired tests hold where events are not independent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from runtime.errors import InputError
+from scoring.metrics.intervals import fraction_error_interval, group_weights, share_interval
+from scoring.metrics.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
+from scoring.tasks.base import ERROR_RATE, scoring_of
+from showers.schema import COMPOSITION, ENERGY, GAMMA
+
+N_GROUPS, IN_GROUP = 60, 50
+GROUPS = np.repeat(np.arange(N_GROUPS), IN_GROUP)
+
+
+def _worlds(n: int) -> Iterator[np.ndarray]:
+    """Yield hits (N,) bool whose expected share is 0.7, with a share of its own in each group."""
+    for seed in range(n):
+        rng = np.random.default_rng(seed)
+        yield rng.random(len(GROUPS)) < np.repeat(rng.beta(7, 3, N_GROUPS), IN_GROUP)
+
+
+def test_intervals_of_shares_cover_where_groups_differ() -> None:
+    covered = {"events": 0, "groups": 0}
+    for hits in _worlds(400):
+        for name, groups in (("events", None), ("groups", GROUPS)):
+            found = share_interval(hits, groups)
+            covered[name] += found.low < 0.7 < found.high
+    assert covered["events"] / 400 < 0.75, "as if all events were independent"
+    assert 0.92 < covered["groups"] / 400 < 0.98
+    hits = np.ones(len(GROUPS), dtype=bool)
+    assert share_interval(hits, GROUPS).low == pytest.approx(share_interval(np.ones(N_GROUPS, bool)).low)
+    assert share_interval(hits, np.zeros(len(hits), int)).low == 0, "one group shows nothing"
+
+
+def test_paired_tests_do_not_find_differences_that_groups_make() -> None:
+    found = {"accuracy": 0, "loss": 0}
+    labels = np.zeros(len(GROUPS), dtype=int)
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        shift = np.repeat(rng.normal(size=N_GROUPS), IN_GROUP)
+        a, b = (rng.random(len(GROUPS)) < 0.5 + sign * 0.3 * np.tanh(shift) for sign in (1, -1))
+        found["accuracy"] += paired_accuracy(labels, (~a).astype(int), (~b).astype(int), GROUPS).p_value < 0.05
+        log_a = np.column_stack([-1 - 0.2 * shift, np.zeros(len(GROUPS))])
+        log_b = np.full((len(GROUPS), 2), -1.0)
+        found["loss"] += paired_log_loss(labels, log_a, log_b, GROUPS).p_value < 0.05
+    assert all(0.02 < count / 300 < 0.08 for count in found.values()), found
+
+
+def test_one_event_a_group_is_no_group() -> None:
+    rng = np.random.default_rng(1)
+    labels, each = rng.integers(0, 5, 4000), np.arange(4000)
+    a, b = (np.where(rng.random(4000) < share, labels, rng.integers(0, 5, 4000)) for share in (0.5, 0.45))
+    alone, grouped = fraction_error_interval(labels, a), fraction_error_interval(labels, a, each)
+    assert grouped.high - grouped.low == pytest.approx(alone.high - alone.low, rel=0.1)
+    first, second = paired_fraction_error(labels, a, b), paired_fraction_error(labels, a, b, each)
+    assert second.standard_error == pytest.approx(first.standard_error, rel=0.1)
+    is_hadron = (labels > 2).astype(int)
+    scores, other = (rng.normal(size=4000) - 1.5 * is_hadron for _ in range(2))
+    first, second = paired_survival(is_hadron, scores, other), paired_survival(is_hadron, scores, other, groups=each)
+    assert second.standard_error == pytest.approx(first.standard_error, rel=0.15)
+
+
+@pytest.mark.parametrize("task", [COMPOSITION, GAMMA, ENERGY], ids=lambda task: task.name)
+def test_copies_of_events_add_nothing(task: object) -> None:
+    """Ten copies of each event, as one group, are worth one event: the interval is that of the events themselves."""
+    rng = np.random.default_rng(2)
+    n, metric = 600, scoring_of(task).metric
+    labels = rng.integers(0, 5 if task is COMPOSITION else 2, n)
+    if task is COMPOSITION:
+        systems = [np.where(rng.random(n) < 0.5, labels, rng.integers(0, 5, n)) for _ in range(2)]
+    elif task is GAMMA:
+        systems = [rng.normal(size=n) - labels for _ in range(2)]
+    else:
+        systems = [labels + rng.normal(size=n) for _ in range(2)]
+    groups, copied = np.repeat(np.arange(n), 10), [np.repeat(x, 10) for x in (labels, *systems)]
+    one, many = metric.interval(labels, systems[0]), metric.interval(*copied[:2], groups)
+    assert many.high - many.low == pytest.approx(one.high - one.low, rel=0.2)
+    assert metric.interval(*copied[:2]).high - metric.interval(*copied[:2]).low < 0.5 * (many.high - many.low)
+    alone, together = metric.paired(labels, *systems), metric.paired(*copied, groups)
+    assert together.standard_error == pytest.approx(alone.standard_error, rel=0.2)
+
+
+def test_errors_need_two_groups_and_every_class_stays() -> None:
+    with pytest.raises(InputError, match="all 3 events are of one group"):
+        paired_log_loss(np.zeros(3, int), np.full((3, 2), -1.0), -np.ones((3, 2)), np.zeros(3, int))
+    labels = np.array([0, 0, 0, 1])
+    _, blocks = group_weights(labels, np.array([0, 1, 2, 3]), 50, np.random.default_rng(1))
+    drawn = np.concatenate(list(blocks))
+    assert drawn.sum(axis=1).tolist() == [4] * 50
+    assert (drawn[:, 3] == 1).all(), "the only group of a class is always there"
+    assert ERROR_RATE.interval(labels, labels * 0, np.arange(4)).high > 0.5
