@@ -12,11 +12,9 @@ import polars as pl
 from runtime.context import Bars, silent
 from runtime.errors import InputError
 from showers.dataset import Dataset
-from showers.schema import SCALAR_NAMES, TASKS, TRUTH_FILE
+from showers.schema import SCALAR_NAMES, SIMULATION, TASKS, TRUTH_FILE
 from stacking.predict import Bundle, load
 from stacking.run.chain import Predictions
-
-SIMULATION = "showers.simulation"
 
 
 def open_run(run: Path, task: str, command: str, *, trusted: bool = False) -> Bundle:
@@ -99,8 +97,13 @@ class MeasuredFolders:
 
 
 def scalars(dataset: Dataset) -> dict[str, np.ndarray]:
-    """Return the reconstructed scalars by name, (N,) float32, compared as the benchmark does."""
+    """Return the reconstructed scalars by name, (N,) float32, compared as the benchmark does.
+
+    NaN for events that cannot be used: they pass no cut.
+    """
     values = np.asarray(dataset.scalars, dtype=np.float32)
+    if not dataset.usable.all():
+        values = np.where(dataset.usable[:, None], values, np.float32(np.nan))
     return {name: values[:, k] for k, name in enumerate(SCALAR_NAMES)}
 
 
@@ -175,3 +178,9 @@ def truth_of(dataset: Dataset, columns: tuple[str, ...]) -> pl.DataFrame | None:
     if found.height != len(dataset):
         raise InputError(f"{file} has {found.height} rows, the set {len(dataset)} events")
     return found
+
+
+def model_numbers(truth: pl.DataFrame) -> np.ndarray:
+    """Return (N,) int64 numbers of the hadronic models in the column ``model``, which raw archives give by name."""
+    model = truth["model"]
+    return (model if model.dtype.is_numeric() else model.rank("dense")).to_numpy().astype(np.int64)

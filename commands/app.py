@@ -223,6 +223,9 @@ def refuse_unused(
 SeedOption = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 DeviceOption = Annotated[Device, typer.Option(help="auto: the GPU if there is one.")]
 WorkersOption = Annotated[int | None, typer.Option(min=1, help="Number of processes; default: all cores.")]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Refuse rows that cannot be used, instead of going on without them.")
+]
 
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

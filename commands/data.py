@@ -18,11 +18,13 @@ from commands.app import (
     QuietOption,
     SeedOption,
     SetName,
+    StrictOption,
     TaskName,
     WorkersOption,
     app,
     console,
     refuse_unused,
+    remark,
 )
 from commands.runs import predict_measured
 from runtime.context import bar
@@ -217,7 +219,7 @@ def download(
 
         chosen, raw = task_named(str(task)), out / "raw"
         download_raw(chosen, raw, protocol.value, base_url=base_url, bars=bar)
-        for folder in write_sets(raw, out, chosen, protocol=protocol.value, bars=bar):
+        for folder in write_sets(raw, out, chosen, protocol=protocol.value, tell=remark, bars=bar):
             console.print(f"wrote {folder}", soft_wrap=True)
         return
     from showers.archives.download import BUCKET
@@ -235,6 +237,9 @@ def convert(
     task: Annotated[TaskName, typer.Option(help="Which sets to make.")] = "composition",
     protocol: Annotated[Protocol, typer.Option(help="2026 is what the public repository scores now.")] = Protocol.v2,
     measured: Annotated[Path | None, typer.Option(help="Folder with the measured runs' archives instead.")] = None,
+    foreign: Annotated[
+        Path | None, typer.Option("--from", help="Folder of another format: station lists, KCDC text files.")
+    ] = None,
     runs: RunsOption = None,
     times: TimesOption = False,
     delete_raw: DeleteRawOption = False,
@@ -244,6 +249,7 @@ def convert(
     trusted: Annotated[
         bool, typer.Option("--trusted", help="With --predict: open its models in this process.")
     ] = False,
+    strict: StrictOption = False,
     workers: WorkersOption = None,
 ) -> None:
     """Turn raw simulation files into dataset folders of one of the benchmark's protocols, or measured runs.
@@ -252,14 +258,24 @@ def convert(
     OUT/predicted/RUN gets predictions, scalars and times a run instead; grids of one run at a time exist.
 
     v2: two or three models, no age. matched: QGSJet alone, with age. 2026: split as since April 2026, all in float32.
-    Rows are shuffled, since raw files are ordered by class; order.npy holds the published order for submit.
+    Rows of v2 and matched are shuffled, since raw files are ordered by class (order.npy holds the published order for
+    submit); those of 2026 are permuted already. Rows that cannot be used are listed in left_out.csv.
 
     Example: [bold]python cli.py convert --raw raw --out data --protocol 2026[/bold]
     """
-    if (raw is None) == (measured is None):
-        raise InputError("say what to convert: --raw FOLDER (simulation) or --measured FOLDER (measured runs)")
+    if sum(each is not None for each in (raw, measured, foreign)) != 1:
+        raise InputError(
+            "say what to convert: --raw FOLDER (simulation), --measured FOLDER (measured runs) or --from FOLDER "
+            "(another format)"
+        )
+    if foreign is not None:
+        refuse_unused(context, "with --from", all_but=("foreign", "out", "task"))
+        from showers.archives.foreign import convert_foreign
+
+        console.print(f"wrote {convert_foreign(foreign, out, task_named(task), remark)}", soft_wrap=True)
+        return
     if raw is not None:
-        refuse_unused(context, "with --raw", all_but=("raw", "out", "task", "protocol"))
+        refuse_unused(context, "with --raw", all_but=("raw", "out", "task", "protocol", "strict"))
     else:
         refuse_unused(context, "with --measured", ("task",))
     if measured is not None and predict is not None:
@@ -269,12 +285,13 @@ def convert(
         return
     if measured is not None:
         refuse_unused(context, "without --predict", ("trusted", "workers"))
-        convert_measured(measured, out, protocol.value, runs, times, delete_raw)
+        convert_measured(measured, out, protocol.value, runs, times, delete_raw, strict=strict)
         return
     assert raw is not None
     from showers.archives.convert import convert as write_sets
 
-    for folder in write_sets(raw, out, task_named(task), protocol=protocol.value, bars=bar):
+    chosen = task_named(task)
+    for folder in write_sets(raw, out, chosen, protocol=protocol.value, strict=strict, tell=remark, bars=bar):
         console.print(f"wrote {folder}", soft_wrap=True)
 
 
@@ -304,18 +321,27 @@ def fetch_measured(out: Path, base_url: str | None, runs: str | None, times: boo
 
 
 def convert_measured(
-    raw: Path, out: Path, protocol: str, runs: str | None, times: bool, delete_raw: bool = False
+    raw: Path,
+    out: Path,
+    protocol: str,
+    runs: str | None,
+    times: bool,
+    delete_raw: bool = False,
+    *,
+    strict: bool = False,
 ) -> None:
     """Convert measured runs, list them, and say what was left out."""
     from showers.archives.measured import convert_measured as convert
     from showers.archives.measured import write_run_list
 
     folder = out / "measured"
-    found = convert(raw, folder, runs=names_of(runs), protocol=protocol, times=times, delete_raw=delete_raw, bars=bar)
+    found = convert(
+        raw, folder, runs=names_of(runs), protocol=protocol, times=times, delete_raw=delete_raw, strict=strict, bars=bar
+    )
     for left_out in found.left_out:
         console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
-    for remark in found.remarks:
-        console.print(f"remark: {remark}", soft_wrap=True)
+    for line in found.remarks:
+        console.print(f"remark: {line}", soft_wrap=True)
     if not found.folders:
         raise InputError(f"{raw}: none of its {len(found.left_out)} runs can be used")
     table = write_run_list(found.folders, folder / "runs.csv")

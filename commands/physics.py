@@ -33,7 +33,9 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
 def spectra(
     context: typer.Context,
     run: Annotated[Path, typer.Option(help="Finished composition run.")],
-    data: Annotated[list[Path], typer.Option(help="Dataset folder of measured events; may be given several times.")],
+    data: Annotated[
+        list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
+    ],
     exposure: Annotated[str, typer.Option(help="Area times solid angle times live time, m2 sr s, such as 6.2e12.")],
     out: Annotated[Path, typer.Option(help="Folder for tables and provenance.")] = Path("spectra"),
     simulation: Annotated[
@@ -67,7 +69,7 @@ def spectra(
     if not knee_toys:
         refuse_unused(context, "with --knee-toys 0", ("knee_sharpness",))
     options = SpectraOptions(
-        run, data, exposure, out, simulation or [],
+        run, _folders(data), exposure, out, simulation or [],
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
         widths=Widths(energy_scale, muon_scale), replicas=replicas, knee_toys=knee_toys,
         knee_sharpness=knee_sharpness, seed=seed, anyway=anyway, trusted=trusted,
@@ -81,10 +83,19 @@ def spectra(
     console.print(f"wrote {write_spectra_page(found, out, remarks)} and tables beside it", soft_wrap=True)
 
 
+def _folders(data: list[Path]) -> list[Path]:
+    """Return the dataset folders that are meant: each itself, or every run in a folder of runs."""
+    from showers.archives.measured import measured_folders
+
+    return [folder for path in data for folder in measured_folders(path)]
+
+
 @app.command(name="gamma-limit")
 def gamma_limit(
     run: Annotated[Path, typer.Option(help="Finished gamma run.")],
-    data: Annotated[list[Path], typer.Option(help="Dataset folder of measured events; may be given several times.")],
+    data: Annotated[
+        list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
+    ],
     exposure: Annotated[str, typer.Option(help="Area times solid angle times live time, m2 sr s, such as 6.2e12.")],
     out: Annotated[Path, typer.Option(help="Folder for tables, provenance and page.")] = Path("gamma_limit"),
     simulation: Annotated[
@@ -112,7 +123,7 @@ def gamma_limit(
     from report.physics_pages import limits_text, write_photon_page
 
     options = SearchOptions(
-        run, data, exposure, out, simulation, edges=EDGES if bins is None else numbers(bins, "--bins"),
+        run, _folders(data), exposure, out, simulation, edges=EDGES if bins is None else numbers(bins, "--bins"),
         zenith_max_deg=zenith_max, level=level, efficiency=efficiency, index=index, seed=seed, anyway=anyway,
         trusted=trusted,
     )  # fmt: skip

@@ -189,14 +189,14 @@ def display(
 def doctor(
     context: typer.Context,
     datasets: Annotated[
-        list[Path] | None, typer.Argument(help="Dataset folders to examine instead of the machine.")
+        list[Path] | None, typer.Argument(help="Datasets, folders of runs or raw archives to examine instead.")
     ] = None,
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Test the GPU: kernels, boosted trees, networks (a minute).")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what this machine offers and what would be used; of dataset folders, what they hold and what is odd.
+    """Say what this machine offers and what would be used; of folders, what they hold, what is odd, what comes next.
 
     Example: [bold]python cli.py doctor[/bold]
 
@@ -205,11 +205,11 @@ def doctor(
     output = OutputFormat(as_json=as_json)
     if datasets:
         refuse_unused(context, "with DATASETS", ("gpu",))
-        from report.doctor import dataset_findings, examine_dataset
+        from report.doctor import examine_dataset, folder_findings
 
         output.show(
             lambda: Group(*map(examine_dataset, datasets)),
-            lambda: {str(folder): [asdict(line) for line in dataset_findings(folder)] for folder in datasets},
+            lambda: {str(folder): [asdict(line) for line in folder_findings(folder)] for folder in datasets},
         )
         return
     if gpu:

@@ -19,8 +19,10 @@ from commands.app import (
     DeviceOption,
     JsonOption,
     OutputFormat,
+    Protocol,
     QuietOption,
     SeedOption,
+    StrictOption,
     TaskName,
     WorkersOption,
     app,
@@ -77,6 +79,7 @@ def stack(
     columns: Annotated[str | None, typer.Option(help="With --table: columns to learn from; default: all.")] = None,
     separator: Annotated[str | None, typer.Option(help="With --table: column separator; default: by the name.")] = None,
     features: Annotated[Path | None, typer.Option(help="Folder for feature tables; default: beside the data.")] = None,
+    strict: StrictOption = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -159,7 +162,10 @@ def stack(
         from stacking.run.config import StackConfig
         from stacking.train import stack as train
 
-        train(StackConfig(**options), bars=output.bars, tell=output.remark, say=output.say, began=process_began())
+        train(
+            StackConfig(**options), bars=output.bars, tell=output.remark, say=output.say, began=process_began(),
+            strict=strict,
+        )  # fmt: skip
         found = outcome(run, Path(options["data"]), task_named(options["task"]), bars=output.bars)
     found.keep(requested, inputs)
     output.show(lambda: found.shown, lambda: found.content)
@@ -182,6 +188,7 @@ def predict(
     ] = False,
     fast: Annotated[bool, typer.Option("--fast", help="Use a small network that imitates the stack.")] = False,
     separator: Annotated[str | None, typer.Option(help="Column separator of a text table.")] = None,
+    strict: StrictOption = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -204,7 +211,7 @@ def predict(
 
     written = predict_to_file(
         run, data, out, device=device.value, anyway=anyway, trusted=trusted, features=features, no_table=no_table,
-        fast=fast, separator=separator, bars=output.bars,
+        fast=fast, separator=separator, strict=strict, bars=output.bars,
     )  # fmt: skip
     for line in written.remarks:
         output.remark(line)
@@ -229,6 +236,63 @@ def demo(
     from report.outcome import run_demo
 
     run_demo(out, n_train=train, n_test=test, seed=seed, workers=workers, console=console, bars=bar)
+
+
+@app.command()
+def reproduce(
+    task: Annotated[TaskName, typer.Option(help="Which benchmark.")] = "composition",
+    protocol: Annotated[Protocol, typer.Option(help="Whose rules and splits.")] = Protocol.current,
+    out: Annotated[Path, typer.Option(help="Folder that gets everything.")] = Path("result"),
+    raw: Annotated[Path | None, typer.Option(help="Folder of raw archives; default: downloaded.")] = None,
+    hours: Annotated[
+        float | None, typer.Option(help="Time for all seeds together; default: 8, with --simulated no limit.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs, equal but for their seed.")] = 5,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="Archives of the embedded simulation instead of the public ones.")
+    ] = False,
+    showers: Annotated[int, typer.Option(min=1000, help="With --simulated: showers of each mode.")] = 60_000,
+    learners: Annotated[str | None, typer.Option(help="Comma-separated names instead of the preset's.")] = None,
+    workers: WorkersOption = None,
+) -> None:
+    """From nothing to a number that can be published: archives, conversion, runs, scores, submission, RESULT.md.
+
+    Given again after an interruption, it goes on. With --simulated it takes minutes.
+
+    Example: [bold]python cli.py reproduce --task composition --protocol 2026 --out result --hours 8[/bold]
+
+    Without a network: [bold]python cli.py reproduce --simulated --out result[/bold]
+    """
+    from report.reproduce import Reproduction, over_events_and_seeds
+    from report.reproduce import reproduce as reproduced
+
+    wanted = Reproduction(
+        task_named(task), protocol.value, out, raw, simulated=showers if simulated else None,
+        hours=hours or (None if simulated else 8.0), seeds=seeds, preset="quick" if simulated else "good",
+        learners=listed(learners), workers=workers,
+    )  # fmt: skip
+    file, scores = reproduced(wanted, bars=bar, tell=OutputFormat().remark)
+    mean, low, high = over_events_and_seeds(scores)
+    console.print(f"{len(scores)} seeds: {mean:.4g} [{low:.4g}, {high:.4g}]; wrote {file}", soft_wrap=True)
+
+
+@app.command()
+def selftest(workers: WorkersOption = None, as_json: JsonOption = False) -> None:
+    """Compare this installation with known answers, from conversion to prediction; a minute, offline.
+
+    Example: [bold]python cli.py selftest[/bold]
+    """
+    from dataclasses import asdict
+
+    from report.selftest import selftest as tested
+    from report.shared.text import findings_table
+
+    lines = list(tested(workers))
+    OutputFormat(as_json=as_json).show(
+        lambda: findings_table("selftest", lines), lambda: [asdict(line) for line in lines]
+    )
+    if any(line.state == "bad" for line in lines):
+        raise typer.Exit(1)
 
 
 @app.command()

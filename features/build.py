@@ -202,8 +202,8 @@ def build_table(
     Raises
     ------
     InputError
-        For a bad dataset or one without events, an unknown group, cells that are not finite and positive, a device that
-        is not there, or a folder that holds something else, is being written by another process or cannot be written.
+        For a bad dataset or one without events, an unknown group, a device that is not there, or a folder that holds
+        something else, is being written by another process or cannot be written.
     """
     device = resolve_device(device)
     chosen = check_groups(GROUPS if groups is None else groups)

@@ -16,9 +16,8 @@ from features.groups.reconstruction import add
 from features.lateral.events import make_events
 from showers.array import KASCADE, DetectorArray
 from showers.dataset import Dataset
-from showers.event_files import check_cells
+from showers.event_files import finite
 from showers.protocols import scalar_frame
-from showers.schema import MATRICES_FILE
 
 FITTED = frozenset({ELECTRON_GROUP, MUON_GROUP})
 
@@ -64,11 +63,10 @@ def compute_rows(dataset: Dataset, start: int, stop: int, groups: frozenset[str]
     xp = namespace(device)
     pieces: list[dict[str, np.ndarray]] = []
     for chunk, grids in on_device(dataset.chunks(chunk_size(device), start, stop), device):
-        check_cells(chunk.matrices, dataset.path / MATRICES_FILE, chunk.start)
         computed = compute_chunk(xp, grids, chunk.scalars, groups, dataset.array)
         pieces.append({name: to_host(values) for name, values in computed.items()})
-    age = None if dataset.age is None else np.asarray(dataset.age[start:stop])
-    return _with_scalars(pieces, np.asarray(dataset.scalars[start:stop], dtype=np.float32), age, groups)
+    age = None if dataset.age is None else finite(np.asarray(dataset.age[start:stop]))
+    return _with_scalars(pieces, finite(np.asarray(dataset.scalars[start:stop], dtype=np.float32)), age, groups)
 
 
 def compute_events(

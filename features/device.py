@@ -98,7 +98,7 @@ def decode_float16(values: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     values
-        float16, any shape, as :func:`showers.event_files.check_cells` lets through.
+        float16, any shape, finite and not negative.
     """
     bits = (values.view(np.uint16) & np.uint16(0x7FFF)).astype(np.uint32)
     bits <<= np.uint32(13)

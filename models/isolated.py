@@ -33,11 +33,11 @@ from models.base.inputs import TARGETS
 from models.base.learner import Batch, Learner
 from models.base.saving import read_header
 from models.registry import LEARNERS, learner_class, load
-from runtime.arrays import open_npy
 from runtime.context import Progress
 from runtime.errors import InputError, session_limits
 from runtime.processes import end_with_parent
 from showers.array import KASCADE, DetectorArray
+from showers.event_files import open_grids
 
 ROOT = Path(__file__).resolve().parents[1]
 START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from models.isolated import main; main()"
@@ -346,7 +346,7 @@ def _batch(events: dict[str, Any], source: BinaryIO) -> Batch:
     for name, (kind, shape) in events["arrays"].items():
         content = bytearray(source.read(np.dtype(kind).itemsize * int(np.prod(shape))))
         arrays[name] = np.frombuffer(content, dtype=kind).reshape(shape)
-    grids = open_npy(Path(events["grids"])) if events["grids"] else arrays.get("grids")
+    grids = open_grids(Path(events["grids"])) if events["grids"] else arrays.get("grids")
     return Batch(
         index=arrays["index"],
         table=arrays["table"].T if "table" in arrays else None,

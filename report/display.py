@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,7 +22,7 @@ from runtime.errors import InputError
 from runtime.files import check_target
 from showers.array import KASCADE, DetectorArray
 from showers.dataset import Dataset
-from showers.event_files import check_cells
+from showers.event_files import bad_cells, finite
 from showers.lateral import axis_distance, rho_electron, rho_muon
 from showers.schema import MATRICES_FILE
 
@@ -67,11 +68,12 @@ def read_showers(dataset: Dataset, events: list[int]) -> list[Shower]:
             raise InputError(f"{dataset.path} has no event {event}: expected 0..{n_events - 1}")
     if not events:
         return []
-    grids = np.asarray(dataset.matrices[events])
-    for row, event in enumerate(events):
-        check_cells(grids[row : row + 1], dataset.path / MATRICES_FILE, event)
-    grids = grids.astype(np.float32)
-    scalars = np.asarray(dataset.scalars[events], dtype=np.float32)
+    stored: Any = dataset.matrices
+    for event in events:
+        for bad in bad_cells(stored.as_stored([event]), str(dataset.path / MATRICES_FILE), event):
+            raise InputError(f"{bad}, which is no deposit: the event cannot be drawn")
+    grids = np.asarray(dataset.matrices[events], dtype=np.float32)
+    scalars = finite(np.asarray(dataset.scalars[events], dtype=np.float32))
     groups = frozenset({ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP})
     columns = compute_chunk(np, grids, scalars, groups, dataset.array)
     return [

@@ -1,6 +1,9 @@
 """What this machine offers, and what would be used: Python, packages, accelerators, memory, disk.
 
-What a dataset folder holds, and what its users should know: origin, cuts, classes, checksums, order of rows.
+What a folder of events holds, and what its users should know: datasets, folders of runs, and raw archives.
+
+Of datasets: origin, cuts, classes, rows that cannot be used, order of rows. Of archives: modes or runs, odd rows, how
+azimuths are counted, where the columns lie. Each ends with the command that comes next.
 
 Is a finished folder what was written? Every file of a run, a feature table, a dataset or an export.
 """
@@ -14,9 +17,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from rich.table import Table
 
 from features.device import resolve_device
@@ -31,9 +36,14 @@ from runtime.cost import energy_words
 from runtime.errors import InputError, did_you_mean
 from scoring.score import ORIGIN_KEYS, Origin
 from showers import writer
+from showers.archives.convert import RANGES
+from showers.archives.measured import COLUMNS, azimuth_convention, front_azimuth
+from showers.archives.raw import RAW_COLUMNS, archive_path, head_of, stream_npz
+from showers.array import KASCADE, RAW_SHAPE
 from showers.dataset import Dataset, ordering_of
-from showers.event_files import EventFiles
-from showers.schema import TASKS, Task
+from showers.event_files import EventFiles, bad_cells
+from showers.protocols import MODES, TEST_WITH_AGE
+from showers.schema import MATRICES_FILE, TASKS, Task
 from stacking.run.folder import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE, open_finished, required_names
 
 NEEDED_PYTHON = (3, 11)
@@ -187,15 +197,107 @@ def _check() -> Finding:
     return Finding("simulate --check", found, "ok")
 
 
+FIRST_EVENTS = 4_096
+"""Events of an archive whose grids are looked at."""
+
+
 def examine_dataset(folder: Path) -> Table:
-    """Return what is to be said of a dataset folder; its cells are not scanned (``check`` does).
+    """Return what is to be said of a folder of events.
 
     Raises
     ------
     InputError
         If it cannot be opened.
     """
-    return findings_table(str(folder), dataset_findings(Path(folder)))
+    return findings_table(str(folder), folder_findings(Path(folder)))
+
+
+def folder_findings(folder: Path) -> Iterator[Finding]:
+    """Yield what is to be said of a dataset, a folder of datasets, or a folder of raw archives."""
+    if (folder / MATRICES_FILE).exists() or not folder.is_dir():
+        yield from dataset_findings(folder)
+    elif list(folder.glob("*_features.npz")):
+        yield from archive_findings(folder)
+    elif inside := sorted(file.parent for file in folder.glob(f"*/{MATRICES_FILE}")):
+        for each in inside:
+            yield from (replace(found, what=f"{each.name}: {found.what}") for found in dataset_findings(each))
+    else:
+        yield from dataset_findings(folder)
+
+
+def archive_findings(folder: Path) -> Iterator[Finding]:
+    """Yield what is to be said of raw archives, simulated modes or measured runs."""
+    files = {file.name.removesuffix("_features.npz") for file in folder.glob("*_features.npz")}
+    names = sorted(name for name in files if not name.endswith(("_true", "_extra")))
+    measured = False
+    for name in names:
+        try:
+            kind, found = _archive(folder, name)
+        except InputError as error:
+            yield Finding(name, str(error), "note")
+            continue
+        measured |= kind == "measured"
+        yield from found
+    if measured:
+        yield Finding("next", f"python cli.py convert --measured {folder} --times --protocol 2026 --out data", "ok")
+        return
+    possible = [key for key, modes in MODES.items() if set(modes) <= set(names)]
+    for protocol, task in possible:
+        command = f"python cli.py convert --raw {folder} --task {task} --protocol {protocol} --out data"
+        yield Finding("next", command, "ok")
+    if not possible:
+        yield Finding("next", "no protocol can be made: modes are missing (see docs/data.md)", "note")
+
+
+def _archive(folder: Path, name: str) -> tuple[str, list[Finding]]:
+    """Return what a mode or run is, and what is to be said of it."""
+    blocks = list(stream_npz(archive_path(folder, name, "features"), "features", 1 << 18))
+    if not blocks:
+        raise InputError("holds no events")
+    features = np.concatenate(blocks)
+    n_grids = head_of(archive_path(folder, name, "matrices"), "matrices", RAW_SHAPE)[0]
+    if n_grids != len(features):
+        raise InputError(f"{n_grids:,} events in {name}_matrices.npz, but {len(features):,} in {name}_features.npz")
+    measured = features.shape[1:] == (len(COLUMNS),)
+    columns = COLUMNS if measured else RAW_COLUMNS
+    if features.shape[1:] != (len(columns),):
+        raise InputError(f"{archive_path(folder, name, 'features')}: events have shape {features.shape[1:]}")
+    frame = {column: features[:, k].astype(np.float64) for k, column in enumerate(columns)}
+    found = [Finding(name, f"{len(features):,} events of {'a measured run' if measured else 'a simulated mode'}", "ok")]
+    if not measured:
+        kinds, counts = np.unique(frame["type"], return_counts=True)
+        text = ", ".join(f"{kind:g}: {count:,}" for kind, count in zip(kinds[:8], counts, strict=False))
+        found.append(Finding("  column type", text, "ok"))
+        if not archive_path(folder, name, "true_features").exists():
+            found.append(Finding("  true_features", "missing: no groups and no truth; v2 needs it", "note"))
+    elif not archive_path(folder, name, "extra_features").exists():
+        found.append(Finding("  extra_features", "missing: no event times", "note"))
+    for column, (low, high) in RANGES.items():
+        bad = np.flatnonzero(~((frame[column] >= low) & (frame[column] <= high)))
+        if bad.size:
+            first = f"row {bad[0]} holds {frame[column][bad[0]]:g}"
+            found.append(Finding(f"  column {column}", f"{bad.size} rows that no shower has: {first}", "note"))
+    grids = next(stream_npz(archive_path(folder, name, "matrices"), "matrices", FIRST_EVENTS))
+    cells = bad_cells(grids[..., 1:].astype(np.float32), f"{name}_matrices.npz")
+    if cells:
+        found.append(Finding("  cells", f"{len(cells)} events with impossible cells: {cells[0]}", "note"))
+    lost = int((~np.isfinite(grids[..., 0])).any(axis=(1, 2)).sum())
+    if lost:
+        found.append(Finding("  arrival times", f"not finite in {lost} events (no learner sees them)", "note"))
+    dead = int((KASCADE.has_station & ~(grids[..., 1] > 0).any(axis=0)).sum())
+    if dead:
+        found.append(
+            Finding("  stations", f"{dead} of {int(KASCADE.has_station.sum())} give no e/gamma signal", "note")
+        )
+    front = front_azimuth(grids[..., 0], (grids[..., 1] > 0) & (grids[..., 0] != 0), KASCADE.x_m, KASCADE.y_m)
+    convention = azimuth_convention(front, frame["Az"][: len(grids)], frame["Ze"][: len(grids)])
+    found.append(Finding("  azimuth", convention.words, "ok" if "as in" in convention.words else "note"))
+    passing = TEST_WITH_AGE.mask(pl.DataFrame(frame))
+    if passing.any():
+        spread = (f"{column} {np.nanmedian(frame[column][passing]):.2f}" for column in ("E", "Ze", "Ne", "Nmu", "Age"))
+        text = f"{int(passing.sum()):,} events pass the test's cuts; medians: {', '.join(spread)}"
+        found.append(Finding("  columns", text, "ok"))
+    return ("measured" if measured else "simulated"), found
 
 
 def dataset_findings(folder: Path) -> Iterator[Finding]:
@@ -222,6 +324,16 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
     ordering = ordering_of(data)
     remark = ordering.remark(folder.name)
     yield Finding("order of rows", remark or ordering.words, "note" if remark else "ok")
+    unusable = data.unusable_words()
+    if unusable:
+        yield Finding("rows that cannot be used", unusable, "note")
+    yield Finding("next", _next_command(folder, task), "ok")
+
+
+def _next_command(folder: Path, task: Task | None) -> str:
+    if task is None:
+        return f"python cli.py predict --run RUN --data {folder} --out predictions.npz"
+    return f"python cli.py stack --task {task.name} --data {folder.parent} --run runs/{task.name}"
 
 
 def _labelled(folder: Path) -> Task | None:

@@ -252,9 +252,10 @@ def chosen_events(labels: np.ndarray, log_proba: np.ndarray) -> dict[str, list[i
 def gallery(evaluated: EvaluatedRun) -> Section:
     """Return event displays of telling showers."""
     classes = evaluated.task.classes
-    chosen = chosen_events(evaluated.labels, evaluated.final)
+    usable = np.flatnonzero(evaluated.dataset.usable)
+    chosen = chosen_events(evaluated.labels[usable], evaluated.final[usable])
     figures = []
-    named = [(kind, event) for kind, events in chosen.items() for event in events]
+    named = [(kind, int(usable[event])) for kind, events in chosen.items() for event in events]
     showers = read_showers(evaluated.dataset, [event for _, event in named])
     for (kind, event), shower in zip(named, showers, strict=True):
         posterior = np.exp(evaluated.final[event])

@@ -2,7 +2,7 @@
 
 Nothing but ``matrices.npy`` and ``features.npy`` (and the label file, where labels are asked for) is required.
 Beside them a folder may hold ``source.json``, ``groups.npy``, ``age.npy``, ``part.npy``, ``order.npy``,
-``truth.parquet`` and
+``truth.parquet``, ``left_out.csv`` (rows that cannot be used) and
 ``checksums.json``, by which every file is compared before it is used: all but the grids when the folder is opened, the
 grids when they are all read for the fingerprint.
 
@@ -15,8 +15,10 @@ sees a row's number; whoever shows the files to other programs should know.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,8 +31,20 @@ from runtime.errors import InputError
 from runtime.files import hash_file
 from showers import protocols
 from showers.array import KASCADE, DetectorArray, array_of
-from showers.event_files import EventFiles, check_cells, check_finite, read_truth
-from showers.schema import AGE_FILE, GROUPS_FILE, MATRICES_FILE, PART_FILE, SCALAR_NAMES, SCALARS_FILE, TRUTH_FILE, Task
+from showers.event_files import BadValue, EventFiles, bad_cells, bad_quantities, finite, read_truth
+from showers.schema import (
+    AGE,
+    AGE_FILE,
+    GENERATORS,
+    GROUPS_FILE,
+    LEFT_OUT_FILE,
+    MATRICES_FILE,
+    PART_FILE,
+    SCALAR_NAMES,
+    SCALARS_FILE,
+    TRUTH_FILE,
+    Task,
+)
 
 SCAN_EVENTS = 16_384
 """Events read at once where a whole file is scanned (16 MB of grids)."""
@@ -44,7 +58,7 @@ class Chunk:
     matrices: np.ndarray
     """(n, rows, columns, 2) float16 or float32, MeV per station."""
     scalars: np.ndarray
-    """(n, 5) float32: E, Ze, Az, Ne, Nmu."""
+    """(n, 5) float32: E, Ze, Az, Ne, Nmu; 0 where a value is not finite."""
 
     def __len__(self) -> int:
         return len(self.matrices)
@@ -80,8 +94,8 @@ class Dataset:
     def open(cls, path: str | Path, task: Task | None = None, *, labels: bool = True) -> Self:
         """Open a dataset folder and check everything that is cheap to check.
 
-        Shapes, types, lengths, finite scalars and the range of labels are checked here; the cells of the
-        grids where they are read (feature extraction) or by :meth:`validate`.
+        Shapes, types, lengths and the range of labels are checked here; which events cannot be used says
+        :attr:`usable`.
 
         Parameters
         ----------
@@ -95,8 +109,8 @@ class Dataset:
         Raises
         ------
         InputError
-            For a missing folder or file, a wrong shape or type, lengths that disagree, labels out of range,
-            or scalars that are not finite; names the file and the first offending row.
+            For a missing folder or file, a wrong shape or type, lengths that disagree, or labels out of range; names
+            the file and the first offending row.
         """
         files = EventFiles.open(Path(path))
         source = files.source()
@@ -109,8 +123,7 @@ class Dataset:
             task = task or files.task()
             read_labels = files.labels(task, n_events)
         if age is None and source.get("age", False):
-            age = files.array(AGE_FILE, (), (np.float32,), n_events)
-            check_finite(files.folder / AGE_FILE, age[:, None], ("Age",))
+            age = files.array(AGE_FILE, (), np.float32, n_events)
         return cls(
             path=files.folder,
             matrices=matrices,
@@ -147,21 +160,57 @@ class Dataset:
         stop = len(self) if stop is None else min(stop, len(self))
         while start < stop:
             end = min((start // size + 1) * size, stop)
-            yield Chunk(start, self.matrices[start:end], np.asarray(self.scalars[start:end], dtype=np.float32))
+            yield Chunk(start, self.matrices[start:end], finite(np.asarray(self.scalars[start:end], dtype=np.float32)))
             start = end
 
-    def validate(self, progress: Progress | None = None) -> None:
-        """Scan every cell.
+    def validate(self, progress: Progress | None = None) -> list[BadValue]:
+        """Scan every quantity and every cell.
 
-        Raises
-        ------
-        InputError
-            For NaN, infinite or negative cells; names the first event and cell.
+        Returns
+        -------
+        list of BadValue
+            Why events cannot be used, one entry an event and file, whatever ``left_out.csv`` says.
         """
-        for chunk in self.chunks(SCAN_EVENTS):
-            check_cells(chunk.matrices, self.path / MATRICES_FILE, chunk.start)
+        columns = [np.asarray(self.scalars), *([] if self.age is None else [np.asarray(self.age)[:, None]])]
+        found = []
+        for values, names in zip(columns, (SCALAR_NAMES, (AGE.name,)), strict=False):
+            found += bad_quantities(SCALARS_FILE, values, names)
+        stored: Any = self.matrices
+        for start in range(0, len(self), SCAN_EVENTS):
+            found += bad_cells(stored.as_stored(slice(start, start + SCAN_EVENTS)), MATRICES_FILE, start)
             if progress:
-                progress(chunk.start + len(chunk), len(self))
+                progress(min(start + SCAN_EVENTS, len(self)), len(self))
+        return found
+
+    @cached_property
+    def unusable(self) -> tuple[BadValue, ...]:
+        """Why events cannot be used, at least one entry for each such event.
+
+        Of sets that were made here ``left_out.csv`` says it; the cells of others are scanned (a second a gigabyte).
+        """
+        listed = [bad for bad in self.files.left_out() if bad.row < len(self)]
+        ours = self.files.checksums is not None and str(self.source.get("generator", "")).startswith(GENERATORS)
+        return (*listed, *([] if ours else self.validate()))
+
+    @cached_property
+    def usable(self) -> np.ndarray:
+        """(N,) bool: events whose quantities and cells are those of a shower.
+
+        The others are not trained on, and get the training prior where they are predicted.
+        """
+        usable = np.ones(len(self), dtype=bool)
+        usable[[bad.row for bad in self.unusable]] = False
+        return usable
+
+    def unusable_words(self) -> str | None:
+        """Return how many events cannot be used and why, None where all can."""
+        if not self.unusable:
+            return None
+        kinds = Counter("cells" if bad.column.startswith("cell") else bad.column for bad in self.unusable)
+        why = ", ".join(f"{count} {name}" for name, count in kinds.most_common())
+        where = f", listed in {self.path / LEFT_OUT_FILE}" if self.files.has(LEFT_OUT_FILE) else ""
+        rows = np.count_nonzero(~self.usable)
+        return f"{rows:,} of {len(self):,} rows of {self.path.name} cannot be used ({why}{where})"
 
     def fingerprint(self, progress: Progress | None = None) -> str:
         """Return a SHA-256 of everything features and learners may read, labels excluded; ``progress`` counts files.
@@ -177,6 +226,7 @@ class Dataset:
         names += [AGE_FILE] if self.age is not None and self.files.has(AGE_FILE) else []
         names += [GROUPS_FILE] if self.groups is not None else []
         names += [PART_FILE] if self.part is not None else []
+        names += [LEFT_OUT_FILE] if self.files.has(LEFT_OUT_FILE) else []
         content = []
         for k, name in enumerate(names):
             if progress:

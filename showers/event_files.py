@@ -1,4 +1,8 @@
-"""The files of a dataset folder, opened with their bytes, type, shape, length and content checked.
+"""The files of a dataset folder, opened with their bytes, type, shape and length checked.
+
+Numbers may be stored in any width, byte order and memory order. Events that cannot be used (a cell that is no deposit,
+a quantity that is not finite) do not stop a folder: readers get finite numbers in their place, and
+:attr:`showers.dataset.Dataset.usable` says which events they are.
 
 What really happened in simulated showers, from ``truth.parquet`` beside their labels: for training and scoring.
 """
@@ -7,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import polars as pl
@@ -16,7 +20,39 @@ from runtime.arrays import open_npy
 from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.errors import InputError, did_you_mean
 from runtime.files import read_json
-from showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, SCALARS_FILE, SOURCE_FILE, TASKS, TargetQuantity, Task
+from showers.schema import (
+    AGE,
+    LEFT_OUT_FILE,
+    MATRICES_FILE,
+    SCALAR_NAMES,
+    SCALARS_FILE,
+    SOURCE_FILE,
+    TASKS,
+    TargetQuantity,
+    Task,
+)
+
+
+@dataclass(frozen=True)
+class BadValue:
+    """Why an event cannot be used: the first value found that no shower has."""
+
+    row: int
+    """In the folder."""
+    file: str
+    column: str
+    """A quantity, or ``cell (row, column), channel k``."""
+    value: float
+    file_row: int | None = None
+    """In the file, where that is not the folder's."""
+
+    def __str__(self) -> str:
+        row = self.row if self.file_row is None else self.file_row
+        return f"{self.file}: row {row}, {self.column} holds {self.value:g}"
+
+
+LEFT_OUT_SCHEMA = {"row": pl.Int64, "file": pl.String, "file_row": pl.Int64, "column": pl.String, "value": pl.Float64}
+"""Columns of ``left_out.csv``: one row an event."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +132,9 @@ class EventFiles:
 
     def matrices(self, shape: tuple[int, ...]) -> np.ndarray:
         """Map the grids; their bytes are compared when all of them are read, see :meth:`path`."""
-        return open_array(self.folder / MATRICES_FILE, shape, (np.float16, np.float32))
+        grids = open_grids(self.folder / MATRICES_FILE)
+        _check_shape(self.folder / MATRICES_FILE, grids, shape)
+        return grids
 
     def scalars(self, n_events: int, *, with_age: bool) -> tuple[np.ndarray, np.ndarray | None]:
         """Return E, Ze, Az, Ne, Nmu (N, 5), and the ages (N,) float32 where they are a sixth column and wanted.
@@ -104,30 +142,47 @@ class EventFiles:
         Raises
         ------
         InputError
-            If the file cannot be read, holds something else, or values that are not finite.
+            If the file cannot be read or holds something else.
         """
-        path = self.path(SCALARS_FILE)
-        stored = open_npy(path)
+        stored = open_npy(self.path(SCALARS_FILE))
         columns = (*SCALAR_NAMES, AGE.name) if stored.ndim == 2 and stored.shape[1] == 6 else SCALAR_NAMES
-        stored = self.array(SCALARS_FILE, (len(columns),), (np.float16, np.float32), n_events)
-        check_finite(path, stored, columns)
+        kind = np.float16 if stored.dtype == np.float16 else np.float32
+        stored = self.array(SCALARS_FILE, (len(columns),), kind, n_events)
         if len(columns) == len(SCALAR_NAMES):
             return stored, None
         values = np.asarray(stored)
         age = values[:, -1].astype(np.float32) if with_age else None
         return np.ascontiguousarray(values[:, : len(SCALAR_NAMES)]), age
 
-    def array(self, name: str, shape: tuple[int, ...], dtypes: tuple[Any, ...], n_events: int) -> np.ndarray:
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any, n_events: int) -> np.ndarray:
         """Map one value (or row of values) an event."""
         path = self.path(name)
-        array = open_array(path, shape, dtypes)
+        array = open_array(path, shape, dtype)
         if len(array) != n_events:
             raise InputError(f"{path} has {len(array)} rows, but {MATRICES_FILE} beside it has {n_events}")
         return array
 
     def optional(self, name: str, dtype: Any, n_events: int) -> np.ndarray | None:
         """Map one value an event, if the folder has the file."""
-        return self.array(name, (), (dtype,), n_events) if self.has(name) else None
+        return self.array(name, (), dtype, n_events) if self.has(name) else None
+
+    def left_out(self) -> list[BadValue]:
+        """Return what ``left_out.csv`` says of events that cannot be used; nothing where there is no such file.
+
+        Raises
+        ------
+        InputError
+            If the file is damaged.
+        """
+        if not self.has(LEFT_OUT_FILE):
+            return []
+        path = self.path(LEFT_OUT_FILE)
+        try:
+            table = pl.read_csv(path, schema=LEFT_OUT_SCHEMA, glob=False)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            wanted = ", ".join(LEFT_OUT_SCHEMA)
+            raise InputError(f"{path} is no table of {wanted}: {str(error).splitlines()[0]}") from None
+        return [BadValue(**row) for row in table.iter_rows(named=True)]
 
     def labels(self, task: Task, n_events: int) -> np.ndarray:
         """Map the labels of a task, class numbers or true values, and check their range."""
@@ -138,35 +193,95 @@ class EventFiles:
                 f"{self.folder} has no {task.label_file}: the public sets hold no true values; simulate a set, or "
                 "convert one from raw archives"
             )
-        labels = self.array(task.label_file, (), (task.label_type,), n_events)
         if task.target:
+            labels = self.array(task.label_file, (), np.float32, n_events)
             check_true(labels, task.target, self.folder / task.label_file)
             return labels
-        bad = np.flatnonzero((labels < 0) | (labels >= task.n_classes))
+        labels = self.array(task.label_file, (), np.int64, n_events)
+        unknown = (labels < 0) | (labels >= task.n_classes)
+        if unknown.any():
+            unknown[[bad.row for bad in self.left_out() if bad.row < n_events]] = False
+        bad = np.flatnonzero(unknown)
         if bad.size:
             raise InputError(
                 f"{self.folder / task.label_file}: row {bad[0]} holds label {labels[bad[0]]}, "
                 f"expected 0..{task.n_classes - 1} ({bad.size} bad rows)"
             )
-        return labels
+        return labels.astype(task.label_type)
 
 
-def open_array(path: Path, shape: tuple[int, ...], dtypes: tuple[Any, ...]) -> np.ndarray:
-    """Map an array of (N, *shape) and one of the types.
+class StoredGrids:
+    """The grids of a folder, mapped: what is read has the machine's own float16 or float32 and no impossible cell.
+
+    Cells that are no deposits (NaN, infinite, negative) are read as 0, so that no event can harm another one; which
+    events have such cells, :func:`bad_cells` of :meth:`as_stored` tells.
+    """
+
+    def __init__(self, mapped: np.ndarray, path: Path) -> None:
+        self._mapped, self.filename = mapped, str(path.resolve())
+        self.shape, self.ndim = mapped.shape, mapped.ndim
+        self.dtype = np.dtype(np.float16 if mapped.dtype == np.float16 else np.float32)
+
+    def __len__(self) -> int:
+        return len(self._mapped)
+
+    def as_stored(self, index: Any) -> np.ndarray:
+        """Return a part in the machine's own type, impossible cells included."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(self._mapped[index]).astype(self.dtype, copy=False)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        part = self.as_stored(index)
+        bits, infinity = _bits(part)
+        if not bits.size or bits.max() < infinity:
+            return part
+        with np.errstate(invalid="ignore"):
+            return np.where(np.isfinite(part) & (part >= 0), part, part.dtype.type(0))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self[:].astype(dtype or self.dtype, copy=bool(copy))
+
+
+def open_grids(path: Path) -> np.ndarray:
+    """Map the grids of any number type and memory order; see :class:`StoredGrids`.
 
     Raises
     ------
     InputError
-        If the file cannot be read or holds something else.
+        If the file cannot be read, or holds no numbers.
+    """
+    mapped = open_npy(path)
+    _check_kind(path, mapped, np.float32)
+    return cast("np.ndarray", StoredGrids(mapped, path))
+
+
+def open_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Map an array of (N, *shape); numbers of another width, byte order or memory order are read into memory.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or holds something else.
     """
     array = open_npy(path)
-    expected = " or ".join(np.dtype(dtype).name for dtype in dtypes)
-    if array.dtype not in [np.dtype(dtype) for dtype in dtypes]:
-        raise InputError(f"{path} has type {array.dtype}, expected {expected}")
+    _check_kind(path, array, dtype)
+    _check_shape(path, array, shape)
+    if array.dtype == np.dtype(dtype) and array.dtype.isnative and array.flags.c_contiguous:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ascontiguousarray(array).astype(dtype)
+
+
+def _check_kind(path: Path, array: np.ndarray, dtype: Any) -> None:
+    whole = np.dtype(dtype).kind == "i"
+    if array.dtype.kind not in ("iu" if whole else "fiu"):
+        raise InputError(f"{path} has type {array.dtype}, expected {'whole ' if whole else ''}numbers")
+
+
+def _check_shape(path: Path, array: np.ndarray, shape: tuple[int, ...]) -> None:
     if array.shape[1:] != shape or array.ndim != len(shape) + 1:
         wanted = ", ".join(["N", *map(str, shape)]) + ("," if not shape else "")
         raise InputError(f"{path} has shape {array.shape}, expected ({wanted})")
-    return array
 
 
 def check_true(values: np.ndarray, target: TargetQuantity, path: Path) -> None:
@@ -180,35 +295,42 @@ def check_true(values: np.ndarray, target: TargetQuantity, path: Path) -> None:
         )
 
 
-def check_finite(path: Path, array: np.ndarray, columns: tuple[str, ...]) -> None:
-    """Refuse (N, C) values that are not finite; names the first row and column."""
-    bad = np.argwhere(~np.isfinite(array))
-    if bad.size:
-        row, column = (int(k) for k in bad[0])
-        raise InputError(f"{path}: row {row}, column {columns[column]} holds {array[row, column]}, expected a number")
+def finite(values: np.ndarray) -> np.ndarray:
+    """Return values with 0 in place of those that are not finite: what learners are given of events of no use."""
+    good = np.isfinite(values)
+    return values if good.all() else np.where(good, values, values.dtype.type(0))
 
 
-def check_cells(matrices: np.ndarray, file: Path | str, first_event: int = 0) -> None:
-    """Refuse grids with NaN, infinite or negative cells.
+def bad_quantities(file: str, values: np.ndarray, columns: tuple[str, ...], first_row: int = 0) -> list[BadValue]:
+    """Return the events whose reconstructed quantities (n, C) are not finite, the first column of each."""
+    good = np.isfinite(values)
+    rows = np.flatnonzero(~good.all(axis=1))
+    found = ((int(row), int(np.argmin(good[row]))) for row in rows)
+    return [BadValue(first_row + row, file, f"column {columns[k]}", float(values[row, k])) for row, k in found]
 
-    For non-negative finite float16 (or float32) the bit pattern, read as an unsigned integer, is below that of
-    infinity: one integer comparison finds NaN, infinities and negative values (and a harmless negative zero, let
-    through).
-    """
-    infinity, kind = (0x7C00, np.uint16) if matrices.dtype == np.float16 else (0x7F800000, np.uint32)
-    bits = np.ascontiguousarray(matrices).view(kind)
+
+def bad_cells(grids: np.ndarray, file: str, first_row: int = 0) -> list[BadValue]:
+    """Return the events of (n, rows, columns, 2) grids with NaN, infinite or negative cells, the first cell of each."""
+    bits, infinity = _bits(grids)
     if not bits.size or bits.max() < infinity:
-        return
+        return []
     with np.errstate(invalid="ignore"):
-        bad = ~np.isfinite(matrices) | (matrices < 0)
-    if not bad.any():
-        return
-    event, row, column, channel = (int(k) for k in np.argwhere(bad)[0])
-    value = float(matrices[event, row, column, channel])
-    raise InputError(
-        f"{file}: event {first_event + event}, cell ({row}, {column}), channel {channel} holds {value:g}; "
-        f"energy deposits must be finite and not negative ({int(bad.any(axis=(1, 2, 3)).sum())} bad events nearby)"
-    )
+        bad = ~np.isfinite(grids) | (grids < 0)
+    found = []
+    for row in np.flatnonzero(bad.any(axis=(1, 2, 3))).tolist():
+        y, x, channel = (int(k) for k in np.argwhere(bad[row])[0])
+        value = float(grids[row, y, x, channel])
+        found.append(BadValue(first_row + row, file, f"cell ({y}, {x}), channel {channel}", value))
+    return found
+
+
+def _bits(grids: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return grids as unsigned integers, and the pattern of infinity, below which all finite positive values are.
+
+    One integer comparison finds NaN, infinities and negative values (and a harmless negative zero).
+    """
+    infinity, kind = (0x7C00, np.uint16) if grids.dtype == np.float16 else (0x7F800000, np.uint32)
+    return np.ascontiguousarray(grids).view(kind), infinity
 
 
 def _is_there(path: Path) -> bool:

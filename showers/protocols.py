@@ -1,7 +1,8 @@
 """Named event selections, and the table of what each cut removes.
 
-A cut is a named Polars expression on the reconstructed scalars, compared in float32 as the benchmark does:
-4.8 stored as float16 reads 4.80078 and passes ``Ne > 4.8``; a raw zenith of 29.997 is stored as 30.0 and fails.
+A cut is a named Polars expression on the reconstructed scalars, compared at the precision of the column. Stored sets
+are compared in float32, as the benchmark does: 4.8 stored as float16 reads 4.80078 and passes ``Ne > 4.8``; a raw
+zenith of 29.997 is stored as 30.0 and fails.
 
 The protocols of the public benchmark: which raw modes they take, which cuts they make, how they store events.
 
@@ -67,14 +68,12 @@ class CutSet:
 
 
 def _below(column: str, limit: float, unit: str) -> Cut:
-    bound = pl.lit(limit, dtype=pl.Float32)
-    return Cut(f"{column} < {limit:g}", pl.col(column) < bound, f"{column} below {limit:g}{unit}")
+    return Cut(f"{column} < {limit:g}", pl.col(column) < limit, f"{column} below {limit:g}{unit}")
 
 
 def _above(column: str, limit: float, unit: str) -> Cut:
-    bound = pl.lit(limit, dtype=pl.Float32)
     # Polars orders NaN above every number.
-    above = (pl.col(column) > bound) & pl.col(column).is_not_nan()
+    above = (pl.col(column) > limit) & pl.col(column).is_not_nan()
     return Cut(f"{column} > {limit:g}", above, f"{column} above {limit:g}{unit}")
 
 
@@ -82,10 +81,15 @@ NONE = CutSet("none", ())
 TEST = CutSet("test", (_below("Ze", 30.0, " deg"), _above("Ne", 4.8, " (lg)")))
 """The test's cuts as far as the stored columns show them (the age cut removes almost nothing more)."""
 TEST_WITH_AGE = CutSet("test_age", (*TEST.cuts, _above("Age", 0.2, ""), _below("Age", 1.48, "")))
+TEST_2026 = CutSet("test_2026", (_above("Ze", 0.0, " deg"), *TEST.cuts))
+"""The cuts of the 2026 protocol's gamma test as far as the stored columns show them."""
+TEST_2026_WITH_AGE = CutSet("test_2026_age", (_above("Ze", 0.0, " deg"), *TEST_WITH_AGE.cuts))
 MATCHED = CutSet("matched", (_above("Ze", 0.0, " deg"), *TEST_WITH_AGE.cuts, _above("Nmu", 3.6, " (lg)")))
 """The matched protocol of the JINST 2024 comparison."""
 
-CUT_SETS: dict[str, CutSet] = {cuts.name: cuts for cuts in (NONE, TEST, TEST_WITH_AGE, MATCHED)}
+CUT_SETS: dict[str, CutSet] = {
+    cuts.name: cuts for cuts in (NONE, TEST, TEST_WITH_AGE, TEST_2026, TEST_2026_WITH_AGE, MATCHED)
+}
 
 
 def cut_set_named(name: str) -> CutSet:
@@ -130,8 +134,11 @@ PROTOCOLS = tuple(dict.fromkeys(protocol for protocol, _ in MODES))
 """Names of the protocols."""
 CUTS_FOR_ALL = {("matched", COMPOSITION.name): "matched", ("2026", COMPOSITION.name): "matched"}
 """Cuts that a protocol makes on training and test events alike; elsewhere only the test has cuts."""
-LABELS_FROM_TYPE = frozenset(CUTS_FOR_ALL)
-"""Where labels are the raw files' first column; elsewhere they come from the true particle."""
+LABELS_FROM_TYPE = frozenset({*CUTS_FOR_ALL, ("2026", GAMMA.name)})
+"""Where labels are the raw files' first column (1..5, or 0 and 1 for gamma); elsewhere they are the true particle."""
+_EVALUATION_CUTS = {**CUTS_FOR_ALL, ("2026", GAMMA.name): TEST_2026.name}
+SHUFFLED = frozenset({"v2", "matched"})
+"""Protocols whose published rows follow the raw files, class after class; rows of the others are permuted already."""
 RAW_LABELS_ONLY = frozenset({("2026", COMPOSITION.name)})
 """Where only the most probable class may be scored: rules that shift decisions between classes are forbidden."""
 
@@ -168,6 +175,11 @@ _LAYOUTS = {
 def layout_of(protocol: str, task: Task) -> Layout:
     """Return how a protocol stores a task's events."""
     return _LAYOUTS.get((protocol, str(task.primaries)), PUBLISHED_LAYOUT)
+
+
+def evaluation_cuts_of(protocol: str, task: Task) -> str:
+    """Return the name of the cuts under which predictions of a task are judged."""
+    return _EVALUATION_CUTS.get((protocol, str(task.primaries)), TEST.name)
 
 
 def modes_of(protocol: str, task: Task) -> tuple[str, ...]:

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from runtime.errors import InputError
 
 MATRICES_FILE = "matrices.npy"
+SIMULATION = "showers.simulation"
+CONVERSION = "converted from raw files"
+GENERATORS = (SIMULATION, CONVERSION)
+"""What ``source.json`` names as generator of the sets that are written here."""
 SCALARS_FILE = "features.npy"
 GROUPS_FILE = "groups.npy"
 AGE_FILE = "age.npy"
@@ -20,6 +24,8 @@ CORE_X_FILE = "core_x_m.npy"
 CORE_Y_FILE = "core_y_m.npy"
 TIMES_FILE = "times.npy"
 """Measured events only: reconstructed core (float32, m) and UTC time (float64, seconds since 1970)."""
+LEFT_OUT_FILE = "left_out.csv"
+"""Rows that cannot be used, with file, column and value: not trained on; in test sets the prior is their posterior."""
 ORDER_FILE = "order.npy"
 """Where the rows were shuffled: the row that each event has in the published split, which no learner may see."""
 

@@ -22,17 +22,20 @@ from runtime.errors import InputError
 from runtime.files import atomic_folder, write_json
 from showers.array import array_of
 from showers.dataset import Dataset
-from showers.event_files import EventFiles
+from showers.event_files import LEFT_OUT_SCHEMA, BadValue, EventFiles
 from showers.protocols import PUBLISHED_LAYOUT, Layout
 from showers.schema import (
     AGE_FILE,
     CORE_X_FILE,
     CORE_Y_FILE,
+    GENERATORS,
     GROUPS_FILE,
+    LEFT_OUT_FILE,
     MATRICES_FILE,
     ORDER_FILE,
     PART_FILE,
     SCALARS_FILE,
+    SIMULATION,
     SOURCE_FILE,
     TASKS,
     TIMES_FILE,
@@ -40,13 +43,8 @@ from showers.schema import (
     Task,
 )
 
-SIMULATION = "showers.simulation"
-CONVERSION = "converted from raw files"
-GENERATORS = (SIMULATION, CONVERSION)
-"""What ``source.json`` names as generator of the sets that are written here."""
-
 _OURS = {MATRICES_FILE, SCALARS_FILE, GROUPS_FILE, AGE_FILE, PART_FILE, ORDER_FILE, SOURCE_FILE, TRUTH_FILE}
-_OURS |= {CHECKSUMS_FILE}
+_OURS |= {CHECKSUMS_FILE, LEFT_OUT_FILE}
 _OURS |= {CORE_X_FILE, CORE_Y_FILE, TIMES_FILE}
 _OURS |= {task.label_file for task in TASKS.values() if task.label_file}
 
@@ -59,6 +57,8 @@ class DatasetWriter:
     """File stem to open file."""
     label_stem: str | None
     truth: list[pl.DataFrame] = field(default_factory=list)
+    left_out: list[BadValue] = field(default_factory=list)
+    """Events that cannot be used, for ``left_out.csv``; of several values of an event the first counts."""
 
     def put(
         self,
@@ -150,8 +150,17 @@ def write_dataset(
                 pl.concat(writer.truth).write_parquet(folder / TRUTH_FILE)
             except pl.exceptions.ComputeError as error:  # what a full disk is to Polars
                 raise InputError(f"{path}: {TRUTH_FILE} cannot be written: {error}") from None
+        if writer.left_out:
+            _write_left_out(folder / LEFT_OUT_FILE, writer.left_out)
         write_json(folder / SOURCE_FILE, dict(source))
         write_checksums(folder, [file.name for file in folder.iterdir()])
+
+
+def _write_left_out(file: Path, left_out: list[BadValue]) -> None:
+    rows = {bad.row: bad for bad in reversed(left_out)}
+    chosen = [rows[row] for row in sorted(rows)]
+    columns = {name: [getattr(bad, name) for bad in chosen] for name in LEFT_OUT_SCHEMA}
+    pl.DataFrame(columns, schema=LEFT_OUT_SCHEMA).write_csv(file)
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -207,10 +216,11 @@ def problems(folder: Path, progress: Progress | None = None) -> list[str]:
             Dataset.open(folder, task)
         data = Dataset.open(folder, labels=False)
         _ = data.evaluation_cuts
-        data.validate(progress)
+        listed = {one.row for one in files.left_out()}
+        bad = [one for one in data.validate(progress) if one.row not in listed]
     except InputError as error:
         return [str(error)]
-    return []
+    return [f"{folder / bad[0].file}{str(bad[0]).removeprefix(bad[0].file)} ({len(bad)} bad values)"] if bad else []
 
 
 def already_made(

@@ -275,7 +275,9 @@ def sizes_of(job: Job) -> RunSizes:
     """Return how much there is to do in a run."""
     n, config = len(job.train), job.config
     n_test = len(job.test) if job.test is not None else 0
-    judged, _ = judged_events(job.train.passes_evaluation_cuts(), job.train.labels(), job.task.n_classes)
+    judged, _ = judged_events(
+        job.train.passes_evaluation_cuts(), job.train.labels(), job.task.n_classes, job.train.usable()
+    )
     counting = int(judged.sum())  # no others are predicted out-of-fold
     n_judged = round(counting * config.holdout)
     second = SecondLevel(

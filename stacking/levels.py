@@ -41,9 +41,13 @@ from stacking.run.job import Folds, Job
 
 
 def make_folds(job: Job) -> Folds:
-    """Set the outer holdout apart, assign folds to the others, and write both where the tasks read them."""
+    """Set the outer holdout apart, assign folds to the others, and write both where the tasks read them.
+
+    Events that cannot be used are in no fold and not judged, so nothing is trained or measured on them.
+    """
     labels, energy, groups = job.train.labels(), job.train.energy(), job.train.groups()
-    judged, all_judged = judged_events(job.train.passes_evaluation_cuts(), labels, job.task.n_classes)
+    usable = job.train.usable()
+    judged, all_judged = judged_events(job.train.passes_evaluation_cuts(), labels, job.task.n_classes, usable)
     config = job.config
     outer, no_holdout = outer_holdout(
         judged,
@@ -54,7 +58,7 @@ def make_folds(job: Job) -> Folds:
         groups=groups,
         least=config.least_held_out,
     )
-    rest = np.flatnonzero(~outer)
+    rest = np.flatnonzero(~outer if usable is None else ~outer & usable)
     partitions = np.full((config.repeats, len(labels)), -1, dtype=np.int8)
     for repeat in range(config.repeats):
         partitions[repeat, rest] = assign_folds(

@@ -36,7 +36,7 @@ from stacking.decide.gamma import SCORES_FILE
 from stacking.decide.target import UNITS, fits_of
 from stacking.inputs.columns import Plan
 from stacking.inputs.computed import ComputedEvents
-from stacking.inputs.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents
+from stacking.inputs.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents, unusable_remarks
 from stacking.inputs.tables import probabilities, read_new_rows, write_table
 from stacking.meta.scorers import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from stacking.run.chain import STUDENT, Chain, Predictions, concatenated, load_chain
@@ -72,6 +72,8 @@ class Options(TypedDict, total=False):
     """Compute features in memory while predicting, only those that are needed: no table is read, built or kept."""
     anyway: bool
     """Predict even if feature code or its libraries have changed since the training; a remark then says so."""
+    strict: bool
+    """Refuse events that cannot be used, instead of giving them the training prior."""
 
 
 @dataclass(frozen=True)
@@ -141,14 +143,15 @@ class Bundle:
         """Predict like :meth:`predict`, in pieces of bounded memory: any number of events."""
         if self.task.name not in TASKS:
             raise InputError(f"{self.run} was trained on a table: give it a table, not a dataset folder")
-        data = Dataset.open(dataset, labels=False)
-        if not len(data):
+        opened = Dataset.open(dataset, labels=False)
+        if not len(opened):
             raise InputError(f"{dataset} holds no events")
         remarks = self._code_remarks(anyway=options.get("anyway", False))
+        remarks += unusable_remarks(opened, strict=options.get("strict", False))
         requested = self._asked(everything=options.get("everything", False), fast=options.get("fast", False))
         events = self._opened(Path(dataset), requested, bars, options)
         found = self._stream(events, requested, options.get("workers"), bars)
-        return replace(found, remarks=(*data.remarks, *remarks, *found.remarks))
+        return replace(found, remarks=(*opened.remarks, *remarks, *found.remarks))
 
     def _opened(self, dataset: Path, requested: _Asked, bars: Bars, options: Options) -> ShowerEvents:
         """Return the events of a dataset folder, with their feature table or what computes features in its place."""
@@ -377,6 +380,7 @@ def predict_to_file(
     no_table: bool = False,
     fast: bool = False,
     separator: str | None = None,
+    strict: bool = False,
     bars: Bars = silent,
 ) -> Written:
     """Predict new data with a finished run and write the result, in pieces: memory does not grow with the events.
@@ -406,6 +410,7 @@ def predict_to_file(
         no_table=no_table,
         elsewhere=Path(out).with_name(f"{Path(out).name}.features"),
         fast=fast,
+        strict=strict,
         bars=bars,
     )
     if Path(out).suffix.lower() in TABLE_SUFFIXES:

@@ -113,7 +113,9 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
     costs.append(cost)
     n_fits = job.config.n_folds * job.config.repeats
     target_calibration, estimates = taught_truth(job, folds, level.names, sample.rows)
-    chain = Chain(job.task, calibrators, stacked.meta, rules, shipped, config_hash, n_fits, target_calibration)
+    shares = np.bincount(folds.labels[folds.judged], minlength=job.task.n_classes) / folds.judged.sum()
+    prior = tuple(shares.tolist())
+    chain = Chain(job.task, calibrators, stacked.meta, rules, shipped, config_hash, n_fits, target_calibration, prior)
     save_chain(job.config.run, chain)
     _write_held_out_files(job, folds, level, stacked, sample, systems)
     with measured("prediction") as cost:

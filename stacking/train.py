@@ -38,7 +38,7 @@ from stacking.fit.folds import class_counts
 from stacking.fit.running import TaskFailure, run_tasks
 from stacking.fit.tasks import TASK_FILE, FoldTask, checksum_problem
 from stacking.inputs.columns import plan, repeated_remarks
-from stacking.inputs.events import TRUTH_COLUMNS, ShowerEvents, TableEvents, class_numbers, truth_file
+from stacking.inputs.events import TRUTH_COLUMNS, ShowerEvents, TableEvents, class_numbers, truth_file, unusable_remarks
 from stacking.inputs.tables import (
     REPEATED,
     _groups,
@@ -214,12 +214,14 @@ def stack(
     tell: Callable[[str], None] = lambda line: None,
     say: Callable[[str], None] = lambda line: None,
     began: float | None = None,
+    strict: bool = False,
 ) -> StackResult:
     """Train base learners and the stack on ``DATA/{task}_train``, predict ``DATA/{task}_test``.
 
     Killed at any moment and started again, it continues and ends with the same bytes in ``predictions.npz``. The
     test folder's labels are neither needed nor looked at. ``tell`` gets remarks on the data and ``say`` the plan
     before the work begins. A time limit counts from ``began`` (seconds since 1970), by default from the feature tables.
+    Events that cannot be used are not trained on, and get the training prior in the test set; ``strict`` refuses them.
 
     Raises
     ------
@@ -234,16 +236,25 @@ def stack(
     test_set = Dataset.open(config.test_folder, labels=False)
     if not len(test_set):
         raise InputError(f"{config.test_folder} holds no events")
-    groups = None if opened.groups is None else np.asarray(opened.groups)
+    unusable = unusable_remarks(opened, strict=strict, training=True) + unusable_remarks(test_set, strict=strict)
+    usable = opened.usable
+    groups = None if opened.groups is None else np.asarray(opened.groups)[usable]
     what = "events" if groups is None else "groups of events"
-    for name, count in zip(task.classes, class_counts(class_numbers(opened), groups, task.n_classes), strict=True):
+    counts = class_counts(class_numbers(opened)[usable], groups, task.n_classes)
+    for name, count in zip(task.classes, counts, strict=True):
         if count < config.n_folds:
             raise InputError(
                 f"{config.train_folder}: class {name!r} has {count} {what}, fewer than the {config.n_folds} folds"
             )
     devices = devices_for(config.learner_specs(task), config.device)
     ordered = (ordering_of(each).remark(each.path.name) for each in (opened, test_set))
-    remarks = (*opened.remarks, *test_set.remarks, *(remark for remark in ordered if remark), *device_remarks(devices))
+    remarks = (
+        *opened.remarks,
+        *test_set.remarks,
+        *unusable,
+        *(remark for remark in ordered if remark),
+        *device_remarks(devices),
+    )
     for remark in remarks:
         tell(remark)
     costs: list[Cost] = []

@@ -90,7 +90,7 @@ def read_reference(
         )
     data = Dataset.open(folder, labels=False)
     log_proba = _out_of_fold(bundle, len(data))
-    good = data.evaluation_cuts.mask(data.scalar_frame()) & np.isfinite(log_proba).all(axis=1)
+    good = data.evaluation_cuts.mask(data.scalar_frame()) & data.usable & np.isfinite(log_proba).all(axis=1)
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(good))[:max_events]
     if len(rows) < LEAST_EVENTS:
         raise InputError(f"{folder}: {len(rows)} training events pass the cuts, at least {LEAST_EVENTS} are needed")
@@ -222,7 +222,7 @@ def open_sample(path: Path, reference: Reference, *, workers: int | None = None,
         missing = [name for name in reference.columns if name not in table.columns]
         if missing:
             raise InputError(f"{table.folder} lacks {missing[0]}, which the training set has ({len(missing)} in all)")
-        rows = np.flatnonzero(reference.cuts.mask(data.scalar_frame()))
+        rows = np.flatnonzero(reference.cuts.mask(data.scalar_frame()) & data.usable)
         folders.append(Folder(data, table, rows))
     sample = Sample(tuple(folders), reference.columns)
     if not len(sample):

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from analysis.events import MeasuredFolders, held_out, predicted, refuse_training_set, scalars, truth_of
+from analysis.events import MeasuredFolders, held_out, model_numbers, predicted, refuse_training_set, scalars, truth_of
 from analysis.spectra.reading import thrown_primaries
 from analysis.spectra.response import Thrown
 from runtime.context import Bars, silent
@@ -144,7 +144,7 @@ def read_simulation(
         labels=np.asarray(dataset.labels, dtype=np.int64)[rows],
         group=group[rows],
         true_lg_energy=None if truth is None else truth["lg_energy"].to_numpy().astype(np.float64)[rows],
-        model=None if truth is None else truth["model"].to_numpy().astype(np.int64)[rows],
+        model=None if truth is None else model_numbers(truth)[rows],
     )
     return events.take(passes(found, zenith_max_deg)), thrown, remarks
 

@@ -111,7 +111,7 @@ def jittered(folder: Path, out: Path, width: float, seed: int) -> Path:
     dataset = Dataset.open(folder, COMPOSITION)
     rng = np.random.default_rng(seed)
     shifts = rng.normal(0.0, width, (len(dataset), 2))
-    grids = dataset.matrices.astype(np.float32) * 10.0 ** shifts[:, None, None, :]
+    grids = np.asarray(dataset.matrices, dtype=np.float32) * 10.0 ** shifts[:, None, None, :]
     scalars = dataset.scalars.astype(np.float64)
     scalars[:, 3] += shifts[:, 0]
     scalars[:, 4] += shifts[:, 1]

@@ -16,18 +16,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.events import MeasuredFolders, held_out, predicted, refuse_training_set, scalars, truth_of
+from analysis.events import MeasuredFolders, held_out, model_numbers, predicted, refuse_training_set, scalars, truth_of
 from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
 from runtime.context import Bars, silent
 from runtime.errors import InputError
 from showers.dataset import Dataset
-from showers.schema import task_named
+from showers.schema import SIMULATION, task_named
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
 from showers.simulation.primaries import MODELS, throw_primaries
 from showers.simulation.settings import load_settings
 from stacking.predict import Bundle
 
-GENERATOR = "showers.simulation"
 UNKNOWN = "how many primaries were thrown is not known"
 
 
@@ -52,7 +51,7 @@ def thrown_primaries(
     InputError
         If the set is not of the embedded simulation, of a world that is no longer there, or does not fit.
     """
-    if source.get("generator") != GENERATOR:
+    if source.get("generator") != SIMULATION:
         raise InputError(f"{UNKNOWN}: source.json does not name the embedded simulation")
     settings = load_settings(str(source["world"]))
     if settings.digest() != source.get("settings_hash"):
@@ -248,7 +247,7 @@ def _simulated(
         **vars(base),
         labels=np.asarray(dataset.labels, dtype=np.int64)[rows],
         true_lg_energy=None if truth is None else truth["lg_energy"].to_numpy().astype(np.float64)[rows],
-        model=None if truth is None else truth["model"].to_numpy().astype(np.int64)[rows],
+        model=None if truth is None else model_numbers(truth)[rows],
         group=group[rows].astype(np.int64) + (number << 40),
     )
     return events.take(selected(found, zenith_max_deg)), thrown, remarks

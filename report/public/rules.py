@@ -15,13 +15,20 @@ from runtime.errors import InputError
 from runtime.files import atomic_path
 from scoring.score import score_file
 from showers.protocols import RAW_LABELS_ONLY
-from showers.schema import COMPOSITION, Task
+from showers.schema import COMPOSITION, GAMMA, Task
 
 MAX_ATTEMPTS = 50
 """Scored attempts that the 2026 protocol allows."""
-HEAD = "attempt\tfrac_error\taccuracy\tpredictions\tdescription"
-BASELINE = "0\t0.1073\t0.504\tbaseline/predictions.npz\tLeNet baseline (published, Kuznetsov et al. JINST 2024)"
-"""First lines of the public repository's results.tsv."""
+HEADS = {
+    COMPOSITION.name: "attempt\tfrac_error\taccuracy\tpredictions\tdescription",
+    GAMMA.name: "attempt\tsurvival_75\tpredictions\tdescription",
+}
+BASELINES = {
+    COMPOSITION.name: "0\t0.1073\t0.504\tbaseline/predictions.npz\t"
+    "LeNet baseline (published, Kuznetsov et al. JINST 2024)",
+    GAMMA.name: "0\t1.0e-02\tbaseline/predictions.npz\trandom forest baseline (published)",
+}
+"""First lines of the public repository's results.tsv, by task."""
 
 
 def raw_labels_only(origin: DataOrigin, task: Task) -> bool:
@@ -68,21 +75,21 @@ def score_by_protocol(
     if log is None and description is not None:
         raise InputError("--description has no effect without --log: leave it out")
     if log is not None:
-        if task != COMPOSITION or protocol != "2026":
-            raise InputError("--log is the 2026 protocol's list of attempts at composition: add --protocol 2026")
+        if task.name not in HEADS or protocol != "2026":
+            raise InputError("--log is the 2026 protocol's list of attempts: add --protocol 2026")
         if not (description or "").strip():
             raise InputError("--log needs --description: what was tried, in a few words")
-        next_attempt(log)
+        next_attempt(log, task)
     metrics = score_file(
         predictions, data, task, intervals=intervals, check=check_predictions, published_order=published_order,
         raw=origin is not None and raw_labels_only(origin, task),
     )  # fmt: skip
     if log is not None:
-        log_attempt(log, metrics, predictions, str(description))
+        log_attempt(log, metrics, predictions, str(description), task)
     return metrics
 
 
-def next_attempt(log: Path) -> int:
+def next_attempt(log: Path, task: Task = COMPOSITION) -> int:
     """Return the number of the next attempt.
 
     Raises
@@ -90,33 +97,36 @@ def next_attempt(log: Path) -> int:
     InputError
         If the file is no such table, or all attempts are used.
     """
-    lines = _lines(log)
-    if lines[0] != HEAD:
-        raise InputError(f"{log} is no list of attempts: its first line should be {HEAD.replace(chr(9), ' ')!r}")
+    lines, head = _lines(log, task), HEADS[task.name]
+    if lines[0] != head:
+        raise InputError(
+            f"{log} is no list of attempts at {task.name}: its first line should be {head.replace(chr(9), ' ')!r}"
+        )
     used = sum(not line.startswith("0\t") for line in lines[1:])
     if used >= MAX_ATTEMPTS:
         raise InputError(f"{log} holds {used} attempts, all that the 2026 protocol allows")
     return used + 1
 
 
-def log_attempt(log: Path, metrics: dict[str, Any], predictions: Path, description: str) -> None:
+def log_attempt(
+    log: Path, metrics: dict[str, Any], predictions: Path, description: str, task: Task = COMPOSITION
+) -> None:
     """Append one attempt; a new table begins with the published baseline."""
-    values = (
-        str(next_attempt(log)),
-        f"{metrics['mean_fraction_error']:.4f}",
-        f"{metrics['accuracy']:.4f}",
-        str(predictions),
-        description,
-    )
+    if task == GAMMA:
+        scores = [f"{metrics['survival_rates']['75%']['hadron_survival']:.1e}"]
+    else:
+        scores = [f"{metrics[name]:.4f}" for name in ("mean_fraction_error", "accuracy")]
+    values = (str(next_attempt(log, task)), *scores, str(predictions), description)
     row = "\t".join(" ".join(value.split()) for value in values)
     with atomic_path(log) as temporary:
-        temporary.write_text("\n".join([*_lines(log), row, ""]), encoding="utf-8")
+        temporary.write_text("\n".join([*_lines(log, task), row, ""]), encoding="utf-8")
 
 
-def _lines(log: Path) -> list[str]:
+def _lines(log: Path, task: Task) -> list[str]:
+    first = [HEADS[task.name], BASELINES[task.name]]
     if not log.exists():
-        return [HEAD, BASELINE]
+        return first
     try:
-        return [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()] or [HEAD, BASELINE]
+        return [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()] or first
     except UnicodeDecodeError:
         raise InputError(f"{log} is no list of attempts: it is not text") from None

@@ -213,7 +213,14 @@ def _readme(name: str, runs: Sequence[Run], truths: Sequence[Truth], scored: Seq
         lines += [f"- {key}: {text}" for key, text in _scores(run, truth, metrics).items()]
         lines += ["", "### Approach", "", *_approach(run), "", "### Learners on the test set", ""]
         lines += [*_learner_rows(run, truth), "", "### What failed or did not help", "", *_failures(run), ""]
-    in_order = " --published-order" if any(truth.order is not None for truth in truths) else ""
+    shuffled = any(truth.order is not None for truth in truths)
+    in_order = " --published-order" if shuffled else ""
+    lines += [
+        "Rows are in the published order; the run's own predictions follow the shuffled test folder (`order.npy`)."
+        if shuffled
+        else "Rows are in the published order, which is also that of the run's own predictions.",
+        "",
+    ]
     lines += [
         "## Making it again",
         "",

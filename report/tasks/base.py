@@ -171,7 +171,8 @@ def reliability(evaluated: EvaluatedRun) -> str:
 
 def plane(evaluated: EvaluatedRun, value: np.ndarray, label: str, limits: tuple[float, float]) -> str:
     """Return the Ne-Nmu plane coloured by a value (N,) that the posterior gives."""
-    scalars = np.asarray(evaluated.dataset.scalars, dtype=np.float32)
+    usable = evaluated.dataset.usable
+    scalars, value = np.asarray(evaluated.dataset.scalars, dtype=np.float32)[usable], value[usable]
     n_e, n_mu = (scalars[:, SCALAR_NAMES.index(name)] for name in ("Ne", "Nmu"))
     figure = plane_picture(n_e, n_mu, value, label, limits)
     caption = (

@@ -21,7 +21,7 @@ class Truth:
     labels: np.ndarray
     """(N,) int8 class numbers, or float32 true values of a target."""
     energy: np.ndarray
-    """(N,) float32, lg(E/eV)."""
+    """(N,) float32, lg(E/eV); what is not finite is in no bin."""
     zenith_deg: np.ndarray
     """(N,) float32."""
     order: np.ndarray | None = None
@@ -61,8 +61,7 @@ def read_truth(data: Path, task: Task) -> Truth:
     ------
     InputError
         For a missing folder or file, one that is not the file that was written, wrong shapes or types, labels out of
-        range, a class without events, or an energy or zenith that is not finite; names the file, the count and the
-        first offending row.
+        range, or a class without events; names the file, the count and the first offending row.
     """
     folder = Path(data) / f"{task.name}_test"
     if not folder.is_dir():
@@ -96,7 +95,6 @@ def read_truth(data: Path, task: Task) -> Truth:
     own = [task.target.reference] if task.target and task.target.reference else []
     for name in ("E", "Ze", *own):
         values = np.asarray(scalars[:, SCALAR_NAMES.index(name)], dtype=np.float32)
-        check_finite(values, f"{scalar_file}, column {name}")
         columns.append(values)
     labels = labels.astype(task.label_type)
     reference = columns[2] if own else None

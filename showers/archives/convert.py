@@ -5,8 +5,12 @@ files are reproduced to the letter; since raw files tell which events are the sa
 positions, ``groups.npy`` is written too and ``source.json`` counts the showers that the protocol's own split spreads
 over train and test. Archives of the embedded simulation stay marked as such, and their showers are kept together.
 
-The raw files hold the classes in blocks, so that a row's number tells the class: rows are shuffled. ``order.npy`` says
-which row of the published file each event is, so that predictions can be handed in in the published order.
+The raw files hold the classes in blocks, so that a row's number tells the class: rows of protocols that keep this order
+are shuffled. ``order.npy`` says which row of the published file each event is, so that predictions can be handed in in
+the published order. Rows of the 2026 protocol are permuted already and stay where they are.
+
+Events that cannot be used (a cell that is no deposit, a quantity that is no air shower's) stay in the arrays, which are
+the published ones bit by bit; ``left_out.csv`` names them, and nothing is trained on them.
 
 How the protocols divide raw events into training and test sets, reproduced to the letter.
 
@@ -18,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -31,11 +35,12 @@ from runtime.code import source_hash
 from runtime.context import Bars, Progress, silent
 from runtime.errors import InputError
 from showers import protocols
-from showers.archives.raw import RAW_COLUMNS, TRUE_COLUMNS, SimulatedReader, common_source
-from showers.event_files import check_cells, check_true
-from showers.protocols import CUTS_FOR_ALL, LABELS_FROM_TYPE, Layout, layout_of, modes_of
-from showers.schema import COMPOSITION, GAMMA, TargetQuantity, Task
-from showers.writer import CONVERSION, already_made, write_dataset
+from showers.archives.raw import RAW_COLUMNS, TRUE_COLUMNS, TRUTH_KIND, SimulatedReader, common_source
+from showers.dataset import Dataset
+from showers.event_files import BadValue, bad_cells
+from showers.protocols import LABELS_FROM_TYPE, SHUFFLED, Layout, evaluation_cuts_of, layout_of, modes_of
+from showers.schema import AGE, COMPOSITION, CONVERSION, GAMMA, Task
+from showers.writer import already_made, write_dataset
 
 
 @dataclass(frozen=True)
@@ -53,32 +58,29 @@ class Split:
         return self.folder.rsplit("_", 1)[1]
 
 
-def _frame(features: np.ndarray) -> pl.DataFrame:
-    """Raw columns at their own precision: the protocols cut before they round."""
-    return pl.DataFrame({name: features[:, k].astype(np.float32) for k, name in enumerate(RAW_COLUMNS)})
+def _frame(features: np.ndarray, kind: type = np.float32) -> pl.DataFrame:
+    """Raw columns as a table: the protocols cut before they store, v2 at the raw files' own precision."""
+    return pl.DataFrame({name: features[:, k].astype(kind) for k, name in enumerate(RAW_COLUMNS)})
 
 
-def split_v2(task: Task, features: np.ndarray, groups: np.ndarray, *, together: bool) -> list[Split]:
+def split_v2(task: Task, features: np.ndarray, groups: np.ndarray | None, *, together: bool) -> list[Split]:
     """First fifth of a shuffle is the test set, and only there the cuts apply."""
     n = len(features)
     order = np.arange(n)
     np.random.default_rng(2026).shuffle(order)
     in_test = np.zeros(n, dtype=bool)
     in_test[order[: int(0.2 * n)]] = True
-    if together:
+    if together and groups is not None:
         in_test = in_test[groups]
-    passed = protocols.TEST_WITH_AGE.mask(_frame(features))
+    passed = protocols.TEST_WITH_AGE.mask(_frame(features, np.float64))
     return [
         Split(f"{task.name}_train", np.flatnonzero(~in_test)),
         Split(f"{task.name}_test", np.flatnonzero(in_test & passed)),
     ]
 
 
-def split_2026(task: Task, features: np.ndarray, groups: np.ndarray, *, together: bool) -> list[Split]:
-    """One seeded permutation, whose order the published files keep; composition is cut before it, gamma's test after.
-
-    Gamma's split is published in words (80 to 20, seed 2026); its rounding is taken from composition's.
-    """
+def split_2026(task: Task, features: np.ndarray, groups: np.ndarray | None, *, together: bool) -> list[Split]:
+    """One seeded permutation, in whose order the files are published; composition is cut before, gamma's test after."""
     frame = _frame(features)
     if task.primaries == COMPOSITION.name:
         rows, share, seed = np.flatnonzero(protocols.MATCHED.mask(frame)), 0.7, 42
@@ -88,11 +90,11 @@ def split_2026(task: Task, features: np.ndarray, groups: np.ndarray, *, together
     n_test = int(len(rows) * (1 - share))  # 1 - 0.7 is a little more than 0.3 in floating point, 1 - 0.8 a little less
     in_test = np.zeros(len(rows), dtype=bool)
     in_test[order[len(rows) - n_test :]] = True
-    if together:
+    if together and groups is not None:
         in_test = _with_first(in_test, groups[rows])
     train, test = rows[order[~in_test[order]]], rows[order[in_test[order]]]
     if task != COMPOSITION:
-        test = test[protocols.TEST_WITH_AGE.mask(frame[test])]
+        test = test[protocols.TEST_2026_WITH_AGE.mask(frame[test])]
     return [Split(f"{task.name}_train", train), Split(f"{task.name}_test", test)]
 
 
@@ -108,7 +110,7 @@ def _permutation(n: int, seed: int) -> np.ndarray:
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).numpy()
 
 
-def split_matched(task: Task, features: np.ndarray, groups: np.ndarray, *, together: bool) -> list[Split]:
+def split_matched(task: Task, features: np.ndarray, groups: np.ndarray | None, *, together: bool) -> list[Split]:
     """Cuts first; then two seeded permutations cut off validation and test."""
     passing = np.flatnonzero(protocols.MATCHED.mask(_frame(features)))
     n_held = int(0.3 * len(passing))
@@ -116,7 +118,7 @@ def split_matched(task: Task, features: np.ndarray, groups: np.ndarray, *, toget
     part = np.zeros(len(passing), dtype=np.int8)  # 0 train, 1 validation, 2 test
     part[held] = 1
     part[held[_permutation(n_held, 42)[n_held - int(0.3 * n_held) :]]] = 2
-    if together:
+    if together and groups is not None:
         part = _with_first(part, groups[passing])
     return [
         Split(f"{task.name}_train", passing[part < 2], part[part < 2]),
@@ -147,8 +149,13 @@ TRUE_QUANTITIES = {
 }  # fmt: skip
 """Columns of ``truth.parquet`` and the raw true quantities that they are."""
 
-RANGES = {"E": (10.0, 22.0), "Ze": (0.0, 90.0), "Az": (-360.0, 360.0), "Ne": (0.0, 12.0), "Nmu": (0.0, 12.0)}
+RANGES = {
+    "E": (10.0, 22.0), "Ze": (0.0, 90.0), "Az": (-360.0, 360.0), "Ne": (0.0, 12.0), "Nmu": (0.0, 12.0),
+    "Age": (-10.0, 10.0),
+}  # fmt: skip
 """Where reconstructed quantities of air showers can lie; others are in other units, or damaged."""
+MAX_UNKNOWN = 0.25
+"""Share of a set's events above which unknown classes, or quantities out of range, mean another kind of file."""
 
 
 @dataclass(frozen=True)
@@ -160,21 +167,37 @@ class RawEvents:
     """(N, 10) as in :data:`showers.archives.raw.RAW_COLUMNS`."""
     labels: np.ndarray
     """(N,) int8 class numbers, or float32 true values of a target."""
-    groups: np.ndarray
-    """(N,) int64: the first row with the same true shower."""
-    truth: np.ndarray
+    known: np.ndarray
+    """(N,) bool: whether the label is known."""
+    groups: np.ndarray | None
+    """(N,) int64: the first row with the same true shower; None without true quantities."""
+    truth: np.ndarray | None
     """(N, 10) as in :data:`showers.archives.raw.TRUE_COLUMNS`."""
 
-    def place(self, row: int) -> tuple[Path, int]:
-        """Return the file of reconstructed quantities that holds a row, and its row there."""
+    def place(self, row: int, kind: str) -> tuple[Path, int]:
+        """Return the archive of a kind that holds a row, and its row there."""
         for archives in self.archives:
             if row < archives.n_events:
-                return archives.path("features"), row
+                return archives.path(kind), row
             row -= archives.n_events
         raise IndexError(row)
 
+    def bad(self, row: int, place: int, kind: str, column: str, value: float) -> BadValue:
+        """Return why the event of a row, which a folder has at ``place``, cannot be used."""
+        path, file_row = self.place(row, kind)
+        return BadValue(place, path.name, column, float(value), file_row)
 
-def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bars = silent) -> list[Path]:
+
+def convert(
+    raw: Path,
+    out: Path,
+    task: Task,
+    *,
+    protocol: str = "v2",
+    strict: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+    bars: Bars = silent,
+) -> list[Path]:
     """Write the dataset folders of a protocol from raw NPZ files.
 
     A folder that was made from the same archives by the same code is kept: an interrupted conversion is finished by
@@ -183,15 +206,20 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
     Parameters
     ----------
     raw
-        Folder with ``{mode}_matrices.npz``, ``{mode}_features.npz`` and ``{mode}_true_features.npz``.
+        Folder with ``{mode}_matrices.npz``, ``{mode}_features.npz`` and, where there is one,
+        ``{mode}_true_features.npz``; without it there are no groups and no truth, and v2 has no labels.
     out
         Gets ``{task}_train`` and ``{task}_test``.
     task
         One of :data:`showers.schema.TASKS`.
     protocol
         ``v2`` (labels from the true particle, float16, no age), ``matched`` (QGSJet only, labels from the first raw
-        column, float32 scalars, age) or ``2026`` (split otherwise, float32; composition: as matched, the age among the
-        scalars; gamma: as v2).
+        column, float32 scalars, age) or ``2026`` (split otherwise, labels from the first raw column, float32;
+        composition has the age among the scalars).
+    strict
+        Refuse events that cannot be used, instead of listing them in ``left_out.csv``.
+    tell
+        Gets remarks.
 
     Returns
     -------
@@ -201,25 +229,22 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
     Raises
     ------
     InputError
-        For an unknown combination; archives that are missing, malformed or were not made together; unknown particles;
-        quantities out of range; cells that are not valid; folders that hold something else; or a full disk.
+        For an unknown combination; archives that are missing, malformed or were not made together; more than a few
+        unknown particles or quantities out of range; folders that hold something else; or a full disk.
     """
     modes, layout = modes_of(protocol, task), layout_of(protocol, task)
     archives = [SimulatedReader.open(raw, mode) for mode in modes]
     origin = common_source(archives)
-    features = [archive.read("features") for archive in archives]
-    truth = [archive.read("true_features") for archive in archives]
-    _refuse_copies(archives, truth)
-    labels = np.concatenate([_labels(task, protocol, *each) for each in zip(archives, features, truth, strict=True)])
-    what_happened = np.concatenate(truth)
-    events = RawEvents(archives, np.concatenate(features), labels, _groups(what_happened), what_happened)
+    events = _read(archives, task, protocol, tell)
     splits = SPLITS[protocol](task, events.features, events.groups, together=origin is not None)
-    straddling = int(np.intersect1d(*(events.groups[split.rows] for split in splits)).size)
+    splits = [_with_labels(task, events, split, tell) for split in splits]
+    straddling = None
+    if events.groups is not None:
+        straddling = int(np.intersect1d(*(events.groups[split.rows] for split in splits)).size)
     digest = hashlib.sha256("\n".join(archive.digest for archive in archives).encode()).hexdigest()
     wanted = []
     for split in splits:
         folder = out / split.folder
-        _check_scalars(events, split.rows)
         source = {
             "generator": CONVERSION,
             **(origin or {}),
@@ -229,17 +254,48 @@ def convert(raw: Path, out: Path, task: Task, *, protocol: str = "v2", bars: Bar
             "protocol": protocol,
             "modes": list(modes),
             "split": split.name,
-            "evaluation_cuts": CUTS_FOR_ALL.get((protocol, str(task.primaries)), protocols.TEST.name),
+            "evaluation_cuts": evaluation_cuts_of(protocol, task),
             "age": layout.age != "none",
             "showers_in_both_splits": straddling,
         }
         made = already_made(folder, len(split.rows), task, source, advice="choose another folder or remove it")
-        wanted.append((folder, split, source, made))
-    for folder, split, source, made in wanted:
+        left_out = _bad_scalars(task, protocol, events, split, strict=strict)
+        wanted.append((folder, split, source, left_out, made))
+    for folder, split, source, left_out, made in wanted:
         if not made:
             with bars(f"writing {split.folder}", "events") as progress:
-                _write(folder, task, events, split, source, layout, progress)
+                _write(folder, task, events, split, source, layout, left_out, progress, strict=strict)
+        words = Dataset.open(folder, task).unusable_words()
+        if words:
+            tell(f"{words}; {WHAT_BECOMES[split.name]}")
     return [folder for folder, *_ in wanted]
+
+
+WHAT_BECOMES = {
+    "train": "they stay in the arrays, and nothing is trained on them",
+    "test": "they stay in place and get the training prior",
+}
+"""Of events that cannot be used, by the set."""
+
+
+def _read(archives: list[SimulatedReader], task: Task, protocol: str, tell: Callable[[str], None]) -> RawEvents:
+    """Read everything but the grids."""
+    features = [archive.read("features") for archive in archives]
+    truth = None
+    lacking = [archive.path(TRUTH_KIND) for archive in archives if not archive.has_truth]
+    if not lacking:
+        truth = [archive.read(TRUTH_KIND) for archive in archives]
+        _refuse_copies(archives, truth)
+    elif task.target or (protocol, task.name) not in LABELS_FROM_TYPE:
+        raise InputError(f"{lacking[0]} is missing: {task.name} of protocol {protocol} takes its labels from it")
+    else:
+        tell(f"{lacking[0].name} is missing: showers thrown several times cannot be told (no groups, no truth)")
+    parts = zip(archives, features, [None] * len(archives) if truth is None else truth, strict=True)
+    labels, known = zip(*(_labels(task, protocol, *each, tell) for each in parts), strict=True)
+    what_happened = None if truth is None else np.concatenate(truth)
+    groups = None if what_happened is None else _groups(what_happened)
+    every = np.concatenate(features)
+    return RawEvents(archives, every, np.concatenate(labels), np.concatenate(known), groups, what_happened)
 
 
 @cache
@@ -252,50 +308,99 @@ def conversion_code_version() -> str:
 
 
 def _labels(
-    task: Task, protocol: str, archives: SimulatedReader, features: np.ndarray, truth: np.ndarray
-) -> np.ndarray:
-    """Return the labels (N,) of one mode.
+    task: Task,
+    protocol: str,
+    archives: SimulatedReader,
+    features: np.ndarray,
+    truth: np.ndarray | None,
+    tell: Callable[[str], None],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels (N,) of one mode, and which of them are known.
 
     int8 class numbers from the first raw column or the true particle; float32 true values where the task has a target.
+    An unknown first column becomes the number that the public scripts make of it.
     """
     if task.target:
-        return _true_values(task.target, archives, truth)
-    kind, column, values = "true_features", "id", truth[:, TRUE_COLUMNS.index("id")]
-    numbers: tuple[int, ...] = COMPOSITION_IDS
-    if (protocol, task.name) in LABELS_FROM_TYPE:
-        kind, column, values, numbers = "features", "type", features[:, 0], tuple(range(1, task.n_classes + 1))
-    if task.primaries == GAMMA.name:
-        numbers = (GAMMA_ID, *COMPOSITION_IDS)
-    known = np.asarray(numbers, dtype=values.dtype)
-    found = values[:, None] == known
-    unknown = np.flatnonzero(~found.any(axis=1))
-    if unknown.size:
+        assert truth is not None
+        if task.target.raw is None:
+            raise InputError(f"{archives.path(TRUTH_KIND)} has no column for {task.target.meaning}")
+        values = truth[:, TRUE_COLUMNS.index(task.target.raw)].astype(np.float32)
+        low, high = task.target.limits
+        known = (values >= low) & (values <= high)
+        return np.where(known, values, np.float32(low)), known
+    if (protocol, task.name) not in LABELS_FROM_TYPE:
+        assert truth is not None
+        return _labels_of_particles(task, truth)
+    first = 0 if task.primaries == GAMMA.name else 1
+    kinds = features[:, RAW_COLUMNS.index("type")]
+    known = np.isin(kinds, np.arange(first, first + task.n_classes))
+    with np.errstate(invalid="ignore"):
+        labels = (kinds - first).astype(np.int8)
+    if truth is not None:
+        true_labels, true_known = _labels_of_particles(task, truth)
+        differing = int(np.count_nonzero((labels != true_labels) & known & true_known))
+        if differing:
+            tell(f"{archives.path('features').name}: {differing} rows have another type than the true particle's")
+    return labels, known
+
+
+def _labels_of_particles(task: Task, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the class numbers (N,) int8 of the true particles, -1 where it is unknown, and where it is not."""
+    numbers = (GAMMA_ID, *COMPOSITION_IDS) if task.primaries == GAMMA.name else COMPOSITION_IDS
+    found = truth[:, TRUE_COLUMNS.index("id")][:, None] == np.asarray(numbers, dtype=truth.dtype)
+    known = found.any(axis=1)
+    return np.where(known, np.minimum(found.argmax(axis=1), task.n_classes - 1), -1).astype(np.int8), known
+
+
+def _with_labels(task: Task, events: RawEvents, split: Split, tell: Callable[[str], None]) -> Split:
+    """Return a split without test events whose class nobody knows; refuse files where these are many."""
+    unknown = ~events.known[split.rows]
+    if not unknown.any():
+        return split
+    path, row = events.place(int(split.rows[np.argmax(unknown)]), "features")
+    if unknown.mean() > MAX_UNKNOWN:
         raise InputError(
-            f"{archives.path(kind)}: row {unknown[0]}, column {column} holds {values[unknown[0]]:g}, "
-            f"expected one of {', '.join(map(str, numbers))} ({unknown.size} bad rows)"
+            f"{path}: row {row} and {unknown.sum() - 1:,} others of {len(unknown):,} have no label of {task.name}: "
+            "are these archives of another task, or in other units?"
         )
-    return np.minimum(found.argmax(axis=1), task.n_classes - 1).astype(np.int8)
+    if split.name == "train":
+        return split
+    tell(f"{unknown.sum():,} events of {split.folder} have an unknown class ({path.name}: row {row}) and are not in it")
+    part = None if split.part is None else split.part[~unknown]
+    return replace(split, rows=split.rows[~unknown], part=part)
 
 
-def _true_values(target: TargetQuantity, archives: SimulatedReader, truth: np.ndarray) -> np.ndarray:
-    if target.raw is None:
-        raise InputError(f"{archives.path('true_features')} has no column for {target.meaning}")
-    values = truth[:, TRUE_COLUMNS.index(target.raw)].astype(np.float32)
-    check_true(values, target, archives.path("true_features"))
-    return values
+def _bad_scalars(task: Task, protocol: str, events: RawEvents, split: Split, *, strict: bool) -> list[BadValue]:
+    """Return why rows of a split cannot be used: unknown labels, and quantities that are not an air shower's.
 
-
-def _check_scalars(events: RawEvents, rows: np.ndarray) -> None:
-    """Refuse quantities that are not finite or not an air shower's, in the rows that are written."""
+    ``row`` of each entry is the place among the split's rows.
+    """
+    bad = []
+    for place in np.flatnonzero(~events.known[split.rows]).tolist():
+        row = int(split.rows[place])
+        kind, column, values = "features", "column type", events.features[:, 0]
+        if events.truth is not None and (task.target or (protocol, task.name) not in LABELS_FROM_TYPE):
+            name = str(task.target.raw) if task.target else "id"
+            kind, column, values = TRUTH_KIND, f"column {name}", events.truth[:, TRUE_COLUMNS.index(name)]
+        bad.append(events.bad(row, place, kind, column, values[row]))
     for name, (low, high) in RANGES.items():
-        values = events.features[rows, RAW_COLUMNS.index(name)]
-        bad = np.flatnonzero(~((values >= low) & (values <= high)))
-        if bad.size:
-            path, row = events.place(int(rows[bad[0]]))
+        if name == AGE.name and layout_of(protocol, task).age == "none":
+            continue
+        values = events.features[split.rows, RAW_COLUMNS.index(name)]
+        wrong = ~((values >= low) & (values <= high))
+        for place in np.flatnonzero(wrong).tolist():
+            bad.append(events.bad(int(split.rows[place]), place, "features", f"column {name}", values[place]))
+        if wrong.size and wrong.mean() > MAX_UNKNOWN:
             raise InputError(
-                f"{path}: row {row}, column {name} holds {values[bad[0]]:g}, "
-                f"expected a number from {low:g} to {high:g} ({bad.size} bad rows)"
+                f"{bad[-1]}, expected a number from {low:g} to {high:g} ({wrong.sum():,} bad rows of {len(wrong):,}: "
+                "is the column in other units?)"
             )
+    if bad and strict:
+        raise InputError(
+            f"{events.archives[0].folder}: {bad[0]} ({len({one.row for one in bad})} bad rows): "
+            "leave out --strict to go on without them"
+        )
+    return bad
 
 
 def _refuse_copies(archives: list[SimulatedReader], truth: list[np.ndarray]) -> None:
@@ -325,13 +430,24 @@ def _write(
     split: Split,
     source: Mapping[str, Any],
     layout: Layout,
+    left_out: list[BadValue],
     progress: Progress,
+    *,
+    strict: bool,
 ) -> None:
-    """Write one folder: columns at once, grids as the archives give them, each to its shuffled place."""
-    order = shuffled(len(split.rows), f"{source['raw']} {source['protocol']} {split.folder}")
+    """Write one folder: columns at once, grids as the archives give them, each to its place."""
+    order = np.arange(len(split.rows))
+    values: dict[str, Any] = {}
+    if source["protocol"] in SHUFFLED:
+        order = shuffled(len(split.rows), f"{source['raw']} {source['protocol']} {split.folder}")
+        values["order"] = order
     rows = split.rows[order]
-    features = events.features
-    values: dict[str, Any] = {"groups": _renumbered(events.groups, str(source["raw"]))[rows], "order": order}
+    features, truth = events.features, None
+    if events.groups is not None:
+        values["groups"] = _renumbered(events.groups, str(source["raw"]))[rows]
+        truth = _true_table(events, rows, values["groups"])
+    place_of = np.argsort(order)
+    left_out = [replace(bad, row=int(place_of[bad.row])) for bad in left_out]
     values |= {"age": features[rows, RAW_COLUMNS.index("Age")]} if layout.age == "file" else {}
     values |= {"part": split.part[order]} if split.part is not None else {}
     kinds = {name: {"age": np.float32, "part": np.int8}.get(name, np.int64) for name in values}
@@ -339,22 +455,29 @@ def _write(
     places = np.argsort(rows)
     ascending = rows[places]
     with write_dataset(folder, len(rows), task, source=source, extras=kinds, layout=layout) as writer:
-        writer.put(0, None, columns, events.labels[rows], truth=_true_table(events, rows, values["groups"]), **values)
+        writer.put(0, None, columns, events.labels[rows], truth=truth, **values)
+        writer.left_out += left_out
         start = 0
         for archives in events.archives:
-            mode_start = start
             for block in archives.stream("matrices"):
-                with np.errstate(over="ignore"):
-                    grids = block[..., 1:].astype(layout.grid_type)
-                check_cells(grids, archives.path("matrices"), start - mode_start)
                 first, last = np.searchsorted(ascending, [start, start + len(block)])
-                writer.put_grids(places[first:last], grids[ascending[first:last] - start])
+                with np.errstate(over="ignore", invalid="ignore"):
+                    grids = block[ascending[first:last] - start, ..., 1:].astype(layout.grid_type)
+                for bad in bad_cells(grids, ""):
+                    row, place = int(ascending[first + bad.row]), int(places[first + bad.row])
+                    writer.left_out.append(events.bad(row, place, "matrices", bad.column, bad.value))
+                    if strict:
+                        raise InputError(
+                            f"{archives.folder}: {writer.left_out[-1]}: leave out --strict to go on without such rows"
+                        )
+                writer.put_grids(places[first:last], grids)
                 start += len(block)
                 progress(start, len(features))
 
 
 def _true_table(events: RawEvents, rows: np.ndarray, groups: np.ndarray) -> pl.DataFrame:
     """Return ``truth.parquet`` of these rows, in their order."""
+    assert events.truth is not None
     ends = np.cumsum([archives.n_events for archives in events.archives])
     modes = pl.Series("model", [archives.mode for archives in events.archives])
     model = modes.gather(np.searchsorted(ends, rows, side="right"))

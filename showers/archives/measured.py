@@ -2,7 +2,8 @@
 
 A run is ``{run}_matrices.npz`` (N, 16, 16, 3: arrival time, e/gamma, muon), ``{run}_features.npz`` (N, 8) and
 ``{run}_extra_features.npz`` (objects, among them the event's time; :mod:`showers.archives.raw`). Runs whose
-name ends in 0 or 1 are the ones in use. Empty and damaged runs are reported and left out.
+name ends in 0 or 1 are the ones in use. Empty and damaged runs are reported and left out. Events that cannot be used
+stay in place; ``left_out.csv`` names them.
 
 What a run was like in a few numbers, and the list of all runs that shows which ones are off.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,14 @@ from runtime.context import Bars, silent
 from runtime.errors import InputError, did_you_mean
 from runtime.files import atomic_path, check_name
 from showers import protocols
-from showers.archives.convert import RANGES
+from showers.archives.convert import MAX_UNKNOWN, RANGES
 from showers.archives.raw import TIMES_KIND, archive_path, head_of, read_times, stream_npz
 from showers.array import KASCADE, RAW_SHAPE
 from showers.dataset import Dataset
-from showers.event_files import EventFiles, check_cells
-from showers.protocols import Layout
-from showers.schema import AGE_FILE, CORE_X_FILE, CORE_Y_FILE, SCALAR_NAMES, SOURCE_FILE, TIMES_FILE
-from showers.writer import CONVERSION, write_dataset
+from showers.event_files import BadValue, EventFiles, bad_cells
+from showers.protocols import PUBLISHED_LAYOUT, layout_of
+from showers.schema import COMPOSITION, CONVERSION, SCALAR_NAMES, SOURCE_FILE, TIMES_FILE
+from showers.writer import write_dataset
 
 MEANS = (*SCALAR_NAMES[:2], *SCALAR_NAMES[3:], "Age", "e_hits", "mu_hits", "lg_e_sum", "lg_mu_sum")
 """Whose means by run are listed: scalars but the azimuth, age, hit stations, lg of the deposits' sum (MeV)."""
@@ -161,14 +162,101 @@ def write_run_list(folders: Sequence[Path], out: Path) -> pl.DataFrame:
     return table
 
 
+MIN_STATIONS = 8
+"""Hit stations below which no front is fitted."""
+MIN_ZENITH_DEG = 10.0
+"""Events nearer to the zenith say little about the azimuth."""
+
+
+def front_azimuth(times_ns: np.ndarray, hit: np.ndarray, x_m: np.ndarray, y_m: np.ndarray) -> np.ndarray:
+    """Return where showers come from by a plane through their arrival times: azimuth from +x, anticlockwise, deg.
+
+    Parameters
+    ----------
+    times_ns
+        (n, rows, columns) arrival times.
+    hit
+        (n, rows, columns) bool: stations whose time counts; finite times alone are used.
+    x_m, y_m
+        (rows, columns) station positions.
+
+    Returns
+    -------
+    (n,) float64, NaN for events with fewer than :data:`MIN_STATIONS` stations.
+
+    Notes
+    -----
+    Unweighted least squares, done again without stations that are late or early by more than 100 ns.
+    """
+    n = len(times_ns)
+    used = (hit & np.isfinite(times_ns)).reshape(n, -1)
+    times = np.where(used, times_ns.reshape(n, -1), 0.0).astype(np.float64)
+    design = np.stack([np.ones(x_m.size), x_m.ravel() / 100, y_m.ravel() / 100], axis=1)
+    azimuth = np.full(n, np.nan)
+    for _ in range(2):
+        enough = np.flatnonzero(used.sum(axis=1) >= MIN_STATIONS)
+        if not enough.size:
+            return azimuth
+        weights = used[enough].astype(np.float64)
+        normal = np.einsum("ns,si,sj->nij", weights, design, design) + 1e-9 * np.eye(3)
+        right = np.einsum("ns,si->ni", weights * times[enough], design)
+        plane = np.linalg.solve(normal, right[..., None])[..., 0]
+        azimuth[:] = np.nan
+        # The front reaches stations on the side of the origin first.
+        azimuth[enough] = np.degrees(np.arctan2(-plane[:, 2], -plane[:, 1])) % 360.0
+        used[enough] &= np.abs(times[enough] - plane @ design.T) < 100.0
+    return azimuth
+
+
+@dataclass(frozen=True)
+class AzimuthConvention:
+    """How a column of azimuths is counted, found from arrival times."""
+
+    n_events: int
+    sense: int
+    """1: anticlockwise as in the simulated sets; -1: clockwise as a compass."""
+    offset_deg: float
+    """Azimuth of a shower from +x."""
+    agreement: float
+    """Length of the mean direction of the differences: 1 if all are equal, near 0 for no relation."""
+
+    @property
+    def words(self) -> str:
+        """What it means."""
+        if self.agreement < 0.5:
+            return f"no relation of Az to the arrival times is seen in {self.n_events:,} events"
+        sense = "anticlockwise" if self.sense > 0 else "clockwise"
+        found = f"Az counts {sense}, {self.offset_deg:.1f} deg for a shower from +x ({self.n_events:,} events)"
+        same = self.sense > 0 and abs((self.offset_deg + 180) % 360 - 180) < 5
+        return f"{found}: {'as in the simulated sets' if same else 'not as in the simulated sets'}"
+
+
+def azimuth_convention(front_deg: np.ndarray, azimuth_deg: np.ndarray, zenith_deg: np.ndarray) -> AzimuthConvention:
+    """Return how the azimuths (n,) of events are counted, from those of their fronts (n,); both in deg."""
+    used = np.isfinite(front_deg) & np.isfinite(azimuth_deg) & (zenith_deg > MIN_ZENITH_DEG)
+    best = AzimuthConvention(int(used.sum()), 1, 0.0, 0.0)
+    for sense in (1, -1):
+        turned = np.radians(azimuth_deg[used] - sense * front_deg[used])
+        mean = np.exp(1j * turned).mean() if used.any() else 0j
+        if abs(mean) > best.agreement:
+            offset = float(np.degrees(np.angle(mean)) % 360.0)
+            best = AzimuthConvention(int(used.sum()), sense, 0.0 if offset > 359.95 else offset, float(abs(mean)))
+    return best
+
+
 COLUMNS = ("E", "Xc", "Yc", "Ze", "Az", "Ne", "Nmu", "Age")
 MEASURED_KINDS: dict[str, tuple[int, ...]] = {"matrices": RAW_SHAPE, "features": (len(COLUMNS),)}
 USED_ENDINGS = ("0", "1")
 """Last characters of the names of runs in use."""
 MEASUREMENT = f"{CONVERSION} of the measured archive"
-PROTOCOLS = {"v2": protocols.TEST.name, "matched": protocols.MATCHED.name}
-"""Which protocol the folders follow: how scalars are rounded, whether learners see the age, which cuts judge."""
-_MORE_RANGES = {"Xc": (-200.0, 200.0), "Yc": (-200.0, 200.0), "Age": (-10.0, 10.0)}
+PROTOCOLS = {"v2": protocols.TEST.name, "matched": protocols.MATCHED.name, "2026": protocols.MATCHED.name}
+"""Which protocol the folders follow: how numbers are rounded, whether learners see the age, which cuts judge."""
+_LAYOUTS = {
+    "v2": PUBLISHED_LAYOUT,
+    "matched": layout_of("matched", COMPOSITION),
+    "2026": layout_of("2026", COMPOSITION),
+}
+_MORE_RANGES = {"Xc": (-200.0, 200.0), "Yc": (-200.0, 200.0)}
 
 
 @dataclass(frozen=True)
@@ -186,7 +274,7 @@ class Converted:
     folders: list[Path]
     left_out: list[LeftOut]
     remarks: list[str]
-    """Runs whose event times could not be read."""
+    """Runs whose event times could not be read, and those with events that cannot be used."""
 
 
 def runs_in(raw: Path, wanted: Sequence[str] | None = None) -> list[str]:
@@ -220,6 +308,7 @@ def convert_measured(
     protocol: str = "v2",
     times: bool = False,
     delete_raw: bool = False,
+    strict: bool = False,
     bars: Bars = silent,
 ) -> Converted:
     """Write a dataset folder for every run; folders that are there already, made from the same archives, are kept.
@@ -235,11 +324,13 @@ def convert_measured(
         Only these; all runs in use if None.
     protocol
         The protocol of the sets that learners were trained on: ``v2`` (scalars rounded to float16, no age for
-        learners) or ``matched`` (float32, with age).
+        learners), ``matched`` (float32 scalars, with age) or ``2026`` (float32, the age a column of the scalars).
     times
         Read the events' times.
     delete_raw
         Delete the archive of each run's grids as soon as its folder is complete.
+    strict
+        Leave runs out that hold events which cannot be used.
     bars
         Progress.
 
@@ -267,11 +358,13 @@ def convert_measured(
             source = _source(run, protocol, times)
             if _is_made(folder, source):
                 result.folders.append(folder)
+                result.remarks.extend(_unusable(folder))
             else:
                 seconds = _times(run, result.remarks) if times else None
                 try:
-                    _write(folder, run, source, seconds)
+                    _write(folder, run, source, seconds, strict=strict)
                     result.folders.append(folder)
+                    result.remarks.extend(_unusable(folder))
                 except DamagedRun as error:
                     result.left_out.append(LeftOut(name, str(error)))
                     continue
@@ -315,17 +408,23 @@ class MeasuredReader:
         return archive_path(self.folder, self.name, kind)
 
     def features(self) -> np.ndarray:
-        """Return (N, 8) float32 reconstructed quantities, checked."""
-        values = np.concatenate(list(stream_npz(self.path("features"), "features", 1 << 18))).astype(np.float32)
+        """Return (N, 8) float32 reconstructed quantities."""
+        return np.concatenate(list(stream_npz(self.path("features"), "features", 1 << 18))).astype(np.float32)
+
+    def bad(self, values: np.ndarray) -> list[BadValue]:
+        """Return why events cannot be used, from their (N, 8) quantities; refuse columns in other units."""
+        found = []
         for column, (low, high) in {**RANGES, **_MORE_RANGES}.items():
-            found = values[:, COLUMNS.index(column)]
-            bad = np.flatnonzero(~((found >= low) & (found <= high)))
-            if bad.size:
+            here = values[:, COLUMNS.index(column)]
+            rows = np.flatnonzero(~((here >= low) & (here <= high)))
+            name = self.path("features").name
+            found += [BadValue(row, name, f"column {column}", float(here[row]), row) for row in rows.tolist()]
+            if rows.size > MAX_UNKNOWN * len(values):
                 raise DamagedRun(
-                    f"{self.path('features')}: row {bad[0]}, column {column} holds {found[bad[0]]:g}, "
-                    f"expected a number from {low:g} to {high:g} ({bad.size} bad rows)"
+                    f"{self.path('features')}: row {rows[0]}, column {column} holds {here[rows[0]]:g}, "
+                    f"expected a number from {low:g} to {high:g} ({rows.size} bad rows of {len(values)})"
                 )
-        return values
+        return found
 
 
 def _source(run: MeasuredReader, protocol: str, times: bool) -> dict[str, Any]:
@@ -339,7 +438,7 @@ def _source(run: MeasuredReader, protocol: str, times: bool) -> dict[str, Any]:
         "run": run.name,
         "protocol": protocol,
         "evaluation_cuts": PROTOCOLS[protocol],
-        "age": protocol == "matched",
+        "age": _LAYOUTS[protocol].age != "none",
         "times_asked_for": times,
     }
 
@@ -389,46 +488,61 @@ def _times(run: MeasuredReader, remarks: list[str]) -> np.ndarray | None:
         return None
 
 
-def _write(folder: Path, run: MeasuredReader, source: dict[str, Any], seconds: np.ndarray | None) -> None:
+def _unusable(folder: Path) -> list[str]:
+    words = Dataset.open(folder, labels=False).unusable_words()
+    return [f"{words}; they stay in place and get the training prior"] if words else []
+
+
+def _write(
+    folder: Path, run: MeasuredReader, source: dict[str, Any], seconds: np.ndarray | None, *, strict: bool = False
+) -> None:
     try:
         features = run.features()
     except InputError as error:
         raise DamagedRun(str(error)) from None
-    float16 = source["protocol"] == "v2"
-    extras: dict[str, Any] = {Path(file).stem: np.float32 for file in (AGE_FILE, CORE_X_FILE, CORE_Y_FILE)}
-    columns = {"age": "Age", "core_x_m": "Xc", "core_y_m": "Yc"}
+    left_out, layout = run.bad(features), _LAYOUTS[str(source["protocol"])]
+    columns = {"core_x_m": "Xc", "core_y_m": "Yc"} | ({} if layout.age == "column" else {"age": "Age"})
+    extras: dict[str, Any] = dict.fromkeys(columns, np.float32)
     values: dict[str, Any] = {stem: features[:, COLUMNS.index(name)] for stem, name in columns.items()}
     if seconds is not None:
         extras[Path(TIMES_FILE).stem], values[Path(TIMES_FILE).stem] = np.float64, seconds
     scalars = features[:, [COLUMNS.index(name) for name in SCALAR_NAMES]]
+    age = features[:, COLUMNS.index("Age")]
+    usable = np.ones(run.n_events, dtype=bool)
+    usable[[bad.row for bad in left_out]] = False
     summary = RunSummary(run.name)
     written = dict(source)
-    layout = Layout(scalar_type=np.float16 if float16 else np.float32)
     with write_dataset(folder, run.n_events, None, source=written, extras=extras, layout=layout) as writer:
         start = 0
-        for block in _grids(run):
+        for block in _grids(run, layout.grid_type):
             rows = slice(start, start + len(block))
-            writer.put(start, block, scalars[rows], **{stem: column[rows] for stem, column in values.items()})
-            summary.add(block, scalars[rows], values["age"][rows], None if seconds is None else seconds[rows])
+            bad = bad_cells(block, run.path("matrices").name, start)
+            left_out += [replace(one, file_row=one.row) for one in bad]
+            usable[[one.row for one in bad]] = False
+            if strict and left_out:
+                raise DamagedRun(f"{left_out[0]}: leave out --strict to go on without such rows")
+            kept = {stem: column[rows] for stem, column in values.items()}
+            writer.put(start, block, layout.columns(scalars[rows], age[rows]), **kept)
+            good = usable[rows]
+            summary.add(block[good], scalars[rows][good], age[rows][good], None if seconds is None else seconds[rows])
             start += len(block)
+        writer.left_out += left_out
         written["summary"] = summary.as_json()
 
 
-def _grids(run: MeasuredReader) -> Iterable[np.ndarray]:
-    """Yield (n, 16, 16, 2) float16 deposits, MeV."""
-    path, start, blocks = run.path("matrices"), 0, stream_npz(run.path("matrices"), "matrices")
+def _grids(run: MeasuredReader, kind: Any) -> Iterable[np.ndarray]:
+    """Yield (n, 16, 16, 2) deposits, MeV."""
+    blocks = stream_npz(run.path("matrices"), "matrices")
     while True:
         try:
             block = next(blocks, None)
             if block is None:
                 return
-            with np.errstate(over="ignore"):
-                grids = block[..., 1:].astype(np.float16)
-            check_cells(grids, path, start)
+            with np.errstate(over="ignore", invalid="ignore"):
+                grids = block[..., 1:].astype(kind)
         except InputError as error:
             raise DamagedRun(str(error)) from None
         yield grids
-        start += len(grids)
 
 
 def measured_folders(path: Path) -> list[Path]:

@@ -16,7 +16,9 @@ from __future__ import annotations
 import json
 import lzma
 import pickle
+import shutil
 import struct
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -29,14 +31,15 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from runtime.arrays import Header, read_header
+from runtime.arrays import Header, read_header, told_when_full
 from runtime.errors import InputError
 from runtime.files import open_regular
 from showers.array import RAW_SHAPE
 from showers.schema import SOURCE_FILE
 
 KINDS: dict[str, tuple[int, ...]] = {"matrices": RAW_SHAPE, "features": (10,), "true_features": (10,)}
-"""Archives of a mode: key of the array and its shape per event."""
+"""Archives of a mode: key of the array and its shape per event; a mode may lack the last one."""
+TRUTH_KIND = "true_features"
 
 RAW_COLUMNS = ("type", "E", "Xc", "Yc", "R", "Ze", "Az", "Ne", "Nmu", "Age")
 TRUE_COLUMNS = ("E", "id", "Xc", "Yc", "Ze", "Az", "Ne", "Nphoton", "Nmu", "Nhadron")
@@ -55,7 +58,7 @@ _DAMAGED = (
 
 @dataclass(frozen=True)
 class SimulatedReader:
-    """The three archives of one mode, their heads read and compared; use :meth:`open`."""
+    """The archives of one mode, their heads read and compared; use :meth:`open`."""
 
     folder: Path
     mode: str
@@ -64,6 +67,7 @@ class SimulatedReader:
     """What the simulation wrote about its making; None for archives of another origin."""
     digest: str
     """Names, lengths and CRC-32 of all members."""
+    has_truth: bool = True
 
     @classmethod
     def open(cls, folder: Path, mode: str) -> SimulatedReader:
@@ -75,7 +79,10 @@ class SimulatedReader:
             If one is missing, damaged or of another shape, if they differ in length, or were not made together.
         """
         lengths, sources, members = {}, {}, []
+        has_truth = archive_path(folder, mode, TRUTH_KIND).exists()
         for kind, shape in KINDS.items():
+            if kind == TRUTH_KIND and not has_truth:
+                continue
             path = archive_path(folder, mode, kind)
             lengths[path], sources[path], content = head_of(path, kind, shape)
             members += content
@@ -85,7 +92,7 @@ class SimulatedReader:
                 raise InputError(f"{path} has {lengths[path]} events, but {first.name} beside it has {lengths[first]}")
             if sources[path] != sources[first]:
                 raise InputError(f"{path} and {first.name} beside it were not made together: make them again")
-        return cls(folder, mode, lengths[first], sources[first], "\n".join(members))
+        return cls(folder, mode, lengths[first], sources[first], "\n".join(members), has_truth)
 
     def path(self, kind: str) -> Path:
         """Return the path of one archive."""
@@ -155,6 +162,8 @@ def head_of(path: Path, key: str, shape: tuple[int, ...]) -> tuple[int, dict[str
     """
     with _opened(path, key) as (archive, file):
         header = _checked(path, key, archive.getinfo(f"{key}.npy"), file)
+        if not header.shape[0]:
+            raise InputError(f"{path} holds no events")
         if header.shape[1:] != shape:
             raise InputError(f"{path}: events have shape {header.shape[1:]}, expected {shape}")
         members = [f"{info.filename} {info.file_size} {info.CRC:08x}" for info in archive.infolist()]
@@ -167,11 +176,13 @@ def stream_npz(path: Path, key: str, events_at_once: int = EVENTS_AT_ONCE) -> It
     Raises
     ------
     InputError
-        If the archive or the array is missing, damaged, in Fortran order, holds Python objects, or promises more
-        than it holds.
+        If the archive or the array is missing, damaged, holds Python objects, or promises more than it holds.
     """
     with _opened(path, key) as (archive, file):
         header = _checked(path, key, archive.getinfo(f"{key}.npy"), file)
+        if header.fortran:
+            yield from _blocks_of_columns(path, key, header, file, events_at_once)
+            return
         row_bytes = header.dtype.itemsize * prod(header.shape[1:])
         left = header.shape[0]
         while left:
@@ -182,6 +193,20 @@ def stream_npz(path: Path, key: str, events_at_once: int = EVENTS_AT_ONCE) -> It
             yield np.frombuffer(content, dtype=header.dtype).reshape(n, *header.shape[1:])
             left -= n
         file.read(1)  # at its end the archive's own checksum is compared
+
+
+def _blocks_of_columns(
+    path: Path, key: str, header: Header, file: IO[bytes], events_at_once: int
+) -> Iterator[np.ndarray]:
+    """Yield events of an array in Fortran order, whose events lie spread over all of it, by way of the disk."""
+    with told_when_full(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as unpacked:
+        shutil.copyfileobj(file, unpacked, 1 << 24)
+        if unpacked.tell() != header.n_bytes - header.offset:
+            raise InputError(f"{path}: array {key!r} ends early")
+        unpacked.flush()
+        events = np.memmap(unpacked, header.dtype, "r", 0, header.shape, "F")
+        for start in range(0, header.shape[0], events_at_once):
+            yield np.ascontiguousarray(events[start : start + events_at_once])
 
 
 @contextmanager
@@ -226,8 +251,6 @@ def _checked(path: Path, key: str, member: zipfile.ZipInfo, file: IO[bytes]) -> 
     header = read_header(cast("Any", file), f"{path}, array {key!r},")
     if not header.shape or header.dtype.kind not in "fiu":
         raise InputError(f"{path}: array {key!r} has type {header.dtype}, expected rows of numbers")
-    if header.fortran:
-        raise InputError(f"{path}: array {key!r} is in Fortran order, expected C order: rows are read one by one")
     if header.n_bytes != member.file_size:
         raise InputError(
             f"{path}: array {key!r} of shape {header.shape} makes {header.n_bytes:,} bytes, "

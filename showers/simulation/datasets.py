@@ -17,12 +17,12 @@ from runtime.code import source_hash
 from runtime.context import Bars, silent
 from runtime.errors import InputError
 from showers.array import KASCADE, DetectorArray
-from showers.protocols import CUTS_FOR_ALL, layout_of, modes_of
-from showers.schema import TASKS, Task
+from showers.protocols import CUTS_FOR_ALL, evaluation_cuts_of, layout_of, modes_of
+from showers.schema import SIMULATION, TASKS, Task
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, SimulatedEvents, simulate_block
 from showers.simulation.primaries import throw_primaries
 from showers.simulation.settings import Settings, load_settings
-from showers.writer import SIMULATION, already_made, refuse_foreign, write_dataset
+from showers.writer import already_made, refuse_foreign, write_dataset
 
 TRAIN_CUTS = ("none", "test")
 PACKAGES = ("numpy", "numba", "llvmlite", "scipy")
@@ -233,7 +233,7 @@ def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
         "world": world,
         "settings_hash": job.settings.digest(),
         "cuts": job.cuts,
-        "evaluation_cuts": CUTS_FOR_ALL.get((protocol, str(job.task.primaries)), "test"),
+        "evaluation_cuts": evaluation_cuts_of(protocol, job.task),
         "protocol": protocol,
         "age": protocol != "raw" and layout_of(protocol, job.task).age != "none",
         "reuse": job.reuse,

@@ -30,14 +30,13 @@ from runtime.files import atomic_path, write_json
 from showers.archives.measured import COLUMNS, MEASURED_KINDS
 from showers.archives.raw import TIME_COLUMN, TIMES_KIND, archive_path
 from showers.array import KASCADE, DetectorArray
-from showers.schema import COMPOSITION, SOURCE_FILE
+from showers.schema import COMPOSITION, SIMULATION, SOURCE_FILE
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, SimulatedEvents, observe
 from showers.simulation.cascade import develop
 from showers.simulation.datasets import simulation_code_version
 from showers.simulation.raw import all_present, arrival_times, open_archive
 from showers.simulation.settings import Settings, load_settings
 from showers.simulation.sky import Sky, Thrower, load_sky
-from showers.writer import SIMULATION
 
 EXPOSURE_FILE = "exposure.json"
 TRUTH_FOLDER = "truth"

@@ -28,12 +28,11 @@ from runtime.files import atomic_path
 from showers.archives.raw import KINDS, SimulatedReader, archive_path, read_source
 from showers.lateral import axis_distance
 from showers.protocols import MODES
-from showers.schema import COMPOSITION, SOURCE_FILE, Task
+from showers.schema import COMPOSITION, SIMULATION, SOURCE_FILE, Task
 from showers.simulation.blocks import BlockJob, SimulatedEvents, generator
 from showers.simulation.datasets import accepted, check, source_of
 from showers.simulation.primaries import MODELS, PARTICLE_IDS, PHOTON
 from showers.simulation.settings import load_settings
-from showers.writer import SIMULATION
 
 LIGHT_M_PER_NS = 0.299792458
 FRONT_NS = 2.6
@@ -204,10 +203,9 @@ def _bytes(values: np.ndarray) -> bytes:
 
 
 def reconstructed_columns(events: SimulatedEvents, task: Task) -> np.ndarray:
-    """Return (n, 10): type (1..5 = p..Fe, 0 photon), E, Xc, Yc, core distance, Ze, Az, Ne, Nmu, Age."""
+    """Return (n, 10): type (1..5 = p..Fe; gamma sets: the label), E, Xc, Yc, core distance, Ze, Az, Ne, Nmu, Age."""
     e = events.event
-    mass = events.showers.primaries.mass[events.rows]
-    kind = events.labels + 1.0 if task.primaries == COMPOSITION.name else np.where(mass == PHOTON, 0.0, 1.0)
+    kind = events.labels + (1.0 if task.primaries == COMPOSITION.name else 0.0)
     distance = np.hypot(e.core_x_m, e.core_y_m)
     return np.column_stack(
         [kind, e.lg_energy, e.core_x_m, e.core_y_m, distance, e.zenith_deg, e.azimuth_deg, e.lg_ne, e.lg_nmu, e.age]

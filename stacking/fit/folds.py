@@ -73,11 +73,13 @@ def class_counts(labels: np.ndarray, groups: np.ndarray | None, n_classes: int =
     return np.bincount(held, minlength=n_classes)
 
 
-def judged_events(passing: np.ndarray, labels: np.ndarray, n_classes: int) -> tuple[np.ndarray, str]:
+def judged_events(
+    passing: np.ndarray, labels: np.ndarray, n_classes: int, usable: np.ndarray | None = None
+) -> tuple[np.ndarray, str]:
     """Return the events that calibration, meta-learner and decision see, (N,) bool, and a remark if it is all of them.
 
     They are the events that pass the evaluation cuts; where a class has fewer than :data:`MIN_PER_CLASS` of those,
-    all events.
+    all events that are ``usable``, (N,) bool.
     """
     counts = np.bincount(labels[passing], minlength=n_classes)
     if counts.min() >= MIN_PER_CLASS or passing.all():
@@ -86,7 +88,7 @@ def judged_events(passing: np.ndarray, labels: np.ndarray, n_classes: int) -> tu
         f"only {counts.min()} events of one class pass the evaluation cuts (fewer than {MIN_PER_CLASS}): "
         "all training events are used for calibration, meta-learner and decision"
     )
-    return np.ones(len(labels), dtype=bool), remark
+    return np.ones(len(labels), dtype=bool) if usable is None else usable, remark
 
 
 def outer_holdout(

@@ -27,7 +27,7 @@ from runtime.files import FileState, file_state
 from runtime.processes import in_processes
 from showers.array import DetectorArray
 from showers.dataset import Dataset
-from showers.event_files import EventFiles, check_cells
+from showers.event_files import EventFiles, finite
 from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, Task
 from stacking.inputs.events import CORE_COLUMNS, EVERY, ShowerEvents
 
@@ -190,11 +190,10 @@ def compute_block(
     Raises
     ------
     InputError
-        If a cell is not finite and positive, or the grids cannot be read.
+        If the grids cannot be read.
     """
     # Pages of a mapping count as memory of the process as long as it is open: a new one for each block bounds them.
     cells = EventFiles(dataset, None).matrices(array.grid_shape)[part]
-    check_cells(cells, dataset / MATRICES_FILE, part.start)
     return _columns(compute_events(decoded(cells), scalars, age, _groups(wanted), array), wanted)
 
 
@@ -206,7 +205,8 @@ def _columns(table: pl.DataFrame, wanted: tuple[str, ...]) -> np.ndarray:
 
 
 def _scalars(data: Dataset, part: slice) -> tuple[np.ndarray, np.ndarray | None]:
-    return np.array(data.scalars[part], dtype=np.float32), None if data.age is None else np.array(data.age[part])
+    scalars = finite(np.array(data.scalars[part], dtype=np.float32))
+    return scalars, None if data.age is None else finite(np.array(data.age[part]))
 
 
 def _groups(columns: tuple[str, ...]) -> frozenset[str]:

@@ -28,6 +28,7 @@ from models.base.spec import LearnerSpec
 from runtime.errors import InputError
 from runtime.files import FolderState, folder_state
 from showers.dataset import Dataset
+from showers.event_files import finite
 from showers.schema import AGE, SCALAR_NAMES, TargetQuantity, Task
 
 
@@ -35,7 +36,7 @@ def reference(target: TargetQuantity, scalars: np.ndarray) -> np.ndarray:
     """Return the reconstructed scalar (N,) float64 from which a target is counted; zeros where it has none."""
     if target.reference is None:
         return np.zeros(len(scalars))
-    return np.asarray(scalars[:, SCALAR_NAMES.index(target.reference)], dtype=np.float64)
+    return finite(np.asarray(scalars[:, SCALAR_NAMES.index(target.reference)], dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def binned(data: Dataset) -> Binned:
     assert data.task is not None
     assert data.task.target is not None
     offsets = np.asarray(data.labels, dtype=np.float64) - reference(data.task.target, data.scalars)
-    passing = data.evaluation_cuts.mask(data.scalar_frame())
+    passing = data.evaluation_cuts.mask(data.scalar_frame()) & data.usable
     counted = offsets[passing] if passing.any() else offsets
     n_bins = data.task.n_classes
     edges = np.quantile(counted, np.arange(1, n_bins) / n_bins) if len(counted) else np.zeros(n_bins - 1)
@@ -146,6 +147,10 @@ class Events(ABC):
         """Return (N,) bool: events of the kind that predictions are judged on."""
         return np.ones(len(self), dtype=bool)
 
+    def usable(self, rows: slice = EVERY) -> np.ndarray | None:
+        """Return (n,) bool: events that are showers at all, None where all are; the others get the training prior."""
+        return None
+
     def source(self) -> dict[str, Any] | None:
         """Return what the events say of their origin (``source.json``); None where there is no such thing."""
         return None
@@ -208,10 +213,10 @@ class ShowerEvents(Events):
     def batch(self, rows: np.ndarray, columns: tuple[str, ...], *, grids: bool) -> Batch:
         """Return unlabelled events."""
         data = self._opened
-        scalars = np.asarray(data.scalars[rows], dtype=np.float32)
+        scalars = finite(np.asarray(data.scalars[rows], dtype=np.float32))
         names = SCALAR_NAMES
         if data.age is not None:
-            scalars = np.column_stack([scalars, data.age[rows]])
+            scalars = np.column_stack([scalars, finite(data.age[rows])])
             names = (*names, AGE.name)
         return Batch(
             index=np.asarray(rows, dtype=np.int64),
@@ -224,8 +229,10 @@ class ShowerEvents(Events):
         )
 
     def labels(self) -> np.ndarray:
-        """Return the training labels; events to be predicted have none."""
-        return class_numbers(self._with_labels())
+        """Return the training labels, 0 for events that cannot be used; events to be predicted have none."""
+        labels = class_numbers(self._with_labels())
+        usable = self.usable()
+        return labels if usable is None else np.where(usable, labels, 0)
 
     def offsets(self) -> np.ndarray | None:
         """Return the true values of a target minus its reference."""
@@ -265,12 +272,17 @@ class ShowerEvents(Events):
     def context(self, rows: slice = EVERY) -> np.ndarray:
         """Return energy, zenith and the two sizes, (n, 4) float64."""
         columns = [SCALAR_NAMES.index(name) for name in CONTEXT_SCALARS]
-        return np.asarray(self._opened.scalars[rows][:, columns], dtype=np.float64)
+        return finite(np.asarray(self._opened.scalars[rows][:, columns], dtype=np.float64))
 
     def passes_evaluation_cuts(self) -> np.ndarray:
-        """Return which events pass the cuts under which predictions are judged."""
+        """Return which events can be used and pass the cuts under which predictions are judged."""
         data = self._opened
-        return data.evaluation_cuts.mask(data.scalar_frame())
+        return data.evaluation_cuts.mask(data.scalar_frame()) & data.usable
+
+    def usable(self, rows: slice = EVERY) -> np.ndarray | None:
+        """Return which events can be used; None where all can."""
+        usable = self._opened.usable
+        return None if usable.all() else usable[rows]
 
     def fingerprint(self) -> str:
         """Return the hash of the dataset, of its feature table and, of training events, of the labels."""
@@ -288,6 +300,23 @@ class ShowerEvents(Events):
     def feature_code_version(self) -> str:
         """Return the version of the feature code, by which the table has just been made or found valid."""
         return feature_code_version()
+
+
+def unusable_remarks(data: Dataset, *, strict: bool, training: bool = False) -> tuple[str, ...]:
+    """Return one line on the events of a dataset that cannot be used, none where all can.
+
+    Raises
+    ------
+    InputError
+        With ``strict``, if there are any.
+    """
+    words = data.unusable_words()
+    if words is None:
+        return ()
+    if strict:
+        first, n_rows = data.unusable[0], int(np.count_nonzero(~data.usable))
+        raise InputError(f"{data.path}: {first} ({n_rows} bad rows): leave out --strict to go on without them")
+    return (f"{words}: " + ("nothing is trained on them" if training else "they get the training prior"),)
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,8 @@ class Chain:
     """Fits of each learner that are averaged."""
     target_calibration: TargetCalibration | None = None
     """Of energy and core, where a learner was taught true quantities."""
+    prior: tuple[float, ...] | None = None
+    """Share of each class among the judged training events: the posterior of events that cannot be used."""
 
     def of_student(self) -> Chain:
         """Return the chain of the student alone; its predictions are not those that the run was judged by."""
@@ -164,17 +166,28 @@ class Chain:
         One numerical thread, so that training and bundle give the same last bits anywhere.
         """
         for piece, log_proba in fits:
-            here, said = events.context(piece), dict(log_proba)
+            here, said, usable = events.context(piece), dict(log_proba), events.usable(piece)
             estimates = said.pop(fits_of(self.target_calibration.learner), None) if self.target_calibration else None
             with threadpool_limits(1):
-                found = self.predictions(self.posteriors(said, here), here, test_fingerprint)
+                posteriors = self._with_prior(self.posteriors(said, here), usable)
+                found = self.predictions(posteriors, here, test_fingerprint)
                 if self.target_calibration is not None and estimates is not None:
                     # What a task estimates itself, such as the energy, stays as the task says.
                     arrays = self.target_calibration.arrays(estimates, events.fitted_core(piece))
+                    if usable is not None:
+                        arrays = {name: np.where(usable, values, np.nan) for name, values in arrays.items()}
                     found = replace(
                         found, arrays={**found.arrays, **{k: v for k, v in arrays.items() if k not in found.arrays}}
                     )
                 yield found
+
+    def _with_prior(self, posteriors: Mapping[str, np.ndarray], usable: np.ndarray | None) -> Mapping[str, np.ndarray]:
+        """Return the training prior in place of what learners say of events that cannot be used."""
+        if usable is None or usable.all():
+            return posteriors
+        shares = np.ones(self.task.n_classes) if self.prior is None else np.asarray(self.prior)
+        prior = np.log(np.maximum(shares / shares.sum(), 1e-12))
+        return {name: np.where(usable[:, None], values, prior) for name, values in posteriors.items()}
 
 
 def concatenated(parts: Sequence[Predictions]) -> Predictions:
@@ -202,6 +215,7 @@ def save_chain(run: Path, chain: Chain) -> None:
     calibrators = {name: calibrator.as_json() for name, calibrator in chain.calibrators.items()}
     write_json(run / "meta" / CALIBRATION_FILE, calibrators)
     stack = {**meta_to_json(chain.meta), "shipped": chain.shipped, "n_fits": chain.n_fits}
+    stack |= {"prior": list(chain.prior)} if chain.prior else {}
     write_json(run / "meta" / META_FILE, stack)
     if chain.target_calibration:
         write_json(run / "meta" / ESTIMATES_FILE, chain.target_calibration.as_json())
@@ -221,6 +235,7 @@ def load_chain(checksums: Checksums, manifest: Mapping[str, Any]) -> Chain:
     systems = {row["name"] for row in manifest["learners"] if row["status"] == "ok"} | {"average", "stack"}
     with _read(checksums, META_FILE) as stack:
         meta, shipped, n_fits = meta_from_json(stack), str(stack["shipped"]), int(stack["n_fits"])
+        prior = tuple(float(share) for share in stack["prior"]) if "prior" in stack else None
         if shipped not in systems or not systems.issuperset(meta.learners):
             raise KeyError(shipped)
     with _read(checksums, CALIBRATION_FILE) as content:
@@ -231,7 +246,8 @@ def load_chain(checksums: Checksums, manifest: Mapping[str, Any]) -> Chain:
     if f"meta/{ESTIMATES_FILE}" in checksums.files:
         with _read(checksums, ESTIMATES_FILE) as content:
             target_calibration = TargetCalibration.from_json(content)
-    return Chain(task, calibrators, meta, rules, shipped, str(manifest["config_hash"]), n_fits, target_calibration)
+    config_hash = str(manifest["config_hash"])
+    return Chain(task, calibrators, meta, rules, shipped, config_hash, n_fits, target_calibration, prior)
 
 
 @contextmanager

@@ -18,12 +18,10 @@ from runtime.arrays import read_arrays
 from runtime.checksums import Checksums
 from runtime.errors import InputError
 from runtime.files import read_json
-from showers.schema import SOURCE_FILE, TASKS, Task, task_named
+from showers.schema import SIMULATION, SOURCE_FILE, TASKS, Task, task_named
 from stacking.decide.classes import stacking_of
 from stacking.run.folder import METRICS_FILE, PREDICTIONS_FILE, open_finished
 
-SIMULATOR = "showers.simulation"
-"""What ``source.json`` names as generator of simulated showers."""
 COMBINED = ("average", "stack")
 """Names under ``test/`` that are not base learners."""
 ONE_ANSWER = ("score", "estimate")
@@ -32,7 +30,7 @@ ONE_ANSWER = ("score", "estimate")
 
 def is_simulated(source: Mapping[str, Any]) -> bool:
     """Tell from a dataset's ``source.json`` whether its showers come from the embedded simulation."""
-    return str(source.get("generator", "")).startswith(SIMULATOR)
+    return str(source.get("generator", "")).startswith(SIMULATION)
 
 
 def read_source(folder: Path) -> dict[str, Any]:

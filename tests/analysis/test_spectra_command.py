@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from analysis.events import model_numbers
 from analysis.spectra.reading import thrown_primaries
 from analysis.spectra.run import SpectraOptions, measure_spectra
 from commands.physics import numbers
@@ -88,3 +89,9 @@ def test_thrown_primaries_are_those_of_the_set(tiny_composition: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             thrown_primaries(wrong_source, wrong_truth, edges, 30.0)
+
+
+def test_models_of_raw_archives_have_names_and_those_of_simulated_sets_numbers() -> None:
+    names = pl.DataFrame({"model": ["qgs-4_gm_pr", "LHC_gm_pr", "qgs-4_gm_pr"]})
+    assert model_numbers(names).tolist() == [2, 1, 2]
+    assert model_numbers(pl.DataFrame({"model": [0, 2, 1]})).tolist() == [0, 2, 1]

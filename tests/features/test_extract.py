@@ -174,11 +174,16 @@ def test_rows_and_refusals(write, draw, tmp_path):
         FeatureTable.open(tmp_path)
 
 
-def test_bad_cells_are_refused(write, draw):
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
+def test_an_event_with_a_bad_cell_changes_no_other(write, draw, value):
     showers = draw(40)
-    showers.matrices[33, 2, 3, 1] = -1.0
-    with pytest.raises(InputError, match=r"matrices.npy: event 33, cell \(2, 3\), channel 1"):
-        build_table(write(showers), workers=1)
+    before = build_table(write(showers), workers=1)
+    usual = before.matrix(before.columns)
+    showers.matrices[33, 2, 3, 1] = value
+    table = build_table(write(showers, "odd"), workers=1)
+    values = table.matrix(table.columns)
+    _same_bits(np.delete(values, 33, axis=0), np.delete(usual, 33, axis=0))
+    assert not np.isinf(values).any()
 
 
 def test_a_dataset_without_events_is_refused(tmp_path):

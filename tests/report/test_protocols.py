@@ -12,7 +12,7 @@ from rich.console import Console
 
 from report.doctor import examine_dataset
 from report.public.leaderboard import leaderboard
-from report.public.rules import HEAD, MAX_ATTEMPTS, log_attempt, score_by_protocol
+from report.public.rules import HEADS, MAX_ATTEMPTS, log_attempt, next_attempt, score_by_protocol
 from report.public.submission import write_submission
 from report.shared.published import PUBLISHED, TEST_CLASSES
 from runtime.errors import InputError
@@ -21,7 +21,7 @@ from scoring.metrics.composition import fraction_error
 from scoring.score import score_file
 from scoring.tasks.truth import read_truth
 from showers.dataset import Dataset
-from showers.schema import COMPOSITION
+from showers.schema import COMPOSITION, GAMMA
 from stacking.run.folder import write_run_checksums
 
 
@@ -109,7 +109,9 @@ def test_submission_has_published_order_and_raw_labels(world: tuple[Path, Path],
     _, raw = _labels(run)
     with np.load(folder / "predictions.npz") as stored:
         np.testing.assert_array_equal(stored["predictions"][order], raw)
-    assert "--published-order" in (folder / "README.md").read_text()
+    readme = (folder / "README.md").read_text()
+    assert "--published-order" in readme
+    assert "the run's own predictions follow the shuffled test folder" in readme
     again = score_by_protocol(
         folder / "predictions.npz", data, COMPOSITION, protocol="2026", intervals=False, published_order=True
     )
@@ -131,7 +133,7 @@ def test_attempts_are_logged_only_when_asked(world: tuple[Path, Path], tmp_path:
         run / "predictions.npz", data, COMPOSITION, protocol="2026", log=log, description="a\tstack\n", intervals=False
     )
     lines = log.read_text().splitlines()
-    assert lines[0] == HEAD
+    assert lines[0] == HEADS["composition"]
     assert lines[1].startswith("0\t0.1073\t0.504\t")
     assert lines[2].split("\t") == [
         "1", f"{found['mean_fraction_error']:.4f}", f"{found['accuracy']:.4f}", str(run / "predictions.npz"), "a stack",
@@ -143,6 +145,18 @@ def test_attempts_are_logged_only_when_asked(world: tuple[Path, Path], tmp_path:
     (tmp_path / "other.tsv").write_text("a,b\n")
     with pytest.raises(InputError, match="is no list of attempts"):
         log_attempt(tmp_path / "other.tsv", found, run, "x")
+
+
+def test_attempts_at_gamma_have_their_own_columns(tmp_path: Path) -> None:
+    log, metrics = tmp_path / "results.tsv", {"survival_rates": {"75%": {"hadron_survival": 9 / 34_267}}}
+    log_attempt(log, metrics, Path("p.npz"), "two branches", GAMMA)
+    assert log.read_text().splitlines() == [
+        "attempt\tsurvival_75\tpredictions\tdescription",
+        "0\t1.0e-02\tbaseline/predictions.npz\trandom forest baseline (published)",
+        "1\t2.6e-04\tp.npz\ttwo branches",
+    ]
+    with pytest.raises(InputError, match="no list of attempts at composition"):
+        next_attempt(log)
 
 
 def test_doctor_of_a_dataset(world: tuple[Path, Path]) -> None:

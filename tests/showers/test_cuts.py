@@ -46,5 +46,5 @@ def test_no_cuts_keep_everything() -> None:
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(InputError, match=r"'loose'.*none, test, test_age, matched"):
+    with pytest.raises(InputError, match=r"'loose'.*none, test, test_age, test_2026, test_2026_age, matched"):
         protocols.cut_set_named("loose")

@@ -156,5 +156,5 @@ def test_other_predictions_are_never_overwritten(
     (tmp_path / first / "predicted.json").unlink()
     with pytest.raises(InputError, match="exists already: choose another folder"):
         predict_measured(raw, tmp_path, run, **options)
-    with pytest.raises(InputError, match="unknown protocol '2026'"):
-        predict_measured(raw, tmp_path / "other", run, protocol="2026")
+    with pytest.raises(InputError, match="unknown protocol 'v3'"):
+        predict_measured(raw, tmp_path / "other", run, protocol="v3")

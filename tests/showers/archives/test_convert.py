@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import shutil
 import zipfile
 from pathlib import Path
@@ -12,19 +14,24 @@ import polars as pl
 import pytest
 import torch
 
+import showers
 from runtime.errors import InputError
 from showers.archives.convert import COMPOSITION_IDS, convert
 from showers.archives.raw import stream_npz
 from showers.dataset import Dataset
-from showers.schema import COMPOSITION, ENERGY, GAMMA
+from showers.event_files import LEFT_OUT_SCHEMA
+from showers.schema import COMPOSITION, ENERGY, GAMMA, Task
 
 
 def raw_mode(folder: Path, mode: str, n: int, seed: int, *, gamma: bool = False) -> dict[str, np.ndarray]:
-    """Write one raw mode of ``n`` events; every second event reuses the shower of the one before."""
+    """Write one raw mode of ``n`` events; every second event reuses the shower of the one before.
+
+    The first column is 1..5 as in the public files, or 0 (gamma) and 1.
+    """
     rng = np.random.default_rng(seed)
     features = np.zeros((n, 10), np.float32)
     kind = rng.integers(1, 3 if gamma else 6, n)
-    features[:, 0] = kind
+    features[:, 0] = kind - 1 if gamma else kind
     features[:, 1] = rng.uniform(14, 17, n)
     features[:, 5] = rng.uniform(0, 40, n)
     features[:, 6] = rng.uniform(0, 360, n)
@@ -45,6 +52,9 @@ def raw_mode(folder: Path, mode: str, n: int, seed: int, *, gamma: bool = False)
 def published(folder: Path, values: np.ndarray | None) -> np.ndarray:
     """Return rows of a converted folder in the order of the published files."""
     assert values is not None
+    if not (folder / "order.npy").exists():
+        assert Dataset.open(folder).protocol == "2026"
+        return np.asarray(values)
     restored = np.empty_like(values)
     restored[np.load(folder / "order.npy")] = values
     return restored
@@ -156,9 +166,15 @@ def test_gamma_of_2026_is_cut_after_the_split(tmp_path: Path) -> None:
     order = torch.randperm(600, generator=torch.Generator().manual_seed(2026)).numpy()
     n_test = int(600 * (1 - 0.8))
     test = order[600 - n_test :]
-    test = test[(f[test, 5] < 30) & (f[test, 7] > 4.8) & (f[test, 9] > 0.2) & (f[test, 9] < 1.48)]
+    f[test[3], 5] = 0.0
+    mode = int(test[3]) // 200
+    _replaced(tmp_path / f"{modes[mode]}_features.npz", "features", 5, f[200 * mode : 200 * mode + 200, 5])
+    passes = (f[test, 5] > 0) & (f[test, 5] < 30) & (f[test, 7] > 4.8) & (f[test, 9] > 0.2) & (f[test, 9] < 1.48)
+    test = test[passes]
     train_folder, test_folder = convert(tmp_path, tmp_path / "out", GAMMA, protocol="2026")
     assert len(Dataset.open(train_folder)) == 600 - n_test
+    np.testing.assert_array_equal(np.load(test_folder / "labels_gamma.npy"), f[test, 0])
+    assert Dataset.open(test_folder).evaluation_cuts.name == "test_2026"
     stored = np.load(test_folder / "features.npy")
     assert stored.dtype == np.float32
     np.testing.assert_array_equal(published(test_folder, stored), f[test][:, [1, 5, 6, 7, 8]])
@@ -198,34 +214,89 @@ def _changed(folder: Path, kind: str, row: int, column: int, value: float) -> No
     np.savez(path, **{kind: array})
 
 
+def _passing(f: np.ndarray) -> np.ndarray:
+    """Return the rows that pass the matched cuts."""
+    passes = (f[:, 5] > 0) & (f[:, 5] < 30) & (f[:, 7] > 4.8) & (f[:, 9] > 0.2) & (f[:, 9] < 1.48) & (f[:, 8] > 3.6)
+    return np.flatnonzero(passes)
+
+
+def _left_out(folder: Path) -> pl.DataFrame:
+    file = folder / "left_out.csv"
+    return pl.read_csv(file) if file.exists() else pl.DataFrame(schema=LEFT_OUT_SCHEMA)
+
+
 @pytest.mark.parametrize("value", [257, 0, 6, 2.5, -3, np.nan])
-def test_a_type_that_is_no_class_is_refused(tmp_path: Path, value: float) -> None:
-    raw_mode(tmp_path, "qgs_spectra", 400, 3)
-    _changed(tmp_path, "features", 123, 0, value)
-    with pytest.raises(
-        InputError, match=r"qgs_spectra_features\.npz: row 123, column type holds .*one of 1, 2, 3, 4, 5"
-    ):
-        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
-    assert not (tmp_path / "out").exists()
+def test_rows_of_an_unknown_class_are_not_trained_on_and_not_tested(tmp_path: Path, value: float) -> None:
+    f = raw_mode(tmp_path, "qgs_spectra", 900, 3)["features"]
+    passing = _passing(f)
+    order = torch.randperm(len(passing), generator=torch.Generator().manual_seed(42)).numpy()
+    n_test = int(len(passing) * (1 - 0.7))
+    train, test = passing[order[: len(order) - n_test]], passing[order[len(order) - n_test :]]
+    for row in (train[11], test[5]):
+        _changed(tmp_path, "features", int(row), 0, value)
+    told: list[str] = []
+    folders = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="2026", tell=told.append)
+    assert len(told) == 2
+    assert f"1 events of composition_test have an unknown class (qgs_spectra_features.npz: row {test[5]})" in told[0]
+    assert "1 of" in told[1]
+    (row,) = _left_out(folders[0]).iter_rows(named=True)
+    assert (row["row"], row["file_row"], row["column"]) == (11, train[11], "column type")
+    train_set, test_set = (Dataset.open(folder, COMPOSITION) for folder in folders)
+    assert np.flatnonzero(~train_set.usable).tolist() == [11]
+    np.testing.assert_array_equal(test_set.scalars, f[np.delete(test, 5)][:, [1, 5, 6, 7, 8]])
+    with pytest.raises(InputError, match=rf"qgs_spectra_features\.npz: row {train[11]}, column type holds .*--strict"):
+        convert(tmp_path, tmp_path / "strict", COMPOSITION, protocol="2026", strict=True)
+    assert not (tmp_path / "strict").exists()
 
 
+@pytest.mark.parametrize("protocol", ["matched", "2026", "v2"])
 @pytest.mark.parametrize(
-    ("column", "name", "value"), [(1, "E", np.nan), (1, "E", np.inf), (1, "E", 6.5), (6, "Az", 1e4)]
+    ("column", "name", "value"), [(1, "E", np.nan), (1, "E", np.inf), (1, "E", 0.0), (6, "Az", 1e4)]
 )
-def test_a_quantity_that_no_shower_has_is_refused(tmp_path: Path, column: int, name: str, value: float) -> None:
-    made = raw_mode(tmp_path, "qgs_spectra", 400, 3)
-    f = made["features"]
-    passing = (f[:, 5] < 30) & (f[:, 7] > 4.8) & (f[:, 9] > 0.2) & (f[:, 9] < 1.48) & (f[:, 8] > 3.6)
-    row = int(np.flatnonzero(passing)[5])
-    _changed(tmp_path, "features", row, column, value)
-    with pytest.raises(
-        InputError, match=rf"qgs_spectra_features\.npz: row {row}, column {name} holds .*expected a number"
-    ):
-        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
-    assert not (tmp_path / "out").exists()
+def test_rows_with_impossible_quantities_stay_in_the_arrays_and_are_listed(
+    tmp_path: Path, protocol: str, column: int, name: str, value: float
+) -> None:
+    raw_mode(tmp_path, "epos_spectra", 400, 1)
+    f = raw_mode(tmp_path, "qgs_spectra", 400, 0)["features"]
+    rows = _passing(f)[[5, 9, 20, 21]].tolist()
+    whole = convert(tmp_path, tmp_path / "before", COMPOSITION, protocol=protocol)
+    for row in rows:
+        _changed(tmp_path, "features", row, column, value)
+    told: list[str] = []
+    folders = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol=protocol, tell=told.append)
+    found = pl.concat([_left_out(folder) for folder in folders])
+    assert sorted(found["file_row"].to_list()) == rows
+    assert set(found["column"]) == {f"column {name}"}
+    for before, after in zip(whole, folders, strict=True):
+        listed = _left_out(after)["row"].to_numpy()
+        data = Dataset.open(after, COMPOSITION)
+        assert len(data) == len(Dataset.open(before, COMPOSITION))
+        np.testing.assert_array_equal(np.flatnonzero(~data.usable), np.sort(listed))
+        stored = np.asarray(data.scalars)[listed, 0 if name == "E" else 2]
+        np.testing.assert_array_equal(stored, np.full(len(listed), value).astype(stored.dtype))
+        for file in ("matrices.npy", "labels_composition.npy"):
+            if protocol == "2026":
+                np.testing.assert_array_equal(np.load(before / file), np.load(after / file))
+    assert len(told) == sum(_left_out(folder).height > 0 for folder in folders)
+    with pytest.raises(InputError, match=rf"qgs_spectra_features\.npz: row \d+, column {name} holds .*--strict"):
+        convert(tmp_path, tmp_path / "strict", COMPOSITION, protocol=protocol, strict=True)
 
 
-def test_unknown_particles_are_refused(tmp_path: Path) -> None:
+def test_columns_in_other_units_are_refused(tmp_path: Path) -> None:
+    f = raw_mode(tmp_path, "qgs_spectra", 400, 3)["features"]
+    _replaced(tmp_path / "qgs_spectra_features.npz", "features", 1, 10 ** (f[:, 1] - 9))
+    with pytest.raises(InputError, match=r"column E holds .*expected a number from 10 to 22 .*other units"):
+        convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="2026")
+
+
+def test_archives_of_another_task_are_refused(tmp_path: Path) -> None:
+    for k, mode in enumerate(("qgs-4_gm_pr", "LHC_gm_pr", "sibyll-23c_gm_pr")):
+        raw_mode(tmp_path, mode, 200, k)
+    with pytest.raises(InputError, match=r"qgs-4_gm_pr_features\.npz: row .*no label of gamma.*another task"):
+        convert(tmp_path, tmp_path / "out", GAMMA, protocol="2026")
+
+
+def test_an_unknown_particle_is_left_out_of_v2(tmp_path: Path) -> None:
     for k, mode in enumerate(("qgs-4_gm_pr", "LHC_gm_pr", "sibyll-23c_gm_pr")):
         raw_mode(tmp_path, mode, 60, k, gamma=True)
     path = tmp_path / "LHC_gm_pr_true_features.npz"
@@ -233,8 +304,65 @@ def test_unknown_particles_are_refused(tmp_path: Path) -> None:
         truth = archive["true_features"]
     truth[7, 1] = np.nan
     np.savez(path, true_features=truth)
-    with pytest.raises(InputError, match=r"LHC_gm_pr_true_features\.npz: row 7, column id holds nan"):
-        convert(tmp_path, tmp_path / "out", GAMMA)
+    told: list[str] = []
+    folders = convert(tmp_path, tmp_path / "out", GAMMA, tell=told.append)
+    listed = _left_out(folders[0])
+    assert len(told) == 1
+    if listed.height:
+        assert listed.row(0)[1:4] == ("LHC_gm_pr_true_features.npz", 7, "column id")
+
+
+@pytest.mark.parametrize("task", [COMPOSITION, GAMMA])
+def test_2026_needs_no_true_quantities_and_takes_any_number_format(tmp_path: Path, task: Task) -> None:
+    modes = ("qgs_spectra",) if task == COMPOSITION else ("qgs-4_gm_pr", "LHC_gm_pr", "sibyll-23c_gm_pr")
+    for k, mode in enumerate(modes):
+        raw_mode(tmp_path, mode, 500, k, gamma=task == GAMMA)
+    whole = convert(tmp_path, tmp_path / "whole", task, protocol="2026")
+    for mode in modes:
+        (tmp_path / f"{mode}_true_features.npz").unlink()
+        for kind, foreign in (("matrices", np.asfortranarray), ("features", lambda a: a.astype(">f8"))):
+            path = tmp_path / f"{mode}_{kind}.npz"
+            with np.load(path) as archive:
+                array = archive[kind]
+            np.savez(path, **{kind: foreign(array)})
+    told: list[str] = []
+    folders = convert(tmp_path, tmp_path / "out", task, protocol="2026", tell=told.append)
+    assert told == [f"{modes[0]}_true_features.npz is missing: showers thrown several times cannot be told (no groups, "
+                    "no truth)"]  # fmt: skip
+    for before, after in zip(whole, folders, strict=True):
+        for name in ("matrices.npy", "features.npy", str(task.label_file)):
+            assert (before / name).read_bytes() == (after / name).read_bytes()
+        assert not (after / "groups.npy").exists()
+        assert not Dataset.open(after, task).has_truth
+    raw_mode(tmp_path, "epos_spectra", 30, 1)
+    with pytest.raises(InputError, match=r"_true_features\.npz is missing: .* of protocol v2 takes its labels from it"):
+        convert(tmp_path, tmp_path / "v2", task)
+
+
+def test_v2_cuts_before_rounding_and_at_the_files_own_precision(tmp_path: Path) -> None:
+    for k, mode in enumerate(("qgs_spectra", "epos_spectra")):
+        f = raw_mode(tmp_path, mode, 200, k)["features"].astype(np.float64)
+        f[:, [5, 9]] = 10.0, 1.0
+        f[:, 7] = np.where(np.arange(200) % 2, 4.8 + 1e-9, 4.8)
+        np.savez(tmp_path / f"{mode}_features.npz", features=f)
+    _, test = convert(tmp_path, tmp_path / "out", COMPOSITION)
+    order = np.arange(400)
+    np.random.default_rng(2026).shuffle(order)
+    assert len(Dataset.open(test, COMPOSITION)) == int((order[:80] % 2).sum())
+
+
+def test_public_files_become_the_published_arrays(tmp_path: Path) -> None:
+    public = Path(showers.__file__).parents[2] / "shared" / "public_files"
+    if not public.is_dir():
+        pytest.skip(f"{public} with stand-ins for the public files is not there")
+    expected = json.loads((public / "golden.json").read_text())
+    for task in (COMPOSITION, GAMMA):
+        convert(public / "raw", tmp_path, task, protocol="2026")
+    for folder, files in expected.items():
+        for name, wanted in files.items():
+            array = np.load(tmp_path / folder / name)
+            found = {"shape": list(array.shape), "dtype": str(array.dtype)}
+            assert found | {"sha256": hashlib.sha256(array.tobytes()).hexdigest()} == wanted, f"{folder}/{name}"
 
 
 def test_an_interrupted_conversion_goes_on_with_the_second_set(tmp_path: Path) -> None:
@@ -283,19 +411,28 @@ def test_refusals_name_the_file(tmp_path: Path) -> None:
         list(stream_npz(tmp_path / "a.npz", "y"))
 
 
-def test_nothing_is_left_behind_when_a_cell_is_bad(tmp_path: Path) -> None:
-    for k, mode in enumerate(("qgs_spectra", "epos_spectra")):
-        made = raw_mode(tmp_path, mode, 40, k)
-    made["matrices"][7, 1, 2, 1] = np.nan
-    np.savez(tmp_path / "epos_spectra_matrices.npz", matrices=made["matrices"])
-    with pytest.raises(InputError, match=r"epos_spectra_matrices\.npz: event 7, cell \(1, 2\), channel 0"):
-        convert(tmp_path, tmp_path / "out", COMPOSITION)
-    assert not any((tmp_path / "out").iterdir())
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
+def test_bad_cells_are_listed_and_arrival_times_are_not_looked_at(tmp_path: Path, value: float) -> None:
+    made = {mode: raw_mode(tmp_path, mode, 40, k) for k, mode in enumerate(("qgs_spectra", "epos_spectra"))}
+    matrices = made["epos_spectra"]["matrices"]
+    matrices[7, 1, 2, 1] = value
+    matrices[8, 1, 2, 0] = value
+    np.savez(tmp_path / "epos_spectra_matrices.npz", matrices=matrices)
+    folders = convert(tmp_path, tmp_path / "out", COMPOSITION)
+    in_test = np.arange(80)
+    np.random.default_rng(2026).shuffle(in_test)
+    assert 47 in in_test[:16]
+    assert _left_out(folders[0]).height == 0
+    (row,) = _left_out(folders[1]).iter_rows()
+    assert row[1:4] == ("epos_spectra_matrices.npz", 7, "cell (1, 2), channel 0")
+    with pytest.raises(InputError, match=r"epos_spectra_matrices\.npz: row 7, cell \(1, 2\), channel 0.*--strict"):
+        convert(tmp_path, tmp_path / "strict", COMPOSITION, strict=True)
+    assert [folder.name for folder in (tmp_path / "strict").iterdir()] == ["composition_train"]
 
 
 def test_true_energies_become_labels(tmp_path: Path) -> None:
     raws = [raw_mode(tmp_path, mode, 300, k) for k, mode in enumerate(("qgs_spectra", "epos_spectra"))]
-    with pytest.raises(InputError, match=r"qgs_spectra_true_features.npz: row 0 holds .*, expected lg\(E/eV\)"):
+    with pytest.raises(InputError, match=r"row 0 and .* no label of energy: .*in other units"):
         convert(tmp_path, tmp_path / "out", ENERGY)
     for mode, raw in zip(("qgs_spectra", "epos_spectra"), raws, strict=True):
         raw["truth"][:, 0] += 14

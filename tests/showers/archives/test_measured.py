@@ -21,10 +21,19 @@ import numpy as np
 import polars as pl
 import pytest
 
+from report.doctor import folder_findings
 from runtime.errors import InputError
 from showers.archives.download import download_measured, listed
-from showers.archives.measured import convert_measured, measured_folders, run_list, write_run_list
+from showers.archives.measured import (
+    azimuth_convention,
+    convert_measured,
+    front_azimuth,
+    measured_folders,
+    run_list,
+    write_run_list,
+)
 from showers.archives.raw import read_times
+from showers.array import KASCADE
 from showers.dataset import Dataset
 from showers.schema import SCALAR_NAMES
 from showers.simulation.measured import simulate_measured
@@ -196,19 +205,27 @@ def damaged(raw: Path, out: Path) -> dict[str, str]:
     ):
         new.writestr("features.npy", archive.read("features.npy"))
     return {
-        "005000": r"shape",
+        "005000": r"holds no events",
         "005001": r"damaged",
-        "005010": r"row 7, column Ze holds 400",
         "005011": r"events, but the grids have",
         "005021": r"not made together",
-        "005020": r"event 3, cell \(2, 1\), channel 0 holds -1",
     }
 
 
 def test_empty_and_damaged_runs_are_reported_and_left_out(raw: Path, tmp_path: Path) -> None:
     expected = damaged(raw, tmp_path / "raw")
     found = convert_measured(tmp_path / "raw", tmp_path / "sets")
-    assert len(found.folders) == 3
+    assert len(found.folders) == 5
+    odd = {"005010": (7, "005010_features.npz", "column Ze", 400.0), "005020": (3, "005020_matrices.npz", "cell", -1.0)}
+    for run, (row, file, column, value) in odd.items():
+        data = Dataset.open(tmp_path / "sets" / run, labels=False)
+        (bad,) = data.unusable
+        assert (bad.row, bad.file_row, bad.file, bad.value) == (row, row, file, value)
+        assert bad.column.startswith(column)
+        assert len(data) == len(Dataset.open(found.folders[0], labels=False))
+        assert sum(run in remark and "training prior" in remark for remark in found.remarks) == 1
+    strict = convert_measured(tmp_path / "raw", tmp_path / "strict", strict=True)
+    assert {each.run for each in strict.left_out} == {*expected, *odd}
     assert {each.run for each in found.left_out} == set(expected)
     for each in found.left_out:
         assert re.search(expected[each.run], each.reason), each
@@ -315,3 +332,45 @@ def test_truth_is_apart(raw: Path) -> None:
     exposure = json.loads((raw / "exposure.json").read_text())
     assert exposure["live_time_s"] == pytest.approx(3 * 0.15 * 3600)
     assert set(SCALAR_NAMES) <= {"E", "Ze", "Az", "Ne", "Nmu"}
+
+
+@pytest.mark.parametrize(("sense", "offset"), [(1, 0.0), (-1, 105.0), (-1, 270.0), (1, 180.0)])
+def test_azimuths_are_compared_with_plane_fronts(sense: int, offset: float) -> None:
+    rng = np.random.default_rng(4)
+    n = 300
+    origin, zenith = rng.uniform(0, 360, n), rng.uniform(12, 40, n)
+    angle = np.radians(origin)[:, None, None]
+    along = KASCADE.x_m * np.cos(angle) + KASCADE.y_m * np.sin(angle)
+    times = 800 - along * np.sin(np.radians(zenith))[:, None, None] / 0.299792458
+    hit = (rng.random(times.shape) < 0.2) & KASCADE.has_station
+    times += rng.normal(0, 2, times.shape)
+    times[5][hit[5]] = np.inf
+    late = np.argwhere(hit[6])[0]
+    times[6, late[0], late[1]] += 5_000
+    found = front_azimuth(times, hit, KASCADE.x_m, KASCADE.y_m)
+    assert np.isnan(found[5])
+    turned = (np.delete(found - origin, [5, 6]) + 180) % 360 - 180
+    assert np.abs(turned).max() < 5
+    convention = azimuth_convention(found, (offset + sense * origin) % 360, zenith)
+    assert convention.sense == sense
+    assert abs((convention.offset_deg - offset + 180) % 360 - 180) < 1
+    assert ("not as in" in convention.words) == ((sense, offset) != (1, 0.0))
+    unrelated = azimuth_convention(found, rng.uniform(0, 360, n), zenith)
+    assert "no relation" in unrelated.words
+
+
+def test_doctor_says_what_archives_hold(raw: Path, tmp_path: Path) -> None:
+    damaged(raw, tmp_path / "raw")
+    told = {(found.what, found.found) for found in folder_findings(tmp_path / "raw")}
+    assert any(what.strip() == "azimuth" and "as in the simulated sets" in words for what, words in told)
+    assert ("005000", "holds no events") in told
+    assert any(what.strip() == "column Ze" and "row 7 holds 400" in words for what, words in told)
+    assert any("cell (2, 1), channel 0 holds -1" in words for _, words in told)
+    assert any(what == "next" and words.startswith("python cli.py convert --measured") for what, words in told)
+    folders = convert_measured(tmp_path / "raw", tmp_path / "sets", protocol="2026").folders
+    data = Dataset.open(folders[0], labels=False)
+    with np.load(raw / f"{folders[0].name}_features.npz") as stored:
+        np.testing.assert_array_equal(data.age, stored["features"][:, 7].astype(np.float32))
+    with np.load(raw / f"{folders[0].name}_matrices.npz") as stored:
+        np.testing.assert_array_equal(data.matrices[:], stored["matrices"][..., 1:])
+    assert any("cannot be used" in found.what for found in folder_findings(tmp_path / "sets"))

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from runtime.checksums import CHECKSUMS_FILE
 from runtime.errors import InputError
 from runtime.files import write_json
 from showers.dataset import Dataset
-from showers.event_files import check_cells
+from showers.event_files import bad_cells, open_grids
 from showers.schema import COMPOSITION, GAMMA
 from showers.writer import write_dataset
 
@@ -47,7 +48,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert data.protocol == "v2"
     assert data.evaluation_cuts.name == "test"
     assert pl.read_parquet(folder / "truth.parquet")["event"].to_list() == list(range(N))
-    data.validate()
+    assert data.validate() == []
 
 
 def test_arrays_in_fortran_order_hold_the_same_values(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_age_as_a_sixth_column(tmp_path: Path) -> None:
     np.save(folder / "features.npy", scalars)
     np.save(folder / "matrices.npy", np.load(folder / "matrices.npy").astype(np.float32))
     data = Dataset.open(folder)
-    data.validate()
+    assert data.validate() == []
     assert np.array_equal(data.scalars, scalars[:, :5])
     assert np.array_equal(data.age, scalars[:, 5])
     assert data.scalar_frame().columns[-1] == "Age"
@@ -103,17 +104,45 @@ def test_age_as_a_sixth_column(tmp_path: Path) -> None:
     assert Dataset.open(folder).age is None
     scalars[3, 5] = np.nan
     np.save(folder / "features.npy", scalars)
-    with pytest.raises(InputError, match=r"features\.npy: row 3, column Age holds nan"):
-        Dataset.open(folder)
+    (folder / "source.json").unlink()
+    found = Dataset.open(folder, COMPOSITION)
+    assert [str(bad) for bad in found.unusable] == ["features.npy: row 3, column Age holds nan"]
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
-def test_float32_cells_are_checked(value: float) -> None:
-    cells = np.full((4, 16, 16, 2), 1e6, np.float32)
-    check_cells(cells, "matrices.npy")
+def test_cells_that_are_no_deposits_are_found_and_read_as_nothing(tmp_path: Path, kind: type, value: float) -> None:
+    cells = np.full((4, 16, 16, 2), 1e4, kind)
+    assert bad_cells(cells, "matrices.npy") == []
     cells[2, 3, 4, 1] = value
-    with pytest.raises(InputError, match=r"matrices\.npy: event 2, cell \(3, 4\), channel 1"):
-        check_cells(cells, "matrices.npy")
+    (bad,) = bad_cells(cells, "matrices.npy", 100)
+    assert str(bad) == f"matrices.npy: row 102, cell (3, 4), channel 1 holds {value:g}"
+    np.save(tmp_path / "matrices.npy", cells)
+    expected = cells.copy()
+    expected[2, 3, 4, 1] = 0
+    np.testing.assert_array_equal(open_grids(tmp_path / "matrices.npy")[:], expected)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [np.asfortranarray, lambda a: a.astype(a.dtype.newbyteorder()), lambda a: a.astype(np.float64)],
+    ids=["fortran", "byte order", "float64"],
+)
+def test_numbers_stored_otherwise_are_the_same_numbers(tmp_path: Path, foreign: Callable) -> None:
+    folder = _write(tmp_path / "d")
+    usual = Dataset.open(folder)
+    grids, scalars = np.array(usual.matrices[:]), np.array(usual.scalars)
+    for name in ("matrices.npy", "features.npy"):
+        np.save(folder / name, foreign(np.load(folder / name)))
+    for kind in (np.uint8, np.int64, ">i4"):
+        np.save(folder / "labels_composition.npy", (np.arange(N) % 5).astype(kind))
+        (folder / "source.json").unlink(missing_ok=True)
+        found = Dataset.open(folder)
+        np.testing.assert_array_equal(found.matrices[[30, 3]], grids[[30, 3]])
+        np.testing.assert_array_equal(found.scalars, scalars)
+        assert found.labels.dtype == np.int8
+        assert found.labels.tolist() == (np.arange(N) % 5).tolist()
+        assert found.usable.all()
 
 
 def test_fingerprint_ignores_labels_and_sees_cells(tmp_path: Path) -> None:
@@ -178,11 +207,15 @@ def test_a_file_that_shrinks_while_it_is_read_is_one_error(tmp_path: Path) -> No
     ("file", "content", "message"),
     [
         ("matrices.npy", np.zeros((N, 16, 16, 3), np.float16), r"matrices\.npy has shape .*expected \(N, 16, 16, 2\)"),
-        ("matrices.npy", np.zeros((N, 16, 16, 2), np.float64), r"matrices\.npy has type float64, expected float16"),
+        (
+            "matrices.npy",
+            np.zeros((N, 16, 16, 2), np.complex128),
+            r"matrices\.npy has type complex128, expected numbers",
+        ),
         ("features.npy", np.zeros((N - 1, 5), np.float16), r"features\.npy has 36 rows, but matrices\.npy .* 37"),
         ("features.npy", np.zeros((N, 7), np.float16), r"features\.npy has shape"),
         ("labels_composition.npy", np.full(N, 5, np.int8), r"row 0 holds label 5, expected 0\.\.4 \(37 bad rows\)"),
-        ("labels_composition.npy", np.zeros(N, np.float32), r"has type float32, expected int8"),
+        ("labels_composition.npy", np.zeros(N, np.float32), r"has type float32, expected whole numbers"),
     ],
 )
 def test_refusals(tmp_path: Path, file: str, content: np.ndarray, message: str) -> None:
@@ -192,13 +225,16 @@ def test_refusals(tmp_path: Path, file: str, content: np.ndarray, message: str) 
         Dataset.open(folder)
 
 
-def test_scalar_that_is_not_a_number_is_named(tmp_path: Path) -> None:
+def test_event_with_a_scalar_that_is_not_a_number_is_named_and_read_as_finite(tmp_path: Path) -> None:
     folder = _write(tmp_path / "d")
     scalars = np.load(folder / "features.npy")
     scalars[11, 3] = np.nan
     np.save(folder / "features.npy", scalars)
-    with pytest.raises(InputError, match="row 11, column Ne holds nan"):
-        Dataset.open(folder)
+    found = Dataset.open(folder)
+    assert [str(bad) for bad in found.unusable] == ["features.npy: row 11, column Ne holds nan"]
+    assert np.flatnonzero(~found.usable).tolist() == [11]
+    assert "1 of 37 rows of d cannot be used (1 column Ne)" in str(found.unusable_words())
+    assert all(np.isfinite(chunk.scalars).all() for chunk in found.chunks(10))
 
 
 def test_missing_pieces(tmp_path: Path) -> None:
@@ -215,19 +251,10 @@ def test_missing_pieces(tmp_path: Path) -> None:
         Dataset.open(folder, labels=False)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
-def test_bad_cells_are_found(value: float) -> None:
-    matrices = np.ones((4, 16, 16, 2), dtype=np.float16)
-    check_cells(matrices, "fine.npy")
-    matrices[2, 3, 4, 1] = value
-    with pytest.raises(InputError, match=r"event 102, cell \(3, 4\), channel 1 holds"):
-        check_cells(matrices, "bad.npy", 100)
-
-
 def test_largest_finite_and_negative_zero_cells_are_fine() -> None:
     matrices = np.zeros((1, 16, 16, 2), dtype=np.float16)
     matrices[0, 0, 0] = 65_504.0, -0.0
-    check_cells(matrices, "edge.npy")
+    assert bad_cells(matrices, "edge.npy") == []
 
 
 @pytest.mark.parametrize("end", ["full disk", "size limit"])

@@ -48,7 +48,7 @@ def test_bad_cells_are_found_without_checksums(folder: Path) -> None:
     grids = np.load(folder / "matrices.npy")
     grids[2, 3, 4, 1] = np.nan
     np.save(folder / "matrices.npy", grids)
-    assert "event 2, cell (3, 4), channel 1 holds nan" in problems(folder)[0]
+    assert "matrices.npy: row 2, cell (3, 4), channel 1 holds nan" in problems(folder)[0]
 
 
 def test_reading_for_a_fingerprint_says_what_is_read(folder: Path) -> None:

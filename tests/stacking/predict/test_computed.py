@@ -164,8 +164,8 @@ def test_a_bad_cell_far_behind_leaves_no_file(run: Path, new: Path, tmp_path: Pa
     matrices = np.load(new / MATRICES_FILE)
     matrices[1777, 2, 3, 1] = np.nan
     np.save(new / MATRICES_FILE, matrices)
-    with pytest.raises(InputError, match=r"matrices.npy: event 1777, cell \(2, 3\), channel 1"):
-        predict_to_file(run, new, tmp_path / "out.npz", no_table=True, workers=workers, trusted=True)
+    with pytest.raises(InputError, match=r"matrices.npy: row 1777, cell \(2, 3\), channel 1.*--strict"):
+        predict_to_file(run, new, tmp_path / "out.npz", no_table=True, workers=workers, trusted=True, strict=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
 
 

@@ -1,0 +1,232 @@
+"""A published result from nothing: archives, conversion, runs of several seeds, scores, submission, and ``RESULT.md``.
+
+Every step keeps what it has finished, so the same command goes on after an interruption. No choice looks at test
+labels: the submission is the run of the first seed, whatever the others reach.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from report.outcome import outcome
+from report.public.rules import score_by_protocol
+from report.public.submission import write_submission
+from runtime.context import Bars, silent
+from runtime.cost import in_words
+from runtime.errors import InputError
+from runtime.files import atomic_path, read_json
+from showers.archives.convert import convert
+from showers.archives.download import download_raw
+from showers.dataset import Dataset
+from showers.schema import GAMMA, Task
+from showers.simulation.raw import simulate_raw
+from stacking.run.config import StackConfig
+from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE
+from stacking.train import stack
+
+RESULT_FILE = "RESULT.md"
+SUBMISSION = "submission"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What is to be made."""
+
+    task: Task
+    protocol: str
+    out: Path
+    raw: Path | None = None
+    """Folder of the archives; None downloads them to ``out/raw`` (or simulates them there)."""
+    simulated: int | None = None
+    """Events of each mode from the embedded simulation, in place of the public archives."""
+    hours: float | None = None
+    """For all seeds together; None: no limit."""
+    seeds: int = 5
+    preset: str = "good"
+    learners: tuple[str, ...] | None = None
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.raw is not None and self.simulated is not None:
+            raise InputError("--raw names archives, --simulated makes them: choose one")
+        if self.hours is not None and self.hours <= 0:
+            raise InputError(f"--hours {self.hours:g}: expected a time above 0")
+
+
+@dataclass(frozen=True)
+class Score:
+    """The protocol's metric of one seed on the test set."""
+
+    seed: int
+    value: float
+    low: float
+    high: float
+    """95 % interval over test events."""
+    shipped: str
+    config_hash: str
+    wall_s: float
+
+
+def reproduce(
+    wanted: Reproduction, *, bars: Bars = silent, tell: Callable[[str], None] = lambda line: None
+) -> tuple[Path, list[Score]]:
+    """Do all steps, or what is left of them, and write ``RESULT.md``.
+
+    With a time limit every seed gets an equal share of it. A seed that would begin after the limit is left out, the
+    first one never.
+
+    Returns
+    -------
+    The file written, and the scores by seed.
+
+    Raises
+    ------
+    InputError
+        If a step is refused.
+    """
+    began, task, out = time.time(), wanted.task, Path(wanted.out)
+    raw = wanted.raw or out / "raw"
+    if wanted.simulated is not None:
+        simulate_raw(task, raw, wanted.simulated, workers=wanted.workers, bars=bars)
+    elif wanted.raw is None:
+        download_raw(task, raw, wanted.protocol, bars=bars)
+    data, remarks = out / "data", list[str]()
+
+    def remark(line: str) -> None:
+        if line not in remarks:
+            remarks.append(line)
+            tell(line)
+
+    convert(raw, data, task, protocol=wanted.protocol, tell=remark, bars=bars)
+    limit = None if wanted.hours is None else f"{max(1, round(wanted.hours * 60 / wanted.seeds))}m"
+    runs: list[Path] = []
+    scores: list[Score] = []
+    for seed in range(1, wanted.seeds + 1):
+        run = out / "runs" / f"{task.name}-seed-{seed}"
+        late = wanted.hours is not None and time.time() - began > 3600 * wanted.hours
+        if runs and late and not (run / MANIFEST_FILE).exists():
+            remark(f"{wanted.seeds - len(runs)} of {wanted.seeds} seeds are left out: the time is up")
+            break
+        config = StackConfig(
+            task=task.name, data=data, run=run, preset=wanted.preset, seed=seed, time_limit=limit,
+            learners=wanted.learners, workers=wanted.workers, fast=False,
+        )  # fmt: skip
+        stack(config, bars=bars, tell=remark, say=tell)
+        outcome(run, data, task, bars=bars)
+        runs.append(run)
+        scores.append(_score(wanted, data, run, seed))
+        tell(f"seed {seed}: {_metric(task)} {_interval(scores[-1].value, scores[-1].low, scores[-1].high)}")
+    if not (out / SUBMISSION).exists():
+        write_submission(runs[:1], SUBMISSION, data=data, out=out)
+    file = out / RESULT_FILE
+    with atomic_path(file) as temporary:
+        temporary.write_text(_result(wanted, data, runs, scores, remarks), encoding="utf-8")
+    return file, scores
+
+
+def _metric(task: Task) -> str:
+    return "hadron survival at 75 % gamma efficiency" if task == GAMMA else "mean fraction error"
+
+
+def _score(wanted: Reproduction, data: Path, run: Path, seed: int) -> Score:
+    """Score a run by the rules of the protocol."""
+    task = wanted.task
+    metrics = score_by_protocol(run / PREDICTIONS_FILE, data, task, protocol=wanted.protocol)
+    if task == GAMMA:
+        at_75 = metrics["survival_rates"]["75%"]
+        value, interval = at_75["hadron_survival"], at_75["interval"]
+    else:
+        value, interval = metrics["mean_fraction_error"], metrics["intervals"]["mean_fraction_error"]
+    manifest = read_json(run / MANIFEST_FILE)
+    gate = manifest["gate"]
+    shipped = "stack" if gate["shipped"] else str(gate["best_learner"])
+    wall_s = sum(float(step["wall_s"]) for step in manifest["steps"])
+    return Score(seed, value, interval["low"], interval["high"], shipped, manifest["config_hash"], wall_s)
+
+
+def over_events_and_seeds(scores: list[Score]) -> tuple[float, float, float]:
+    """Return the mean over seeds and its 95 % interval over test events and seeds.
+
+    The half width over events is the mean of the seeds' (they share the test set); that over seeds is Student's t times
+    the standard error of the mean. Independent, they add in quadrature. With one seed only events count.
+    """
+    from scipy.stats import t as student
+
+    n, mean = len(scores), statistics.fmean(score.value for score in scores)
+    seeds = 0.0
+    if n > 1:
+        seeds = float(student.ppf(0.975, n - 1)) * statistics.stdev(score.value for score in scores) / n**0.5
+    below = statistics.fmean(score.value - score.low for score in scores)
+    above = statistics.fmean(score.high - score.value for score in scores)
+    return mean, max(0.0, mean - (below**2 + seeds**2) ** 0.5), mean + (above**2 + seeds**2) ** 0.5
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    return f"{value:.4g} [{low:.4g}, {high:.4g}]"
+
+
+def _result(wanted: Reproduction, data: Path, runs: list[Path], scores: list[Score], remarks: list[str]) -> str:
+    task, manifest = wanted.task, read_json(runs[0] / MANIFEST_FILE)
+    sets = {split: Dataset.open(data / f"{task.name}_{split}", labels=False) for split in ("train", "test")}
+    mean, low, high = over_events_and_seeds(scores)
+    simulated = "generator" in sets["test"].source and str(sets["test"].source["generator"]).startswith("showers.")
+    where = "**archives of the embedded simulation: not a result on the public data**" if simulated else "raw archives"
+    lines = [
+        f"# {task.name}, protocol {wanted.protocol}: {_metric(task)} {_interval(mean, low, high)}",
+        "",
+        f"Mean of {len(scores)} seed(s) and its 95 % interval over test events and seeds, on {where}.",
+        "",
+        "| seed | score, 95 % over test events | shipped | time of all steps | configuration |",
+        "|---:|---|---|---:|---|",
+        *(
+            f"| {s.seed} | {_interval(s.value, s.low, s.high)} | {s.shipped} | {in_words(s.wall_s)} | "
+            f"`{s.config_hash[:16]}` |"
+            for s in scores
+        ),
+        "",
+        "## Protocol and data",
+        "",
+        f"- Protocol {wanted.protocol}, modes {', '.join(map(str, sets['test'].source['modes']))}; the raw predictions "
+        "are scored where the protocol forbids decision rules.",
+        *(
+            f"- {split}: {len(found):,} events, {int(found.usable.sum()):,} of them usable; fingerprint "
+            f"`{found.fingerprint()}`"
+            for split, found in sets.items()
+        ),
+        f"- Raw archives (names, lengths and checksums of all members): `{sets['test'].source['raw']}`",
+        f"- Showers thrown into both sets by the protocol's split: {sets['test'].source['showers_in_both_splits']}",
+        *(f"- {line}" for line in remarks),
+        "",
+        "## Choices, all made without test labels",
+        "",
+        f"- Preset `{wanted.preset}`, {manifest['config'].get('folds') or 'preset'} folds; time limit of a seed: "
+        f"{manifest['config'].get('time_limit') or 'none'}.",
+        f"- Learners: {', '.join(row['name'] for row in manifest['learners'] if row['status'] == 'ok')}.",
+        f"- Meta-learner `{manifest['meta']['chosen']}`, chosen out-of-fold; shipped: {scores[0].shipped} "
+        f"({manifest['gate'].get('reason')}).",
+        f"- Judged on: {manifest['judged']['on']}, {manifest['judged']['events']:,} events.",
+        "- The submission is the run of seed 1, whatever the other seeds reach.",
+        "",
+        "## Versions",
+        "",
+        *(f"- {name} {version}" for name, version in manifest["versions"].items()),
+        f"- code `{str(manifest['code_version'])[:16]}`, features `{str(manifest['feature_code_version'])[:16]}`",
+        "",
+        "## Checking it",
+        "",
+        "In the folder of the code, with the path of this folder for `RESULT`:",
+        "",
+        "```",
+        *(f"python cli.py check RESULT/{run.relative_to(wanted.out)}" for run in runs),
+        f"python cli.py verify RESULT/{(runs[0] / PREDICTIONS_FILE).relative_to(wanted.out)} --data RESULT/data "
+        f"--protocol {wanted.protocol}",
+        "```",
+        "",
+        f"`{SUBMISSION}/` holds what is handed in; each run folder has its report and model card.",
+        "",
+    ]
+    return "\n".join(lines)
