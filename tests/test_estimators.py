@@ -31,8 +31,8 @@ EXPECTED_FAILURES = {
 
 
 @parametrize_with_checks([StackClassifier(**QUICK)], expected_failed_checks=lambda _: EXPECTED_FAILURES)
-def test_scikit_learns_contract(target_calibration: StackClassifier, check: object) -> None:
-    check(target_calibration)  # type: ignore[operator]
+def test_scikit_learns_contract(estimator: StackClassifier, check: object) -> None:
+    check(estimator)  # type: ignore[operator]
 
 
 def _visits(n_patients: int = 60, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

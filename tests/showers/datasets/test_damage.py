@@ -59,7 +59,7 @@ def read_raw(folder: Path) -> str:
     return digest.hexdigest()
 
 
-@pytest.mark.parametrize("sealed", [True, False], ids=["with checksums", "without"])
+@pytest.mark.parametrize("checksums", [True, False], ids=["with checksums", "without"])
 @rounds(160, 480)
 def test_dataset(n: int, tmp_path: Path, checksums: bool, survived: Counter[str]) -> None:
     for seed, name in enumerate(("set", "other")):
