@@ -24,7 +24,7 @@ from rich.text import Text
 from report.card import write_card
 from report.finished import keep_outcome, kept_outcome
 from report.run_page import write_report
-from report.shared.subject import MANIFEST_FILE, check_predictions, mean_loss, read_labels
+from report.shared.subject import check_predictions, mean_loss, read_labels
 from report.shared.text import metric_text, plus_minus
 from report.table_page import write_table_report
 from report.tasks.target import report_of
@@ -38,7 +38,7 @@ from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import simulate
 from stacking.run.chain import STUDENT
 from stacking.run.config import StackConfig
-from stacking.run.folder import TABLE_TEST_FILE
+from stacking.run.folder import MANIFEST_FILE, TABLE_TEST_FILE
 from stacking.run.read import COMBINED, Run, System
 from stacking.student import student_line
 from stacking.train import stack

@@ -1,21 +1,42 @@
-"""The command line itself: what it makes of options before any package of ours is at work."""
+"""The command line itself: what it makes of options before any package of ours is at work.
+
+What a user can get wrong in a dataset is told in one line naming file and row, with exit code 2.
+
+The commands of this package in cli.py: help with an example, an answer, and one line for what cannot be done.
+
+Names never steer a terminal, and what leaves a command is one line.
+"""
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import re
 import resource
 import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
+from rich.table import Table
+from rich.text import Text
 
 import cli
 from report.finished import keep_outcome, kept_outcome
 from runtime.checksums import write_checksums
+from runtime.context import PlainConsole
+from runtime.errors import InputError, as_called, escaped, explained, told
 from runtime.files import write_json
+from scoring.score import score_file
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION
+from stacking.predict import predict_to_file
 
 HERE = Path(cli.__file__).parent
 
@@ -340,3 +361,350 @@ def test_reading_runs_imports_no_library_of_learners() -> None:
         [sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True, check=True
     )
     assert asked.stdout == "heavy: []\n"
+
+
+N = 60
+Arrays = dict[str, np.ndarray]
+Spoil = Callable[[Arrays], None]
+
+
+def _cell(value: float) -> Spoil:
+    def spoil(arrays: Arrays) -> None:
+        arrays["matrices.npy"][5, 1, 2, 0] = value
+
+    return spoil
+
+
+def _replace(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Spoil:
+    def spoil(arrays: Arrays) -> None:
+        arrays[name] = change(arrays[name])
+
+    return spoil
+
+
+def _one_iron(arrays: Arrays) -> None:
+    labels = arrays["labels_composition.npy"]
+    labels[labels == 4] = 3
+    labels[0] = 4
+
+
+def _label_nine(arrays: Arrays) -> None:
+    arrays["labels_composition.npy"][17] = 9
+
+
+def _no_size(arrays: Arrays) -> None:
+    arrays["features.npy"][5, 3] = np.nan
+
+
+CASES: dict[str, tuple[Spoil, str]] = {
+    "shape": (_replace("matrices.npy", lambda m: m[:, :, :15]), "matrices.npy has shape (60, 16, 15, 2)"),
+    "type": (_replace("matrices.npy", lambda m: m.astype(np.complex128)), "matrices.npy has type complex128"),
+    "length": (_replace("features.npy", lambda f: f[:-1]), "features.npy has 59 rows"),
+    "label": (_label_nine, "row 17 holds label 9"),
+    "nan": (_cell(np.nan), "matrices.npy: row 5, cell (1, 2), channel 0 holds nan"),
+    "infinite": (_cell(np.inf), "matrices.npy: row 5, cell (1, 2), channel 0 holds inf"),
+    "negative": (_cell(-1.0), "matrices.npy: row 5, cell (1, 2), channel 0 holds -1"),
+    "scalar": (_no_size, "row 5, column Ne holds nan"),
+    "few": (_one_iron, "iron"),
+    "objects": (_replace("features.npy", lambda f: f.astype(object)), "features.npy"),
+}
+
+
+def _refused(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setattr(sys, "argv", ["cli.py", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def _write_sets(tiny: Path, folder: Path, spoil: Spoil) -> None:
+    for split in ("train", "test"):
+        source = tiny / f"composition_{split}"
+        arrays = {
+            name: np.load(source / name)[:N].copy()
+            for name in ("matrices.npy", "features.npy", "labels_composition.npy")
+        }
+        if split == "train":
+            spoil(arrays)
+        (folder / f"composition_{split}").mkdir(parents=True)
+        for name, array in arrays.items():
+            np.save(folder / f"composition_{split}" / name, array)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_spoilt_training_set(
+    case: str,
+    tiny_composition: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spoil, expected = CASES[case]
+    _write_sets(tiny_composition, tmp_path / "data", spoil)
+    arguments = [
+        "stack", "--data", str(tmp_path / "data"), "--run", str(tmp_path / "run"),
+        "--learners", "lightgbm", "--preset", "quick", "--workers", "1", "--device", "cpu", "--strict",
+    ]  # fmt: skip
+    assert expected in _refused(arguments, monkeypatch, capsys)
+    assert not (tmp_path / "run" / "predictions.npz").exists()
+
+
+def test_truncated_file(
+    tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write_sets(tiny_composition, tmp_path, lambda arrays: None)
+    file = tmp_path / "composition_train" / "matrices.npy"
+    file.write_bytes(file.read_bytes()[:20_000])
+    message = _refused(["features", str(tmp_path / "composition_train")], monkeypatch, capsys)
+    assert "matrices.npy cannot be read" in message
+    assert not (tmp_path / "composition_train.features" / "catalogue.json").exists()
+
+
+def test_missing_file(
+    tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write_sets(tiny_composition, tmp_path, lambda arrays: None)
+    (tmp_path / "composition_train" / "features.npy").unlink()
+    message = _refused(["features", str(tmp_path / "composition_train")], monkeypatch, capsys)
+    assert "features.npy does not exist" in message
+
+
+@pytest.mark.parametrize("entry", ["cli.py", "verify.py"])
+def test_libraries_that_are_not_installed_are_told_with_what_to_do(entry: str) -> None:
+    # -S -E: Python without the environment's libraries, as when it was not activated.
+    said = subprocess.run(
+        [sys.executable, "-S", "-E", entry], cwd=Path(cli.__file__).parent, capture_output=True, text=True
+    )
+    assert said.returncode == 2
+    assert re.fullmatch(r"error: \S+ has no library '\w+': activate the environment .*\n", said.stderr), said.stderr
+
+
+def test_the_folder_above_a_dataset_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "data" / "gamma_test").mkdir(parents=True)
+    (tmp_path / "data" / "gamma_test" / "matrices.npy").touch()
+    with pytest.raises(InputError, match=r"data is no dataset folder, but holds some: did you mean .*/gamma_test\?"):
+        Dataset.open(tmp_path / "data")
+
+
+def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
+    tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What an odd row holds changes nothing but its own posterior, in a run and in later predictions."""
+    n, runs = 200, {}
+    rows = {"train": [7, 11, 30], "test": [3, 50]}
+    for value in (np.nan, -1.0):
+        data = tmp_path / f"data{value}"
+        for split in ("train", "test"):
+            source, folder = tiny_composition / f"composition_{split}", data / f"composition_{split}"
+            folder.mkdir(parents=True)
+            for name in ("matrices.npy", "features.npy", "labels_composition.npy"):
+                array = np.load(source / name)[:n].copy()
+                if name == "matrices.npy":
+                    array[rows[split], 1, 2, 0] = value
+                if name == "features.npy":
+                    array[rows[split][0], 3] = np.inf if value == -1.0 else np.nan
+                np.save(folder / name, array)
+        run = tmp_path / f"run{value}"
+        arguments = [
+            "stack", "--data", str(data), "--run", str(run), "--learners", "quadratic_logit", "--preset", "quick",
+            "--workers", "1", "--device", "cpu", "--folds", "2",
+        ]  # fmt: skip
+        monkeypatch.setattr(sys, "argv", ["cli.py", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        assert not stopped.value.code
+        said = " ".join(capsys.readouterr().out.split())
+        assert "3 of 200 rows of composition_train cannot be used (3 cells, 1 column Ne): nothing is trained" in said
+        assert (
+            "2 of 200 rows of composition_test cannot be used (2 cells, 1 column Ne): they get the training prior"
+            in said
+        )
+        with np.load(run / "predictions.npz") as stored:
+            runs[value] = stored["log_proba"]
+        again = predict_to_file(run, data / "composition_test", tmp_path / f"{value}.npz", workers=1, no_table=True)
+        assert any("training prior" in remark for remark in again.remarks)
+        with np.load(tmp_path / f"{value}.npz") as stored:
+            np.testing.assert_array_equal(stored["log_proba"], runs[value])
+    np.testing.assert_array_equal(runs[np.nan], runs[-1.0])
+    judged = np.load(tmp_path / "runnan" / "judged.npy")
+    assert not judged[rows["train"]].any()
+    assert (np.load(tmp_path / "runnan" / "folds.npy")[:, rows["train"]] == -1).all()
+    all_labels = np.load(tiny_composition / "composition_train" / "labels_composition.npy")[:n]
+    prior = np.bincount(all_labels[judged], minlength=5) / judged.sum()
+    np.testing.assert_allclose(np.exp(runs[np.nan][rows["test"]]), np.tile(prior, (2, 1)))
+
+
+def command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+    monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize("command", ["compare", "leaderboard", "submit", "report", "display", "doctor"])
+def test_help_shows_an_example(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line(monkeypatch, command, "--help") == 0
+    assert f"Example: python cli.py {command}" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+def test_commands_answer(
+    composition_world: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, data = composition_world
+    score_file(run / "predictions.npz", data, COMPOSITION, intervals=False)
+    assert command_line(monkeypatch, "leaderboard", run) == 0
+    assert "simulation of v2" in capsys.readouterr().out
+    assert command_line(monkeypatch, "compare", run, run / ".", "--data", data) == 0
+    assert "no difference is shown" in " ".join(capsys.readouterr().out.split())
+    assert command_line(monkeypatch, "submit", run, "--name", "one", "--data", data, "--out", tmp_path) == 0
+    assert (tmp_path / "one" / "metadata.yaml").exists()
+    picture = tmp_path / "event.png"
+    assert command_line(monkeypatch, "display", data / "composition_test", "5", "--out", picture) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("compare", "{run}", "--data", "{data}"), "at least two"),
+        (("compare", "{run}", "nowhere", "--data", "{data}"), "nowhere is not a finished run folder"),
+        (("leaderboard", "nowhere"), "nowhere is not a finished run folder"),
+        (("submit", "{run}", "--name", "a/b", "--data", "{data}"), "use letters"),
+        (("report", "{run}", "--data", "nowhere"), "nowhere/composition_test does not exist"),
+        (("display", "{data}/composition_test", "3000"), "expected 0..2999"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    arguments: tuple[str, ...],
+    expected: str,
+    composition_world: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, data = composition_world
+    assert command_line(monkeypatch, *(a.format(run=run, data=data) for a in arguments)) == 2
+    printed = capsys.readouterr().err
+    assert expected in printed
+    assert printed.count("\n") == 1
+
+
+HOSTILE = "a\x1b[31mred\x07[/][bold]b\x9b2J\u202egnp\r\nc\udcff"
+
+
+def test_escaped_text_steers_nothing() -> None:
+    found = escaped(HOSTILE)
+    assert found.isprintable()
+    assert found == "a\\x1b[31mred\\x07[/][bold]b\\x9b2J\\u202egnp\\r\\nc\\udcff"
+    assert escaped("Zürich α μ²") == "Zürich α μ²"
+
+
+def test_hostile_names_on_a_console() -> None:
+    stream = io.StringIO()
+    console = PlainConsole(file=stream, width=200, force_terminal=True, color_system=None)
+    table = Table("[bold]head", title="[/]title\x1b]0;owned\x07")
+    table.add_row(HOSTILE)
+    table.add_row(Text(HOSTILE), style="bold")
+    console.print(table)
+    console.print(f"wrote {HOSTILE}", soft_wrap=True)
+    shown = stream.getvalue()
+    for steering in ("\x1b]", "\x1b[31m", "\x9b", "\x07", "\u202e", "\r"):
+        assert steering not in shown
+    assert shown.count("[/][bold]b") == 3
+    assert "[/]title" in shown
+    assert "[bold]head" in shown
+
+
+def _raised(work: object) -> BaseException:
+    try:
+        work()  # type: ignore[operator]
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (InputError("x.npy is short\x1b[2J"), "x.npy is short\\x1b[2J"),
+        (OSError(errno.ENOSPC, "No space left on device", "runs/a"), "runs/a: No space left on device: free some"),
+        (PermissionError(errno.EACCES, "Permission denied", "d\n1"), "d\\n1: Permission denied: choose another place"),
+        (OSError(errno.EROFS, "Read-only file system", b"o"), "o: Read-only file system: the disk is read-only"),
+        (MemoryError(), "not enough memory: use fewer --workers"),
+        (_raised(lambda: np.empty(1 << 58)), "not enough memory (Unable to allocate"),
+        (_raised(lambda: json.loads("{")), "JSONDecodeError: Expecting property name"),
+        (_raised(lambda: zipfile.ZipFile(io.BytesIO(b"x"))), "BadZipFile: File is not a zip file"),
+        (_raised(lambda: pl.DataFrame({"a": [1]}).select("b")), "ColumnNotFoundError"),
+        (_raised(lambda: b"\xff".decode()), "UnicodeDecodeError"),
+        (EOFError(), "no reason given"),
+    ],
+)
+def test_errors_are_one_line(error: BaseException, expected: str) -> None:
+    line = explained(error)
+    assert line is not None
+    assert expected in line
+    assert line.isprintable()
+
+
+def test_errors_of_boosters_and_weights_are_one_line() -> None:
+    import catboost
+    import lightgbm
+    import xgboost
+    from safetensors import SafetensorError
+
+    kinds = (catboost.CatBoostError, lightgbm.basic.LightGBMError, xgboost.core.XGBoostError, SafetensorError)
+    for kind in kinds:
+        assert "damaged" in str(explained(kind("damaged\nat line 3")))
+
+
+def test_mistakes_of_the_program_are_not_hidden() -> None:
+    assert explained(KeyError("x")) is None
+    assert explained(ValueError("x")) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (InputError("no such thing"), 2, "error: no such thing\n"),
+        (KeyboardInterrupt(), 130, "interrupted: go on\n"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "x"), 2, "error: x: Is a directory: it is a folder"),
+        (ZeroDivisionError("1/0 \x1b[5m"), 1, "Please report it"),
+    ],
+)
+def test_exit_codes(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, told(lambda: "interrupted: go on"):
+        raise error
+    shown = capsys.readouterr().err
+    assert ended.value.code == code
+    assert said in shown
+    assert "\x1b" not in shown
+    assert ("Traceback" in shown) == (code == 1)
+
+
+def test_exit_codes_of_commands_pass() -> None:
+    with pytest.raises(SystemExit) as ended, told(lambda: ""):
+        sys.exit(7)
+    assert ended.value.code == 7
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("/usr/bin/showerstack", "showerstack doctor, showerstack verify x"),
+        ("/site-packages/showerstack/__main__.py", "showerstack doctor, showerstack verify x"),
+        ("cli.py", "python cli.py doctor, python verify.py x"),
+    ],
+)
+def test_commands_are_named_as_the_program_was_called(program: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [program])
+    assert as_called("python cli.py doctor, python verify.py x") == said
+    stream = io.StringIO()
+    PlainConsole(file=stream, width=100).print("python cli.py doctor, python verify.py x")
+    assert stream.getvalue().strip() == said

@@ -1,4 +1,9 @@
-"""The parts of the project as ``docs/architecture.md`` draws them: names with one meaning, imports in one direction."""
+"""The parts of the project as ``docs/architecture.md`` draws them: names with one meaning, imports in one direction.
+
+Links in the documentation lead to what exists, and every page can be reached from the README.
+
+Numbers of docs/data.md are those of the code and of files on disk.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,11 @@ from collections import defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+from features.build import build_table
+from report.shared.published import TEST_CLASSES
 from runtime.packages import OWN
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -100,3 +110,98 @@ def test_benchmarks_are_started_as_scripts() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "physics" / "datacheck.py"), "--help"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("usage: "), done.stderr
+
+
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def prose(page: str) -> str:
+    """Return the text of a page without its code."""
+    return re.sub(r"```.*?```|`[^`\n]*`", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    heads = re.findall(r"^#+ +(.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    broken = []
+    for target in LINK.findall(prose(page)):
+        if re.match(r"https?://|mailto:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / name if name else ROOT / page
+        inside = file.resolve().is_relative_to(ROOT / "docs") or not page.startswith("docs/")
+        if not file.exists() or not inside or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_page_can_be_found_from_the_readme() -> None:
+    seen, new = set(), {"README.md"}
+    while new:
+        page = new.pop()
+        seen.add(page)
+        for target in LINK.findall(prose(page)):
+            file = ((ROOT / page).parent / target.partition("#")[0]).resolve()
+            if file.suffix == ".md" and file.is_relative_to(ROOT) and file.exists():
+                new |= {file.relative_to(ROOT).as_posix()} - seen
+    assert set(PAGES) - seen == set()
+
+
+def test_the_site_has_every_page_once() -> None:
+    # make docs checks it too, but needs packages that the tests do not.
+    contents = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:")[1]
+    named = re.findall(r"([\w/]+\.md)$", contents, flags=re.MULTILINE)
+    assert sorted(f"docs/{name}" for name in named) == [page for page in PAGES if page.startswith("docs/")]
+
+
+DATA_PAGE = (Path(__file__).resolve().parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+
+
+def row(start: str) -> list[str]:
+    """Return the cells of the table row that begins with a word."""
+    (line,) = re.findall(rf"^\| {re.escape(start)}[^|]*\|(.*)\|$", DATA_PAGE, flags=re.MULTILINE)
+    return [cell.strip() for cell in line.split("|")]
+
+
+def test_bytes_a_shower(tiny_composition: Path, tmp_path: Path) -> None:
+    train = tiny_composition / "composition_train"
+    files = {name: np.load(train / f"{name}.npy") for name in ("matrices", "features", "labels_composition")}
+    per_event = {name: values.nbytes // len(values) for name, values in files.items()}
+    grids, scalars = row("grids"), row("scalars (5) and label")
+    assert grids == [f"{per_event['matrices']:,}", f"{2 * per_event['matrices']:,}"]
+    assert scalars == [str(per_event["features"] + 1), str(2 * per_event["features"] + 1)]
+    table = build_table(tiny_composition / "composition_test", tmp_path / "table", device="cpu", workers=1)
+    limit = int(row(f"feature table ({len(table.columns)} columns, Parquet)")[0].split()[0])
+    assert limit == 4 * (len(table.columns) + 1), "float32, and the event's number"
+    for n in (10_000, 100_000, 1_000_000, 5_561_523):
+        for cell, size in zip(row(f"{n:,} "), (n * (1024 + 11), n * limit), strict=True):
+            value, unit = cell.split()
+            assert round(size / {"MB": 1e6, "GB": 1e9}[unit], len(value.partition(".")[2])) == float(value)
+
+
+def test_sizes_of_test_sets() -> None:
+    composition, gamma = row("test, composition"), row("test, gamma")
+    for column, protocol in enumerate(("v2", "matched", "2026")):
+        assert composition[column] == f"{sum(TEST_CLASSES['composition', protocol]):,}"
+    for column, protocol in ((0, "v2"), (2, "2026")):
+        photons, hadrons = TEST_CLASSES["gamma", protocol]
+        assert gamma[column] == f"{photons + hadrons:,} ({photons:,} photons)"
+
+
+def test_measured_speeds_are_those_of_the_page_on_size() -> None:
+    scale = (Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "scale.md").read_text(encoding="utf-8")
+    lines = scale[scale.index("| 5,600,000 | simulate") :].splitlines()[:6]
+    cells = [[cell.strip().replace(",", "") for cell in line.strip("|").split("|")] for line in lines]
+    minutes = {row[1].split()[0]: float(row[2]) / 60 for row in cells}
+    told = re.search(
+        r"(\d+) minutes to simulate, (\d+) for the features, (\d+) for a stack", DATA_PAGE.replace("\n", " ")
+    )
+    assert told
+    assert [int(n) for n in told.groups()] == [round(minutes[step]) for step in ("simulate", "features", "stack")]
+    assert f"{max(float(row[5]) for row in cells)} GB of memory" in DATA_PAGE.replace("\n", " ")

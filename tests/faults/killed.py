@@ -27,7 +27,7 @@ from showers.schema import COMPOSITION, GAMMA
 from showers.simulation import blocks, simulate
 from stacking.run.config import TableConfig
 from stacking.train import stack_table
-from tests.showers.datasets.kills import Step, content, run
+from tests.faults.kills import Step, content, run
 from tests.stacking.fakes import FAKES
 
 TIMED = {LOCK_FILE, "manifest.json", "task.json", "config.toml"}

@@ -1,4 +1,7 @@
-"""Commands killed and started again: the same files as without the kill, and nothing left behind."""
+"""Commands killed and started again: the same files as without the kill, and nothing left behind.
+
+Killed at any change of a file, started again: the same bytes as without the kill, and nothing left behind.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.faults.kills import COMMANDS
 from tests.faults.rounds import rounds
-from tests.showers.archives.test_convert import raw_mode
-from tests.showers.archives.test_download import Handler, Server
+from tests.showers.test_convert import raw_mode
+from tests.showers.test_download import Handler, Server
 from tests.stacking.conftest import CLASSES, gaussians
 
 ROOT = Path(__file__).parents[2]
@@ -100,3 +104,14 @@ def _slow_server(data: Path) -> Iterator[Server]:
 def test_download(n: int, tiny_gamma: Path, tmp_path: Path, survived: Counter[str]) -> None:
     with _slow_server(tiny_gamma) as server:
         assert _kill("download", server.url, tmp_path, "moments", n, survived) == n
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("stride", [12, pytest.param(3, marks=pytest.mark.faults)])
+def test_killed_commands_go_on_or_start_over(stride: int, command: str, tmp_path: Path, survived: Counter[str]) -> None:
+    driver = [sys.executable, "-m", "tests.faults.kills", command, str(tmp_path), str(stride)]
+    done = subprocess.run(driver, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    kills = int(done.stdout.split()[-1])
+    assert kills >= 30 // stride, "the command was not killed often enough to tell"
+    survived[f"kills of {command} at a change of a file"] += kills

@@ -1,4 +1,9 @@
-"""What scoring adds to the public keys: intervals everywhere, thin bins named, valid JSON always."""
+"""What scoring adds to the public keys: intervals everywhere, thin bins named, valid JSON always.
+
+Q-factor, efficiency at a fixed survival, bins at one threshold, balanced accuracy: against plain counting.
+
+Bias and resolution of estimates: known values, honest intervals, unusable estimates refused.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from runtime.errors import InputError
+from scoring.metrics.classes import area, balanced_accuracy, bins_at_threshold, efficiency_at_survival, q_factor
 from scoring.metrics.composition import composition_metrics, confusion_matrix, expected_fraction_error
-from scoring.metrics.gamma import gamma_metrics
-from scoring.score import score_arrays
+from scoring.metrics.gamma import gamma_metrics, hadron_survival
+from scoring.metrics.residuals import paired_resolution, residual_metrics, resolution, resolution_interval
+from scoring.score import score_arrays, score_file
+from scoring.tasks.base import scoring_of
 from scoring.tasks.gamma import tie_warnings
 from scoring.tasks.truth import Truth
-from showers.schema import COMPOSITION, GAMMA
+from showers.schema import COMPOSITION, ENERGY, GAMMA, SCALARS_FILE
 
 
 def truth_of(labels: np.ndarray, rng: np.random.Generator) -> Truth:
@@ -89,3 +99,152 @@ def test_ties_that_cost_nothing_are_not_warned_of() -> None:
     saturated = np.where(np.arange(1100) < 150, 1.0, 0.0)  # 50 hadrons share the gammas' score
     assert len(tie_warnings(labels, saturated)) == 5
     assert "50 hadrons" in tie_warnings(labels, saturated)[0]
+
+
+@pytest.fixture
+def events() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(4)
+    labels = (rng.random(4000) > 0.2).astype(int)
+    return labels, rng.normal(size=4000) + 2.0 * (labels == 0)
+
+
+def test_q_factor_and_its_interval(events: tuple[np.ndarray, np.ndarray]) -> None:
+    labels, scores = events
+    found, survival = q_factor(labels, scores), hadron_survival(labels, scores)
+    assert found.value == pytest.approx(survival.gamma_efficiency / np.sqrt(survival.hadron_survival))
+    assert found.interval.low < found.value < found.interval.high
+    perfect = np.where(labels == 0, 1.0, -1.0)
+    assert np.isfinite(q_factor(labels, perfect).interval.high)
+
+
+@pytest.mark.parametrize("survival", [0.0, 1e-3, 0.013, 0.2])
+def test_efficiency_at_a_fixed_survival(events: tuple[np.ndarray, np.ndarray], survival: float) -> None:
+    labels, scores = events
+    gammas, hadrons = scores[labels == 0], scores[labels == 1]
+    best = max(np.mean(gammas > t) for t in np.append(hadrons, np.inf) if np.mean(hadrons > t) <= survival)
+    assert efficiency_at_survival(labels, scores, survival).value == best
+
+
+def test_area_agrees_with_all_pairs(events: tuple[np.ndarray, np.ndarray]) -> None:
+    labels, scores = events
+    pairs = scores[labels == 0][:, None] > scores[labels == 1][None]
+    found = area(labels, scores)
+    assert found.value == pytest.approx(pairs.mean())
+    assert found.interval.low < found.value < found.interval.high
+
+
+def test_bins_at_one_threshold_add_up_to_the_whole(events: tuple[np.ndarray, np.ndarray]) -> None:
+    labels, scores = events
+    rng = np.random.default_rng(1)
+    energy, zenith = rng.uniform(14, 18, 4000).astype(np.float32), rng.uniform(0, 30, 4000).astype(np.float32)
+    whole = hadron_survival(labels, scores)
+    found = bins_at_threshold(labels, scores, whole.threshold, energy=energy, zenith_deg=zenith)
+    for rows in found.values():
+        assert sum(row.n_surviving for row in rows) == whole.n_surviving
+        assert sum(row.n_kept for row in rows) == round(whole.gamma_efficiency * whole.n_gamma)
+        assert sum(row.n_gamma + row.n_hadron for row in rows) == 4000
+    own = gamma_metrics(labels, scores, energy, zenith)["energy_binned"]
+    assert {row.name: row.n_hadron for row in found["energy"]} == {name: row["n_hadron"] for name, row in own.items()}
+
+
+def test_balanced_accuracy() -> None:
+    matrix = np.array([[800, 200], [10, 90]])
+    found = balanced_accuracy(matrix)
+    assert found.value == pytest.approx((0.8 + 0.9) / 2)
+    assert 0.7 < found.interval.low < found.value < found.interval.high <= 1
+    rng = np.random.default_rng(2)
+    drawn = [0.5 * (rng.binomial(1000, 0.8) / 1000 + rng.binomial(100, 0.9) / 100) for _ in range(4000)]
+    assert (found.interval.high - found.interval.low) / 3.92 == pytest.approx(np.std(drawn), rel=0.1)
+
+
+def targets_of(n: int, rng: np.random.Generator) -> Truth:
+    energy = rng.uniform(14.5, 16.5, n).astype(np.float32)
+    reconstructed = (energy + rng.normal(0.1, 0.2, n)).astype(np.float32)
+    zenith_deg = rng.uniform(0, 30, n).astype(np.float32)
+    return Truth(Path("nowhere"), energy, reconstructed, zenith_deg, reference=reconstructed)
+
+
+def test_a_gaussian_has_its_width() -> None:
+    residuals = np.random.default_rng(1).normal(0.05, 0.1, 200_000)
+    found = residual_metrics(residuals)
+    assert found["bias"] == pytest.approx(0.05, abs=0.001)
+    assert found["resolution"] == pytest.approx(0.1, abs=0.001)
+    assert found["rms"] == pytest.approx(np.hypot(0.05, 0.1), abs=0.001)
+    far = np.where(np.arange(len(residuals)) % 100 == 0, 5.0, residuals)
+    assert resolution(far) == pytest.approx(0.1, rel=0.03), "one per cent of outliers leaves the central 68 % alone"
+
+
+@pytest.mark.parametrize("n", [150, 1200])
+def test_intervals_cover(n: int) -> None:
+    rng = np.random.default_rng(2)
+    inside = []
+    for _ in range(100):
+        found = residual_metrics(rng.normal(0.0, 1.0, n))["intervals"]
+        inside.append([found[name]["low"] < true < found[name]["high"] for name, true in TRUE.items()])
+    share = np.mean(inside, axis=0)
+    assert (share > 0.87).all(), dict(zip(TRUE, share, strict=True))
+
+
+TRUE = {"bias": 0.0, "resolution": 1.0, "rms": 1.0, "mean_absolute_error": np.sqrt(2 / np.pi)}
+
+
+def test_paired_differences_are_sharper_than_the_intervals() -> None:
+    rng = np.random.default_rng(3)
+    common = rng.normal(0, 0.1, 4000)
+    a, b = common + rng.normal(0, 0.02, 4000), common + rng.normal(0, 0.04, 4000)
+    found = paired_resolution(a, b)
+    assert found.interval.high < 0
+    widths = [single.high - single.low for single in map(resolution_interval, (a, b))]
+    assert found.interval.high - found.interval.low < 0.7 * np.hypot(*widths)
+    assert paired_resolution(a, a).p_value == 1.0
+
+
+def test_metrics_by_true_energy_and_of_the_reconstruction() -> None:
+    rng = np.random.default_rng(4)
+    truth = targets_of(4000, rng)
+    estimate = truth.labels + np.where(truth.labels < 15.5, 0.2, 0.0) + rng.normal(0, 0.05, 4000)
+    found = score_arrays(truth, estimate, ENERGY)
+    json.dumps(found, allow_nan=False)
+    assert found["true_binned"]["15 to 15.25"]["bias"] == pytest.approx(0.2, abs=0.02)
+    assert found["true_binned"]["16 to 16.5"]["bias"] == pytest.approx(0.0, abs=0.02)
+    assert sum(row["count"] for row in found["true_binned"].values()) == 4000
+    assert found["reconstruction"]["resolution"] == pytest.approx(0.2, abs=0.02)
+    assert found["minus_reconstruction"]["interval"]["high"] < 0
+    value, interval = scoring_of(ENERGY).headline(found)
+    assert interval is not None
+    assert interval.low < value < interval.high
+    bare = score_arrays(truth, estimate, ENERGY, intervals=False)
+    assert "intervals" not in str(bare)
+    assert bare["resolution"] == found["resolution"]
+
+
+def test_thin_bins_are_named() -> None:
+    truth = targets_of(60, np.random.default_rng(5))
+    found = score_arrays(truth, truth.labels + 0.1, ENERGY)
+    assert all(row["too_few_events"] for row in found["true_binned"].values())
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (np.arange(40), "expected real numbers"),
+        (np.where(np.arange(40) == 7, np.nan, 15.0), "first at index 7"),
+        (np.full(39, 15.0), "39 events, but the test set has 40"),
+    ],
+    ids=["whole numbers", "not a number", "one too few"],
+)
+def test_unusable_estimates_are_refused(output: np.ndarray, message: str, tmp_path: Path) -> None:
+    folder = tmp_path / "energy_test"
+    folder.mkdir()
+    np.save(folder / "labels_energy.npy", np.linspace(14.5, 16, 40, dtype=np.float32))
+    np.save(folder / SCALARS_FILE, np.full((40, 5), 15.0, np.float16))
+    np.savez(tmp_path / "p.npz", lg_energy=output)
+    with pytest.raises(InputError, match=message):
+        score_file(tmp_path / "p.npz", tmp_path, ENERGY)
+    np.savez(tmp_path / "p.npz", lg_energy=np.linspace(14.6, 16.1, 40))
+    scored = score_file(tmp_path / "p.npz", tmp_path, ENERGY)
+    assert scored["bias"] == pytest.approx(0.1, abs=1e-3)
+    assert "minus_reconstruction" in scored, "the reconstructed energy is judged beside the estimates"
+    np.save(folder / "labels_energy.npy", np.arange(40, dtype=np.int8))
+    with pytest.raises(InputError, match=r"int8, expected \(N,\) float32"):
+        score_file(tmp_path / "p.npz", tmp_path, ENERGY)

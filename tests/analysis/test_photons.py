@@ -1,0 +1,282 @@
+"""Photons put into a sky come back; without any, limits are as expected.
+
+A search for photons as a user makes it: a small run, a set without labels, and what is refused.
+
+Limits: the numbers of the published table, and coverage by toy experiments.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from analysis.photons.events import SearchEvents, SimulatedSearch
+from analysis.photons.limits import Background, cls_limit, expected_limits, feldman_cousins, significance
+from analysis.photons.search import PhotonResult, PhotonSearch, SearchOptions, search_events, search_photons
+from analysis.sky.map import SkyOptions, sky_map
+from analysis.spectra.response import Thrown, binning
+from report.physics_pages import limits_text, write_photon_page
+from runtime.context import PlainConsole
+from runtime.errors import InputError
+from runtime.files import read_json
+from scoring.metrics.intervals import clopper_pearson
+
+EDGES = (15.0, 15.3, 15.6, 16.0)
+BINS = binning(EDGES)
+OPTIONS = SearchOptions(Path("run"), [Path("sky")], "1e10", Path("out"), edges=EDGES)
+EXPOSURE = 1e10
+LOW, HIGH = 14.7, 17.0
+
+
+def _powers(n: int, index: float, rng: np.random.Generator) -> np.ndarray:
+    u = 1 - rng.random(n) * (1 - 10.0 ** ((HIGH - LOW) * (1 - index)))
+    return np.asarray(LOW + np.log10(u) / (1 - index))
+
+
+def _seen(photon: np.ndarray, lg_energy: np.ndarray, rng: np.random.Generator, shift: float) -> dict[str, np.ndarray]:
+    """Scores, energies and who is accepted: photons are reconstructed .1 too low and pass more often."""
+    n = len(photon)
+    accepted = rng.random(n) < np.where(photon, 0.9, 0.6)
+    score = np.where(photon, rng.normal(6.0, 1.5, n), rng.normal(-3.0 + shift, 2.0, n) + rng.exponential(0.7, n))
+    found = lg_energy + rng.normal(0, 0.08, n) - 0.1 * photon
+    fixed = {"zenith_deg": np.full(n, 15.0), "lg_ne": np.full(n, 5.0), "lg_nmu": np.full(n, 4.0)}
+    columns = {"score": score, "lg_energy": found, "folder": np.zeros(n, int), "row": np.arange(n)} | fixed
+    return {name: value[accepted] for name, value in columns.items()} | {"accepted": accepted}
+
+
+def _simulation(seed: int, n: int = 250_000) -> tuple[SimulatedSearch, Thrown]:
+    rng = np.random.default_rng(seed)
+    labels, lg = (rng.random(n) > 0.15).astype(int), _powers(n, 2.0, rng)
+    counts = np.zeros((1, 2, len(BINS.fine) - 1))
+    np.add.at(counts, (0, labels, BINS.place_fine(lg)), 1)
+    seen = _seen(labels == 0, lg, rng, 0.0)
+    keep = seen.pop("accepted")
+    events = SimulatedSearch(**seen, labels=labels[keep], group=np.arange(n)[keep], true_lg_energy=lg[keep])
+    return events, Thrown(BINS.fine, counts)
+
+
+def _sky(seed: int, *, hadrons: int = 200_000, photons: float = 0.0, shift: float = 0.0) -> tuple[SearchEvents, float]:
+    """Return measured events, and the true share of photons."""
+    rng = np.random.default_rng(seed)
+    n_photons = rng.poisson(photons * hadrons)
+    photon = np.arange(hadrons + n_photons) >= hadrons
+    seen = _seen(photon, _powers(len(photon), 2.7, rng), rng, shift)
+    seen.pop("accepted")
+    return SearchEvents(**seen), photons / (1 + photons)
+
+
+@pytest.fixture(scope="module")
+def simulation() -> tuple[SimulatedSearch, Thrown]:
+    return _simulation(1)
+
+
+def _search(data: SearchEvents, simulation: tuple[SimulatedSearch, Thrown], **changes: object) -> PhotonSearch:
+    return search_events(data, *simulation, BINS, replace(OPTIONS, **changes), EXPOSURE)  # type: ignore[arg-type]
+
+
+def test_photons_come_back(simulation: tuple[SimulatedSearch, Thrown]) -> None:
+    data, truth = _sky(2, photons=2e-3)
+    whole = next(one for one in _search(data, simulation).limits if one.integral)
+    low, high = (value * whole.fraction_per_event for value in whole.interval)
+    assert whole.significance > 1.5, "photons in the sideband count as its failure"
+    assert 0 < low < truth < high
+    assert high < 3 * truth
+    # Flux: photons sent above the lowest energy, in an exposure of so many m2 sr s.
+    sent = truth * 200_000 * 10.0 ** (-1.7 * (EDGES[0] - LOW)) / EXPOSURE
+    assert whole.interval[0] * whole.flux_per_event < sent < whole.interval[1] * whole.flux_per_event
+
+
+def test_limits_without_photons_are_as_expected(simulation: tuple[SimulatedSearch, Thrown]) -> None:
+    inside, below = [], []
+    for seed in range(3):
+        found = _search(_sky(10 + seed, hadrons=60_000)[0], simulation)
+        inside += [one.expected[0] - 1e-9 <= one.limit <= one.expected[4] + 1e-9 for one in found.limits[:3]]
+        below += [one.significance < 3 for one in found.limits]
+        assert len(np.unique(found.candidates)) == len(found.candidates)
+        assert found.limits[0].candidates + found.limits[1].candidates + found.limits[2].candidates == len(
+            found.candidates
+        )
+    # Nine limits, each inside of its 95 % band: fewer than seven are inside with a probability of .008.
+    assert np.sum(inside) >= 7
+    assert all(below)
+
+
+def test_a_sideband_repairs_what_simulation_has_wrong(simulation: tuple[SimulatedSearch, Thrown]) -> None:
+    """Measured hadrons score .4 lower than simulated ones, as in the published search."""
+    data, _ = _sky(20, shift=-0.4, hadrons=300_000)
+    found = _search(data, simulation, efficiency=0.97)
+    whole = next(one for one in found.limits if one.integral)
+    seen, back = whole.candidates, whole.backgrounds
+    assert seen > 10
+    assert back.simulation.mean > seen + 2 * np.hypot(back.simulation.error, np.sqrt(seen)), "simulation alone fails"
+    assert abs(back.data.mean - seen) < 3 * np.hypot(back.data.error, np.sqrt(seen))
+    assert back.side_expected > 1.2 * back.side_seen
+
+
+def test_thresholds_do_not_look_at_measured_scores(simulation: tuple[SimulatedSearch, Thrown]) -> None:
+    data, _ = _sky(30, hadrons=50_000)
+    other = replace(data, score=data.score[::-1] + 2.0)
+    np.testing.assert_array_equal(
+        _search(data, simulation).regions.threshold, _search(other, simulation).regions.threshold
+    )
+
+
+def test_what_cannot_be_is_told(simulation: tuple[SimulatedSearch, Thrown]) -> None:
+    data, _ = _sky(40, hadrons=5_000)
+    events, thrown = simulation
+    low = data.take(data.lg_energy < 15.3)
+    found = _search(low, simulation)
+    assert found.regions.usable.tolist() == [True, False, False]
+    assert any("15.3-15.6 is not used: no measured event" in remark for remark in found.remarks)
+    with pytest.raises(InputError, match="no energy bin can be used"):
+        _search(data.take(data.lg_energy < 14.9), simulation)
+    with pytest.raises(InputError, match="simulated photons"):
+        search_events(data, events.take(events.labels == 1), thrown, BINS, OPTIONS, EXPOSURE)
+    unknown = search_events(data, events, None, BINS, OPTIONS, EXPOSURE)
+    assert not unknown.efficiency_known
+    assert np.isnan(unknown.limits[0].flux_per_event)
+    with pytest.raises(InputError, match="times the published one"):
+        search_events(data, events, thrown, BINS, OPTIONS, 1e4, simulated_data=False)
+
+
+COMMAND_EDGES = (14.8, 17.0)
+
+
+def _options(run: Path, sky: Path, out: Path, **changes: object) -> SearchOptions:
+    return SearchOptions(run, [sky], "1e8", out, **({"edges": COMMAND_EDGES, "trusted": True} | changes))  # type: ignore[arg-type]
+
+
+def test_a_search_finds_the_photons_of_a_test_set(gamma_run: Path, gamma_sky: Path, tmp_path: Path) -> None:
+    """The test set holds one photon to about eight protons, far more than any sky."""
+    result = PhotonResult(search_photons(_options(gamma_run, gamma_sky, tmp_path)))
+    result.write(tmp_path)
+    limits, candidates = pl.read_csv(tmp_path / "limits.csv"), pl.read_csv(tmp_path / "candidates.csv")
+    whole = limits.filter(pl.col("range") == "above").row(0, named=True)
+    assert whole["candidates"] == len(candidates) > 10
+    assert whole["interval_low_events"] > 0
+    assert whole["limit_fraction"] > 0.02
+    assert {"limit_photons_m2_sr_s", "limit_photons_m2_sr_s_eV", "expected_limit_fraction"} <= set(limits.columns)
+    assert (np.diff(candidates["score"].to_numpy()) <= 0).all()
+    told = read_json(tmp_path / "gamma_limit.json")
+    assert told["exposure_m2_sr_s"] == 1e8
+    assert told["efficiency_and_migration_known"]
+    assert any("out-of-fold" in remark for remark in told["remarks"])
+    page = write_photon_page(result, tmp_path).read_text()
+    assert page.count("<svg") == 4 + 1 + 6
+    PlainConsole(width=160).print(limits_text(result.search))
+
+
+def test_what_cannot_be_right_is_refused(
+    gamma_run: Path, gamma_sky: Path, tiny_gamma: Path, composition_run: Path, tmp_path: Path
+) -> None:
+    cases = (
+        ({"exposure": "many"}, "--exposure"),
+        ({"exposure": "3 acres"}, "unknown unit"),
+        ({"edges": (17.8, 17.9)}, "no energy bin can be used"),
+        ({"edges": (13.0, 15.0)}, "must lie in"),
+        ({"zenith_max_deg": 70.0}, "--zenith-max"),
+        ({"level": 1.0}, "--level"),
+        ({"efficiency": 1.5}, "--efficiency"),
+        ({"index": 0.0}, "--index"),
+        ({"zenith_max_deg": 1e-3}, "no event passes"),
+        ({"simulation": tiny_gamma / "gamma_train"}, "was trained on"),
+        ({"simulation": gamma_sky}, "label"),
+        ({"simulation": tiny_gamma / "gamma_test"}, "both --data and --simulation"),
+        ({"data": [gamma_sky, gamma_sky]}, "same events"),
+        ({"data": [tiny_gamma / "gamma_train"]}, "was trained on"),
+        ({"run": composition_run}, "trained for composition: gamma-limit needs a run trained for gamma"),
+    )
+    for changes, message in cases:
+        given = vars(_options(gamma_run, gamma_sky, tmp_path)) | changes
+        with pytest.raises(InputError, match=message):
+            search_photons(SearchOptions(**given))  # type: ignore[arg-type]
+
+
+def test_labels_where_none_should_be_are_told_and_not_read(gamma_run: Path, tiny_gamma: Path, tmp_path: Path) -> None:
+    found = search_photons(_options(gamma_run, tiny_gamma / "gamma_test", tmp_path))
+    assert any("holds labels_gamma.npy, which is not read" in remark for remark in found.remarks)
+
+
+def test_a_sky_map_of_the_highest_scores(gamma_run: Path, gamma_sky: Path, tmp_path: Path) -> None:
+    pytest.importorskip("astropy")
+    timed = tmp_path / "004000"
+    shutil.copytree(gamma_sky, timed)
+    (timed / "checksums.json").unlink()
+    np.save(timed / "times.npy", np.linspace(1e9, 1e9 + 86_400, len(np.load(timed / "features.npy"))))
+    whole = sky_map(SkyOptions([timed], pixel_deg=30.0, scrambles=2))
+    found = sky_map(SkyOptions([timed], pixel_deg=30.0, scrambles=2, run=gamma_run, share=0.2, trusted=True))
+    assert found.score_threshold is not None
+    assert abs(found.events - 0.2 * whole.events) <= 1
+
+
+PUBLISHED = {
+    0.0: ((0, 2.44), (0.11, 4.36), (0.53, 5.91), (1.10, 7.42), (1.47, 8.60), (1.84, 9.99), (2.21, 11.47)),
+    3.0: ((0, 1.08), (0, 1.88), (0, 3.04), (0, 4.42), (0, 5.60), (0, 6.99), (0.15, 8.47), (0.89, 9.53)),
+}
+"""Feldman and Cousins, Phys. Rev. D 57 (1998) 3873, Table IV: 90 %, by the number of events."""
+
+
+@pytest.mark.parametrize("mean", PUBLISHED)
+def test_intervals_of_feldman_and_cousins_are_the_published_ones(mean: float) -> None:
+    for n, (low, high) in enumerate(PUBLISHED[mean]):
+        assert feldman_cousins(n, Background(mean)) == pytest.approx((low, high), abs=0.013), f"{n} events"
+
+
+def test_cls_without_background_is_the_classical_limit() -> None:
+    assert cls_limit(0, Background(0.0)) == pytest.approx(2.3026, abs=1e-3)
+    assert cls_limit(3, Background(0.0)) == pytest.approx(6.681, abs=1e-3)
+    # With no event CLs forgets the background, and so its error.
+    for background in (Background(3.0), Background(3.0, 1.0)):
+        assert cls_limit(0, background) == pytest.approx(2.3026, abs=1e-3)
+    assert cls_limit(5, Background(3.0), efficiency_error=0.3) > cls_limit(5, Background(3.0)) + 0.3
+    assert cls_limit(2, Background(5.0)) > feldman_cousins(2, Background(5.0))[1], "never better than one deserves"
+
+
+@pytest.mark.parametrize(("mean", "error", "signal"), [(3.0, 0.0, 4.0), (10.0, 3.0, 8.0), (60.0, 9.0, 25.0)])
+def test_limits_cover(mean: float, error: float, signal: float) -> None:
+    """What is known of the background is a measurement: drawn with its error in every toy."""
+    rng, toys = np.random.default_rng(1), 300
+    above = 0
+    for _ in range(toys):
+        if error:
+            off = (mean / error) ** 2
+            count = rng.poisson(off)
+            known = Background(max(count, 0.5) * mean / off, np.sqrt(max(count, 0.5)) * mean / off)
+        else:
+            known = Background(mean)
+        above += cls_limit(int(rng.poisson(mean + signal)), known) > signal
+    assert clopper_pearson(above, toys).high > 0.90, "at least the stated level"
+
+
+def test_expected_limits_are_what_toys_find() -> None:
+    background = Background(6.0, 1.5)
+    rng = np.random.default_rng(2)
+    numbers = rng.poisson(rng.gamma(16.0, 6.0 / 16.0, 4000))
+    limits = np.array([cls_limit(n, background) for n in range(numbers.max() + 1)])[numbers]
+    np.testing.assert_allclose(
+        expected_limits(background), np.quantile(limits, (0.025, 0.16, 0.5, 0.84, 0.975)), rtol=0.12
+    )
+    assert significance(6, background) == pytest.approx(0.0, abs=0.4)
+    assert significance(25, background) > 4
+
+
+def test_impossible_backgrounds_are_refused() -> None:
+    with pytest.raises(InputError, match="not negative"):
+        Background(-1.0)
+    with pytest.raises(InputError, match="not negative"):
+        Background(1.0, float("nan"))
+
+
+@pytest.mark.parametrize(("mean", "error"), [(4.0, 0.0), (4.0, 1.5), (300.0, 12.0)])
+def test_numbers_of_background_events_spread_by_both_errors(mean: float, error: float) -> None:
+    background = Background(mean, error)
+    n = np.arange(background.largest())
+    chance = background.pmf(n)
+    assert chance.sum() == pytest.approx(1.0)
+    assert chance @ n == pytest.approx(mean)
+    assert chance @ (n - mean) ** 2 == pytest.approx(mean + error**2)

@@ -1,0 +1,575 @@
+"""The shipped world is what the recorded fits ended with; the record is of the constants that are fitted today.
+
+The bound on the fraction error: direct linear programs, exhaustive and random rules, the two ends of knowledge.
+
+Skies of pseudo-experiments hold what was asked for, and a small one goes through the closure benchmark's page.
+
+Published stacks as peers: fitted on one half of the test events, judged on the other.
+
+Showers drawn with the fits' own constants: whatever else the simulation can do must be off in them.
+
+Samples that benchmarks keep are taken again only for the same showers.
+
+The fit of a world's constants: targets, steps, bounds.
+
+Published networks: loaded without running code, and simulated events compared with what they said of real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from scipy.optimize import linprog
+from scipy.stats import norm
+
+from analysis.spectra.response import Simulated, binning
+from benchmarks.fits.pulls import World, everything, pulls
+from benchmarks.learning.optimum import GAP, expected_errors, optimal_rule
+from benchmarks.learning.published_stacks import published_stacks
+from benchmarks.physics.closure_page import write_page
+from benchmarks.physics.pseudo_experiments import SpectraPool, draw_sky, mixtures, spectra_experiment
+from benchmarks.shared.samples import sample, sample_name
+from benchmarks.world.calibrate import GROUPS, MODELS, RECORD
+from benchmarks.world.comparison import compare, joint_areas, network_tables, without_rare
+from benchmarks.world.fit import Free, ModelProblem, Problem, fit, jacobian, next_step, summary
+from benchmarks.world.networks import (
+    Moments,
+    Published,
+    PublishedNetwork,
+    augmented,
+    inputs,
+    load_networks,
+    norm_deviations,
+    posteriors,
+    two_sample,
+)
+from benchmarks.world.targets import POSTERIORS, SCORES, Look, NetworkTarget, PosteriorTarget, decisions, norm_vector
+from models.base.posterior import log_softmax
+from runtime.errors import InputError
+from runtime.files import read_json
+from scoring.metrics.composition import expected_fraction_error, mixture_fractions
+from showers.dataset import Dataset
+from showers.realism.facts import FACTS, MATCHED
+from showers.realism.moments import Sizes
+from showers.schema import COMPOSITION, GAMMA, SOURCE_FILE
+from showers.simulation import load_settings
+from showers.simulation.settings import Settings
+from showers.simulation.sky import Sky
+from stacking.decide.classes import Rule, class_mix, expected_confusion
+from tests.analysis.skies import simulated
+from tests.stacking.known import five_classes
+
+START = RECORD.with_name("calibration_start.toml")
+ORDER = ("hadrons", "models")
+"""The photons keep the constants with which these fits began."""
+FREE = {name: free for name, (free, _, _) in GROUPS.items()} | {"models": MODELS}
+
+
+def value(content: dict[str, dict[str, float]], name: str) -> float:
+    section, field = name.split("__")
+    return content[section][field]
+
+
+def recorded() -> dict[str, dict[str, dict[str, float]]]:
+    return json.loads(RECORD.read_text(encoding="utf-8"))
+
+
+def test_default_world_is_what_the_fits_ended_with() -> None:
+    expected = tomllib.loads(START.read_text(encoding="utf-8"))
+    for group in ORDER:
+        for name, ended in recorded()[group]["ended"].items():
+            section, field = name.split("__")
+            expected[section][field] = ended
+    found = load_settings().model_dump()
+    wrong = {
+        f"{section}__{field}": (found[section][field], number)
+        for section, values in expected.items()
+        for field, number in values.items()
+        if found[section][field] != pytest.approx(number, rel=1e-5)
+    }
+    assert not wrong, "moved by hand, or fitted without a record"
+
+
+@pytest.mark.parametrize("group", ORDER)
+def test_record_is_of_the_constants_fitted_today(group: str) -> None:
+    assert set(recorded()[group]["ended"]) == {free.name for free in FREE[group]}
+
+
+def test_each_fit_begins_where_the_one_before_ended() -> None:
+    content = tomllib.loads(START.read_text(encoding="utf-8"))
+    assert {s: set(v) for s, v in content.items()} == {s: set(v) for s, v in Settings().model_dump().items()}
+    for group in ORDER:
+        for name, began in recorded()[group]["began"].items():
+            assert value(content, name) == pytest.approx(began, rel=1e-5), f"{group}: {name}"
+
+
+def test_no_constant_is_fitted_twice() -> None:
+    names = [free.name for group in ORDER for free in FREE[group]]
+    assert len(set(names)) == len(names)
+
+
+def _discrete(n_classes: int, n_values: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return log-posteriors of a few distinct values, each repeated, and which value every event has."""
+    rng = np.random.default_rng(seed)
+    posteriors = log_softmax(1.2 * rng.normal(size=(n_values, n_classes)))
+    value = np.repeat(np.arange(n_values), rng.integers(20, 60, n_values))
+    return posteriors[value], value
+
+
+def _direct(log_proba: np.ndarray, value: np.ndarray) -> float:
+    """Solve min over *all* randomised rules of mean |F - F M| as one linear program: d[value, class] >= 0."""
+    prior = np.exp(log_proba).mean(axis=0)
+    n_values, n_classes = int(value.max()) + 1, len(prior)
+    weight = np.exp(log_proba) / prior / len(log_proba)
+    by_value = np.stack([weight[value == v].sum(axis=0) for v in range(n_values)])
+    fractions = mixture_fractions(n_classes)
+    n_rule, n_error = n_values * n_classes, fractions.size
+    # (F M)[g, c] = sum_v (sum_t F[g, t] by_value[v, t]) d[v, c]
+    effect = np.einsum("gt,vt->gv", fractions, by_value)
+    mixed = np.einsum("gv,cd->gcvd", effect, np.eye(n_classes)).reshape(n_error, n_rule)
+    a = np.block([[-mixed, -np.eye(n_error)], [mixed, -np.eye(n_error)]])
+    b = np.concatenate([-fractions.ravel(), fractions.ravel()])
+    equal = np.hstack([np.kron(np.eye(n_values), np.ones(n_classes)), np.zeros((n_values, n_error))])
+    cost = np.concatenate([np.zeros(n_rule), np.full(n_error, 1 / n_error)])
+    found = linprog(cost, A_ub=a, b_ub=b, A_eq=equal, b_eq=np.ones(n_values), method="highs")
+    assert found.status == 0
+    return float(found.fun)
+
+
+@pytest.mark.parametrize(("n_classes", "n_values", "seed"), [(2, 6, 0), (2, 9, 1), (3, 5, 2), (3, 8, 3)])
+def test_optimum_equals_the_direct_linear_program(n_classes: int, n_values: int, seed: int) -> None:
+    log_proba, value = _discrete(n_classes, n_values, seed)
+    found, direct = optimal_rule(log_proba), _direct(log_proba, value)
+    assert found.gap < GAP
+    assert found.lower_bound - 1e-9 <= direct <= found.mixed_error + 1e-9
+    assert found.rule_error >= direct - 1e-9
+
+
+def test_no_deterministic_rule_is_below_the_bound() -> None:
+    log_proba, value = _discrete(3, 5, 4)
+    found = optimal_rule(log_proba)
+    errors = []
+    for labels in product(range(3), repeat=5):
+        confusion = expected_confusion(log_proba, np.array(labels)[value])
+        errors.append(expected_fraction_error(confusion))
+    assert min(errors) >= found.lower_bound - 1e-12
+    assert found.rule_error == pytest.approx(
+        expected_fraction_error(expected_confusion(log_proba, found.rule(log_proba))), abs=1e-12
+    )
+
+
+def test_rules_of_five_classes_are_above_the_bound() -> None:
+    log_proba, _ = five_classes(4000)
+    found = optimal_rule(log_proba)
+    assert found.gap < GAP
+    prior, rng = class_mix(log_proba), np.random.default_rng(1)
+    for _ in range(50):
+        rule = Rule("random", rng.normal(size=(5, 5)) - 3 * np.eye(5), prior)
+        assert expected_fraction_error(expected_confusion(log_proba, rule(log_proba))) >= found.lower_bound
+    assert found.rule_error <= min(expected_errors(log_proba).values()) + 1e-12
+
+
+def test_perfect_posteriors_give_zero_and_uninformative_ones_the_best_constant() -> None:
+    labels = np.random.default_rng(0).choice(5, 1000)
+    perfect = log_softmax(200.0 * np.eye(5)[labels])
+    assert optimal_rule(perfect).rule_error == pytest.approx(0.0, abs=1e-9)
+
+    flat = np.full((1000, 5), np.log(0.2))
+    found = optimal_rule(flat)
+    constants = [expected_fraction_error(expected_confusion(flat, np.full(1000, k))) for k in range(5)]
+    assert found.rule_error == pytest.approx(min(constants), abs=1e-9)
+    # Mixing constants (guessing) would do better, which a single rule cannot: the bound says by how much.
+    assert found.mixed_error < found.rule_error
+
+
+BINS = binning((15.2, 15.4, 15.6, 15.8, 16.0, 16.3))
+SKY = Sky(sharpness=5.0)
+
+
+@pytest.fixture(scope="module")
+def pool() -> SpectraPool:
+    events, thrown = simulated(60_000, 3, BINS)
+    return SpectraPool(replace(events, group=np.arange(len(events))), thrown)
+
+
+def test_every_mixture_is_there_once() -> None:
+    found = {tuple(np.round(10 * each).astype(int)) for each in mixtures()}
+    assert len(found) == 1001
+    assert all(sum(each) == 10 for each in found)
+
+
+def test_a_sky_holds_the_fluxes_asked_for(pool: SpectraPool) -> None:
+    """Simulated events of known truth: counts by group follow the fluxes, and no shower comes twice."""
+    everything: Simulated = pool.events
+    rng = np.random.default_rng(4)
+    totals, exposure = np.zeros(5), 0.0
+    for _ in range(20):
+        data, exposure, _ = draw_sky(SKY, everything, pool.thrown, BINS, 3_000, rng)
+        assert len(np.unique(data.log_proba[:, 0])) == len(data)
+        rows = np.flatnonzero(np.isin(everything.log_proba[:, 0], data.log_proba[:, 0]))
+        totals += np.bincount(everything.labels[rows], minlength=5)
+    assert everything.true_lg_energy is not None
+    fine = BINS.place_fine(everything.true_lg_energy)
+    middle = (BINS.fine[1:] + BINS.fine[:-1]) / 2
+    sent = SKY.flux(middle)[:5] * np.diff(10.0**BINS.fine) * exposure
+    counts = pool.thrown.counts.sum(axis=0)
+    rate = np.divide(sent, counts, out=np.zeros_like(sent), where=counts > 0)[everything.labels, fine]
+    rate[BINS.place(everything.lg_energy) < 0] = 0.0
+    expected = np.bincount(everything.labels, rate, 5)
+    assert rate.max() <= 1 + 1e-9
+    np.testing.assert_allclose(totals / 20, expected, atol=5 * np.sqrt(expected.max() / 20))
+
+
+def test_an_experiment_is_told_on_the_page(pool: SpectraPool, tmp_path: Path) -> None:
+    prior = np.full((BINS.n_bins, 5), 0.2)
+    done = [
+        {"kind": "spectra", **spectra_experiment(pool, SKY, BINS, prior, seed, events=2_000, replicas=20)}
+        for seed in range(2)
+    ]
+    for one in done:
+        assert one["flux"]["n"] == 25
+        assert 5 <= one["fraction"]["in68"] <= one["fraction"]["in95"] <= 25
+        assert set(one["methods"]) >= {"likelihood_checked", "clipped", "bayes"}
+    write_page(done, tmp_path / "closure.md", {"train": 1, "test": 1, "learner": "lightgbm"})
+    text = (tmp_path / "closure.md").read_text()
+    assert "fractions: same world" in text
+    assert "rigidity of the knees" in text
+    assert "| clipped |" in text
+    assert "comes closest to the shares" in text
+
+
+def test_stacks_are_judged_on_events_that_they_did_not_learn_from() -> None:
+    rng = np.random.default_rng(1)
+    n = 400
+    labels = rng.integers(0, 2, n)
+    noise = np.log(rng.dirichlet([1, 1], (3, n)))
+    judged, found = published_stacks(noise, labels)
+    assert judged.sum() == n // 2
+    for name, z in found.items():
+        assert z.shape == (n // 2, 2), name
+        np.testing.assert_allclose(np.exp(z).sum(axis=1), 1)
+        assert abs(np.mean(z.argmax(axis=1) == labels[judged]) - 0.5) < 0.15, "noise teaches nothing"
+    x = rng.normal(labels, 0.7)
+    sharp = np.stack([x * 0, 2 * x - 1], axis=1)
+    sharp -= np.logaddexp.reduce(sharp, axis=1, keepdims=True)
+    _, found = published_stacks(np.stack([sharp, noise[0], noise[1]]), labels)
+    right = {name: np.mean(z.argmax(axis=1) == labels[judged]) for name, z in found.items()}
+    assert right["published: logistic stack"] > right["published: average"]
+
+
+EVENTS = 1_500
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    settings = load_settings("default").changed(**everything())
+    return pulls(World(settings, tmp_path_factory.mktemp("own"), EVENTS, 12).draw())
+
+
+@pytest.mark.parametrize("quantity", ["core x", "core y", "lg Ne", "age", "lg Nmu"])
+def test_fits_are_unbiased_and_their_errors_hold(own: dict[str, np.ndarray], quantity: str) -> None:
+    found = own[quantity]
+    assert len(found) > 700
+    # Four standard errors; an effect of the simulation that the fits do not know moves sizes and ages by .5 and more.
+    assert abs(np.median(found)) < 4 * 1.25 / np.sqrt(len(found))
+    assert 0.85 < np.std(found[np.abs(found) < 5]) < 1.15
+
+
+SMALL = {"n_train": 30, "n_test": 20, "seed": 1}
+
+
+def test_another_seed_is_another_sample(tmp_path):
+    first, second = (sample(COMPOSITION, tmp_path, **{**SMALL, "seed": seed}, workers=1) for seed in (1, 2))
+    assert first != second
+    grids = [np.asarray(Dataset.open(folder / "composition_test", COMPOSITION).matrices) for folder in (first, second)]
+    assert not np.array_equal(*grids)
+    assert [read_json(f / "composition_test" / SOURCE_FILE)["seed"] for f in (first, second)] == [1, 2]
+
+
+def test_the_same_sample_is_drawn_once(tmp_path):
+    folder = sample(COMPOSITION, tmp_path, **SMALL, workers=1)
+    made = (folder / "composition_test" / SOURCE_FILE).stat().st_mtime_ns
+    assert sample(COMPOSITION, tmp_path, **SMALL, workers=1) == folder
+    assert (folder / "composition_test" / SOURCE_FILE).stat().st_mtime_ns == made
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"n_train": 31}, {"n_test": 21}, {"seed": 2}, {"world": "harder"}, {"model": "qgs"}, {"protocol": "matched"}],
+)
+def test_whatever_defines_the_showers_is_in_the_name(change):
+    assert sample_name(COMPOSITION, **{**SMALL, **change}) != sample_name(COMPOSITION, **SMALL)
+
+
+def test_tasks_and_constants_are_in_the_name(monkeypatch):
+    name = sample_name(COMPOSITION, **SMALL)
+    assert sample_name(GAMMA, **SMALL) != name
+    monkeypatch.setattr("benchmarks.shared.samples.source_hash", lambda *_: "other code")
+    assert sample_name(COMPOSITION, **SMALL) != name
+
+
+SIZES = Sizes(matched=500, free=200, gamma=200, gamma_test=200)
+
+
+def published(n: int = 5_000) -> Published:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 5, n)
+    logits = rng.normal(0.0, 1.0, (n, 5)) - np.abs(labels[:, None] - np.arange(5))
+    said = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    return Published("v1", PublishedNetwork(), labels, said.astype(np.float16))
+
+
+def test_real_posteriors_do_not_deviate_and_others_do() -> None:
+    real = published()
+    target = PosteriorTarget(real)
+    assert np.abs(target.deviations(real.labels, real.posteriors)).max() < 1e-6
+    bolder = decisions(real.posteriors)
+    assert (target.deviations(real.labels, bolder) ** 2).sum() > 100.0
+    # Half of the events: deviations of the size of the sampling error, far below a unit.
+    half = target.deviations(real.labels[::2], real.posteriors[::2])
+    assert np.abs(half).max() < 2.5
+
+
+def test_smooth_decisions_are_nearly_those_for_the_largest() -> None:
+    real = published()
+    smooth, hard = decisions(real.posteriors), np.eye(5)[real.posteriors.argmax(axis=1)]
+    assert np.abs(smooth.mean(axis=0) - hard.mean(axis=0)).max() < 0.02
+    assert smooth.sum(axis=1) == pytest.approx(1.0)
+
+
+def problem(names: tuple[str, ...], start: dict[str, float], networks: tuple[Published, ...] = ()) -> Problem:
+    free = [Free(name, 0.02, 0.1) for name in names]
+    targets = [fact for fact in FACTS if fact.sample == MATCHED and fact.name in ("mean Ne", "mean Nmu")]
+    settings = load_settings().changed(**start)
+    return Problem(settings, free, targets, networks, (COMPOSITION,), sizes=SIZES, seed=3, workers=1)
+
+
+def test_a_displaced_constant_is_found_again() -> None:
+    base = load_settings()
+    moved = problem(("cascade__lg_nmu_offset",), {"cascade__lg_nmu_offset": base.cascade.lg_nmu_offset + 0.08})
+    kept = []
+    fitted = fit(moved, 2, 1.0, kept.append)
+    assert kept
+    assert kept[-1].cascade.lg_nmu_offset == fitted[0]
+    # Two facts against the prior's pull back to where the fit began.
+    assert fitted[0] < base.cascade.lg_nmu_offset + 0.045
+
+
+def test_constants_that_cannot_be_negative_stop_at_zero() -> None:
+    at = problem(("detector__muon_stray", "cascade__lg_nmu_offset"), {})
+    slope = np.array([[3000.0, 0.0], [0.0, 10.0]])
+    step = next_step(at, at.origin, np.array([30.0, 30.0]), slope, 0.7)
+    assert at.origin[0] + step[0] == pytest.approx(0.0, abs=1e-8)
+    assert at.origin[0] + step[0] >= 0.0
+    assert step[1] == pytest.approx(-0.07)
+
+
+def test_networks_add_their_deviations() -> None:
+    alone, watched = problem(("cascade__lg_nmu_offset",), {}), problem(("cascade__lg_nmu_offset",), {}, (published(),))
+    found = watched.deviations(watched.origin)
+    assert found[:2] == pytest.approx(alone.deviations(alone.origin))
+    n_norms = sum(sums.size for sums in Moments(watched.networks[0].published.network).sums.values())
+    assert len(found) == 2 + POSTERIORS + SCORES + n_norms
+    assert watched.weights(found)[2:].tolist() == [1.0] * (POSTERIORS + SCORES + n_norms)
+
+
+def test_a_judge_is_heard_and_pulls_at_nothing() -> None:
+    network = published()
+    targets = [fact for fact in FACTS if fact.sample == MATCHED and fact.name == "mean Ne"]
+    free = [Free("cascade__lg_nmu_offset", 0.02, 0.1)]
+    judged = Problem(
+        load_settings(), free, targets, (), (COMPOSITION,), scorers=[network], sizes=SIZES, seed=3, workers=1
+    )
+    found = judged.deviations(judged.origin)
+    assert len(found) == 1
+    assert len(judged.judged[0]) > 96
+    assert "v1: posteriors" in summary(judged, found, judged.origin)
+
+
+def test_plain_moments_are_shifted_to_those_of_training() -> None:
+    network = published()
+    target = NetworkTarget(network)
+    rng = np.random.default_rng(2)
+    cells = torch.from_numpy(rng.exponential(1.0, (300, 2, 16, 16)).astype(np.float32))
+    scalars = torch.from_numpy(rng.normal(0.0, 1.0, (300, 6)).astype(np.float32))
+    seen = Look(target)
+    seen.add(cells, scalars)
+    target.calibrate(seen.norms(), cells, scalars)
+    trained = norm_vector(norm_deviations(network.network, cells, scalars))
+    assert seen.deviations(network.labels[:300])[POSTERIORS + SCORES :] == pytest.approx(trained, abs=1e-4)
+    assert np.abs(seen.norms() - trained).max() > 0.01
+
+
+def test_an_interrupted_fit_keeps_its_slopes(tmp_path: Path) -> None:
+    names = ("cascade__lg_nmu_offset", "cascade__lg_ne_offset")
+    whole, state = problem(names, {}), tmp_path / "slopes.npz"
+    slope = jacobian(whole, whole.origin, 1.0, state)
+    with np.load(state) as kept:
+        np.savez(state, values=kept["values"], base=kept["base"], columns=kept["columns"][:1] + 1.0)
+    again = jacobian(whole, whole.origin, 1.0, state)
+    assert again[:, 0] == pytest.approx(slope[:, 0] + 1.0)
+    assert again[:, 1] == pytest.approx(slope[:, 1])
+
+
+def test_constants_are_pulled_to_the_monte_carlos_value() -> None:
+    free = [Free("cascade__xmax_scale", 0.02, 0.1, centre=1.0)]
+    pulled = Problem(load_settings(), free, [], (), (COMPOSITION,), sizes=SIZES, seed=3)
+    assert pulled.pulls(np.array([0.8])) == pytest.approx([-2.0])
+
+
+def test_epos_as_qgsjet_differs_by_chance_alone() -> None:
+    start = load_settings().changed(cascade__epos_xmax=0.0, cascade__epos_lg_ne=0.0, cascade__epos_lg_nmu=0.0)
+    free = [Free("cascade__epos_lg_ne", 0.02, 0.1)]
+    sizes = replace(SIZES, free=4_000)
+    same = ModelProblem(start, free, [published()], sizes=sizes, seed=3, workers=1)
+    found = same.deviations(same.origin)
+    assert found.shape == (5,)
+    assert abs(found[4] * same.facts[4].tolerance + same.facts[4].real) < 0.1
+    # Far fewer electrons: far fewer events pass.
+    fewer = same.deviations(np.array([-0.3]))
+    assert fewer[4] < found[4] - 1.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder as published, of one network that was never trained and posteriors that say nothing."""
+    torch.manual_seed(1)
+    torch.save(PublishedNetwork().state_dict(), tmp_path / "model_v1_none.pt")
+    rng = np.random.default_rng(1)
+    said = rng.dirichlet(np.ones(5), 800).astype(np.float16)
+    np.savez(tmp_path / "posteriors_real.npz", labels=rng.integers(0, 5, 800).astype(np.int8), v1=said)
+    return tmp_path
+
+
+def events(n: int, seed: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(seed)
+    grids = rng.exponential(20.0, (n, 16, 16, 2)) * (rng.random((n, 16, 16, 2)) < 0.5)
+    ne = rng.normal(5.2, 0.4, n)
+    return inputs(grids, {"E": ne + 10, "Ze": 30 * rng.random(n), "Ne": ne, "Nmu": ne - 0.8, "Age": np.ones(n)})
+
+
+def test_comparison_is_complete(folder: Path) -> None:
+    (found,) = compare(load_networks(folder), load_settings(), n=400, workers=1)
+    assert found.n == 400
+    assert found.real_accuracy[1].low < found.real_accuracy[0] < found.real_accuracy[1].high
+    assert set(found.areas) == {"all", "proton", "helium", "carbon", "silicon", "iron"}
+    # Posteriors of an untrained network hardly vary; the others cover the simplex.
+    assert found.areas["all"].area > 0.95
+    assert 0.4 < found.floors["all"].area < 0.6
+    assert len(found.norms) == 9
+    console = Console(record=True, width=140)
+    for table in network_tables(found):
+        console.print(table)
+    text = console.export_text()
+    assert "iron called proton" in text
+    assert "head.5" in text
+    assert "posteriors below" in text
+
+
+def test_two_networks_together_see_what_neither_sees_alone(folder: Path) -> None:
+    (network,) = load_networks(folder)
+    labels = network.labels[:400]
+    # Each network's posteriors are as in the real data, but here the two always agree.
+    rng = np.random.default_rng(4)
+    real, other = (replace(network, posteriors=rng.dirichlet(np.ones(5), 800)) for _ in range(2))
+    same = rng.dirichlet(np.ones(5), 400)
+    views = [Mock(labels=labels, said=same) for _ in range(2)]
+    together, _, floors = joint_areas([real, other], views)
+    assert abs(two_sample(same, real.posteriors).area - 0.5) < 0.08
+    assert together["all"].area > 0.8
+    assert 0.4 < floors["all"].area < 0.6
+    with pytest.raises(InputError, match="different real events"):
+        joint_areas([real, replace(other, labels=other.labels[::-1])], views)
+
+
+def test_what_differs_in_excluded_classes_only_is_left_out() -> None:
+    rng = np.random.default_rng(5)
+
+    def excluding(level: float, n: int) -> np.ndarray:
+        first = rng.uniform(0.3, 0.6, n)
+        rest = level * rng.uniform(0.5, 1.5, (n, 3))
+        return np.column_stack([first, 1 - first - rest.sum(axis=1), rest]).astype(np.float16)
+
+    a, b = excluding(0.010, 400), excluding(0.005, 400)
+    assert two_sample(a, b).area > 0.9
+    assert abs(two_sample(without_rare(a), without_rare(b)).area - 0.5) < 0.1
+    both = without_rare(np.hstack([a, b]))
+    np.testing.assert_allclose(both[:, :5], without_rare(a))
+    np.testing.assert_allclose(both.sum(axis=1), 2.0, rtol=1e-5)
+    assert (both[:, 2:5] == 0).all()
+
+
+def test_running_moments_of_the_same_events_leave_no_deviation() -> None:
+    torch.manual_seed(2)
+    network = PublishedNetwork()
+    cells, scalars = events(160)
+    # The norms' own way of learning their moments; layer by layer, so that each sees what the ones before let pass.
+    for _ in range(9):
+        found = norm_deviations(network, cells, scalars)
+        for name, module in network.named_modules():
+            if name in found:
+                sd = np.sqrt(module.running_var.numpy())
+                module.running_mean += torch.from_numpy((found[name].mean * sd).astype(np.float32))
+                module.running_var *= torch.from_numpy(np.exp(2.0 * found[name].ln_width).astype(np.float32))
+    again = norm_deviations(network, cells, scalars)
+    assert max(np.abs(d.mean).max() for d in again.values()) < 1e-3
+    assert max(np.abs(d.ln_width).max() for d in again.values()) < 1e-3
+    brighter = norm_deviations(network, cells + 1.0, scalars)
+    assert np.abs(brighter["cnn.1"].mean).max() > 0.1
+    assert np.abs(brighter["feat_mlp.1"].mean).max() < 1e-3
+
+
+def test_comparing_leaves_the_network_as_it_was() -> None:
+    torch.manual_seed(2)
+    network = PublishedNetwork().eval()
+    read = events(64)
+    before = posteriors(network, *read)
+    norm_deviations(network, *read)
+    assert (posteriors(network, *read) == before).all()
+    assert before.dtype == np.float16
+
+
+def test_augmentation_keeps_what_it_must() -> None:
+    cells, _ = events(1000)
+    moved = augmented(cells, np.random.default_rng(1))
+    # Cut-out in 3 of 10 events removes one cell of 16 there; noise has no mean; symmetries change no sum.
+    assert float(moved.mean() / cells.mean()) == pytest.approx(1.0 - 0.3 / 16, abs=0.006)
+    assert moved.shape == cells.shape
+    assert float((moved == cells).all(dim=3).all(dim=2).all(dim=1).float().mean()) < 0.2
+
+
+def test_state_dicts_that_carry_code_or_another_network_are_refused(folder: Path) -> None:
+    file = folder / "model_v1_none.pt"
+    torch.save(PublishedNetwork(), file)
+    with pytest.raises(InputError, match="not the state dict"):
+        load_networks(folder)
+    torch.save({"weight": torch.zeros(3)}, file)
+    with pytest.raises(InputError, match="not the state dict"):
+        load_networks(folder)
+    file.rename(folder / "model_v7_none.pt")
+    with pytest.raises(InputError, match="lacks 'labels' or 'v7'"):
+        load_networks(folder)
+    (folder / "model_v7_none.pt").unlink()
+    with pytest.raises(InputError, match=r"no model_\*\.pt"):
+        load_networks(folder)
+    (folder / "posteriors_real.npz").unlink()
+    with pytest.raises(InputError, match="cannot be read"):
+        load_networks(folder)
+
+
+def test_two_samples_are_told_apart_as_well_as_they_can_be() -> None:
+    rng = np.random.default_rng(5)
+    a, b, c = (rng.normal(mean, 1.0, (1500, 3)) for mean in (0.0, 0.0, 0.6))
+    same, apart = two_sample(a, b), two_sample(a, c)
+    assert same.interval.low - 0.01 < 0.5 < same.interval.high + 0.01
+    best = norm.cdf(0.6 * np.sqrt(3) / np.sqrt(2))
+    assert best - 0.06 < apart.area < best + 0.02

@@ -1,0 +1,225 @@
+"""Known showers come back: minima, errors, convergence; and minima, values and matrices are Minuit's.
+
+The CUDA kernel without a GPU: NVRTC compiles it, and as C++ on the CPU it gives the numbers of the CPU's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from features.device import namespace
+from features.groups import FittedEvents, lateral
+from features.lateral.fit import N_NUMBERS, OPTIONS, RECORD, RawFit, fit_fused, kernel_source, record_in_c
+from features.lateral.response import PUBLISHED
+from features.stations.sums import sum_reference
+from report.gpu import CHANNELS, fit_gaps
+from tests.features.oracle import Oracle, full
+
+XP = namespace("cpu")
+
+
+@pytest.fixture(scope="module")
+def fitted(drawn):
+    """Features of the fits of all drawn showers."""
+    events = drawn.events(XP)
+    raw = fit_fused(events)
+    return raw, lateral.compute(FittedEvents.given(events, raw, sum_reference(events, raw)))
+
+
+@pytest.mark.parametrize(
+    ("feature", "error", "truth", "mean", "width"),
+    [
+        ("fit_lg_ne", "fit_lg_ne_err", "lg_ne", 0.1, (0.9, 1.2)),
+        ("fit_age", "fit_age_err", "age", 0.1, (0.9, 1.2)),
+        ("fit_lg_nmu", "fit_lg_nmu_err", "lg_nmu", 0.1, (0.8, 1.2)),
+    ],
+)
+def test_pulls(drawn, fitted, feature, error, truth, mean, width):
+    many = drawn.hits > 40
+    pull = ((fitted[1][feature] - drawn.truth[truth].to_numpy()) / fitted[1][error])[many]
+    pull = pull[np.abs(pull) < 5]  # a handful of second minima
+    assert many.sum() > 3_900
+    assert pull.size > 0.995 * many.sum()
+    assert abs(pull.mean()) < mean
+    assert width[0] < pull.std() < width[1]
+
+
+def test_size_beyond_the_age_limit_has_the_error_of_the_density_alone(draw):
+    # The size is quoted with the age 1.5 there, so the age's error must not enter that of the size.
+    old = draw(1_500, seed=21, lg_ne=(5.4, 6.2), age=1.75)
+    events = old.events(XP)
+    raw = fit_fused(events)
+    columns = lateral.compute(FittedEvents.given(events, raw, sum_reference(events, raw)))
+    beyond = columns["fit_age"] > lateral.MAX_AGE
+    assert beyond.mean() > 0.95
+    pull = ((columns["fit_lg_ne"] - old.truth["lg_ne"].to_numpy()) / columns["fit_lg_ne_err"])[beyond]
+    assert abs(np.median(pull)) < 0.15
+    assert 0.9 < pull[np.abs(pull) < 5].std() < 1.2
+
+
+def test_core_pulls(drawn, fitted):
+    raw, columns = fitted
+    many = drawn.hits > 40
+    gap = [
+        np.asarray(raw.electron[k]) - drawn.truth[name].to_numpy() for k, name in enumerate(("core_x_m", "core_y_m"))
+    ]
+    pull = np.stack(gap) / (columns["fit_core_err_m"] / np.sqrt(2))
+    pull = pull[:, many & (np.abs(pull).max(axis=0) < 5)]
+    assert np.all(np.abs(pull.mean(axis=1)) < 0.1)
+    assert 0.9 < pull.std() < 1.2
+    assert np.quantile(np.hypot(*gap)[many], 0.68) < 1.3
+
+
+def test_nearly_all_converge(fitted):
+    assert fitted[1]["fit_converged"].mean() > 0.999
+
+
+def test_deviance_is_near_one_per_degree_of_freedom(drawn, fitted):
+    bright = drawn.hits > 200
+    assert 0.8 < np.median(fitted[1]["fit_deviance_e"][bright]) < 1.15
+
+
+@pytest.fixture(scope="module")
+def faint(draw):
+    """Showers near the trigger threshold, where a core on a station makes Fisher's matrix a poor guide."""
+    return draw(2_000, seed=12, lg_ne=(3.6, 4.6))
+
+
+def test_faint_showers_converge_too(faint):
+    raw = fit_fused(faint.events(XP, slice(None)))
+    assert np.nanmean(raw.electron_converged) > 0.999
+    assert np.nanmean(raw.muon_converged) > 0.999
+
+
+N_ORACLE = 60
+
+
+@pytest.fixture(scope="module", params=["drawn", "faint"])
+def held_against_minuit(request):
+    """Fits of some showers, with Minuit's minima and Fisher's matrices of the same event."""
+    events = request.getfixturevalue(request.param).events(XP, slice(0, N_ORACLE))
+    raw = fit_fused(events)
+    fitted = np.flatnonzero(~np.isnan(raw.electron[0]))
+    return raw, [(k, Oracle(events, raw, k)) for k in fitted]
+
+
+@pytest.mark.parametrize(("channel", "size"), [("electron", 4), ("muon", 2)])
+def test_minima_and_matrices_are_minuits(held_against_minuit, channel, size):
+    raw, oracles = held_against_minuit
+    assert len(oracles) > 0.9 * N_ORACLE
+    gaps, rises, value_gaps, matrix_gaps = [], [], [], []
+    for k, oracle in oracles:
+        found = oracle.found[channel == "muon"]
+        best, lowest = oracle.minimum(channel)
+        fisher = oracle.fisher(channel, found)
+        gaps.append(np.abs(found - best) / np.sqrt(np.diag(np.linalg.inv(fisher))))
+        here = oracle.electron_value(*found) if channel == "electron" else oracle.muon_value(*found)
+        rises.append(here - lowest)
+        value_gaps.append(abs(float(getattr(raw, f"{channel}_value")[k]) - here) / max(here, 1.0))
+        unit = np.sqrt(np.diag(fisher))
+        matrix_gaps.append(np.abs(full(getattr(raw, f"{channel}_fisher"), size, k) - fisher) / np.outer(unit, unit))
+    # In units of errors, and of the matrix' own diagonal: the weights were frozen one minimisation earlier.
+    assert np.quantile(gaps, 0.5, axis=0).max() < 0.03
+    assert np.quantile(gaps, 0.95, axis=0).max() < 0.15
+    assert np.quantile(rises, 0.95) < 0.02
+    assert np.quantile(value_gaps, 0.95) < 0.02
+    assert np.quantile(matrix_gaps, 0.5, axis=0).max() < 0.01
+    assert np.quantile(matrix_gaps, 0.95, axis=0).max() < 0.06
+
+
+def test_records_survive_the_round_trip():
+    numbers = np.arange(3 * N_NUMBERS, dtype=np.float32).reshape(3, N_NUMBERS)
+    raw = RawFit.from_numbers(numbers)
+    np.testing.assert_array_equal(np.stack(raw.columns(), axis=1), numbers)
+    records = raw.records()
+    assert records.dtype == RECORD
+    np.testing.assert_array_equal(records["muon"], np.stack(raw.muon, axis=1))
+    np.testing.assert_array_equal(records["electron_fisher"], np.stack(raw.electron_fisher, axis=1))
+    assert record_in_c().startswith(
+        "struct RawFit { float electron[4]; float electron_fisher[10]; float electron_value;"
+    )
+    assert record_in_c().endswith("float muon_converged; };")
+
+
+def test_saturated_stations_are_lower_limits(draw):
+    bright = draw(300, seed=5, lg_ne=(6.2, 6.6))
+    assert (bright.matrices[..., 0].astype(np.float32) >= 30_000).any(axis=(1, 2)).mean() > 0.2
+    events = bright.events(XP)
+    raw = fit_fused(events)
+    columns = lateral.compute(FittedEvents.given(events, raw, sum_reference(events, raw)))
+    gap = columns["fit_lg_ne"] - bright.truth["lg_ne"].to_numpy()
+    assert abs(np.median(gap)) < 0.01
+    assert np.quantile(np.abs(gap), 0.95) < 0.08
+    # A deposit above the limit counts as the limit, whatever the electronics reported.
+    held = replace(bright, matrices=np.minimum(bright.matrices, np.array([30_000, 15_000], np.float16)))
+    again = fit_fused(held.events(XP))
+    np.testing.assert_array_equal(np.stack(raw.electron), np.stack(again.electron))
+
+
+def test_background_of_muons_matters(draw):
+    # Old, faint showers far out: without the muon background in the e/gamma channel N_e would come out too large.
+    faint = draw(1_500, seed=8, lg_ne=(4.5, 4.8))
+    events = faint.events(XP)
+    raw = fit_fused(events)
+    columns = lateral.compute(FittedEvents.given(events, raw, sum_reference(events, raw)))
+    pull = (columns["fit_lg_ne"] - faint.truth["lg_ne"].to_numpy()) / columns["fit_lg_ne_err"]
+    assert abs(np.median(pull)) < 0.15
+
+
+N = 400
+
+
+def test_nvrtc_compiles_the_kernel():
+    nvrtc = pytest.importorskip("cupy.cuda").nvrtc
+    program = nvrtc.createProgram(kernel_source(PUBLISHED), "kernel.cu", [], [])
+    try:
+        nvrtc.compileProgram(program, [*OPTIONS, "--gpu-architecture=compute_80"])
+    except nvrtc.NVRTCError:
+        pytest.fail(nvrtc.getProgramLog(program))
+    assert b".entry fit_events" in nvrtc.getPTX(program)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("lg_ne", [(4.6, 6.0), (3.6, 4.6)])
+def test_every_output_of_the_kernel_as_plain_cpp_agrees_with_the_cpu(draw, tmp_path, lg_ne):
+    source, library = tmp_path / "kernel.cpp", tmp_path / "kernel.so"
+    source.write_text(kernel_source(PUBLISHED))
+    subprocess.run(["g++", "-O2", "-std=c++17", "-shared", "-fPIC", "-o", library, source], check=True)
+    events = draw(N, seed=4, lg_ne=lg_ne).events(XP)
+    ours, fused = _fit_by(ctypes.CDLL(str(library)), events), fit_fused(events)
+    fitted = ~np.isnan(fused.electron[0])
+    for a, b in zip(ours.columns(), fused.columns(), strict=True):
+        np.testing.assert_array_equal(np.isnan(a), ~fitted)
+        np.testing.assert_array_equal(np.isnan(b), ~fitted)
+    for channel in CHANNELS:
+        # Sums run in another order: a minimisation may end one step apart, within its tolerance.
+        gap, matrix_gap = fit_gaps(ours, fused, channel, fitted)
+        value, theirs = (getattr(fit, f"{channel}_value")[fitted].astype(np.float64) for fit in (ours, fused))
+        rise = np.abs(value - theirs) / np.maximum(np.abs(theirs), 1.0)
+        for difference in (gap, matrix_gap, rise):
+            assert np.quantile(difference, 0.5) < 1e-4
+            assert np.quantile(difference, 0.99) < 5e-3
+            assert np.mean(difference < 0.1) > 0.995
+        steps = getattr(ours, f"{channel}_steps")[fitted] - getattr(fused, f"{channel}_steps")[fitted]
+        assert np.mean(steps == 0) > 0.98
+        assert getattr(ours, f"{channel}_converged")[fitted].mean() > 0.99
+
+
+def _fit_by(library, events):
+    """Return the fits by the kernel compiled as plain C++."""
+    here = events.stations
+    where = np.flatnonzero(here.has_muon)
+    arrays = [events.electron_mev, events.muon_mev, events.cos_zenith, *events.direction]
+    arrays += [here.x_m, here.y_m, here.electron_area_m2, where.astype(np.int32)]
+    arrays += [values[where] for values in (here.x_m, here.y_m, here.muon_area_m2)]
+    kept = [np.ascontiguousarray(array) for array in arrays]
+    numbers = np.empty((len(events), N_NUMBERS), np.float32)
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in kept]
+    library.fit_events(*pointers, ctypes.c_int(len(events)), numbers.ctypes.data_as(ctypes.c_void_p))
+    return RawFit.from_numbers(numbers)

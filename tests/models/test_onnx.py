@@ -1,0 +1,189 @@
+"""Learners as ONNX graphs: the same probabilities to 1e-5 over 10,000 events, or a refusal that says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+from models import registry
+from models.base.learner import Batch, Learner
+from models.onnx import graph
+from models.onnx.graph import NotPortable, Portable
+from models.onnx.learners import graphs_of, space_of
+from models.onnx.trees import float32_below
+from models.pretraining.learner import PretrainedFeatures, PretrainedLearner
+from models.tables.catboost import CatBoost
+from models.tables.categories import AsNumbers
+from models.tables.lightgbm import LightGBM
+from runtime.errors import InputError
+from runtime.files import hash_file
+from showers.schema import COMPOSITION
+from stacking.export import TOLERANCE, averaged, largest_difference, run_graph, session
+from tests.models.conftest import CLASSES, gaussian_events, toy_showers
+from tests.models.test_pretraining import small_weights, toy_events, without
+
+# The exporter silences its libraries, but another thread that does the same may undo it.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+EVENTS = 10_000
+GAMMAS = ("gamma", "hadron")
+PRIORS = np.array([0.06, 0.94])
+SMALL: dict[str, dict[str, Any]] = {
+    "lightgbm": {"rounds": 60},
+    "lightgbm_linear": {"rounds": 40},
+    "xgboost": {"rounds": 60},
+    "catboost": {"rounds": 60},
+    "hist_boosting": {"rounds": 40},
+    "random_forest": {"trees": 30},
+    "extra_trees": {"trees": 30},
+    "quadratic_logit": {"max_iterations": 10},
+    "mlp": {"epochs": 1, "blocks": 1},
+    "lenet_fits": {"epochs": 1},
+    "physics": {"epochs": 1, "blocks": 1, "widths": (8, 8, 8)},
+    "set_transformer": {"epochs": 1, "blocks": 1, "seeds": 4, "width": 16},
+    "vit": {"epochs": 1, "layers": 1, "width": 32},
+}
+OF_GRIDS = ("lenet_fits", "physics", "set_transformer", "vit")
+OF_TREES = ("lightgbm", "lightgbm_linear", "xgboost", "catboost", "hist_boosting", "random_forest", "extra_trees")
+
+
+def fitted(name: str, classes: tuple[str, ...] = CLASSES, **settings: Any) -> tuple[Learner, Batch]:
+    """Return a small learner, and events to compare it on."""
+    entry = registry.LEARNERS[name]
+    if name in OF_GRIDS:
+        train, valid, test = (toy_showers(n, seed, len(classes)) for n, seed in ((300, 1), (100, 2), (EVENTS, 3)))
+        assert test.grids is not None
+        assert test.scalars is not None
+        test.grids[:2] = 0
+        test.scalars[1:3] = np.nan
+    else:
+        priors = PRIORS if len(classes) == 2 else None
+        train, valid, test = (gaussian_events(n, seed, priors).batch for n, seed in ((2000, 1), (500, 2), (EVENTS, 3)))
+    learner = registry.create(entry, classes, overrides={**SMALL.get(name, {}), **settings})
+    return learner.fit(train, valid, seed=1), test
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_probabilities_are_those_of_the_learner(name: str) -> None:
+    learner, test = fitted(name)
+    assert largest_difference(graphs_of(learner), space_of(learner), learner, test) < TOLERANCE / 10
+
+
+@pytest.mark.parametrize("name", OF_TREES)
+def test_two_classes_with_weights(name: str) -> None:
+    learner, test = fitted(name, GAMMAS, class_weights="balanced")
+    assert largest_difference(graphs_of(learner), space_of(learner), learner, test) < TOLERANCE / 10
+
+
+def test_class_weights_and_label_smoothing_of_networks_are_undone() -> None:
+    learner, test = fitted("mlp", GAMMAS, class_weights="balanced", label_smoothing=0.05)
+    assert largest_difference(graphs_of(learner), space_of(learner), learner, test) < TOLERANCE / 10
+
+
+def test_another_graph_is_noticed() -> None:
+    learner, test = fitted("xgboost")
+    other, _ = fitted("xgboost", rounds=3)
+    with pytest.raises(InputError, match="differs by"):
+        largest_difference(graphs_of(other), "log", learner, test)
+
+
+def test_averages_have_a_graph_a_member() -> None:
+    trees = "models.tables.xgboost:XGBoost"
+    members = [{"learner": trees, "settings": {"rounds": rounds}} for rounds in (5, 20)]
+    for space in ("log", "probability"):
+        learner, test = fitted("mlp_bag", members=members, space=space, common={})
+        graphs = graphs_of(learner)
+        assert len(graphs) == 2
+        assert space_of(learner) == space
+        assert largest_difference(graphs, space, learner, test) < TOLERANCE / 10
+
+
+def test_columns_that_a_pretrained_network_lacks_are_no_inputs(tmp_path: Path) -> None:
+    file = small_weights(tmp_path)
+    settings = {"weights": str(file), "weights_sha256": hash_file(file), "width": 16, "blocks": 1, "hidden": 16}
+    train, valid, test = (without(toy_events(number), "Age", "fit_minus_age") for number in (1, 2, 3))
+    learner = PretrainedLearner(COMPOSITION.classes, {**settings, "epochs": 1, "batch_size": 64})
+    learner.fit(train, valid, seed=1)
+    assert learner.inputs_ is not None
+    assert learner.inputs_.absent
+    (found,) = graphs_of(learner)
+    assert not set(learner.inputs_.absent) & set(found.columns)
+    assert largest_difference([found], "log", learner, test) < TOLERANCE / 10
+
+
+@pytest.fixture(scope="module")
+def simple() -> tuple[list[Portable], Batch]:
+    """Two exports of one logistic regression, and events."""
+    learner, test = fitted("quadratic_logit", degree=1)
+    return [graphs_of(learner)[0] for _ in range(2)], test
+
+
+def test_graphs_hold_no_path_of_this_machine(simple: tuple[list[Portable], Batch]) -> None:
+    first, second = (one.model.SerializeToString(deterministic=True) for one in simple[0])
+    assert first == second
+    assert b".py" not in first
+    assert b"site-packages" not in first
+
+
+def test_number_of_events_is_open(simple: tuple[list[Portable], Batch]) -> None:
+    (found, _), test = simple
+    opened = session(found.model.SerializeToString())
+    one, many = (run_graph(opened, found.columns, test.take(np.arange(n))) for n in (1, 2500))
+    np.testing.assert_allclose(one, many[:1], atol=1e-6)
+    assert averaged([one], "log").dtype == np.float64
+
+
+def test_borders_below() -> None:
+    borders = np.array([0.1, 0.5, -0.1, 1e308, 1.0 + 1e-12, 1.0 - 1e-12])
+    found = float32_below(borders)
+    assert found.dtype == np.float32
+    assert (found <= borders).all()
+    with np.errstate(over="ignore"):
+        assert (np.nextafter(found, np.float32(np.inf)) > borders).all()
+
+
+def test_columns_of_categories_are_refused_by_name() -> None:
+    train, valid = (gaussian_events(n, seed).batch for n, seed in ((600, 1), (200, 2)))
+    marked = []
+    for batch in (train, valid):
+        assert batch.table is not None
+        table = batch.table.copy()
+        table[:, 3] = np.arange(len(table)) % 4
+        marked.append(replace(batch, table=table, categories=("noise",)))
+    for learner in (
+        LightGBM(CLASSES, {"rounds": 5}),
+        CatBoost(CLASSES, {"rounds": 5}),
+        AsNumbers(CLASSES, {"learner": "models.tables.sklearn:RandomForest", "trees": 5}),
+    ):
+        learner.fit(marked[0], marked[1], seed=1)
+        with pytest.raises(NotPortable, match=r"columns of categories \(noise\) have no ONNX form"):
+            graphs_of(learner)
+
+
+def test_numbers_that_were_numbers_before_keep_their_names() -> None:
+    train, valid, test = (gaussian_events(n, seed).batch for n, seed in ((600, 1), (200, 2), (500, 3)))
+    learner = AsNumbers(CLASSES, {"learner": "models.tables.sklearn:RandomForest", "trees": 5})
+    learner.fit(train, valid, seed=1)
+    graphs = graphs_of(learner)
+    assert graphs[0].columns == train.columns
+    assert largest_difference(graphs, "log", learner, test) < TOLERANCE / 10
+
+
+def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "NEEDED", ("onnx", "no_such_package"))
+    with pytest.raises(InputError, match=r"ONNX export needs no_such_package: pip install 'showerstack\[onnx\]'"):
+        graphs_of(LightGBM(CLASSES))
+
+
+def test_learners_on_columns_that_they_make_themselves_are_refused() -> None:
+    member = {"learner": "models.tables.sklearn:RandomForest"}
+    with pytest.raises(NotPortable, match="PretrainedFeatures has no ONNX form"):
+        graphs_of(PretrainedFeatures(COMPOSITION.classes, {"members": [member]}))

@@ -1,0 +1,193 @@
+"""The model card and the crate of a run: complete, true to the run's files, and valid linked data.
+
+Task folders: their own evaluation agrees with ours, leaks nothing, and refuses what cannot be scored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from report.card import card_content, card_lines, write_card
+from report.public.scripts.evaluate_composition import fraction_error, read_submission
+from report.public.scripts.evaluate_gamma import hadron_survival
+from report.public.taskcard import CARDS, write_cards
+from runtime.errors import InputError
+from runtime.files import hash_file, write_json
+from scoring.metrics.composition import fraction_error as our_error
+from scoring.metrics.gamma import hadron_survival as our_survival
+from scoring.score import score_file
+from showers.schema import COMPOSITION, task_named
+from showers.simulation import simulate
+from stacking.run.folder import write_run_checksums
+
+
+def check_crate(crate: dict[str, Any], folder: Path) -> None:
+    """Check what RO-Crate 1.2 demands: descriptor, root with its properties, parts that exist, references that lead."""
+    assert crate["@context"] == "https://w3id.org/ro/crate/1.2/context"
+    entities = {entity["@id"]: entity for entity in crate["@graph"]}
+    assert len(entities) == len(crate["@graph"]), "identifiers are unique"
+    descriptor = entities["ro-crate-metadata.json"]
+    assert descriptor["@type"] == "CreativeWork"
+    assert descriptor["about"] == {"@id": "./"}
+    assert descriptor["conformsTo"] == {"@id": "https://w3id.org/ro/crate/1.2"}
+    root = entities["./"]
+    assert root["@type"] == "Dataset"
+    assert all(root[key] for key in ("name", "description", "datePublished", "license", "hasPart"))
+    for part in root["hasPart"]:
+        entity = entities[part["@id"]]
+        place = folder / part["@id"]
+        assert entity["@type"] == ("Dataset" if part["@id"].endswith("/") else "File")
+        assert place.is_dir() if entity["@type"] == "Dataset" else place.is_file(), place
+        if "sha256" in entity:
+            assert entity["sha256"] == hash_file(place)
+            assert int(entity["contentSize"]) == place.stat().st_size
+    outside = {ref for entity in crate["@graph"] for ref in _references(entity) if ref not in entities}
+    assert all(ref.startswith(("https://w3id.org/", "http://schema.org/")) for ref in outside), outside
+
+
+def _references(value: Any, inside: bool = False) -> Iterator[str]:
+    if isinstance(value, dict):
+        if inside and set(value) == {"@id"}:
+            yield value["@id"]
+        for one in value.values():
+            yield from _references(one, inside=True)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _references(one, inside=True)
+
+
+@pytest.fixture
+def world(composition_world: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """A copy of (run, data)."""
+    run = Path(shutil.copytree(composition_world[0], tmp_path / "run"))
+    for name in ("metrics_composition.json", "report.html"):
+        (run / name).unlink(missing_ok=True)
+    return run, composition_world[1]
+
+
+def test_an_unscored_run_has_a_card_without_a_score(world: tuple[Path, Path]) -> None:
+    run, _ = world
+    content = card_content(run)
+    assert "test" not in content["metrics"]
+    text = write_card(run).read_text()
+    assert "Not scored on a labelled test set" in text
+    assert "Shipped: **stack**" in text
+    assert "lenet (left out)" in text
+
+
+def test_a_scored_run_says_what_it_reached_with_intervals(world: tuple[Path, Path]) -> None:
+    run, data = world
+    metrics = score_file(run / "predictions.npz", data, COMPOSITION)
+    (run / "report.html").write_text("page")
+    text = write_card(run).read_text()
+    content = json.loads((run / "model_card.json").read_text())
+    found = content["metrics"]["test"]["fraction error"]
+    assert found["value"] == metrics["mean_fraction_error"]
+    assert found["low"] < found["value"] < found["high"]
+    assert f"fraction error {found['value']:.4g} [{found['low']:.4g}, {found['high']:.4g}]" in text
+    assert content["data"]["test"]["origin"] == "simulated"
+    assert any("Trained on showers simulated by showerstack" in line for line in content["limits"])
+    assert content["cost"]["cpu_s"] == pytest.approx(99.0)
+    assert "The processor's energy is estimated at 10 W per busy core" in text
+    assert content["licence"]["software_and_models"] == "MIT"
+    for place in (run, data):
+        assert str(place) not in text, "a card names no folder of this machine"
+    check_crate(json.loads((run / "ro-crate-metadata.json").read_text()), run)
+
+
+def test_the_origin_of_data_that_are_gone_is_kept(world: tuple[Path, Path]) -> None:
+    run, _ = world
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert card_content(run)["data"]["train"]["origin"] is None
+    for source, origin in (({"generator": "showers.simulation", "seed": 3}, "simulated"), ({}, "not simulated here")):
+        manifest["data"] |= {"train": "gone/train", "train_source": source, "test": "gone/test", "test_source": source}
+        write_json(run / "manifest.json", manifest)
+        write_run_checksums(run)
+        content = card_content(run)
+        assert [row["origin"] for row in content["data"].values()] == [origin, origin]
+        assert any("simulated by showerstack" in line for line in content["limits"]) == (origin == "simulated")
+
+
+def test_equal_runs_have_equal_cards(world: tuple[Path, Path]) -> None:
+    run, _ = world
+    first = [write_card(run).read_bytes(), (run / "model_card.json").read_bytes()]
+    assert first == [write_card(run).read_bytes(), (run / "model_card.json").read_bytes()]
+
+
+def test_markup_in_names_stays_text(world: tuple[Path, Path]) -> None:
+    content = card_content(world[0])
+    content["classes"] = ["a|b", "<script>", "*c*\nd"]
+    text = "\n".join(card_lines(content))
+    assert r"a\|b, \<script\>, \*c\* d" in text
+
+
+def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a finished run"):
+        write_card(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cards") / "data"
+    for task in CARDS:
+        simulate(task_named(task), folder, n_train=200, n_test=300, seed=3, workers=1)
+    return folder
+
+
+def test_both_cards_pass_their_own_checks(data: Path, tmp_path: Path) -> None:
+    found = write_cards(data, tmp_path, tuple(CARDS))
+    assert [checks[1].startswith("gold 0, with rows exchanged") for checks in found.values()] == [True, True]
+    for task, card in CARDS.items():
+        folder = tmp_path / card.name
+        names = {path.name for path in folder.iterdir()}
+        assert names == {
+            "metadata.yaml", "project_description.md", "prepare.py", "evaluate_prepare.py", "evaluate.py",
+            "custom_labels.py",
+        }  # fmt: skip
+        info = json.loads((folder / "metadata.yaml").read_text())["logging_info"]
+        assert (info["name"], info["shape"], info["sota"]) == (card.name, "(300,)", [])
+        assert (folder / "evaluate.py").read_text() in (folder / "project_description.md").read_text()
+        assert not (tmp_path / "shared" / "kascade-showers" / task / "test" / "source.json").exists()
+        described = json.loads((tmp_path / "shared" / "kascade-showers" / task / "croissant.json").read_text())
+        for entry in described["distribution"]:
+            file = tmp_path / "shared" / "kascade-showers" / task / entry["contentUrl"]
+            assert entry["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+        crate = json.loads((tmp_path / "shared" / "kascade-showers" / task / "ro-crate-metadata.json").read_text())
+        check_crate(crate, tmp_path / "shared" / "kascade-showers" / task)
+    with pytest.raises(InputError, match="exists already"):
+        write_cards(data, tmp_path, ("gamma",))
+
+
+def test_evaluations_agree_with_ours() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 5, 2000)
+    predicted = np.where(rng.random(2000) < 0.5, truth, rng.integers(0, 5, 2000))
+    assert fraction_error(truth, predicted) == pytest.approx(our_error(truth, predicted), abs=1e-12)
+    assert fraction_error(truth, truth) == 0.0
+    photon, score = rng.integers(0, 2, 2000), np.round(rng.normal(size=2000), 1)
+    assert hadron_survival(photon, score) == our_survival(photon, score).hadron_survival
+
+
+@pytest.mark.parametrize("text", ["label\n1\n", "label\n1\n2.0\n", "label\n1\n5\n", "class\n1\n2\n", ""])
+def test_a_submission_of_another_form_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text(text)
+    with pytest.raises(SystemExit, match="expected"):
+        read_submission(tmp_path / "s.csv", 2)
+
+
+def test_showers_in_both_splits_are_refused(data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data, tmp_path / "data")
+    for split, n in (("train", 200), ("test", 300)):
+        folder = tmp_path / "data" / f"gamma_{split}"
+        (folder / "checksums.json").unlink(missing_ok=True)
+        np.save(folder / "groups.npy", np.arange(n, dtype=np.int64))
+    with pytest.raises(InputError, match="in training and test"):
+        write_cards(tmp_path / "data", tmp_path / "out", ("gamma",))

@@ -1,0 +1,398 @@
+"""The report: one self-contained file with everything in it.
+
+Feature importance by group, on a learner that is known to use one group only.
+
+Plain words, differences and captions speak of what ships: its name, and its labels by its rule.
+
+The report in a real browser: no errors, no missing pictures, no sideways scrolling on a phone, dark and light.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from features.build import build_table
+from models.base.learner import Batch
+from models.registry import create, spec
+from report.outcome import learner_table
+from report.public.submission import write_submission, yaml_lines
+from report.run_page import learners, plain_words, write_report
+from report.run_sections import group_of, importances, shuffle
+from report.shared.subject import EvaluatedRun
+from report.tasks.composition import mass_posteriors
+from runtime.errors import InputError
+from runtime.files import read_json, write_json, write_npz
+from scoring.metrics.composition import fraction_error
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION
+from stacking.run.folder import write_run_checksums
+
+
+@pytest.mark.parametrize("task", ["composition", "gamma"])
+def test_report_is_one_self_contained_file(task: str, request: pytest.FixtureRequest) -> None:
+    file = request.getfixturevalue(f"{task}_report")
+    assert file == request.getfixturevalue(f"{task}_world")[0] / "report.html"
+    text = file.read_text(encoding="utf-8")
+    assert not re.findall(r'(?:src|href)="(?!#|data:)([^"]+)"', text)
+    words = re.sub(r"<[^>]+>", " ", re.sub(r"<(svg|style).*?</\1>", "", text, flags=re.DOTALL))
+    assert not {"nan", "none", "inf"} & set(words.lower().split())
+    identifiers = re.findall(r'\bid="([^"]+)"', text)
+    assert len(identifiers) == len(set(identifiers))
+    for reference in re.findall(r'(?:href="|url\()#([^")]+)', text):
+        assert reference in identifiers, reference
+    assert "#102a31" not in text, "ink must take the page's colour"
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *place: False)  # permissions do not bind the superuser
+    with pytest.raises(InputError, match=f"{tmp_path} cannot be written: choose another place"):
+        write_report(tmp_path, tmp_path / "nothing is read")
+
+
+def test_composition_report_has_its_sections(composition_report: Path) -> None:
+    text = composition_report.read_text(encoding="utf-8")
+    for key in (
+        "summary",
+        "learners",
+        "confusion",
+        "fractions",
+        "reliability",
+        "gallery",
+        "cost",
+        "provenance",
+    ):
+        assert f'<section id="{key}">' in text
+    assert "The showers are simulated" in text
+    assert "lenet failed and was left out: out of memory" in text
+    assert text.count("<figure>") >= 15
+
+
+def test_gamma_report_has_its_sections(gamma_report: Path) -> None:
+    text = gamma_report.read_text(encoding="utf-8")
+    for key in ("summary", "learners", "survival", "reliability", "gallery"):
+        assert f'<section id="{key}">' in text
+    assert "drawn for orientation only" in text
+    for words in (
+        "Q-factor at 75 % gamma efficiency",
+        "gamma efficiency at hadron survival 0.001",
+        "area under the ROC",
+    ):
+        assert words in text
+    assert "accuracy" not in re.sub(
+        r"<svg.*?</svg>", "", text[text.index("<h1>") : text.index("<nav>")], flags=re.DOTALL
+    )
+    assert "hadrons left, one threshold" in text
+
+
+def test_the_headline_says_what_its_number_means(composition_report: Path) -> None:
+    text = composition_report.read_text(encoding="utf-8")
+    top = text[text.index("<h1>") : text.index("<nav>")]
+    for words in ("composition: mass composition", "0 perfect, 0.158 random", "the best published is 0.105"):
+        assert words in top
+    assert "mean difference between the true and the predicted fraction" in " ".join(top.split())
+
+
+def test_tables_scroll_with_a_hint_on_a_phone(composition_report: Path) -> None:
+    style = composition_report.read_text(encoding="utf-8").split("<style>")[1].split("</style>")[0]
+    assert 'content: "tables scroll sideways \\2192"' in style
+    assert "overflow-x: auto" in style
+
+
+NAME = "$_$<img src=x onerror=alert(1)>|`[a](b)`"
+"""Broken mathematics, a picture that calls a script, a table's border and a link: yet a name of a file."""
+HOSTILE = NAME + "\x1b[2J\n# x"
+
+
+def _renamed(run: Path, target: Path) -> Path:
+    """Copy a run and call its forest something hostile (file names cannot hold a slash)."""
+    shutil.copytree(run, target)
+    text = (target / "manifest.json").read_text(encoding="utf-8")
+    manifest = json.loads(text)
+    manifest["learners"][0]["name"] = NAME
+    manifest["learners"][-1] |= {"error": HOSTILE}
+    manifest["gate"]["reason"] = HOSTILE
+    (target / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    (target / "test" / "random_forest.npz").rename(target / "test" / f"{NAME}.npz")
+    write_run_checksums(target)
+    return target
+
+
+def test_hostile_names_in_report_and_submission(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run = _renamed(composition_world[0], tmp_path / "run")
+    data = composition_world[1]
+    text = write_report(run, data).read_text(encoding="utf-8")
+    assert "<img" not in text
+    assert "$_$&lt;img" in text, "the picture shows the name as it is"
+    assert "\x1b" not in re.sub(r"<(p|td|li)\b.*?</\1>", "", text, flags=re.DOTALL)
+    folder = write_submission([run], "mine", data=data, out=tmp_path)
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    assert not re.search(r"(?<!\\)<img|^# x|\x1b", readme, flags=re.MULTILINE)
+    metadata = (folder / "metadata.yaml").read_text(encoding="utf-8")
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", metadata)
+
+
+def test_yaml_holds_what_yaml_forbids_as_escapes() -> None:
+    (line,) = yaml_lines({"name": "a\x9b\x7f\u2028\ufeffb"})
+    assert line == 'name: "a\\u009b\\u007f\\u2028\\ufeffb"'
+
+
+def test_report_loads_and_runs_nothing(composition_report: Path) -> None:
+    text = composition_report.read_text(encoding="utf-8")
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)
+    assert policy
+    assert policy[1].startswith("default-src 'none'")
+    assert "script" not in policy[1]
+    assert text.index("Content-Security-Policy") < text.index("<title>")
+
+
+COLUMNS = ("fit_lg_nmu", "fit_lg_ne", "prof_e_r50_m")
+
+
+@pytest.fixture(scope="module")
+def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run whose only learner was trained on labels that depend on the muon fit alone."""
+    table = build_table(tiny_composition / "composition_test", workers=1)
+    matrix = table.matrix(COLUMNS)
+    cuts = np.nanquantile(matrix[:, 0], [0.2, 0.4, 0.6, 0.8])
+    labels = np.digitize(np.nan_to_num(matrix[:, 0], nan=-9.0), cuts).astype(np.int64)
+    batch = Batch(np.arange(len(labels)), table=matrix, columns=COLUMNS, labels=labels)
+    learner = create(spec("lightgbm"), COMPOSITION.classes, preset="quick")
+    learner.fit(batch.take(np.arange(0, 800)), batch.take(np.arange(800, 1000)), seed=1)
+    run = tmp_path_factory.mktemp("run")
+    learner.save(run / "learners" / "lightgbm" / "fold-0")
+    log_proba = learner.predict_log_proba(batch)
+    guessed = log_proba.argmax(axis=1).astype(np.int8)
+    for name in ("lightgbm", "average", "stack"):
+        write_npz(run / "test" / f"{name}.npz", log_proba=log_proba, argmax=guessed)
+    row = {"name": "lightgbm", "status": "ok", "features": list(COLUMNS), "needs_grid": False, "log_loss": 0.1}
+    # a data folder whose labels are the ones that were learnt
+    data = tmp_path_factory.mktemp("data")
+    source = tiny_composition / "composition_test"
+    (data / "composition_test").mkdir()
+    for file in source.iterdir():
+        (data / "composition_test" / file.name).symlink_to(file)
+    (data / "composition_test" / "labels_composition.npy").unlink()
+    np.save(data / "composition_test" / "labels_composition.npy", labels.astype(np.int8))
+    (data / "composition_test" / "checksums.json").unlink()
+    (data / "composition_test.features").symlink_to(source.with_name("composition_test.features"))
+    opened = Dataset.open(data / "composition_test", COMPOSITION)
+    assert len(opened) == 1000
+    origin = {"config_hash": "c0ffee", "test_fingerprint": opened.fingerprint()}
+    write_npz(run / "predictions.npz", predictions=guessed, **{name: np.array(value) for name, value in origin.items()})
+    known = {"config_hash": origin["config_hash"], "data": {"test_fingerprint": origin["test_fingerprint"]}}
+    write_json(run / "manifest.json", {"task": "composition", "learners": [row], **known})
+    write_run_checksums(run)
+    return run, data
+
+
+def test_the_group_that_decides_is_found(world: tuple[Path, Path]) -> None:
+    (found,) = importances(EvaluatedRun.read(*world))
+    assert found.gain is not None
+    assert sum(found.gain.values()) == pytest.approx(1.0)
+    assert found.gain[group_of("fit_lg_nmu")] > 0.8
+    assert set(found.shuffled) == {group_of(column) for column in COLUMNS}
+    muon = found.shuffled[group_of("fit_lg_nmu")]
+    assert muon.interval.low > 0.5, "shuffling what decides costs dearly"
+    assert all(muon.difference > 5 * other.difference for group, other in found.shuffled.items() if other is not muon)
+
+
+def test_shuffling_touches_one_group_only() -> None:
+    table = np.asfortranarray(np.arange(12, dtype=np.float32).reshape(4, 3))
+    batch = Batch(np.arange(4), table=table, columns=COLUMNS)
+    shuffled = shuffle(batch, group_of("fit_lg_ne"), np.array([3, 2, 1, 0])).table
+    assert shuffled is not None
+    assert shuffled[:, 1].tolist() == table[::-1, 1].tolist()
+    assert (shuffled[:, [0, 2]] == table[:, [0, 2]]).all()
+    assert (batch.table == np.arange(12).reshape(4, 3)).all()
+
+
+def _edited(world: tuple[Path, Path], to: Path, *, shipped: bool = True) -> Path:
+    run = Path(shutil.copytree(world[0], to))
+    manifest = read_json(run / "manifest.json")
+    manifest["gate"]["shipped"] = shipped
+    write_json(run / "manifest.json", manifest)
+    write_run_checksums(run)
+    return run
+
+
+@pytest.fixture
+def turned(composition_world: tuple[Path, Path], tmp_path: Path) -> Path:
+    """A run whose stack is better than mlp by argmax and much worse by the labels that ship."""
+    run = _edited(composition_world, tmp_path / "run")
+    labels = EvaluatedRun.read(run, composition_world[1]).labels.astype(np.int8)
+    answers = {}
+    for name, argmax, decided in (("stack", labels, np.zeros_like(labels)), ("mlp", np.zeros_like(labels), labels)):
+        with np.load(run / "test" / f"{name}.npz") as stored:
+            log_proba = stored["log_proba"]
+        write_npz(run / "test" / f"{name}.npz", log_proba=log_proba, argmax=argmax, decided=decided)
+        answers[name] = decided
+    with np.load(run / "predictions.npz") as stored:
+        rest = {key: stored[key] for key in stored.files if key != "predictions"}
+    write_npz(run / "predictions.npz", predictions=answers["stack"], **rest)
+    write_run_checksums(run)
+    return run
+
+
+def test_the_sign_is_that_of_the_labels_that_ship(turned: Path, composition_world: tuple[Path, Path]) -> None:
+    evaluated = EvaluatedRun.read(turned, composition_world[1])
+    assert evaluated.shipped.rule == "decided"
+    metric, _ = evaluated.against_shipped["mlp", "decided"]
+    stack, mlp = (evaluated.system(name, "decided") for name in ("stack", "mlp"))
+    assert stack is not None
+    assert mlp is not None
+    expected = fraction_error(evaluated.labels, mlp.output) - fraction_error(evaluated.labels, stack.output)
+    assert metric.difference == pytest.approx(expected, abs=0.02)
+    assert metric.interval.high < 0, "mlp has the smaller error by decided labels"
+    assert "decided labels: mlp beats the stack" in plain_words(evaluated).body
+
+
+def test_captions_name_the_learner_that_ships(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
+    data = composition_world[1]
+    evaluated = EvaluatedRun.read(_edited(composition_world, tmp_path / "run", shipped=False), data)
+    assert evaluated.shipped.name == "mlp"
+    assert "Shipped: mlp." in plain_words(evaluated).body
+    body = mass_posteriors(evaluated).body
+    assert "Posteriors of mlp on the test set" in body
+    assert "mean posterior of mlp" in body
+    assert "Differences are to mlp, which ships" in learners(evaluated).body
+    assert ("stack", "decided") in evaluated.against_shipped
+    assert ("mlp", "decided") not in evaluated.against_shipped
+    assert "held-out showers: mlp" in str(learner_table(evaluated.run.folder, data).caption)
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = [
+    "--headless",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+]
+PATIENCE_S = 60
+LOOK = """JSON.stringify({
+  scroll: document.documentElement.scrollWidth, width: window.innerWidth,
+  pictures: [...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().height),
+  outside: [...document.querySelectorAll('figure svg')].filter(s => s.getBoundingClientRect().right > innerWidth + 1)
+    .length,
+  missing: [...document.images].filter(i => !i.complete || !i.naturalWidth).length,
+  page: getComputedStyle(document.body).backgroundColor,
+  ink: getComputedStyle(document.querySelector('figure svg')).color,
+  smallest: Math.min(...[...document.querySelectorAll('figure svg text')].map(t => t.getBoundingClientRect().height))
+})"""
+
+
+async def look(port: str, page: Path, *, width: int, dark: bool, screenshot: Path | None = None) -> dict[str, Any]:
+    """Open a page in a fresh tab through the browser's debugging protocol and measure it."""
+    from tornado.websocket import websocket_connect
+
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/json/new", method="PUT")
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        tab = json.load(answer)["webSocketDebuggerUrl"]
+    socket = await websocket_connect(tab, max_message_size=1 << 28)
+    complaints: list[str] = []
+    loaded = False
+
+    def note(message: dict[str, Any]) -> None:
+        nonlocal loaded
+        method, content = message.get("method"), message.get("params", {})
+        loaded = loaded or method == "Page.loadEventFired"
+        if method == "Runtime.exceptionThrown" or (method == "Log.entryAdded" and content["entry"]["level"] == "error"):
+            complaints.append(json.dumps(content))
+        if method == "Runtime.consoleAPICalled" and content["type"] == "error":
+            complaints.append(json.dumps(content))
+
+    async def receive() -> dict[str, Any]:
+        text = await asyncio.wait_for(socket.read_message(), PATIENCE_S)
+        assert text is not None, "the browser hung up"
+        return json.loads(text)
+
+    number = 0
+
+    async def send(method: str, **content: Any) -> dict[str, Any]:
+        nonlocal number
+        number += 1
+        await socket.write_message(json.dumps({"id": number, "method": method, "params": content}))
+        while (message := await receive()).get("id") != number:
+            note(message)
+        assert "error" not in message, message
+        return message["result"]
+
+    for domain in ("Page", "Runtime", "Log"):
+        await send(f"{domain}.enable")
+    await send("Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=width < 600)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    await send("Emulation.setEmulatedMedia", features=[scheme])
+    await send("Page.navigate", url=page.resolve().as_uri())
+    while not loaded:
+        note(await receive())
+    found = json.loads((await send("Runtime.evaluate", expression=LOOK))["result"]["value"])
+    if screenshot:
+        drawn = await send("Page.captureScreenshot", captureBeyondViewport=True)
+        screenshot.write_bytes(base64.b64decode(drawn["data"]))
+    socket.close()
+    while await socket.read_message() is not None:
+        pass  # until the browser has hung up too
+    return found | {"complaints": complaints}
+
+
+def start_browser(profile: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """Start Chromium; return the process and its debugging port."""
+    assert CHROMIUM is not None
+    # containers run tests as root, where the browser's own sandbox cannot start
+    root = ["--no-sandbox"] if sys.platform == "linux" and os.geteuid() == 0 else []
+    process = subprocess.Popen(
+        [CHROMIUM, *FLAGS, *root, f"--user-data-dir={profile}", "about:blank"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    said = profile / "DevToolsActivePort"
+    until = time.monotonic() + PATIENCE_S
+    while not (said.exists() and said.read_text().strip()):
+        if process.poll() is not None or time.monotonic() > until:
+            process.kill()
+            process.wait()
+            raise RuntimeError("the browser did not start")
+        time.sleep(0.05)
+    return process, said.read_text().splitlines()[0]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: the report cannot be opened")
+def test_report_in_a_browser(composition_report: Path, gamma_report: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tornado", reason="tornado (extra: cluster) speaks to the browser")
+    process, port = start_browser(tmp_path / "profile")
+    try:
+        for page in (composition_report, gamma_report):
+            for width, dark in ((1200, False), (390, False), (390, True)):
+                found = asyncio.run(look(port, page, width=width, dark=dark))
+                assert found["complaints"] == []
+                assert found["missing"] == 0
+                assert found["scroll"] <= found["width"] == width, found
+                assert found["outside"] == 0
+                assert len(found["pictures"]) >= 5
+                assert min(found["pictures"]) > 50
+                assert found["smallest"] >= 8, "letters must stay legible"
+                light = [sum(map(int, found[key].strip("rgb()").split(","))) for key in ("page", "ink")]
+                assert (light[0] < light[1]) == dark
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)

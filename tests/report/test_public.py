@@ -1,0 +1,523 @@
+"""Comparison, leaderboard, submission and doctor: what people read and hand in.
+
+The 2026 protocol: raw labels only, a log of attempts, the published order of rows.
+
+Predictions are judged by the events they were made for, and a run folder holds its own; or nobody goes on.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import cli
+import verify
+from report.compare import compare, differences
+from report.doctor import examine_dataset, findings
+from report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
+from report.public.rules import HEADS, MAX_ATTEMPTS, log_attempt, next_attempt, score_by_protocol
+from report.public.submission import write_submission, yaml_lines
+from report.shared.published import PUBLISHED, TEST_CLASSES, DataOrigin, origin_of, published_for
+from runtime.errors import InputError
+from runtime.files import read_json, write_json, write_npz
+from scoring.metrics.composition import fraction_error
+from scoring.score import score_file
+from scoring.tasks.truth import read_truth
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, GAMMA, task_named
+from stacking.run.folder import write_run_checksums
+from tests.report.conftest import make_world
+
+
+def text(renderable: object, width: int = 100) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(renderable)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def other_run(composition_world: tuple[Path, Path], tmp_path: Path) -> Path:
+    """The composition run again, shipping its weakest learner."""
+    run = shutil.copytree(composition_world[0], tmp_path / "weaker")
+    with np.load(run / "test" / "random_forest.npz") as weakest, np.load(run / "predictions.npz") as own:
+        write_npz(run / "predictions.npz", **{**own, "predictions": weakest["argmax"]})
+    write_run_checksums(run)
+    return run
+
+
+def test_compare_finds_the_better_run(composition_world: tuple[Path, Path], other_run: Path) -> None:
+    run, data = composition_world
+    shown = text(compare([run, other_run], data))
+    assert "composition is better" in shown
+    assert "McNemar: labels right or wrong" in shown
+    for place in ("lg E 15.0-15.5", "zenith 10-20 deg", "class iron"):
+        assert place in shown
+    assert "no difference is shown" in text(
+        compare([run, run.parent / "." / run.name / "predictions.npz"], data, task=COMPOSITION)
+    )
+
+
+def test_compare_of_gamma_runs(gamma_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = gamma_world
+    other = shutil.copytree(run, tmp_path / "other")
+    shown = text(compare([run, other], data))
+    assert "hadrons rejected at 75 %" in shown
+    assert "no difference is shown" in shown
+
+
+def test_compare_refuses_what_cannot_be_compared(
+    composition_world: tuple[Path, Path], gamma_world: tuple[Path, Path]
+) -> None:
+    with pytest.raises(InputError, match="at least two"):
+        compare([composition_world[0]], composition_world[1])
+    with pytest.raises(InputError, match="different tasks cannot be compared: composition, gamma"):
+        compare([composition_world[0], gamma_world[0]], composition_world[1])
+
+
+def test_simulated_runs_never_share_a_table_with_published_ones(composition_world: tuple[Path, Path]) -> None:
+    run, data = composition_world
+    score_file(run / "predictions.npz", data, COMPOSITION)
+    shown = text(leaderboard([run]))
+    assert "simulation of v2" in shown
+    assert not any(row.system[:12] in shown for row in PUBLISHED)
+
+
+def test_only_recognised_public_sets_stand_beside_published_ones(
+    composition_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, data = composition_world
+    score_file(run / "predictions.npz", data, COMPOSITION)
+    real = shutil.copytree(data, tmp_path / "data")
+    for name in ("source.json", "checksums.json"):
+        (real / "composition_test" / name).unlink()
+    shown = text(leaderboard([run], data=real))
+    assert "composition, unknown origin (v2)" in shown
+    assert "two CNNs" not in shown, "a set without a mark is not public for that"
+
+    labels = np.load(real / "composition_test" / "labels_composition.npy")
+    monkeypatch.setitem(TEST_CLASSES, ("composition", "v2"), tuple(np.bincount(labels).tolist()))
+    shown = text(leaderboard([run], data=real))
+    assert "composition, v2" in shown
+    assert "two CNNs, biases *" in shown
+    assert "LeNet" not in shown, "the matched protocol has its own table"
+    assert "simulation of v2" in text(leaderboard([run], data=data)), "a mark counts more than the numbers of events"
+    with pytest.raises(InputError, match="say where it is with --data"):
+        leaderboard([run], data=tmp_path / "nowhere")
+
+
+def test_public_sets_are_recognised_by_their_classes(tmp_path: Path) -> None:
+    for (task, protocol), counts in TEST_CLASSES.items():
+        folder = tmp_path / task / protocol
+        folder.mkdir(parents=True)
+        labels = np.repeat(np.arange(len(counts)), counts).astype(np.int8)
+        np.save(folder / f"labels_{task}.npy", labels)
+        np.save(folder / "features.npy", np.zeros((len(labels), 5), np.float16))
+        assert origin_of(folder, task_named(task)) == DataOrigin(True, protocol, {})
+        labels[0] = 1
+        np.save(folder / f"labels_{task}.npy", labels)
+        assert not origin_of(folder, task_named(task)).public
+        labels[0] = 0
+        np.save(folder / f"labels_{task}.npy", labels)
+        np.save(folder / "features.npy", np.zeros((len(labels) - 1, 5), np.float16))
+        assert not origin_of(folder, task_named(task)).public
+    sizes = {key: sum(counts) for key, counts in TEST_CLASSES.items()}
+    assert sizes[COMPOSITION.name, "v2"] == 119_027
+    assert sizes[COMPOSITION.name, "matched"] == 34_519
+    assert sizes[COMPOSITION.name, "2026"] == 115_064
+    assert sizes[GAMMA.name, "v2"] == 35_751
+
+
+def test_leaderboard_wants_scored_runs(gamma_world: tuple[Path, Path], tmp_path: Path) -> None:
+    unscored = shutil.copytree(gamma_world[0], tmp_path / "run")
+    (unscored / "metrics_gamma.json").unlink(missing_ok=True)
+    with pytest.raises(InputError, match="score the run first"):
+        standing(unscored)
+
+
+def test_leaderboard_counts_again(gamma_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(gamma_world[0], tmp_path / "run")
+    score_file(run / "predictions.npz", gamma_world[1], GAMMA, intervals=False)
+    true = standing(run).value
+    file = run / "metrics_gamma.json"
+    write_json(file, json.loads(file.read_text().replace(repr(true), "1e-9")))
+    assert "1e-09" in file.read_text()
+    assert standing(run).value == true
+
+
+def test_march_of_nines() -> None:
+    assert march_of_nines(1e-3, 1e-2, 1e-4) == 0.5
+    assert march_of_nines(1e-5, 1e-2, 1e-4) == 1.5
+    assert march_of_nines(0.0, 1e-2, 1e-4) is None
+    assert march_of_nines(0.1, 0.1, 0.1) is None
+
+
+def test_scores_run_from_weakest_valid_to_published_best() -> None:
+    def row(value: float, *, ours: bool, tuned: bool = False) -> Standing:
+        return Standing("gamma", "v2", "x", value, None, None, None, tuned, (), ours, 999)
+
+    # 0 of 999 counts as 0.5 / 1000: no survivor is no infinity
+    rows = [
+        row(0.0, ours=True),
+        row(4.5e-3 - 5e-4, ours=False, tuned=True),
+        row(0.05, ours=False),
+        row(0.4, ours=False, tuned=True),
+    ]
+    found = scores(rows)
+    assert found[1] == 1.0
+    assert found[2] == 0.0
+    assert found[0] is not None
+    assert found[0] > 1
+    assert found[3] is not None
+    assert found[3] < 0
+
+
+def test_published_tables_are_sorted_and_carry_intervals() -> None:
+    gamma = published_for(GAMMA.name, "v2")
+    assert gamma[0].value == 3.2e-4
+    assert (round(gamma[0].interval.low, 5), round(gamma[0].interval.high, 5)) == (1.6e-4, 5.7e-4)
+    matched = published_for(COMPOSITION.name, "matched")
+    assert [row.value for row in matched] == sorted(row.value for row in matched)
+    assert matched[0].tuned_on_test
+
+
+def test_submission_of_both_tasks(
+    composition_world: tuple[Path, Path], gamma_world: tuple[Path, Path], tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    for world, task in ((composition_world, COMPOSITION), (gamma_world, GAMMA)):
+        shutil.copytree(world[1] / f"{task.name}_test", data / f"{task.name}_test")
+    runs = [composition_world[0], gamma_world[0]]
+    folder = write_submission(runs, "mine-1", data=data, out=tmp_path / "out")
+    for run, task in zip(runs, (COMPOSITION, GAMMA), strict=True):
+        again = score_file(folder / "predictions.npz", data, task, intervals=False, write=False)
+        before = score_file(run / "predictions.npz", data, task, intervals=False, write=False)
+        assert again == before | {"config_hash": again.get("config_hash")} or all(
+            again[key] == before[key] for key in again
+        )
+    readme = (folder / "README.md").read_text()
+    assert "Not the public test set" in readme
+    assert "lenet failed: out of memory" in readme
+    metadata = (folder / "metadata.yaml").read_text()
+    assert "tuned_on_test: false" in metadata
+    assert str(tmp_path) not in readme + metadata
+    assert (folder / "code" / "scoring" / "metrics" / "composition.py").exists()
+    assert not list((folder / "code").rglob("__pycache__"))
+    with pytest.raises(InputError, match="exists already"):
+        write_submission(runs, "mine-1", data=data, out=tmp_path / "out")
+
+
+def test_submission_refusals_leave_nothing(composition_world: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = composition_world
+    for runs, name, message in (
+        ([run], "../up", "use letters"),
+        ([run, run], "twice", "one run of each task"),
+        ([], "none", "got none"),
+    ):
+        with pytest.raises(InputError, match=message):
+            write_submission(runs, name, data=data, out=tmp_path / "out")
+    bad = shutil.copytree(run, tmp_path / "bad")
+    write_npz(bad / "predictions.npz", predictions=np.zeros(3000))
+    with pytest.raises(InputError, match="type float64"):
+        write_submission([bad], "bad", data=data, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_yaml_of_nested_values() -> None:
+    lines = "\n".join(yaml_lines({"name": "a: b", "no": {"x y": [1, 2], "flag": True, "nothing": None}}))
+    assert lines == 'name: "a: b"\n"no":\n  "x y": [1, 2]\n  flag: true\n  nothing: null'
+
+
+def test_doctor_looks_at_everything(tmp_path: Path) -> None:
+    found = {finding.what: finding for finding in findings(tmp_path / "not yet there")}
+    assert {"Python", "packages", "torch", "cupy", "xgboost", "lightgbm", "memory", "cores", "disk"} <= set(found)
+    assert found["Python"].state == "ok"
+    assert found["--device auto"].found.endswith(("cpu", "cuda"))
+    assert "numpy" in found["packages"].found
+
+
+def test_manifest_without_a_task_is_refused(tmp_path: Path) -> None:
+    write_json(tmp_path / "manifest.json", {"classes": []})
+    write_run_checksums(tmp_path)
+    with pytest.raises(InputError, match="names no task"):
+        standing(tmp_path)
+    assert json.loads((tmp_path / "manifest.json").read_text()) == read_json(tmp_path / "manifest.json")
+
+
+def test_comparison_and_standings_for_programs(composition_world: tuple[Path, Path], other_run: Path) -> None:
+    run, data = composition_world
+    found = differences([run, other_run], data)
+    (difference,) = found["first_minus"].values()
+    assert difference["interval"]["low"] <= difference["difference"] <= difference["interval"]["high"] < 0
+    assert len(found["runs"]) == 2
+    score_file(run / "predictions.npz", data, COMPOSITION)
+    ((task, protocol), rows) = next(iter(tables([run]).items()))
+    assert task == "composition"
+    assert protocol.startswith("simulation of v2")
+    assert [row.ours for row in rows] == [True]
+
+
+def protocol_text(renderable: object) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=140).print(renderable)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def world(composition_world: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """The composition run and its test set, as if the set followed the 2026 protocol and had been converted."""
+    run, data = (shutil.copytree(folder, tmp_path / folder.name) for folder in composition_world)
+    test = data / "composition_test"
+    (test / "checksums.json").unlink()
+    write_json(test / "source.json", read_json(test / "source.json") | {"protocol": "2026"})
+    n = len(np.load(test / "labels_composition.npy"))
+    np.save(test / "order.npy", np.random.default_rng(8).permutation(n))
+    fingerprint = Dataset.open(test, labels=False).fingerprint()
+    with np.load(run / "predictions.npz") as stored:
+        write_npz(run / "predictions.npz", **{**stored, "test_fingerprint": np.array(fingerprint)})
+    manifest = read_json(run / "manifest.json")
+    manifest["data"] |= {"test_fingerprint": fingerprint, "test": str(test)}
+    write_json(run / "manifest.json", manifest)
+    write_run_checksums(run)
+    return run, data
+
+
+def _labels(run: Path) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(run / "predictions.npz") as stored:
+        return stored["predictions"].astype(int), stored["log_proba"].argmax(axis=1)
+
+
+def test_the_published_order_decides_the_benchmarks_own_draws(world: tuple[Path, Path]) -> None:
+    run, data = world
+    truth, (decided, _) = read_truth(data, COMPOSITION), _labels(run)
+    order = np.load(data / "composition_test" / "order.npy")
+    labels, predicted = np.empty_like(truth.labels), np.empty_like(decided)
+    labels[order], predicted[order] = truth.labels, decided
+    found = score_file(run / "predictions.npz", data, COMPOSITION, intervals=False)["mean_fraction_error"]
+    assert found == fraction_error(labels, predicted)
+    assert found != fraction_error(truth.labels, decided), "else this test could not fail"
+
+
+def test_2026_scores_the_most_probable_class(world: tuple[Path, Path]) -> None:
+    run, data = world
+    decided, raw = _labels(run)
+    assert (decided != raw).any()
+    truth = read_truth(data, COMPOSITION)
+    found = score_by_protocol(run / "predictions.npz", data, COMPOSITION, protocol="2026", intervals=False)
+    assert found["accuracy"] == np.mean(raw == truth.labels)
+    assert f"{np.count_nonzero(raw != decided):,} decided labels were replaced" in found["warnings"][0]
+    own = score_by_protocol(run / "predictions.npz", data, COMPOSITION, intervals=False)
+    assert own["accuracy"] == np.mean(decided == truth.labels)
+    with pytest.raises(InputError, match=r"test set of simulation of 2026 .*, not of protocol matched"):
+        score_by_protocol(run / "predictions.npz", data, COMPOSITION, protocol="matched")
+
+
+def test_leaderboard_of_2026_takes_raw_labels(world: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    run, data = world
+    score_file(run / "predictions.npz", data, COMPOSITION)
+    truth, (_, raw) = read_truth(data, COMPOSITION), _labels(run)
+    accuracy = f"{100 * np.mean(raw == truth.labels):.2f}"
+    shown = protocol_text(leaderboard([run], data=data))
+    assert "simulation of 2026" in shown
+    assert accuracy in shown
+    assert "five CNN" not in shown
+    (data / "composition_test" / "source.json").unlink()
+    counts = tuple(np.bincount(truth.labels).tolist())
+    monkeypatch.setitem(TEST_CLASSES, ("composition", "2026"), counts)
+    np_fingerprint = Dataset.open(data / "composition_test", labels=False).fingerprint()
+    monkeypatch.setattr("report.shared.subject.check_events", lambda *given: [])
+    shown = protocol_text(leaderboard([run], data=data))
+    assert np_fingerprint
+    assert accuracy in shown
+    assert "five CNN + MLP networks" in shown
+    assert "JINST 19 (2024) P01025" in shown
+    assert "LeNet, batch norm" not in shown, "the matched protocol has its own table"
+
+
+def test_submission_has_published_order_and_raw_labels(world: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = world
+    folder = write_submission([run], "one", data=data, out=tmp_path / "out")
+    order = np.load(data / "composition_test" / "order.npy")
+    _, raw = _labels(run)
+    with np.load(folder / "predictions.npz") as stored:
+        np.testing.assert_array_equal(stored["predictions"][order], raw)
+    readme = (folder / "README.md").read_text()
+    assert "--published-order" in readme
+    assert "the run's own predictions follow the shuffled test folder" in readme
+    again = score_by_protocol(
+        folder / "predictions.npz", data, COMPOSITION, protocol="2026", intervals=False, published_order=True
+    )
+    first = score_by_protocol(run / "predictions.npz", data, COMPOSITION, protocol="2026", intervals=False)
+    assert again["mean_fraction_error"] == first["mean_fraction_error"]
+    wrong = score_by_protocol(folder / "predictions.npz", data, COMPOSITION, intervals=False)
+    assert any("give --published-order" in line for line in wrong["warnings"])
+
+
+def test_attempts_are_logged_only_when_asked(world: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = world
+    log = tmp_path / "results.tsv"
+    with pytest.raises(InputError, match="--log needs --description"):
+        score_by_protocol(run / "predictions.npz", data, COMPOSITION, protocol="2026", log=log)
+    with pytest.raises(InputError, match="add --protocol 2026"):
+        score_by_protocol(run / "predictions.npz", data, COMPOSITION, log=log, description="x")
+    assert not log.exists()
+    found = score_by_protocol(
+        run / "predictions.npz", data, COMPOSITION, protocol="2026", log=log, description="a\tstack\n", intervals=False
+    )
+    lines = log.read_text().splitlines()
+    assert lines[0] == HEADS["composition"]
+    assert lines[1].startswith("0\t0.1073\t0.504\t")
+    assert lines[2].split("\t") == [
+        "1", f"{found['mean_fraction_error']:.4f}", f"{found['accuracy']:.4f}", str(run / "predictions.npz"), "a stack",
+    ]  # fmt: skip
+    for _ in range(MAX_ATTEMPTS - 1):
+        log_attempt(log, found, run / "predictions.npz", "again")
+    with pytest.raises(InputError, match="holds 50 attempts"):
+        log_attempt(log, found, run / "predictions.npz", "once more")
+    (tmp_path / "other.tsv").write_text("a,b\n")
+    with pytest.raises(InputError, match="is no list of attempts"):
+        log_attempt(tmp_path / "other.tsv", found, run, "x")
+
+
+def test_attempts_at_gamma_have_their_own_columns(tmp_path: Path) -> None:
+    log, metrics = tmp_path / "results.tsv", {"survival_rates": {"75%": {"hadron_survival": 9 / 34_267}}}
+    log_attempt(log, metrics, Path("p.npz"), "two branches", GAMMA)
+    assert log.read_text().splitlines() == [
+        "attempt\tsurvival_75\tpredictions\tdescription",
+        "0\t1.0e-02\tbaseline/predictions.npz\trandom forest baseline (published)",
+        "1\t2.6e-04\tp.npz\ttwo branches",
+    ]
+    with pytest.raises(InputError, match="no list of attempts at composition"):
+        next_attempt(log)
+
+
+def test_doctor_of_a_dataset(world: tuple[Path, Path]) -> None:
+    test = world[1] / "composition_test"
+    shown = protocol_text(examine_dataset(test))
+    assert "simulation of 2026" in shown
+    assert "runs of equal labels" in shown
+    assert "ordered by class" not in shown
+    labels = np.load(test / "labels_composition.npy")
+    np.save(test / "labels_composition.npy", np.sort(labels))
+    assert "5 runs of equal labels" in protocol_text(examine_dataset(test))
+    assert "ordered by class" in protocol_text(examine_dataset(test))
+    (test / "labels_composition.npy").unlink()
+    assert "events to be predicted" in protocol_text(examine_dataset(test))
+
+
+def test_published_results_of_2026() -> None:
+    best = min((p for p in PUBLISHED if (p.task, p.protocol) == ("gamma", "2026")), key=lambda p: p.value)
+    assert f"{best.value:.2e}" == "2.63e-04"
+    assert best.interval.low < 1.5e-4 < 4e-4 < best.interval.high
+    assert min(p.value for p in PUBLISHED if (p.task, p.protocol) == ("composition", "2026")) == 0.1051
+    assert sum(TEST_CLASSES["gamma", "2026"]) == 1_579 + 34_267
+
+
+COMMANDS = ("report", "compare", "submit", "leaderboard", "verify")
+
+
+@pytest.fixture(scope="module")
+def other_world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Another test set of the same length, and a run on it."""
+    return make_world(tmp_path_factory.mktemp("other"), COMPOSITION, 3000, seed=6)
+
+
+@pytest.fixture
+def run(composition_world: tuple[Path, Path], tmp_path: Path) -> Path:
+    """A scored run of which a test may change files."""
+    copy = shutil.copytree(composition_world[0], tmp_path / "run")
+    score_file(copy / "predictions.npz", composition_world[1], COMPOSITION, intervals=False)
+    return copy
+
+
+def refused(
+    command: str, run: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """Return the one line with which a command refuses a run."""
+    arguments = {
+        "report": ["report", run],
+        "compare": ["compare", run, run],
+        "submit": ["submit", run, "--name", "one", "--out", run.parent / "submissions"],
+        "leaderboard": ["leaderboard", run],
+        "verify": [run / "predictions.npz"],
+    }[command]
+    monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments), "--data", str(data)])
+    if command == "verify":
+        code = verify.main()
+    else:
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        code = int(ended.value.code or 0)
+    printed = capsys.readouterr().err
+    assert (code, printed.count("\n")) == (2, 1)
+    return printed
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_another_test_set_of_the_same_length_is_refused(
+    command: str,
+    run: Path,
+    other_world: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = (run / "metrics_composition.json").read_bytes()
+    message = refused(command, run, other_world[1], monkeypatch, capsys)
+    assert f"was made for other events than those of {other_world[1] / 'composition_test'}" in message
+    assert (run / "metrics_composition.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("swapped", ["predictions of other events", "another configuration", "no origin"])
+def test_predictions_of_another_run_are_refused(
+    command: str,
+    swapped: str,
+    run: Path,
+    composition_world: tuple[Path, Path],
+    other_world: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file, expected = run / "predictions.npz", "predictions.npz"
+    with np.load(file) as archive:
+        own = dict(archive)
+    if swapped == "predictions of other events":
+        shutil.copy(other_world[0] / "predictions.npz", file)
+    elif swapped == "another configuration":
+        write_npz(file, **{**own, "config_hash": np.array("decaf")})
+    else:
+        write_npz(file, predictions=own["predictions"])
+    if command == "leaderboard":
+        # It reads what was measured, wherever that came from.
+        score_file(file, composition_world[1], COMPOSITION, intervals=False)
+        expected = "metrics_composition.json"
+    message = refused(command, run, composition_world[1], monkeypatch, capsys)
+    assert f"{run / expected} is not what manifest.json beside it describes" in message
+
+
+def test_foreign_predictions_are_scored_with_a_remark(
+    run: Path, composition_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with np.load(run / "predictions.npz") as archive:
+        write_npz(tmp_path / "foreign.npz", predictions=archive["predictions"])
+        write_npz(tmp_path / "ours.npz", **archive)
+    bare = tmp_path / "data" / "composition_test"
+    bare.mkdir(parents=True)
+    for name in ("features.npy", "labels_composition.npy"):
+        shutil.copy(composition_world[1] / "composition_test" / name, bare)
+    for name, data, remark in (
+        ("ours.npz", composition_world[1], []),
+        ("foreign.npz", composition_world[1], ["foreign.npz does not say for which events it was made"]),
+        ("ours.npz", tmp_path / "data", ["composition_test holds no matrices.npy"]),
+    ):
+        monkeypatch.setattr(sys, "argv", ["verify.py", "--quiet", "--data", str(data), str(tmp_path / name)])
+        assert verify.main() == 0
+        warnings = json.loads((tmp_path / "metrics_composition.json").read_text())["warnings"]
+        assert len(warnings) == len(remark)
+        assert all(text.startswith(start) for text, start in zip(warnings, remark, strict=True))

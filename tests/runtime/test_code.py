@@ -1,0 +1,209 @@
+"""The source hash changes with meaning, and only with meaning.
+
+Machine code on disk belongs to what it was made of: other files, constants, library versions; not docstrings.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import features.lateral.fit
+import features.stations.compiled
+from runtime import code as runtime_code
+from runtime import kernels
+from runtime.code import source_hash, version_of
+from runtime.packages import OWN
+from showers.simulation import deposits
+
+CODE = '''"""Docstring."""
+
+LIMIT = 3
+"""What it is."""
+
+
+def f(x: int) -> int:
+    """Add."""
+    return x + LIMIT
+'''
+
+
+def _hash(folder: Path, text: str, name: str = "code.py") -> str:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    import runtime.code as module
+
+    module._meaning.cache_clear()
+    return source_hash([folder])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        CODE.replace("Docstring", "Another"),
+        CODE.replace('    """Add."""\n', ""),
+        CODE.replace("What it is", "Longer\n\nwith formula"),
+        CODE.replace("x + LIMIT", "x + LIMIT  # why"),
+        CODE.replace("(x: int)", "(\n    x: int,\n)"),
+    ],
+)
+def test_docstrings_comments_and_layout_do_not_count(tmp_path: Path, changed: str) -> None:
+    assert changed != CODE
+    assert _hash(tmp_path, CODE) == _hash(tmp_path, changed)
+
+
+@pytest.mark.parametrize("changed", [CODE.replace("3", "4"), CODE.replace("+", "-"), CODE + "g = f\n"])
+def test_code_counts(tmp_path: Path, changed: str) -> None:
+    assert _hash(tmp_path, CODE) != _hash(tmp_path, changed)
+
+
+def test_sub_folders_and_names_count(tmp_path: Path) -> None:
+    before = _hash(tmp_path, CODE)
+    below = _hash(tmp_path, CODE, "sub/kernel.py")
+    assert below != before
+    assert _hash(tmp_path, CODE.replace("3", "4"), "sub/kernel.py") != below
+    (tmp_path / "sub" / "kernel.py").rename(tmp_path / "sub" / "other.py")
+    assert source_hash([tmp_path]) != below
+
+
+def test_library_versions_count(tmp_path: Path) -> None:
+    assert _hash(tmp_path, CODE) != source_hash([tmp_path], ["numpy"])
+    assert version_of("no-such-package") == "not installed"
+
+
+KERNEL = '''"""A kernel."""
+
+from kernel_case import constants
+from kernel_case.inner import Pair, raised
+from runtime.kernels import kernel
+
+
+@kernel(error_model="numpy")
+def fill(pair: Pair, out) -> None:
+    """Fill."""
+    out[0] = raised(pair.first) + constants.LIMIT
+'''
+INNER = '''"""What it calls."""
+
+from typing import NamedTuple
+
+from numba import njit
+
+
+class Pair(NamedTuple):
+    first: float
+    second: float
+
+
+@njit
+def raised(x):
+    """Raise."""
+    return 10.0 * x
+'''
+CONSTANTS = '''"""Constants."""
+
+LIMIT = 3.0
+"""What it is."""
+'''
+FILES = {"outer.py": KERNEL, "inner.py": INNER, "constants.py": CONSTANTS, "__init__.py": ""}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Return a function that writes the sources, imports them anew and gives the result and what was compiled."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(kernels, "PACKAGES", ("kernel_case",))
+
+    def import_and_call(**changed: str):
+        folder = tmp_path / "kernel_case"
+        folder.mkdir(exist_ok=True)
+        for name, text in FILES.items():
+            (folder / name).write_text(changed.get(name.removesuffix(".py"), text))
+        for name in [name for name in sys.modules if name.startswith("kernel_case")]:
+            del sys.modules[name]
+        runtime_code._meaning.cache_clear()
+        runtime_code._imports.cache_clear()
+        importlib.invalidate_caches()
+        # Two versions written within the clock's resolution would share one byte-code file.
+        for old in folder.glob("__pycache__/*.pyc"):
+            old.unlink()
+        module = importlib.import_module("kernel_case.outer")
+        inner = importlib.import_module("kernel_case.inner")
+        out = np.zeros(1)
+        pair = getattr(inner, "Pair", None) or inner.Couple
+        module.fill(pair(1.0, 2.0), out)
+        code = {file: file.stat().st_mtime_ns for file in Path(folder / "__pycache__").glob("*.nbc")}
+        assert code
+        return float(out[0]), code
+
+    return import_and_call
+
+
+@pytest.mark.parametrize(
+    ("changed", "value"),
+    [
+        ({"inner": INNER.replace("10.0", "20.0")}, 23.0),
+        ({"constants": CONSTANTS.replace("3.0", "4.0")}, 14.0),
+        ({"inner": INNER.replace("    first: float\n    second: float", "    second: float\n    first: float")}, 23.0),
+        ({"outer": KERNEL.replace("+ constants", "- constants")}, 7.0),
+        ({"inner": INNER.replace("Pair", "Couple"), "outer": KERNEL.replace("Pair", "Couple")}, 13.0),
+    ],
+)
+def test_changed_sources_give_new_code(run, changed, value):
+    assert run()[0] == 13.0
+    assert run(**changed)[0] == value
+
+
+def test_a_library_of_another_version_gives_new_code(run, monkeypatch):
+    _, before = run()
+    monkeypatch.setattr(source_hash, "version_of", lambda package: "another")
+    _, after = run()
+    assert after != before
+
+
+def test_docstrings_and_comments_compile_nothing(run):
+    value, before = run()
+    longer = {
+        "outer": KERNEL.replace("A kernel", "A kernel\n\nwith more to say"),
+        "inner": INNER.replace("Raise", "Multiply").replace("10.0 * x", "10.0 * x  # ten"),
+        "constants": CONSTANTS.replace("What it is", "The limit"),
+    }
+    assert run(**longer) == (value, before)
+
+
+@pytest.mark.parametrize(
+    ("module", "inside"),
+    [
+        (
+            features.lateral.fit,
+            {"features/lateral/compiled.py", "features/lateral/response.py", "showers/array.py"},
+        ),
+        (
+            features.stations.compiled,
+            {"features/stations/compiled.py", "features/stations/sums.py", "features/lateral/elementwise.py"},
+        ),
+        (deposits, {"showers/simulation/deposits.py", "showers/array.py"}),
+    ],
+)
+def test_kernels_know_their_sources(module, inside):
+    root = Path(kernels.__file__).parents[1]
+    files = runtime_code.imported_files(module.__name__, kernels.PACKAGES)
+    names = {file.relative_to(root).as_posix() for file in files}
+    assert inside <= names
+    assert "features/build.py" not in names
+
+
+def test_no_other_function_keeps_its_code():
+    root = Path(kernels.__file__).parents[1]
+    for package in OWN:
+        for file in (root / package).rglob("*.py"):
+            assert "cache=True" not in file.read_text(encoding="utf-8"), file
+
+
+def test_streams_begin_where_they_always_did():
+    assert deposits.stream_offsets(2).tolist() == [16294208416658607535, 7960286522194355700]

@@ -1,0 +1,336 @@
+"""The stations read what the densities promise; the trigger counts hit stations in clusters.
+
+Random numbers of the compiled kernels: moments, distributions and independence of streams.
+"""
+
+from types import SimpleNamespace
+
+import numba
+import numpy as np
+import pytest
+from scipy import stats
+
+from showers.array import KASCADE
+from showers.lateral import axis_distance
+from showers.simulation import deposits
+from showers.simulation.cascade import Showers
+from showers.simulation.detector import Readings, expected, read_out
+from showers.simulation.primaries import Primaries
+from showers.simulation.raw import arrival_times
+from showers.simulation.reconstruction import AGE_RANGE, energy, growing, reconstruct, sizes, triggered, with_failures
+from showers.simulation.settings import Settings
+
+N = 3_000
+QUIET = Settings().changed(
+    detector__electron_stray=0.0,
+    detector__muon_stray=0.0,
+    detector__electron_threshold_mev=0.0,
+    detector__muon_threshold_mev=0.0,
+    detector__dead=0.0,
+    shape__clump_sigma=0.0,
+)
+
+
+def _showers(
+    n: int = N, *, lg_ne: float = 5.3, lg_nmu: float = 4.3, mass: int = 1, zenith_deg: float = 20.0
+) -> Showers:
+    full = np.full
+    primaries = Primaries(
+        mass=full(n, mass),
+        label=full(n, 0, dtype=np.int8),
+        model=full(n, 0, dtype=np.int8),
+        lg_energy=full(n, 15.3),
+        zenith_deg=full(n, zenith_deg),
+        azimuth_deg=full(n, 65.0),
+        core_x_m=full(n, 12.0),
+        core_y_m=full(n, -7.0),
+    )
+    return Showers(primaries, full(n, 550.0), full(n, lg_ne), full(n, lg_nmu), full(n, 1.05), full(n, 1.4))
+
+
+def _read(showers: Showers, settings: Settings, seed: int = 1) -> Readings:
+    n = len(showers.xmax)
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(0, 2**64, size=n, dtype=np.uint64)
+    return read_out(showers, np.arange(n), settings, keys, rng.standard_normal((n, 6, 2)))
+
+
+def test_mean_deposits() -> None:
+    showers = _showers()
+    readings = _read(showers, QUIET)
+    electrons, muons, punch, per_electron = (values[0] for values in expected(showers, np.arange(1), QUIET))
+    d, cosine = QUIET.detector, np.cos(np.radians(20.0))
+    area = KASCADE.electron_area_m2.ravel()[KASCADE.cells]
+    mean_e = d.electron_mev / cosine * (per_electron * electrons + muons * area)
+    mean_mu = d.muon_mev / cosine * muons * KASCADE.muon_area_m2.ravel()[KASCADE.cells] + d.punch_mev * punch
+    error = readings.electron.std(axis=0) / np.sqrt(N)
+    assert np.abs((readings.electron.mean(axis=0) - mean_e) / error).max() < 4.5
+    outer = mean_mu > 0.0
+    error = readings.muon.std(axis=0)[outer] / np.sqrt(N)
+    assert np.abs((readings.muon.mean(axis=0) - mean_mu)[outer] / error).max() < 4.5
+    assert not readings.muon[:, ~outer].any()
+
+
+def test_deposits_fluctuate_as_compounds() -> None:
+    # Variance of a compound of Poisson counts and Gamma(shape k) deposits of mean m: n m^2 (1 + 1/k).
+    showers = _showers(lg_nmu=-3.0)
+    readings = _read(showers, QUIET)
+    electrons, _, _, per_electron = (values[0] for values in expected(showers, np.arange(1), QUIET))
+    one = QUIET.detector.electron_mev / np.cos(np.radians(20.0)) * per_electron
+    # shape * n inside the Gamma makes the variance per electron m^2 / k on top of Poisson's.
+    variance = electrons * one**2 * (1.0 + 1.0 / QUIET.detector.electron_shape)
+    bright = electrons > 3.0
+    assert (readings.electron.var(axis=0)[bright] / variance[bright]).mean() == pytest.approx(1.0, rel=0.03)
+
+
+def test_caps_and_thresholds() -> None:
+    readings = _read(_showers(200, lg_ne=9.5, lg_nmu=8.0), Settings())
+    assert readings.electron.max() == Settings().detector.electron_cap_mev
+    assert readings.muon.max() == Settings().detector.muon_cap_mev
+    faint = _read(_showers(500, lg_ne=4.0), Settings())
+    assert faint.electron[faint.electron > 0.0].min() >= Settings().detector.electron_threshold_mev
+
+
+@pytest.mark.parametrize("share", [0.0, 0.8])
+def test_muons_cross_both_detectors_of_a_station(share: float) -> None:
+    # Deposits without a spread count the muons; what both detectors see is the variance that they have in common.
+    settings = QUIET.changed(
+        detector__muon_overlap=share, detector__muon_in_electron_shape=1e6, detector__muon_shape=1e6
+    )
+    readings = _read(_showers(lg_ne=-3.0, lg_nmu=5.0), settings)
+    d, cosine = settings.detector, np.cos(np.radians(20.0))
+    outer = KASCADE.has_muon.ravel()[KASCADE.cells]
+    above = np.rint(readings.electron[:, outer] * cosine / d.electron_mev)
+    below = np.rint(readings.muon[:, outer] * cosine / d.muon_mev)
+    assert below.mean() / above.mean() == pytest.approx(3.24 / 1.57, rel=0.02), "areas alone decide the means"
+    assert below.var(axis=0).sum() == pytest.approx(below.mean(axis=0).sum(), rel=0.02), "each is Poisson"
+    common = ((above - above.mean(axis=0)) * (below - below.mean(axis=0))).mean(axis=0).sum()
+    assert common / above.mean(axis=0).sum() == pytest.approx(share, abs=0.02)
+
+
+def test_dead_stations_read_nothing_in_either_detector() -> None:
+    settings = QUIET.changed(detector__dead=0.3)
+    readings = _read(_showers(1_000, lg_ne=6.5, lg_nmu=6.5), settings)
+    outer = KASCADE.has_muon.ravel()[KASCADE.cells]
+    dead = readings.electron == 0.0
+    assert dead.mean() == pytest.approx(0.3, abs=0.01)
+    assert np.array_equal(dead[:, outer], readings.muon[:, outer] == 0.0)
+
+
+def test_clumps_add_variance_beyond_poisson() -> None:
+    smooth = _read(_showers(lg_ne=6.3, mass=56), QUIET)
+    clumpy = _read(_showers(lg_ne=6.3, mass=56), QUIET.changed(shape__clump_sigma=0.5))
+    # Far from the core in metres: the fluctuation is flat beyond 15 m.
+    far = np.hypot(KASCADE.x_m - 12.0, KASCADE.y_m + 7.0).ravel()[KASCADE.cells] > 20.0
+    ratio = clumpy.electron.var(axis=0)[far] / smooth.electron.var(axis=0)[far]
+    assert ratio.mean() > 1.3
+    assert clumpy.electron[:, far].mean() == pytest.approx(smooth.electron[:, far].mean(), rel=0.01)
+
+
+def test_punch_through_of_photons_and_hadrons() -> None:
+    settings = Settings().changed(detector__punch_mass=0.1)
+    d = settings.detector
+    iron = d.punch * 56.0**0.1
+    kinds = (1, d.punch, d.punch_range_m), (56, iron, d.punch_range_m), (0, d.punch_photon, d.punch_photon_range_m)
+    for mass, share, scale in kinds:
+        electrons, _, punch, _ = (values[0] for values in expected(_showers(1, mass=mass), np.arange(1), settings))
+        r_m = axis_distance(KASCADE.x_m, KASCADE.y_m, 12.0, -7.0, 20.0, 65.0).ravel()[KASCADE.cells]
+        outer = KASCADE.has_muon.ravel()[KASCADE.cells]
+        per_m2 = (electrons / KASCADE.electron_area_m2.ravel()[KASCADE.cells] / np.cos(np.radians(20.0)))[outer]
+        assert punch[outer] == pytest.approx(per_m2 * 3.24 * share * np.exp(-r_m[outer] / scale), rel=1e-4)
+        assert not punch[~outer].any()
+
+
+def test_trigger_counts_within_one_cluster() -> None:
+    trigger = Settings().trigger
+    counts = np.array([trigger.stations - 1, trigger.stations, 16])
+    assert triggered(counts, trigger).tolist() == [False, True, True]
+
+
+def test_largest_cluster_of_hand_made_showers() -> None:
+    # A shower far outside has only strays; cluster counts follow from the grids themselves.
+    readings = _read(_showers(400, lg_ne=4.3), Settings())
+    hit = np.zeros((400, 256), dtype=bool)
+    hit[:, KASCADE.cells] = readings.electron > 0.0
+    by_cluster = np.stack([hit[:, KASCADE.cluster.ravel() == k].sum(axis=1) for k in range(16)])
+    assert np.array_equal(by_cluster.max(axis=0), readings.largest_cluster)
+    assert np.array_equal(hit.sum(axis=1), readings.hits)
+
+
+def test_reconstruction_returns_the_truth() -> None:
+    settings = QUIET.changed(shape__electron_r0_m=40.0, reconstruction__muon_failure=0.0, reconstruction__muon_loss=0.0)
+    showers = _showers(2_000, lg_ne=6.0, lg_nmu=5.0)
+    readings = _read(showers, settings)
+    zero = np.zeros(2_000)
+    lg_ne, lg_nmu, age = sizes(readings, zero + 12.0, zero - 7.0, zero + 20.0, zero + 65.0, zero, settings)
+    assert lg_ne.mean() == pytest.approx(6.0, abs=0.01)
+    assert age.mean() == pytest.approx(1.05, abs=0.01)
+    # The muon age it assumes differs from the true one, 1.40.
+    assert lg_nmu.mean() == pytest.approx(5.0, abs=0.12)
+    assert lg_nmu.std() < 0.06
+
+
+@pytest.mark.parametrize(("lg_ne", "lg_nmu"), [(6.5, 5.3), (4.4, 3.4)])
+def test_errors_of_direction_and_core_are_as_set(lg_ne: float, lg_nmu: float) -> None:
+    settings = Settings()
+    showers = _showers(4_000, lg_ne=lg_ne, lg_nmu=lg_nmu)
+    readings = _read(showers, settings)
+    rng = np.random.default_rng(3)
+    event = reconstruct(
+        showers, np.arange(4_000), readings, settings, rng.standard_normal((6, 4_000)), rng.random((4, 4_000))
+    )
+    hits = np.maximum(readings.hits, 5)
+    core_m = settings.reconstruction.core_m * np.sqrt((np.clip(60.0 / hits, 0.4, 4.0) ** 2).mean())
+    angle_deg = settings.reconstruction.angle_deg * np.sqrt((np.clip(np.sqrt(60.0 / hits), 0.7, 3.0) ** 2).mean())
+    assert (event.core_x_m - 12.0).std() == pytest.approx(core_m, rel=0.05)
+    assert (event.zenith_deg - 20.0).std() == pytest.approx(angle_deg, rel=0.05)
+    across_deg = (event.azimuth_deg - 65.0) * np.sin(np.radians(20.0))
+    assert across_deg.std() == pytest.approx(angle_deg, rel=0.05), "the same error across the shower's direction"
+
+
+def test_errors_beyond_the_readings_fall_with_the_size() -> None:
+    assert growing(np.array([5.0, 6.0, 2.0]), 5.0) == pytest.approx([1.0, 10.0**-0.5, 3.0])
+
+
+def test_electron_number_follows_the_error_of_the_age() -> None:
+    exact, wrong = (Settings().changed(reconstruction__age_error=error) for error in (0.0, 0.05))
+    n = 4_000
+    readings = _read(_showers(n, lg_ne=5.0), exact)
+    axis = (np.full(n, value) for value in (12.0, -7.0, 20.0, 65.0))
+    core_x_m, core_y_m, zenith_deg, azimuth_deg = axis
+    normal = np.random.default_rng(4).standard_normal(n)
+    (lg_ne, _, age), (lg_ne_wrong, _, age_wrong) = (
+        sizes(readings, core_x_m, core_y_m, zenith_deg, azimuth_deg, normal, settings) for settings in (exact, wrong)
+    )
+    inside = (age > AGE_RANGE[0] + 0.3) & (age < AGE_RANGE[1] - 0.2)
+    error = (age_wrong - age)[inside]
+    assert error.std() == pytest.approx(0.05 * growing(lg_ne[inside], 5.0).mean(), rel=0.05)
+    assert np.corrcoef(error, (lg_ne_wrong - lg_ne)[inside])[0, 1] > 0.8, "older showers have more electrons outside"
+
+
+def test_energy_formula_by_hand() -> None:
+    one = np.ones(1)
+    # At the reference zenith the sizes enter as they are.
+    found = energy(5.0 * one, 4.0 * one, np.degrees(np.arccos(1.0 / 1.0250)) * one)
+    assert found == pytest.approx([10.93499 + 1.2894 + 2.66816 + 1.87675 + 1.48432 - 3.2262])
+    vertical = energy(5.0 * one, 4.0 * one, 0.0 * one)
+    a, b = 5.0 - 2.8104 * 0.0250, 4.0 - 0.53955 * 0.0250
+    assert vertical == pytest.approx(
+        [10.93499 + 0.25788 * a + 0.66704 * b + 0.07507 * a**2 + 0.09277 * b**2 - 0.16131 * a * b]
+    )
+
+
+def test_muon_numbers_fail_for_hadrons_alone_and_oftener_for_nuclei() -> None:
+    n = 200_000
+    settings = Settings().changed(reconstruction__muon_failure=0.01, reconstruction__muon_failure_mass=0.25)
+    chance = np.random.default_rng(1).random((4, n))
+    for mass, share in ((0, 0.0), (1, 0.01), (16, 0.02), (56, 0.01 * 56**0.25)):
+        found = with_failures(np.full(n, 5.0), np.full(n, mass), settings, chance)
+        failed = found[found != 5.0]
+        assert abs(len(failed) / n - share) <= 4.0 * np.sqrt(share / n), mass
+        if mass:
+            assert 2.05 <= failed.min() < failed.max() <= 3.6
+            assert failed.mean() == pytest.approx(2.825, abs=0.06)
+    assert (with_failures(np.full(n, 1.9), np.full(n, 56), settings, chance) == 1.9).all(), "never larger"
+
+
+def test_parts_of_the_muons_are_lost_as_set() -> None:
+    n = 200_000
+    own = {"muon_failure": 0.0, "muon_loss": 0.02, "muon_loss_mass": 0.5, "muon_loss_min": 0.2, "muon_loss_max": 0.6}
+    settings = Settings().changed(**{f"reconstruction__{name}": value for name, value in own.items()})
+    chance = np.random.default_rng(2).random((4, n))
+    for mass, share in ((0, 0.0), (1, 0.02), (4, 0.04)):
+        lost = 5.0 - with_failures(np.full(n, 5.0), np.full(n, mass), settings, chance)
+        assert abs((lost > 0.0).mean() - share) <= 4.0 * np.sqrt(share / n), mass
+        if mass:
+            some = lost[lost > 0.0]
+            assert 0.2 <= some.min() < some.max() <= 0.6
+            assert some.mean() == pytest.approx(0.4, abs=0.01)
+
+
+def test_front_thickens_with_distance_and_thins_with_particles() -> None:
+    # A vertical shower: all differences of mean times are those of the delays, sigma = 2.6 ns (1 + r / 30 m)^1.5.
+    n = 4_000
+    r_m = np.array([[0.0, 30.0, 100.0, 100.0, 100.0]])
+    array = SimpleNamespace(x_m=r_m, y_m=np.zeros_like(r_m))
+    still = dict.fromkeys(("core_x_m", "core_y_m", "zenith_deg", "azimuth_deg"), np.zeros(n))
+    grids = np.zeros((n, 1, 5, 2), np.float32)
+    grids[:, 0, :, 0] = [10.0, 10.0, 10.0, 40.0, 0.0]
+    events = SimpleNamespace(
+        showers=SimpleNamespace(primaries=SimpleNamespace(**still)), rows=np.arange(n), array=array, grids=grids
+    )
+    times = arrival_times(events, np.random.default_rng(3))[:, 0]
+    assert not times[:, 4].any()
+    late = 2.6 * (1.0 + np.array([0.0, 30.0, 100.0, 100.0]) / 30.0) ** 1.5 / [1.0, 1.0, 1.0, 4.0]
+    gap = times[:, 1:4] - times[:, :1]
+    error = gap.std(axis=0) / np.sqrt(n)
+    assert np.abs((gap.mean(axis=0) - (late[1:] - late[0])) / error).max() < 4.0
+
+
+N_DEVIATES = 20_000
+OFFSETS = deposits.stream_offsets(800)
+
+
+@numba.njit
+def _sample(kind: int, parameter: float, n: int, offsets: np.ndarray) -> np.ndarray:
+    state = np.empty(1, dtype=np.uint64)
+    values = np.empty(n)
+    for k in range(n):
+        deposits.start(state, np.uint64(k), offsets[k % len(offsets)])
+        if kind == 0:
+            values[k] = deposits.uniform(state)
+        elif kind == 1:
+            values[k] = deposits.normal(state)
+        elif kind == 2:
+            values[k] = deposits.exponential(state)
+        elif kind == 3:
+            values[k] = deposits.gamma(state, parameter)
+        else:
+            values[k] = deposits.poisson(state, parameter)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameter", "law"),
+    [
+        (0, 0.0, stats.uniform()),
+        (1, 0.0, stats.norm()),
+        (2, 0.0, stats.expon()),
+        (3, 0.72, stats.gamma(0.72)),
+        (3, 1.0, stats.gamma(1.0)),
+        (3, 37.0, stats.gamma(37.0)),
+    ],
+)
+def test_continuous_laws(kind: int, parameter: float, law: stats.rv_continuous) -> None:
+    # The first number of 20,000 different streams: a bad hash would show here.
+    assert stats.kstest(_sample(kind, parameter, N_DEVIATES, OFFSETS), law.cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("mean", [0.003, 0.7, 5.0, 11.9, 12.1, 60.0, 4e4])
+def test_poisson(mean: float) -> None:
+    counts = _sample(4, mean, N_DEVIATES, OFFSETS)
+    assert counts.mean() == pytest.approx(mean, abs=4.5 * np.sqrt(mean / N_DEVIATES))
+    law = stats.poisson(mean)
+    edges = np.unique(law.ppf(np.linspace(0.05, 0.95, 10)))
+    found = np.searchsorted(np.sort(counts), edges, side="right") / N_DEVIATES
+    assert found == pytest.approx(law.cdf(edges), abs=4.5 * 0.5 / np.sqrt(N_DEVIATES))
+
+
+def test_no_particles_without_expectation() -> None:
+    assert not _sample(4, 0.0, 100, OFFSETS).any()
+
+
+def test_streams_of_one_event_are_uncorrelated() -> None:
+    @numba.njit
+    def pairs(n: int, offsets: np.ndarray) -> np.ndarray:
+        state = np.empty(1, dtype=np.uint64)
+        values = np.empty((n, 2))
+        for k in range(n):
+            for stream in range(2):
+                deposits.start(state, np.uint64(k), offsets[stream])
+                values[k, stream] = deposits.uniform(state)
+        return values
+
+    correlation = np.corrcoef(pairs(N_DEVIATES, OFFSETS).T)[0, 1]
+    assert abs(correlation) < 4.5 / np.sqrt(N_DEVIATES)
+    assert len(np.unique(OFFSETS)) == len(OFFSETS)

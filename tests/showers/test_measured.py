@@ -1,0 +1,616 @@
+"""Measured runs: from a simulated sky over a server on this machine to folders and predictions; what is refused.
+
+The known sky: fluxes as asked for, seeds, dead stations and drift that the array shows.
+
+Measured runs straight to predictions: the bytes of conversion and prediction, killed and continued, refused.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import numpy as np
+import polars as pl
+import pytest
+
+import cli
+from report.doctor import folder_findings
+from runtime.errors import InputError
+from showers.archives.download import download_measured, listed
+from showers.archives.measured import (
+    azimuth_convention,
+    convert_measured,
+    front_azimuth,
+    measured_folders,
+    run_list,
+    write_run_list,
+)
+from showers.archives.raw import read_times
+from showers.array import KASCADE
+from showers.dataset import Dataset
+from showers.schema import SCALAR_NAMES
+from showers.simulation.measured import simulate_measured, the_run
+from showers.simulation.settings import load_settings
+from showers.simulation.sky import Sky, Thrower, load_sky
+from stacking.measured import UNFINISHED, predict_measured
+from stacking.predict import load, predict_to_file
+from stacking.run.config import StackConfig
+from stacking.train import stack
+
+SKY = """
+runs = 3
+live_time_h = 0.15
+dead_stations = 6
+deposit_drift = 0.02
+photon_fraction = 0.01
+"""
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Archives of three short runs."""
+    folder = tmp_path_factory.mktemp("measured")
+    (folder / "sky.toml").write_text(SKY)
+    simulate_measured(folder / "sky.toml", folder / "raw", seed=3, workers=1)
+    return folder / "raw"
+
+
+class Bucket(ThreadingHTTPServer):
+    """Serves a folder with the list of an S3 bucket, two names a page."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.folder = folder
+        self.page: bytes | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Bucket
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        if address.path == "/":
+            self._answer(self.server.page or self._page(parse_qs(address.query)), "application/xml")
+            return
+        file = self.server.folder / unquote(address.path[1:])
+        if not file.is_file():
+            self.send_error(404)
+            return
+        self._answer(file.read_bytes(), "application/zip")
+
+    def _page(self, query: dict[str, list[str]]) -> bytes:
+        names = sorted(file.name for file in self.server.folder.iterdir() if file.is_file())
+        start = int(query.get("continuation-token", ["0"])[0])
+        keys = "".join(f"<Contents><Key>{name}</Key></Contents>" for name in names[start : start + 2])
+        more = start + 2 < len(names)
+        token = f"<NextContinuationToken>{start + 2}</NextContinuationToken>" if more else ""
+        space = "http://s3.amazonaws.com/doc/2006-03-01/"
+        truncated = f"<IsTruncated>{str(more).lower()}</IsTruncated>"
+        content = f'<ListBucketResult xmlns="{space}">{keys}{truncated}{token}</ListBucketResult>'
+        return f'<?xml version="1.0"?>{content}'.encode()
+
+    def _answer(self, content: bytes, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Type", kind)
+        self.send_header("ETag", '"one"')
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def bucket(raw: Path) -> Iterator[Bucket]:
+    with Bucket(raw) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def test_archive_goes_through_download_convert_features_and_predict(
+    raw: Path, bucket: Bucket, tiny_composition: Path, tmp_path: Path
+) -> None:
+    (raw / "004009_matrices.npz").write_bytes(b"not in use: its name ends in 9")
+    names = download_measured(tmp_path / "raw", times=True, base_url=bucket.url)
+    assert names == ["004000", "004001", "004010"]
+    found = convert_measured(tmp_path / "raw", tmp_path / "sets", times=True)
+    assert [folder.name for folder in found.folders] == names
+    assert not found.left_out
+    assert not found.remarks
+    truth = pl.read_parquet(raw / "truth" / "004001.parquet")
+    data = Dataset.open(tmp_path / "sets" / "004001", labels=False)
+    data.validate()
+    assert len(data) == len(truth) > 100
+    with np.load(raw / "004001_features.npz") as archive:
+        np.testing.assert_array_equal(data.scalars[:, 0], archive["features"][:, 0].astype(np.float16))
+        np.testing.assert_array_equal(np.load(data.path / "core_x_m.npy"), archive["features"][:, 1])
+        np.testing.assert_array_equal(np.load(data.path / "age.npy"), archive["features"][:, 7])
+    times = np.load(data.path / "times.npy")
+    started = datetime(2000, 1, 1, 0, 39, tzinfo=UTC).timestamp()  # one run and one pause later
+    np.testing.assert_allclose(times - started, truth["second"], atol=1e-5)
+    assert (np.diff(times) >= 0).all()
+    config = {"task": "composition", "data": tiny_composition, "run": tmp_path / "run", "preset": "quick"}
+    stack(StackConfig(**config, learners=("quadratic_logit",), folds=2, device="cpu", workers=1, fast=False))
+    predictions = load(tmp_path / "run", trusted=True).predict(data.path, device="cpu", workers=1)
+    assert predictions.log_proba.shape == (len(data), 5)
+    assert np.isfinite(predictions.log_proba).all()
+
+
+def test_a_finished_conversion_is_kept_and_another_protocol_refused(raw: Path, tmp_path: Path) -> None:
+    (folder, *_) = convert_measured(raw, tmp_path, runs=["004000"]).folders
+    stamp = (folder / "matrices.npy").stat().st_mtime_ns
+    assert convert_measured(raw, tmp_path, runs=["004000"]).folders == [folder]
+    assert (folder / "matrices.npy").stat().st_mtime_ns == stamp
+    with pytest.raises(InputError, match="exists already and differs in protocol"):
+        convert_measured(raw, tmp_path, runs=["004000"], protocol="matched")
+    other = convert_measured(raw, tmp_path / "matched", runs=["004000"], protocol="matched").folders[0]
+    assert Dataset.open(other, labels=False).age is not None
+    assert Dataset.open(folder, labels=False).age is None
+    assert Dataset.open(other, labels=False).scalars.dtype == np.float32
+
+
+def test_raw_grids_are_deleted_when_asked_and_only_then(raw: Path, tmp_path: Path) -> None:
+    copy, out = tmp_path / "raw", tmp_path / "out"
+    shutil.copytree(raw, copy)
+    grids = copy / "004000_matrices.npz"
+    (folder,) = convert_measured(copy, out, runs=["004000"]).folders
+    assert grids.exists()
+    convert_measured(copy, out, runs=["004000"], delete_raw=True)
+    assert not grids.exists()
+    assert (copy / "004000_features.npz").exists()
+    again = convert_measured(copy, out, runs=["004000"])
+    assert again.folders == [folder], "its folder still counts"
+    other = convert_measured(copy, out, runs=["004000"], protocol="matched")
+    assert not other.folders
+    assert "004000" in other.left_out[0].run
+
+
+def damaged(raw: Path, out: Path) -> dict[str, str]:
+    """Copy the archive and spoil runs; return run name to what must be said of it."""
+    shutil.copytree(raw, out)
+    with np.load(raw / "004000_features.npz") as archive:
+        features = archive["features"]
+    with np.load(raw / "004000_matrices.npz") as archive:
+        grids = archive["matrices"]
+    np.savez(out / "005000_features.npz", features=np.zeros(0, np.float32))
+    np.savez(out / "005000_matrices.npz", matrices=np.zeros((0, 16, 16, 3), np.float32))
+    shutil.copy(raw / "004000_matrices.npz", out / "005001_matrices.npz")
+    (out / "005001_features.npz").write_bytes((raw / "004000_features.npz").read_bytes()[:-400])
+    wrong = features.copy()
+    wrong[7, 3] = 400.0
+    for name, values in (("005010", wrong), ("005011", features[:-1])):
+        np.savez(out / f"{name}_matrices.npz", matrices=grids)
+        np.savez(out / f"{name}_features.npz", features=values)
+    negative = grids.copy()
+    negative[3, 2, 1, 1] = -1.0
+    np.savez(out / "005020_matrices.npz", matrices=negative)
+    np.savez(out / "005020_features.npz", features=features)
+    shutil.copy(raw / "004000_matrices.npz", out / "005021_matrices.npz")
+    np.savez(out / "005021_features.npz", features=features)
+    with (
+        zipfile.ZipFile(raw / "004000_features.npz") as archive,
+        zipfile.ZipFile(out / "005020_features.npz", "w") as new,
+    ):
+        new.writestr("features.npy", archive.read("features.npy"))
+    return {
+        "005000": r"holds no events",
+        "005001": r"damaged",
+        "005011": r"events, but the grids have",
+        "005021": r"not made together",
+    }
+
+
+def test_empty_and_damaged_runs_are_reported_and_left_out(raw: Path, tmp_path: Path) -> None:
+    expected = damaged(raw, tmp_path / "raw")
+    found = convert_measured(tmp_path / "raw", tmp_path / "sets")
+    assert len(found.folders) == 5
+    odd = {"005010": (7, "005010_features.npz", "column Ze", 400.0), "005020": (3, "005020_matrices.npz", "cell", -1.0)}
+    for run, (row, file, column, value) in odd.items():
+        data = Dataset.open(tmp_path / "sets" / run, labels=False)
+        (bad,) = data.unusable
+        assert (bad.row, bad.file_row, bad.file, bad.value) == (row, row, file, value)
+        assert bad.column.startswith(column)
+        assert len(data) == len(Dataset.open(found.folders[0], labels=False))
+        assert sum(run in remark and "training prior" in remark for remark in found.remarks) == 1
+    strict = convert_measured(tmp_path / "raw", tmp_path / "strict", strict=True)
+    assert {each.run for each in strict.left_out} == {*expected, *odd}
+    assert {each.run for each in found.left_out} == set(expected)
+    for each in found.left_out:
+        assert re.search(expected[each.run], each.reason), each
+        assert not (tmp_path / "sets" / each.run).exists()
+
+
+def test_run_list_shows_the_run_that_is_off(raw: Path, tmp_path: Path) -> None:
+    shutil.copytree(raw, tmp_path / "raw")
+    with np.load(raw / "004000_features.npz") as archive:
+        features = archive["features"].copy()
+    features[:, 6] += 0.5
+    source = zipfile.ZipFile(raw / "004000_features.npz").read("source.json")
+    np.savez(tmp_path / "raw" / "006000_features.npz", features=features)
+    with zipfile.ZipFile(tmp_path / "raw" / "006000_features.npz", "a") as archive:
+        archive.writestr("source.json", source)
+    shutil.copy(raw / "004000_matrices.npz", tmp_path / "raw" / "006000_matrices.npz")
+    folders = convert_measured(tmp_path / "raw", tmp_path / "sets", times=True)
+    assert len(folders.remarks) == 1, "the run without a file of times"
+    table = run_list(folders.folders)
+    assert table["off"].to_list() == ["", "", "", "Nmu"]
+    assert table["live_time_share"].drop_nulls().sum() == pytest.approx(1.0)
+    assert table["live_time_share"][3] is None
+    assert table["events"].sum() == sum(len(Dataset.open(f, labels=False)) for f in folders.folders)
+    assert write_run_list(folders.folders, tmp_path / "runs.csv").height == 4
+    assert pl.read_csv(tmp_path / "runs.csv").height == 4
+    assert measured_folders(tmp_path / "sets") == folders.folders
+
+
+class Hostile:
+    """Would run a command if its pickle were loaded."""
+
+    def __reduce__(self) -> Any:
+        return os.system, ("touch executed",)
+
+
+def times_file(path: Path, table: np.ndarray) -> Path:
+    """Write a third archive of any content."""
+    np.savez(path, extra_features=table)
+    return path
+
+
+def test_times_never_execute_a_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = np.zeros((4, 9), dtype=object)
+    table[:, 8] = [datetime(2001, 2, 3, 4, 5, k, tzinfo=UTC) for k in range(4)]
+    start = datetime(2001, 2, 3, 4, 5, tzinfo=UTC).timestamp()
+    assert read_times(times_file(tmp_path / "good.npz", table), 4).tolist() == [start + k for k in range(4)]
+    with pytest.raises(InputError, match=r"shape \(4, 9\), expected \(5, 9 or more\)"):
+        read_times(tmp_path / "good.npz", 5)
+    for spoiled, message in ((Hostile(), r"names (posix|nt)\.system"), (3.0, r"row 2, column 8 holds no date")):
+        bad = table.copy()
+        bad[2, 8] = spoiled
+        with pytest.raises(InputError, match=message):
+            read_times(times_file(tmp_path / "bad.npz", bad), 4)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    "program", [b"", b"\x80\x04.", b"\x80\x04]" * 50 + b".", pickle.dumps({"a": 1}), b"cos\nsystem\n(S'ls'\ntR."]
+)
+def test_damaged_times_are_one_line(program: bytes, tmp_path: Path) -> None:
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": "|O", "fortran_order": False, "shape": (2, 9)})
+    with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
+        archive.writestr("extra_features.npy", head.getvalue() + program)
+    with pytest.raises(InputError, match=r"t\.npz") as error:
+        read_times(tmp_path / "t.npz", 2)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"<html>sign in</html>",
+        b"not xml",
+        b'<!DOCTYPE a [<!ENTITY b "c">]><ListBucketResult/>',
+        b"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>0</NextContinuationToken></ListBucketResult>",
+    ],
+)
+def test_a_list_that_is_none_is_refused(bucket: Bucket, page: bytes) -> None:
+    bucket.page = page
+    with pytest.raises(InputError, match=r"no list of files|does not end"):
+        listed(bucket.url)
+
+
+def test_runs_can_be_named_and_a_login_page_is_no_archive(bucket: Bucket, raw: Path, tmp_path: Path) -> None:
+    assert download_measured(tmp_path, runs=["004010"], base_url=bucket.url) == ["004010"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["004010_features.npz", "004010_matrices.npz"]
+    with pytest.raises(InputError, match=r"004011_matrices\.npz: the server answers 404"):
+        download_measured(tmp_path, runs=["004011"], base_url=bucket.url)
+    (raw / "009990_matrices.npz").write_text("<html>sign in</html>")
+    with pytest.raises(InputError, match="no NPZ archive"):
+        download_measured(tmp_path, runs=["009990"], base_url=bucket.url, attempts=1)
+    (raw / "009990_matrices.npz").unlink()
+    with pytest.raises(InputError, match="cannot be the name"):
+        download_measured(tmp_path, runs=["../x"], base_url=bucket.url)
+
+
+def test_truth_is_apart(raw: Path) -> None:
+    with zipfile.ZipFile(raw / "004000_features.npz") as archive:
+        assert set(archive.namelist()) == {"source.json", "features.npy"}
+        told = json.loads(archive.read("source.json"))
+    assert not {"dead_cells", "deposit_scale", "thrown"} & set(told)
+    exposure = json.loads((raw / "exposure.json").read_text())
+    assert exposure["live_time_s"] == pytest.approx(3 * 0.15 * 3600)
+    assert set(SCALAR_NAMES) <= {"E", "Ze", "Az", "Ne", "Nmu"}
+
+
+@pytest.mark.parametrize(("sense", "offset"), [(1, 0.0), (-1, 105.0), (-1, 270.0), (1, 180.0)])
+def test_azimuths_are_compared_with_plane_fronts(sense: int, offset: float) -> None:
+    rng = np.random.default_rng(4)
+    n = 300
+    origin, zenith = rng.uniform(0, 360, n), rng.uniform(12, 40, n)
+    angle = np.radians(origin)[:, None, None]
+    along = KASCADE.x_m * np.cos(angle) + KASCADE.y_m * np.sin(angle)
+    times = 800 - along * np.sin(np.radians(zenith))[:, None, None] / 0.299792458
+    hit = (rng.random(times.shape) < 0.2) & KASCADE.has_station
+    times += rng.normal(0, 2, times.shape)
+    times[5][hit[5]] = np.inf
+    late = np.argwhere(hit[6])[0]
+    times[6, late[0], late[1]] += 5_000
+    found = front_azimuth(times, hit, KASCADE.x_m, KASCADE.y_m)
+    assert np.isnan(found[5])
+    turned = (np.delete(found - origin, [5, 6]) + 180) % 360 - 180
+    assert np.abs(turned).max() < 5
+    convention = azimuth_convention(found, (offset + sense * origin) % 360, zenith)
+    assert convention.sense == sense
+    assert abs((convention.offset_deg - offset + 180) % 360 - 180) < 1
+    assert ("not as in" in convention.words) == ((sense, offset) != (1, 0.0))
+    unrelated = azimuth_convention(found, rng.uniform(0, 360, n), zenith)
+    assert "no relation" in unrelated.words
+
+
+def test_doctor_says_what_archives_hold(raw: Path, tmp_path: Path) -> None:
+    damaged(raw, tmp_path / "raw")
+    told = {(found.what, found.found) for found in folder_findings(tmp_path / "raw")}
+    assert any(what.strip() == "azimuth" and "as in the simulated sets" in words for what, words in told)
+    assert ("005000", "holds no events") in told
+    assert any(what.strip() == "column Ze" and "row 7 holds 400" in words for what, words in told)
+    assert any("cell (2, 1), channel 0 holds -1" in words for _, words in told)
+    assert any(what == "next" and words.startswith("python cli.py convert --measured") for what, words in told)
+    folders = convert_measured(tmp_path / "raw", tmp_path / "sets", protocol="2026").folders
+    data = Dataset.open(folders[0], labels=False)
+    with np.load(raw / f"{folders[0].name}_features.npz") as stored:
+        np.testing.assert_array_equal(data.age, stored["features"][:, 7].astype(np.float32))
+    with np.load(raw / f"{folders[0].name}_matrices.npz") as stored:
+        np.testing.assert_array_equal(data.matrices[:], stored["matrices"][..., 1:])
+    assert any("cannot be used" in found.what for found in folder_findings(tmp_path / "sets"))
+
+
+def test_spectra_have_the_asked_slopes_and_knees() -> None:
+    sky = Sky(photon_fraction=0.01)
+    lg_energy = np.array([14.6, 14.7, 17.8, 17.9])
+    flux = sky.flux(lg_energy)
+    below = -np.log10(flux[:, 1] / flux[:, 0]) / 0.1
+    above = -np.log10(flux[:, 3] / flux[:, 2]) / 0.1
+    np.testing.assert_allclose(below, 2.7, atol=1e-3)
+    np.testing.assert_allclose(above[:5], 3.1, atol=0.02)
+    np.testing.assert_allclose(flux[5], 0.01 * flux[:5].sum(axis=0))
+    at_knee = sky.flux(np.log10(sky.knees_pev() * 1e15))
+    bend = 2.0 ** ((2.7 - 3.1) / sky.sharpness)
+    np.testing.assert_allclose(
+        np.diag(at_knee[:5]), sky.flux_1_pev * sky.abundances * sky.knees_pev() ** -2.7 * bend, rtol=1e-9
+    )
+
+
+def test_thrown_primaries_follow_the_fluxes() -> None:
+    sky = Sky(photon_fraction=0.05)
+    thrower = Thrower(sky)
+    thrown = thrower.throw(200_000, np.random.default_rng(1))
+    # Integral of a power law above 14.5, the knees far away: J0 E0^(1 - 2.7) / 1.7, all nuclei and photons.
+    expected = 1.05 * sky.flux_1_pev * 1e15 * 10 ** (0.5 * 1.7) / 1.7 * sky.acceptance_m2_sr
+    assert thrower.rate_hz == pytest.approx(expected, rel=0.02)
+    edges = np.array([14.5, 14.8, 15.2, 15.7, 16.3])
+    for k, mass in enumerate((1, 4, 12, 28, 56, 0)):
+        mine = thrown.lg_energy[thrown.mass == mass]
+        fine = np.linspace(14.5, 18.0, 7001)
+        flux = sky.flux(fine)[k] * 10**fine
+        share = [flux[(fine >= a) & (fine < b)].sum() / flux.sum() for a, b in itertools.pairwise(edges)]
+        counts = np.histogram(mine, edges)[0]
+        assert (np.abs(counts - len(mine) * np.array(share)) < 5 * np.sqrt(len(mine) * np.array(share)) + 5).all()
+
+
+def test_runs_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
+    (tmp_path / "sky.toml").write_text("runs = 2\nlive_time_h = 2.6\ncuts = 'test'\ndead_stations = 5\n")
+    for workers in (1, 2):
+        simulate_measured(tmp_path / "sky.toml", tmp_path / str(workers), seed=4, workers=workers)
+    for file in sorted((tmp_path / "1").rglob("*.*")):
+        same = tmp_path / "2" / file.relative_to(tmp_path / "1")
+        assert same.read_bytes() == file.read_bytes(), file.name
+    conditions = [json.loads((tmp_path / "1" / "truth" / f"00400{k}.json").read_text()) for k in (0, 1)]
+    assert conditions[0]["dead_cells"] != conditions[1]["dead_cells"]
+    with np.load(tmp_path / "1" / "004000_matrices.npz") as archive:
+        grids = archive["matrices"].reshape(-1, 256, 3)
+    quiet = np.flatnonzero((grids[..., 1] > 0).sum(axis=0) == 0)
+    assert set(conditions[0]["dead_cells"]) <= set(quiet)
+    assert len(quiet) < 30
+    truth = pl.read_parquet(tmp_path / "1" / "truth" / "004000.parquet")
+    assert truth.height == len(grids)
+
+
+def test_deposits_drift_but_the_reconstruction_does_not_know() -> None:
+    sky, world = Sky(runs=3, deposit_drift=0.1, dead_muon_detectors=4), load_settings()
+    last = the_run(sky, world, 1, 2)
+    assert last.deposit_scale == pytest.approx(1.1)
+    assert last.detector.detector.electron_mev == pytest.approx(1.1 * world.detector.electron_mev)
+    assert last.array.n_stations == KASCADE.n_stations
+    assert last.array.n_muon_detectors == KASCADE.n_muon_detectors - len(last.dead_muon)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("runs = 0", "runs"),
+        ("flux = 1", "flux"),
+        ("model = 'none'", "unknown hadronic model"),
+        ("runs = [", "not valid TOML"),
+        ("[groups.neon]\nindex = 2", "neon"),
+        ("lg_energy_min = 16\nlg_energy_max = 15", "lg_energy_max must be above"),
+    ],
+)
+def test_a_sky_that_makes_no_sense_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "sky.toml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        load_sky(tmp_path / "sky.toml")
+
+
+def test_runs_of_another_sky_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "sky.toml").write_text("runs = 1\nlive_time_h = 0.02")
+    (file,) = simulate_measured(tmp_path / "sky.toml", tmp_path / "raw")
+    stamp = file.stat().st_mtime_ns
+    simulate_measured(tmp_path / "sky.toml", tmp_path / "raw")
+    assert file.stat().st_mtime_ns == stamp
+    (tmp_path / "sky.toml").write_text("runs = 1\nlive_time_h = 0.03")
+    with pytest.raises(InputError, match="made otherwise"):
+        simulate_measured(tmp_path / "sky.toml", tmp_path / "raw")
+
+
+KILLED_IN_THE_SECOND_RUN = """
+import os, signal, sys
+from pathlib import Path
+from stacking import measured
+
+raw, run, out = (Path(name) for name in sys.argv[1:])
+whole, begun = measured.write_pieces, []
+
+def killed(file, n_events, pieces):
+    begun.append(file)
+    if len(begun) == 2:
+        file.write_bytes(b"half a file")
+        os.kill(os.getpid(), signal.SIGKILL)
+    whole(file, n_events, pieces)
+
+measured.write_pieces = killed
+measured.predict_measured(raw, out, run, trusted=True, workers=1, device="cpu")
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "composition"
+    options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "workers": 1, "device": "cpu"}
+    options["fast"] = False
+    stack(StackConfig(task="composition", data=tiny_composition, run=folder, **options))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Archives of three short runs, the last one damaged."""
+    folder = tmp_path_factory.mktemp("measured")
+    (folder / "sky.toml").write_text("runs = 3\nlive_time_h = 0.1\n")
+    simulate_measured(folder / "sky.toml", folder / "raw", seed=5, workers=1)
+    (sorted(folder.glob("raw/*_matrices.npz"))[2]).write_bytes(b"no archive")
+    return folder / "raw"
+
+
+@pytest.fixture(scope="module")
+def expected(measured_raw: Path, run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the predictions of the two good runs, made in two steps."""
+    out = tmp_path_factory.mktemp("steps")
+    found = {}
+    for folder in convert_measured(measured_raw, out / "measured").folders:
+        file = out / f"{folder.name}.npz"
+        predict_to_file(run, folder, file, workers=1, device="cpu", trusted=True)
+        found[folder.name] = file.read_bytes()
+    assert len(found) == 2
+    return found
+
+
+def _predictions(out: Path) -> dict[str, bytes]:
+    return {file.parent.name: file.read_bytes() for file in sorted(out.glob("[!.]*/predictions.npz"))}
+
+
+def _said(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what the command line prints; it must end well."""
+    monkeypatch.setattr(sys, "argv", ["cli.py", *command])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    printed = capsys.readouterr()
+    assert not ended.value.code, printed.err
+    return printed.out
+
+
+def test_the_bytes_of_two_steps_and_no_grids(
+    measured_raw: Path, run: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    archives = shutil.copytree(measured_raw, tmp_path / "raw")
+    options = ["--out", str(tmp_path / "out"), "--predict", str(run), "--trusted", "--workers", "1", "--times"]
+    command = ["convert", "--measured", str(archives), *options, "--delete-raw"]
+    output = _said(command, monkeypatch, capsys)
+    out = tmp_path / "out" / "predicted" / "composition"
+    assert _predictions(out) == expected
+    assert not list(tmp_path.glob("out/**/matrices.npy"))
+    assert not list(tmp_path.glob("out/**/*.features"))
+    assert "left out" in output
+    for name in expected:
+        times, energies = np.load(out / name / "times.npy"), np.load(out / name / "features.npy")
+        assert len(times) == len(energies)
+        assert np.isfinite(times).all()
+        assert not (archives / f"{name}_matrices.npz").exists()
+    assert run_list([out / name for name in expected])["events"].min() > 0
+    # Given again, finished runs count without their grids, and nothing is done twice.
+    written = {file: file.stat().st_mtime_ns for file in out.glob("[!.]*/predictions.npz")}
+    assert "wrote predictions of 2 runs" in _said(command, monkeypatch, capsys)
+    assert {file: file.stat().st_mtime_ns for file in out.glob("[!.]*/predictions.npz")} == written
+
+
+def test_killed_it_goes_on(measured_raw: Path, run: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-P", "-c", KILLED_IN_THE_SECOND_RUN, str(measured_raw), str(run), str(out)]
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(command, cwd=root, env=_environment(root), capture_output=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    first, second = sorted(expected)
+    assert _predictions(out).keys() == {first}
+    left = {path.name for path in (out / UNFINISHED).glob("*/*") if not path.name.startswith(".")}
+    assert left == {second}, "no features"
+    found = predict_measured(measured_raw, out, run, trusted=True, workers=1, device="cpu")
+    assert [folder.name for folder in found.folders] == [first, second]
+    assert _predictions(out) == expected
+    assert not (out / UNFINISHED).exists()
+
+
+def _environment(root: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(root)}
+
+
+def test_what_an_interruption_left_is_not_taken_for_another_protocol(
+    measured_raw: Path, run: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    first = min(expected)
+    convert_measured(measured_raw, tmp_path / UNFINISHED, runs=[first], protocol="matched")
+    predict_measured(measured_raw, tmp_path, run, runs=[first], trusted=True, workers=1, device="cpu")
+    assert _predictions(tmp_path) == {first: expected[first]}
+
+
+def test_other_predictions_are_never_overwritten(
+    measured_raw: Path, run: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    first = min(expected)
+    options = {"runs": [first], "trusted": True, "workers": 1, "device": "cpu"}
+    predict_measured(measured_raw, tmp_path, run, **options)
+    with pytest.raises(InputError, match="differs in times_asked_for"):
+        predict_measured(measured_raw, tmp_path, run, **options, times=True)
+    with (tmp_path / first / "predictions.npz").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(InputError, match="is not the file that was written"):
+        predict_measured(measured_raw, tmp_path, run, **options)
+    (tmp_path / first / "predicted.json").unlink()
+    with pytest.raises(InputError, match="exists already: choose another folder"):
+        predict_measured(measured_raw, tmp_path, run, **options)
+    with pytest.raises(InputError, match="unknown protocol 'v3'"):
+        predict_measured(measured_raw, tmp_path / "other", run, protocol="v3")

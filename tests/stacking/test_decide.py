@@ -1,0 +1,143 @@
+"""Decision rules: what biases gain, invariances, the two ends of knowledge, and which kind ships.
+
+Scores never saturate; thresholds say what they keep.
+
+The response of a decision is kept by energy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.base.posterior import log_sigmoid_pair, log_softmax
+from runtime.checksums import write_checksums
+from scoring.metrics.composition import expected_fraction_error
+from scoring.metrics.gamma import hadron_survival
+from stacking.decide.classes import (
+    RULES,
+    Rule,
+    argmax_rule,
+    bias_rule,
+    choose_rule,
+    class_mix,
+    expected_confusion,
+    likelihood_rule,
+    read_response,
+    write_response,
+)
+from stacking.meta.scorers import gamma_scores, log_survivals, mean_log_survival, paired_log_survival, threshold_table
+from tests.stacking.known import five_classes
+
+
+def test_biases_improve_on_rules_without_them() -> None:
+    log_proba, _ = five_classes(4000)
+    prior = class_mix(log_proba)
+    simple = [argmax_rule(prior), likelihood_rule(prior), bias_rule(log_proba)]
+    errors = [expected_fraction_error(expected_confusion(log_proba, rule(log_proba))) for rule in simple]
+    assert errors[2] <= min(errors) + 1e-12
+    assert errors[2] < errors[0] - 1e-4
+
+
+def test_rule_is_invariant_under_scale_and_row_shifts() -> None:
+    log_proba, _ = five_classes(2000)
+    rule = bias_rule(log_proba)
+    shifted = Rule("shifted", 3.7 * rule.cost + np.array([5.0, -2.0, 0.3, 1.0, -9.0])[:, None], rule.prior)
+    # Rounding may turn exact ties, of which there are at most a few.
+    assert (rule(log_proba) != shifted(log_proba)).mean() < 1e-3
+    np.testing.assert_array_equal(Rule.from_json(rule.as_json())(log_proba), rule(log_proba))
+
+
+def test_perfect_posteriors_give_zero_by_every_rule() -> None:
+    labels = np.random.default_rng(0).choice(5, 1000)
+    perfect = log_softmax(200.0 * np.eye(5)[labels])
+    for make in RULES.values():
+        np.testing.assert_array_equal(make(perfect)(perfect), labels)
+
+
+def test_simplest_rule_within_an_error_of_the_best_is_chosen_on_labels() -> None:
+    log_proba, labels = five_classes(4000)
+    decision = choose_rule(log_proba, labels, np.arange(4000) % 3)
+    worse, error = decision.differences[decision.chosen]
+    assert worse <= error
+    simpler = list(decision.errors)[: list(decision.errors).index(decision.chosen)]
+    assert all(decision.differences[name][0] > decision.differences[name][1] for name in simpler)
+    assert list(RULES) == ["argmax", "likelihood", "biases"], "the optimum over all rules is a bound, and never ships"
+    assert list(decision.errors) == list(RULES)
+    np.testing.assert_array_equal(decision.rule(log_proba), RULES[decision.chosen](log_proba)(log_proba))
+
+
+def _events(n: int = 20_000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = (rng.random(n) > 0.1).astype(int)
+    return labels, rng.normal(size=n) - 2.0 * labels
+
+
+def test_score_is_strictly_monotone_where_probabilities_have_long_saturated() -> None:
+    logit_hadron = np.linspace(-300.0, 300.0, 601)
+    scores = gamma_scores(log_sigmoid_pair(logit_hadron))
+    assert (np.diff(scores) < 0).all()
+    assert scores[300] == 0.5, "p = 0.5 scores 0.5"
+    np.testing.assert_allclose(scores, 0.5 - logit_hadron, rtol=1e-12)
+
+
+def test_log_survivals_agree_with_the_benchmark_definition_and_stay_finite() -> None:
+    labels, scores = _events()
+    n = hadron_survival(labels, scores, 0.75)
+    assert log_survivals(labels, scores)[2] == pytest.approx(np.log((n.n_surviving + 0.5) / (n.n_hadron + 1)))
+    assert np.isfinite(mean_log_survival(labels, -1e6 * labels.astype(float)))
+
+
+def test_paired_error_covers_repeated_experiments() -> None:
+    differences, errors = [], []
+    for seed in range(30):
+        labels, a = _events(4000, seed)
+        b = a + 0.6 * np.random.default_rng(seed + 100).normal(size=len(a))
+        difference, error = paired_log_survival(labels, a, b)
+        differences.append(difference)
+        errors.append(error)
+    assert np.mean(differences) < -3 * np.std(differences) / np.sqrt(30), "noise makes it worse"
+    assert 0.7 < np.mean(errors) / np.std(differences) < 1.4
+
+
+def test_threshold_table_holds_on_new_events() -> None:
+    labels, scores = _events()
+    new_labels, new_scores = _events(seed=9)
+    for row in threshold_table(labels, scores):
+        low, high = row["hadron_survival_interval"]
+        assert low <= row["hadron_survival"] <= high
+        kept = np.mean(new_scores[new_labels == 0] >= row["threshold"])
+        assert kept == pytest.approx(row["efficiency"], abs=0.05)
+        purity = row["purity"]["0.0001"]
+        expected = 1e-4 * row["gamma_efficiency"] / (1e-4 * row["gamma_efficiency"] + row["hadron_survival"])
+        assert purity["purity"] == pytest.approx(expected)
+        assert purity["interval"][0] <= purity["purity"] <= purity["interval"][1]
+
+
+def test_paired_error_is_the_plain_bootstraps_with_few_gammas() -> None:
+    rng = np.random.default_rng(3)
+    labels = np.repeat([0, 1], [30, 400])
+    gammas = np.sort(rng.normal(size=30))
+    # Hadrons among the lowest tenth of the gammas: they survive only where the resampled gammas are low.
+    a = np.concatenate([gammas, rng.uniform(gammas[0], gammas[2], 400)])
+    b = np.concatenate([gammas + 0.1 * rng.normal(size=30), rng.normal(-30.0, 1.0, 400)])
+    _, error = paired_log_survival(labels, a, b, n_samples=1_000)
+    plain = []
+    for _ in range(1_000):
+        rows = np.concatenate([rng.integers(0, 30, 30), rng.integers(30, 430, 400)])
+        plain.append(mean_log_survival(labels[rows], a[rows]) - mean_log_survival(labels[rows], b[rows]))
+    assert error == pytest.approx(np.std(plain), rel=0.25)
+
+
+def test_response_is_stored_by_energy(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels, decided, energy = rng.integers(0, 5, 3000), rng.integers(0, 5, 3000), rng.uniform(14.5, 17.0, 3000)
+    write_response(tmp_path, labels, decided, energy, (15.0, 16.0), 5)
+    write_checksums(tmp_path, ["meta/response.json"])
+    edges, counts = read_response(tmp_path)
+    assert counts.shape == (3, 5, 5)
+    low = energy < edges[0]
+    assert counts[0, 2, 3] == np.sum((labels == 2) & (decided == 3) & low)
+    assert counts.sum() == 3000

@@ -1,0 +1,252 @@
+"""The student of ``predict --fast``: close to what ships, honest about its cost, streamed, stored without pickle.
+
+Energy and core with errors: the average of fits, its scale, and a run that ships them; test truth is never read.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import stacking
+import stacking.inputs.events
+from features.build import build_table
+from models.base.inputs import TARGETS, targets_of
+from models.base.learner import Batch
+from models.networks.physics import TabularMLP
+from runtime.arrays import write_frames, write_pieces
+from runtime.checksums import CHECKSUMS_FILE
+from runtime.errors import InputError
+from scoring.metrics.paired import paired_log_loss
+from showers.schema import COMPOSITION
+from stacking.decide.target import OWN_ENERGY, UNITS, TargetCalibration, mixture
+from stacking.inputs.events import ShowerEvents, TableEvents
+from stacking.predict import predict_table, predict_to_file
+from stacking.run.chain import STUDENT
+from stacking.run.config import StackConfig, TableConfig
+from stacking.train import StackResult, stack, stack_table
+from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
+
+SMALL: dict[str, dict[str, object]] = {"lightgbm": {"rounds": 30}, "quadratic_logit": {}}
+
+
+def _run(folder: Path, n_train: int, **options: object) -> StackResult:
+    folder.mkdir(exist_ok=True)
+    points, labels = gaussians(n_train, 5)
+    frame = pl.DataFrame({"x": points[:, 0], "y": points[:, 1], "kind": [CLASSES[k] for k in labels]})
+    frame.write_parquet(folder / "train.parquet")
+    standard = {
+        "run": folder / "run", "table": folder / "train.parquet", "label": "kind", "preset": "quick", "folds": 3,
+        "workers": 1, "learners": tuple(SMALL), "settings": SMALL, "metas": ("log_pool",), "device": "cpu",
+        "repeats": 1, "holdout": 0.1,
+    }  # fmt: skip
+    return stack_table(TableConfig(**(standard | options)))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> StackResult:
+    """A run with an outer holdout."""
+    return _run(tmp_path_factory.mktemp("fast"), 6000)
+
+
+@pytest.fixture
+def new_rows(tmp_path: Path) -> tuple[Path, np.ndarray, np.ndarray]:
+    """Rows to be predicted, their classes as the run numbers them, and the exact posterior."""
+    points, labels = gaussians(20_000, 6)
+    pl.DataFrame({"x": points[:, 0], "y": points[:, 1]}).write_parquet(tmp_path / "new.parquet")
+    return tmp_path / "new.parquet", 1 - labels, bayes_log_proba(points)[:, ::-1]
+
+
+def test_stated_cost_is_that_on_new_rows(finished: StackResult, new_rows: tuple[Path, np.ndarray, np.ndarray]) -> None:
+    file, labels, exact = new_rows
+    record = finished.manifest["fast"]
+    assert record["judged_on"] == "outer holdout"
+    assert record["judged_events"] == 600
+    bundle = stacking.load(finished.run, trusted=True)
+    whole, fast = (predict_table(bundle, file, fast=fast)[0] for fast in (False, True))
+    true = paired_log_loss(labels, fast.log_proba, whole.log_proba)
+    stated = record["log_loss"]
+    assert abs(true.difference - stated["difference"]) < 3 * np.hypot(true.standard_error, stated["standard_error"])
+    assert paired_log_loss(labels, fast.log_proba, exact).difference < 0.02, "it has learned the known posterior"
+    assert f"{stated['difference']:+.4f}" in fast.remarks[0]
+    assert whole.remarks == ()
+    assert fast.config_hash != whole.config_hash, "nobody takes its predictions for those that the run was judged by"
+
+
+def test_without_a_holdout_it_is_judged_by_students_that_have_not_seen_the_events(tmp_path: Path) -> None:
+    record = _run(tmp_path, 900, holdout=0.0, learners=("quadratic_logit",), settings={}).manifest["fast"]
+    assert (record["judged_on"], record["judged_events"], record["learned_from"]) == ("out-of-fold", 900, 900)
+    assert -0.05 < record["log_loss"]["difference"] < 0.1
+
+
+def test_no_student_unless_wanted_and_none_is_told(
+    tmp_path: Path, new_rows: tuple[Path, np.ndarray, np.ndarray]
+) -> None:
+    result = _run(tmp_path / "run", 900, learners=("quadratic_logit",), settings={}, fast=False)
+    assert result.manifest["fast"] is None
+    assert not (result.run / STUDENT).exists()
+    with pytest.raises(InputError, match="has no student for --fast"):
+        predict_to_file(result.run, new_rows[0], tmp_path / "new.csv", fast=True)
+
+
+def test_pieces_and_processes_change_no_bit(
+    finished: StackResult, new_rows: tuple[Path, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points, _ = gaussians(20_000, 6)
+    bundle = stacking.load(finished.run)
+    events = TableEvents(new_rows[0], ("x", "y"), "hash")
+    whole = bundle.predict_events(events, fast=True, workers=1)
+    monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 4096)
+    in_pieces = bundle.predict_events(events, fast=True, workers=2)
+    np.testing.assert_array_equal(in_pieces.log_proba, whole.log_proba)
+    assert len(points) == len(in_pieces.log_proba)
+
+
+def test_its_files_are_sealed_and_hold_no_pickle(finished: StackResult) -> None:
+    files = {path.name for path in (finished.run / STUDENT).iterdir()}
+    assert files == {"learner.json", "inner"}
+    listed = json.loads((finished.run / CHECKSUMS_FILE).read_text())
+    assert any("fast/inner/network.safetensors" in str(entry) for entry in listed.get("files", listed))
+    file = finished.run / STUDENT / "inner" / "network.safetensors"
+    content = file.read_bytes()
+    try:
+        file.write_bytes(content[:-1] + b"x")
+        points, _ = gaussians(10, 6)
+        bundle = stacking.load(finished.run, trusted=True)
+        with pytest.raises(InputError, match=r"network\.safetensors"):
+            bundle.stream_events(TableEvents(finished.run / "table" / "train.parquet", ("x", "y"), "hash"), fast=True)
+        assert len(points) == 10
+    finally:
+        file.write_bytes(content)
+
+
+def test_networks_learn_from_soft_labels() -> None:
+    # Hard labels say the opposite of the soft ones, and only judge: what is learned is what the soft ones say.
+    rng = np.random.default_rng(0)
+    table = np.asfortranarray(rng.normal(size=(4000, 2)), dtype=np.float32)
+    share = 1 / (1 + np.exp(-2.0 * table[:, 0].astype(float)))
+    soft = np.column_stack([1 - share, share])
+    events = Batch(np.arange(4000), table, ("a", "b"), labels=rng.integers(0, 2, 4000), soft_labels=soft)
+    settings = {"epochs": 12, "patience": 12, "weight_decay": 0.0, "dropout": 0.0, "ema": 0.0}
+    learner = TabularMLP(("x", "y"), settings).fit(events, events.take(np.arange(500)), seed=1)
+    # Judged by meaningless labels it keeps an early epoch, which is still far from ignorance of the soft ones.
+    found = np.exp(learner.predict_log_proba(events))
+    assert np.corrcoef(found[:, 1], share)[0, 1] > 0.97
+
+
+def test_streamed_archives_and_tables_hold_what_whole_ones_would(tmp_path: Path) -> None:
+    from runtime.files import write_npz
+
+    whole = {"labels": np.arange(10, dtype=np.int8), "z": np.arange(20.0).reshape(10, 2), "hash": np.array("c0ffee")}
+    write_npz(tmp_path / "whole.npz", **whole)
+    parts = [{name: a[k : k + 4] if a.ndim else a for name, a in whole.items()} for k in (0, 4, 8)]
+    write_pieces(tmp_path / "parts.npz", 10, iter(parts))
+    assert (tmp_path / "parts.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+    frames = [pl.DataFrame({"event": [0, 1]}), pl.DataFrame({"event": [2]})]
+    for suffix, read in ((".csv", pl.read_csv), (".parquet", pl.read_parquet)):
+        write_frames(tmp_path / f"table{suffix}", iter(frames))
+        assert read(tmp_path / f"table{suffix}")["event"].to_list() == [0, 1, 2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["parts.npz", "table.csv", "table.parquet", "whole.npz"]
+
+
+def test_a_mixture_has_the_spread_of_its_parts() -> None:
+    fits = np.zeros((2, 1, 1, 2))
+    fits[:, 0, 0] = [[1.0, 2.0], [3.0, 1.0]]
+    ((mean, error),) = mixture(fits)[0]
+    assert mean == 2.0
+    assert error == pytest.approx(np.sqrt((4 + 1) / 2 + 1))
+
+
+def test_estimates_come_back_as_energy_and_core_with_errors_that_hold() -> None:
+    rng = np.random.default_rng(1)
+    n = 4000
+    fitted = rng.uniform(-80, 80, (n, 2))
+    truth = pl.DataFrame(
+        {"lg_energy": rng.uniform(15, 16, n), "core_x_m": fitted[:, 0] + rng.normal(0, 2, n),
+         "core_y_m": fitted[:, 1] + rng.normal(0, 2, n), "mass": np.ones(n),
+         **{name: np.full(n, np.nan) for name in ("lg_ne", "lg_nmu", "xmax", "age")}}
+    )  # fmt: skip
+    targets = targets_of(truth, fitted[:, 0], fitted[:, 1])
+    fits = np.full((3, n, len(TARGETS), 2), np.nan)
+    fits[..., 0] = targets + rng.normal(0, 0.2, targets.shape)
+    fits[..., 1] = 0.1  # half of what it is
+    target_calibration, record = TargetCalibration.of("taught", fits, targets)
+    assert target_calibration.scale == pytest.approx((2.0, 2.0, 2.0), rel=0.06)
+    assert record["held_out"]["lg_energy"]["resolution"] == pytest.approx(0.2 * TARGETS[OWN_ENERGY].width, rel=0.06)
+    assert TargetCalibration.from_json(target_calibration.as_json()) == target_calibration
+    arrays = target_calibration.arrays(fits, fitted)
+    assert set(arrays) == set(UNITS)
+    for name in ("lg_energy", "core_x", "core_y"):
+        column = name if name == "lg_energy" else f"{name}_m"
+        error = arrays["lg_energy_error" if name == "lg_energy" else f"{name}_error_m"]
+        pull = (arrays[column] - truth[column].to_numpy()) / error
+        assert np.mean(np.abs(pull) < 1) == pytest.approx(0.683, abs=0.03), name
+    assert set(target_calibration.arrays(fits, None)) == {"lg_energy", "lg_energy_error"}
+    unknown = np.full_like(targets, np.nan)
+    assert TargetCalibration.of("taught", fits, unknown)[0].scale == (0.0, 0.0, 0.0)
+
+
+OPTIONS: dict[str, Any] = {
+    "task": "composition", "preset": "quick", "folds": 2, "workers": 1, "device": "cpu", "fast": False,
+    "learners": ("pretrained",), "metas": ("log_pool",), "settings": {"pretrained": {"epochs": 2}},
+}  # fmt: skip
+
+
+def _copy(data: Path, to: Path) -> Path:
+    for split in ("train", "test"):
+        source = data / f"composition_{split}"
+        table = build_table(source, device="cpu", workers=1).folder
+        shutil.copytree(source, to / source.name)
+        shutil.copytree(table, to / table.name)
+    return to
+
+
+def test_a_run_ships_energy_and_core_and_reads_no_truth_of_test_events(tiny_composition: Path, tmp_path: Path) -> None:
+    data = _copy(tiny_composition, tmp_path / "data")
+    truth = pl.read_parquet(data / "composition_test" / "truth.parquet")
+    clean = stack(StackConfig(run=tmp_path / "clean", data=data, **OPTIONS))
+    record = clean.manifest["truth"]
+    assert record["learner"] == "pretrained"
+    assert record["held_out"]["lg_energy"]["in_errors"]["resolution"] == pytest.approx(1.0, abs=1e-6)
+    with np.load(tmp_path / "clean" / "predictions.npz") as stored:
+        arrays = {name: stored[name] for name in UNITS}
+    error = arrays["lg_energy"] - truth["lg_energy"].to_numpy()
+    assert np.quantile(np.abs(error), 0.68) < 0.15
+    assert np.mean(np.abs(error) < arrays["lg_energy_error"]) == pytest.approx(0.68, abs=0.12)
+    assert np.median(np.hypot(*(arrays[f"core_{k}_m"] - truth[f"core_{k}_m"].to_numpy() for k in "xy"))) < 5
+    for no_table in (False, True):
+        again = stacking.load(tmp_path / "clean").predict(data / "composition_test", no_table=no_table, device="cpu")
+        for name, values in arrays.items():
+            np.testing.assert_array_equal(again.arrays[name], values)
+    for file in (data / "composition_test" / "truth.parquet", data / "composition_test" / "labels_composition.npy"):
+        file.write_bytes(b"poison: whoever reads this fails")
+    stack(StackConfig(run=tmp_path / "poisoned", data=data, **OPTIONS))
+    expected = (tmp_path / "clean" / "predictions.npz").read_bytes()
+    assert (tmp_path / "poisoned" / "predictions.npz").read_bytes() == expected
+    _truth_of_training_counts(data, tmp_path)
+
+
+def _truth_of_training_counts(data: Path, tmp_path: Path) -> None:
+    file = data / "composition_train" / "truth.parquet"
+    (data / "composition_train" / "checksums.json").unlink()
+    pl.read_parquet(file).with_columns(pl.col("lg_energy") + 0.1).write_parquet(file)
+    with pytest.raises(InputError, match="targets_fingerprint"):
+        stack(StackConfig(run=tmp_path / "clean", data=data, **OPTIONS))
+    file.unlink()
+    untaught = stack(StackConfig(run=tmp_path / "untaught", data=data, **OPTIONS))
+    assert untaught.manifest["truth"] is None
+    with np.load(tmp_path / "untaught" / "predictions.npz") as stored:
+        assert "lg_energy" not in stored.files
+
+
+def test_events_to_be_predicted_have_no_targets(tiny_composition: Path) -> None:
+    events = ShowerEvents(tiny_composition / "composition_test", tiny_composition / "table", COMPOSITION)
+    for ask in (lambda: events.targets(np.arange(3)), events.targets_fingerprint):
+        with pytest.raises(InputError, match="labels are not read here"):
+            ask()

@@ -1,0 +1,266 @@
+"""Folds are balanced, seeded, and never split a shower.
+
+Learners on a GPU and on the CPU, side by side. No GPU is needed: what is told that it is on one computes here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.base.learner import Batch
+from models.base.spec import LearnerSpec
+from models.registry import LEARNERS
+from runtime.context import Progress
+from runtime.errors import InputError
+from runtime.files import atomic_path
+from runtime.processes import in_lanes
+from stacking.fit.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows, outer_holdout
+from stacking.fit.plan import RunSizes, make_plan
+from stacking.fit.speed import LearnerRate
+from stacking.run.config import TableConfig
+from stacking.train import StackResult, stack_table
+from tests.faults.test_causes import REASONS
+from tests.stacking.fakes import Linear
+
+
+def _events(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.choice(3, n, p=[0.7, 0.2, 0.1]), rng.uniform(14.5, 17.5, n)
+
+
+@given(seed=st.integers(0, 10_000), n_folds=st.integers(2, 8))
+@settings(max_examples=25, deadline=None)
+def test_classes_and_energy_bins_are_dealt_evenly(seed: int, n_folds: int) -> None:
+    labels, energy = _events(600, seed)
+    folds = assign_folds(labels, n_folds, seed=seed, energy=energy)
+    bins = np.digitize(energy, LG_ENERGY_EDGES)
+    for k in np.unique(labels):
+        assert np.ptp(np.bincount(folds[labels == k], minlength=n_folds)) <= 1
+        for b in np.unique(bins[labels == k]):
+            cell = np.bincount(folds[(labels == k) & (bins == b)], minlength=n_folds)
+            assert np.ptp(cell) <= 1
+    np.testing.assert_array_equal(folds, assign_folds(labels, n_folds, seed=seed, energy=energy))
+
+
+def test_another_seed_deals_differently() -> None:
+    labels, energy = _events(600, 0)
+    assert (
+        assign_folds(labels, 3, seed=1, energy=energy) != assign_folds(labels, 3, seed=2, energy=energy)
+    ).mean() > 0.4
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_a_shower_never_spans_folds(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    showers, _ = _events(200, seed)
+    groups = np.repeat(np.arange(200) * 17, rng.integers(1, 6, 200))
+    order = rng.permutation(len(groups))
+    labels = np.repeat(showers, np.bincount(groups // 17))[order]
+    groups = groups[order]
+    folds = assign_folds(labels, 4, seed=seed, groups=groups)
+    for group in np.unique(groups):
+        assert len(np.unique(folds[groups == group])) == 1
+    training = np.flatnonzero(folds != 0)
+    stop = early_stopping_rows(training, labels, 0.1, seed=seed, groups=groups)
+    assert not set(groups[training[stop]]) & set(groups[training[~stop]])
+    assert 0.03 < stop.mean() < 0.25
+
+
+def test_too_few_events_of_a_class_are_refused_by_name() -> None:
+    labels = np.array([0] * 10 + [1] * 2)
+    with pytest.raises(InputError, match="'iron' has 2 events, fewer than the 3 folds"):
+        assign_folds(labels, 3, seed=1, classes=("proton", "iron"))
+    with pytest.raises(InputError, match="'iron' has 0 events"):
+        assign_folds(labels[:10], 3, seed=1, classes=("proton", "iron"))
+
+
+def test_groups_count_as_one_event_each() -> None:
+    labels = np.repeat([0, 1], 10)
+    groups = np.concatenate([np.arange(10), np.repeat([100, 101], 5)])
+    with pytest.raises(InputError, match="2 groups of events"):
+        assign_folds(labels, 3, seed=1, groups=groups)
+
+
+def test_a_class_of_one_shower_is_learned_and_does_not_stop() -> None:
+    labels = np.repeat([0, 1, 2], [300, 300, 6])
+    groups = np.concatenate([np.arange(600), np.full(6, 1_000)])
+    for seed in range(20):
+        stop = early_stopping_rows(np.arange(606), labels, 0.5, seed=seed, groups=groups)
+        assert not stop[labels == 2].any()
+        assert 0.4 < stop[labels < 2].mean() < 0.6
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.1, 0.3, 0.4, 0.499])
+def test_any_share_of_the_rows_stops_training(fraction: float) -> None:
+    labels = np.arange(20_000) % 2
+    stop = early_stopping_rows(np.arange(20_000), labels, fraction, seed=1)
+    assert stop.mean() == pytest.approx(fraction, abs=1e-4)
+
+
+def test_a_group_of_several_classes_counts_for_the_rarest() -> None:
+    # 300 patients of three visits, healthy at the first; every tenth is ill at the last
+    groups = np.repeat(np.arange(300), 3)
+    labels = np.where((groups % 10 == 0) & (np.arange(900) % 3 == 2), 1, 0)
+    folds = assign_folds(labels, 5, seed=1, groups=groups, classes=("healthy", "ill"))
+    assert np.bincount(folds[labels == 1]).tolist() == [6] * 5
+    assert all(len(np.unique(folds[groups == g])) == 1 for g in range(300))
+    with pytest.raises(InputError, match="class 'ill' has 30 groups of events, fewer than the 31 folds"):
+        assign_folds(labels, 31, seed=1, groups=groups, classes=("healthy", "ill"))
+
+
+def test_too_few_groups_leave_no_holdout_instead_of_failing_after_training() -> None:
+    groups, labels = np.arange(6000) // 100, np.arange(6000) // 3000
+    outer, remark = outer_holdout(np.ones(6000, bool), labels, 0.1, seed=1, groups=groups)
+    assert not outer.any()
+    assert "too few groups for an outer holdout (3 of one class, fewer than 5)" in remark
+
+
+LANES = {"cuda": 1, "cpu": 1}
+
+
+def _meet(mine: Path, other: Path) -> bool:
+    """Return whether the other lane is at work while this one is."""
+    mine.touch()
+    over = time.monotonic() + 30
+    while not other.exists() and time.monotonic() < over:
+        time.sleep(0.02)
+    return other.exists()
+
+
+def test_lanes_work_at_the_same_time(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    assert list(in_lanes(_meet, {"cuda": [(a, b)], "cpu": [(b, a)]}, workers=LANES, threads=1)) == [True, True]
+
+
+def _slow_or_lost(lost: bool, file: Path) -> None:
+    if lost:
+        REASONS["lost"]()
+    file.write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+def test_a_lost_worker_ends_every_lane(tmp_path: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(InputError, match="a worker process was lost"):
+        list(
+            in_lanes(
+                _slow_or_lost,
+                {"cuda": [(True, tmp_path / "a")], "cpu": [(False, tmp_path / "b")]},
+                workers=LANES,
+                threads=1,
+            )
+        )
+    assert time.monotonic() - started < 30
+    if (tmp_path / "b").exists():
+        assert _ended(int((tmp_path / "b").read_text()))
+
+
+class Sleeping(Linear):
+    """Says who it is and never ends to learn."""
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        with atomic_path(Path(self.settings["mark"])) as temporary:
+            temporary.write_text(str(os.getpid()))
+        time.sleep(60)
+        return self
+
+
+class FullDisk(Linear):
+    """Fails for a reason that is not its own as soon as the other one is at work."""
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        over = time.monotonic() + 30
+        while not Path(self.settings["mark"]).exists() and time.monotonic() < over:
+            time.sleep(0.02)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_no_lane_works_on_while_an_error_is_told(
+    two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark, where = tmp_path / "mark", {"full_disk": "cuda", "sleeping": "cpu"}
+    for name, cls in (("full_disk", FullDisk), ("sleeping", Sleeping)):
+        monkeypatch.setitem(LEARNERS, name, LearnerSpec(name, f"{__name__}:{cls.__name__}", "", "scalars"))
+    monkeypatch.setattr("stacking.train.devices_for", lambda specs, asked: where)
+    with pytest.raises(InputError, match=r"full_disk fold . could not be trained: OSError") as kept:
+        _stack(two_gaussians[0], tmp_path / "run", 2, tuple(where), {name: {"mark": str(mark)} for name in where})
+    assert kept.traceback, "whoever keeps the error, as a notebook does, must not wait for the other lane"
+    assert _ended(int(mark.read_text()))
+
+
+def _ended(process: int) -> bool:
+    stat = Path(f"/proc/{process}/stat")
+    for _ in range(100):
+        try:
+            if stat.read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _stack(
+    table: Path,
+    run: Path,
+    workers: int,
+    learners: tuple[str, ...] = ("fake_linear", "fake_noisy", "fake_failing"),
+    settings: dict[str, dict[str, str]] | None = None,
+) -> StackResult:
+    return stack_table(
+        TableConfig(
+            run=run, table=table, label="kind", preset="quick", folds=2, repeats=1, holdout=0.1, workers=workers,
+            learners=learners, settings=settings or {}, metas=("log_pool",), fast=False,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("fakes")
+def test_lanes_change_no_byte_and_one_failing_learner_stops_no_other(
+    two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {"fake_linear": "cpu", "fake_noisy": "cuda", "fake_failing": "cuda"}
+    monkeypatch.setattr("stacking.train.devices_for", lambda specs, asked: where)
+    one, two = _stack(two_gaussians[0], tmp_path / "one", 1), _stack(two_gaussians[0], tmp_path / "two", 2)
+    for result in (one, two):
+        assert {row["name"]: row["status"] for row in result.manifest["learners"]} == {
+            "fake_linear": "ok", "fake_noisy": "ok", "fake_failing": "failed",
+        }  # fmt: skip
+    for name in ("fake_linear", "fake_noisy"):
+        for fold in range(2):
+            files = [
+                np.load(run.run / "learners" / name / f"fold-{fold}" / "held_out.npz")["log_proba"]
+                for run in (one, two)
+            ]
+            np.testing.assert_array_equal(*files)
+
+
+def test_each_lane_has_the_whole_time() -> None:
+    sizes = RunSizes(n_train=1_000_000, n_predict=100_000, n_folds=3, repeats=1, workers=4)
+    slow = LearnerRate("on the CPU", "epochs", 10, 0.0, 2e-4, 1e-5)
+    fast = LearnerRate("on the GPU", "epochs", 10, 0.0, 2e-4, 1e-5, device="cuda")
+    alone = make_plan([slow], replace(sizes, workers=3), 2000)
+    both = make_plan([slow, fast], replace(sizes, lanes={"cuda": 1, "cpu": 3}), 2000)
+    mixed = make_plan([slow, fast], replace(sizes, workers=1), 2000)
+    rows = {share.learner: (share.rows or 666_667, share.amount) for share in both.shares}
+    assert rows["on the CPU"] == (alone.shares[0].rows or 666_667, alone.shares[0].amount)
+    assert both.training_s <= 0.85 * 2000
+    assert mixed.shares[0].rows is not None
+    assert rows["on the GPU"][0] > mixed.shares[0].rows
+    assert any("on the GPU" in line and line.endswith("a fit on cuda") for line in both.lines())
+    assert not any(line.endswith("on cpu") for line in alone.lines())

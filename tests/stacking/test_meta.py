@@ -1,0 +1,422 @@
+"""Meta-learners recover a known mixture, ignore noise, and are chosen without believing their own fit.
+
+A known distortion is undone; nothing is done where nothing is wrong.
+
+Learners that a stack can do without are left out of it, those that it needs are not.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stacking
+from models.base.posterior import log_softmax
+from stacking.meta.base import StackInputs, meta_from_json, meta_learners, meta_to_json
+from stacking.meta.calibration import Calibrator, cross_fit, fit_calibrator, identity, reliability
+from stacking.meta.choice import DroppedLearner, Pruning, choose_and_fit, confirmed, prune
+from stacking.meta.pools import LogPool
+from stacking.meta.scorers import HADRON_WEIGHT, CompositionScorer, GammaScorer, LogLossScorer
+from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
+from stacking.predict import predict_table
+from stacking.run.config import TableConfig
+from stacking.train import StackResult, stack_table
+
+N = 5000
+
+
+def _problem(n_classes: int = 3, n: int = N, seed: int = 0, prior: list[float] | None = None) -> StackInputs:
+    """Return two learners that each see an independent half of the evidence, and one that knows nothing.
+
+    The exact posterior is the pool with weights (1, 1, 0).
+    """
+    rng = np.random.default_rng(seed)
+    share = np.array(prior or [1 / n_classes] * n_classes)
+    labels = rng.choice(n_classes, n, p=share)
+    evidence = [
+        -((rng.normal(size=(n, 1)) + 1.3 * labels[:, None] - 1.3 * np.arange(n_classes)) ** 2) / 2 for _ in range(2)
+    ]
+    noise = np.log(rng.dirichlet(5 * np.ones(n_classes), n))
+    z = np.stack([*(log_softmax(e + 0.5 * np.log(share)) for e in evidence), noise])
+    return StackInputs(("left", "right", "noise"), z, labels, np.arange(n) % 3, rng.normal(size=(n, 2)))
+
+
+LEARNING = [name for name in meta_learners() if name != "average"]
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_each_meta_learner_finds_the_known_pool(name: str) -> None:
+    train, new = _problem(), _problem(seed=1)
+    meta = meta_learners()[name](train.learners)
+    meta.fit(train, LogLossScorer())
+    exact = log_softmax(new.log_proba[0] + new.log_proba[1])
+    loss = log_loss_per_event(meta.predict(new.log_proba, new.context), new.labels).mean()
+    best = log_loss_per_event(exact, new.labels).mean()
+    average = log_loss_per_event(log_softmax(new.log_proba.mean(axis=0)), new.labels).mean()
+    assert loss < best + 0.012
+    assert loss < average - 0.02
+    shares = meta.importance()
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["noise"] == min(shares.values())
+    again = meta_from_json(json.loads(json.dumps(meta_to_json(meta))))
+    np.testing.assert_array_equal(again.predict(new.log_proba, new.context), meta.predict(new.log_proba, new.context))
+
+
+def test_pool_weights_are_recovered_and_never_negative() -> None:
+    problem = _problem(n=40_000)
+    weights, bias = fit_pool(problem.log_proba, problem.labels)
+    np.testing.assert_allclose(weights, [1, 1, 0], atol=0.06)
+    np.testing.assert_allclose(bias - bias.mean(), 0, atol=0.06)
+    hostile = np.stack([problem.log_proba[0], -3 * problem.log_proba[0]])
+    assert fit_pool(hostile, problem.labels)[0].min() >= 0
+
+
+def test_learners_with_errors_of_their_own_are_worth_more_calibrated() -> None:
+    # Each is right about one class and vague about the others: no single weight makes up for that.
+    def spoiled(problem: StackInputs) -> StackInputs:
+        blurred = np.array([[2.0, 0.3, 0.3], [0.3, 0.3, 2.0], [1.0, 1.0, 1.0]])
+        return replace(
+            problem, log_proba=np.stack([log_softmax(z * b) for z, b in zip(problem.log_proba, blurred, strict=True)])
+        )
+
+    train, new = spoiled(_problem(n=20_000)), spoiled(_problem(n=20_000, seed=1))
+    losses = {}
+    for name in ("log_pool", "calibrated_pool"):
+        meta = meta_learners()[name](train.learners)
+        meta.fit(train, LogLossScorer())
+        losses[name] = log_loss_per_event(meta.predict(new.log_proba), new.labels)
+    gain = losses["log_pool"] - losses["calibrated_pool"]
+    assert gain.mean() > 5 * gain.std() / np.sqrt(len(gain))
+    assert choose_and_fit(("log_pool", "calibrated_pool"), train, LogLossScorer()).meta.name == "calibrated_pool"
+
+
+def test_greedy_selection_serves_the_real_metric() -> None:
+    problem = _problem(n_classes=5, n=4000)
+    scorer = CompositionScorer()
+    greedy = meta_learners()["greedy"](problem.learners)
+    greedy.fit(problem, scorer)
+    errors = [scorer.metric(z, problem.labels) for z in problem.log_proba]
+    assert scorer.metric(greedy.predict(problem.log_proba), problem.labels) < min(errors)
+    assert greedy.importance()["noise"] < 0.15
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_weighted_hadrons_do_not_shift_the_posterior(name: str) -> None:
+    train, new = _problem(2, 8000, 2, [0.1, 0.9]), _problem(2, 8000, 3, [0.1, 0.9])
+    scorer = GammaScorer()
+    weights = scorer.weights(train.log_proba, train.labels)
+    assert weights is not None
+    assert set(np.unique(weights)) == {1.0, HADRON_WEIGHT}
+    assert (weights[train.labels == 0] == 1).all()
+    meta = meta_learners()[name](train.learners)
+    meta.fit(replace(train, weights=weights), scorer)
+    predicted = meta.predict(new.log_proba, new.context)
+    assert np.exp(predicted[:, 0]).mean() == pytest.approx(0.1, abs=0.012)
+    exact = log_softmax(new.log_proba[0] + new.log_proba[1])
+    excess = log_loss_per_event(predicted, new.labels).mean() - log_loss_per_event(exact, new.labels).mean()
+    assert excess < 0.02
+
+
+def test_nested_prediction_of_a_fold_ignores_that_folds_labels() -> None:
+    problem = _problem(n=900)
+    names = ("log_pool", "greedy")
+    stacked = choose_and_fit(names, problem, LogLossScorer())
+    inside = problem.folds == 1
+    labels = problem.labels.copy()
+    labels[inside] = np.random.default_rng(5).permutation(labels[inside])
+    poisoned = StackInputs(problem.learners, problem.log_proba, labels, problem.folds, problem.context)
+    again = choose_and_fit(names, poisoned, LogLossScorer())
+    np.testing.assert_array_equal(stacked.log_proba[inside], again.log_proba[inside])
+    assert np.abs(stacked.log_proba[~inside] - again.log_proba[~inside]).max() > 1e-3
+    assert len(stacked.chosen_by_fold) == 3
+
+
+def test_simplest_within_an_error_is_chosen() -> None:
+    stacked = choose_and_fit(tuple(meta_learners()), _problem(n=1500), LogLossScorer())
+    assert stacked.meta.name == "log_pool", "the truth is a pool: nothing more is needed"
+    turned = choose_and_fit(tuple(meta_learners())[::-1], _problem(n=1500), LogLossScorer())
+    assert turned.meta.name == "log_pool", "by declared complexity, not by the order given"
+    assert turned.chosen_by_fold == stacked.chosen_by_fold
+    assert set(stacked.losses) == set(meta_learners())
+
+
+def test_average_is_kept_where_nothing_can_be_learned() -> None:
+    problem = _problem(n=3000)
+    same = replace(problem, log_proba=np.repeat(log_softmax(problem.log_proba[:2].sum(axis=0))[None], 3, axis=0))
+    assert choose_and_fit(tuple(meta_learners()), same, LogLossScorer()).meta.name == "average"
+
+
+def test_log_loss_decides_where_survival_cannot() -> None:
+    # Two equally good learners: their average has the right order of events, but is only half as sure as it should be.
+    problem = _problem(2, 3000, 4, [0.1, 0.9])
+    problem = replace(problem, learners=("left", "right"), log_proba=problem.log_proba[:2])
+    stacked = choose_and_fit(("average", "log_pool"), problem, GammaScorer())
+    assert abs(stacked.losses["average"] - stacked.losses["log_pool"]) < 0.05
+    assert stacked.meta.name == "log_pool"
+
+
+def test_many_folds_are_merged_and_two_leave_no_choice() -> None:
+    problem = _problem(n=1200)
+    many = StackInputs(problem.learners, problem.log_proba, problem.labels, np.arange(1200) % 12, None)
+    assert len(choose_and_fit(("log_pool",), many, LogLossScorer()).chosen_by_fold) == 5
+    two = StackInputs(problem.learners, problem.log_proba, problem.labels, np.arange(1200) % 2, None)
+    assert choose_and_fit(("log_pool", "logistic"), two, LogLossScorer()).meta.name == LogPool.name
+
+
+def test_parallel_choice_gives_the_same_bits() -> None:
+    problem = _problem(n=600)
+    one = choose_and_fit(("log_pool", "logistic"), problem, LogLossScorer(), workers=1)
+    two = choose_and_fit(("log_pool", "logistic"), problem, LogLossScorer(), workers=2)
+    np.testing.assert_array_equal(one.log_proba, two.log_proba)
+
+
+N_CALIBRATION = 6000
+
+
+def _random(n_classes: int = 3, n: int = N_CALIBRATION) -> np.ndarray:
+    return log_softmax(1.5 * np.random.default_rng(5).normal(size=(n, n_classes)))
+
+
+def _labels(log_proba: np.ndarray) -> np.ndarray:
+    """Draw labels from exact log-posteriors."""
+    uniform = np.random.default_rng(6).random((len(log_proba), 1))
+    labels = (uniform > np.cumsum(np.exp(log_proba), axis=1)).sum(axis=1)
+    return np.minimum(labels, log_proba.shape[1] - 1)
+
+
+def _truth(n_classes: int = 3, n: int = N_CALIBRATION) -> tuple[np.ndarray, np.ndarray]:
+    """Return exact log-posteriors and labels drawn from them."""
+    log_proba = _random(n_classes, n)
+    return log_proba, _labels(log_proba)
+
+
+CORRECTIONS = {
+    "temperature": lambda z: log_softmax(0.4 * z),
+    "vector": lambda z: log_softmax(z * [0.4, 1.3, 1.0] + [0.9, 0.0, -0.9]),
+    "matrix": lambda z: log_softmax(z @ np.array([[0.9, 0.6, 0.0], [0.0, 0.9, 0.6], [0.6, 0.0, 0.9]])),
+}
+
+
+@pytest.mark.parametrize("kind", CORRECTIONS)
+def test_each_kind_finds_its_own_correction(kind: str) -> None:
+    wrong = _random()
+    exact = CORRECTIONS[kind](wrong)
+    labels = _labels(exact)
+    calibrator = fit_calibrator(wrong, labels, np.arange(N_CALIBRATION) % 3)
+    assert calibrator.kind == kind
+    excess = (log_loss_per_event(calibrator(wrong), labels) - log_loss_per_event(exact, labels)).mean()
+    assert abs(excess) < 0.003, "as good as the exact posterior"
+    assert log_loss_per_event(wrong, labels).mean() - log_loss_per_event(exact, labels).mean() > 0.03
+
+
+def test_a_calibrated_learner_is_left_alone() -> None:
+    exact, labels = _truth()
+    calibrator = fit_calibrator(exact, labels, np.arange(N_CALIBRATION) % 3)
+    assert calibrator.kind == "identity"
+    assert calibrator(exact) is exact
+
+
+def test_two_classes_keep_the_order_of_events() -> None:
+    exact, labels = _truth(2)
+    distorted = log_softmax(exact * [3.0, 1.0] + [0.5, 0.0])
+    calibrator = fit_calibrator(distorted, labels, np.arange(N_CALIBRATION) % 3)
+    assert calibrator.kind in ("temperature", "vector")
+    before, after = distorted[:, 0] - distorted[:, 1], calibrator(distorted)
+    order = np.argsort(before)
+    assert (np.diff((after[:, 0] - after[:, 1])[order]) >= 0).all()
+
+
+def test_a_matrix_of_many_classes_helps_with_few_events() -> None:
+    # Neighbours of twelve classes mixed: 156 free numbers gain on 2,000 events only where the pull grows with them.
+    wrong = _random(12, 3000)
+    exact = log_softmax(wrong @ (np.eye(12) + 0.3 * np.roll(np.eye(12), 1, axis=1)))
+    labels = _labels(exact)
+    folds = np.arange(len(labels)) % 3
+    assert fit_calibrator(wrong, labels, folds).kind == "matrix"
+    _, calibrated = cross_fit(wrong, labels, folds)
+    before, after, best = (log_loss_per_event(z, labels).mean() for z in (wrong, calibrated, exact))
+    assert before - after > 0.2 * (before - best)
+
+
+def test_cross_fitting_calibrates_each_fold_without_its_labels() -> None:
+    exact, labels = _truth(n=1500)
+    distorted, folds = log_softmax(3 * exact), np.arange(1500) % 3
+    calibrator, calibrated = cross_fit(distorted, labels, folds)
+    # Other labels in fold 0 must not change what fold 0 gets.
+    poisoned = labels.copy()
+    poisoned[folds == 0] = (labels[folds == 0] + 1) % 3
+    again, recalibrated = cross_fit(distorted, poisoned, folds)
+    np.testing.assert_array_equal(calibrated[folds == 0], recalibrated[folds == 0])
+    assert not np.allclose(calibrated[folds == 1], recalibrated[folds == 1])
+    assert not np.allclose(calibrator.matrix, again.matrix), "what ships is fitted on all events"
+
+
+def test_reliability_measures_overconfidence_and_json_round_trips() -> None:
+    exact, labels = _truth()
+    good, bad = reliability(exact, labels), reliability(log_softmax(3 * exact), labels)
+    assert good["expected_calibration_error"] < 0.012 < 0.05 < bad["expected_calibration_error"]
+    assert sum(row["entries"] for row in good["bins"]) == 3 * N_CALIBRATION
+    calibrator = fit_calibrator(log_softmax(3 * exact), labels, np.arange(N_CALIBRATION) % 2)
+    again = Calibrator.from_json(calibrator.as_json())
+    np.testing.assert_array_equal(again(exact), calibrator(exact))
+    assert identity(3)(exact) is exact
+
+
+def _twin_problem(n: int = 20_000, n_classes: int = 3) -> StackInputs:
+    """Return two learners with half the evidence each, one of them twice, and one that knows nothing."""
+    rng = np.random.default_rng(5)
+    labels = rng.integers(0, n_classes, n)
+    left, right = (
+        log_softmax(-((rng.normal(size=(n, 1)) + 1.3 * labels[:, None] - 1.3 * np.arange(n_classes)) ** 2) / 2)
+        for _ in range(2)
+    )
+    twin = log_softmax(left + 0.003 * rng.normal(size=left.shape))
+    noise = np.log(rng.dirichlet(5 * np.ones(n_classes), n))
+    return StackInputs(
+        ("left", "noise", "twin", "right"), np.stack([left, noise, twin, right]), labels, np.arange(n) % 5
+    )
+
+
+def test_what_others_say_already_is_left_out_within_the_tolerance() -> None:
+    problem = _twin_problem()
+    found = prune(problem, LogLossScorer(), 2e-4)
+    assert set(found.kept) == {"left", "right"}
+    total = found.left_out[-1].cost
+    assert total < 2e-4
+    # The stated cost is that of all left out together.
+    pools = [fit_pool(part.log_proba, part.labels) for part in (problem, problem.only(found.kept))]
+    losses = [
+        log_loss_per_event(pooled(part.log_proba, *pool), problem.labels).mean()
+        for part, pool in zip((problem, problem.only(found.kept)), pools, strict=True)
+    ]
+    assert total == pytest.approx(losses[1] - losses[0], abs=1e-4)
+
+
+def _parts(problem: StackInputs, n: int) -> tuple[StackInputs, StackInputs]:
+    first = np.arange(len(problem.labels)) < n
+    return problem.take(first), problem.take(~first)
+
+
+def test_what_the_holdout_misses_comes_back_and_nothing_else() -> None:
+    problem, held_out = _parts(_twin_problem(40_000), 20_000)
+    said = dict(zip(held_out.learners, held_out.log_proba, strict=True))
+    pruned = prune(problem, LogLossScorer(), 2e-4)
+    same = confirmed(pruned, problem, LogLossScorer(), said, held_out.labels)
+    assert (same.kept, [one.name for one in same.left_out]) == (pruned.kept, [one.name for one in pruned.left_out])
+    one = replace(prune(problem, LogLossScorer(), 10.0), tolerance=2e-4)
+    assert len(one.kept) == 1
+    found = confirmed(one, problem, LogLossScorer(), said, held_out.labels)
+    assert set(found.kept) in ({"left", "right"}, {"twin", "right"})
+    assert found.left_out[-1].cost < 2e-4, "stated is the cost of what stays out"
+    few = held_out.take(np.arange(len(held_out.labels)) < 30)
+    little = confirmed(
+        pruned, problem, LogLossScorer(), dict(zip(few.learners, few.log_proba, strict=True)), few.labels
+    )
+    assert little.kept == pruned.kept, "few events show nothing"
+
+
+def test_slow_learners_go_first_and_nothing_goes_unasked() -> None:
+    problem = _twin_problem()
+    slow_first = prune(problem, LogLossScorer(), 2e-4, frozenset({"left"}))
+    assert slow_first.left_out[0].name == "left"
+    assert set(slow_first.kept) == {"twin", "right"}
+    assert prune(problem, LogLossScorer(), 0.0).kept == problem.learners
+    assert prune(problem.only(["noise"]), LogLossScorer(), 1.0).kept == ("noise",)
+    assert len(prune(problem, LogLossScorer(), 10.0).kept) == 1, "one learner always stays"
+
+
+def test_a_veto_keeps_what_the_log_loss_would_not() -> None:
+    problem = _twin_problem(n_classes=2)
+    vetoing = GammaScorer()
+    vetoing.difference = lambda a, b, labels: (1.0, 0.5)  # type: ignore[method-assign]
+    assert prune(problem, vetoing, 2e-4).kept == problem.learners
+    vetoing.difference = lambda a, b, labels: (0.1, 0.5)  # type: ignore[method-assign]
+    assert set(prune(problem, vetoing, 2e-4).kept) == {"left", "right"}
+
+
+def _run(two_gaussians: tuple[Path, Path], run: Path, **options: object) -> StackResult:
+    train, test = two_gaussians
+    standard = {
+        "run": run, "table": train, "test_table": test, "label": "kind", "preset": "quick", "folds": 2, "workers": 1,
+        "learners": ("fake_linear", "fake_noisy", "fake_useless"), "metas": ("log_pool",),
+        "fast": False,
+    }  # fmt: skip
+    return stack_table(TableConfig(**({"repeats": 1, "holdout": 0.1} | standard | options)))
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_run_says_what_it_left_out_and_its_bundle_does_without(
+    two_gaussians: tuple[Path, Path], tmp_path: Path
+) -> None:
+    result = _run(two_gaussians, tmp_path / "run", prune=0.05)
+    pruning = result.manifest["pruning"]
+    gone = [one["name"] for one in pruning["left_out"]]
+    assert len(gone) == 2
+    assert list(pruning["kept"]) == list(result.manifest["meta"]["weights"])
+    remark = next(line for line in result.manifest["remarks"] if "left out of the stack" in line)
+    assert all(name in remark for name in gone)
+    assert {row["name"] for row in result.manifest["learners"]} == {"fake_linear", "fake_noisy", "fake_useless"}
+    chain = stacking.load(result.run).chain
+    assert set(replace(chain, shipped="stack").needed) == set(pruning["kept"])
+    assert result.predictions is not None
+    found, _ = predict_table(stacking.load(result.run, trusted=True), two_gaussians[1])
+    np.testing.assert_array_equal(found.log_proba, result.predictions.log_proba)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_pruning_can_be_switched_off(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
+    result = _run(two_gaussians, tmp_path / "run", prune=0.0)
+    assert result.manifest["pruning"]["left_out"] == ()
+    assert len(result.manifest["meta"]["weights"]) == 3
+    assert not any("left out of the stack" in line for line in result.manifest["remarks"])
+
+
+def test_the_remark_states_the_cost_of_all_that_went() -> None:
+    gone = (DroppedLearner("first", 1e-5, 2e-5), DroppedLearner("second", 1.2e-4, 3e-5))
+    assert Pruning(2e-4, ("kept",), ()).remark() is None
+    one = Pruning(2e-4, ("kept", "second"), gone[:1]).remark()
+    assert one is not None
+    assert "left out of the stack: first; " in one
+    assert "+0.00001 ± 0.00002" in one
+    both = Pruning(2e-4, ("kept",), gone).remark()
+    assert both is not None
+    assert "first, second" in both
+    assert "+0.00012 ± 0.00003" in both
+
+
+def test_copies_of_a_shower_make_the_cost_no_more_certain() -> None:
+    single, held_out = _parts(_twin_problem(3_000), 2_000)
+    copies = single.take(np.repeat(np.arange(2_000), 4))
+    grouped = replace(copies, groups=np.repeat(np.arange(2_000), 4))
+    alone, ungrouped, found = (prune(part, LogLossScorer(), 10.0).left_out[0] for part in (single, copies, grouped))
+    assert found.standard_error == pytest.approx(alone.standard_error, rel=0.02)
+    assert ungrouped.standard_error == pytest.approx(alone.standard_error / 2, rel=0.02)
+    # On the holdout: a cost that its copies would make certain takes nothing back.
+    part = held_out.take(np.arange(1_000) < 60)
+    times = np.repeat(np.arange(60), 50)
+    said = {name: z[times] for name, z in zip(part.learners, part.log_proba, strict=True)}
+    everything = Pruning(0.02, ("twin",), (DroppedLearner("right", 0.0, 0.0),))
+    sure = confirmed(everything, single.only(["twin", "right"]), LogLossScorer(), said, part.labels[times])
+    uncertainty = confirmed(
+        everything, single.only(["twin", "right"]), LogLossScorer(), said, part.labels[times], times
+    )
+    assert (set(sure.kept), set(uncertainty.kept)) == ({"twin", "right"}, {"twin"})
+
+
+def test_copies_of_events_do_not_make_a_cost_certain() -> None:
+    """A hundred copies of few events, each a group, show no more than the events: nothing is left out for sure."""
+    few = _twin_problem(200)
+    copies = 100
+    many = StackInputs(
+        few.learners,
+        np.repeat(few.log_proba, copies, axis=1),
+        np.repeat(few.labels, copies),
+        np.repeat(few.folds, copies),
+    )
+    grouped = replace(many, groups=np.repeat(np.arange(200), copies))
+    assert "noise" not in prune(many, LogLossScorer(), 5e-6).kept
+    assert "noise" in prune(grouped, LogLossScorer(), 5e-6).kept

@@ -1,0 +1,387 @@
+"""Prediction without a feature table: the bits of the table, nothing kept, bad input told as with tables.
+
+Predictions of showers as tables, and targets that are refused before any work.
+
+Predictions of saved fits, in pieces and by several processes: the bits of training, each file opened once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import polars as pl
+import pytest
+
+import cli
+import stacking
+import stacking.inputs.events
+import stacking.predict
+from features.build import build_table
+from features.catalogue import CATALOGUE
+from features.compute import compute_rows
+from features.table import FeatureTable
+from models import isolated
+from models.base.learner import Batch
+from models.isolated import Isolated
+from models.tables.lightgbm import LightGBM
+from runtime.checksums import CHECKSUMS_FILE
+from runtime.errors import InputError
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
+from stacking import saved_fits
+from stacking.inputs import computed
+from stacking.inputs.computed import ComputedEvents
+from stacking.inputs.events import CORE_COLUMNS, ShowerEvents, pieces
+from stacking.predict import Stream, event_table, predict_table, predict_to_file
+from stacking.run.chain import Predictions
+from stacking.run.config import StackConfig, TableConfig
+from stacking.train import stack, stack_table
+
+SMALL = {"lightgbm": {"rounds": 10}, "quadratic_logit": {}}
+
+
+@pytest.fixture(scope="module")
+def run(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "composition"
+    options = {"preset": "quick", "learners": tuple(SMALL), "settings": SMALL, "folds": 2, "workers": 1}
+    stack(StackConfig(task="composition", data=tiny_composition, run=folder, device="cpu", **options))
+    return folder
+
+
+@pytest.fixture
+def new(tiny_composition: Path, tmp_path: Path) -> Path:
+    """2,000 events without labels, and without a feature table."""
+    folder = tmp_path / "new" / "events"
+    shutil.copytree(
+        tiny_composition / "composition_train", folder, ignore=shutil.ignore_patterns("labels*", "*.json", "truth*")
+    )
+    return folder
+
+
+@pytest.fixture(params=[False, True], ids=["without age", "with age"])
+def showers(request: pytest.FixtureRequest, new: Path) -> Path:
+    """Return the same events, with the age as sixth column of the scalars or without."""
+    if request.param:
+        scalars = np.load(new / SCALARS_FILE)
+        age = np.random.default_rng(1).uniform(0.5, 1.5, len(scalars))
+        np.save(new / SCALARS_FILE, np.column_stack([scalars, age]).astype(np.float32))
+    return new
+
+
+@pytest.fixture
+def borders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of 700 events, features in blocks of 512: no border of pieces is one of blocks."""
+    monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 700)
+    monkeypatch.setattr(computed, "BLOCK_EVENTS", 512)
+    monkeypatch.setattr(computed, "GPU_CHUNK", 512)
+
+
+def _same(found: np.ndarray | None, expected: np.ndarray | None) -> None:
+    assert found is not None
+    assert expected is not None
+    assert found.dtype == expected.dtype
+    # Bits: of NaN and zero, too.
+    first, second = (np.ascontiguousarray(one).view(np.uint8) for one in (found, expected))
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.usefixtures("borders")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_columns_are_those_of_the_table_bit_by_bit(showers: Path, tmp_path: Path, workers: int) -> None:
+    table = build_table(showers, tmp_path / "table", device="cpu", workers=1)
+    through = ShowerEvents(showers, table.folder, COMPOSITION)
+    events = ComputedEvents.of(showers, COMPOSITION, table.columns, workers=workers)
+    assert ("Age" in table.columns) == (Dataset.open(showers, labels=False).age is not None)
+    every, some = list(pieces(len(events))), ("e_hits", *CORE_COLUMNS, "E")
+    assert [piece.stop for piece in every] == [700, 1400, 2000]
+    for number, piece in enumerate(every):
+        rows = np.arange(piece.start, piece.stop)
+        for columns in (table.columns, some):
+            found, expected = (one.batch(rows, columns, grids=True) for one in (events, through))
+            _same(found.table, expected.table)
+            _same(found.scalars, expected.scalars)
+            assert (found.columns, found.scalar_columns) == (expected.columns, expected.scalar_columns)
+        if number:  # learners are a piece behind those who read
+            _same(events.fitted_core(every[number - 1]), through.fitted_core(every[number - 1]))
+    assert len(events._held) <= 2, "what lies before the last piece is forgotten"
+    assert len(events._cores) <= 3
+    _same(events.fitted_core(slice(0, 50)), through.fitted_core(slice(0, 50)))  # computed again
+
+
+@pytest.mark.usefixtures("borders")
+def test_any_choice_of_columns_gives_the_same_bits(showers: Path, tmp_path: Path) -> None:
+    table = build_table(showers, tmp_path / "table", device="cpu", workers=1)
+    rows = np.arange(300, 900)
+    for group in {CATALOGUE[name].group for name in table.columns}:
+        columns = tuple(name for name in table.columns if CATALOGUE[name].group == group)
+        events = ComputedEvents.of(showers, COMPOSITION, columns, workers=1)
+        found = events.batch(rows, columns, grids=False).table
+        _same(found, table.matrix(columns, rows))
+
+
+@pytest.mark.usefixtures("borders")
+def test_a_gpu_computes_in_this_process(new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def on_gpu(data: Dataset, start: int, stop: int, groups: frozenset[str], device: str) -> object:
+        asked.append((start, stop, device))
+        return compute_rows(data, start, stop, groups)
+
+    monkeypatch.setattr(computed, "compute_rows", on_gpu)
+    one, other = (ComputedEvents.of(new, COMPOSITION, CORE_COLUMNS, device=device) for device in ("cuda", "cpu"))
+    _same(one.fitted_core(slice(600, 1100)), other.fitted_core(slice(600, 1100)))
+    assert asked == [(512, 1024, "cuda"), (1024, 1536, "cuda")]
+
+
+@pytest.mark.usefixtures("borders")
+@pytest.mark.parametrize("fast", [False, True])
+def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path: Path, fast: bool) -> None:
+    bundle = stacking.load(run, trusted=True)
+    options = {"fast": fast, "everything": not fast, "device": "cpu", "workers": 2}
+    found = bundle.predict(new, no_table=True, **options)
+    assert not list(new.parent.glob("*.features"))
+    expected = bundle.predict(new, **options)
+    assert found.by_name.keys() == expected.by_name.keys()
+    for name, log_proba in expected.by_name.items():
+        _same(found.by_name[name], log_proba)
+    _same(found.labels, expected.labels)
+    assert (found.config_hash, found.test_fingerprint) == (expected.config_hash, expected.test_fingerprint)
+    assert found.remarks == expected.remarks
+    (new / CHECKSUMS_FILE).unlink(missing_ok=True)
+    remark = bundle.predict(new, no_table=True, **options).remarks[0]
+    assert remark.startswith(f"{new.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where")
+
+
+def test_files_have_the_bytes_of_those_through_the_table(
+    run: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--run", str(run), "--data", str(new), "--out", str(tmp_path / "memory.npz"), "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["cli.py", "predict", *options, "--no-table", "--quiet"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    assert sorted(path.name for path in new.parent.iterdir()) == ["events"]
+    predict_to_file(run, new, tmp_path / "table.npz", workers=1, device="cpu")
+    assert FeatureTable.open(new.parent / "events.features").n_events == 2000
+    assert (tmp_path / "memory.npz").read_bytes() == (tmp_path / "table.npz").read_bytes()
+
+
+@pytest.mark.usefixtures("borders")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_bad_cell_far_behind_leaves_no_file(run: Path, new: Path, tmp_path: Path, workers: int) -> None:
+    matrices = np.load(new / MATRICES_FILE)
+    matrices[1777, 2, 3, 1] = np.nan
+    np.save(new / MATRICES_FILE, matrices)
+    with pytest.raises(InputError, match=r"matrices.npy: row 1777, cell \(2, 3\), channel 1.*--strict"):
+        predict_to_file(run, new, tmp_path / "out.npz", no_table=True, workers=workers, trusted=True, strict=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
+
+
+def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, tmp_path: Path) -> None:
+    bundle = stacking.load(run, trusted=True)
+    with pytest.raises(InputError, match="gives no feature 'Age'"):
+        ComputedEvents.of(new, COMPOSITION, ("E", "Age"))
+    events = ComputedEvents.of(new, COMPOSITION, ("E",))
+    with pytest.raises(InputError, match="'Ne' was not asked for"):
+        events.batch(np.arange(3), ("E", "Ne"), grids=False)
+    with pytest.raises(InputError, match="none is to be used"):
+        bundle.predict(new, no_table=True, features=tmp_path / "table")
+    with pytest.raises(InputError, match="unknown device 'tpu'"):
+        bundle.predict(new, no_table=True, device="tpu")
+    with (
+        patch("stacking.predict.feature_code_version", lambda: "0" * 64),
+        pytest.raises(InputError, match="features of other code"),
+    ):
+        bundle.predict(new, no_table=True)
+    damaged = tmp_path / "damaged"
+    shutil.copytree(tiny_composition / "composition_test", damaged)
+    assert (damaged / CHECKSUMS_FILE).exists()
+    with (damaged / MATRICES_FILE).open("r+b") as file:
+        file.seek(5000)
+        file.write(b"\x01")
+    with pytest.raises(InputError, match=r"matrices\.npy is not the file that was written"):
+        bundle.predict(damaged, no_table=True)
+    (new / SCALARS_FILE).unlink()
+    with pytest.raises(InputError, match=r"features\.npy"):
+        bundle.predict(new, no_table=True)
+
+
+@pytest.mark.usefixtures("borders")
+def test_events_that_change_meanwhile_are_noticed(run: Path, new: Path) -> None:
+    bundle = stacking.load(run, trusted=True)
+    found = bundle.stream(new, no_table=True, device="cpu", workers=1)
+    taken = next(found.pieces)
+    assert len(taken.log_proba) == 700
+    state = (new / MATRICES_FILE).stat()
+    os.utime(new / MATRICES_FILE, ns=(state.st_atime_ns, state.st_mtime_ns + 1_000_000_000))
+    with pytest.raises(InputError, match="changed while its features were computed: start again"):
+        list(found.pieces)
+
+
+def test_replaced_scalars_are_seen_within_a_process(showers: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "replaced"
+    shutil.copytree(showers, folder)
+    (folder / "checksums.json").unlink(missing_ok=True)
+    events = ShowerEvents(folder, tmp_path / "table", COMPOSITION)
+    before = events.energy()
+    scalars = np.load(folder / "features.npy")
+    scalars[:, 0] += 1
+    np.save(folder / "features.npy", scalars)
+    np.testing.assert_allclose(events.energy(), before + 1, atol=0.02)
+
+
+LOG_PROBA = np.log(np.array([[0.9, 0.1], [0.3, 0.7], [0.5, 0.5]]))
+
+
+class _Bundle:
+    """Answers without a run."""
+
+    def __init__(self, task: Task, predictions: Predictions) -> None:
+        self.task, self.predictions = task, predictions
+        self.requested = 0
+
+    def stream(self, data: Path, **options: object) -> Stream:
+        self.requested += 1
+        return Stream(len(self.predictions.log_proba), iter([self.predictions]))
+
+
+@pytest.fixture
+def bundle(monkeypatch: pytest.MonkeyPatch) -> _Bundle:
+    """A gamma run in the place of every run."""
+    scores = LOG_PROBA[:, 0] - LOG_PROBA[:, 1]
+    made = _Bundle(GAMMA, Predictions(LOG_PROBA, {"gamma_scores": scores}, "c0ffee", "beef", {}))
+    monkeypatch.setattr(stacking.predict, "load", lambda run, trusted: made)
+    return made
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.usefixtures("bundle")
+def test_tables_of_gamma_scores(suffix: str, tmp_path: Path) -> None:
+    out = tmp_path / "new" / f"scores{suffix}"
+    predict_to_file(tmp_path, tmp_path, out)
+    found = pl.read_csv(out) if suffix == ".csv" else pl.read_parquet(out)
+    assert found.columns == ["event", "p_gamma", "p_hadron", "gamma_score", "config_hash", "test_fingerprint"]
+    np.testing.assert_allclose(found["p_gamma"], [0.9, 0.3, 0.5])
+    np.testing.assert_allclose(found["gamma_score"], LOG_PROBA[:, 0] - LOG_PROBA[:, 1])
+
+
+@pytest.mark.usefixtures("bundle")
+def test_archives_stay_archives(tmp_path: Path) -> None:
+    predict_to_file(tmp_path, tmp_path, tmp_path / "p.npz")
+    with np.load(tmp_path / "p.npz") as archive:
+        assert "gamma_scores" in archive
+
+
+def test_a_target_that_cannot_be_is_refused_before_work(bundle: _Bundle, tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("kept")
+    for name in ("text.npz", "p.txt", "p"):
+        with pytest.raises(InputError):
+            predict_to_file(tmp_path, tmp_path, tmp_path / name)
+    with pytest.raises(InputError, match="choose the name of a file"):
+        predict_to_file(tmp_path, tmp_path, Path("/dev/null"))
+    assert not bundle.requested
+    assert (tmp_path / "text.npz").read_text() == "kept"
+
+
+def test_decided_classes_are_named() -> None:
+    log_proba = np.log(np.full((2, 5), 0.2))
+    table = event_table(
+        Predictions(log_proba, {"predictions": np.array([4, 2], np.int8)}, "c0ffee", "beef", {}), COMPOSITION
+    )
+    assert table["predicted"].to_list() == [COMPOSITION.classes[4], COMPOSITION.classes[2]]
+    assert "gamma_score" not in table.columns
+
+
+def test_labels_are_the_most_probable_class_unless_decided() -> None:
+    log_proba = np.log([[0.2, 0.8], [0.6, 0.4], [0.9, 0.1]])
+    scores = {"gamma_scores": log_proba[:, 0] - log_proba[:, 1]}
+    assert Predictions(log_proba, scores, "c0ffee", None, {}).labels.tolist() == [1, 0, 0]
+    decided = {"predictions": np.array([0, 1, 0], np.int8)}
+    assert Predictions(log_proba, decided, "c0ffee", None, {}).labels.tolist() == [0, 1, 0]
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[Any]:
+    """Return a list that grows by the first argument with every call of a method."""
+    seen: list[Any] = []
+    real = getattr(owner, name)
+
+    def counting(self: Any, *arguments: Any, **options: Any) -> Any:
+        seen.append(arguments[0])
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(owner, name, counting)
+    return seen
+
+
+def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
+    two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, test = two_gaussians
+    small = {"lightgbm": {"rounds": 5}, "quadratic_logit": {}}
+    config = TableConfig(repeats=1, holdout=0.1,
+        run=tmp_path / "run", table=train, test_table=test, label="kind", learners=tuple(small), settings=small,
+        folds=2, metas=("average",), preset="quick", workers=1, fast=False,
+    )  # fmt: skip
+    expected = stack_table(config).predictions
+    assert expected is not None
+    bundle = stacking.load(tmp_path / "run")
+    opened = _counted(monkeypatch, Isolated, "load")
+    monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 300)  # 800 rows: three pieces
+    found, _ = predict_table(bundle, test)
+    np.testing.assert_array_equal(found.log_proba, expected.log_proba)
+    assert len(opened) == len(set(opened)) == 2 * len(bundle.chain.needed), "few events: one process opens each file"
+    opened.clear()
+    monkeypatch.setattr("stacking.saved_fits.PROCESS_PREDICTIONS", 100)
+    found, _ = predict_table(bundle, test)
+    np.testing.assert_array_equal(found.log_proba, expected.log_proba)
+    assert len(opened) >= len(set(opened)) == 2 * len(bundle.chain.needed)
+    opened.clear()
+    working = set()
+    real = saved_fits._predict
+
+    def predict(reader: Any, *rest: Any) -> None:
+        working.add(id(reader))
+        real(reader, *rest)
+
+    monkeypatch.setattr(saved_fits, "_predict", predict)
+    bundle = stacking.load(tmp_path / "run", trusted=True)
+    for workers in (1, 3):
+        working.clear()
+        monkeypatch.setattr("joblib.cpu_count", lambda workers=workers: workers)
+        found, _ = predict_table(bundle, test)
+        np.testing.assert_array_equal(found.log_proba, expected.log_proba)
+        assert len(working) == workers, "trusted fits are asked by as many threads as there would be processes"
+    assert not opened, "none in another process"
+
+
+def test_a_process_closes_learners_that_memory_has_no_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    table = np.asfortranarray(rng.normal(size=(400, 3)), dtype=np.float32)
+    events = Batch(np.arange(400), table, ("a", "b", "c"), labels=np.arange(400) % 2)
+    folders = [tmp_path / name for name in "xyz"]
+    learners = [LightGBM(("near", "far"), {"rounds": 3}).fit(events, events, seed=seed) for seed in range(3)]
+    for learner, folder in zip(learners, folders, strict=True):
+        learner.save(folder)
+    largest = max(sum(file.stat().st_size for file in folder.iterdir()) for folder in folders)
+    monkeypatch.setattr(isolated, "HELD_BYTES", int(2.5 * largest))
+    with Isolated() as reader:
+        asked: list[str] = []
+        real = reader._exchange
+
+        def exchange(folder: Path, request: dict[str, Any], *rest: Any) -> Any:
+            asked.append(f"{request['do']} {Path(request['folder']).name}")
+            return real(folder, request, *rest)
+
+        monkeypatch.setattr(reader, "_exchange", exchange)
+        for learner, folder in zip([*learners, learners[0]], [*folders, folders[0]], strict=True):
+            answer = reader.predict(folder, events, 2)
+            np.testing.assert_array_equal(answer, learner.predict_log_proba(events))
+    assert [one for one in asked if not one.startswith("predict")] == [
+        "load x", "load y", "close x", "load z", "close y", "load x",
+    ]  # fmt: skip

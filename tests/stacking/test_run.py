@@ -1,0 +1,511 @@
+"""A whole run: its folder, killing and continuing, refusing, leaving out what fails.
+
+What a run is made from is in its identity: data, and the labels it is trained on.
+
+What is judged is what ships: the average of fits, on events that no learner was trained on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import polars as pl
+import pytest
+
+import stacking
+from features.build import build_table
+from models.base.spec import LearnerSpec
+from models.registry import spec
+from runtime import code
+from runtime.errors import InputError
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, GAMMA
+from showers.writer import write_dataset
+from stacking.fit.folds import judged_events, outer_holdout
+from stacking.fit.tasks import FoldTask, outer_rows, split_rows
+from stacking.inputs.events import ShowerEvents, TableEvents
+from stacking.meta.gate import mean_and_error, standard_error
+from stacking.meta.softmax import log_loss_per_event
+from stacking.predict import predict_to_file
+from stacking.run.config import StackConfig, TableConfig
+from stacking.run.identity import fit_code_version
+from stacking.run.job import Job
+from stacking.train import StackResult, stack, stack_table
+from tests.stacking.conftest import CLASSES, gaussians
+from tests.stacking.fakes import FAKES
+
+QUICK = {"preset": "quick", "folds": 3, "device": "cpu", "workers": 1, "fast": False}
+SMALL_LEARNERS = {"lightgbm": {"rounds": 30}, "random_forest": {"trees": 20}}
+
+
+def _run(data: Path, run: Path, task: str = "composition", **options: object) -> stacking.run.engine.StackResult:
+    standard: dict[str, object] = {**QUICK, "learners": tuple(SMALL_LEARNERS), "settings": SMALL_LEARNERS}
+    return stack(StackConfig(task=task, data=data, run=run, **{**standard, **options}))
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted composition run."""
+    run = tmp_path_factory.mktemp("finished") / "run"
+    _run(tiny_composition, run)
+    return run
+
+
+def test_run_folder_holds_what_it_promises(finished: Path, tiny_composition: Path) -> None:
+    manifest = json.loads((finished / "manifest.json").read_text())
+    assert manifest["classes"] == list(COMPOSITION.classes)
+    assert {row["name"]: row["status"] for row in manifest["learners"]} == dict.fromkeys(SMALL_LEARNERS, "ok")
+    steps = {(step["step"], step["learner"], step["fold"]) for step in manifest["steps"]}
+    assert {("train", name, fold) for name in SMALL_LEARNERS for fold in range(3)} <= steps
+    assert all(step["wall_s"] >= 0 and step["peak_mb"] > 10 for step in manifest["steps"])
+
+    labels = np.asarray(Dataset.open(tiny_composition / "composition_train", COMPOSITION).labels)
+    for name in (*SMALL_LEARNERS, "stack", "average"):
+        frame = pl.read_parquet(finished / "oof" / f"{name}.parquet")
+        assert frame.schema["event"] == pl.UInt32
+        assert frame.schema["fold"] == pl.Int8
+        log_proba = frame.select(f"logp_{c}" for c in COMPOSITION.classes).to_numpy()
+        # An event or two at the edge of the cuts leaves them when its scalars are rounded to float16: never judged.
+        judged = np.isfinite(log_proba).all(axis=1)
+        assert judged.mean() > 0.99
+        np.testing.assert_allclose(np.exp(log_proba[judged]).sum(axis=1), 1.0, atol=1e-9)
+        assert np.mean(np.argmax(log_proba[judged], axis=1) == labels[judged]) > 0.35
+        with np.load(finished / "test" / f"{name}.npz", allow_pickle=False) as test:
+            assert test["log_proba"].shape == (1000, 5)
+            assert test["argmax"].dtype == test["decided"].dtype == np.int8
+    with np.load(finished / "predictions.npz", allow_pickle=False) as predictions:
+        assert predictions["predictions"].dtype == np.int8
+        assert str(predictions["config_hash"]) == manifest["config_hash"]
+    assert not list(finished.rglob("*.pkl")) + list(finished.rglob("*.joblib"))
+    assert not list(finished.rglob(".partial-*"))
+
+
+def test_bundle_predicts_the_same_bits_from_python_and_to_a_file(
+    finished: Path, tiny_composition: Path, tmp_path: Path
+) -> None:
+    test = tiny_composition / "composition_test"
+    predictions = stacking.load(finished, trusted=True).predict(test)  # models in this process; below, in others
+    predict_to_file(finished, test, tmp_path / "new.npz")
+    with np.load(finished / "predictions.npz") as ours:
+        np.testing.assert_array_equal(ours["log_proba"], predictions.log_proba)
+        np.testing.assert_array_equal(ours["predictions"], predictions.labels)
+    assert (tmp_path / "new.npz").read_bytes() == (finished / "predictions.npz").read_bytes()
+    with pytest.raises(InputError, match="not a finished run folder"):
+        stacking.load(tmp_path)
+
+
+def test_predictions_say_for_which_events_they_were_made(finished: Path, tiny_composition: Path) -> None:
+    expected = Dataset.open(tiny_composition / "composition_test", labels=False).fingerprint()
+    manifest = json.loads((finished / "manifest.json").read_text())
+    assert manifest["data"]["test_fingerprint"] == expected
+    with np.load(finished / "predictions.npz", allow_pickle=False) as stored:
+        assert str(stored["test_fingerprint"]) == expected
+    new = stacking.load(finished, trusted=True).predict(tiny_composition / "composition_train")
+    assert new.test_fingerprint == Dataset.open(tiny_composition / "composition_train", labels=False).fingerprint()
+    assert new.remarks == ()
+
+
+def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Path, tiny_composition: Path) -> None:
+    test, bundle = tiny_composition / "composition_test", stacking.load(finished, trusted=True)
+    with (
+        patch("stacking.predict.feature_code_version", lambda: "0" * 64),
+        patch("stacking.predict.stacking_code_version", lambda: "1" * 16),
+    ):
+        with pytest.raises(InputError, match=r"features of other code.*train again \(python cli.py stack") as caught:
+            bundle.predict(test)
+        assert "\n" not in str(caught.value)
+        found = bundle.predict(test, anyway=True)
+    assert ["features of other code" in found.remarks[0], "another version" in found.remarks[1]] == [True, True]
+    np.testing.assert_array_equal(found.log_proba, bundle.predict(test).log_proba)
+
+
+def test_another_configuration_is_refused_and_named(finished: Path, tiny_composition: Path, tmp_path: Path) -> None:
+    before = (finished / "manifest.json").read_bytes()
+    with pytest.raises(InputError, match=r"another configuration \(different: seed\)"):
+        _run(tiny_composition, finished, seed=2)
+    assert (finished / "manifest.json").read_bytes() == before
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(InputError, match="holds other files"):
+        _run(tiny_composition, tmp_path)
+
+
+def test_a_finished_run_is_not_done_again(finished: Path, tiny_composition: Path) -> None:
+    stamp = (finished / "predictions.npz").stat().st_mtime_ns
+    assert _run(tiny_composition, finished).predictions is None
+    assert (finished / "predictions.npz").stat().st_mtime_ns == stamp
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from stacking.train import stack
+from stacking.run.config import StackConfig
+if __name__ == "__main__":
+    stack(StackConfig(task="composition", data=Path(sys.argv[1]), run=Path(sys.argv[2]), preset="quick", folds=3,
+                      device="cpu", workers=2, fast=False, learners=("lightgbm", "random_forest"),
+                      settings={"lightgbm": {"rounds": 30}, "random_forest": {"trees": 20}}))
+"""
+
+
+def test_killed_and_continued_ends_with_the_same_bytes(finished: Path, tiny_composition: Path, tmp_path: Path) -> None:
+    script, run = tmp_path / "child.py", tmp_path / "run"
+    script.write_text(CHILD)
+    root = str(Path(stacking.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": root}
+    child = subprocess.Popen(
+        [sys.executable, str(script), str(tiny_composition), str(run)], env=environment, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(run.glob("learners/*/fold-*/task.json")):
+        assert child.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    assert not (run / "predictions.npz").exists()
+    survivors = {file: file.stat().st_mtime_ns for file in run.glob("learners/*/fold-*/task.json")}
+    (run / "learners" / ".partial-1-left").mkdir()
+
+    _run(tiny_composition, run)
+    assert (run / "predictions.npz").read_bytes() == (finished / "predictions.npz").read_bytes()
+    assert all(file.stat().st_mtime_ns == stamp for file, stamp in survivors.items()), "finished tasks are kept"
+    assert not list(run.rglob(".partial-*"))
+
+
+@pytest.mark.usefixtures("fakes")
+def test_failing_learners_are_reported_and_left_out(tiny_composition: Path, tmp_path: Path) -> None:
+    learners = ("fake_linear", "fake_failing", "fake_notanumber")
+    result = _run(tiny_composition, tmp_path / "run", learners=learners, settings={})
+    rows = {row["name"]: row for row in result.manifest["learners"]}
+    assert rows["fake_linear"]["status"] == "ok"
+    assert rows["fake_failing"]["error"] == "fold 0: RuntimeError: this learner always fails"
+    assert "expected finite" in rows["fake_notanumber"]["error"]
+    assert not result.manifest["gate"]["shipped"]
+    assert result.manifest["gate"]["best_learner"] == "fake_linear"
+    with pytest.raises(InputError, match=r"no learner could be trained; fake_failing: .*always fails"):
+        _run(tiny_composition, tmp_path / "none", learners=("fake_failing",), settings={})
+
+
+@pytest.mark.usefixtures("fakes")
+def test_repeats_off_cut_weight_and_gamma(tiny_gamma: Path, tmp_path: Path) -> None:
+    result = _run(tiny_gamma, tmp_path / "run", "gamma", learners=("fake_linear",), settings={}, repeats=2,
+                  off_cut_weight=0.0)  # fmt: skip
+    assert np.load(tmp_path / "run" / "folds.npy").shape == (2, 2000)
+    assert len(list((tmp_path / "run" / "learners" / "fake_linear").iterdir())) == 6
+    assert result.predictions.scores is not None
+    with np.load(tmp_path / "run" / "predictions.npz") as stored:
+        np.testing.assert_array_equal(stored["gamma_scores"], result.predictions.scores)
+    assert [row["efficiency"] for row in result.manifest["decision"]["thresholds"]][3] == 0.75
+    bundle = stacking.load(tmp_path / "run", trusted=True)  # no other process knows the fakes
+    np.testing.assert_array_equal(bundle.predict(tiny_gamma / "gamma_test").scores, result.predictions.scores)
+    (row,) = bundle.thresholds((0.8,), (1e-3,))
+    assert 0.8 <= row["gamma_efficiency"] < 0.85
+    assert list(row["purity"]) == ["0.001"]
+    with pytest.raises(InputError, match="outside"):
+        bundle.thresholds((1.2,))
+
+
+@pytest.mark.usefixtures("fakes")
+def test_events_outside_the_cuts_are_never_judged(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
+    config = TableConfig(repeats=1, holdout=0.1,
+        run=tmp_path / "run", table=two_gaussians[0], label="kind", **QUICK, learners=("fake_linear",)
+    )  # fmt: skip
+    with patch.object(TableEvents, "passes_evaluation_cuts", lambda events: np.arange(len(events)) % 2 == 1):
+        result = stack_table(config)
+    assert result.manifest["data"]["n_judged"] == 600
+    for name in ("fake_linear", "stack"):
+        log_proba = pl.read_parquet(tmp_path / "run" / "oof" / f"{name}.parquet")["logp_far"].to_numpy()
+        assert np.isnan(log_proba[::2]).all()
+        assert np.isfinite(log_proba[1::2]).all()
+
+
+def test_all_events_are_judged_where_too_few_pass() -> None:
+    labels = np.repeat([0, 1], 500)
+    few = np.arange(1000) % 500 < 99
+    judged, remark = judged_events(few, labels, 2)
+    assert judged.all()
+    assert "only 99 events of one class pass" in remark
+    enough = np.arange(1000) % 500 < 100
+    judged, remark = judged_events(enough, labels, 2)
+    np.testing.assert_array_equal(judged, enough)
+    assert not remark
+
+
+def test_two_processes_do_not_write_one_run(tiny_composition: Path, tmp_path: Path) -> None:
+    import fcntl
+
+    run = tmp_path / "run"
+    run.mkdir()
+    with (run / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="being written by another process"):
+            _run(tiny_composition, run)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learners": ("oracle",)}, "unknown learner 'oracle': choose from lightgbm"),
+        ({"folds": 1000}, "option folds"),
+        ({"device": "cuda"}, "cuda"),
+        ({"data": Path("nowhere")}, "nowhere"),
+        ({"learners": ("lightgbm", "lightgbm")}, "different names"),
+        ({"scheduler": "tcp://127.0.0.1:9"}, "no Dask scheduler answers"),
+        ({"task": "spectrum"}, "unknown task 'spectrum'"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(
+    tiny_gamma: Path, tmp_path: Path, options: dict[str, object], message: str
+) -> None:
+    standard = {"task": GAMMA.name, "data": tiny_gamma, "run": tmp_path / "run", **QUICK, "learners": ("lightgbm",)}
+    with pytest.raises(InputError, match=message) as caught:
+        stack(StackConfig(**{**standard, **options}))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_class_with_fewer_events_than_folds_is_refused_before_any_work(tiny_gamma: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for split in ("train", "test"):
+        shutil.copytree(tiny_gamma / f"gamma_{split}", data / f"gamma_{split}")
+    labels = np.ones(2000, dtype=np.int8)
+    labels[:2] = 0
+    np.save(data / "gamma_train" / "labels_gamma.npy", labels)
+    (data / "gamma_train" / "checksums.json").unlink()
+    with pytest.raises(InputError, match="class 'gamma' has 2 events, fewer than the 3 folds"):
+        _run(data, tmp_path / "run", "gamma")
+    assert not (data / "gamma_train.features").exists()
+
+
+def test_presets_name_registered_learners() -> None:
+    for preset in ("quick", "good", "best"):
+        specs = StackConfig(task="gamma", data=Path("d"), run=Path("r"), preset=preset).learner_specs(GAMMA)
+        assert len(specs) >= 6
+        assert all(spec(one.name) is one for one in specs)
+
+
+@pytest.fixture
+def sets(tiny_composition: Path, tmp_path: Path) -> Path:
+    """Folder with a training set of 60 showers, its test set, and tables of their scalars."""
+    for split in ("train", "test"):
+        whole = Dataset.open(tiny_composition / f"composition_{split}", COMPOSITION)
+        with write_dataset(tmp_path / f"composition_{split}", 60, COMPOSITION, source=dict(whole.source)) as writer:
+            assert whole.labels is not None
+            writer.put(0, whole.matrices[:60], whole.scalars[:60], whole.labels[:60])
+        build_table(tmp_path / f"composition_{split}", groups=("reconstruction",), workers=1)
+    return tmp_path
+
+
+def _identity(data: Path) -> dict[str, object]:
+    config = StackConfig(task="composition", data=data, run=data / "run")
+    train, test = (
+        ShowerEvents(folder, folder.with_name(f"{folder.name}.features"), COMPOSITION, labelled=labelled)
+        for folder, labelled in ((config.train_folder, True), (config.test_folder, False))
+    )
+    return Job(config, COMPOSITION, train, test, {"lightgbm": "cpu"}).identity
+
+
+def test_relabelled_training_data_is_another_run(sets: Path, tmp_path: Path) -> None:
+    before = _identity(sets)
+    assert _identity(sets) == before
+    folder = sets / "composition_train"
+    (folder / "checksums.json").unlink()
+    assert _identity(sets) == before, "checksums are no content"
+    labels = np.load(folder / "labels_composition.npy")
+    labels[3] = (labels[3] + 1) % 5
+    np.save(folder / "labels_composition.npy", labels)
+    after = _identity(sets)
+    assert [name for name in before if after[name] != before[name]] == ["train_fingerprint"]
+
+
+def test_test_labels_are_in_no_identity(sets: Path) -> None:
+    before = _identity(sets)
+    (sets / "composition_test" / "labels_composition.npy").write_text("poison")
+    assert _identity(sets) == before
+    shutil.rmtree(sets / "composition_test.features")
+    build_table(sets / "composition_test", groups=("reconstruction",), workers=1)
+    assert _identity(sets) == before
+
+
+def test_fits_are_discarded_by_what_can_change_them_and_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def versions() -> dict[str, str]:
+        return {name: fit_code_version(spec(name)) for name in ("lightgbm", "xgboost", "mlp", "mlp_bag", "lenet")}
+
+    before = versions()
+    assert len(set(before.values())) == len(before)
+    counted = source_hash_counting(monkeypatch)
+    versions()
+    by_name = {spec(name).learner: files for name, files in zip(before, counted, strict=True)}
+    lightgbm, mlp = by_name["models.tables.lightgbm:LightGBM"], by_name["models.networks.physics:TabularMLP"]
+    assert "models/tables/lightgbm.py" in lightgbm
+    assert "stacking/fit/tasks.py" in lightgbm & mlp
+    assert not {"models/tables/xgboost.py", "models/networks/loop.py"} & lightgbm
+    assert {"models/networks/loop.py", "models/networks/learner.py"} <= mlp
+    assert not any("stacking/meta" in file or "stacking/decide" in file or "predict" in file for file in lightgbm | mlp)
+    monkeypatch.undo()
+    monkeypatch.setattr(code, "version_of", lambda name: "0.0" if name == "lightgbm" else "1.0")
+    other = versions()
+    monkeypatch.setattr(code, "version_of", lambda name: "0.1" if name == "lightgbm" else "1.0")
+    changed = [name for name, version in versions().items() if version != other[name]]
+    assert changed == ["lightgbm"]
+
+
+def source_hash_counting(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Return a list that gets the files of every version that is made from now on."""
+    found: list[set[str]] = []
+
+    def counting(files: list[Path], packages: tuple[str, ...]) -> str:
+        found.append({"/".join(file.parts[-3:]) for file in files})
+        return ""
+
+    monkeypatch.setattr("stacking.run.identity.source_hash", counting)
+    return found
+
+
+def _table(file: Path, points: np.ndarray, labels: np.ndarray, **more: np.ndarray) -> Path:
+    kinds = [CLASSES[k] for k in labels]
+    pl.DataFrame({"x": points[:, 0], "y": points[:, 1], "kind": kinds, **more}).write_parquet(file)
+    return file
+
+
+def _stacked(folder: Path, n_train: int, learners: tuple[str, ...], **options: Any) -> tuple[StackResult, np.ndarray]:
+    """Return a run on two Gaussians, and the classes of its 30,000 test rows as the run numbers them."""
+    points, labels = gaussians(30_000, 22)
+    test = _table(folder / "test.parquet", points, labels)
+    train = _table(folder / "train.parquet", *gaussians(n_train, 21))
+    config = TableConfig(
+        run=folder / "run", table=train, label="kind", test_table=test, preset="quick", workers=1, device="cpu",
+        fast=False, learners=learners, **({"repeats": 1, "holdout": 0.1} | options),
+    )  # fmt: skip
+    return stack_table(config), 1 - labels
+
+
+@pytest.mark.usefixtures("fakes")
+def test_the_stated_gain_is_the_shipped_gain(tmp_path: Path) -> None:
+    # Two equally good learners whose fits scatter: a stack of single fits gains by averaging two of them, but what
+    # ships are averages of five fits, which leave a fifth of that.
+    learners = ("fake_noisy", "fake_noisy_twin")
+    result, labels = _stacked(tmp_path, 40_000, learners, folds=5, metas=("average", "log_pool"))
+    gate = result.manifest["gate"]
+    test = {}
+    for name in (gate["best_learner"], "stack"):
+        with np.load(result.run / "test" / f"{name}.npz", allow_pickle=False) as stored:
+            test[name] = log_loss_per_event(stored["log_proba"], labels)
+    shipped = test[gate["best_learner"]] - test["stack"]
+    error = standard_error(shipped, None)
+    assert abs(gate["gain"] - shipped.mean()) < 3 * np.hypot(error, gate["standard_error"])
+    assert abs(gate["holdout_gain"] - shipped.mean()) < 3 * np.hypot(error, gate["holdout_standard_error"])
+    assert gate["standard_error"] < gate["holdout_standard_error"], "single fits out-of-fold sharpen the answer"
+    assert gate["single_fit_gain"] > 2.5 * shipped.mean(), "which single fits would have overstated"
+    assert gate["best_learner"] == "average", "of two that are alike nothing more than the average is needed"
+    assert result.manifest["judged"] == {"on": "outer holdout", "events": 4000, "fits": 5}
+    assert result.manifest["data"]["n_holdout"] == 4000
+    rows = {row["name"]: row for row in result.manifest["learners"]}
+    assert rows["fake_noisy"]["single_fit_log_loss"] > rows["fake_noisy"]["log_loss"] + 0.02
+
+
+@pytest.mark.usefixtures("fakes")
+def test_few_events_fall_back_to_single_fits_with_a_remark(tmp_path: Path) -> None:
+    result, _ = _stacked(tmp_path, 300, ("fake_linear", "fake_useless"), folds=3)
+    assert result.manifest["judged"] == {"on": "out-of-fold", "events": 300, "fits": 1}
+    assert result.manifest["gate"]["single_fit_gain"] is None
+    assert "too few events for an outer holdout" in result.manifest["remarks"][0]
+
+
+@pytest.mark.usefixtures("fakes")
+def test_no_fit_sees_the_holdout_and_its_groups_stay_whole(tmp_path: Path) -> None:
+    result, _ = _stacked(tmp_path, 6000, ("fake_linear",), folds=3, holdout=0.2, repeats=2)
+    events = TableEvents(result.run / "table" / "train.parquet", ("x", "y"), "")
+    task = FoldTask(result.run, FAKES["fake_linear"], 0, 3, events, None, events.columns, CLASSES)
+    outer = outer_rows(task)
+    assert len(outer) == 1200
+    for fold in range(6):
+        part = replace(task, fold=fold)
+        assert not np.isin(np.concatenate(split_rows(part)), outer).any()
+    stack = pl.read_parquet(result.run / "oof" / "stack.parquet")
+    np.testing.assert_array_equal(np.flatnonzero(stack["fold"].to_numpy() == -1), outer)
+    assert stack["logp_far"].is_finite().all(), "the holdout is predicted too"
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_part_of_the_rows_is_first_of_those_that_are_judged(tmp_path: Path) -> None:
+    result, _ = _stacked(tmp_path, 6000, ("fake_linear",), folds=3, holdout=0.2)
+    events = TableEvents(result.run / "table" / "train.parquet", ("x", "y"), "")
+    judged = np.random.default_rng(4).random(6000) < 0.25
+    np.save(result.run / "judged.npy", judged)
+    task = FoldTask(result.run, FAKES["fake_linear"], 0, 3, events, None, events.columns, CLASSES)
+    everyone, valid, _ = split_rows(task)
+    assert judged[valid].all()
+    few = split_rows(replace(task, rows=500))[0]
+    assert len(few) == 500
+    assert judged[few].all(), "there are enough of the kind"
+    many = split_rows(replace(task, rows=2000))[0]
+    assert len(many) == 2000
+    assert np.isin(everyone[judged[everyone]], many).all(), "all of the kind, others fill up"
+    assert np.isin(many, everyone).all()
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize(
+    "spec", [LearnerSpec("logit", "models.tables.logit:QuadraticLogit", "", "all"),
+             LearnerSpec("forest", "models.tables.sklearn:RandomForest", "", "all")],
+    ids=["logit", "forest"],
+)  # fmt: skip
+def test_a_learner_with_a_cap_on_events_is_given_those_that_are_judged(tmp_path: Path, spec: LearnerSpec) -> None:
+    result, _ = _stacked(tmp_path, 6000, ("fake_linear",), folds=3, holdout=0.2)
+    events = TableEvents(result.run / "table" / "train.parquet", ("x", "y"), "")
+    judged = np.random.default_rng(4).random(6000) < 0.25
+    np.save(result.run / "judged.npy", judged)
+    task = FoldTask(result.run, spec, 0, 3, events, None, events.columns, CLASSES)
+    everyone, valid, held_out = split_rows(replace(task, settings={"max_events": 6000}))
+    for most in (300, 1500):
+        train, same_valid, same_held_out = split_rows(replace(task, settings={"max_events": most}))
+        of_kind = int(judged[everyone].sum())
+        assert len(train) == max(most, of_kind), "the cap is filled with others, or drawn from those of the kind"
+        assert judged[train].sum() == of_kind
+        np.testing.assert_array_equal(valid, same_valid)
+        np.testing.assert_array_equal(held_out, same_held_out)
+
+
+def test_holdout_is_stratified_and_takes_whole_groups_of_judged_events() -> None:
+    rng = np.random.default_rng(0)
+    labels, energy, judged = rng.integers(0, 3, 9000), rng.uniform(14.5, 17, 9000), rng.random(9000) < 0.6
+    outer, remark = outer_holdout(judged, labels, 0.15, seed=3, energy=energy)
+    assert not remark
+    assert not outer[~judged].any()
+    assert outer.sum() == pytest.approx(0.15 * judged.sum(), abs=1)
+    for k in range(3):
+        for low in (14.5, 15.0, 15.5, 16.0, 16.5):
+            cell = judged & (labels == k) & (energy >= low) & (energy < low + 0.5)
+            assert outer[cell].sum() == pytest.approx(0.15 * cell.sum(), abs=1.01)
+    groups = np.arange(9000) // 3
+    together, _ = outer_holdout(judged, labels, 0.15, seed=3, energy=energy, groups=groups)
+    assert set(np.bincount(groups[together]).tolist()) == {0, 3}
+    assert outer_holdout(judged, labels, 0.0, seed=3)[0].sum() == 0
+    assert "without an outer holdout" in outer_holdout(judged, labels, 0.0, seed=3)[1]
+    assert "too few events" in outer_holdout(judged, labels, 0.05, seed=3)[1]
+
+
+def test_control_is_unbiased_and_its_error_covers() -> None:
+    rng = np.random.default_rng(1)
+    pulls, errors, plain = [], [], []
+    for _ in range(300):
+        common, inner = rng.normal(size=400), rng.normal(size=4000)
+        values = 0.2 + common + 0.3 * rng.normal(size=400)
+        mean, error = mean_and_error(values, None, (2 * common, 2 * inner))
+        pulls.append((mean - 0.2) / error)
+        errors.append(error)
+        plain.append(standard_error(values, None))
+    assert abs(np.mean(pulls)) < 0.2
+    assert 0.9 < np.std(pulls) < 1.1
+    assert np.mean(errors) < 0.5 * np.mean(plain)

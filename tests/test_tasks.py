@@ -1,0 +1,210 @@
+"""The third task from end to end: simulated, stacked, predicted, verified and reported as the others are.
+
+Another detector array goes through the whole chain: 12 x 12 equal stations, each with a muon detector.
+
+A target as bins: equal numbers of events, estimates and errors that are those of the posterior.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from features.build import build_table
+from models.networks.data import cell_sources
+from report.outcome import outcome
+from runtime.context import PlainConsole
+from runtime.errors import InputError
+from showers.array import DetectorArray, lattice, square_clusters
+from showers.dataset import Dataset
+from showers.schema import COMPOSITION, ENERGY
+from showers.simulation import simulate
+from showers.writer import write_dataset
+from stacking.decide.base import DecisionSample
+from stacking.decide.classes import stacking_of
+from stacking.decide.target import PosteriorMean
+from stacking.inputs.events import Binned, ShowerEvents, binned
+from stacking.meta.scorers import LogLossScorer, OrderedScorer
+from stacking.run.config import StackConfig
+from stacking.train import stack
+from tests.report.conftest import make_dataset
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with ``energy_train`` (2,000 showers under the test's cuts) and ``energy_test`` (800)."""
+    folder = tmp_path_factory.mktemp("energy")
+    simulate(ENERGY, folder, n_train=2000, n_test=800, seed=5, train_cuts="test", workers=1)
+    return folder
+
+
+def test_labels_are_the_true_energies(data: Path) -> None:
+    opened = Dataset.open(data / "energy_test", ENERGY)
+    assert opened.labels is not None
+    assert opened.labels.dtype == np.float32
+    truth = pl.read_parquet(data / "energy_test" / "truth.parquet")["lg_energy"].to_numpy()
+    np.testing.assert_array_equal(opened.labels, truth)
+
+
+def test_a_stack_beats_the_reconstructed_energy(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    config = StackConfig(
+        task="energy", data=data, run=run, preset="quick", learners=("quadratic_logit", "lightgbm"), folds=2,
+        workers=1, device="cpu", fast=False, metas=("average", "log_pool", "greedy"),
+    )  # fmt: skip
+    stack(config)
+    with np.load(run / "predictions.npz", allow_pickle=False) as stored:
+        assert {"lg_energy", "lg_energy_error", "log_proba"} <= set(stored.files)
+    PlainConsole().print(outcome(run, data, ENERGY).shown, soft_wrap=True)
+    shown = capsys.readouterr().out
+    assert "resolution" in shown
+    assert "quadratic_logit" in shown
+
+
+SIDE, PITCH_M = 12, 15.0
+X_M, Y_M = lattice(SIDE, PITCH_M)
+ARRAY = DetectorArray(
+    name="twelve",
+    pitch_m=PITCH_M,
+    x_m=X_M,
+    y_m=Y_M,
+    electron_area_m2=np.full((SIDE, SIDE), 2.0),
+    muon_area_m2=np.full((SIDE, SIDE), 3.0),
+    cluster=square_clusters(SIDE, 4),
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    out = tmp_path_factory.mktemp("twelve")
+    return simulate(COMPOSITION, out, n_train=700, n_test=200, seed=5, train_cuts="test", array=ARRAY, workers=2)
+
+
+def test_dataset_carries_its_array(folders):
+    data = Dataset.open(folders[0])
+    assert data.array == ARRAY
+    assert data.matrices.shape == (700, SIDE, SIDE, 2)
+    # Muon detectors everywhere: also where KASCADE has none.
+    assert (data.matrices[:, 4:8, 4:8, 1] > 0).any()
+
+
+def test_fits_find_core_and_size(folders):
+    table = pl.read_parquet(build_table(folders[0], workers=1).parts())
+    truth = pl.read_parquet(folders[0] / "truth.parquet")
+    inside = (np.abs(truth["core_x_m"].to_numpy()) < 80) & (np.abs(truth["core_y_m"].to_numpy()) < 80)
+    core = np.hypot(table["fit_core_x_m"] - truth["core_x_m"], table["fit_core_y_m"] - truth["core_y_m"]).to_numpy()
+    assert np.nanmedian(core[inside]) < 5.0
+    size = (table["fit_lg_ne"] - truth["lg_ne"]).to_numpy()[inside]
+    assert abs(np.nanmedian(size)) < 0.1
+    assert np.nanstd(size) < 0.25
+
+
+def test_stack_with_a_network_on_the_grids(folders, tmp_path):
+    config = StackConfig(
+        task="composition",
+        data=folders[0].parent,
+        run=tmp_path / "run",
+        learners=("lightgbm", "lenet"),
+        fast=False,
+        folds=2,
+        workers=1,
+        settings={"lenet": {"epochs": 2}},
+    )
+    result = stack(config)
+    assert [row.get("error") for row in result.manifest["learners"]] == [None, None]
+    labels = np.load(folders[1] / COMPOSITION.label_file)
+    log_proba = result.predictions.log_proba
+    assert -log_proba[np.arange(len(labels)), labels].mean() < np.log(5) - 0.1
+
+
+def test_symmetries_need_a_symmetric_array():
+    assert np.array_equal(np.sort(cell_sources(ARRAY), axis=1)[3], np.arange(ARRAY.n_cells))
+    area = np.full((SIDE, SIDE), 2.0)
+    area[0, 1] = 1.0
+    lopsided = DetectorArray("lopsided", PITCH_M, X_M, Y_M, area, ARRAY.muon_area_m2, ARRAY.cluster)
+    with pytest.raises(InputError, match="lopsided is not symmetric"):
+        cell_sources(lopsided)
+
+
+RNG = np.random.default_rng(1)
+
+
+@pytest.fixture
+def target_data(tmp_path: Path) -> Path:
+    """A folder whose true energies lie 0.1 above the reconstructed ones, give or take 0.05."""
+    folder = make_dataset(tmp_path / "energy_train", ENERGY, np.full(3000, 15.0), np.random.default_rng(2))
+    (folder / "checksums.json").unlink()
+    reconstructed = np.load(folder / "features.npy")[:, 0].astype(np.float32)
+    true = reconstructed + np.random.default_rng(3).normal(0.1, 0.05, 3000)
+    np.save(folder / "labels_energy.npy", true.astype(np.float32))
+    return folder
+
+
+def test_bins_hold_equal_numbers_of_events_under_the_cuts(target_data: Path) -> None:
+    opened = Dataset.open(target_data, ENERGY)
+    found = binned(opened)
+    passing = opened.evaluation_cuts.mask(opened.scalar_frame())
+    assert 0 < passing.sum() < 3000
+    counts = np.bincount(found.labels[passing], minlength=ENERGY.n_classes)
+    assert counts.max() - counts.min() <= 1
+    assert found.offsets.mean() == pytest.approx(0.1, abs=0.005)
+    events = ShowerEvents(target_data, target_data, ENERGY, labelled=True)
+    np.testing.assert_array_equal(events.labels(), found.labels)
+    with pytest.raises(InputError, match="labels are not read here"):
+        ShowerEvents(target_data, target_data, ENERGY).offsets()
+
+
+def test_mean_and_width_are_those_of_the_mixture() -> None:
+    values, bins = np.array([0.0, 2.0, 10.0, 14.0]), np.array([0, 0, 1, 1])
+    rule = PosteriorMean.of(values, bins, 2)
+    estimate, error = rule(np.log([[0.5, 0.5], [1.0, 1e-300]]))
+    np.testing.assert_allclose(estimate, [values.mean(), 1.0])
+    np.testing.assert_allclose(error, [values.std(), 1.0])
+    again = PosteriorMean.from_json(json.loads(json.dumps(rule.as_json())))
+    np.testing.assert_array_equal(again(np.log([[0.3, 0.7]])), rule(np.log([[0.3, 0.7]])))
+
+
+def test_estimates_start_from_the_reconstructed_energy() -> None:
+    procedure = stacking_of(ENERGY)
+    offsets = RNG.normal(0, 0.1, 6000)
+    labels = np.argsort(np.argsort(offsets)) * ENERGY.n_classes // len(offsets)
+    sharp = np.where(labels[:, None] == np.arange(ENERGY.n_classes), 0.0, -40.0)
+    held_out = DecisionSample({"stack": sharp}, "stack", labels, labels % 2, None, offsets, Binned(offsets, labels))
+    record, rules = procedure.decide(held_out, Path("nowhere"), lambda *_: None)
+    assert record["held_out"]["resolution"] < 0.02
+    assert record["held_out_in_widths"]["rms"] == pytest.approx(1.0, abs=0.05)
+    context = np.column_stack([np.linspace(14, 16, 6000), np.zeros((6000, 3))])
+    found = procedure.arrays(rules["stack"], sharp, context)
+    assert list(found) == ["lg_energy", "lg_energy_error"]
+    missed = found["lg_energy"] - context[:, 0] - offsets
+    assert np.std(missed) < 0.03
+    assert np.mean(np.abs(missed) < found["lg_energy_error"]) == pytest.approx(0.683, abs=0.02)
+    assert [column.name for column in procedure.columns(found, ENERGY)] == list(found)
+
+
+def test_greedy_selection_sees_the_distance_of_bins() -> None:
+    labels = np.zeros(100, int)
+    near, far = (np.log(np.tile(p, (100, 1))) for p in ([0.4, 0.5, 0.1], [0.4, 0.1, 0.5]))
+    scorer = OrderedScorer()
+    assert scorer.metric(near, labels) < scorer.metric(far, labels)
+    assert scorer.loss(near, labels) == scorer.loss(far, labels) == LogLossScorer().loss(near, labels)
+    certain = np.log([[1.0, 1e-300, 1e-300]])
+    assert scorer.metric(certain, np.array([0])) == 0.0
+
+
+def test_true_values_that_cannot_be_are_refused(target_data: Path, tmp_path: Path) -> None:
+    values = np.load(target_data / "labels_energy.npy")
+    values[17] = 8.0
+    np.save(target_data / "labels_energy.npy", values)
+    with pytest.raises(InputError, match=r"labels_energy.npy: row 17 holds 8, expected lg\(E/eV\) from 13 to 19"):
+        Dataset.open(target_data, ENERGY)
+    (target_data / "labels_energy.npy").unlink()
+    with pytest.raises(InputError, match="the public sets hold no true values"):
+        Dataset.open(target_data, ENERGY)
+    with write_dataset(tmp_path / "made", 2, ENERGY, source={}) as writer:
+        writer.put(0, np.zeros((2, 16, 16, 2)), np.full((2, 5), 15.0), np.array([15.25, 15.5]))
+    np.testing.assert_array_equal(np.asarray(Dataset.open(tmp_path / "made", ENERGY).labels), [15.25, 15.5])
