@@ -161,7 +161,7 @@ def test_changed_sources_give_new_code(run, changed, value):
 
 def test_a_library_of_another_version_gives_new_code(run, monkeypatch):
     _, before = run()
-    monkeypatch.setattr(source_hash, "version_of", lambda package: "another")
+    monkeypatch.setattr(runtime_code, "version_of", lambda package: "another")
     _, after = run()
     assert after != before
 
