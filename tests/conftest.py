@@ -16,7 +16,7 @@ from showers.simulation import simulate
 
 N_TRAIN = 2_000
 N_TEST = 1_000
-LONGEST = ("test_end_to_end.py", "test_tutorial.py", "test_kills.py", "test_run.py")
+LONGEST = ("test_journey.py", "test_kills.py", "test_run.py", "test_tables.py")
 """Files that take minutes: begun first, so that no process of the tests works alone at the end."""
 SURVIVED = pytest.StashKey[Counter[str]]()
 

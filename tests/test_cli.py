@@ -37,6 +37,9 @@ from scoring.score import score_file
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION
 from stacking.predict import predict_to_file
+from tests.report import conftest as report_fixtures
+
+composition_world = report_fixtures.composition_world
 
 HERE = Path(cli.__file__).parent
 

@@ -267,8 +267,8 @@ def forest_log_proba(learner: RandomForest, nodes: Nodes) -> str:
     regression = isinstance(learner, RegressionForest)
     n_sums, trees = 1 if regression else len(learner.classes), learner.forest_.estimators_
     table = TreeTable(n_sums)
-    for k, target_calibration in enumerate(trees):
-        tree = target_calibration.tree_
+    for k, estimator in enumerate(trees):
+        tree = estimator.tree_
         borders = float32_below(tree.threshold)
         values = tree.value[:, 0, :] / len(trees)
         for number, left in enumerate(tree.children_left):

@@ -200,7 +200,7 @@ def smooth_leaves(tree: Any, prior: np.ndarray, events: float) -> None:
     Parameters
     ----------
     tree
-        ``target_calibration.tree_``; its values are class frequencies, (nodes, 1, C), or means, (nodes, 1, 1).
+        ``estimator.tree_``; its values are class frequencies, (nodes, 1, C), or means, (nodes, 1, 1).
     prior
         (C,) float64 class frequencies (for a regression: the one mean value).
     events
@@ -213,6 +213,7 @@ def smooth_leaves(tree: Any, prior: np.ndarray, events: float) -> None:
 HIST_MODEL_FILE = "hist_boosting.skops"
 _ROOM = "sklearn.ensemble._hist_gradient_boosting"
 HIST_TRUSTED_TYPES = [
+    "functools.partial",  # with categories: a partial of check_array; the function in it must be trusted as well
     f"{_ROOM}.binning._BinMapper",
     f"{_ROOM}.predictor.TreePredictor",
     "sklearn._loss.link.HalfLogitLink",
@@ -222,6 +223,7 @@ HIST_TRUSTED_TYPES = [
     "sklearn._loss.loss.HalfBinomialLoss",
     "sklearn._loss.loss.HalfMultinomialLoss",
     "sklearn.preprocessing._label.LabelEncoder",
+    "sklearn.utils.validation.check_array",
 ]
 """What this model's file may hold beyond the types skops trusts by itself."""
 

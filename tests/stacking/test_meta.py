@@ -332,9 +332,9 @@ def test_slow_learners_go_first_and_nothing_goes_unasked() -> None:
 def test_a_veto_keeps_what_the_log_loss_would_not() -> None:
     problem = _twin_problem(n_classes=2)
     vetoing = GammaScorer()
-    vetoing.difference = lambda a, b, labels: (1.0, 0.5)  # type: ignore[method-assign]
+    vetoing.difference = lambda a, b, labels, groups=None: (1.0, 0.5)  # type: ignore[method-assign]
     assert prune(problem, vetoing, 2e-4).kept == problem.learners
-    vetoing.difference = lambda a, b, labels: (0.1, 0.5)  # type: ignore[method-assign]
+    vetoing.difference = lambda a, b, labels, groups=None: (0.1, 0.5)  # type: ignore[method-assign]
     assert set(prune(problem, vetoing, 2e-4).kept) == {"left", "right"}
 
 
