@@ -1,8 +1,6 @@
-"""The command line's frame: how commands are registered, what is common to them, how their errors are told.
+"""The command line's frame: how commands are registered, options that several share, errors and output.
 
-Options that several commands share, and the refusal of those that would not be used.
-
-What a command prints: tables for people, JSON for programs, or nothing.
+Options that a command would not use are refused. Output is tables for people, JSON for programs, or nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Commands that turn predictions into physics: spectra, gamma-limit, robustness.
-
-Commands on measured events: list of runs, check, sky map; and what download, convert and simulate do for them.
-"""
+"""Commands of physics and of measured events: spectra, gamma-limit, robustness, runs, datacheck, sky-map."""
 
 from __future__ import annotations
 

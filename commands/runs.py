@@ -1,9 +1,4 @@
-"""Commands that train and use runs: stack, predict, demo, check, learners.
-
-Commands that make a run usable elsewhere: export.
-
-The command that trains the shower network on simulated showers from randomised worlds.
-"""
+"""Commands that train and use runs: stack, predict, demo, reproduce, selftest, check, learners, export, pretrain."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """From a dataset folder to its feature table: streamed in chunks, written in shards, resumed where it stopped.
 
-A feature table while it is made: one writer at a time, shards listed with their checksums as they are finished.
-
-``checksums.json`` grows with the shards and names ``catalogue.json`` last: killed at any moment, the table is continued
-from the shards that are listed, and no file is hashed twice.
+One process writes a table at a time. ``checksums.json`` grows with the shards and names ``catalogue.json`` last: killed
+at any moment, the table is continued from the shards that are listed, and no file is hashed twice.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Which array library computes: NumPy on the CPU, CuPy on a GPU; the feature code itself is written once.
+"""Which array library computes, NumPy on the CPU or CuPy on a GPU, and how chunks of events get to its device.
 
-Special functions come from the library's own module (:func:`showers.lateral.special_functions`).
-
-Chunks of events on their way to the device that computes.
-
-On a CPU nothing travels: cells stay as they are stored until :func:`features.lateral.events.make_events` makes planes
-of them.
-To a GPU they go as they are stored, from page-locked memory and on a stream of their own, so that the next chunk
-travels while the present one is computed; the GPU decodes.
+Feature code is written once; special functions come from the library's own module
+(:func:`showers.lateral.special_functions`). On a CPU nothing is copied: cells stay as they are stored until
+:func:`features.lateral.events.make_events` makes planes of them. To a GPU they go as they are stored, from page-locked
+memory and on a stream of their own, so that the next chunk is copied while the present one is computed; the GPU
+decodes.
 """
 
 from __future__ import annotations

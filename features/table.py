@@ -1,6 +1,7 @@
 """The feature table on disk: Parquet shards in event order with ``catalogue.json`` beside them.
 
-One version of everything that feature values depend on; compiled kernels: :mod:`runtime.kernels`.
+Its code version covers everything that feature values depend on; compiled kernels have their own
+(:mod:`runtime.kernels`).
 """
 
 from __future__ import annotations

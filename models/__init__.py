@@ -1,1 +1,1 @@
-"""Base learners behind one small interface."""
+"""Base learners behind one small interface: trees, networks, the pretrained network, their catalogue, ONNX."""

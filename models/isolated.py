@@ -2,13 +2,10 @@
 
 The libraries' parsers of model files are not memory-safe: a damaged or hostile file of LightGBM, XGBoost, CatBoost or
 skops can end the process that reads it. :class:`Isolated` starts one whose memory, processor time and writing are
-limited (:mod:`models.isolated`); if it ends, the reader is told which file it was. What comes back is read as
-JSON and as plain numbers of known count. This keeps accidents away; it is no prison for a file made to break out.
-
-The process that opens learners for :mod:`models.isolated`: limited in memory, processor time and writing.
-
-It reads requests (a line of JSON, then the bytes of the arrays it names) from one pipe and answers on another: four
-bytes of length, that much JSON, then the float64 log-probabilities.
+limited; if it ends, the caller learns which file it was. That process reads requests (a line of JSON, then the bytes of
+the arrays it names) from one pipe and answers on another: four bytes of length, that much JSON, then the float64
+log-probabilities. What comes back is read as JSON and as plain numbers of known count. This keeps accidents away; it is
+no prison for a file made to break out.
 """
 
 from __future__ import annotations

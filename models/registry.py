@@ -1,10 +1,9 @@
-"""Every base learner under its name: which class, which inputs, which settings, where it comes from.
+"""Every base learner under its name: which class, inputs and settings, where it comes from, where it trains.
 
 ``LEARNERS`` holds what the modules of :mod:`models.catalogue` declare, our own learners and the published systems
 (``published.*``) among them; a module put beside them is found by itself. :func:`create` makes a learner, :func:`load`
-opens a saved one, :func:`listing` shows them all.
-
-Where each learner trains: every library is asked for itself, since one may have a GPU build beside one without.
+opens a saved one, :func:`listing` shows them all. Every library is asked for its devices itself, since one may have a
+GPU build beside one without.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What people look at: tables, the HTML report, leaderboard, submission, event display, doctor."""
+"""What people look at: tables, HTML reports, leaderboard, submission, event display, doctor, self-tests."""

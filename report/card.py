@@ -1,6 +1,6 @@
-"""The model card of a run as content: what it is, which data and protocol, how good with intervals, limits, cost.
+"""The model card of a run: what it is, which data and protocol, how good with intervals, its limits, its cost.
 
-The card and the crate of a run on disk: ``model_card.md``, ``model_card.json``, ``ro-crate-metadata.json``.
+On disk it is ``model_card.md`` and ``model_card.json``, with ``ro-crate-metadata.json`` beside them.
 """
 
 from __future__ import annotations

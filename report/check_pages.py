@@ -1,8 +1,6 @@
-"""The page of a data check: the verdict first, then the tests, then pictures of what differs.
+"""Pages and lines on analyses that need no spectra: data check, study of robustness, sky map.
 
-What people see of a study of robustness: lines on the terminal, and a page.
-
-What people see of a sky map: a sentence, and a picture of counts, significance and its distribution.
+The page of a data check gives the verdict first, then the tests, then pictures of what differs.
 """
 
 from __future__ import annotations

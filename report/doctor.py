@@ -1,11 +1,9 @@
-"""What this machine offers, and what would be used: Python, packages, accelerators, memory, disk.
+"""What this machine offers, what a folder of events holds, and whether a finished folder is still what was written.
 
-What a folder of events holds, and what its users should know: datasets, folders of runs, and raw archives.
-
-Of datasets: origin, cuts, classes, rows that cannot be used, order of rows. Of archives: modes or runs, odd rows, how
-azimuths are counted, where the columns lie. Each ends with the command that comes next.
-
-Is a finished folder what was written? Every file of a run, a feature table, a dataset or an export.
+Of the machine: Python, packages, accelerators, memory, disk, and which would be used. Of datasets: origin, cuts,
+classes, rows that cannot be used, order of rows. Of archives: modes or runs, odd rows, how azimuths are counted, where
+the columns lie. Each ends with the command that comes next. Every file of a run, a feature table, a dataset or an
+export can be compared with its checksum.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a finished run answers at once: the table of its end, if command, data and code are still the same.
 
 ``outcome.json`` beside the report keeps the lines that ended the run, with the options of the command and the state of
-the files it used. Whatever differs, the whole way is gone. Nothing slow is imported for it.
+the files it used. Whatever differs, the run is done in full. Nothing slow is imported for it.
 """
 
 from __future__ import annotations

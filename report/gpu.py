@@ -2,7 +2,7 @@
 
 All on simulated showers under the test's cuts and on this machine: on the CPU with all cores, on the GPU as a run
 would. Results of learners are not equal to the last digit (sums run in another order, trees are grown by other code),
-so their log-losses on held-out showers are compared, in pairs.
+so their log-losses on showers that they did not learn from are compared, in pairs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""What follows a finished run: score it where labels exist, show the table, write the report.
+"""What follows a finished run: scores where labels exist, the table that ends every run, the report; and the demo.
 
-The table that ends every run: each base learner beside the plain average and the stack, with intervals.
-
-One metrics dictionary as a readable summary on the terminal.
-
-The whole job on the embedded simulation, both tasks: what ``make demo`` runs.
+The table has each base learner beside the plain average and the stack, with intervals. The demo is the whole job on the
+embedded simulation, both tasks: what ``make demo`` runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What people see of an analysis of spectra: a table on the terminal, and a page with the field's pictures.
+"""Tables and pages on analyses of spectra and on searches for photons, with the field's pictures.
 
-What people see of a search for photons: a table on the terminal, and a page with pictures and single candidates.
+A search's page also shows single candidates.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The report of a run: one self-contained HTML file.
+"""The report of a run on showers: one self-contained HTML file with results, importance of features, single showers.
 
-Sections on what the run reached: plain words, learners against what ships.
-
-Sections that look inside: feature importance, and a gallery of single showers.
+It begins with plain words, then sets learners against what ships.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Sections on how the run was made: training curves, cost, provenance.
+"""The report's sections on how a run was made: training curves, choices, cost, provenance, importance of features.
 
-Which groups of features matter: gain as the boosters count it, and log-loss lost when a group is shuffled.
+A group of features matters by the gain that boosters count, and by the log-loss lost when it is shuffled.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""NumPy's ``.npy`` files, bounded: what a header promises is compared with the file before anything is mapped or read.
+"""NumPy's ``.npy`` and ``.npz`` files, read within bounds and written piece by piece.
 
-Mapped files that shrink, and disks that are full, would end the process with a bus error; here they end in a message.
-
-Arrays out of an ``.npz`` archive, bounded: heads are read and judged before anything is unpacked.
-
-Predictions written while they are made: memory does not grow with the events.
+What a header promises is compared with the file before anything is mapped, read or unpacked. Mapped files that shrink,
+and disks that are full, would end the process with a bus error; here they end in a message. Predictions are written
+while they are made, so that memory does not grow with the number of events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checksums of a folder's files: what is read is what was written, or the reader is told which file is not.
+"""Checksums of a folder's files: what is read is what was written, or an error names the file that is not.
 
 :func:`write_checksums` writes ``checksums.json`` as the last file of a finished folder; :class:`Checksums` reads it and
 hands out paths only after their bytes have been compared. This is integrity, not authenticity: whoever can replace a
@@ -37,7 +37,7 @@ class Checksums:
         Parameters
         ----------
         folder
-            The sealed folder.
+            The finished folder.
         required
             Relative paths that the list must name; whoever reads a folder knows what it cannot do without.
 

@@ -1,8 +1,8 @@
-"""A hash of source code that changes when its meaning can, and not when a docstring, comment or line break does.
+"""Which code made a result: hashes of source files, versions of libraries, the commit, and plug-ins found by name.
 
-What the modules of a package declare under one name: how tasks find their parts without a list of them.
-
-Where a result comes from: versions, commit, and the code that made it.
+The hash of source code changes when its meaning can, and not when a docstring, comment or line break does.
+:func:`plugins` collects what the modules of a package declare under one name, so that tasks and learners need no list
+of their parts.
 """
 
 from __future__ import annotations

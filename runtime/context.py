@@ -1,10 +1,9 @@
-"""Progress of long work: one callable that packages call and entry points draw.
+"""Progress of long work, drawn by entry points alone, and text that is safe to print on a terminal.
 
 Library functions with one long step take ``progress: Progress | None = None`` and call ``progress(done, total, note)``;
-those with several steps take ``bars: Bars = silent`` and open one bar a step, as in
-``with bars("features", "events") as progress:``. Only entry points pass :func:`bar`.
-
-What reaches the terminal: names as they are, never as markup, never as commands to the terminal.
+those with several steps take ``bars: Bars = silent`` and open one bar a step, as in ``with bars("features", "events")
+as progress:``. Only entry points pass :func:`bar`. Names reach the terminal as they are, never as markup or as commands
+to the terminal.
 """
 
 from __future__ import annotations

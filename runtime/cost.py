@@ -1,11 +1,8 @@
-"""Energy of a step: the processor's counters (RAPL) and the GPU's (NVML) where they can be read, an estimate where not.
+"""What a step costs: wall-clock and CPU time, peak memory and energy, measured in the process that does the work.
 
-A processor's counter holds what all programs on the machine use. A step is given the share that its CPU time has in the
-busy time of the machine, so that fits side by side add up to what was used and not to a multiple of it.
-
-What a step costs: wall-clock, CPU time, peak memory and energy, measured in the process that does the work.
-
-Lengths of time as people write them.
+Energy comes from the counters of the processor (RAPL) and of the GPU (NVML) where they can be read, and is estimated
+where not. A processor's counter includes what all programs on the machine use. A step is given the share that its CPU
+time has in the busy time of the machine, so that fits side by side add up to what was used and not to a multiple of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What entry points say when a command cannot be done: one line that names the file and what to do next.
+"""Errors in one line: which file is wrong, what to do next, what a mistyped name was meant to be, why a fit ended.
 
-What was probably meant: names and paths that resemble a mistyped one.
-
-Why a fit ended: for a reason of its learner, or because the machine had no memory or disk left.
+A fit ends for a reason of its learner, or because the machine had no memory or disk space left.
 """
 
 from __future__ import annotations

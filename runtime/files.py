@@ -1,10 +1,8 @@
-"""Writing so that a half-written file is never taken as complete, and reading ``.npy`` files with clear refusals.
+"""Files and folders: written atomically, locked, checked before they are opened or replaced; JSON, hashes, names.
 
-Opening regular files only: a pipe or a device under a file's name is refused at once, not waited for.
-
-A folder that one process writes at a time: a lock file in it, dropped by the kernel however the process ends.
-
-Where results may be written: new names, or files of the same kind; never devices, pipes, folders or other files.
+A half-written file is never taken as complete. A pipe or a device under a file's name is refused at once, not waited
+for. The lock of a folder that one process writes at a time is dropped by the kernel however the process ends. Results
+replace nothing but files of their own kind: never devices, pipes, folders or other files.
 """
 
 from __future__ import annotations

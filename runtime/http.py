@@ -1,9 +1,8 @@
-"""Fetch the public benchmark's pre-split files, resuming where an earlier attempt stopped.
+"""Downloads of large files, continued where an earlier attempt stopped.
 
-Gigabytes over a connection that breaks should not start again from nothing: a partial file is continued by an HTTP
-range request, guarded by the server's entity tag, the range it answers with and the file's length, so that two
-versions of a file are never spliced together. Nothing gets its final name that is not a whole NumPy array: a page that
-a network's login sends instead of the file never does.
+A partial file is continued by an HTTP range request, guarded by the server's entity tag, the range it answers with and
+the file's length, so that two versions of a file are never spliced together. Nothing gets its final name that is not a
+whole NumPy file: a page that a network's login sends instead of the file never does.
 """
 
 from __future__ import annotations

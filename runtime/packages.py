@@ -1,4 +1,7 @@
-"""What an entry point says where the libraries it needs are not installed. Imports nothing but the standard library."""
+"""Names of our packages and of the libraries that each part needs, for messages where a library is not installed.
+
+Imports nothing but the standard library.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Work in several processes of this machine: results as they come, and no worker that outlives who started it.
+"""Work in several processes of this machine, one pool a device: results as they come.
 
-When this process was started.
-
-Work on a GPU and on the CPU side by side: which lane it belongs to, and its results as they come.
+No worker outlives the process that started it. Where some tasks run on a GPU and others on the CPU, each device has a
+pool of its own and both work side by side.
 """
 
 from __future__ import annotations
@@ -71,13 +70,13 @@ def in_lanes(
 ) -> Iterator[Any]:
     """Yield ``function(*one)`` of each tuple as they finish, where some have to wait for a device and others do not.
 
-    Every lane has ``workers`` processes of its own on this machine and works through its tuples in their order. However
+    Every device has ``workers`` processes of its own here and works through its tuples in their order. However
     this ends, its processes end with it.
 
     Raises
     ------
     InputError
-        If a worker of any lane is lost: killed by somebody or by the system.
+        If a worker of any device is lost: killed by somebody or by the system.
     """
     pools = {
         lane: ProcessPoolExecutor(
@@ -148,7 +147,7 @@ Work = TypeVar("Work")
 def in_their_lanes(
     work: Iterable[Work], lanes: Mapping[str, int], device_of: Callable[[Work], str]
 ) -> dict[str, list[Work]]:
-    """Return the work by lane, in its order; what is on a device without a lane is in the first."""
+    """Return the work by device, in its order; that of a device without a pool goes to the first."""
     first = next(iter(lanes))
     found: dict[str, list[Work]] = {lane: [] for lane in lanes}
     for one in work:
@@ -163,7 +162,7 @@ def in_devices(
     *,
     threads: int,
 ) -> Generator[Any, None, None]:
-    """Yield ``function(*one)`` as they finish: in lanes side by side, or where joblib works if there is only one."""
+    """Yield ``function(*one)`` as they finish: devices side by side, or where joblib works if there is only one."""
     if len(arguments) > 1:
         yield from in_lanes(function, arguments, workers=workers, threads=threads)
         return

@@ -1,6 +1,6 @@
 """Scoring a predictions file against the test labels: metrics, intervals, warnings, and the metrics file.
 
-Reading predictions, with refusals of everything that a scorer could silently misread.
+Predictions are refused wherever they could silently be misread.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def score_file(
         Given the predictions, what they say of their origin and the test folder, refuses what does not belong together
         or returns remarks, which go into ``warnings``.
     raw
-        Judge the most probable class where the file holds posteriors, whatever the decided labels are.
+        Score the most probable class where the file holds posteriors, whatever the decided labels are.
     published_order
         The predictions' rows are those of the published files, though the folder's were shuffled on conversion.
 

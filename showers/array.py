@@ -1,13 +1,11 @@
-"""A detector array: where its stations stand, what each of them carries, and which of them trigger together.
+"""A detector array: where its stations stand, what each of them carries, and which trigger together; and KASCADE's.
 
-Everything that simulates, reads or draws events is told the array (:data:`showers.array.KASCADE` where nothing is
-said), so that another one needs no more than another :class:`DetectorArray`.
+Everything that simulates, reads or draws events takes an array (:data:`showers.array.KASCADE` by default), so that
+another one needs no more than another :class:`DetectorArray`.
 
-The KASCADE array.
-
-Positions and areas as published (T. Antoni et al., Nucl. Instrum. Meth. A 513 (2003) 490): a 16 x 16 grid of 13 m pitch
-whose four central positions have no station; the 60 inner stations have four e/gamma detectors and no muon detector,
-the 192 outer ones two e/gamma detectors above a muon detector; 4 x 4 stations trigger together.
+KASCADE has the positions and areas published by T. Antoni et al., Nucl. Instrum. Meth. A 513 (2003) 490: a 16 x 16 grid
+of 13 m pitch whose four central positions have no station; the 60 inner stations have four e/gamma detectors and no
+muon detector, the 192 outer ones two e/gamma detectors above a muon detector; 4 x 4 stations trigger together.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Dataset folders: the benchmark's ``.npy`` files, memory-mapped and checked when opened.
 
-Nothing but ``matrices.npy`` and ``features.npy`` (and the label file, where labels are asked for) is required.
-Beside them a folder may hold ``source.json``, ``groups.npy``, ``age.npy``, ``part.npy``, ``order.npy``,
-``truth.parquet``, ``left_out.csv`` (rows that cannot be used) and
-``checksums.json``, by which every file is compared before it is used: all but the grids when the folder is opened, the
-grids when they are all read for the fingerprint.
+Nothing but ``matrices.npy`` and ``features.npy`` (and the label file, where labels are asked for) is required. Beside
+them a folder may hold ``source.json``, ``groups.npy``, ``age.npy``, ``part.npy``, ``order.npy``, ``truth.parquet``,
+``left_out.csv`` (rows that cannot be used) and ``checksums.json``, by which every file is compared before it is used:
+all but the grids when the folder is opened, the grids when they are all read for the fingerprint.
 
-Do the rows of a dataset follow its classes? Then a row's number gives the class away, to whoever may see it.
-
-Known of the public v2 test sets, whose rows keep the order of the raw files, class after class. Nothing in this project
-sees a row's number; whoever shows the files to other programs should know.
+:func:`ordering_of` tells whether rows follow the classes, as those of the public v2 test sets do, which keep the order
+of the raw files. A row's number then gives the class away. Nothing in this project uses a row's number; whoever shows
+the files to other programs should know.
 """
 
 from __future__ import annotations
@@ -145,7 +143,7 @@ class Dataset:
 
     @property
     def evaluation_cuts(self) -> protocols.CutSet:
-        """The cuts under which predictions are judged, from ``source.json``; Ze < 30 and Ne > 4.8 otherwise."""
+        """The cuts under which predictions are scored, from ``source.json``; Ze < 30 and Ne > 4.8 otherwise."""
         return protocols.cut_set_named(str(self.source.get("evaluation_cuts", protocols.TEST.name)))
 
     def scalar_frame(self) -> pl.DataFrame:

@@ -1,10 +1,9 @@
-"""The files of a dataset folder, opened with their bytes, type, shape and length checked.
+"""The files of a dataset folder, opened with their bytes, type, shape and length checked; true quantities included.
 
 Numbers may be stored in any width, byte order and memory order. Events that cannot be used (a cell that is no deposit,
 a quantity that is not finite) do not stop a folder: readers get finite numbers in their place, and
-:attr:`showers.dataset.Dataset.usable` says which events they are.
-
-What really happened in simulated showers, from ``truth.parquet`` beside their labels: for training and scoring.
+:attr:`showers.dataset.Dataset.usable` says which events they are. ``truth.parquet`` holds true quantities of simulated
+showers; it is read for training and scoring alone.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Both forms are KASCADE's (W. D. Apel et al., Astropart. Phys. 24 (2006) 467; T. Antoni et al., Astropart. Phys. 14
 (2001) 245): a modified Nishimura-Kamata-Greisen function with its normalisation in closed form. All functions are pure,
-elementwise, broadcast their arguments, and take an array namespace ``xp`` (NumPy unless told).
+elementwise, broadcast their arguments, and take an array namespace ``xp`` (NumPy by default).
 """
 
 from __future__ import annotations

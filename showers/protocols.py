@@ -1,12 +1,9 @@
-"""Named event selections, and the table of what each cut removes.
+"""The protocols of the public benchmark: which raw modes they take, which cuts they make, how they store events.
 
 A cut is a named Polars expression on the reconstructed scalars, compared at the precision of the column. Stored sets
 are compared in float32, as the benchmark does: 4.8 stored as float16 reads 4.80078 and passes ``Ne > 4.8``; a raw
-zenith of 29.997 is stored as 30.0 and fails.
-
-The protocols of the public benchmark: which raw modes they take, which cuts they make, how they store events.
-
-Scores of different protocols cannot be compared, and are never shown in one table.
+zenith of 29.997 is stored as 30.0 and fails. A cut-flow table counts what each cut removes. Scores of different
+protocols cannot be compared, and are never shown in one table.
 """
 
 from __future__ import annotations
@@ -178,7 +175,7 @@ def layout_of(protocol: str, task: Task) -> Layout:
 
 
 def evaluation_cuts_of(protocol: str, task: Task) -> str:
-    """Return the name of the cuts under which predictions of a task are judged."""
+    """Return the name of the cuts under which predictions of a task are scored."""
     return _EVALUATION_CUTS.get((protocol, str(task.primaries)), TEST.name)
 
 

@@ -1,6 +1,8 @@
-"""Writing dataset folders: space reserved first, checksums last, and nothing under the final name until complete.
+"""Writing dataset folders, and checking that a folder is what it should be.
 
-Is a dataset folder what it should be: every file compared and every cell looked at; or the set that is wanted?
+Space is reserved first, checksums are written last, and nothing has the final name until it is complete.
+:func:`problems` compares every file and looks at every cell; :func:`already_made` tells whether a folder is the set
+that is wanted.
 """
 
 from __future__ import annotations
@@ -203,7 +205,7 @@ def problems(folder: Path, progress: Progress | None = None) -> list[str]:
     -------
     list of str
         One line for each thing that is wrong, naming the file; empty for a sound dataset. A folder without
-        ``checksums.json`` is judged by its content alone.
+        ``checksums.json`` is compared by its content alone.
     """
     folder = Path(folder)
     try:

@@ -1,8 +1,7 @@
 """Train, predict and score from Python: names, paths or arrays in, small objects with short names out.
 
-Nothing is computed here: these functions bring what the user has into the form that the packages take.
-
-Arrays and data frames, as programs have them, written as the tables that runs are trained on.
+Nothing is computed here: these functions bring what the user has, arrays and data frames too, into the form that the
+packages take.
 """
 
 from __future__ import annotations
@@ -305,7 +304,7 @@ def predict(
 
 
 def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any = None) -> Scored:
-    """Judge predictions as the benchmark does, with a 95 % interval.
+    """Score predictions as the benchmark does, with a 95 % interval.
 
     Parameters
     ----------

@@ -306,7 +306,7 @@ class EnergyRegressor(RegressorMixin, _ShowerStack):
         Raises
         ------
         showers.schema.InputError
-            If no learner of the run was taught the core.
+            If no learner of the run learned the core.
         """
         from runtime.errors import InputError
 

@@ -1,4 +1,4 @@
-"""Folds, out-of-fold predictions, calibration, meta-learner, decision, saved bundle."""
+"""From learners to predictions: folds, out-of-fold fits, meta-learner, calibration, gate, decision, finished runs."""
 
 from __future__ import annotations
 

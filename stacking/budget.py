@@ -1,8 +1,7 @@
-"""A run's plan: made once, kept in the run's folder as a part of its identity, and obeyed to the deadline.
+"""How much time and memory a run may take: a plan made once, obeyed to the deadline, and memory estimated beforehand.
 
-How much memory a run needs, estimated before it starts and compared with what the machine has to give.
-
-RunSizes are those of the largest arrays that exist at the same time in one process, per training event:
+The plan is kept in the run's folder as a part of its identity. Memory is compared with what the machine has to give
+before the run starts. Counted are the largest arrays that exist at the same time in one process, per training event:
 
 =================  ====================================================================
 boosted trees      4 bytes a feature, and 1 (LightGBM) to 20 (CatBoost) for its own copy
@@ -12,7 +11,7 @@ networks           8 bytes a feature; grids of 1 kB, as far as they take less th
 all                0.6 GB for the libraries
 =================  ====================================================================
 
-The process that combines holds 8 bytes for each learner and class of a judged event, three times.
+The process that combines needs 8 bytes for each learner and class of an event under the evaluation cuts, three times.
 """
 
 from __future__ import annotations

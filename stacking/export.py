@@ -1,8 +1,7 @@
-"""Exported files beside the run they come from: the same events through both.
+"""A finished run written as ONNX files, with one JSON that says how they are used, and compared with the run.
 
-What comes after the learners, as one graph: average of fits, meta-learner, calibration, decision.
-
-A finished run written as ONNX files, with one JSON that says how they are used.
+What comes after the learners is one graph: average of fits, meta-learner, calibration, decision. The same events then
+go through the files and through the run.
 """
 
 from __future__ import annotations

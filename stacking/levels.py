@@ -1,9 +1,8 @@
-"""The first level: who is in which fold, which fits to do, and what came of them, collected.
+"""The first level, which fits are done and collected, and the sample of events on which what ships is scored.
 
-The events that what ships is judged on, and what every system says of them, exactly as it would ship.
-
-With an outer holdout: the average of all fits of each learner, as for new events, and the meta-learner on top. Without
-one (few events): out-of-fold predictions of single fits, and nested ones of the stack.
+With an outer holdout, systems predict that sample exactly as they would ship: the average of all fits of each learner,
+as for new events, and the meta-learner on top. Without one (few events), it has out-of-fold predictions of single fits,
+and nested ones of the stack.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from stacking.run.job import Folds, Job
 def make_folds(job: Job) -> Folds:
     """Set the outer holdout apart, assign folds to the others, and write both where the tasks read them.
 
-    Events that cannot be used are in no fold and not judged, so nothing is trained or measured on them.
+    Events that cannot be used are in no fold and not scored, so nothing is trained or measured on them.
     """
     labels, energy, groups = job.train.labels(), job.train.energy(), job.train.groups()
     usable = job.train.usable()
@@ -114,11 +113,11 @@ def _as_registered(spec: LearnerSpec, preset: str) -> list[Any]:
 
 @dataclass(frozen=True)
 class FirstLevel:
-    """What the learners say of the judged training events, none by a fit that has seen it."""
+    """Predictions of the training events under the evaluation cuts, none by a fit that learned from it."""
 
     names: tuple[str, ...]
     out_of_fold: np.ndarray
-    """(L, n, C) log-probabilities of the judged events inside the folds, averaged over repetitions."""
+    """(L, n, C) log-probabilities of those events inside the folds, averaged over repetitions."""
     outer: np.ndarray | None
     """(L, F, m, C) of the outer holdout, by each of the F = repetitions x folds fits; None without a holdout."""
     records: list[dict[str, Any]]
@@ -137,7 +136,7 @@ class FirstLevel:
 
 
 def collected(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure]) -> FirstLevel:
-    """Collect the predictions of held-out events, leave out learners that failed, and look for leaks.
+    """Collect the out-of-fold predictions, leave out learners that failed, and look for leaks.
 
     Raises
     ------
@@ -165,7 +164,7 @@ def collected(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[Task
 
 
 def _entropies(job: Job, held_out: Mapping[str, np.ndarray], n_fits: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return per learner the entropies of held-out and of new events, single fits; nothing without new events."""
+    """Return per learner the entropies of out-of-fold and of new events, single fits; nothing without new events."""
     passing = None if job.test is None else job.test.passes_evaluation_cuts()
     if passing is None or not passing.any():
         return {}
@@ -208,7 +207,7 @@ class EvaluationSample:
     raw: Mapping[str, np.ndarray]
     """By system, (n, C) log-probabilities before calibration."""
     single: SingleFits | None
-    """Losses of single fits; None out-of-fold, where nothing else is judged."""
+    """Losses of single fits; None out-of-fold, where nothing else is scored."""
 
     def calibrate(self, *, workers: int = 1) -> Iterator[tuple[str, Calibrator, np.ndarray]]:
         """Yield each system's name, the calibrator that ships, and (n, C) cross-fitted calibrated log-probabilities."""
@@ -225,7 +224,7 @@ def _cross_fit(
 
 
 def judged(job: Job, folds: Folds, level: FirstLevel, stacked: Stacked) -> EvaluationSample:
-    """Return what is judged, on the outer holdout if there is one."""
+    """Return the sample for scoring, on the outer holdout if there is one."""
     learners = dict(zip(level.names, level.out_of_fold, strict=True))
     inner = {**learners, "average": average_of(level.out_of(stacked.meta.learners)), "stack": stacked.log_proba}
     groups = job.train.groups()

@@ -1,12 +1,8 @@
-"""The saved bundle: a finished run folder that predicts new, unlabelled events.
+"""Prediction of new, unlabelled events by a finished run, in memory or streamed to a file; for showers and for tables.
 
 >>> import stacking                                         # doctest: +SKIP
 >>> predictions = stacking.load("runs/composition").predict("data/new_events")     # doctest: +SKIP
 >>> predictions.labels                                      # doctest: +SKIP
-
-Predictions of new data with a finished run, written to a file.
-
-Rows of a new table predicted with a finished run on tables.
 """
 
 from __future__ import annotations
@@ -432,7 +428,7 @@ def event_table(predictions: Predictions, task: Task) -> pl.DataFrame:
     """Return predictions of showers as a table.
 
     Columns: event, ``p_<class>``, the decided class (composition) or the score (gamma), energy and core with errors
-    where a learner was taught them (:data:`stacking.decide.target.UNITS`), hashes of run and events.
+    where a learner learned them (:data:`stacking.decide.target.UNITS`), hashes of run and events.
     """
     frame = probabilities(predictions.log_proba, task.classes).rename({"row": "event"})
     frame = frame.drop("predicted").with_columns(stacking_of(task).columns(predictions.arrays, task))

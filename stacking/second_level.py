@@ -1,6 +1,6 @@
 """The second level: meta-learner, calibration, gate, decision, and the run's files.
 
-Estimates of true quantities by a run's learners, judged on training events that no fit has learned from.
+Estimates of true quantities by a run's learners are tested on training events that no fit has learned from.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from stacking.student import Student, train_student
 def taught_truth(
     job: Job, folds: Folds, names: tuple[str, ...], rows: np.ndarray
 ) -> tuple[TargetCalibration | None, dict[str, Any] | None]:
-    """Return what estimates energy and core, and the manifest's entry; None each where no learner was taught them.
+    """Return what estimates energy and core, and the manifest's entry; None each where no learner learned them.
 
     Parameters
     ----------
     names
         Learners in the run.
     rows
-        (N,) bool: the events that what ships is judged on; the outer holdout, where all fits are averaged, if there is
+        (N,) bool: the events on which what ships is scored; the outer holdout, where all fits are averaged, if there is
         one, else those predicted out-of-fold.
     """
     run = job.config.run
@@ -187,7 +187,7 @@ def _cost_on_holdout(
 
 
 def _fits_judged(sample: EvaluationSample, n_fits: int, folds: Folds) -> int:
-    """Return how many fits are averaged in what was judged."""
+    """Return how many fits are averaged in what was scored."""
     return n_fits if sample.single is not None else len(folds.partitions)
 
 
@@ -209,7 +209,7 @@ def _held_out(
 def _learner_records(
     level: FirstLevel, sample: EvaluationSample, systems: Mapping[str, np.ndarray], inner_labels: np.ndarray
 ) -> list[dict[str, Any]]:
-    """Return the manifest's entries with each learner's scores on the judged events, and those of its single fits."""
+    """Return the manifest's entries with each learner's scores on the sample, and those of its single fits."""
     out_of_fold = dict(zip(level.names, level.out_of_fold, strict=True))
     records = []
     for record in level.records:
@@ -247,7 +247,7 @@ def _write_held_out_files(
     sample: EvaluationSample,
     systems: Mapping[str, np.ndarray],
 ) -> None:
-    """Write every system's held-out predictions: judged rows as they ship, all others out-of-fold by single fits."""
+    """Write every system's predictions of training events: scored ones as they ship, others by single fits."""
     out_of_fold = {
         **dict(zip(level.names, level.out_of_fold, strict=True)),
         "average": average_of(level.out_of(stacked.meta.learners)),

@@ -1,8 +1,8 @@
 """The student: one small network on the feature table that imitates what ships, for ``predict --fast``.
 
 It learns from the shipped system's out-of-fold posteriors instead of labels (G. Hinton et al., arXiv:1503.02531): they
-say how sure the system is of an event that none of its fits has seen. It is calibrated and judged like every system,
-on events that it has not learned from.
+tell how sure the system is of an event that none of its fits has learned from. It is calibrated and scored like every
+system, on events that it has not learned from.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Student:
     learner: Learner
     calibrator: Calibrator
     log_proba: np.ndarray
-    """(n, C) of the judged sample, by students that have not learned from it, calibrated without own labels."""
+    """(n, C) of the sample for scoring, by students that have not learned from it, calibrated without own labels."""
     record: dict[str, Any]
     """The manifest's entry."""
 
@@ -47,14 +47,14 @@ def train_student(
 ) -> Student:
     """Train the student, on all events with out-of-fold posteriors.
 
-    Without an outer holdout it is judged by two students more, each trained on one half and asked about the other.
+    Without an outer holdout it is scored by two students more, each trained on one half and asked about the other.
 
     Parameters
     ----------
     teacher
-        (inner, C) out-of-fold log-posteriors of what ships, of the judged events inside the folds.
+        (inner, C) out-of-fold log-posteriors of what ships, of the events under the evaluation cuts inside the folds.
     shipped
-        (n, C) log-posteriors of what ships on the judged sample, calibrated.
+        (n, C) log-posteriors of what ships on the sample for scoring, calibrated.
 
     Raises
     ------

@@ -1,14 +1,10 @@
-"""Stacking on the benchmark's dataset folders: feature tables where missing, then the engine.
+"""Training a run, from dataset folders (:func:`stack`) or tables of any origin (:func:`stack_table`) to predictions.
 
-One run from opened events to predictions: folds, learners, calibration, meta-learner, gate, decision.
-
-The benchmark's dataset folders (:mod:`stacking.train`) and tables of any origin (:func:`stack_table`) both end
-here. Test labels do not exist in this module: test events come without them.
-
-Stacking on a table of any origin: Parquet, CSV or TSV, a label column, two or more classes.
-
-The same engine as for showers, with learners and settings made for tables. Results are judged on held-out rows of the
-training table; a label column in the test table is dropped while reading and never seen here.
+Feature tables are made where missing. Both kinds of data then take the same way: folds, learners, calibration,
+meta-learner, gate, decision. Tables are Parquet, CSV or TSV with a label column and two or more classes, and have
+learners and settings made for them. Test labels do not exist in this module: test events come without them, and a label
+column in a test table is dropped while reading. Tables are scored on rows of the training table that no fit learned
+from.
 """
 
 from __future__ import annotations
@@ -406,7 +402,7 @@ def _write_results(
 
 
 def _judged_rows(folder: Path, holdout: bool) -> np.ndarray:
-    """Return which rows what ships was judged on, (N,) bool: the outer holdout, or all that were predicted."""
+    """Return which rows what ships was scored on, (N,) bool: the outer holdout, or all that were predicted."""
     frame = pl.read_parquet(folder / "oof" / "stack.parquet", glob=False)
     judged = frame[:, -1].is_not_nan() & ((frame["fold"] < 0) | (not holdout))
     return judged.to_numpy()

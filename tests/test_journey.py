@@ -1,8 +1,7 @@
 """The product as a user meets it: every entry point, in a process of its own, on small simulated sets.
 
-Every command of docs/tutorial.md does, with fewer showers, what the page says.
-
-The notebook runs from top to bottom, is kept without outputs, and reaches what it promises.
+Every command of docs/tutorial.md does, with fewer showers, what the page says. The notebook runs from top to bottom, is
+kept without outputs, and reaches what it promises.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The parts of the project as ``docs/architecture.md`` draws them: names with one meaning, imports in one direction.
 
-Links in the documentation lead to what exists, and every page can be reached from the README.
-
-Numbers of docs/data.md are those of the code and of files on disk.
+Links in the documentation lead to what exists, and every page can be reached from the README. Numbers of docs/data.md
+are those of the code and of files on disk.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The third task from end to end: simulated, stacked, predicted, verified and reported as the others are.
 
-Another detector array goes through the whole chain: 12 x 12 equal stations, each with a muon detector.
-
-A target as bins: equal numbers of events, estimates and errors that are those of the posterior.
+Another detector array goes the same way: 12 x 12 equal stations, each with a muon detector. A target becomes bins with
+equal numbers of events; estimates and errors are those of the posterior.
 """
 
 from __future__ import annotations

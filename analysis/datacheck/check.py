@@ -1,7 +1,4 @@
-"""The whole data check: weights, six tests in one pass over the data, and what follows from them.
-
-What a data check found, in sentences.
-"""
+"""The whole data check: weights, six tests in one pass over the data, and what follows from them in sentences."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ LEAST_EVENTS = 200
 ALARMS = 0.05
 """Share of samples of the simulation's own world that the whole check may call different."""
 ORDERED = ("E", "Ze", "Ne", "Nmu", "ne_minus_nmu", "fit_age")
-"""Quantities by whose order rows are judged: energy, direction and what tells primaries apart."""
+"""Quantities by which the order of rows is tested: energy, direction and what tells primaries apart."""
 TESTS = {
     "features": "distributions of features by energy",
     "classifier": "classifier between data and simulation",

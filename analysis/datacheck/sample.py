@@ -1,6 +1,7 @@
-"""The data that are checked: dataset folders read in pieces, features beside scalars, labels never looked at.
+"""What a data check compares: data in dataset folders, read in pieces, and the simulation a run was trained on.
 
-The simulated events that data are compared with: a run's training events under its cuts, with their posteriors.
+Features stand beside scalars; labels are never looked at. The simulated events are the run's training events under its
+cuts, with their posteriors.
 """
 
 from __future__ import annotations

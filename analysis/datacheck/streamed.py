@@ -1,11 +1,10 @@
-"""Every feature's distribution in the data beside the weighted simulation's, in bins of energy; and run by run.
+"""Tests made in one pass over the data: distributions of features, hits of stations, and the order of rows.
 
-How often each station is hit, in data and weighted simulation: dead, noisy or miscalibrated ones stand out.
-
-Are rows ordered, by class, energy or time? In shuffled data neighbours know nothing of each other.
-
-Two tests a quantity: means of 64 consecutive blocks of a folder (analysis of variance), and the correlation of
-neighbours. Both are about the order alone: they compare the data with themselves.
+Every feature's distribution is compared with the weighted simulation's, in bins of energy and run by run; how often
+each station is hit shows dead, noisy or miscalibrated ones. Rows ordered by class, energy or time are noticed by two
+tests a quantity, since in shuffled data neighbours know nothing of each other: means of 64 consecutive blocks of a
+folder (analysis of variance), and the correlation of neighbours. Both are about the order alone: they compare the data
+with themselves.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ class Histograms:
         return sorted(found, key=lambda d: (d.p, -abs(np.nan_to_num(d.sigmas))))
 
     def unstable(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return, per feature, Holm's p that the runs' means differ by chance only, and (runs, F) pulls of the runs."""
+        """Return, per feature, Holm's p that the runs' means differ by chance, and (runs, F) residuals of the runs."""
         n = np.maximum(self.by_run[..., 0], 1.0)
         mean = self.by_run[..., 1] / n
         whole = self.by_run.sum(axis=0)

@@ -1,11 +1,9 @@
-"""Two-sample test by a classifier: can boosted trees tell data from weighted simulation, on events they did not see?
+"""Two-sample tests of data against weighted simulation: a classifier, distances of single events, honest p-values.
 
-How far each event lies from the training sample, calibrated on simulated events that did not define the distance.
-
-Features are brought to normal scores by the simulation's ranks (beyond its range linearly, so that impossible values
-stay far away), undefined values lie at the centre, and the distance is Mahalanobis' in the leading directions.
-
-Tests that the checks share: weighted simulation against data, and honest p-values for many tests at once.
+Boosted trees try to tell data from simulation on events that they did not learn from. Distances from the training
+sample are calibrated on simulated events that did not define them: features are brought to normal scores by the
+simulation's ranks (beyond its range linearly, so that impossible values stay far away), undefined values lie at the
+centre, and the distance is Mahalanobis' in the leading directions. P-values allow for many tests at once.
 """
 
 from __future__ import annotations
@@ -143,7 +141,7 @@ def classify(
     seed: int,
     threads: int = 1,
 ) -> ClassifierTest:
-    """Train on four fifths, judge on the other; events of one simulated shower stay together.
+    """Train on four fifths, test on the other; events of one simulated shower stay together.
 
     Parameters
     ----------
@@ -195,7 +193,7 @@ def classify(
 def _exchanged(data: np.ndarray, simulation: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
     """Return the excess of data above zero score, a lower limit of the total variation distance, and its margin.
 
-    The threshold is fixed before the held-out events are looked at, so that the excess is unbiased; the margin is the
+    The threshold is fixed before the other part is looked at, so that the excess is unbiased; the margin is the
     one-sided 95 % one of the mean of five such folds.
     """
     above_d = float((data > 0).mean())

@@ -1,14 +1,12 @@
-"""Where photons are looked for: a threshold for each energy, chosen on simulation, and a sideband below it.
+"""Where photons are looked for, and the background there, from simulation and from the data's own sideband.
 
-The threshold is that of the smallest expected limit on the number of photons sent, from one half of the simulated
-showers and from the *number* of measured events alone: their scores are not looked at. The other half gives
-efficiency and background.
+For each energy a threshold is chosen on simulation, with a sideband below it. The threshold is that of the smallest
+expected limit on the number of photons sent, from one half of the simulated showers and from the *number* of measured
+events alone: their scores are not looked at. The other half gives efficiency and background.
 
-Background above the threshold, from simulation and from the data's own sideband.
-
-From simulation: simulated hadrons weighted to the measured energies. It is wrong by as much as the simulated scores
-are: 13 % in a published search. From data: measured events in the sideband times the simulated ratio of the two
-regions, in which much of that cancels. Its error holds the statistics of sideband and simulation, the scatter of the
+Background from simulation: simulated hadrons weighted to the measured energies. It is wrong by as much as the simulated
+scores are: 13 % in a published search. From data: measured events in the sideband times the simulated ratio of the two
+regions, in which much of that cancels. Its error includes the statistics of sideband and simulation, the scatter of the
 hadronic models' ratios, and how far the same step fails within the sideband, from its far to its near half.
 """
 

@@ -1,6 +1,6 @@
 """From a gamma run, measured events and an exposure to limits on photons: what ``cli.py gamma-limit`` calls.
 
-The result of a search for photons on disk: tables with units in their columns' names, and provenance.
+The result on disk is tables with units in their columns' names, and provenance.
 """
 
 from __future__ import annotations

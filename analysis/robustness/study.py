@@ -1,12 +1,9 @@
-"""Training in every place and testing in every other: scores, biases of fractions, and what helps.
+"""Training in every place and testing in every other: scores, biases of fractions, and what helps; as tables and files.
 
-The first place is home. Beside the matrix, for home: the price of leaving out the features by which a classifier tells
-home's showers from those of the other places, training with jittered sizes, and training on a mix of places. A mix has
-as many training showers as home. For a test abroad it leaves the tested place out.
-
-How wrong are shares when nature is one place and the simulation another?
-
-What a study of robustness is asked for and what it found, as a table and as files.
+The first place is home. The biases show how wrong shares are when nature is one place and the simulation another.
+Beside the matrix, for home: the price of leaving out the features by which a classifier tells home's showers from those
+of the other places, training with jittered sizes, and training on a mix of places. A mix has as many training showers
+as home. For a test abroad it leaves the tested place out.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
-"""Counts of measured showers on the sky, what would be there without sources, and the significance of the difference.
+"""A map of the sky: counts of measured showers, what is expected without sources, the significance of the difference.
 
-Folders are taken one after the other: memory is that of the largest run.
+Folders are taken one after the other: memory is that of the largest run. Pixels have nearly equal size: bands of
+declination, each divided in right ascension. The map on disk is a table with units in its columns' names, and
+provenance.
 
-Pixels of nearly equal size: bands of declination, each divided in right ascension.
-
-A sky map on disk: a table with units in its columns' names, and provenance.
-
-The sky without sources: directions as they were measured, times exchanged between events.
-
-An event keeps zenith and azimuth, and with them what the array sees from there; it gets the time of another event of
-the same run and period, so that interruptions and rates stay as they were (Cassiday et al., Nuclear Physics B Proc.
-Suppl. 14A (1990) 291; Alexandreas et al., Nuclear Instruments and Methods A 328 (1993) 570).
-
-How significant an excess of counts over a measured background is.
+Without sources, directions are as they were measured and times are exchanged between events. An event keeps zenith and
+azimuth, and with them what the array sees from there; it gets the time of another event of the same run and period, so
+that interruptions and rates stay as they were (Cassiday et al., Nuclear Physics B Proc. Suppl. 14A (1990) 291;
+Alexandreas et al., Nuclear Instruments and Methods A 328 (1993) 570).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors of fluxes and fractions by source, each as a covariance over all groups and energies.
+"""Errors of fluxes and fractions by source, each as a covariance over groups and energies, and the goodness of fit.
 
 =================  ===================================================================================================
 source             how
@@ -12,14 +12,10 @@ muon_scale         muon numbers moved by the stated width: energies by KASCADE's
 
 Fluxes and flux fractions of bins that could not be used are NaN, and so are their covariances.
 
-Does the fitted mixture look like the measured events? A test in the space of observables, its p-value from toys.
-
-In every energy bin the measured events are counted in bins of lg Ne - lg Nmu that hold equal shares of the fitted
-mixture. The statistic is chi-square over all cells. Its distribution is not looked up: toy experiments are drawn from
-the simulated events (with Poisson numbers, from showers drawn again, so that the finite simulation counts), fitted and
-compared as the data are.
-
-Shares of the groups from fluxes or numbers, with their covariance.
+Whether the fitted mixture looks like the measured events is tested in the space of observables. In every energy bin the
+measured events are counted in bins of lg Ne - lg Nmu that hold equal shares of the fitted mixture. The statistic is
+chi-square over all cells. Its distribution is not looked up: toy experiments are drawn from the simulated events (with
+Poisson numbers, from showers drawn again, so that the finite simulation counts), fitted and compared as the data are.
 """
 
 from __future__ import annotations

@@ -1,23 +1,19 @@
-"""Shares of classes in a sample from posteriors: maximum likelihood over the mixture, and its check by simulation.
+"""Numbers of events and fluxes by group and energy, from posteriors: estimating functions, solved by simulation.
 
 With p(k|x) the posterior of an event and pi_k the training prior, ``r_k(x) = p(k|x) / pi_k`` is the density of class k
-up to a factor common to all classes. A sample with shares f has the likelihood ``prod_i sum_k f_k r_k(x_i)``
-(M. Saerens, P. Latinne, C. Decaestecker, Neural Computation 14 (2002) 21: the EM algorithm for it).
+up to a factor common to all classes. A sample with shares f has the likelihood ``prod_i sum_k f_k r_k(x_i)`` (M.
+Saerens, P. Latinne, C. Decaestecker, Neural Computation 14 (2002) 21: the EM algorithm for it).
 
-Posteriors are never exact. :func:`estimating_functions` are the terms of that likelihood's equations,
-``g_j(x) = r_j(x) / sum_k f*_k r_k(x)``, whose mean over a sample is linear in its shares for *any* posteriors:
-``mean g_j = sum_k A_jk f_k`` with ``A_jk`` the mean of g_j over simulated events of class k. Solving it gives shares
-without bias wherever the simulated events of each class are like the measured ones, and as precise as the maximum
-likelihood where the posteriors are calibrated (f* near the truth). It is a matrix inverse with the best weights in
-place of hard labels. Results may be negative within their errors; they are not clipped, because clipped
-numbers are biased and their averages wrong.
+Posteriors are never exact. :func:`estimating_functions` are the terms of that likelihood's equations, ``g_j(x) = r_j(x)
+/ sum_k f*_k r_k(x)``, whose mean over a sample is linear in its shares for *any* posteriors: ``mean g_j = sum_k A_jk
+f_k`` with ``A_jk`` the mean of g_j over simulated events of class k. Solving it gives shares without bias wherever the
+simulated events of each class are like the measured ones, and as precise as the maximum likelihood where the posteriors
+are calibrated (f* near the truth). It is a matrix inverse with the best weights in place of hard labels. Results may be
+negative within their errors; they are not clipped, because clipped numbers are biased and their averages wrong.
 
-Numbers of events and fluxes by group and energy: estimating functions, their meaning by simulation, the solution.
-
-In every bin of the reconstructed energy the sums ``G_j = sum_i g_j(x_i)`` over measured events obey
-``G = A n`` with A from simulation (:mod:`analysis.spectra.estimate`), so ``n = A^-1 G`` with covariance
-``A^-1 (sum_i g g^T) A^-T`` from the measured events' statistics. The flux of group k in bin b is
-``J = n_kb c_kb / (exposure dE)`` in m^-2 sr^-1 s^-1 eV^-1, with c the correction for efficiency and migration
+In every bin of the reconstructed energy the sums ``G_j = sum_i g_j(x_i)`` over measured events obey ``G = A n``, so ``n
+= A^-1 G`` with covariance ``A^-1 (sum_i g g^T) A^-T`` from the measured events' statistics. The flux of group k in bin
+b is ``J = n_kb c_kb / (exposure dE)`` in m^-2 sr^-1 s^-1 eV^-1, with c the correction for efficiency and migration
 (:func:`analysis.spectra.response.corrections`).
 """
 
@@ -55,7 +51,7 @@ def likelihood_ratios(log_proba: np.ndarray, prior: np.ndarray) -> np.ndarray:
     Raises
     ------
     InputError
-        If a class has no prior: the run was never taught it.
+        If a class has no prior: the run never learned it.
     """
     prior = np.asarray(prior, dtype=np.float64)
     if (prior <= 0).any():
@@ -207,7 +203,7 @@ def estimate(
     *,
     models: tuple[int, ...] | None = None,
 ) -> SpectrumEstimate:
-    """SpectrumEstimate events and fluxes by group and energy.
+    """Estimate numbers of events and fluxes by group and energy.
 
     Parameters
     ----------

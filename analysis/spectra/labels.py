@@ -1,20 +1,17 @@
-"""Numbers of events from decided labels: the published way and its relatives, to be compared with the likelihood.
+"""Numbers of events from decided labels, by inversion or unfolding, to be compared with the likelihood.
 
 ``inverse`` solves ``m = D n`` with D the share of decided labels of each true class; ``clipped`` sets negative results
 to zero, as published spectra do; ``bayes`` stops D'Agostini's iterations early; ``regularised`` maximises the Poisson
 likelihood less ``strength`` times the squared second differences of the shares from bin to bin (A. Tikhonov). Where to
 stop and how strong: whatever is nearest to the truth in samples of random composition drawn from simulation.
 
-From counted labels to what nature sent: iterative (D'Agostini) unfolding with uncertainties.
-
 Use :func:`unfold_composition` for mass fractions in a sample of new events, with the response that a run measured on
-its own held-out events (:func:`stacking.decide.classes.read_response`); :func:`unfold` for any other spectrum whose
-response is known, such as energy bins.
-
-G. D'Agostini, Nucl. Instrum. Meth. A 362 (1995) 487: with P(m|t) the response, the estimate of the true counts is
-updated by Bayes' theorem, ``t' = t sum_m P(m|t) n_m / sum_t' P(m|t') t'``. Few iterations regularise (and keep some of
-the prior); iterated on, it converges to the maximum-likelihood solution. Uncertainties come from repeating everything
-with the counts (Poisson) and the response (the simulated events behind it, resampled) varied.
+its own holdout (:func:`stacking.decide.classes.read_response`); :func:`unfold` for any other spectrum whose response is
+known, such as energy bins. G. D'Agostini, Nucl. Instrum. Meth. A 362 (1995) 487: with P(m|t) the response, the estimate
+of the true counts is updated by Bayes' theorem, ``t' = t sum_m P(m|t) n_m / sum_t' P(m|t') t'``. Few iterations
+regularise (and keep some of the prior); iterated on, it converges to the maximum-likelihood solution. Uncertainties
+come from repeating everything with the counts (Poisson) and the response (the simulated events behind it, resampled)
+varied.
 """
 
 from __future__ import annotations

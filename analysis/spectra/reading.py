@@ -1,9 +1,8 @@
-"""Measured and simulated events for spectra: predictions of one run under one set of cuts.
+"""Measured and simulated events for spectra: predictions of one run under one set of cuts, and the primaries behind.
 
-How many primaries a simulated set was selected from: thrown again from its seed, which takes seconds.
-
-A dataset folder holds accepted events only. For sets of the embedded simulation the primaries follow from
-``source.json``; that they are the right ones is checked on the energies in ``truth.parquet``, event by event.
+A dataset folder holds accepted events only. For sets of the embedded simulation the primaries that they were selected
+from follow from ``source.json``: they are thrown again from its seed, which takes seconds. That they are the right ones
+is checked on the energies in ``truth.parquet``, event by event.
 """
 
 from __future__ import annotations

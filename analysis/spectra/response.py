@@ -1,13 +1,10 @@
-"""Events as an analysis of spectra sees them: what a run says of each, its reconstructed sizes, and simulated truth.
-
-What simulated events say about measured ones: mixing of classes, migration in energy, efficiency.
+"""What simulated events tell about measured ones: mixing of classes, migration in energy, efficiency; and the exposure.
 
 All of it depends a little on the spectrum, because bins of energy are wide and the resolution is finite. Simulated
 events are therefore weighted from the spectrum they were thrown with to the one that is being measured.
 
-Exposure: area times solid angle times live time, in m2 sr s, and whether it can be right.
-
-KASCADE: pi (91 m)^2 times pi (cos^2 a - cos^2 b) for zenith angles a to b times the live time; 7.925e8 s for all data.
+The exposure is area times solid angle times live time, in m2 sr s, and is checked for plausibility. KASCADE: pi (91
+m)^2 times pi (cos^2 a - cos^2 b) for zenith angles a to b times the live time; 7.925e8 s for all data.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From a run, measured events and an exposure to elemental spectra with errors: what ``cli.py spectra`` calls.
 
-The result of an analysis of spectra on disk: tables with units in their columns' names, covariances, provenance.
+The result on disk is tables with units in their columns' names, covariances, and provenance.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ GAP = 2e-6
 """Column generation stops when upper and rigorous lower bound are closer than this."""
 MAX_COLUMNS = 400
 MAX_EVENTS = 100_000
-"""More events are thinned evenly: the solution's own sampling error is then 3e-4 of a rule's."""
+"""More events are subsampled evenly: the solution's own sampling error is then 3e-4 of a rule's."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def optimal_rule(log_proba: np.ndarray, *, gap: float = GAP) -> Optimum:
     Parameters
     ----------
     log_proba
-        (N, C) calibrated log-posteriors of events that pass the evaluation cuts (thinned above
+        (N, C) calibrated log-posteriors of events that pass the evaluation cuts (subsampled above
         :data:`MAX_EVENTS`).
     gap
         Wanted distance of upper and lower bound.

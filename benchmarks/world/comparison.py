@@ -1,7 +1,4 @@
-"""What networks trained on the real data make of simulated showers, beside what they make of the real ones.
-
-Tables of what published networks make of the simulated sky.
-"""
+"""What networks trained on the real data make of simulated showers, beside the real ones: numbers and tables."""
 
 from __future__ import annotations
 

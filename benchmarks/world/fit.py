@@ -1,13 +1,12 @@
 """Generalised least-squares fit of a world's constants to facts of the real data and to networks trained on it.
 
 Deviations of the facts are in units of their tolerances (those beyond tolerance count more), deviations of the
-posteriors that networks trained on the real data give to simulated showers as in
-:mod:`benchmarks.world.targets`; a prior keeps constants near where they start. Slopes are
-one-sided differences with common random numbers (every station of every event keeps its random stream when a constant
-changes) and are improved by every step (C. G. Broyden, Math. Comp. 19 (1965) 577).
+posteriors that networks trained on the real data give to simulated showers as in :mod:`benchmarks.world.targets`; a
+prior keeps constants near where they start. Slopes are one-sided differences with common random numbers (every station
+of every event keeps its random stream when a constant changes) and are improved by every step (C. G. Broyden, Math.
+Comp. 19 (1965) 577).
 
-EPOS against QGSJet: what a network trained on QGSJet makes of either, and how many events pass the cuts.
-
+EPOS is fitted against QGSJet by what a network trained on QGSJet makes of either, and by how many events pass the cuts.
 What is known of the real simulations are one network's accuracies and mean class numbers on test events of both models
 and the pass rates of their sets; differences between the models are compared, so that it does not matter which network
 it was, nor what the simulated sky has wrong for both.
@@ -224,7 +223,7 @@ def next_step(problem: Problem, values: np.ndarray, base: np.ndarray, slope: np.
 
 
 def summary(problem: Problem, base: np.ndarray, values: np.ndarray) -> str:
-    """Return the cost, its parts, those of networks that only judge, and the number of facts outside."""
+    """Return the cost, its parts, those of networks that only test, and the number of facts outside."""
     own, theirs = base[: len(problem.facts)], base[len(problem.facts) :]
     outside = int((np.abs(own) > 1.0).sum())
     told = f"cost {problem.cost(base, values):.1f}, {outside} of {len(own)} facts outside"

@@ -1,13 +1,13 @@
-"""Networks that others trained on the real simulations: their architecture, weights and view of the events.
+"""Networks that others trained on the real simulations: architecture, weights, view of the events; two-sample trees.
 
 A public submission to the benchmark ``vvsotnikov/astro-bench`` (``opus-composition-mar14/matched_pipeline``): a small
 convolutional network with channel attention beside a perceptron on six scalars, trained on the 268,483 events of the
 matched protocol (QGSJet). A folder of them holds ``model_{name}_{remark}.pt`` (PyTorch state dicts) and
 ``posteriors_real.npz`` (``labels`` (N,) and one (N, 5) array of posteriors of the real test events per name).
 
-What a published network's batch norms saw of the real training events, and what they see of simulated ones.
-
-How well boosted trees tell two samples apart: the area under the ROC curve of events held out.
+Their batch norms keep means and variances of the real training events, with which those of simulated events are
+compared. How well boosted trees tell two samples apart is the area under the ROC curve of events that they did not
+learn from.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Everything a fit compares of one published network: posteriors, batch norms, and what posteriors are good for.
 
-Smooth targets for a fit: what a published network's posteriors are on average in each class of real events.
+The targets are smooth: a network's posteriors on average in each class of real events.
 """
 
 from __future__ import annotations

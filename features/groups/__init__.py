@@ -1,11 +1,7 @@
-"""Feature groups: one file each, which declares ``GROUPS`` and ``FEATURES`` and computes them.
+"""Feature groups, one file each, which declares ``GROUPS`` and ``FEATURES`` and computes them; and what a feature is.
 
-A file put here is found by itself. ``compute(seen)``, if it has one, takes :class:`features.groups.FittedEvents` and
-returns columns, each (n,) float32.
-
-What a feature is: one column of the table, declared once beside the code that computes it.
-
-A chunk of events with what most features are made of: the lateral fits and the sums over stations, made once.
+A file put here is found by itself. ``compute(seen)``, if it has one, takes :class:`features.groups.FittedEvents`, a
+chunk of events with the lateral fits and the sums over stations made once, and returns columns, each (n,) float32.
 """
 
 from __future__ import annotations

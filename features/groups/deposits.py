@@ -1,8 +1,7 @@
-"""How much signal there is, and how it is shared among stations: nothing here needs a core position.
+"""How much signal there is, how stations share it, and its moments about its own centroid: no core position needed.
 
-Moments of the deposit pattern about its own centroid, in the spirit of Hillas' image parameters.
-
-Weights are ln(1 + deposit/MeV): with plain deposits one station near the core would decide everything.
+The moments are in the spirit of Hillas' image parameters. Their weights are ln(1 + deposit/MeV): with plain deposits
+one station near the core would decide everything.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Radial profiles around the fitted core, in the shower plane: densities, residuals, slopes and containment.
+"""Around the fitted core, in the shower plane: radial profiles, residuals, and how uneven the signal is (LCm, moments).
 
-How uneven the signal is around the axis: LCm, tail sums, dipole and quadrupole of the residuals.
-
-Hadron showers are clumped by sub-showers and single muons; photon showers are smooth. Expectations come from the
-fit, so that nothing has to be trained.
+Hadron showers are clumped by sub-showers and single muons; photon showers are smooth. Expectations come from the fit,
+so that nothing has to be trained.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The station model in compiled loops over the stations of one event.
+"""The station model in compiled loops over the stations of one event, and the minimisation of its fit.
 
-The formulas are those of :mod:`features.lateral.station`. Loops are written so that LLVM vectorises them: straight-line
-code in float32, short, because one long chain of root, logarithm, exponential and division keeps the processor waiting
-for itself; and all planes of an event in one record (:func:`planes_of`), because their places in it are constants of
-the compiler, which then need not ask at every call whether two planes overlap.
-
-Start and minimisation of one event's compiled fit; the steps are told in :mod:`features.lateral.fit`.
+The formulas are those of :mod:`features.lateral.station`, the steps of the fit those of :mod:`features.lateral.fit`.
+Loops are written so that LLVM vectorises them: straight-line code in float32, short, because one long chain of root,
+logarithm, exponential and division keeps the processor waiting for itself; and all planes of an event in one record
+(:func:`planes_of`), because their places in it are constants of the compiler, which then need not ask at every call
+whether two planes overlap.
 """
 
 from __future__ import annotations

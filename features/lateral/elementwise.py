@@ -1,8 +1,7 @@
-"""Keeping features honest at their ends: NaN where undefined, held where a degenerate event would run away.
+"""Elementwise pieces of features: NaN where undefined, limits for degenerate events, and small linear systems.
 
-Small symmetric positive-definite systems, one per event, as elementwise operations on lists of columns.
-
-A matrix is the list of its lower triangle row by row: a00, a10, a11, a20, ... each an array (n,).
+The systems are symmetric and positive definite, one per event, solved on lists of columns. A matrix is the list of its
+lower triangle row by row: a00, a10, a11, a20, ... each an array (n,).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A chunk of events on a device: flattened planes, scalars as columns, and the array's geometry beside them.
+"""A chunk of events on a device: flattened planes, scalars as columns, and the station model applied to all of them.
 
-The station model on the planes of many events, on any array library; the formulas are in ``station.py``.
+The formulas are in :mod:`features.lateral.station`; any array library will do.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def make_events(
         Array namespace.
     matrices
         (n, rows, columns, 2) float32, MeV per station, of NumPy or already of ``xp``; on the CPU float16 too, as
-        :func:`showers.event_files.check_cells` lets through.
+        :func:`showers.event_files.bad_cells` does not name.
     scalars
         (n, 5) float32: E, Ze, Az, Ne, Nmu.
     response

@@ -1,4 +1,4 @@
-"""What a lateral fit gives: one record of float32 an event, laid out once for compiled kernel, GPU and features.
+"""The lateral fits of many events, on the CPU or a GPU, and the record of float32 that a fit gives for each event.
 
 Steps, the same in both kernels (:mod:`features.lateral.compiled` and ``kernel.cu``):
 
@@ -9,20 +9,17 @@ Steps, the same in both kernels (:mod:`features.lateral.compiled` and ``kernel.c
 5. Freeze the muon channel again; minimise to the fine tolerance.
 
 Levenberg-Marquardt per event: a step solves (H + damping diag I) d = -g with Fisher's matrix I; it is taken if F does
-not rise. The damping follows the ratio of the decrease to the expected one. H is I as long as its steps are good. I
-can be too small by more than half, where a bright station near the core misses its expectation, and its steps then
-jump from one side of the minimum to the other for ever: once a step was poor (the damping is above its first value),
-H is the Hessian with the second derivatives of ln(signal), wherever that is safely positive definite. An event has
-converged when the decrement g H^-1 g, twice the decrease still to be expected of F, is below the tolerance.
+not rise. The damping follows the ratio of the decrease to the expected one. H is I as long as its steps are good. I can
+be too small by more than half, where a bright station near the core misses its expectation, and its steps then jump
+from one side of the minimum to the other for ever: once a step was poor (the damping is above its first value), H is
+the Hessian with the second derivatives of ln(signal), wherever that is safely positive definite. An event has converged
+when the decrement g H^-1 g, twice the decrease still to be expected of F, is below the tolerance.
 
-The fused lateral fit on a GPU: ``kernel.cu`` with constants and station model as C++, compiled when needed.
-
-The lateral fits as one compiled loop over events; the steps are told in :mod:`features.lateral.fit`.
-
-One event is finished before the next begins, so each takes only the steps it needs and everything it touches stays in
-the first-level cache. Constants arrive as arguments, so that the cached machine code never holds an old value;
+On the CPU one event is finished before the next begins, so each takes only the steps it needs and everything it touches
+stays in the first-level cache. Constants arrive as arguments, so that the cached machine code never holds an old value;
 everything is inlined into one cached function, so that the same machine code runs in the process that compiled it and
-in those that load it (bits would differ otherwise).
+in those that load it (bits would differ otherwise). On a GPU ``kernel.cu``, with constants and station model as C++, is
+compiled when needed.
 """
 
 from __future__ import annotations

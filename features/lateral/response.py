@@ -1,17 +1,16 @@
-"""How a station answers to particles, as far as publications and the data themselves tell.
+"""How a station answers to particles, as far as publications and the data themselves tell; settings of the fits.
 
 These constants belong to the fits. They are deliberately not imported from the simulation: a fit that knew the
-simulation's own constants would look better than it is. ``benchmarks/fits/resolution.py`` shows what it costs when
-they are wrong. Some agree all the same, having been taken from the same public facts:
-``benchmarks/fits/shared_constants.py`` names them and moves each in the simulation.
+simulation's own constants would look better than it is. ``benchmarks/fits/resolution.py`` shows what it costs when they
+are wrong. Some agree all the same, having been taken from the same public facts:
+``benchmarks/fits/shared_constants.py`` names them and moves each in the simulation. Settings of the minimisation are
+shared by both kernels.
 
-Sources: [K] T. Antoni et al., Nucl. Instrum. Meth. A 513 (2003) 490 (detectors, lateral energy correction);
-[L] T. Antoni et al., Astropart. Phys. 14 (2001) 245; W. D. Apel et al., Astropart. Phys. 24 (2006) 467 (lateral
-distributions); [D] deduced from public KASCADE data: deposits per reconstructed particle, smallest deposits;
-[S] statistics of a compound Poisson process: a sum of N deposits with N Poisson and deposits of relative variance v
-has the variance (1 + v) of a Poisson variable in units of the mean deposit.
-
-Settings of the minimisation that both kernels share.
+Sources: [K] T. Antoni et al., Nucl. Instrum. Meth. A 513 (2003) 490 (detectors, lateral energy correction); [L] T.
+Antoni et al., Astropart. Phys. 14 (2001) 245; W. D. Apel et al., Astropart. Phys. 24 (2006) 467 (lateral
+distributions); [D] deduced from public KASCADE data: deposits per reconstructed particle, smallest deposits; [S]
+statistics of a compound Poisson process: a sum of N deposits with N Poisson and deposits of relative variance v has the
+variance (1 + v) of a Poisson variable in units of the mean deposit.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class Recipe(NamedTuple):
     """The Hessian serves a step if no pivot of its Cholesky factor falls below this share of Fisher's diagonal."""
     min_damping: float = 1e-3
     trusted_damping: float = 10.0
-    """Convergence is judged only with a damping up to this."""
+    """Convergence is tested only with a damping up to this."""
     max_damping: float = 1e8
     rounding: float = 5e-7
     """Relative rise of F that float32 rounding explains."""

@@ -1,8 +1,7 @@
 """The station model (:mod:`features.lateral.station`) on arrays of any library, compiled in float32, and in C.
 
-Binary logarithm and exponential in float32 that LLVM can vectorise: polynomials instead of library calls.
-
-The integer parts are written in LLVM's own 32-bit integers: Numba widens a difference of int32 to 64 bits, and half of
+Compiled code takes binary logarithm and exponential as polynomials that LLVM can vectorise, instead of library calls.
+Integer parts are written in LLVM's own 32-bit integers: Numba widens a difference of int32 to 64 bits, and half of
 every vector then goes to shifts. The polynomials are minimax (E. Y. Remez, 1934): the logarithm of 1 + z is accurate to
 1.5e-6 of itself, the exponential to 2.5e-7.
 """

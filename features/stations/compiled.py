@@ -1,9 +1,7 @@
-"""Compiled loops over the stations of one event that make the sums of :mod:`features.stations.sums`.
+"""The sums of :mod:`features.stations.sums` in one compiled loop over events.
 
-Loops are short, and all planes of an event stand in one record, for the reasons told in
+Loops over stations are short, and all planes of an event stand in one record, for the reasons given in
 :mod:`features.lateral.compiled`.
-
-The sums of :mod:`features.stations.sums` as one compiled loop over events.
 """
 
 from __future__ import annotations
@@ -252,7 +250,7 @@ def root_lg_tail(row: Any, column: Any, table: Any) -> Any:
 def add_pattern(
     fit: Any, ca: Any, sa: Any, s: Any, live: Any, mean: Any, var: Any, tails: Any, z: Any, out: Any
 ) -> None:
-    """Fill the nine sums of ``PATTERN`` of one channel; ``tails``: its dispersion and table (:mod:`..tail`)."""
+    """Fill the nine sums of ``PATTERN`` of one channel; ``tails``: its dispersion and its table of probabilities."""
     full_vectors()
     core_x, core_y = fit.electron[0], fit.electron[1]
     dispersion, table = f32(tails[0]), tails[1]

@@ -1,12 +1,7 @@
-"""Sums over stations, seen from the fitted core: all that profile, muon, asymmetry and quality features are made of.
+"""Sums over stations and over rings, seen from the fitted core: what profile, muon and quality features are made of.
 
-This is the array-API reference; :mod:`features.stations.compiled` is the compiled version of the same sums.
-
-An event seen from its fitted core: distances, expected signals and their variances per station.
-
-Computed once per chunk; profile, muon and asymmetry features all start from here.
-
-Sums over rings around the fitted core, many planes at once.
+Distances, expected signals and their variances are computed once per chunk and station. This is the array-API
+reference; :mod:`features.stations.compiled` is the compiled version of the same sums.
 """
 
 from __future__ import annotations

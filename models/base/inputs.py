@@ -1,9 +1,8 @@
-"""From named columns to a network's inputs: directions as vectors, heavy tails compressed, all of order one.
+"""From named columns to a network's inputs, and from true quantities to its targets: standardised, of order one.
 
-Fitted on training events only. Missing values become 0, the centre of the column, and a column that is often missing
-also gives an input that says so.
-
-What the network estimates beside the class: true quantities of a shower, standardised.
+Directions become vectors, heavy tails are compressed. Scales are fitted on training events only. Missing values become
+0, the centre of the column, and a column that is often missing also gives an input that says so. Targets are true
+quantities of a shower, which the network estimates beside the class.
 """
 
 from __future__ import annotations

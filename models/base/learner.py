@@ -1,9 +1,7 @@
-"""The interface every base learner has, and the events it is given.
+"""The interface every base learner has, the events it is given, and the checks that refuse unusable ones in one line.
 
-A learner sees a table, grids or both; it returns log-probabilities with natural priors. Boosters, forests,
-linear models and networks all fit behind these four methods, so the out-of-fold engine knows only this module.
-
-What every learner asks of the events it is given, refused with one clear line otherwise.
+A learner sees a table, grids or both; it returns log-probabilities with natural priors. Boosters, forests, linear
+models and networks all fit behind its four methods, so the out-of-fold engine knows only this module.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class Batch:
     weights: np.ndarray | None = None
     """(n,) float64 event weights; None means one each."""
     soft_labels: np.ndarray | None = None
-    """(n, C) probabilities that networks learn from instead of ``labels``, which then only judge; None for none."""
+    """(n, C) probabilities that networks learn from instead of ``labels``, which then only validate; None for none."""
     targets: np.ndarray | None = None
     """(n, T) float32: true quantities of training events as :mod:`models.base.inputs` standardises them, NaN
     where unknown; None for events to be predicted."""
@@ -140,7 +138,7 @@ class Learner(ABC):
 
         Returns
         -------
-        (n, T, 2) float64: standardised estimate and its error for each target, NaN where it was not taught.
+        (n, T, 2) float64: standardised estimate and its error for each target, NaN where the training had none.
 
         Raises
         ------

@@ -1,6 +1,6 @@
-"""What the registry says about one learner.
+"""What the registry says about one learner, and what it keeps of the training events in memory.
 
-What of the events a training holds in memory; without torch, since plans of runs reckon with it too.
+Without torch, since plans of runs read it too.
 """
 
 from __future__ import annotations

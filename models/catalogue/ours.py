@@ -1,6 +1,6 @@
-"""Our own learners; settings that won on simulated events (``benchmarks/learning/peers.py``, documentation).
+"""Our own learners, among them those that start from the pretrained shower network (:mod:`models.pretraining`).
 
-Learners that start from the shower network pretrained on simulated showers (:mod:`models.pretraining`).
+Settings are those that won on simulated events (``benchmarks/learning/peers.py``, documentation).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Learners for tables of any origin: textbook settings that depend on the number of rows and on nothing else.
 
-Chosen on tables that come with public packages, and judged on others: ``benchmarks/`` and ``docs/tables.md``.
+Chosen on tables that come with public packages, and tested on others: ``benchmarks/`` and ``docs/tables.md``.
 """
 
 from __future__ import annotations

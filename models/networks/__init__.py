@@ -1,1 +1,1 @@
-"""Network architectures, one file each."""
+"""Networks: architectures on pictures, stations and features, and the one loop that trains them."""

@@ -1,9 +1,8 @@
-"""Events as tensors: inputs and labels stay in memory, grids too where they fit, else a thread reads them ahead.
+"""Events as tensors, in memory or read ahead by a thread, and their symmetries: more showers from the same ones.
 
-The eight symmetries of the square array, and small shifts of the sizes: more showers from the same ones.
-
-Mirroring or turning the whole array by 90 degrees gives another shower that could have been recorded as well, provided
-that every direction turns along: the azimuth, the core, any other vector among the inputs.
+Inputs and labels stay in memory, grids too where they fit. Mirroring or turning the whole array by 90 degrees gives
+another shower that could have been recorded as well, provided that every direction turns along: the azimuth, the core,
+any other vector among the inputs. Small shifts of the sizes are drawn as well.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
-"""Multilayer perceptrons on the flattened grid and the scalars, as several published systems use.
+"""Networks on the picture of a shower: perceptrons on the flattened grid, LeNet, ResNet, vision transformer, hybrid.
 
-LeNet for KASCADE (JINST 19 (2024) P01025) and a wider one.
+Flat perceptrons on grid and scalars are used by several published systems. LeNet for KASCADE (JINST 19 (2024) P01025)
+has four convolutions of 16 channels (2x2, 3x3, 4x4, 2x2), ReLU, max-pooling 2/1, 2/1, 2/2 after the first three; the
+scalars join before the dense layers 120-84-C, and an auxiliary linear head on the convolutions helps training. A wider
+one stands beside it. The residual network (arXiv:1512.03385) is one for 16 x 16 grids; the vision transformer
+(arXiv:2010.11929) reads 4 x 4 patches, a token each, and one of the scalars.
 
-Four convolutions of 16 channels (2x2, 3x3, 4x4, 2x2), ReLU, max-pooling 2/1, 2/1, 2/2 after the first three; the
-scalars join before the dense layers 120-84-C. An auxiliary linear head on the convolutions helps training.
-
-A residual convolutional network (arXiv:1512.03385) for 16 x 16 grids.
-
-A vision transformer (arXiv:2010.11929) on 4 x 4 patches: a token each, and one of the scalars.
-
-Convolutions with channel attention beside a multilayer perceptron on the scalars, joined before the head.
-
-Channel attention is squeeze-and-excitation (arXiv:1709.01507). With fitted quantities among the inputs the perceptron
-carries what is known about the shower as a whole, the convolutions what is left in the picture.
+The hybrid joins convolutions with channel attention (squeeze-and-excitation, arXiv:1709.01507) and a multilayer
+perceptron on the scalars before the head. With fitted quantities among the inputs the perceptron carries what is known
+about the shower as a whole, the convolutions what is left in the picture.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A network as a learner: prepares inputs, builds the architecture, trains, predicts, saves.
 
-Torch as a learner asks for it: GPU, threads, determinism; given back afterwards as it was.
+Torch is set up for it (GPU, threads, determinism) and given back afterwards as it was.
 """
 
 from __future__ import annotations

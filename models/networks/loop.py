@@ -1,7 +1,7 @@
 """The one training loop of all networks.
 
 AdamW (or SAM on top of it), warm-up and cosine decay, gradient clipping, exponential average of the weights, bf16
-autocast where the hardware has it, early stopping by the log-loss of the held-out events. Every epoch draws from its
+autocast where the hardware has it, early stopping by the log-loss of the validation events. Every epoch draws from its
 own seed, so a run resumed from a checkpoint is the run that was interrupted.
 """
 

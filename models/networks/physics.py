@@ -1,18 +1,16 @@
-"""Our own network: two readings of one shower whose posteriors are pooled.
+"""Our own networks: ``physics``, which pools two readings of one shower, and a perceptron on the feature table.
 
-The first reads stations: a residual perceptron on the fits, and beside it all stations, empty ones included, as
+The first reading is of stations: a residual perceptron on the fits, and beside it all stations, empty ones included, as
 tokens in core-centred coordinates (distance to the axis, position along the shower's direction, both deposits), read in
 the light of the scalars and pooled by attention. It is invariant under the array's symmetries by construction, and a
-second head estimates lg A, which tells it that classes have an order. The second reads the picture: convolutions with
-channel attention beside a perceptron (:class:`models.networks.images.Hybrid`), which the symmetries augment.
+second head estimates lg A, which tells it that classes have an order. The second is of the picture: convolutions with
+channel attention beside a perceptron (:class:`models.networks.images.Hybrid`), which the symmetries augment. Each is
+trained by its own cross-entropy, as if alone; the network's posterior is their geometric mean. They err differently, so
+it beats either by more than any single reading that was tried (see the documentation).
 
-Each is trained by its own cross-entropy, as if alone; the network's posterior is their geometric mean. They err
-differently, so it beats either by more than any single reading that was tried (see the documentation).
-
-A residual multilayer perceptron on the feature table: the strongest single learner on fitted quantities.
-
-Class borders in lg Ne, lg Nmu, age and zenith are smooth and oblique: a small, well-regularised network follows them
-better than trees do.
+The residual perceptron on the feature table is the strongest single learner on fitted quantities: class borders in lg
+Ne, lg Nmu, age and zenith are smooth and oblique, and a small, well-regularised network follows them better than trees
+do.
 """
 
 from __future__ import annotations

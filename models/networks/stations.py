@@ -1,13 +1,10 @@
-"""Stations as tokens: what each detector saw, and where it stands relative to the shower's core and direction.
+"""Networks on stations as tokens: a set transformer over hit stations, and a transformer encoder over raw hits.
 
-All token entries but the last two of :class:`StationTokens` are invariant under the symmetries of the array when core
-and direction turn along; a network that uses only those, and only invariant inputs, is exactly invariant.
-
-A set transformer over the hit stations (arXiv:1810.00825), and a plain transformer encoder over raw hits.
-
-Each hit station is a token. The set transformer reads the set through a few seed vectors, so its cost grows with the
-number of hits and not with its square, and one can ask which stations decided
-(:meth:`SetTransformerLearner.attribute`).
+A token holds what a detector measured and where it stands relative to the shower's core and direction. All entries but
+the last two of :class:`StationTokens` are invariant under the symmetries of the array when core and direction turn
+along; a network that uses only those, and only invariant inputs, is exactly invariant. The set transformer
+(arXiv:1810.00825) reads the set through a few seed vectors, so its cost grows with the number of hits and not with its
+square, and one can ask which stations decided (:meth:`SetTransformerLearner.attribute`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One optimiser step of a network: what networks return, how the loss is made of it, and the settings of training.
+"""One optimiser step of a network: its outputs, their loss, the settings of training, and the state on disk.
 
-The state of a training run, and the file from which it continues exactly (safetensors, no pickle).
+Training continues from that file exactly; it is in safetensors, no pickle.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Any learner as ONNX graphs, or a refusal in one line.
 
-Networks and logistic regressions as ONNX graphs, with the preparation of their inputs inside, through torch.
+Networks and logistic regressions go through torch, with the preparation of their inputs inside.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Trees of any library as one table of nodes, and that table as an ONNX tree ensemble.
+"""Trees of LightGBM, XGBoost, CatBoost and scikit-learn as one table of nodes, and that table as an ONNX ensemble.
 
-A float32 value x is compared with float32 borders. Where a library compares with a float64 border t, ``x <= t`` is
-the same as ``x <= t'`` with the largest float32 t' that is not above t, so that every event ends in the same leaf.
-
-Boosted trees of LightGBM, XGBoost and CatBoost as tables of nodes.
-
-Trees of scikit-learn as tables of nodes: forests and histogram boosting.
+A float32 value x is compared with float32 borders. Where a library compares with a float64 border t, ``x <= t`` is the
+same as ``x <= t'`` with the largest float32 t' that is not above t, so that every event ends in the same leaf.
 """
 
 from __future__ import annotations

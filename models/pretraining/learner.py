@@ -1,11 +1,10 @@
-"""The pretrained network as a learner: fine-tuned on the user's training showers.
+"""The pretrained network as a learner, fine-tuned on the user's showers, and its answers as columns for others.
 
 The world of these showers is one more thing to learn: its position in the priors of the randomised worlds starts at
 their centre and moves fast, the body moves slowly, the head in between. Where the training events carry true
-quantities, the heads for these learn too, from what the body says; how much of their gradient reaches the body is the
-setting ``truth_weight``.
-
-What the pretrained network says of a shower as columns for other learners: fixed, so that no fold leaks into it.
+quantities, the heads for these learn too, from the body's output; how much of their gradient reaches the body is the
+setting ``truth_weight``. The columns come from the network as it was pretrained: it is fixed, so that no fold leaks
+into them.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """An endless stream of simulated showers from randomised worlds, as columns of the feature table; no file is written.
 
-Portion ``k`` of a seed is always the same showers, whatever was drawn before. The showers that a network has to judge
-pass the test's cuts; a share that does not comes along, as in training sets without cuts. Grids and scalars are
-rounded as the datasets' files are.
+Portion ``k`` of a seed is always the same showers, whatever was drawn before. Most showers pass the test's cuts, as
+those do that a network is meant for; a share that does not comes along, as in training sets without cuts. Some are
+given without their age, some without their world. Grids and scalars are rounded as the datasets' files are.
 
-Randomised worlds: every uncertain constant of the simulation drawn from a prior.
-
-The priors are absolute: where the default world lies within them does not matter. Their widths cover the published
-values, both fits to the real data that this project has made, and the size of the guesses; a prior in ``lg`` units
-multiplies. Positions of a world within its priors, in widths, are inputs of the network (:data:`N_WORLD` numbers).
-
-Showers of the stream as the network reads them: some without their age, some from a world that is not told.
+In a randomised world every uncertain constant of the simulation is drawn from a prior. The priors are absolute: where
+the default world lies within them does not matter. Their widths cover the published values, both fits to the real data
+that this project has made, and the size of the guesses; a prior in ``lg`` units multiplies. Positions of a world within
+its priors, in widths, are inputs of the network (:data:`N_WORLD` numbers).
 """
 
 from __future__ import annotations

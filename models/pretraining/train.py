@@ -1,11 +1,8 @@
-"""Pretraining: background processes draw showers; killed at any moment, it goes on.
+"""Pretraining: background processes draw showers ahead of the network; killed at any moment, it goes on.
 
-Showers come in rounds; after each round the state is written, and a run started again continues with the next round
-as if it had never stopped. AdamW, warm-up, cosine, exponential average of the weights: :mod:`models.networks.loop`.
-
-What a pretraining is asked to do, and the file that says so beside its state.
-
-Portions of the stream, drawn by other processes ahead of who reads them.
+Showers come in rounds; after each round the state is written, and a run started again continues with the next round as
+if it had never stopped. What it was asked to do is in a file beside its state. AdamW, warm-up, cosine, exponential
+average of the weights: :mod:`models.networks.loop`.
 """
 
 from __future__ import annotations

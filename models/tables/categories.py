@@ -1,9 +1,7 @@
-"""Columns of categories: numbered by how often a level occurs in training, and as numbers for those that need numbers.
+"""Columns of categories: numbered by how often a level occurs in training, or turned into numbers.
 
 A table holds categories as codes in float32, NaN where missing. A learner knows the levels of its own training rows
-only: any other is missing to it.
-
-Any learner of numbers behind a step that turns columns of categories into numbers.
+only: any other is missing to it. Learners that need numbers stand behind a step that makes numbers of these columns.
 """
 
 from __future__ import annotations

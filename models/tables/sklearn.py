@@ -1,11 +1,8 @@
-"""Random forest and extremely randomised trees (scikit-learn), with smoothed leaves.
+"""Learners of scikit-learn: forests with smoothed leaves, extremely randomised trees, histogram gradient boosting.
 
 A plain forest averages leaf frequencies, many of which are exactly 0 or 1: posteriors saturate, and scores tie. Here
-each leaf holds ``(n_k + a pi_k) / (n + a)``, its counts plus ``a`` events of the training mix ``pi``.
-
-Scikit-learn's histogram gradient boosting behind the learner interface.
-
-Scikit-learn models in skops files: equal models give equal bytes, and reading one runs nothing.
+each leaf holds ``(n_k + a pi_k) / (n + a)``, its counts plus ``a`` events of the training mix ``pi``. Models are saved
+as skops files: equal models give equal bytes, and reading one runs nothing.
 """
 
 from __future__ import annotations

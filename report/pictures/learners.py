@@ -1,7 +1,4 @@
-"""Pictures that set learners side by side: the metric with intervals, and how training went.
-
-Pictures of feature importance by group.
-"""
+"""Pictures of learners side by side: the metric with intervals, how training went, importance of feature groups."""
 
 from __future__ import annotations
 

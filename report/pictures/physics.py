@@ -1,12 +1,9 @@
-"""Pictures of elemental spectra in the field's manner: flux times E^2.7 against energy, and shares of the groups.
+"""Pictures of analyses: spectra and shares, fitted knees, limits on photons, data checks, studies of robustness.
 
-Pictures of fitted knees: spectra with the broken power laws, and the profiles of the knees' positions.
-
-Pictures of a search for photons: limits with their expected band, and scores of data beside simulation.
-
-Pictures of a data check: distributions beside the simulation's, shares beyond quantiles, the map of stations.
-
-A matrix of numbers: trained in the row's place, tested in the column's.
+Spectra are drawn in the field's manner, flux times E^2.7 against energy; knees with the broken power laws and the
+profiles of their positions; limits with their expected band, and scores of data beside simulation. A data check has
+distributions beside the simulation's, shares beyond quantiles, and the map of stations; a study of robustness a matrix
+of numbers, trained in the row's place, tested in the column's.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""Pictures of the composition task: confusion, fraction error by class and energy, reliability.
+"""Pictures of the tasks: confusion and fraction errors, survival and scores, residuals of estimates, plane of sizes.
 
-Pictures of gamma/hadron separation: survival against efficiency, scores, survival by energy and zenith.
-
-Pictures of estimates against the truth: bias and resolution by true value, and all events in one plane.
-
-The plane of reconstructed electron and muon numbers, coloured by the posterior of what ships.
+The plane is that of reconstructed electron and muon numbers, coloured by the posterior of what ships.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What goes to others: leaderboard, published results, submission."""
+"""What goes to others: leaderboard, submission, task folders, metadata for other programs."""

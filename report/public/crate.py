@@ -1,6 +1,7 @@
-"""RO-Crate 1.2 metadata: files, what they are, how they came about, as linked data (https://w3id.org/ro/crate/1.2).
+"""Metadata for other programs: RO-Crate 1.2 (https://w3id.org/ro/crate/1.2) of a run, Croissant 1.0 of its data.
 
-Croissant metadata (version 1.0) of a card's data: which files, how long, with which checksums.
+A crate says as linked data which files there are, what they are and how they came about; Croissant which files the data
+are, how long, with which checksums.
 """
 
 from __future__ import annotations

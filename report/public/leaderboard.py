@@ -1,8 +1,7 @@
 """Our runs beside the published systems: one table a task and protocol, simulations in tables of their own.
 
-Under the 2026 protocol a run stands with its most probable classes: it forbids rules that shift decisions.
-
-Runs on tables of any origin beside each other: one list for each test (or training) table and its classes.
+Under the 2026 protocol a run stands with its most probable classes: it forbids rules that shift decisions. Runs on
+tables of any origin stand in one list for each test (or training) table and its classes.
 """
 
 from __future__ import annotations
@@ -245,7 +244,7 @@ class TableStanding:
 
     run: str
     table: str
-    """What it was judged on: only equal rows stand in one list."""
+    """What it was scored on: only equal rows stand in one list."""
     shipped: str
     metrics: dict[str, Any]
     """Of what ships: log-loss, accuracy and AUC with intervals."""
@@ -258,7 +257,7 @@ def is_table_run(folder: Path) -> bool:
 
 
 def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
-    """Return runs on tables by what they were judged on, smallest log-loss first.
+    """Return runs on tables by what they were scored on, smallest log-loss first.
 
     Raises
     ------
@@ -274,7 +273,7 @@ def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
         metrics = metrics or run.held_out
         file = Path(config["test_table"] if tested else config["table"]).name
         mark = str(identity["test_fingerprint" if tested else "train_fingerprint"])[:8]
-        # Rows held out of training differ from run to run: such runs share a list only with the same folds and seed.
+        # Rows left out of training differ from run to run: such runs share a list only with the same folds and seed.
         drawn = "" if tested else f", seed {identity['seed']}, {identity['folds']} folds, holdout {identity['holdout']}"
         key = f"{file} ({mark}), {metrics['judged_on']}{drawn}"
         steps = totals(run.manifest["steps"])

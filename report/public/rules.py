@@ -1,4 +1,4 @@
-"""The rules of a protocol where a score is to stand beside published ones: what may be judged, and the log of attempts.
+"""The rules of a protocol where a score is to stand beside published ones: what may be scored, and the log of attempts.
 
 Scores are by definition the same in all protocols. The 2026 protocol counts attempts and takes the most probable class
 only: rules that shift the decision between classes, tuned on balanced simulations, distort real data.

@@ -29,12 +29,9 @@ SOURCE = Path(__file__).resolve().parents[2]
 PACKAGES = (*OWN, "showerstack")
 FILES = ("cli.py", "verify.py", "setup.py", "pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md")
 """What the snapshot of the source holds beside the packages."""
-"""Size of the public test sets: predictions of any other number of events cannot be submitted."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PLAIN_KEY = re.compile(r"[a-z]{3,}(_[a-z0-9]+)*(?<!yes)(?<!off)(?<!true)(?<!false)(?<!null)")
 """Keys that YAML reads as text without quotes."""
-
-
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
@@ -61,7 +58,7 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     ------
     InputError
         For a name that is no folder name, two runs of one task, a folder that exists already, or predictions that
-        the scorer would refuse or that were made for other events.
+        scoring would refuse or that were made for other events.
     """
     if not NAME.fullmatch(name):
         raise InputError(f"--name {name!r}: use letters, digits, dot, dash and underscore, beginning with a letter")
@@ -93,7 +90,7 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
 
 
 def check(folder: Path, runs: Sequence[Run], truths: Sequence[Truth], outputs: Sequence[np.ndarray]) -> None:
-    """Read a submission folder back as the scorer does, and compare with what it was made from.
+    """Read a submission folder back as scoring does, and compare with what it was made from.
 
     Raises
     ------
@@ -128,7 +125,7 @@ def snapshot(target: Path) -> None:
 
 
 def judged_output(run: Run, truth: Truth) -> np.ndarray:
-    """Return what a protocol judges: the run's labels or scores (N,), the most probable class where it asks for it."""
+    """Return what a protocol scores: the run's labels or scores (N,), the most probable class where it asks for it."""
     output = read_run_output(run, truth)
     if raw_labels_only(origin_of(truth.folder, run.task), run.task):
         return read_raw_labels(run.predictions, run.task, output)

@@ -1,1 +1,1 @@
-"""What all pages and tables share: markup, words, evaluated runs, published results."""
+"""What all pages and tables share: markup, words, a run with its test labels, published results."""

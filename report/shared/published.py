@@ -1,9 +1,8 @@
-"""Results that others published on the benchmark, protocol by protocol; never to be mixed with simulated ones.
+"""Results that others published on the benchmark, protocol by protocol, and where a test set comes from.
 
-Where a test set comes from: the public benchmark, the embedded simulation, or nobody knows.
-
-Public sets are recognised by their exact number of events in each class, never by the absence of a mark; what was
-simulated here says so in ``source.json``, through raw archives and conversion too.
+Published results are never mixed with simulated ones. Public sets are recognised by their exact number of events in
+each class, never by the absence of a mark; what was simulated here says so in ``source.json``, through raw archives and
+conversion too. All else is of unknown origin.
 """
 
 from __future__ import annotations

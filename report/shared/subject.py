@@ -1,6 +1,6 @@
 """Everything a report is about, read once: the run, the truth, the metrics, the systems, and their comparisons.
 
-Do predictions, run and test set belong together? Equal lengths say little; fingerprints do.
+Predictions, run and test set must belong together. Equal lengths prove little; fingerprints do.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class EvaluatedRun:
 
     @property
     def metric(self) -> Metric:
-        """The number the task is judged by."""
+        """The number the task is scored by."""
         return metric_for(self.task)
 
     def losses(self, system: System) -> np.ndarray:
@@ -231,7 +231,7 @@ def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
     origin
         What they say of themselves.
     folder
-        Test set by which they are to be judged.
+        Test set by which they are to be scored.
 
     Returns
     -------

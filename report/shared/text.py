@@ -1,9 +1,4 @@
-"""Tables for the terminal.
-
-Numbers with their intervals, as they read.
-
-What an examination found: lines with a verdict, and the table that shows them.
-"""
+"""Text for terminal and pages: tables, numbers with their intervals, times, energies, lines with a verdict."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the report knows of a task: its words, its tables and its sections.
 
-Sections that several tasks have: reliability, the plane of sizes, a remark on thin bins.
+Sections that several tasks have are here too: reliability, the plane of sizes, a remark on thin bins.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Quantity:
 
 
 class TaskReport(ABC):
-    """How one task's results are told; its instance stands in a module of :mod:`report.tasks`."""
+    """How one task's results are reported; its instance stands in a module of :mod:`report.tasks`."""
 
     name: ClassVar[str]
     """The task's."""

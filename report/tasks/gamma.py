@@ -24,7 +24,7 @@ from scoring.metrics.paired import mcnemar
 from showers.schema import GAMMA
 
 FIXED_SURVIVAL = 1e-3
-"""Hadron survival at which the gamma efficiency is told."""
+"""Hadron survival at which the gamma efficiency is given."""
 
 
 class GammaReport(ClassReport):

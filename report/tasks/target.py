@@ -1,6 +1,7 @@
-"""How any task with a target is told: bias and resolution against the truth. No task needs a file of its own for it.
+"""The report of any task with a target, bias and resolution against the truth, and :func:`report_of` for any task.
 
-Every task's report under the task's name: what the modules of :mod:`report.tasks` hold.
+No task with a target needs a file of its own. :func:`task_reports` collects what the modules of :mod:`report.tasks`
+declare.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def task_reports() -> dict[str, TaskReport]:
 
 
 def report_of(task: Task) -> TaskReport:
-    """Return how a task's results are told; a task with a target needs no module for it.
+    """Return the report of a task's results; a task with a target needs no module for it.
 
     Raises
     ------

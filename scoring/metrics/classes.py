@@ -1,6 +1,7 @@
-"""What is reported for tables of any origin: accuracy, log-loss and area under the ROC curve, with intervals.
+"""Metrics of any two or more classes, with intervals: accuracy, log-loss, area under the ROC curve, Q-factor, bins.
 
-Gamma/hadron separation in other words than the benchmark's: Q-factor, efficiency at a fixed survival, area, bins.
+They serve tables of any origin, and describe gamma/hadron separation in other terms than the benchmark's hadron
+survival: Q-factor, efficiency at a fixed survival, bins at one threshold.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str,
     labels
         (N,) class numbers.
     log_proba
-        (N, C) log-probabilities of rows that were held out.
+        (N, C) log-probabilities of rows that no fit learned from.
     classes
         Names. With two, the AUC is that of the second against the first; with more, the mean of one against the rest.
     """

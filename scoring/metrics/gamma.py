@@ -1,6 +1,6 @@
 """Gamma/hadron separation: hadron survival at a given gamma efficiency, to the letter of the benchmark.
 
-Area under the ROC curve with its standard error.
+Beside it stands the area under the ROC curve with its standard error.
 """
 
 from __future__ import annotations

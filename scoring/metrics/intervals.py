@@ -1,13 +1,9 @@
-"""Uncertainty of every metric: intervals for one system, paired comparisons for two.
+"""Uncertainty of every metric of one system: the exact binomial interval and the basic bootstrap.
 
 All bootstraps resample test events, but through sufficient statistics (confusion matrices, ranks, survivor counts),
-which is exact and takes milliseconds. Seeds are fixed: same input, same interval.
-
-* one system: :func:`accuracy_interval`, :func:`fraction_error_interval`, :func:`survival_interval`;
-* two systems on the same events: :func:`paired_fraction_error`, :func:`paired_survival`, :func:`paired_log_loss`,
-  :func:`paired_accuracy` (from :mod:`scoring.metrics.paired`).
-
-What all intervals are made of: the interval itself, the exact binomial one, and the basic bootstrap.
+which is exact and takes milliseconds. Seeds are fixed: same input, same interval. One system has
+:func:`accuracy_interval`, :func:`fraction_error_interval` and :func:`survival_interval`; two systems on the same events
+are compared in :mod:`scoring.metrics.paired`.
 """
 
 from __future__ import annotations

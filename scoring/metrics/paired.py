@@ -1,4 +1,4 @@
-"""Two systems judged on the same events: difference, interval and p-value of a paired bootstrap.
+"""Two systems compared on the same events: difference, interval and p-value of a paired bootstrap.
 
 Differences are ``a - b``; where lower is better, a negative difference says that ``a`` is better. The p-value is
 two-sided and consistent with the basic interval: the share of centred replicas at least as far from zero as the

@@ -1,8 +1,7 @@
-"""What scoring knows of a task: which array it judges, how, and by which number.
+"""What scoring knows of each task: which array it scores, by which metric, and how that metric is compared in pairs.
 
-The number by which each task is judged, as one object that stacking and report can use alike.
-
-Every task's scoring under its name: what the modules of :mod:`scoring.tasks` hold.
+:func:`scorings` finds the tasks: it collects what the modules of :mod:`scoring.tasks` declare. A :class:`Metric` is the
+one number of a task, used by stacking and report alike.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from showers.schema import Task
 class Metric:
     """A figure of merit.
 
-    ``output`` is what the task judges: hard labels (N,) integer, or scores (N,) float for gamma/hadron separation.
+    ``output`` is what the task scores: hard labels (N,) integer, or scores (N,) float for gamma/hadron separation.
     """
 
     name: str
@@ -70,7 +69,7 @@ class TaskScoring(ABC):
 
     task: ClassVar[Task]
     key: ClassVar[str]
-    """Array of ``predictions.npz`` that is judged."""
+    """Array of ``predictions.npz`` that is scored."""
     dtype: ClassVar[Any]
     """NumPy type in which it is stored."""
     metric: ClassVar[Metric]
@@ -108,7 +107,7 @@ class TaskScoring(ABC):
         log_proba
             (N, C) natural logarithms of posteriors.
         output
-            (N,) what the metric judges.
+            (N,) what the metric scores.
         """
         return np.asarray(-log_proba[np.arange(len(labels)), labels])
 

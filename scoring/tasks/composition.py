@@ -1,4 +1,4 @@
-"""Mass composition: hard labels, judged by the benchmark's fraction error."""
+"""Mass composition: hard labels, scored by the benchmark's fraction error."""
 
 from __future__ import annotations
 

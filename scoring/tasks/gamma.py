@@ -1,4 +1,4 @@
-"""Gamma/hadron separation: scores, judged by the benchmark's hadron survival."""
+"""Gamma/hadron separation: scores, measured by the benchmark's hadron survival."""
 
 from __future__ import annotations
 

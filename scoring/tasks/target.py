@@ -1,6 +1,6 @@
-"""What the scoring of all tasks with a target has in common: residuals against the truth, by bins of the true value.
+"""Scoring of tasks with a target, such as primary energy: residuals against the truth, by bins of the true value.
 
-Primary energy: bias and resolution of lg E, by true energy.
+For the energy these are bias and resolution of lg E, by true energy.
 """
 
 from __future__ import annotations

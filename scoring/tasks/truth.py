@@ -1,4 +1,4 @@
-"""Reading test labels, with refusals of everything that a scorer could silently misread."""
+"""Reading test labels, with refusals of everything that could silently be misread."""
 
 from __future__ import annotations
 

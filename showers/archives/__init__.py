@@ -1,1 +1,1 @@
-"""The public raw archives: download, reading, the published splits, conversion to datasets."""
+"""The public raw archives and other formats: download, reading, the published splits, conversion to datasets."""

@@ -1,9 +1,9 @@
-"""Turn the raw simulation files into dataset folders of one of the protocols.
+"""Turn the raw simulation files into dataset folders of one of the protocols, with their splits to the letter.
 
-Archives are read as streams, so that memory holds a few thousand events' grids. The protocols' splits of the public
-files are reproduced to the letter; since raw files tell which events are the same simulated shower thrown at other core
-positions, ``groups.npy`` is written too and ``source.json`` counts the showers that the protocol's own split spreads
-over train and test. Archives of the embedded simulation stay marked as such, and their showers are kept together.
+Archives are read as streams, so that memory holds a few thousand events' grids. Raw files tell which events are the
+same simulated shower thrown at other core positions: ``groups.npy`` is written, and ``source.json`` counts the showers
+that the protocol's own split spreads over train and test. Archives of the embedded simulation stay marked as such; with
+``together`` all events of one of their showers go where its first one goes.
 
 The raw files hold the classes in blocks, so that a row's number tells the class: rows of protocols that keep this order
 are shuffled. ``order.npy`` says which row of the published file each event is, so that predictions can be handed in in
@@ -11,11 +11,6 @@ the published order. Rows of the 2026 protocol are permuted already and stay whe
 
 Events that cannot be used (a cell that is no deposit, a quantity that is no air shower's) stay in the arrays, which are
 the published ones bit by bit; ``left_out.csv`` names them, and nothing is trained on them.
-
-How the protocols divide raw events into training and test sets, reproduced to the letter.
-
-Published splits know nothing of showers that were thrown several times: with ``together`` all events of a shower go
-where its first one goes, which is how archives of the embedded simulation are divided.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Fetch the raw archives from which the sets of the protocols are converted, resuming an earlier attempt.
+"""Fetch the public benchmark's files, the raw archives behind them and measured runs, resuming earlier attempts.
 
-Fetch measured runs from the public archive: the bucket's list of files, then each run's archives, resumable.
+Measured runs are named by the bucket's list of files; each run's archives are then fetched one after the other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Doors for others' files: each format is a module of this package with a ``FORMAT``, found by itself."""
+"""Conversion of event formats that others write: each is a module of this folder with a ``FORMAT``, found by itself."""
 
 from __future__ import annotations
 

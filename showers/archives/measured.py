@@ -1,11 +1,9 @@
 """Measured runs in the public archive's form, turned run by run into dataset folders without labels.
 
 A run is ``{run}_matrices.npz`` (N, 16, 16, 3: arrival time, e/gamma, muon), ``{run}_features.npz`` (N, 8) and
-``{run}_extra_features.npz`` (objects, among them the event's time; :mod:`showers.archives.raw`). Runs whose
-name ends in 0 or 1 are the ones in use. Empty and damaged runs are reported and left out. Events that cannot be used
-stay in place; ``left_out.csv`` names them.
-
-What a run was like in a few numbers, and the list of all runs that shows which ones are off.
+``{run}_extra_features.npz`` (objects, among them the event's time; :mod:`showers.archives.raw`). Runs whose name ends
+in 0 or 1 are the ones in use. Empty and damaged runs are reported and left out. Events that cannot be used stay in
+place; ``left_out.csv`` names them. A list of all runs with a few numbers on each shows which ones are off.
 """
 
 from __future__ import annotations
@@ -250,7 +248,7 @@ USED_ENDINGS = ("0", "1")
 """Last characters of the names of runs in use."""
 MEASUREMENT = f"{CONVERSION} of the measured archive"
 PROTOCOLS = {"v2": protocols.TEST.name, "matched": protocols.MATCHED.name, "2026": protocols.MATCHED.name}
-"""Which protocol the folders follow: how numbers are rounded, whether learners see the age, which cuts judge."""
+"""Which protocol the folders follow: how numbers are rounded, whether learners see the age, the cuts of scoring."""
 _LAYOUTS = {
     "v2": PUBLISHED_LAYOUT,
     "matched": layout_of("matched", COMPOSITION),

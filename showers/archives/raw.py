@@ -1,13 +1,12 @@
-"""The raw format of the public data: three NPZ archives a mode (hadronic model), read as bounded streams.
+"""The raw format of the public data: NPZ archives, read as bounded streams, and event times read without a pickle.
 
-``{mode}_matrices.npz`` (N, 16, 16, 3: arrival time, e/gamma, muon), ``{mode}_features.npz`` and
-``{mode}_true_features.npz`` (N, 10 each). Archives written by the simulation also hold ``source.json``, which says so.
+A simulated mode (hadronic model) has ``{mode}_matrices.npz`` (N, 16, 16, 3: arrival time, e/gamma, muon),
+``{mode}_features.npz`` and ``{mode}_true_features.npz`` (N, 10 each). Archives written by the simulation also hold
+``source.json``, which says so.
 
-Event times from the measured archive's third file, without loading its pickle.
-
-``{run}_extra_features.npz`` holds an array of Python objects, which NumPy stores as a pickle: a program that can do
-anything. Here that program is read by an unpickler to which three names mean something (the reconstruction of a NumPy
-array, its type, and dates); all of them are stand-ins of ours that only keep what they are given. Any other name ends
+A measured run has ``{run}_extra_features.npz``, an array of Python objects, which NumPy stores as a pickle: a program
+that can do anything. Here that program is read by an unpickler which knows three names (the reconstruction of a NumPy
+array, its type, and dates). All of them are stand-ins of ours that only keep what they are given. Any other name ends
 the reading, and no NumPy object is built from it.
 """
 

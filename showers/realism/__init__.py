@@ -1,1 +1,1 @@
-"""Comparisons of the simulated sky with what is known of the real data."""
+"""Comparisons of the simulated sky with known facts of the real data."""

@@ -1,6 +1,6 @@
-"""The simulated counterpart of every known fact: moments of small samples drawn from a world's settings.
+"""Does the simulated sky look like the real one? Every known fact beside its counterpart in simulated samples.
 
-Does the simulated sky look like the real one? Every known fact beside its simulated value.
+The samples are small and drawn from a world's settings; ``simulate --check`` prints the comparison.
 """
 
 from __future__ import annotations

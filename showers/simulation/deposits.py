@@ -1,15 +1,9 @@
-"""What the detectors of a station read: particle counts and their deposits, in compiled kernels.
+"""What the detectors of a station read: particle counts and their deposits, drawn in compiled kernels.
 
-Counts are Poisson, deposits compounds of Gamma distributions. Every station of every event draws from a random stream
-of its own (:mod:`showers.simulation.deposits`).
-
-Random numbers inside compiled kernels, from a counter-based generator.
-
-Every station of every event has its own stream, started from a hash of (event key, station). Results therefore do
-not depend on the order or the number of workers, and a change of a constant leaves all other stations' numbers alone
-(common random numbers, which the calibration needs). The generator is SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-
-The stations of an array as the simulation's kernels take them.
+Counts are Poisson, deposits compounds of Gamma distributions. Every station has a random stream of its own, started
+from a hash of (event key, station). Results therefore do not depend on the order or the number of workers, and a change
+of a constant leaves all other stations' numbers alone (common random numbers, which the calibration needs). The
+generator is the counter-based SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 """
 
 from __future__ import annotations
@@ -224,11 +218,11 @@ def draw_deposits(
 ) -> None:
     """Draw the readings of n showers into ``electron``, ``muon`` (n, S), ``hits`` and ``largest`` (n,).
 
-    Parameters are what the stations expect (``expected`` in ``detector.py``), the cosine of the zenith, core and
-    clumping of each shower, its clumping modes (n, 6, 2) and its random key, the detector's constants and the
-    S stations of the array. Without a trigger (so many hit e/gamma stations in a cluster) the muon detectors are not
-    drawn. The muon detector of a station lies under its e/gamma detectors: a share of the muons that were counted
-    above crosses it as well, and is not drawn again.
+    Parameters are what the stations expect (``expected`` in :mod:`showers.simulation.detector`), the cosine of the
+    zenith, core and clumping of each shower, its clumping modes (n, 6, 2) and its random key, the detector's constants
+    and the S stations of the array. Without a trigger (so many hit e/gamma stations in a cluster) the muon detectors
+    are not drawn. The muon detector of a station lies under its e/gamma detectors: a share of the muons that were
+    counted above crosses it as well, and is not drawn again.
     """
     state = np.empty(1, dtype=np.uint64)
     n_stations = len(here.x_m)

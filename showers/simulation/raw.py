@@ -1,11 +1,9 @@
-"""Simulated events in the public data's raw format (:mod:`showers.archives.raw`): all columns, no cuts, and a mark.
+"""Simulated events in the public data's raw format (:mod:`showers.archives.raw`), with arrival times and a mark.
 
-Photon and hadron numbers at the ground are not simulated: their columns hold NaN.
-
-When the shower front reaches the stations, for the raw format's arrival-time channel.
-
-A plane front moving with the speed of light, thickened as in J. Linsley, J. Phys. G 12 (1986) 51: particles at distance
-r arrive late by sigma_t = 2.6 ns (1 + r/30 m)^1.5 on average. A station's time is that of the first of its n particles.
+All columns are written and no cuts are made. Photon and hadron numbers at the ground are not simulated: their columns
+hold NaN. Arrival times are those of a plane front moving with the speed of light, thickened as in J. Linsley, J. Phys.
+G 12 (1986) 51: particles at distance r arrive late by sigma_t = 2.6 ns (1 + r/30 m)^1.5 on average. A station's time is
+that of the first of its n particles.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stacking does for a task beside training: what judges the choices, and how posteriors become predictions."""
+"""What stacking does for a task beside training: what scores its choices, and how posteriors become predictions."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class DecisionSample:
     offsets: np.ndarray | None = None
     """(n,) true value minus reference, where the task has a target."""
     training: Binned | None = None
-    """The same of all training events of the kind that predictions are judged on."""
+    """The same of all training events of the kind that predictions are scored on."""
 
 
 class TaskStacking(ABC):
-    """Judge, decision and arrays of one task; its instance stands in a module of :mod:`stacking.decide`."""
+    """Scorer, decision and arrays of one task; its instance stands in a module of :mod:`stacking.decide`."""
 
     name: ClassVar[str]
     """The task's."""
@@ -56,7 +56,7 @@ class TaskStacking(ABC):
     def decide(
         self, held_out: DecisionSample, run: Path, progress: Progress
     ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
-        """Make the decision from held-out events; write what the run keeps of it below ``meta/``.
+        """Make the decision from out-of-fold or holdout predictions; write what the run keeps of it below ``meta/``.
 
         Returns
         -------

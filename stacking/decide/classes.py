@@ -1,15 +1,12 @@
-"""Any task of classes, such as a table's labels: the most probable class, judged by log-loss.
+"""Decisions for tasks of classes, and :func:`stacking_of`, which finds the right one for any task.
 
-Mass composition: hard labels by the rule that serves the fraction error best.
+A table's labels are decided by the most probable class, scored by log-loss. Mass composition has hard labels by the
+rule that serves the benchmark's fraction error, made without a label: a rule sends event x to ``argmin_c sum_t G[t, c]
+p(t|x) / pi_t``. Given posteriors p, a sample and its class mix pi, a rule has the confusion matrix ``M[t, c] = mean
+over x of p(t|x)/pi_t [rule(x) = c]``, and the metric is, up to sampling noise, ``mean |F - F M|`` over the benchmark's
+grid of mixtures F. How far these rules are from the best of all rules is printed by ``benchmarks/learning/stack.py``.
 
-From posteriors to hard labels: the rule that serves the benchmark's fraction error, made without a label.
-
-A rule sends event x to ``argmin_c sum_t G[t, c] p(t|x) / pi_t``. Given posteriors p, a sample and its class mix pi, a
-rule has the confusion matrix ``M[t, c] = mean over x of p(t|x)/pi_t [rule(x) = c]``, and the metric is, up to sampling
-noise, ``mean |F - F M|`` over the benchmark's grid of mixtures F. How far these rules are from the best of all rules
-is printed by ``benchmarks/learning/stack.py``.
-
-The response of a run's decision: true class by decided class, counted on the events that what ships is judged on.
+The response of a run's decision is true class by decided class, counted on the events on which what ships is scored.
 """
 
 from __future__ import annotations
@@ -196,7 +193,7 @@ def choose_rule(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) ->
     log_proba
         (N, C) log-posteriors of held-out events that pass the evaluation cuts, as they ship.
     labels
-        (N,) their classes; they judge the rules, which are made from posteriors alone.
+        (N,) their classes; they score the rules, which are made from posteriors alone.
     folds
         (N,) fold numbers.
     """

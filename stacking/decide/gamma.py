@@ -16,7 +16,7 @@ from stacking.decide.base import DecisionSample, SavedRule, TaskStacking
 from stacking.meta.scorers import GammaScorer, gamma_scores, threshold_table
 
 SCORES_FILE = "held_out_scores.npz"
-"""Labels and scores of the events that what ships is judged on."""
+"""Labels and scores of the events on which what ships is scored."""
 
 
 class GammaStacking(TaskStacking):

@@ -1,14 +1,10 @@
-"""What all tasks with a target have in common: the mean of the posterior over the target's bins.
+"""Decisions for tasks with a target, such as primary energy: estimates with errors, from posteriors and from learners.
 
-Primary energy: the posterior's mean and width in lg E.
-
-From a posterior over the bins of a target to an estimate and its error.
-
-Energy and core of a shower with errors, by the learner of a run that was taught true quantities.
-
-Every fit gives an estimate and an error. What ships is the mean of the estimates; its variance is the mean of the fits'
-variances and that of their estimates (moments of an equal mixture), times a factor by which 68 % of the training events
-that no fit has learned from lie within one error.
+A posterior over the bins of a target gives its mean as the estimate and its width as the error, for the energy in lg E.
+The learner of a run that learns true quantities gives energy and core of a shower directly: every fit gives an estimate
+and an error. What ships is the mean of the estimates; its variance is the mean of the fits' variances and that of their
+estimates (moments of an equal mixture), times a factor by which 68 % of the training events that no fit has learned
+from lie within one error.
 """
 
 from __future__ import annotations
@@ -86,7 +82,7 @@ class TargetStacking(TaskStacking):
     def decide(
         self, held_out: DecisionSample, run: Path, progress: Progress
     ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
-        """Take bins from the training events, and the scale of the errors from held-out ones."""
+        """Take bins from the training events, and the scale of the errors from those that no fit learned from."""
         assert held_out.training is not None
         assert held_out.offsets is not None
         rule = PosteriorMean.of(held_out.training.offsets, held_out.training.labels, self.task.n_classes)
@@ -98,7 +94,7 @@ class TargetStacking(TaskStacking):
         return record, rules
 
     def _scaled(self, rule: PosteriorMean, log_proba: np.ndarray, offsets: np.ndarray) -> PosteriorMean:
-        """Return the rule whose errors hold 68 % of the held-out events."""
+        """Return the rule whose errors hold 68 % of events that no fit learned from."""
         estimate, error = rule(log_proba)
         return replace(rule, scale=resolution((estimate - offsets) / np.maximum(error, 1e-12)))
 
@@ -173,7 +169,7 @@ class TargetCalibration:
     learner: str
     """Whose estimates they are."""
     scale: tuple[float, float, float]
-    """Factors of the errors of energy, core outward and core sideways; 0 for what was not taught."""
+    """Factors of the errors of energy, core outward and core sideways; 0 for what was not learned."""
 
     @classmethod
     def of(cls, learner: str, fits: np.ndarray, targets: np.ndarray) -> tuple[Self, dict[str, Any]]:

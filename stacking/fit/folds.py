@@ -1,8 +1,8 @@
 """Folds: who may learn from whom.
 
-Folds are stratified: events sorted by class and energy bin, in random order inside, go to the folds in turn. Every
-fold gets the same share of each class and of each class's energy bins to within one event. Events of one group (the
-same simulated shower) stay together, so no shower is ever in two folds.
+Folds are stratified: events sorted by class and energy bin, in random order inside, go to the folds in turn. Every fold
+gets the same share of each class and of each class's energy bins to within one event. Events of one group (the same
+simulated shower) stay together, so no shower is ever in two folds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_EVENTS = 200_000
 MIN_PER_CLASS = 100
 """With fewer events of any class passing the evaluation cuts, all events count as passing."""
 JUDGED_FOLDS = 5
-"""Folds of the outer holdout, where something is both fitted and judged there."""
+"""Folds of the outer holdout, where something is both fitted and scored there."""
 LG_ENERGY_EDGES = (15.0, 15.5, 16.0, 16.5, 17.0)
 """Borders of the benchmark's energy bins, lg(E/eV)."""
 
@@ -108,14 +108,14 @@ def outer_holdout(
     Parameters
     ----------
     judged
-        (N,) bool: events of the kind that predictions are judged on; only these, and all events of their groups, are
+        (N,) bool: events of the kind that predictions are scored on; only these, and all events of their groups, are
         taken.
     labels, energy, groups
         One value per event.
     share
-        Of the judged events (or their groups), 0 to 0.5; 0 takes none.
+        Of those events (or their groups), 0 to 0.5; 0 takes none.
     least
-        With fewer events of a class none are taken: so few would judge nothing, and training needs them.
+        With fewer events of a class none are taken: so few would decide nothing, and training needs them.
     """
     nobody = np.zeros(len(labels), dtype=bool)
     if share == 0:

@@ -1,10 +1,9 @@
 """Which learners, rows, epochs and folds fit into the time, and what all of it is expected to take.
 
-What comes after the fits: how long it takes, and how many events its largest part may have under a time limit.
-
-Seconds of processor time, read off the steps of two finished runs (60,000 and 5.6 million training events,
-``benchmarks/speed/scale.py``) on a machine that others used too: estimates, not a fit. What Newton's method and the
-calibrated pool changed since was measured on the out-of-fold predictions of the larger one. A pilot that had to wait
+What comes after the fits is planned too: how long it takes, and how many events its largest part may have under a time
+limit. Its seconds of processor time were read off the steps of two finished runs (60,000 and 5.6 million training
+events, ``benchmarks/speed/scale.py``) on a machine that others used too: estimates, not a fit. What Newton's method and
+the calibrated pool changed since was timed on the out-of-fold predictions of the larger one. A pilot that had to wait
 for others says how much longer the same takes now.
 """
 
@@ -34,7 +33,7 @@ TABLE_FIXED_S = 6.0
 META_EVENT_S = 1.9e-4
 """Choice of the meta-learner: an event with out-of-fold predictions; its fits are shared by all workers."""
 CHOICE_EVENT_S, CHOICE_EVENTS = 2.1e-4, 20_000
-"""Calibration: choosing its kind for one system, a judged event; and the events that count at most."""
+"""Calibration: choosing its kind for one system, an event of its sample; and the events that count at most."""
 SCALING_EVENT_S, SCALING_EVENTS = 4e-5, 200_000
 """Calibration: fitting what was chosen."""
 STUDENT_STEP_S = 5.5e-5
@@ -52,7 +51,7 @@ class SecondLevel:
     n_inner: int = 0
     """Events with out-of-fold predictions that count."""
     n_judged: int = 0
-    """Events that systems are judged on."""
+    """Events on which systems are scored."""
     student_epochs: int = 0
     """0 without a student."""
     student_events: int = 0
@@ -60,7 +59,7 @@ class SecondLevel:
     fixed_s: float = FIXED_S
     """Collection, decision, scores and report."""
     students: float = 1.0
-    """Trainings of a student on all its events: without an outer holdout one on each half is judged beside it."""
+    """Trainings of a student on all its events: without an outer holdout one on each half is scored beside it."""
 
     def seconds(self, n_learners: int, workers: int, student_events: int) -> float:
         """Return what all of it takes, s."""
@@ -123,7 +122,7 @@ class RunSizes:
     """Processes at once by device, where fits on a GPU and on the CPU go on side by side; empty for ``workers``."""
 
     def by_lane(self, learners: Sequence[Timed]) -> list[tuple[list[Timed], int]]:
-        """Return the learners of every lane, as rates or shares, and its processes."""
+        """Return the learners of every device, as rates or shares, and its processes."""
         lanes = self.lanes or {"cpu": self.workers}
         parts = in_their_lanes(learners, lanes, lambda one: one.device)
         return [(part, lanes[lane]) for lane, part in parts.items() if part]
@@ -234,7 +233,7 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
     of the time; those that need less leave the rest to the others. One that needs more gets fewer epochs, then fewer
     rows. Where that is not enough at :data:`LEAST_WORK` and :data:`FEWEST_ROWS`, the slowest learner is left out and
     the time is divided anew; if none of the others is reduced then, they get as many folds as fit. Where fits on a GPU
-    and on the CPU go on side by side, each lane is planned by itself, with the same folds. Learners that are to be left
+    and on the CPU go on side by side, each device is planned by itself, with the same folds. Learners to be left
     out last stay as long as they need no more than :data:`LARGEST_PART` of the time. A limit that cannot be kept leaves
     the cheapest learner with the least that it can be given: a run that ships late is better than none.
     """
@@ -278,7 +277,7 @@ def _whole(rates: list[LearnerRate], sizes: RunSizes, room: float) -> tuple[int,
 
 
 def _shares(candidates: list[LearnerRate], sizes: RunSizes, folds: int, rooms: Sequence[float]) -> list[Share]:
-    """Return what the learners of a lane get, cheapest first; ``rooms[n]`` seconds of one process are for n of them.
+    """Return what the learners of a device get, cheapest first; ``rooms[n]`` seconds of one process are for n of them.
 
     What follows the fits takes the less time the fewer learners there are.
     """

@@ -1,6 +1,6 @@
 """Fits of a run at work: in processes of this machine or on a cluster, with what is done and what is left.
 
-How much of the work is done and how long the rest will take, corrected by what finished tasks really took.
+How long the rest will take is corrected by what finished tasks really took.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def run_tasks(
     ----------
     lanes
         Processes at once by device: with more than one, each does the tasks of its device, side by side. A device
-        without a lane of its own is served by the first. On a cluster there is one.
+        without processes of its own is served by the first. On a cluster there is one.
     expected
         By learner, the seconds that one of its tasks is expected to take, where that is known.
     progress
@@ -145,7 +145,7 @@ def run_tasks(
         if waiting:
             report(_running(left, at_once))
         attempts = {lane: [(task,) for task in part] for lane, part in parts.items()}
-        # Closed at once where the run gives up, so that no lane works on while the error is told.
+        # Closed at once where the run gives up, so that no device works on while the error is printed.
         with closing(in_devices(_attempt, attempts, at_once, threads=threads)) as outcomes:
             for task_name, fold, error, of_the_machine in outcomes:
                 if of_the_machine:
@@ -165,7 +165,7 @@ def run_tasks(
 
 
 class _Report:
-    """Tells how far the tasks are, when one has ended and every few seconds: those of the lane that ends last."""
+    """Tells how far the tasks are, when one has ended and every few seconds: those of the device that ends last."""
 
     def __init__(self, progress: Progress | None, outlooks: Sequence[RemainingTime]) -> None:
         self._progress, self._outlooks, self._note = progress, outlooks, ""
@@ -201,7 +201,7 @@ class _Report:
 
 
 def _running(left: Mapping[tuple[str, int], str], workers: Mapping[str, int]) -> str:
-    """Return what is at work: the tasks of a lane begin in their order, so many at once."""
+    """Return what is at work: the tasks of a device begin in their order, so many at once."""
     now: list[str] = []
     for lane, n in workers.items():
         now += [f"{name} fold {fold}" for (name, fold), where in left.items() if where == lane][:n]

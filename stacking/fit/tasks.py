@@ -1,14 +1,10 @@
-"""The out-of-fold engine: every learner predicts every event from a fit that has not seen it.
+"""The out-of-fold engine: every learner predicts every event from a fit that did not learn from it.
 
-One task is one learner on one fold: fit on the other folds, predict the fold and the test events, save. A task's
-folder ``learners/<name>/fold-<k>/`` appears only when the task is complete and carries the key of everything that
-went into it; a run that was killed finds the finished ones and does the rest. Tasks carry paths, not arrays, and
-run in processes of this machine or on a Dask cluster.
-
-The folder of a finished task: a learner's model and predictions, sealed when written and compared when read.
-
-A run has its own checksums once it is finished; until then those of its tasks show what was damaged or exchanged
-between a kill and the next start.
+One task is one learner on one fold: fit on the other folds, predict the fold and the test events, save. A task's folder
+``learners/<name>/fold-<k>/`` appears only when the task is complete and carries the key of everything that went into
+it; a run that was killed takes the finished ones and does the rest. Each folder has checksums of its own: until the run
+is finished, they show what was damaged or exchanged between a kill and the next start. Tasks carry paths, not arrays,
+and run in processes of this machine or on a Dask cluster.
 """
 
 from __future__ import annotations
@@ -223,7 +219,7 @@ class FoldTask:
 
 
 def do_task(task: FoldTask) -> None:
-    """Fit one learner on one fold, predict its held-out and test events, and store all of it atomically."""
+    """Fit one learner on one fold, predict its own and the test events, and store all of it atomically."""
     with atomic_folder(task.folder, overwrite=True) as folder, threadpool_limits(task.threads):
         with measured("train", task.name, task.fold, device=task.device) as cost:
             train, valid, held_out = split_rows(task)
@@ -291,9 +287,9 @@ def _task_record(task: FoldTask, learner: Learner, cost: Cost, n_train: int, n_v
 
 
 def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the rows to learn from, to stop early by, and to predict (held out).
+    """Return the rows to learn from, to stop early by, and to predict.
 
-    Held-out and early-stopping rows are of the kind that predictions are judged on; training rows also of others,
+    Predicted and early-stopping rows are of the kind that predictions are scored on; training rows also of others,
     unless their weight is 0. Where a learner is given only a part of the rows, or looks at a part only, those of the
     kind come first.
     """
@@ -326,13 +322,13 @@ def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _most_useful(rows: np.ndarray, judged: np.ndarray, n: int, seed: int) -> np.ndarray:
-    """Return n of the rows, in their order: a random choice of those that are judged, then of the others."""
+    """Return n of the rows, in their order: a random choice of those under the evaluation cuts, then of the others."""
     mixed = np.random.default_rng(seed).permutation(rows)
     return np.sort(mixed[np.argsort(~judged[mixed], kind="stable")][:n])
 
 
 def outer_rows(task: FoldTask) -> np.ndarray:
-    """Return the rows of the outer holdout that are judged, (n,): no fit of any fold learns from them."""
+    """Return the rows of the outer holdout that are scored, (n,): no fit of any fold learns from them."""
     folds = open_npy(task.run / FOLDS_FILE)[0]
     return np.flatnonzero((folds < 0) & np.asarray(open_npy(task.run / JUDGED_FILE)))
 

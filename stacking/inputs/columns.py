@@ -1,9 +1,8 @@
-"""What each column of a foreign table is, learned from the training table, and how it becomes float32.
+"""What each column of a user's table is, learned from the training table, and how it becomes float32.
 
 Quantities are numbers, also those written as text with gaps such as ``NA``; true and false are 1 and 0; points in time
-are seconds. Other text is a category. Missing values are NaN in all of them.
-
-Rows that are there twice: in the training table, or in training and test.
+are seconds. Other text is a category. Missing values are NaN in all of them. Rows that are there twice, in the training
+table or in training and test, are remarked on.
 """
 
 from __future__ import annotations

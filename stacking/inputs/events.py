@@ -1,10 +1,8 @@
-"""Where a run's events come from: small, picklable descriptions that carry paths and open them where the work is done.
+"""Where a run's events come from: small descriptions that carry paths and open them where the work is done.
 
 :class:`ShowerEvents` is a dataset folder with its feature table; :class:`TableEvents` is a Parquet file of any origin.
-
-A target as classes: bins of what a reconstructed scalar leaves of it, with equal numbers of training events.
-
-The energy spectrum is steep and estimates are good to a tenth of a decade: bins of lg E itself would be too wide where
+A target becomes classes: bins of what a reconstructed scalar leaves of it, with equal numbers of training events. The
+energy spectrum is steep and estimates are good to a tenth of a decade: bins of lg E itself would be too wide where
 events are rare and too many where they are not. What the reconstructed energy leaves of lg E has one scale everywhere.
 """
 
@@ -84,7 +82,7 @@ PIECE_EVENTS = 100_000
 
 
 def pieces(n_events: int) -> Iterator[slice]:
-    """Yield the events in pieces of bounded size; training and bundle take the same ones, for the same last bits."""
+    """Yield the events in pieces of bounded size; training and prediction take the same ones, for the same bits."""
     for start in range(0, n_events, PIECE_EVENTS):
         yield slice(start, min(start + PIECE_EVENTS, n_events))
 
@@ -144,7 +142,7 @@ class Events(ABC):
         return None
 
     def passes_evaluation_cuts(self) -> np.ndarray:
-        """Return (N,) bool: events of the kind that predictions are judged on."""
+        """Return (N,) bool: events of the kind that predictions are scored on."""
         return np.ones(len(self), dtype=bool)
 
     def usable(self, rows: slice = EVERY) -> np.ndarray | None:
@@ -275,7 +273,7 @@ class ShowerEvents(Events):
         return finite(np.asarray(self._opened.scalars[rows][:, columns], dtype=np.float64))
 
     def passes_evaluation_cuts(self) -> np.ndarray:
-        """Return which events can be used and pass the cuts under which predictions are judged."""
+        """Return which events can be used and pass the cuts under which predictions are scored."""
         data = self._opened
         return data.evaluation_cuts.mask(data.scalar_frame()) & data.usable
 
@@ -399,7 +397,7 @@ def _open_table(path: Path, stamp: FolderState) -> FeatureTable:
 
 @dataclass(frozen=True)
 class FrameEvents(Events):
-    """New rows in memory, to be predicted by a bundle."""
+    """New rows in memory, to be predicted by a finished run."""
 
     matrix: np.ndarray
     """(N, F) float32, Fortran-ordered."""

@@ -1,7 +1,4 @@
-"""Tables of any origin as Polars reads them: regular files under literal names, bounded, refused in one line.
-
-Class probabilities of rows as a table, written.
-"""
+"""Tables of any origin: read as regular files under literal names, bounded, refused in one line; posteriors written."""
 
 from __future__ import annotations
 

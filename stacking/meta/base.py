@@ -22,7 +22,7 @@ from stacking.meta.scorers import Scorer
 
 @dataclass(frozen=True)
 class StackInputs:
-    """What a meta-learner learns from: N judged events, all of them predicted out-of-fold."""
+    """What a meta-learner learns from: N events under the evaluation cuts, all of them predicted out-of-fold."""
 
     learners: tuple[str, ...]
     log_proba: np.ndarray
@@ -76,7 +76,7 @@ class MetaLearner(ABC):
 
     @abstractmethod
     def fit(self, inputs: StackInputs, scorer: Scorer) -> None:
-        """Learn; greedy selection asks the judge, all others minimise the log-loss."""
+        """Learn; greedy selection asks the scorer, all others minimise the log-loss."""
 
     @abstractmethod
     def predict(self, log_proba: np.ndarray, context: np.ndarray | None = None) -> np.ndarray:

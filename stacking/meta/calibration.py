@@ -1,8 +1,8 @@
 """Calibration: making probabilities mean what they say; one calibrator a system, after fits are averaged and combined.
 
-Every calibrator is affine in log-probabilities, ``log_softmax(z A + b)``: temperature scaling (A = a 1), vector
-scaling (A diagonal) and matrix scaling (A full); C. Guo et al., ICML 2017. A kind is kept only if it lowers the
-held-out log-loss by more than twice the standard error of the gain.
+Every calibrator is affine in log-probabilities, ``log_softmax(z A + b)``: temperature scaling (A = a 1), vector scaling
+(A diagonal) and matrix scaling (A full); C. Guo et al., ICML 2017. A kind is kept only if it lowers the out-of-fold
+log-loss by more than twice the standard error of the gain.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def fit_calibrator(
     Parameters
     ----------
     log_proba
-        (N, C) log-probabilities of held-out events.
+        (N, C) log-probabilities of events that no fit learned from.
     labels
         (N,) class numbers.
     folds
@@ -144,7 +144,7 @@ def cross_fit(
 
     Returns
     -------
-    The calibrator that ships, and (N, C) log-probabilities to judge it by, none calibrated with its own label.
+    The calibrator that ships, and (N, C) log-probabilities to score it by, none calibrated with its own label.
     """
     calibrated = np.empty_like(log_proba)
     for k in np.unique(folds):

@@ -1,14 +1,12 @@
-"""Choosing the meta-learner without believing its own fit: nested cross-validation.
+"""Choosing the meta-learner by nested cross-validation, and leaving out learners that the stack can do without.
 
 For every fold k the choice is made by cross-validation among the *other* folds, the chosen meta-learner is fitted on
-them, and predicts fold k. So each event's stacked prediction comes from a procedure, choice included, that has not
-seen its label, and the gain over the learners is the gain to expect on new events.
+them, and predicts fold k. So each event's stacked prediction comes from a procedure, choice included, that did not use
+its label, and the gain over the learners is the gain to expect on new events.
 
-Learners that the stack can do without: left out before the meta-learner is chosen, so that predictions cost less.
-
-A stack predicts new events as slowly as all its learners together, while most of what each adds is said by others
-already. What a learner is worth is measured with the log-linear pool on out-of-fold predictions, cross-validated, and
-confirmed on the outer holdout.
+Learners are left out before that choice, so that predictions cost less: a stack predicts new events as slowly as all
+its learners together, while most of what each adds is known from others already. What a learner is worth is measured
+with the log-linear pool on out-of-fold predictions, cross-validated, and confirmed on the outer holdout.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ class Stacked:
     """Per meta-learner, (N, C) cross-validated predictions, for the table that shows all."""
     chosen_by_fold: list[str] = field(default_factory=list)
     losses: dict[str, float] = field(default_factory=dict)
-    """Judge's loss of each meta-learner's cross-validated predictions."""
+    """The scorer's loss of each meta-learner's cross-validated predictions."""
 
 
 def fit_meta(name: str, inputs: StackInputs, scorer: Scorer, use: np.ndarray) -> MetaLearner:
@@ -71,13 +69,13 @@ def choose_and_fit(
     names
         Candidates, in any order: of those within one standard error of the best that of least ``complexity`` is chosen.
     inputs
-        Out-of-fold log-probabilities and labels of the judged events.
+        Out-of-fold log-probabilities and labels of the events under the evaluation cuts.
     scorer
         What decides.
 
     Notes
     -----
-    A fit without folds {j, k} serves both "choose for k, judged on j" and the reverse, so K folds need
+    A fit without folds {j, k} serves both "choose for k, scored on j" and the reverse, so K folds need
     K (K - 1) / 2 + K + 1 fits per candidate. With two folds nothing is left to choose on: the simplest is taken.
     """
     names = tuple(sorted(names, key=_complexity))
@@ -152,7 +150,7 @@ def _inner(
 def _simplest_of_best(
     candidates: dict[str, np.ndarray], labels: np.ndarray, scorer: Scorer, groups: np.ndarray | None
 ) -> str:
-    """Return the simplest of those as good as the best; where the judge's errors are wide, log-loss decides first."""
+    """Return the simplest of those as good as the best; where the scorer's errors are wide, log-loss decides first."""
     good = _as_good_as_the_best(candidates, labels, scorer, groups)
     return min(_as_good_as_the_best(good, labels, LogLossScorer(), groups), key=_complexity)
 
@@ -224,7 +222,7 @@ def prune(inputs: StackInputs, scorer: Scorer, tolerance: float, slow: frozenset
     Parameters
     ----------
     inputs
-        Out-of-fold predictions of the judged events.
+        Out-of-fold predictions of the events under the evaluation cuts.
     scorer
         One with a veto (the ln survival of gamma sets) also keeps a learner without which the pool is worse by it
         beyond the paired error.
@@ -273,7 +271,7 @@ def confirmed(
     Parameters
     ----------
     inputs
-        Out-of-fold predictions of the judged events, on which pools are fitted.
+        Out-of-fold predictions of the events under the evaluation cuts, on which pools are fitted.
     averages
         By learner, its (n, C) log-probabilities of the n events of the outer holdout, averaged over fits.
     labels, groups

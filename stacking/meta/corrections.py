@@ -1,7 +1,4 @@
-"""Regularised multinomial logistic regression.
-
-A small boosted tree that corrects the pool.
-"""
+"""Meta-learners that correct: multinomial logistic regression with l2, and a small boosted tree on top of the pool."""
 
 from __future__ import annotations
 

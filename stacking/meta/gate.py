@@ -1,18 +1,16 @@
-"""The gate: the stack ships only if it is better than what it is made of by two standard errors, as both would ship.
+"""The gate, by which a stack ships or not, and the leak test.
 
-That is the best of its learners and their plain average, which has nothing to learn: hard to beat where events are few.
+The stack ships only if it is better than what it is made of by two standard errors, as both would ship. That is the
+best of its learners and their plain average, which has nothing to learn: hard to beat where events are few.
 
-Means on the outer holdout, sharpened by what is known from many more out-of-fold events.
-
-The average of fits can be judged on the outer holdout alone. Single fits can be judged there *and* out-of-fold, on many
+The average of fits can be scored on the outer holdout alone. Single fits can be scored there *and* out-of-fold, on many
 more events, and event by event their losses move with those of the average: they are a control variate. Where single
 fits happen to do better on the holdout than out-of-fold, the average was lucky too, and the luck is taken off.
 
-The leak test: a learner that is far surer of held-out training events than of new ones may have seen their labels.
-
-How sure learners are of two samples differs also where the samples do, by their class mix for instance: then it
-differs for all learners alike. So each learner is compared with the others. The outcome is a remark: unlabelled events
-that are to be predicted never choose which learner is used.
+A learner that is far surer of training events out-of-fold than of new ones may have learned from their labels. How sure
+learners are of two samples differs also where the samples do, by their class mix for instance: then it differs for all
+learners alike. So each learner is compared with the others. The outcome is a remark: unlabelled events that are to be
+predicted never choose which learner is used.
 """
 
 from __future__ import annotations
@@ -103,10 +101,10 @@ class Gate:
     best_learner: str
     """The best of the learners and their plain ``average``: what ships where the stack does not."""
     judge_gain: float
-    """The same difference in the judge's loss (gamma: mean ln survival)."""
+    """The same difference in the scorer's loss (gamma: mean ln survival)."""
     judge_standard_error: float
     holdout_gain: float
-    """``gain`` from the judged events alone, without the help of single fits out-of-fold."""
+    """``gain`` from the scored events alone, without the help of single fits out-of-fold."""
     holdout_standard_error: float
     single_fit_gain: float | None
     """Gain of single fits out-of-fold: what the average of fits leaves of it is ``gain``. None without a holdout."""
@@ -186,7 +184,7 @@ LEAK_SIGMA = 5.0
 LEAK_SHARE = 0.15
 """A leak must be significant *and* large: a small difference may be an honest one."""
 LEAK_EVENTS = 30
-"""Fewer new events than this have no spread to judge a difference by."""
+"""Fewer new events than this have no spread to measure a difference by."""
 
 
 def entropy(log_proba: np.ndarray) -> np.ndarray:
@@ -195,13 +193,13 @@ def entropy(log_proba: np.ndarray) -> np.ndarray:
 
 
 def leak_remarks(entropies: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, str]:
-    """Return why learners are suspected of having seen held-out labels, by learner.
+    """Return why learners are suspected of having learned from labels of what they predict, by learner.
 
     Parameters
     ----------
     entropies
-        Per learner, entropies (N,) of held-out training events that pass the evaluation cuts, and (M,) of the events
-        to be predicted that pass them too, both by single fits. One learner alone cannot be judged.
+        Per learner, entropies (N,) out-of-fold of training events that pass the evaluation cuts, and (M,) of the events
+        to be predicted that pass them too, both by single fits. One learner alone cannot be compared.
     """
     shifts = {name: float(new.mean() - held.mean()) for name, (held, new) in entropies.items()}
     remarks = {}

@@ -1,10 +1,7 @@
-"""Non-negative log-linear pooling: the one to trust.
+"""Meta-learners that pool: the plain average, greedy selection, log-linear pools with and without calibration before.
 
-The plain average.
-
-Greedy ensemble selection on the real metric (R. Caruana et al., ICML 2004).
-
-A log-linear pool of learners that are calibrated before they are pooled.
+The non-negative log-linear pool is the one to trust. Greedy ensemble selection goes by the task's own metric (R.
+Caruana et al., ICML 2004).
 """
 
 from __future__ import annotations
@@ -76,7 +73,7 @@ GREEDY_ROUNDS = 25
 
 
 class Greedy(LogPool):
-    """Greedy selection with replacement on the judge's metric; a log-linear pool with weights count / total."""
+    """Greedy selection with replacement on the scorer's metric; a log-linear pool with weights count / total."""
 
     name = "greedy"
     complexity = 2

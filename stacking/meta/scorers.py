@@ -1,9 +1,7 @@
-"""What a choice is judged by: one small object a task, used by meta-learners, their nested choice and the gate.
+"""What a choice is made by: a loss a task, used by meta-learners, their nested choice and the gate; and gamma scores.
 
-Gamma scores, and what a threshold on them means.
-
-The score is the float64 logit of the gamma posterior plus one half: strictly monotone, never saturated (probabilities
-near one tie, and tied hadrons survive), and a score of 0.5 means p = 0.5.
+The gamma score is the float64 logit of the gamma posterior plus one half: strictly monotone, never saturated
+(probabilities near one tie, and tied hadrons survive), and a score of 0.5 means p = 0.5.
 """
 
 from __future__ import annotations

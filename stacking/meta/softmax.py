@@ -1,10 +1,10 @@
 """Small convex fits of log-posteriors: the mathematics that calibration and meta-learners share.
 
-All minimise the weighted mean of ``-log p(true class)`` with a quadratic pull towards a sensible start: where numbers
-have bounds or are many by L-BFGS-B with analytic gradients, elsewhere by Newton's method, which needs few steps however
-differently the loss is curved along what classes and learners have in common and along what they have not. Inputs are
-log-probabilities; a fit never sees more than :data:`MAX_EVENTS` events, which leaves an error of the fitted numbers far
-below that of the learners.
+All minimise the weighted mean of ``-log p(true class)`` with an l2 penalty on the distance to a sensible start: where
+numbers have bounds or are many by L-BFGS-B with analytic gradients, elsewhere by Newton's method, which needs few steps
+however differently the loss is curved along what classes and learners have in common and along what they have not.
+Inputs are log-probabilities; a fit never gets more than :data:`stacking.fit.folds.MAX_EVENTS` events, which leaves an
+error of the fitted numbers far below that of the learners.
 """
 
 from __future__ import annotations

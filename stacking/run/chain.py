@@ -1,9 +1,8 @@
-"""The chain from base learners' log-probabilities to a prediction; training and the saved bundle share it.
+"""The chain from base learners' log-probabilities to a prediction; training and finished runs share it.
 
-The fits of a learner are averaged in log-probability, the meta-learner combines the averages, one calibrator
-follows (each learner has one of its own for the case that it ships alone), then the decision.
-
-The chain on disk: calibration, meta-learner and decision rules as JSON in a run's ``meta`` folder.
+The fits of a learner are averaged in log-probability, the meta-learner combines the averages, one calibrator follows
+(each learner has one of its own for the case that it ships alone), then the decision. On disk it is calibration,
+meta-learner and decision rules as JSON in a run's ``meta`` folder.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Predictions:
     """What ``predictions.npz`` holds of the task: (N,) ``predictions``, ``gamma_scores``..., first what is scored."""
     config_hash: str
     test_fingerprint: str | None
-    """Of the events, so that nobody judges the predictions by others; None where they have none."""
+    """Of the events, so that nobody scores the predictions by others; None where they have none."""
     by_name: Mapping[str, np.ndarray]
     """Per learner, ``average`` and ``stack``: (N, C) log-probabilities, as far as they were needed."""
     remarks: tuple[str, ...] = ()
@@ -110,12 +109,12 @@ class Chain:
     n_fits: int
     """Fits of each learner that are averaged."""
     target_calibration: TargetCalibration | None = None
-    """Of energy and core, where a learner was taught true quantities."""
+    """Of energy and core, where a learner learned true quantities."""
     prior: tuple[float, ...] | None = None
-    """Share of each class among the judged training events: the posterior of events that cannot be used."""
+    """Each class's share of the training events under the evaluation cuts: the posterior of unusable events."""
 
     def of_student(self) -> Chain:
-        """Return the chain of the student alone; its predictions are not those that the run was judged by."""
+        """Return the chain of the student alone; its predictions are not those that the run was scored by."""
         config_hash = hash_json([self.config_hash, STUDENT])
         return replace(self, shipped=STUDENT, n_fits=1, config_hash=config_hash, target_calibration=None)
 
@@ -163,7 +162,7 @@ class Chain:
     def stream(self, fits: Iterable[Piece], events: Events, test_fingerprint: str | None) -> Iterator[Predictions]:
         """Take raw log-probabilities of all fits (and estimates of true quantities) to what ships, piece by piece.
 
-        One numerical thread, so that training and bundle give the same last bits anywhere.
+        One numerical thread, so that training and prediction give the same last bits anywhere.
         """
         for piece, log_proba in fits:
             here, said, usable = events.context(piece), dict(log_proba), events.usable(piece)
@@ -252,7 +251,7 @@ def load_chain(checksums: Checksums, manifest: Mapping[str, Any]) -> Chain:
 
 @contextmanager
 def _read(checksums: Checksums, name: str) -> Iterator[Any]:
-    """Yield the content of ``meta/<name>``; what cannot be made of it is told with the file's name."""
+    """Yield the content of ``meta/<name>``; what cannot be made of it is an error with the file's name."""
     file = checksums.path(f"meta/{name}")
     content = read_json(file)
     try:

@@ -1,9 +1,8 @@
-"""What a stacking run is asked to do: a validated, immutable configuration, its presets and its hash.
+"""What a stacking run is asked to do: a validated, immutable configuration, its presets, its hash and its TOML file.
 
-The hash covers everything that can change a prediction (task, learners, folds, seeds, settings, data fingerprints)
-and nothing that cannot (paths, number of worker processes, cluster address).
-
-A run's options as a TOML file: what ``stack --config`` reads, and what every run writes beside its manifest.
+The hash covers everything that can change a prediction (task, learners, folds, seeds, settings, data fingerprints) and
+nothing that cannot (paths, number of worker processes, cluster address). The TOML file is what ``stack --config``
+reads, and what every run writes beside its manifest.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class EngineConfig(BaseModel):
     """Share of each training part that serves early stopping."""
     holdout: float = Field(0.1, ge=0.0, le=0.5)
     """Share of the training events passing the cuts that no learner is trained on: gate, calibration, decision rule
-    and response are judged there, on the average of fits that ships. 0: on out-of-fold predictions of single fits."""
+    and response use them, on the average of fits that ships. 0: on out-of-fold predictions of single fits."""
     prune: float = Field(TOLERANCE, ge=0.0, le=1.0)
     """Log-loss (nats) that learners left out of the stack may cost together; 0 keeps every learner."""
     rows: dict[str, int] = Field(default_factory=dict)

@@ -1,8 +1,7 @@
-"""The run folder: who may write into it, and what the finished parts are called.
+"""The run folder: who may write into it, what its finished parts are called, and that they are what was written.
 
-Integrity of a finished run: every file has a checksum and is compared when it is used.
-
-This shows damage and mix-ups, not forgery: whoever can replace a file can replace its checksum too.
+Every file of a finished run has a checksum and is compared when it is used. This shows damage and mix-ups, not forgery:
+whoever can replace a file can replace its checksum too.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def write_test_posteriors(
 
 
 def stored_arrays(predictions: Predictions) -> dict[str, np.ndarray]:
-    """Return what ``predictions.npz`` holds: what the scorer and the public benchmark read, posteriors, origin."""
+    """Return what ``predictions.npz`` holds: what scoring and the public benchmark read, posteriors, origin."""
     arrays = {**predictions.arrays, "log_proba": predictions.log_proba}
     arrays["config_hash"] = np.array(predictions.config_hash)
     if predictions.test_fingerprint is not None:

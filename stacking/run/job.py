@@ -76,7 +76,7 @@ class Job:
     def lanes(self) -> dict[str, int]:
         """Processes at once by device: one trains on the GPU, unless asked otherwise, the others beside it.
 
-        A cluster has one lane: Dask gives the work to its workers.
+        A cluster counts as one device: Dask gives the work to its workers.
         """
         if self.device == "cpu" or self.config.scheduler:
             return {"cpu": self.workers}
@@ -104,10 +104,10 @@ class Folds:
 
     @property
     def inner(self) -> np.ndarray:
-        """(N,) bool: judged events that are predicted out-of-fold."""
+        """(N,) bool: events under the evaluation cuts that are predicted out-of-fold."""
         return self.judged & (self.partitions[0] >= 0)
 
     @property
     def outer(self) -> np.ndarray:
-        """(N,) bool: judged events of the outer holdout, in no learner's training."""
+        """(N,) bool: events under the evaluation cuts of the outer holdout, in no learner's training."""
         return self.judged & (self.partitions[0] < 0)

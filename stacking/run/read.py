@@ -1,6 +1,6 @@
-"""A finished run folder, opened for reading: its manifest, and what every learner said of the test events.
+"""A finished run folder, opened for reading: its manifest, and every learner's predictions of the test events.
 
-Test labels are not read here: :mod:`report.shared.subject` holds a run against them.
+Test labels are not read here: :mod:`report.shared.subject` compares a run with them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class System:
     log_proba: np.ndarray
     """(N, C) float64 natural logarithms."""
     output: np.ndarray
-    """What the metric judges: hard labels (N,) or gamma scores (N,)."""
+    """What the metric scores: hard labels (N,) or gamma scores (N,)."""
     rule: str
     """How it came about: ``argmax`` or ``decided``; one of :data:`ONE_ANSWER` where there is but one."""
 
@@ -171,12 +171,12 @@ class TableRun:
 
     @cached_property
     def held_out(self) -> dict[str, Any]:
-        """Metrics on held-out rows of the training table."""
+        """Metrics on rows of the training table that no fit learned from."""
         content: dict[str, Any] = read_json(self.checksums.path(METRICS_FILE))
         return content
 
     def out_of_fold(self, system: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return true classes and log-probabilities of the rows that what ships was judged on."""
+        """Return true classes and log-probabilities of the rows on which what ships was scored."""
         frame = pl.read_parquet(self.checksums.path(f"oof/{system}.parquet"), glob=False)
         stack = pl.read_parquet(self.checksums.path("oof/stack.parquet"), glob=False)
         labels = pl.read_parquet(self.checksums.path("table/train-labels.parquet"), glob=False)["label"].to_numpy()

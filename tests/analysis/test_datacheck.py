@@ -1,6 +1,6 @@
-"""Data check: silent on a fresh sample, and noticing each kind of spoiled one; labels are never opened.
+"""Data check: silent on a fresh sample, and noticing each kind of damaged one; labels are never opened.
 
-Means from run to run: quiet where all runs are alike, and naming feature and run where one has drifted.
+Means from run to run are quiet where all runs are alike, and name feature and run where one has drifted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def checked(world: Path) -> Callable[[str], DataCheck]:
-    """Check a sample that is spoiled in one way; each once."""
+    """Check a sample that is damaged in one way; each once."""
     found: dict[str, DataCheck] = {}
 
     def check(kind: str) -> DataCheck:

@@ -1,8 +1,6 @@
-"""Photons put into a sky come back; without any, limits are as expected.
+"""Searches for photons: those put into a sky come back, limits are as published, a user's search works or is refused.
 
-A search for photons as a user makes it: a small run, a set without labels, and what is refused.
-
-Limits: the numbers of the published table, and coverage by toy experiments.
+Without photons, limits are as expected; their coverage is tested by toy experiments.
 """
 
 from __future__ import annotations

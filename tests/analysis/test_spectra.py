@@ -1,10 +1,7 @@
-"""Known spectra come back within their errors, from posteriors and from labels.
+"""Known spectra come back within their errors, from posteriors, from labels and by unfolding.
 
-Spectra as a user measures them: a small run, a set without labels, and what is refused.
-
-The truth comes back, and its uncertainty covers.
-
-Shares of classes: the likelihood's maximum, and what simulation makes of its estimating functions.
+Shares of classes are tested by the likelihood's maximum and by what simulation makes of its estimating functions. A
+small run and a set without labels are measured as a user does it, and what cannot be is refused.
 """
 
 from __future__ import annotations

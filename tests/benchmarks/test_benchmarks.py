@@ -1,18 +1,11 @@
-"""The shipped world is what the recorded fits ended with; the record is of the constants that are fitted today.
+"""What the benchmarks compute and keep, on small samples.
 
-The bound on the fraction error: direct linear programs, exhaustive and random rules, the two ends of knowledge.
-
-Skies of pseudo-experiments hold what was asked for, and a small one goes through the closure benchmark's page.
-
-Published stacks as peers: fitted on one half of the test events, judged on the other.
-
-Showers drawn with the fits' own constants: whatever else the simulation can do must be off in them.
-
-Samples that benchmarks keep are taken again only for the same showers.
-
-The fit of a world's constants: targets, steps, bounds.
-
-Published networks: loaded without running code, and simulated events compared with what they said of real ones.
+The shipped world is what the recorded fits ended with, and the record is of the constants that are fitted today; the
+fit itself has its targets, steps and bounds. The bound on the fraction error is held against direct linear programs,
+exhaustive and random rules, and the two ends of knowledge. Skies of pseudo-experiments hold what was asked for.
+Published stacks are fitted on one half of the test events and tested on the other; published networks are loaded
+without running code. Where showers are drawn with the fits' own constants, whatever else the simulation can do is off.
+Samples that are kept are taken again only for the same showers.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""Feature tables and runs, damaged in every way: the same result, or one line that names the folder.
+"""Every file that is read, damaged in every way: the same result, or one line that names the file.
 
-Damaged tables: refused by name in one line, or read as they were written.
-
-Every file of dataset and raw folders, damaged in every way: the same result, or one line that names a file.
-
-Damaged archives are refused or read rightly: never misread, never another error.
-
-Damaged tables are refused in one line or read; pipes, folders and promises larger than the memory are refused.
+Tables, runs, dataset and raw folders and archives are never misread and never end in another error. Pipes, folders and
+promises larger than the memory are refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Commands killed and started again: the same files as without the kill, and nothing left behind.
-
-Killed at any change of a file, started again: the same bytes as without the kill, and nothing left behind.
-"""
+"""Commands killed at any change of a file and started again: the same bytes as without the kill, nothing left over."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Links, devices and names from elsewhere: nothing is written through, replaced or read outside its folder.
 
-Names of files and folders are names, never patterns: brackets, stars, spaces, unicode.
-
-Results replace nothing but files of their own kind.
+Names of files and folders are names, never patterns: brackets, stars, spaces, unicode. Results replace nothing but
+files of their own kind.
 """
 
 from __future__ import annotations

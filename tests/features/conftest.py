@@ -1,7 +1,7 @@
 """Showers of known truth drawn on the array, and the array libraries that every numeric test runs on.
 
-The showers are drawn here and not by the simulation: the lateral distributions with the constants that the fits
-assume, so that pulls test the fits and nothing else.
+The showers are drawn here and not by the simulation: the lateral distributions with the constants that the fits assume,
+so that residuals test the fits and nothing else.
 """
 
 from __future__ import annotations

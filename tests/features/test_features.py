@@ -1,10 +1,8 @@
-"""The one numeric source gives the same features on every array library.
+"""Features: the same on every array library, unchanged by symmetries, defined where they can be, as declared.
 
 Nothing but the azimuth itself and the core's coordinates changes when array and azimuth are turned or mirrored.
-
-Degenerate and hostile events: defined where they can be, NaN where not, never a crash, a warning or an infinity.
-
-What is declared is what is computed; the documentation is the catalogue.
+Degenerate and hostile events give NaN where undefined, never a crash, a warning or an infinity. What is declared is
+what is computed; the documentation is the catalogue.
 """
 
 from __future__ import annotations

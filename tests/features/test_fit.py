@@ -1,6 +1,6 @@
 """Known showers come back: minima, errors, convergence; and minima, values and matrices are Minuit's.
 
-The CUDA kernel without a GPU: NVRTC compiles it, and as C++ on the CPU it gives the numbers of the CPU's.
+The CUDA kernel is tested without a GPU: NVRTC compiles it, and as C++ on the CPU it gives the numbers of the CPU's.
 """
 
 from __future__ import annotations

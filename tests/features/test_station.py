@@ -1,6 +1,6 @@
 """The station model is written once: arrays, compiled code and C give what the formulas give as they stand.
 
-What the compiled fit minimises has the derivatives that it says it has.
+What the compiled fit minimises has the derivatives that it claims.
 """
 
 from __future__ import annotations

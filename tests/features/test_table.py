@@ -1,6 +1,6 @@
 """The table on disk: same bits however the work is cut, resumed where it stopped, reused while it is valid.
 
-The order of copies to a GPU, played with a stand-in for CuPy whose streams run as late or as early as is allowed.
+The order of copies to a GPU is tested with a stand-in for CuPy whose streams run as late or as early as is allowed.
 """
 
 from __future__ import annotations

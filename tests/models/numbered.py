@@ -1,4 +1,4 @@
-"""What the processes of a test are asked for: who did it; or to die."""
+"""Functions for worker processes of tests: to answer with their own number, or to die."""
 
 from __future__ import annotations
 

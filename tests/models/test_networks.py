@@ -1,6 +1,6 @@
 """Networks: sizes as published, able to learn a few showers by heart, exact symmetry, bit-identical after loading.
 
-The training loop: it continues exactly where it stopped, and each of its options does what it says.
+The training loop continues exactly where it stopped, and each of its options does what it says.
 """
 
 from __future__ import annotations

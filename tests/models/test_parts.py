@@ -1,7 +1,4 @@
-"""The small parts: posteriors, inputs, symmetries, registry, averages, saved headers.
-
-Which device each learner gets: every library is asked for itself.
-"""
+"""The small parts: posteriors, inputs, symmetries, registry, averages, saved headers, devices."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Pretraining: worlds within their priors, the stream's showers, going on after an end, weights and their refusals.
 
-The pretrained network as a learner: where it starts, what moves, what it refuses; the weights that are shipped.
-
-True quantities as targets of the pretrained network: what is learned from them, what is not, what is refused.
+The pretrained network is tested as a learner: where it starts, what moves, what it learns from true quantities and what
+not, what it refuses. So are the weights that are shipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Learners on tables: they find a known posterior, survive a round trip to disk bit by bit, and refuse bad input."""
+"""Learners on tables: they recover a known posterior, survive a round trip to disk bit by bit, and refuse bad input."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The model card and the crate of a run: complete, true to the run's files, and valid linked data.
 
-Task folders: their own evaluation agrees with ours, leaks nothing, and refuses what cannot be scored.
+Task folders have an evaluation that agrees with ours, leak nothing, and refuse what cannot be scored.
 """
 
 from __future__ import annotations

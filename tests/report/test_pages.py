@@ -1,10 +1,8 @@
-"""The report: one self-contained file with everything in it.
+"""The report: one self-contained file with everything in it, that speaks of what ships and works in a real browser.
 
-Feature importance by group, on a learner that is known to use one group only.
-
-Plain words, differences and captions speak of what ships: its name, and its labels by its rule.
-
-The report in a real browser: no errors, no missing pictures, no sideways scrolling on a phone, dark and light.
+Plain words, differences and captions have the name of what ships, and its labels by its rule. Feature importance is
+tested on a learner that is known to use one group only. The browser meets no errors, no missing pictures, no sideways
+scrolling on a phone, dark and light.
 """
 
 from __future__ import annotations

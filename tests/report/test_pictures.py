@@ -1,6 +1,6 @@
 """Every picture renders on tiny and on degenerate data: one class missing, one event, all scores equal.
 
-Event displays: known densities come back, and odd showers render.
+Event displays show known densities, and odd showers render.
 """
 
 from __future__ import annotations

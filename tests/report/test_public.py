@@ -1,8 +1,7 @@
 """Comparison, leaderboard, submission and doctor: what people read and hand in.
 
-The 2026 protocol: raw labels only, a log of attempts, the published order of rows.
-
-Predictions are judged by the events they were made for, and a run folder holds its own; or nobody goes on.
+The 2026 protocol takes raw labels only, in the published order of rows, and logs attempts. Predictions are scored by
+the events they were made for, and a run folder holds its own; anything else is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The GPU's self-test: what it calls equal, and what it says where there is no GPU.
-
-The table of learners beside the stack.
-"""
+"""The table of learners beside the stack; and the GPU's self-test: what it calls equal, and its words without a GPU."""
 
 from __future__ import annotations
 

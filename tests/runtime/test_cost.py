@@ -1,8 +1,6 @@
-"""Energy from counters where they can be read: wraps, shares of a busy machine, the GPU; else an honest estimate.
+"""Costs are those of the work, wherever it is done; a process began when it was started, not when it is asked.
 
-Costs are those of the work, wherever it is done.
-
-When a process began: from its start, not from when it is asked.
+Energy comes from counters where they can be read (wraps, shares of a busy machine, the GPU), else from an estimate.
 """
 
 from __future__ import annotations

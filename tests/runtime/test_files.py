@@ -1,8 +1,6 @@
-"""Atomic writes and readable refusals.
+"""Files: written atomically, refused in readable words, and compared with checksums that notice any change.
 
-Checksums of folders: any change of any file is found and named.
-
-Archives are judged by their heads: bombs, pipes and lies are refused before anything is unpacked.
+Archives are refused by their heads: bombs, pipes and false lengths end before anything is unpacked.
 """
 
 from __future__ import annotations

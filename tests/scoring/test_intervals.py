@@ -1,6 +1,6 @@
-"""Intervals cover the truth as often as they say, on simulated truth.
+"""Intervals cover the truth as often as they claim, on simulated truth.
 
-Paired comparisons: right sign, honest p-values, and narrower than two single intervals.
+Paired comparisons have the right sign, honest p-values, and are narrower than two single intervals.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What scoring adds to the public keys: intervals everywhere, thin bins named, valid JSON always.
 
-Q-factor, efficiency at a fixed survival, bins at one threshold, balanced accuracy: against plain counting.
-
-Bias and resolution of estimates: known values, honest intervals, unusable estimates refused.
+Q-factor, efficiency at a fixed survival, bins at one threshold and balanced accuracy are held against plain counting.
+Bias and resolution of estimates have known values and honest intervals; unusable estimates are refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Geometry of the KASCADE array, and descriptions of arrays.
+"""Geometry of the KASCADE array, descriptions of arrays, named cuts, and lateral distributions.
 
-Named cuts: compared in float32 as stored, with a cut-flow table.
-
-Lateral distributions: their integral is the particle number, their shape is the formula's.
+Cuts are compared in float32 as stored, with a cut-flow table. The integral of a lateral distribution is the particle
+number, its shape the formula's.
 """
 
 import dataclasses

@@ -1,8 +1,7 @@
 """Raw files to dataset folders: the protocols' own rules, recomputed here in plain NumPy.
 
-Raw archives: read back by the converter, with arrival times that follow the shower front.
-
-Hadronic models of one seed share no shower, and conversion spreads none over train and test.
+Simulated raw archives are read back by the converter, with arrival times that follow the shower front. Hadronic models
+of one seed share no shower, and conversion spreads none over train and test.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Dataset folders: what is written comes back; what is wrong is refused by file, column and row.
 
-A sound dataset has no problems; each kind of damage is one line that names the file.
-
-Rows that follow the classes are noticed; random orders are not.
-
-True quantities beside the labels: who may read them, and files that are refused.
+A sound folder has no problems; each kind of damage is one line that names the file. Rows that follow the classes are
+noticed, random orders are not. True quantities beside the labels are read by those who may.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The stations read what the densities promise; the trigger counts hit stations in clusters.
 
-Random numbers of the compiled kernels: moments, distributions and independence of streams.
+Random numbers of the compiled kernels are tested by moments, distributions and independence of streams.
 """
 
 from types import SimpleNamespace

@@ -1,8 +1,7 @@
 """Measured runs: from a simulated sky over a server on this machine to folders and predictions; what is refused.
 
-The known sky: fluxes as asked for, seeds, dead stations and drift that the array shows.
-
-Measured runs straight to predictions: the bytes of conversion and prediction, killed and continued, refused.
+The known sky has the fluxes asked for, seeds, dead stations and drift that the array shows. Measured runs straight to
+predictions give the bytes of conversion and prediction, also when killed and continued.
 """
 
 from __future__ import annotations
@@ -191,7 +190,7 @@ def test_raw_grids_are_deleted_when_asked_and_only_then(raw: Path, tmp_path: Pat
 
 
 def damaged(raw: Path, out: Path) -> dict[str, str]:
-    """Copy the archive and spoil runs; return run name to what must be said of it."""
+    """Copy the archive and damage runs; return run name to the remark it must get."""
     shutil.copytree(raw, out)
     with np.load(raw / "004000_features.npz") as archive:
         features = archive["features"]

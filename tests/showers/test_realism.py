@@ -1,6 +1,6 @@
-"""Networks run on one thread here: on shared machines more of them wait for each other.
+"""The default world against the known facts, and the table that shows it.
 
-The default world against the known facts, and the table that shows it.
+Networks run on one thread here: on shared machines more of them wait for each other.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
-"""Decision rules: what biases gain, invariances, the two ends of knowledge, and which kind ships.
+"""Decisions: what biases gain, invariances, the two ends of knowledge, and which kind of rule ships.
 
-Scores never saturate; thresholds say what they keep.
-
-The response of a decision is kept by energy.
+Gamma scores never saturate, and thresholds keep what they claim. The response of a decision is kept by energy.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The student of ``predict --fast``: close to what ships, honest about its cost, streamed, stored without pickle.
 
-Energy and core with errors: the average of fits, its scale, and a run that ships them; test truth is never read.
+Energy and core come with errors: the average of fits, its scale, and a run that ships them; test truth is never read.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def test_its_files_are_sealed_and_hold_no_pickle(finished: StackResult) -> None:
 
 
 def test_networks_learn_from_soft_labels() -> None:
-    # Hard labels say the opposite of the soft ones, and only judge: what is learned is what the soft ones say.
+    # Hard labels say the opposite of the soft ones, and only validate: what is learned is what the soft ones say.
     rng = np.random.default_rng(0)
     table = np.asfortranarray(rng.normal(size=(4000, 2)), dtype=np.float32)
     share = 1 / (1 + np.exp(-2.0 * table[:, 0].astype(float)))

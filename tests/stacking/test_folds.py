@@ -1,6 +1,6 @@
-"""Folds are balanced, seeded, and never split a shower.
+"""Folds are balanced, seeded, and never split a shower; their learners run on a GPU and on the CPU, side by side.
 
-Learners on a GPU and on the CPU, side by side. No GPU is needed: what is told that it is on one computes here.
+No GPU is needed: a learner that is asked for the GPU computes here.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ LANES = {"cuda": 1, "cpu": 1}
 
 
 def _meet(mine: Path, other: Path) -> bool:
-    """Return whether the other lane is at work while this one is."""
+    """Return whether the other device is at work while this one is."""
     mine.touch()
     over = time.monotonic() + 30
     while not other.exists() and time.monotonic() < over:

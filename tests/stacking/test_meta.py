@@ -1,8 +1,7 @@
-"""Meta-learners recover a known mixture, ignore noise, and are chosen without believing their own fit.
+"""Meta-learners recover a known mixture, ignore noise, and are chosen by nested cross-validation, not by their own fit.
 
-A known distortion is undone; nothing is done where nothing is wrong.
-
-Learners that a stack can do without are left out of it, those that it needs are not.
+Calibration undoes a known distortion, and does nothing where nothing is wrong. Learners that a stack can do without are
+left out of it, those that it needs are not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A run's time: plans that fit, limits that are kept, estimates that come true, remarks on what was left out.
+"""A run's time and memory: plans that fit, limits that are kept, estimates that come true, remarks on what is left out.
 
-Memory: estimated before a run begins, bounded where a learner does not need the whole table.
+Memory is estimated before a run begins, and bounded where a learner does not need the whole table.
 """
 
 from __future__ import annotations

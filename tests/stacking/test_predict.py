@@ -1,8 +1,7 @@
-"""Prediction without a feature table: the bits of the table, nothing kept, bad input told as with tables.
+"""Prediction with finished runs: the bits of the feature table without one, of training in pieces, by many processes.
 
-Predictions of showers as tables, and targets that are refused before any work.
-
-Predictions of saved fits, in pieces and by several processes: the bits of training, each file opened once.
+Nothing is kept, each file of a fit is opened once, and bad input is refused as with tables. Predictions of showers can
+be written as tables; targets that cannot be are refused before any work.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A whole run: its folder, killing and continuing, refusing, leaving out what fails.
 
-What a run is made from is in its identity: data, and the labels it is trained on.
-
-What is judged is what ships: the average of fits, on events that no learner was trained on.
+What a run is made from is in its identity: data, and the labels it is trained on. What is scored is what ships: the
+average of fits, on events that no learner was trained on.
 """
 
 from __future__ import annotations

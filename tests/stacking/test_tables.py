@@ -1,10 +1,7 @@
-"""Tables of any origin, on a problem whose Bayes-optimal answer is known.
+"""Tables of any origin, on a problem whose Bayes-optimal answer is known, and as users bring them.
 
-A table as strangers bring it, through the whole run: categories, gaps, identifiers, labels in the test table.
-
-What columns of a foreign table are taken for: numbers, gaps, categories, times, identifiers, serial numbers.
-
-Labels of another file are the same classes, however a number is written.
+Columns are recognised: numbers, gaps, categories, times, identifiers, serial numbers. Labels in the test table are not
+read in training; labels of another file are the same classes, however a number is written.
 """
 
 from __future__ import annotations
