@@ -544,7 +544,11 @@ def command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int
     return int(ended.value.code or 0)
 
 
-@pytest.mark.parametrize("command", ["compare", "leaderboard", "submit", "report", "display", "doctor"])
+@pytest.mark.parametrize(
+    "command",
+    ["simulate", "features", "stack", "predict", "demo", "learners", "download", "convert", "runs", "datacheck",
+     "compare", "leaderboard", "submit", "report", "display", "doctor"],
+)  # fmt: skip
 def test_help_shows_an_example(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,14 +100,6 @@ def test_features_command_builds_and_lists(sets: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["simulate", "features", "stack", "predict", "demo", "learners", "download", "convert", "runs", "datacheck"],
-)
-def test_help_shows_an_example(command: str) -> None:
-    assert f"python cli.py {command}" in run_script("cli.py", command, "--help").stdout.replace("\n", " ")
-
-
-@pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (("features", "nowhere"), "nowhere"),

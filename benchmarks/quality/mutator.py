@@ -13,7 +13,8 @@ NAMES = {
     "min": "max", "minimum": "maximum", "argmin": "argmax", "floor": "ceil", "log": "log10", "log1p": "log",
     "sum": "mean", "cos": "sin", "any": "all", "sqrt": "abs", "exp": "expm1", "median": "mean", "radians": "degrees",
 }  # fmt: skip
-NAMES |= {other: name for name, other in NAMES.items() if other not in NAMES}
+# Arrays have no method "median".
+NAMES |= {other: name for name, other in NAMES.items() if other not in NAMES} | {"mean": "sum"}
 SAID = frozenset({"row", "one", "Feature", "Group", "Field", "InputError", "print"})
 """Calls whose arguments are words and ranges for people."""
 

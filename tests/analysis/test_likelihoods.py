@@ -24,10 +24,13 @@ WEIGHTS = RNG.integers(0, 4, N).astype(float)
 
 
 def _data_to_simulation() -> None:
+    """Classes with enough events for three knots: with fewer nothing pulls at second differences."""
     rng = np.random.default_rng(6)
-    energy = rng.uniform(15.0, 16.0, N)
-    other = log_softmax(rng.normal(size=(40, CLASSES)))
-    datacheck_weights.fit_weights(LABELS, energy, energy, LOG_PROBA[0], rng.uniform(15.0, 16.0, 40), other)
+    labels = np.repeat(np.arange(CLASSES), 3 * datacheck_weights.LEAST_IN_KNOT)
+    energy, data_energy = rng.uniform(15.0, 16.0, len(labels)), rng.uniform(15.0, 16.0, 40)
+    assert datacheck_weights._basis(labels, energy, CLASSES)[1].shape == (3 * CLASSES, 3 * CLASSES)
+    log_proba, other = (log_softmax(rng.normal(size=(n, CLASSES))) for n in (len(labels), 40))
+    datacheck_weights.fit_weights(labels, energy, energy, log_proba, data_energy, other)
 
 
 def _regularised() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import subprocess
-from pathlib import Path
-from typing import Any
+import time
+from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.quality import mutants
 from benchmarks.quality.mutants import EQUIVALENT, PLACES, ROOT, Bench, all_mutants, in_turn, report
 from benchmarks.quality.mutator import mutants_of
 
@@ -49,61 +50,88 @@ def test_keys_outlive_lines_that_move() -> None:
 
 
 def test_parts_take_turns_and_a_seed_decides() -> None:
-    mutants = all_mutants(ROOT, ("models", "scoring"))
-    drawn = list(in_turn(mutants, 1))
+    by_part = all_mutants(ROOT, ("models", "scoring"))
+    drawn = list(in_turn(by_part, 1))
     assert [name for name, _ in drawn[:4]] == ["models", "scoring"] * 2
-    assert drawn == list(in_turn(mutants, 1)) != list(in_turn(mutants, 2))
-    assert len({one.key for _, one in drawn}) == len(drawn) == sum(map(len, mutants.values()))
+    assert drawn == list(in_turn(by_part, 1)) != list(in_turn(by_part, 2))
+    assert len({one.key for _, one in drawn}) == len(drawn) == sum(map(len, by_part.values()))
     assert all((ROOT / place).exists() for places in PLACES.values() for place in places)
 
 
 FILES = {
+    "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["."]\n',
     "pkg/__init__.py": "",
-    "pkg/seen.py": "def half(x):\n    return x / 2\n",
-    "tests/test_seen.py": "from pkg.seen import half\n\ndef test_it():\n    assert half(6) == 3\n",
-    "pkg/missed.py": "def double(x):\n    return 2 * x\n",
-    "tests/test_missed.py": "from pkg.missed import double\n\ndef test_it():\n    assert double(1) == 2\n",
+    "pkg/halves.py": "def half(x):\n    return x / 2\n",
+    "pkg/doubles.py": "def double(x):\n    return 2 * x\n",
     "pkg/alone.py": "def third(x):\n    return x / 3\n",
+    "pkg/loop.py": "def count(n):\n    while n > 0:\n        n = n - 1\n    return n\n",
+    "pkg/through.py": "from pkg.halves import half\n\ndef quarter(x):\n    return half(half(x))\n",
+    "tests/test_through.py": """
+from pkg.through import quarter
+
+def test_quarter():
+    assert quarter(8) == 2
+""",
+    "tests/test_halves.py": """
+import time
+from pkg.halves import half
+
+def test_it():
+    assert half(6) == 3
+
+def test_broken():
+    assert half(6) == 4
+
+def test_dear():
+    began = time.process_time()
+    while time.process_time() < began + 2.0:
+        pass
+""",
+    "tests/test_doubles.py": "from pkg.doubles import double\n\ndef test_it():\n    assert double(1) == 2\n",
+    "tests/test_loop.py": "from pkg.loop import count\n\ndef test_it():\n    assert count(3) == 0\n",
 }
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    project = tmp_path / "project"
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("mutants")
     for name, text in FILES.items():
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(text)
-    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
-    return Bench(project, tmp_path / "copy", 60.0)
+        (folder / "project" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "project" / name).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=folder / "project", check=True)
+    made = Bench(folder / "project", folder / "copy", 1.0, {})
+    made.libraries = ()
+    yield made
+    made.close()
+
+
+def test_the_nearest_tests_come_first_and_broken_or_dear_ones_not_at_all(bench: Bench) -> None:
+    first, second = bench.chosen("pkg/halves.py")
+    assert (first.files, first.kept) == (["tests/test_halves.py"], ["tests/test_halves.py::test_it"])
+    assert (second.files, second.kept) == (["tests/test_through.py"], ["tests/test_through.py::test_quarter"])
+    assert first.seconds < 1.0
+    assert not list(bench.chosen("pkg/alone.py"))
 
 
 def test_tests_that_look_notice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(tests: list[Path]) -> tuple[str, float]:
-        names: dict[str, Any] = {}
-        for test in tests:
-            module = bench.copy / "pkg" / test.name.removeprefix("test_")
-            exec(module.read_text() + test.read_text().partition("\n")[2], names)
-            try:
-                names["test_it"]()
-            except AssertionError:
-                return "noticed", 0.1
-        return "passed", 0.1
-
-    monkeypatch.setattr(bench, "run", run)
+    monkeypatch.setattr(mutants, "MORE_S", 3.0)
     results = []
-    for name in ("pkg/seen.py", "pkg/missed.py", "pkg/alone.py"):
-        results.append(bench.scorer(mutants_of(name, FILES[name])[0]) | {"part": "pkg", "seed": 1})
+    for name, number in (("pkg/halves.py", 0), ("pkg/doubles.py", 0), ("pkg/alone.py", 0), ("pkg/loop.py", 2)):
+        results.append(bench.tried(mutants_of(name, FILES[name])[number], 60.0) | {"part": "pkg", "seed": 1})
         assert (bench.copy / name).read_text() == FILES[name]
-    assert [one["outcome"] for one in results] == ["noticed", "survived", "untested"]
-    table = report(results, {})
-    assert "pkg/missed.py:2" in table
-    assert "33.3%" in table
+    assert [one["outcome"] for one in results] == ["noticed", "survived", "untested", "timed out"]
+    lines = report(results, {}).splitlines()
+    assert lines[1].split()[:7] == ["pkg", "4", "1", "1", "1", "0", "1"]
+    assert "33.3%" in lines[1], "those whose time was over do not count"
+    assert "pkg/doubles.py:2" in report(results, {})
     assert "equal: why" in report(results, {str(results[1]["key"]): "why"})
 
 
-def test_what_pytest_says_is_understood(bench: Bench) -> None:
-    (bench.copy / "pkg/seen.py").write_text("def half(x):\n    return x / 3\n")
-    assert bench.run([bench.copy / "tests/test_seen.py"])[0] == "noticed"
+def test_no_mutant_outlives_the_whole_time(bench: Bench) -> None:
+    endless = next(one for one in mutants_of("pkg/loop.py", FILES["pkg/loop.py"]) if one.text == "(n + 1)")
+    began = time.monotonic()
+    assert bench.tried(endless, 0.5)["outcome"] == "cut off"
+    assert time.monotonic() < began + 10.0
 
 
 @pytest.mark.parametrize("key", json.loads(EQUIVALENT.read_text("utf-8")))

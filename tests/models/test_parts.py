@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 import xgboost as xgb
 
 from models import registry
 from models.base.average import LearnerAverage
-from models.base.inputs import InputTransform
+from models.base.inputs import TARGETS, InputTransform, signed_log, targets_of
 from models.base.learner import Batch, Learner
 from models.base.posterior import (
     class_weight_vector,
@@ -147,6 +148,66 @@ def test_direction_and_core_enter_as_vectors() -> None:
     (core, direction) = (inputs[:, list(pair)] for pair in transform.pairs)
     np.testing.assert_allclose(core, [[1, 0], [-0.5, 0.2], [0, 0]], atol=1e-6)
     np.testing.assert_allclose(direction[:2], [[1, 0], [0, 1]], atol=1e-6)
+
+
+def test_inputs_by_their_formula() -> None:
+    np.testing.assert_allclose(signed_log(np.array([-6.0, 0.0, 14.0]), 2.0), [-np.log(4.0), 0.0, np.log(8.0)])
+    np.testing.assert_array_equal(signed_log(np.array([-6.0, 14.0]), 0.0), [-6.0, 14.0])
+    columns = {"a": [1.0, 5.0, 100.0], "fit_core_x_m": [50.0, 500.0, 0.0], "fit_core_y_m": [0.0, -500.0, 25.0]}
+    batch = table_batch(**{name: np.array(values) for name, values in columns.items()})
+    fitted = InputTransform.fit(batch, batch.columns)
+    known = replace(
+        fitted, flagged=("a",), log_scale=np.array([2.0]), centre=np.array([np.log(1.5)]), width=np.array([0.5])
+    )
+    inputs = known.apply(batch)
+    assert known.n_inputs == inputs.shape[1] == 4
+    np.testing.assert_allclose(inputs[:, 0], [0.0, 2.0 * np.log(3.5 / 1.5), 4.0], rtol=1e-6)
+    np.testing.assert_allclose(inputs[:, 1:], [[1, 0, 0], [4, -4, 0], [0, 0.5, 0]])
+    absent = replace(known, absent=("a",)).apply(batch)
+    np.testing.assert_array_equal(absent[:, [0, 3]], [[0, 1]] * 3)
+    with pytest.raises(InputError, match=r"lack 1 of the 3 columns .*: a"):
+        known.apply(table_batch(**{name: np.array(values) for name, values in columns.items() if name != "a"}))
+
+
+def test_scales_are_the_quantiles_of_the_training_events() -> None:
+    values = np.linspace(0.0, 100.0, 2001)
+    heavy = np.where(np.arange(2001) % 100 == 0, 1e4, values)
+    fitted = InputTransform.fit(table_batch(even=values, heavy=heavy), ("even", "heavy"))
+    np.testing.assert_allclose([fitted.centre[0], fitted.width[0], fitted.log_scale[0]], [50.0, 34.0, 0.0], atol=1e-4)
+    scale = np.median(heavy)
+    squeezed = np.log1p(heavy / scale)
+    low, high = np.quantile(squeezed, [0.16, 0.84])
+    np.testing.assert_allclose(
+        [fitted.log_scale[1], fitted.centre[1], fitted.width[1]], [scale, np.log(2.0), (high - low) / 2], rtol=1e-5
+    )
+
+
+def test_true_quantities_by_hand() -> None:
+    names = [target.name for target in TARGETS]
+    truth = pl.DataFrame(
+        {
+            "lg_energy": [15.8, 15.4, 30.0], "lg_ne": [5.6, 5.1, 5.1], "lg_nmu": [3.9, 4.4, 4.4],
+            "xmax": [610.0, 550.0, 550.0], "age": [1.12, 1.0, 1.0], "mass": [56.0, 0.0, 1.0],
+            "core_x_m": [35.0, 1.0, -20.0], "core_y_m": [42.0, 40.0, 0.0],
+        }
+    )  # fmt: skip
+    # The first fitted core is (30, 40): outward is (0.6, 0.8), to the left of it (-0.8, 0.6).
+    found = targets_of(truth, np.array([30.0, 0.0, -20.0]), np.array([40.0, 40.0, 0.0]))
+    assert found.dtype == np.float32
+    expected = [
+        1.0,
+        1.0,
+        -1.0,
+        1.0,
+        1.0,
+        (np.log10(56.0) - 0.9) / 0.65,
+        (5 * 0.6 + 2 * 0.8) / 2,
+        (2 * 0.6 - 5 * 0.8) / 2,
+    ]
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(found[1], [0, 0, 0, 0, 0, np.nan, 0.0, -0.5], atol=1e-6)
+    np.testing.assert_allclose(found[2], [6, 0, 0, 0, 0, -0.9 / 0.65, 0, 0], atol=1e-6)
+    assert names[-2:] == ["core_outward_m", "core_sideways_m"]
 
 
 def test_registry_names_what_exists() -> None:

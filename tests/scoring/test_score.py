@@ -17,10 +17,11 @@ from runtime.errors import InputError
 from scoring.metrics.classes import area, balanced_accuracy, bins_at_threshold, efficiency_at_survival, q_factor
 from scoring.metrics.composition import composition_metrics, confusion_matrix, expected_fraction_error
 from scoring.metrics.gamma import gamma_metrics, hadron_survival
+from scoring.metrics.intervals import clopper_pearson
 from scoring.metrics.residuals import paired_resolution, residual_metrics, resolution, resolution_interval
 from scoring.score import score_arrays, score_file
 from scoring.tasks.base import scoring_of
-from scoring.tasks.gamma import tie_warnings
+from scoring.tasks.gamma import SCORING, tie_warnings
 from scoring.tasks.truth import Truth
 from showers.schema import COMPOSITION, ENERGY, GAMMA, SCALARS_FILE
 
@@ -98,6 +99,32 @@ def test_ties_that_cost_nothing_are_not_warned_of() -> None:
     saturated = np.where(np.arange(1100) < 150, 1.0, 0.0)  # 50 hadrons share the gammas' score
     assert len(tie_warnings(labels, saturated)) == 5
     assert "50 hadrons" in tie_warnings(labels, saturated)[0]
+
+
+def test_intervals_of_gamma_are_those_of_its_counts() -> None:
+    # 40 gammas, of which 32 score above one half; 60 hadrons, of which 3 do.
+    scores = np.concatenate(
+        [np.linspace(0.6, 0.9, 32), np.linspace(0.1, 0.4, 8), [0.8, 0.7, 0.55], np.linspace(0, 0.4, 57)]
+    )
+    labels = np.repeat([0, 1], [40, 60]).astype(np.int8)
+    truth = Truth(Path("nowhere"), labels, np.full(100, 15.2, np.float32), np.full(100, 12.0, np.float32))
+    metrics = SCORING.metrics(truth, scores, intervals=True)
+    assert metrics["intervals"]["accuracy_at_0.5"] == clopper_pearson(32 + 57, 100).as_dict()
+    for share, n_surviving in (("75%", 2), ("50%", 1)):
+        found = metrics["survival_rates"][share]
+        assert found["interval_at_threshold"] == clopper_pearson(n_surviving, 60).as_dict()
+        assert found["interval"]["low"] <= n_surviving / 60 <= found["interval"]["high"]
+    assert metrics["intervals"]["key_metric"] == metrics["survival_rates"]["75%"]["interval"]
+    binned = [found for found in metrics["energy_binned"].values() if found]
+    assert [found["too_few_events"] for found in binned] == [False]
+    assert binned[0]["interval_at_threshold"] == clopper_pearson(2, 60).as_dict()
+
+
+def test_precision_and_recall_of_one_event_a_class() -> None:
+    # The fifth is taken for the fourth: one of two claims is right there, and the fifth is never claimed.
+    found = composition_metrics(np.arange(5), np.array([0, 1, 2, 3, 3]), np.full(5, 15.2, np.float32))["per_class"]
+    values = [[one["precision"], one["recall"], one["f1"], one["support"]] for one in found.values()]
+    np.testing.assert_allclose(values, [[1, 1, 1, 1]] * 3 + [[0.5, 1, 2 / 3, 1], [0, 0, 0, 1]])
 
 
 @pytest.fixture

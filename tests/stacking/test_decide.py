@@ -26,7 +26,16 @@ from stacking.decide.classes import (
     read_response,
     write_response,
 )
-from stacking.meta.scorers import gamma_scores, log_survivals, mean_log_survival, paired_log_survival, threshold_table
+from stacking.meta.scorers import (
+    HADRON_WEIGHT,
+    CompositionScorer,
+    GammaScorer,
+    gamma_scores,
+    log_survivals,
+    mean_log_survival,
+    paired_log_survival,
+    threshold_table,
+)
 from tests.stacking.known import five_classes
 
 
@@ -127,6 +136,47 @@ def test_paired_error_is_the_plain_bootstraps_with_few_gammas() -> None:
         rows = np.concatenate([rng.integers(0, 30, 30), rng.integers(30, 430, 400)])
         plain.append(mean_log_survival(labels[rows], a[rows]) - mean_log_survival(labels[rows], b[rows]))
     assert error == pytest.approx(np.std(plain), rel=0.25)
+
+
+def test_survivals_of_twenty_gammas_by_hand() -> None:
+    # Gammas score 20 .. 1. 65, 70, 75, 80 and 85 % of them are 13 .. 17: thresholds 8 .. 4, which a hadron at 6 passes.
+    labels = np.repeat([0, 1], [20, 4])
+    scores = np.concatenate([np.arange(20.0, 0.0, -1.0), [30.0, 6.0, 4.5, 1.0]])
+    np.testing.assert_allclose(log_survivals(labels, scores), np.log((np.array([1, 1, 2, 2, 3]) + 0.5) / 5.0))
+    perfect = np.where(labels == 0, scores, -1.0)
+    expected = mean_log_survival(labels, scores) - np.log(0.1)
+    for groups in (None, np.arange(24)):
+        assert paired_log_survival(labels, scores, perfect, groups)[0] == pytest.approx(expected)
+
+
+def test_grouped_error_is_that_of_whole_groups_drawn_anew() -> None:
+    labels, a = _events(600)
+    b = a + 0.5 * np.random.default_rng(4).normal(size=600)
+    alone = paired_log_survival(labels, a, b, np.arange(600), n_samples=400)[1]
+    assert alone == pytest.approx(paired_log_survival(labels, a, b, n_samples=400)[1], rel=0.25)
+    assert paired_log_survival(labels, a, a, np.arange(600))[1] == 0.0
+    twice = [np.repeat(one, 2) for one in (labels, a, b, np.arange(600))]
+    assert paired_log_survival(*twice, n_samples=400)[1] == pytest.approx(alone, rel=0.25)
+
+
+def test_fits_weigh_hadrons_that_ninety_percent_of_the_gammas_do_not_beat() -> None:
+    labels = np.repeat([0, 1], [11, 3])
+    logit = np.concatenate([np.arange(11.0), [0.9, 1.1, 5.0]])
+    learners = np.stack([log_sigmoid_pair(-(logit + shift)) for shift in (-0.5, 0.5)])
+    weights = GammaScorer().weights(learners, labels)
+    np.testing.assert_array_equal(weights, [1.0] * 12 + [HADRON_WEIGHT] * 2)
+
+
+def test_fractions_are_judged_with_the_prior_divided_out() -> None:
+    labels = np.repeat([0, 1], [90, 10])
+    # Of 9 to 1, a posterior of 0.8 speaks for the second class and 0.95 for the first.
+    proba = np.where(labels == 0, 0.95, 0.8)
+    log_proba = np.log(np.column_stack([proba, 1 - proba]))
+    scorer = CompositionScorer()
+    perfect = expected_fraction_error(np.diag([90, 10]))
+    assert scorer.metric(log_proba, labels) == pytest.approx(perfect)
+    assert scorer.metric(np.log(np.full((100, 2), 0.5)), labels) > perfect
+    assert scorer.loss(log_proba, labels) == pytest.approx(-0.9 * np.log(0.95) - 0.1 * np.log(0.2))
 
 
 def test_response_is_stored_by_energy(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from runtime.checksums import CHECKSUMS_FILE
 from runtime.errors import InputError
 from scoring.metrics.paired import paired_log_loss
 from showers.schema import COMPOSITION
-from stacking.decide.target import OWN_ENERGY, UNITS, TargetCalibration, mixture
+from stacking.decide.target import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
 from stacking.inputs.events import ShowerEvents, TableEvents
 from stacking.predict import predict_table, predict_to_file
 from stacking.run.chain import STUDENT
@@ -190,6 +190,33 @@ def test_estimates_come_back_as_energy_and_core_with_errors_that_hold() -> None:
     assert set(target_calibration.arrays(fits, None)) == {"lg_energy", "lg_energy_error"}
     unknown = np.full_like(targets, np.nan)
     assert TargetCalibration.of("taught", fits, unknown)[0].scale == (0.0, 0.0, 0.0)
+
+
+def test_energy_and_core_by_hand() -> None:
+    fits = np.zeros((1, 2, len(TARGETS), 2))
+    fits[..., 1] = 0.5
+    fits[0, 0, [OWN_ENERGY, OUTWARD, SIDEWAYS], 0] = 2.0, 1.5, -1.0
+    # Cores (30, 40), outward (0.6, 0.8), and (0, -10), outward (0, -1); errors 1 of 2 m, times 3 outward, 5 sideways.
+    found = TargetCalibration("taught", (2.0, 3.0, 5.0)).arrays(fits, np.array([[30.0, 40.0], [0.0, -10.0]]))
+    np.testing.assert_allclose(found["lg_energy"], [16.2, 15.4])
+    np.testing.assert_allclose(found["lg_energy_error"], 0.4)
+    np.testing.assert_allclose(found["core_x_m"], [30 + 3 * 0.6 + 2 * 0.8, 0.0], atol=1e-12)
+    np.testing.assert_allclose(found["core_y_m"], [40 + 3 * 0.8 - 2 * 0.6, -10.0])
+    np.testing.assert_allclose(found["core_x_error_m"], [np.hypot(3 * 0.6, 5 * 0.8), 5.0])
+    np.testing.assert_allclose(found["core_y_error_m"], [np.hypot(3 * 0.8, 5 * 0.6), 3.0])
+
+
+def test_held_out_residuals_are_in_units_and_in_errors() -> None:
+    rng = np.random.default_rng(11)
+    targets = np.zeros((500, len(TARGETS)))
+    fits = np.full((1, 500, len(TARGETS), 2), 0.5)
+    fits[0, :, :, 0] = 0.3 + rng.normal(0, 0.1, (500, len(TARGETS)))
+    record = TargetCalibration.of("taught", fits, targets)[1]["held_out"]
+    for k in (OWN_ENERGY, OUTWARD, SIDEWAYS):
+        entry = record[TARGETS[k].name]
+        assert entry["bias"] == pytest.approx(fits[0, :, k, 0].mean() * TARGETS[k].width)
+        assert entry["in_errors"]["bias"] == pytest.approx(2 * fits[0, :, k, 0].mean() / entry["factor_of_errors"])
+        assert entry["in_errors"]["resolution"] == pytest.approx(1.0)
 
 
 OPTIONS: dict[str, Any] = {
