@@ -12,7 +12,8 @@ from typing import Any
 from report.public.crate import CRATE_FILE, run_crate
 from report.shared.text import energy_words, totals
 from report.tasks.target import report_of
-from runtime.files import atomic_path, read_json, write_json
+from runtime.checksums import Checksums
+from runtime.files import atomic_path, is_as_written, read_json, write_json
 from scoring import scoring_of
 from showers.schema import TASKS, task_named
 from stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE, open_finished
@@ -66,7 +67,7 @@ def card_content(folder: Path) -> dict[str, Any]:
         "data": _data(manifest, sources),
         "protocol": _protocol(manifest, sources),
         "metrics": _metrics(Path(folder), manifest),
-        "remarks": [str(remark) for remark in manifest.get("remarks", [])],
+        "remarks": [*map(str, manifest.get("remarks", [])), *_changed_remarks(Path(folder), manifest)],
         "limits": _limits(manifest, sources),
         "licence": {
             "software_and_models": SOFTWARE_LICENCE,
@@ -169,25 +170,39 @@ def _metrics(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "held_out_gain_of_the_stack": {key: gate.get(key) for key in ("gain", "standard_error") if key in gate}
     }
-    if manifest["task"] not in TASKS:
-        for key, name in (("held_out", METRICS_FILE), ("test", TABLE_TEST_FILE)):
-            if (folder / name).exists():
-                content = read_json(folder / name)
-                systems = content["systems"][content["shipped"]]
-                found[key] = {"judged_on": content["judged_on"], **{k: systems[k] for k in _KEYS if k in systems}}
-        return found
-    task = task_named(str(manifest["task"]))
-    file = folder / f"metrics_{task.name}.json"
-    if file.exists():
-        metrics = read_json(file)
-        if metrics.get("config_hash") in (None, manifest.get("config_hash")):
+    for key, file in _scored(folder, manifest).items():
+        metrics = read_json(file) if key == "test" else read_json(Checksums.open(folder).path(file.name))
+        if key == "test" and not is_as_written(metrics):
+            continue  # edited or damaged: what stands in it is no score of this run
+        if manifest["task"] not in TASKS:
+            systems = metrics["systems"][metrics["shipped"]]
+            found[key] = {"judged_on": metrics["judged_on"], **{k: systems[k] for k in _KEYS if k in systems}}
+        elif metrics.get("config_hash") in (None, manifest.get("config_hash")):
+            task = task_named(str(manifest["task"]))
             value, interval = scoring_of(task).headline(metrics)
-            found["test"] = {
+            found[key] = {
                 "judged_on": f"{metrics['n_events']:,} test showers",
                 scoring_of(task).metric.name: {"value": value, **(interval.as_dict() if interval else {})},
                 **(report_of(task).details(metrics) if interval else {}),
             }
     return found
+
+
+def _scored(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the files of metrics that there are."""
+    if manifest["task"] in TASKS:
+        files = {"test": folder / f"metrics_{manifest['task']}.json"}
+    else:
+        files = {"held_out": folder / METRICS_FILE, "test": folder / TABLE_TEST_FILE}
+    return {key: file for key, file in files.items() if file.exists()}
+
+
+def _changed_remarks(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """Return which file of metrics was changed after it was written."""
+    file = _scored(folder, manifest).get("test")
+    if file is None or is_as_written(read_json(file)):
+        return []
+    return [f"{file.name} is not as it was written, and its numbers are left out: score the run again"]
 
 
 _KEYS = ("log_loss", "accuracy", "auc")

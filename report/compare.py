@@ -136,7 +136,7 @@ def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableTy
     winner = a.name if found.difference < 0 else b.name
     shown = f"{winner} is better" if found.interval.low > 0 or found.interval.high < 0 else "no difference is shown"
     yield Text(f"{metric.name}, first minus second: {difference_text(found, metric)}, p = {found.p_value:.2g}: {shown}")
-    yield from report_of(task).pair(truth.labels, (a.name, a.output), (b.name, b.output))
+    yield from report_of(task).pair(truth.labels, (a.name, a.output), (b.name, b.output), truth.groups)
     yield _where(a, b, truth, task)
 
 
@@ -150,20 +150,25 @@ def places(truth: Truth, task: Task) -> Iterator[tuple[str, str, np.ndarray]]:
         yield "class", name, truth.labels == k
 
 
+def _is_enough(mask: np.ndarray, groups: np.ndarray | None) -> bool:
+    """Return whether a place (N,) bool has events, and groups, enough to say something."""
+    return bool(mask.sum() >= MIN_EVENTS) and (groups is None or len(np.unique(groups[mask])) > 1)
+
+
 def _where(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
     """Say where they differ: events that only one of the two gets right, and the exact probability of the split."""
     what = report_of(task).right_words
     title = f"where: {what}, only the first / only the second"
     table = drawn_table(title, "", "events", "first", "second", "share, %", "p", wide=True)
     before = ""
-    rows = [(kind, name, mask) for kind, name, mask in places(truth, task) if mask.sum() >= MIN_EVENTS]
+    rows = [place for place in places(truth, task) if _is_enough(place[2], truth.groups)]
     for kind, name, mask in rows:
         if before and kind != before:
             table.add_section()
         before = kind
-        found = mcnemar(a.decided[mask], b.decided[mask])
-        n = int(mask.sum())
-        share = paired_accuracy(np.ones(n, bool), a.decided[mask], b.decided[mask])
+        n, groups = int(mask.sum()), None if truth.groups is None else truth.groups[mask]
+        found = mcnemar(a.decided[mask], b.decided[mask], groups)
+        share = paired_accuracy(np.ones(n, bool), a.decided[mask], b.decided[mask], groups)
         table.add_row(
             f"{kind} {name}",
             f"{n:,}",

@@ -25,6 +25,7 @@ from report.shared.subject import check_predictions, mean_loss, read_labels
 from report.shared.text import metric_text, plus_minus
 from report.table_page import write_table_report
 from report.tasks.target import report_of
+from runtime.checksums import Checksums
 from runtime.context import Bars, PlainConsole, silent
 from runtime.errors import InputError, escaped
 from runtime.files import read_json
@@ -35,7 +36,7 @@ from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import simulate
 from stacking.run.chain import STUDENT
 from stacking.run.config import StackConfig
-from stacking.run.folder import MANIFEST_FILE, TABLE_TEST_FILE
+from stacking.run.folder import MANIFEST_FILE, METRICS_FILE, TABLE_TEST_FILE
 from stacking.run.read import COMBINED, Run, System
 from stacking.student import student_line
 from stacking.train import stack
@@ -156,7 +157,7 @@ def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = sil
         report = write_table_report(run, bars=bars)
         content["model_card"] = str(write_card(run))
         content |= {
-            "held_out": read_json(run / "metrics_table.json"),
+            "held_out": read_json(Checksums.open(run).path(METRICS_FILE)),
             "predictions": str(run / "predictions.parquet"),
             "report": str(report),
         }

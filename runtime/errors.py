@@ -227,20 +227,25 @@ _NO_ROOM = re.compile(
 )
 
 
-def is_of_the_machine(error: BaseException) -> bool:
-    """Return whether an error says nothing about the learner: no memory, no space, a file that cannot be had.
+def remedy_of(error: BaseException) -> str | None:
+    """Return what to do about an error that says nothing about the learner; None for a learner's own.
 
-    Such a task is tried again at the next start; every other error drops its learner.
+    Such are no memory, no space, a file that cannot be had. The task is tried again at the next start; every other
+    error drops its learner.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        if isinstance(cause, OSError | MemoryError) or _NO_ROOM.search(str(cause)):
-            return True
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
+        if isinstance(cause, MemoryError) or _NO_ROOM.search(str(cause)):
+            return "free memory or disk space"
+        if isinstance(cause, FileNotFoundError):
+            return "see that the file is there, for every worker of a cluster under the same path,"
+        if isinstance(cause, OSError):
+            return _ADVICE.get(cause.errno or 0, "check the place").partition(", then")[0]
         # What was refused in our own words counts with what it was refused for, not with what was tried before.
         cause = cause.__cause__ or (None if isinstance(cause, InputError) else cause.__context__)
-    return False
+    return None
 
 
 def escaped(text: str, keep: str = "") -> str:

@@ -17,7 +17,7 @@ import shutil
 import socket
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -199,6 +199,21 @@ def read_json(path: Path) -> Any:
             return json.loads(file.read().decode())
         except (ValueError, RecursionError, MemoryError) as error:
             raise InputError(f"{path} is not valid JSON: {error}") from None
+
+
+CHECKSUM = "checksum"
+"""In a file that is written again whenever one likes, so that no list names it: the hash of everything else in it."""
+
+
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return JSON content with the hash of it under :data:`CHECKSUM`, for :func:`is_as_written`."""
+    rest = {name: value for name, value in content.items() if name != CHECKSUM}
+    return rest | {CHECKSUM: hash_json(json.loads(json.dumps(rest)))}  # keys as the file will have them
+
+
+def is_as_written(content: Mapping[str, Any]) -> bool:
+    """Return whether nothing was changed in what :func:`with_checksum` returned; False for content without a hash."""
+    return bool(content.get(CHECKSUM)) and with_checksum(content) == content
 
 
 def write_npz(path: Path, **arrays: np.ndarray) -> None:

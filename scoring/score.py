@@ -14,7 +14,7 @@ import numpy as np
 
 from runtime.arrays import Header, array_names, read_arrays
 from runtime.errors import InputError
-from runtime.files import write_json
+from runtime.files import with_checksum, write_json
 from scoring.tasks.base import scoring_of
 from scoring.tasks.truth import Truth, read_truth
 from showers.schema import COMPOSITION, TASKS, Task
@@ -141,8 +141,8 @@ def score_file(
 
     Returns
     -------
-    The benchmark's keys; beside them ``n_events``, ``warnings``, the intervals, and ``config_hash`` and
-    ``test_fingerprint`` where the predictions carry them.
+    The benchmark's keys; beside them ``n_events``, ``warnings``, the intervals, a ``checksum`` of all of it, and
+    ``config_hash`` and ``test_fingerprint`` where the predictions carry them.
 
     Raises
     ------
@@ -165,6 +165,7 @@ def score_file(
     metrics = score_arrays(truth, output, task, intervals=intervals)
     metrics["warnings"] += remarks
     metrics |= {key: value for key, value in asdict(origin).items() if value is not None}
+    metrics = with_checksum(metrics)
     if write:
         write_json(metrics_path(predictions, task), metrics)
     return metrics

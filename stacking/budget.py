@@ -29,11 +29,9 @@ from runtime.cost import seconds_of
 from runtime.files import hash_json, read_json, write_json
 from runtime.processes import in_their_lanes
 from stacking.fit.folds import judged_events
-from stacking.fit.plan import FIXED_S, TABLE_FIXED_S, RunPlan, RunSizes, SecondLevel, make_plan, student_epochs
+from stacking.fit.plan import RunPlan, RunSizes, SecondLevel, make_plan, student_epochs
 from stacking.fit.speed import LearnerRate, measure_rates
 from stacking.fit.tasks import TASK_FILE, FoldTask
-from stacking.run.config import TableConfig
-from stacking.run.folder import MANIFEST_FILE
 from stacking.run.job import Job
 
 LIBRARIES = 600_000_000
@@ -134,7 +132,7 @@ class StoredPlan:
     """A plan and what it was made for."""
 
     requested: str = ""
-    """Hash of the run's identity before the plan; empty for a plan that is only told."""
+    """Hash of what could change a fit before the plan; empty for a plan that is only told."""
     plan: RunPlan | None = None
     options: dict[str, Any] | None = None
 
@@ -187,10 +185,8 @@ def plan_within_limit(job: Job, clock: Clock, say: Say) -> tuple[Job, StoredPlan
     """
     if clock.limit_s is None:
         return job, StoredPlan()
-    requested = hash_json(job.identity)
+    requested = hash_json(job.fits_identity)
     kept = _read(job.config.run, requested)
-    if kept is None and (job.config.run / MANIFEST_FILE).exists():
-        return job, StoredPlan()  # another run's folder, which will be refused
     if kept is None:
         if job.prepare:
             job.prepare()
@@ -284,7 +280,6 @@ def sizes_of(job: Job) -> RunSizes:
         n_judged=n_judged,
         student_epochs=student_epochs(config.preset) if config.fast else 0,
         student_events=config.student_events,
-        fixed_s=TABLE_FIXED_S if isinstance(config, TableConfig) else FIXED_S,
         students=1.0 if n_judged else 2.0,
     )
     n_predict = (counting - n_judged) // config.n_folds + n_judged + n_test

@@ -74,9 +74,9 @@ def make_folds(job: Job) -> Folds:
     return Folds(partitions, judged, labels, tuple(filter(None, (all_judged, no_holdout))))
 
 
-def fold_tasks(job: Job, config_hash: str) -> list[FoldTask]:
+def fold_tasks(job: Job) -> list[FoldTask]:
     """Return every (learner, fold) of the run."""
-    config = job.config
+    config, fits_hash = job.config, hash_json(job.fits_identity)
     specs = config.learner_specs(job.task, grids=job.train.has_grids)
     if config.time_limit is None:
         # Networks on grids take longest: they go first, so that no worker is left alone with one at the end. A plan has
@@ -100,7 +100,7 @@ def fold_tasks(job: Job, config_hash: str) -> list[FoldTask]:
             valid_fraction=config.valid_fraction,
             off_cut_weight=config.off_cut_weight,
             rows=config.rows_of(spec.name),
-            context_hash=hash_json([config_hash, fit_code_version(spec), _as_registered(spec, config.preset)]),
+            context_hash=hash_json([fits_hash, fit_code_version(spec), _as_registered(spec, config.preset)]),
         )
         for spec in specs
         for fold in range(config.n_folds * config.repeats)

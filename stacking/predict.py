@@ -259,7 +259,8 @@ class Bundle:
         if f"meta/{SCORES_FILE}" not in self.checksums.files:
             raise InputError(f"{self.run} has no thresholds: it was trained for {self.task.name}")
         with np.load(self.checksums.path(f"meta/{SCORES_FILE}"), allow_pickle=False) as stored:
-            return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios)
+            groups = stored["groups"] if "groups" in stored.files else None
+            return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios, groups)
 
     def _code_remarks(self, *, anyway: bool) -> tuple[str, ...]:
         """Refuse a run whose learners were trained on features of other code, or say so."""

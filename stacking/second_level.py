@@ -201,6 +201,7 @@ def _held_out(
         sample.labels,
         sample.folds,
         energy=None if energy is None else energy[sample.rows],
+        groups=sample.groups,
         offsets=None if offsets is None else offsets[sample.rows],
         training=None if offsets is None else Binned(offsets[folds.judged], folds.labels[folds.judged]),
     )

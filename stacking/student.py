@@ -2,7 +2,7 @@
 
 It learns from the shipped system's out-of-fold posteriors instead of labels (G. Hinton et al., arXiv:1503.02531): they
 tell how sure the system is of an event that none of its fits has learned from. It is calibrated and scored like every
-system, on events that it has not learned from.
+system, on events that neither it nor what it imitates has learned from.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def train_student(
 ) -> Student:
     """Train the student, on all events with out-of-fold posteriors.
 
-    Without an outer holdout it is scored by two students more, each trained on one half and asked about the other.
+    Without an outer holdout it is scored by two networks more, each trained on one half and asked about the other. They
+    learn from labels: what ships says of an event in one half was learned from labels in the other, which would come
+    back to them. By as much as soft labels are better than labels, the student is better than is said.
 
     Parameters
     ----------
@@ -72,7 +74,7 @@ def train_student(
         raw = np.empty_like(teacher)
         first = trainer.part(everyone, 0.5)
         for half in (first, ~first):
-            raw[half] = trainer.predict(trainer.fit(everyone[~half]), trainer.rows[half])
+            raw[half] = trainer.predict(trainer.fit(everyone[~half], soft=False), trainer.rows[half])
     calibrator, log_proba = cross_fit(raw, sample.labels, sample.folds, sample.groups)
     worse, error = scorer.difference(log_proba, shipped, sample.labels, sample.groups)
     record = {
@@ -100,16 +102,18 @@ class _StudentTrainer:
         self.imitates = spec(for_table(IMITATES_WITH) if on_table else IMITATES_WITH)
         self.columns = job.train.columns_for(self.imitates)
 
-    def fit(self, places: np.ndarray) -> Learner:
-        """Return a student of the events at these places (n,) of ``rows``."""
+    def fit(self, places: np.ndarray, *, soft: bool = True) -> Learner:
+        """Return a network of the events at these places (n,) of ``rows``, which learned what ships says or labels."""
         config = self.job.config
         places = self.subsampled(places)
         stop = self.part(places, VALID_SHARE)
         settings = STUDENT_SETTINGS | {"epochs": student_epochs(config.preset)}
         learner = create(self.imitates, self.job.task.classes, threads=config.threads, overrides=settings)
-        train, valid = (self._batch(part) for part in (places[~stop], places[stop]))
+        train, valid = (self._batch(part, soft=soft) for part in (places[~stop], places[stop]))
         deadline = self.job.deadline
         progress = None if deadline is None else watch(deadline - FIXED_S)
+        if progress:
+            progress(0, 1)  # a plan without time leaves it no events: that is not what is wrong
         return learner.fit(train, valid, seed=config.seed, device=self.job.device, progress=progress)
 
     def part(self, places: np.ndarray, share: float) -> np.ndarray:
@@ -126,10 +130,10 @@ class _StudentTrainer:
         """Return (n, C) log-probabilities of training events."""
         return predict(learner, self.job.train, rows, self.columns, grids=False)
 
-    def _batch(self, places: np.ndarray) -> Batch:
+    def _batch(self, places: np.ndarray, *, soft: bool) -> Batch:
         rows = self.rows[places]
         batch = self.job.train.batch(rows, self.columns, grids=False)
-        return replace(batch, labels=self.labels[rows], soft_labels=np.exp(self.teacher[places]))
+        return replace(batch, labels=self.labels[rows], soft_labels=np.exp(self.teacher[places]) if soft else None)
 
 
 def student_line(record: dict[str, Any]) -> str:

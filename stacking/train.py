@@ -52,10 +52,11 @@ from stacking.run.folder import (
     MANIFEST_FILE,
     METRICS_FILE,
     PLAN_FILE,
+    PREDICTIONS_TABLE,
     is_sealed,
     opened_for_writing,
     refuse_other_configuration,
-    remove_checksums,
+    remove_second_level,
     write_manifest,
     write_run_checksums,
 )
@@ -85,25 +86,26 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
     """
     clock, folder = Clock.of(job), job.config.run
     with opened_for_writing(folder):
+        requested = job.fits_identity
+        refuse_other_configuration(folder, requested)
         job, kept = plan_within_limit(replace(job, began=clock.began), clock, say)
         identity = job.identity
         config_hash = hash_json(identity)
-        refuse_other_configuration(folder, config_hash, identity)
-        finished = _finished(folder)
+        finished = _finished(folder, config_hash)
         if finished:
             return StackResult(folder, finished, None)
-        remove_checksums(folder)
+        remove_second_level(folder)
         if kept.requested:
             keep_plan(folder, kept)
         if job.prepare:
             job.prepare()
         folds = make_folds(job)
-        manifest = _opening(job, folds, identity, config_hash)
+        manifest = _opening(job, folds, identity, config_hash) | {"requested": requested}
         write_config(folder / CONFIG_FILE, manifest["config"])
         if kept.plan is None and job.config.time_limit is None:
             kept = plan_without_limit(job, folds.labels, say)
         manifest["plan"] = kept.plan.as_json() if kept.plan else None
-        tasks = fold_tasks(job, config_hash)
+        tasks = fold_tasks(job)
         tasks = clock.limited(kept.plan, tasks, job.lanes)
         short_of_memory = memory_remark(job)
         if short_of_memory:
@@ -125,13 +127,13 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
             return _second_level(job, folds, tasks, failures, manifest, bars)
 
 
-def _finished(folder: Path) -> dict[str, Any] | None:
+def _finished(folder: Path, config_hash: str) -> dict[str, Any] | None:
     file = folder / MANIFEST_FILE
     if not file.exists():
         return None
     manifest: dict[str, Any] = read_json(file)
-    done = manifest.get("complete") and manifest.get("code_version") == stacking_code_version() and is_sealed(folder)
-    return manifest if done else None
+    done = manifest.get("complete") and is_sealed(folder) and manifest.get("config_hash") == config_hash
+    return manifest if done and manifest.get("code_version") == stacking_code_version() else None
 
 
 def _made_again(tasks: list[FoldTask]) -> list[str]:
@@ -273,7 +275,6 @@ def stack(
 
 
 TASK_NAME = "table"
-PREDICTIONS_TABLE = "predictions.parquet"
 
 
 def stack_table(

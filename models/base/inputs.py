@@ -22,7 +22,10 @@ VECTORS: tuple[tuple[str, str], ...] = (("fit_core_x_m", "fit_core_y_m"),)
 VECTOR_SCALE_M = 50.0
 """Vectors are divided by this: half the radius of the disc in which cores lie, about."""
 CLIP = 4.0
-"""Standardised inputs are cut at this many standard deviations."""
+"""Standardised inputs are cut at this many standard deviations where the tail is :data:`CUT`; vectors always."""
+CUT, LOGARITHM = "cut", "logarithm"
+"""What becomes of a standardised input far from the centre: cut at :data:`CLIP`, or compressed by :func:`soft_tail`."""
+SOFT_FROM = 3.0
 HEAVY_TAIL = 12.0
 """A column whose 0.1..99.9 % range exceeds this many half-widths (16..84 %) is compressed by a signed logarithm."""
 OFTEN_MISSING = 0.005
@@ -50,9 +53,11 @@ class InputTransform:
     width: np.ndarray = field(default_factory=lambda: np.empty(0))
     absent: tuple[str, ...] = ()
     """Columns that these events do not have at all: they count as missing values."""
+    tail: str = CUT
+    """:data:`CUT`, as the shipped pretrained weights were trained, or :data:`LOGARITHM`."""
 
     @classmethod
-    def fit(cls, batch: Batch, columns: tuple[str, ...]) -> Self:
+    def fit(cls, batch: Batch, columns: tuple[str, ...], *, tail: str = CUT) -> Self:
         """Learn scales from training events; columns that never vary are left out."""
         vectors, in_vectors = _vectors_among(columns)
         step = max(1, len(batch) // FIT_EVENTS)
@@ -81,6 +86,7 @@ class InputTransform:
             log_scale=np.array(scales),
             centre=np.array(centres),
             width=np.array(widths),
+            tail=tail,
         )
 
     @classmethod
@@ -119,7 +125,8 @@ class InputTransform:
             if name in self.absent:
                 continue
             values = signed_log(column_values(batch, name).astype(np.float64), float(self.log_scale[k]))
-            out[:, k] = np.clip((values - self.centre[k]) / self.width[k], -CLIP, CLIP)
+            values = (values - self.centre[k]) / self.width[k]
+            out[:, k] = np.clip(values, -CLIP, CLIP) if self.tail == CUT else soft_tail(values)
         for (x, y), pair in zip(self.pairs, self.vectors, strict=True):
             out[:, x], out[:, y] = _vector(batch, pair)
         first = len(self.plain) + 2 * len(self.vectors)
@@ -138,6 +145,7 @@ class InputTransform:
             "centre": self.centre,
             "width": self.width,
             "absent": self.absent,
+            "tail": self.tail,
         }
 
     @classmethod
@@ -152,6 +160,7 @@ class InputTransform:
             centre=np.asarray(state["centre"], dtype=np.float64),
             width=np.asarray(state["width"], dtype=np.float64),
             absent=tuple(state.get("absent", ())),
+            tail=str(state.get("tail", CUT)),
         )
 
 
@@ -173,6 +182,15 @@ def column_values(batch: Batch, name: str) -> np.ndarray:
 def signed_log(values: np.ndarray, scale: float) -> np.ndarray:
     """Return ``sign(v) ln(1 + |v| / scale)``; with scale 0 the values themselves."""
     return np.sign(values) * np.log1p(np.abs(values) / scale) if scale > 0 else values
+
+
+def soft_tail(values: np.ndarray) -> np.ndarray:
+    """Return standardised values, those beyond :data:`SOFT_FROM` as ``3 + ln(1 + |x| - 3)``: smooth, strictly rising.
+
+    Sizes at the highest energies are many widths from the centre of a steep spectrum; cut there, all would be the same.
+    """
+    size = np.abs(values)
+    return np.sign(values) * (np.minimum(size, SOFT_FROM) + np.log1p(np.maximum(size - SOFT_FROM, 0.0)))
 
 
 def _vectors_among(columns: tuple[str, ...]) -> tuple[list[tuple[str, str]], set[str]]:

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from models.base.inputs import InputTransform
+from models.base.inputs import LOGARITHM, InputTransform
 from models.base.learner import Batch, Learner, check_grids, check_settings, check_training
 from models.base.posterior import class_weight_vector, event_log_loss, log_softmax, undo_training_prior
 from models.base.saving import plain, read_header, write_header
@@ -207,7 +207,7 @@ class NetworkLearner(Learner):
 
     def _inputs_for(self, train: Batch) -> InputTransform:
         """Return how columns become inputs, learned from training events."""
-        return InputTransform.fit(train, self._columns(train))
+        return InputTransform.fit(train, self._columns(train), tail=LOGARITHM)
 
     def _initialise(self, network: nn.Module) -> None:
         """Change the weights that training starts from; the base class leaves them as they were drawn."""

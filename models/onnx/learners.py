@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from models.base.average import LearnerAverage
-from models.base.inputs import AZIMUTH, CLIP, VECTOR_SCALE_M, ZENITH, InputTransform
+from models.base.inputs import AZIMUTH, CLIP, CUT, SOFT_FROM, VECTOR_SCALE_M, ZENITH, InputTransform
 from models.base.learner import Learner
 from models.base.posterior import PROBABILITY_FLOOR
 from models.networks.learner import NetworkLearner
@@ -61,6 +61,7 @@ class InputModule(nn.Module):
         # An absent column is read from anywhere and then set to 0, or flagged.
         self.plain = [place.get(name, 0) for name in inputs.plain]
         self.flagged = [place.get(name, 0) for name in inputs.flagged]
+        self.cut = inputs.tail == CUT
 
         def keep(name: str, values: Any, kind: torch.dtype = torch.float64) -> None:
             self.register_buffer(name, torch.as_tensor(np.asarray(values), dtype=kind), persistent=False)
@@ -87,7 +88,13 @@ class InputModule(nn.Module):
             values = wide[:, self.plain]
             squeezed = torch.sign(values) * torch.log(1.0 + torch.abs(values) / self.scale)
             values = torch.where(self.is_log, squeezed, values)
-            values = torch.clamp((values - self.centre) / self.width, -CLIP, CLIP)
+            values = (values - self.centre) / self.width
+            if self.cut:
+                values = torch.clamp(values, -CLIP, CLIP)
+            else:
+                size = torch.abs(values)
+                tail = torch.log(1.0 + torch.clamp(size - SOFT_FROM, min=0.0))
+                values = torch.sign(values) * (torch.clamp(size, max=SOFT_FROM) + tail)
             parts.append(torch.where(self.present & ~torch.isnan(values), values, 0.0))
         for pair, first, second in self.vectors:
             parts.append(self._vector(pair, wide[:, first], wide[:, second]))

@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn import functional
 
 from features.table import feature_code_version
-from models.base.inputs import InputTransform
+from models.base.inputs import LOGARITHM, InputTransform
 from models.base.saving import plain
 from models.networks.loop import learning_rate
 from models.networks.step import (
@@ -119,7 +119,8 @@ def opened_plan(folder: Path, settings: PretrainSettings) -> dict[str, Any]:
     if any(not entry.name.startswith(".") for entry in Path(folder).iterdir()):
         raise InputError(f"{folder} holds something else than a pretraining: choose a new folder")
     first = validation_showers(settings.seed)
-    inputs = InputTransform.fit(batch_of(hide_ages(first.table, np.random.default_rng(settings.seed))), COLUMNS)
+    batch = batch_of(hide_ages(first.table, np.random.default_rng(settings.seed)))
+    inputs = InputTransform.fit(batch, COLUMNS, tail=LOGARITHM)
     plan = {**wanted, "identity": identity, "inputs": plain(inputs.state()), "showers": 0}
     plan |= {"cpu_hours": 0.0, "log_loss": {}}
     write_json(file, plan)

@@ -16,7 +16,7 @@ import polars as pl
 
 from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.errors import InputError
-from runtime.files import hash_file, read_json, write_json
+from runtime.files import hash_file, read_json, with_checksum, write_json
 from scoring import Metric, metric_for, scoring_of
 from scoring.metrics.classes import table_metrics
 from scoring.metrics.intervals import Interval
@@ -211,12 +211,13 @@ def score_test_table(run: TableRun) -> dict[str, Any] | None:
     if found is None:
         return None
     rows, labels, remarks = found
-    metrics = {
+    content = {
         "judged_on": f"{len(rows)} labelled rows of the test table",
         "shipped": run.shipped,
         "remarks": remarks,
         "systems": {name: table_metrics(labels, run.test_log_proba(name)[rows], run.classes) for name in run.systems},
     }
+    metrics = with_checksum(content)
     write_json(run.folder / TABLE_TEST_FILE, metrics)
     return metrics
 

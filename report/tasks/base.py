@@ -111,9 +111,16 @@ class TaskReport(ABC):
 
     @abstractmethod
     def pair(
-        self, labels: np.ndarray, a: tuple[str, np.ndarray], b: tuple[str, np.ndarray]
+        self,
+        labels: np.ndarray,
+        a: tuple[str, np.ndarray],
+        b: tuple[str, np.ndarray],
+        groups: np.ndarray | None = None,
     ) -> Iterator[RenderableType]:
-        """Yield what a comparison says of two systems (name, output) beside the metric's difference."""
+        """Yield what a comparison says of two systems (name, output) beside the metric's difference.
+
+        Events of one value of ``groups`` (N,) are one observation.
+        """
 
     @property
     @abstractmethod

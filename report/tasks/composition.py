@@ -113,15 +113,19 @@ class CompositionReport(ClassReport):
         return np.asarray(output == labels)
 
     def pair(
-        self, labels: np.ndarray, a: tuple[str, np.ndarray], b: tuple[str, np.ndarray]
+        self,
+        labels: np.ndarray,
+        a: tuple[str, np.ndarray],
+        b: tuple[str, np.ndarray],
+        groups: np.ndarray | None = None,
     ) -> Iterator[RenderableType]:
         """Yield the difference of accuracies, and who is right where."""
-        hits = paired_accuracy(labels, a[1], b[1])
+        hits = paired_accuracy(labels, a[1], b[1], groups)
         yield Text(
             f"accuracy, first minus second: {100 * hits.difference:+.2f} "
             f"[{100 * hits.interval.low:+.2f}, {100 * hits.interval.high:+.2f}] %, p = {hits.p_value:.2g}"
         )
-        found = mcnemar(self.right(labels, a[1]), self.right(labels, b[1]))
+        found = mcnemar(self.right(labels, a[1]), self.right(labels, b[1]), groups)
         yield mcnemar_table("labels right or wrong", found, a[0], b[0])
 
     @property

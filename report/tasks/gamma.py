@@ -116,13 +116,18 @@ class GammaReport(ClassReport):
         return np.asarray(kept != (labels == HADRON))
 
     def pair(
-        self, labels: np.ndarray, a: tuple[str, np.ndarray], b: tuple[str, np.ndarray]
+        self,
+        labels: np.ndarray,
+        a: tuple[str, np.ndarray],
+        b: tuple[str, np.ndarray],
+        groups: np.ndarray | None = None,
     ) -> Iterator[RenderableType]:
         """Yield who keeps which gammas and rejects which hadrons."""
         first, second = self.right(labels, a[1]), self.right(labels, b[1])
         for name, label in (("gammas kept at 75 %", GAMMA_LABEL), ("hadrons rejected at 75 %", HADRON)):
             mine = labels == label
-            yield mcnemar_table(name, mcnemar(first[mine], second[mine]), a[0], b[0])
+            same = None if groups is None else groups[mine]
+            yield mcnemar_table(name, mcnemar(first[mine], second[mine], same), a[0], b[0])
 
     @property
     def sections(self) -> list[Part]:

@@ -106,10 +106,15 @@ class TargetReport(TaskReport):
         return np.asarray(np.abs(output - labels) < self.target.close)
 
     def pair(
-        self, labels: np.ndarray, a: tuple[str, np.ndarray], b: tuple[str, np.ndarray]
+        self,
+        labels: np.ndarray,
+        a: tuple[str, np.ndarray],
+        b: tuple[str, np.ndarray],
+        groups: np.ndarray | None = None,
     ) -> Iterator[RenderableType]:
         """Yield whose estimates are close where."""
-        yield mcnemar_table(self.right_words, mcnemar(self.right(labels, a[1]), self.right(labels, b[1])), a[0], b[0])
+        found = mcnemar(self.right(labels, a[1]), self.right(labels, b[1]), groups)
+        yield mcnemar_table(self.right_words, found, a[0], b[0])
 
     @property
     def sections(self) -> list[Part]:

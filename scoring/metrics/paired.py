@@ -220,13 +220,19 @@ class McNemar:
     only_b: int
     neither: int
     p_value: float
-    """Exact two-sided binomial probability of the split of the disagreements."""
+    """Two-sided probability of the split of the disagreements: exact (binomial), with groups Student's."""
 
 
-def mcnemar(yes_a: np.ndarray, yes_b: np.ndarray) -> McNemar:
-    """Return the table of two yes/no outcomes on the same events, (N,) bool each."""
+def mcnemar(yes_a: np.ndarray, yes_b: np.ndarray, groups: np.ndarray | None = None) -> McNemar:
+    """Return the table of two yes/no outcomes on the same events, (N,) bool each.
+
+    With groups (N,) events of one value are one observation; a single group shows nothing, and p is 1.
+    """
     only_a, only_b = int(np.count_nonzero(yes_a & ~yes_b)), int(np.count_nonzero(yes_b & ~yes_a))
     # both tails of a fair binomial are mirror images; an even split is its own mirror
     p_value = 1.0 if only_a == only_b else 2 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5))
+    if groups is not None and len(groups):
+        single = groups.min() == groups.max()
+        p_value = 1.0 if single else paired_mean(yes_a.astype(np.float64) - yes_b, groups).p_value
     both = int(np.count_nonzero(yes_a & yes_b))
     return McNemar(both, only_a, only_b, len(yes_a) - both - only_a - only_b, p_value)

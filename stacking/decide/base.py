@@ -38,6 +38,8 @@ class DecisionSample:
     """(n,) for cross-fitting."""
     energy: np.ndarray | None
     """(n,) reconstructed lg(E/eV), where there is such a thing."""
+    groups: np.ndarray | None = None
+    """(n,) where there are groups: events of one value are one observation."""
     offsets: np.ndarray | None = None
     """(n,) true value minus reference, where the task has a target."""
     training: Binned | None = None

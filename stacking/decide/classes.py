@@ -185,7 +185,9 @@ class Decision:
         }
 
 
-def choose_rule(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> Decision:
+def choose_rule(
+    log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray, groups: np.ndarray | None = None
+) -> Decision:
     """Compare the kinds of rules on labelled events and choose the simplest within one standard error of the best.
 
     Parameters
@@ -196,6 +198,8 @@ def choose_rule(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) ->
         (N,) their classes; they score the rules, which are made from posteriors alone.
     folds
         (N,) fold numbers.
+    groups
+        (N,) or None: events of one value are one observation.
     """
     n_classes = log_proba.shape[1]
     decided = {name: np.empty(len(labels), dtype=np.int8) for name in RULES}
@@ -209,7 +213,7 @@ def choose_rule(log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray) ->
     best = min(errors, key=lambda name: errors[name])
     differences = {}
     for name in RULES:
-        paired = paired_fraction_error(labels, decided[name], decided[best], n_classes=n_classes)
+        paired = paired_fraction_error(labels, decided[name], decided[best], groups, n_classes=n_classes)
         differences[name] = (errors[name] - errors[best], paired.standard_error)
     chosen = next(name for name, (worse, error) in differences.items() if worse <= error)
     return Decision(chosen, RULES[chosen](log_proba), errors, differences, decided[chosen])
@@ -246,7 +250,7 @@ class CompositionStacking(ClassesStacking):
     ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
         """Choose the kind of rule, make it for every system, and write the response of what ships."""
         shipped = held_out.systems[held_out.shipped]
-        decision = choose_rule(shipped, held_out.labels, held_out.folds)
+        decision = choose_rule(shipped, held_out.labels, held_out.folds, held_out.groups)
         write_response(run, held_out.labels, decision.decided, held_out.energy, LG_ENERGY_EDGES, COMPOSITION.n_classes)
         rules: dict[str, Rule] = {}
         for number, (name, log_proba) in enumerate(held_out.systems.items()):

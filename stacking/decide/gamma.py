@@ -16,7 +16,7 @@ from stacking.decide.base import DecisionSample, SavedRule, TaskStacking
 from stacking.meta.scorers import GammaScorer, gamma_scores, threshold_table
 
 SCORES_FILE = "held_out_scores.npz"
-"""Labels and scores of the events on which what ships is scored."""
+"""Labels, scores and, where there are any, groups of the events on which what ships is scored."""
 
 
 class GammaStacking(TaskStacking):
@@ -30,8 +30,9 @@ class GammaStacking(TaskStacking):
     ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
         """Make the table of thresholds and keep the scores, for thresholds of the user's own."""
         scores = gamma_scores(held_out.systems[held_out.shipped])
-        write_npz(run / "meta" / SCORES_FILE, labels=held_out.labels.astype(np.int8), scores=scores)
-        return {"thresholds": threshold_table(held_out.labels, scores)}, {}
+        groups = {} if held_out.groups is None else {"groups": held_out.groups}
+        write_npz(run / "meta" / SCORES_FILE, labels=held_out.labels.astype(np.int8), scores=scores, **groups)
+        return {"thresholds": threshold_table(held_out.labels, scores, groups=held_out.groups)}, {}
 
     def arrays(
         self, rule: SavedRule | None, log_proba: np.ndarray, context: np.ndarray | None

@@ -28,8 +28,6 @@ QUICK_EPOCHS = 10
 
 FIXED_S = 20.0
 """Collection, decision, scores and report."""
-TABLE_FIXED_S = 6.0
-"""The same of a run on a table, which draws no showers: read off a run on 60,000 rows of 25 columns."""
 META_EVENT_S = 1.9e-4
 """Choice of the meta-learner: an event with out-of-fold predictions; its fits are shared by all workers."""
 CHOICE_EVENT_S, CHOICE_EVENTS = 2.1e-4, 20_000
@@ -56,8 +54,6 @@ class SecondLevel:
     """0 without a student."""
     student_events: int = 0
     """Events that the student learns from at most."""
-    fixed_s: float = FIXED_S
-    """Collection, decision, scores and report."""
     students: float = 1.0
     """Trainings of a student on all its events: without an outer holdout one on each half is scored beside it."""
 
@@ -67,7 +63,7 @@ class SecondLevel:
         choice = CHOICE_EVENT_S * min(self.n_judged, CHOICE_EVENTS)
         scaling = SCALING_EVENT_S * min(self.n_judged, SCALING_EVENTS)
         systems = (n_learners + OTHER_SYSTEMS) * (choice + scaling) / workers
-        return self.fixed_s + meta + systems + self._student_s(student_events)
+        return FIXED_S + meta + systems + self._student_s(student_events)
 
     def student_events_within(self, limit_s: float | None, waits: float) -> int:
         """Return how many events the student may learn from.

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
@@ -18,9 +19,11 @@ import joblib
 import numpy as np
 
 from runtime.context import Progress
-from runtime.errors import InputError, is_of_the_machine
+from runtime.errors import InputError, remedy_of
 from runtime.processes import in_devices, in_their_lanes
+from stacking.fit.cluster import connected, on_cluster, refuse_unshared
 from stacking.fit.tasks import CHECKPOINTS, FoldTask, do_task, watch
+from stacking.inputs.events import Events
 
 TRUST = 3.0
 """Weight of what was expected of a learner against what others took, in fits of its own."""
@@ -116,7 +119,9 @@ def run_tasks(
     ----------
     lanes
         Processes at once by device: with more than one, each does the tasks of its device, side by side. A device
-        without processes of its own is served by the first. On a cluster there is one.
+        without processes of its own is served by the first.
+    scheduler
+        Address of a Dask scheduler, whose workers do all tasks; None for processes of this machine.
     expected
         By learner, the seconds that one of its tasks is expected to take, where that is known.
     progress
@@ -134,24 +139,20 @@ def run_tasks(
     """
     waiting = [task for task in tasks if not task.is_done()]
     failures = []
-    parts = {lane: part for lane, part in in_their_lanes(waiting, lanes, lambda task: task.device).items() if part}
-    at_once = {lane: min(lanes[lane], len(part)) for lane, part in parts.items()}
-    left = {(task.name, task.fold): lane for lane, part in parts.items() for task in part}
-    outlooks = [
-        RemainingTime({(task.name, task.fold): expected.get(task.name, 1.0) for task in part}, at_once[lane])
-        for lane, part in parts.items()
-    ]
-    with process_backend(scheduler, threads), _Report(progress, outlooks) as report:
-        if waiting:
-            report(_running(left, at_once))
-        attempts = {lane: [(task,) for task in part] for lane, part in parts.items()}
-        # Closed at once where the run gives up, so that no device works on while the error is printed.
-        with closing(in_devices(_attempt, attempts, at_once, threads=threads)) as outcomes:
-            for task_name, fold, error, of_the_machine in outcomes:
-                if of_the_machine:
+    with _workers(scheduler, waiting, lanes, threads) as (parts, at_once, outcomes):
+        left = {(task.name, task.fold): lane for lane, part in parts.items() for task in part}
+        outlooks = [
+            RemainingTime({(task.name, task.fold): expected.get(task.name, 1.0) for task in part}, at_once[lane])
+            for lane, part in parts.items()
+        ]
+        with _Report(progress, outlooks) as report:
+            if waiting:
+                report(_running(left, at_once))
+            for task_name, fold, error, remedy in outcomes:
+                if remedy:
                     raise InputError(
                         f"{task_name} fold {fold} could not be trained: {error}; finished fits are kept: "
-                        "free memory or disk space and start the same command again"
+                        f"{remedy} and start the same command again"
                     )
                 left.pop((task_name, fold), None)
                 if error:
@@ -208,33 +209,56 @@ def _running(left: Mapping[tuple[str, int], str], workers: Mapping[str, int]) ->
     return "running " + ", ".join(now[:3]) + (f" and {len(now) - 3} more" if len(now) > 3 else "") if now else ""
 
 
+Parts = dict[str, list[FoldTask]]
+"""Tasks by lane."""
+Attempted = tuple[str, int, str, str | None]
+"""Learner, fold, the error of a failed task, and what to do where that says nothing about the learner."""
+
+
 @contextmanager
-def process_backend(scheduler: str | None, threads: int) -> Iterator[None]:
-    """Let :func:`runtime.processes.in_processes` work here, or on a cluster."""
-    if scheduler is None:
-        with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
-            yield
+def _workers(
+    scheduler: str | None, waiting: Sequence[FoldTask], lanes: Mapping[str, int], threads: int
+) -> Iterator[tuple[Parts, dict[str, int], Iterator[Attempted]]]:
+    """Give tasks to the processes of every lane, or all to a cluster; yields tasks and processes by lane, and outcomes.
+
+    Left with an error, no worker goes on to the next task while the error is told.
+    """
+    if scheduler is not None and waiting:
+        with connected(scheduler) as client:
+            # Workers have working directories of their own.
+            there = [task.absolute() for task in waiting]
+            places = (place for task in there for place in (task.run, task.train.location, _location(task.test)))
+            refuse_unshared(client, sorted({place for place in places if place is not None}))
+            at_once = min(len(client.ncores()), len(waiting))
+            with closing(on_cluster(_attempt, [(task,) for task in there], client)) as outcomes:
+                yield {"cluster": list(waiting)}, {"cluster": at_once}, outcomes
         return
-    try:
-        from distributed import Client
-    except ImportError:
-        raise InputError(
-            "option scheduler needs the package 'distributed': pip install 'showerstack[cluster]'"
-        ) from None
-    try:
-        client = Client(scheduler, timeout=5)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise InputError(f"option scheduler: no Dask scheduler answers at {scheduler}: {error}") from None
-    with client, joblib.parallel_config(backend="dask", client=client):
+    parts = {lane: part for lane, part in in_their_lanes(waiting, lanes, lambda task: task.device).items() if part}
+    processes = {lane: min(lanes[lane], len(part)) for lane, part in parts.items()}
+    attempts = {lane: [(task,) for task in part] for lane, part in parts.items()}
+    with local_processes(threads), closing(in_devices(_attempt, attempts, processes, threads=threads)) as outcomes:
+        yield parts, processes, outcomes
+
+
+def _location(events: Events | None) -> Path | None:
+    return None if events is None else events.location
+
+
+@contextmanager
+def local_processes(threads: int) -> Iterator[None]:
+    """Let :func:`runtime.processes.in_processes` work in processes of this machine with so many threads each."""
+    with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
         yield
 
 
-def _attempt(task: FoldTask) -> tuple[str, int, str, bool]:
+def _attempt(task: FoldTask) -> Attempted:
     # A learner's error is this learner's failure: it goes into the manifest and the report. One of the machine is not.
     try:
+        if task.is_done():  # a cluster repeats work whose result was lost with the worker
+            return task.name, task.fold, "", None
         if task.deadline is not None:
             watch(task.deadline)(0, 1)
         do_task(task)
     except Exception as error:
-        return task.name, task.fold, " ".join(f"{type(error).__name__}: {error}".split()), is_of_the_machine(error)
-    return task.name, task.fold, "", False
+        return task.name, task.fold, " ".join(f"{type(error).__name__}: {error}".split()), remedy_of(error)
+    return task.name, task.fold, "", None

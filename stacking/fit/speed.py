@@ -15,7 +15,7 @@ from models.base.spec import LearnerSpec
 from models.registry import create, most_events
 from runtime.errors import InputError
 from runtime.processes import in_devices, in_their_lanes
-from stacking.fit.running import process_backend
+from stacking.fit.running import local_processes
 from stacking.inputs.events import Events
 
 PILOT_EVENTS = {True: (400, 1600), False: (1000, 5000)}
@@ -118,7 +118,7 @@ def measure_rates(
         )
         for spec in sorted(specs, key=lambda spec: not spec.needs_grid)
     ]
-    with process_backend(None, threads):
+    with local_processes(threads):
         parts = in_their_lanes(pilots, lanes, lambda pilot: pilot.device)
         arguments = {lane: [(pilot,) for pilot in part] for lane, part in parts.items() if part}
         found = [rate for rate in in_devices(_measured, arguments, lanes, threads=threads) if rate is not None]

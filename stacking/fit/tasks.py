@@ -14,7 +14,7 @@ import time
 import zlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -147,6 +147,8 @@ def _stored(folder: Path, name: str, key: str) -> np.ndarray:
 
 MIN_VALID = 2000
 """Events for early stopping that are left where a learner is given only a part of the rows."""
+WEIGHTS_SUFFIX = ".safetensors"
+"""Of a setting that names a file."""
 CHECKPOINTS = "checkpoints"
 """Folder of a run with the state of unfinished fits; gone when all are done."""
 FOLDS_FILE = "folds.npy"
@@ -212,6 +214,15 @@ class FoldTask:
     def teaches_truth(self) -> bool:
         """Whether the learner is given true quantities of the training events, because there are any."""
         return self.spec.uses_truth and self.train.targets_fingerprint() is not None
+
+    def absolute(self) -> Self:
+        """Return the same task with absolute paths, for a process of another working directory."""
+        test = None if self.test is None else self.test.absolute()
+        settings = {
+            name: str(Path(value).absolute()) if str(value).endswith(WEIGHTS_SUFFIX) else value
+            for name, value in self.settings.items()
+        }
+        return replace(self, run=self.run.absolute(), train=self.train.absolute(), test=test, settings=settings)
 
     def is_done(self) -> bool:
         """Return whether a finished folder with the same key exists, every file as it was written."""

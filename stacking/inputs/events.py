@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import polars as pl
@@ -101,6 +101,10 @@ class Events(ABC):
     def location(self) -> Path | None:
         """Where the events are."""
 
+    def absolute(self) -> Self:
+        """Return the same events with absolute paths, for a process of another working directory."""
+        return self
+
     @abstractmethod
     def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
         """Return the table columns that a learner is to see."""
@@ -185,6 +189,10 @@ class ShowerEvents(Events):
     def location(self) -> Path:
         """The dataset folder."""
         return self.dataset
+
+    def absolute(self) -> Self:
+        """Return the same events with absolute paths."""
+        return replace(self, dataset=self.dataset.absolute(), table=self.table.absolute())
 
     @property
     def _opened(self) -> Dataset:
@@ -335,6 +343,10 @@ class TableEvents(Events):
     def location(self) -> Path:
         """The Parquet file."""
         return self.file
+
+    def absolute(self) -> Self:
+        """Return the same events with an absolute path."""
+        return replace(self, file=self.file.absolute())
 
     def columns_for(self, spec: LearnerSpec) -> tuple[str, ...]:
         """Return all columns: named feature sets mean nothing in a foreign table."""

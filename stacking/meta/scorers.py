@@ -13,7 +13,7 @@ import numpy as np
 
 from scoring.metrics.composition import confusion_matrix, expected_fraction_error
 from scoring.metrics.gamma import GAMMA, HADRON, hadron_survival
-from scoring.metrics.intervals import Interval, clopper_pearson, group_weights
+from scoring.metrics.intervals import Interval, group_weights, share_interval
 from scoring.metrics.paired import paired_log_loss
 from stacking.meta.softmax import log_loss_per_event
 
@@ -99,6 +99,7 @@ def threshold_table(
     scores: np.ndarray,
     efficiencies: tuple[float, ...] = TABLE_EFFICIENCIES,
     ratios: tuple[float, ...] = REAL_RATIOS,
+    groups: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
     """Return thresholds for chosen gamma efficiencies, with what survives them and the purity to expect.
 
@@ -112,6 +113,8 @@ def threshold_table(
         Wanted shares of gammas.
     ratios
         Gammas per hadron among the events that will be selected from.
+    groups
+        (N,) or None: events of one value are one observation; see :func:`scoring.metrics.intervals.share_interval`.
 
     Returns
     -------
@@ -119,18 +122,18 @@ def threshold_table(
     intervals, and per ratio r the expected purity ``e r / (e r + s)`` with the interval that follows from that of
     the survival s.
     """
-    table = []
+    table, of_class = [], (labels == 0, labels == 1)
     for efficiency in efficiencies:
         found = hadron_survival(labels, scores, efficiency)
-        n_kept = round(found.gamma_efficiency * found.n_gamma)
-        left = clopper_pearson(found.n_surviving, found.n_hadron)
+        kept = scores >= found.threshold
+        gammas, left = (share_interval(kept[c], None if groups is None else groups[c]) for c in of_class)
         survival = found.hadron_survival
         table.append(
             {
                 "efficiency": efficiency,
                 "threshold": found.threshold,
                 "gamma_efficiency": found.gamma_efficiency,
-                "gamma_efficiency_interval": _as_list(clopper_pearson(n_kept, found.n_gamma)),
+                "gamma_efficiency_interval": _as_list(gammas),
                 "hadron_survival": survival,
                 "hadron_survival_interval": _as_list(left),
                 "n_surviving": found.n_surviving,

@@ -31,6 +31,8 @@ Device = Literal["auto", "cpu", "cuda"]
 
 WHERE_IT_RUNS = ("run", "data", "features", "table", "test_table", "workers", "scheduler")
 """Options that say where a run happens, not what it computes; the hash leaves them out."""
+SECOND_LEVEL = ("prune", "metas", "fast", "student_events")
+"""Options that no fit of a learner depends on: when they alone change, the fits that are there stay."""
 
 
 FOLDS: dict[str, int] = {"quick": 3, "good": 5, "best": 8}

@@ -31,6 +31,7 @@ from runtime.files import (
 from showers.schema import TASKS
 from stacking.fit.tasks import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder
 from stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, STUDENT, Chain, Predictions
+from stacking.run.config import SECOND_LEVEL
 
 METRICS_FILE = "metrics_table.json"
 
@@ -43,6 +44,9 @@ EXPORT_FILE = "export.json"
 """In a folder of exported fits: what follows them."""
 MANIFEST_FILE = "manifest.json"
 PREDICTIONS_FILE = "predictions.npz"
+PREDICTIONS_TABLE = "predictions.parquet"
+"""Predictions of a run on a table."""
+SECOND_LEVEL_FOLDERS = (STUDENT, "meta", "oof", "test")
 
 
 @contextmanager
@@ -87,20 +91,35 @@ def _remove_leftovers(run: Path) -> None:
         remove_all_leftovers(folder)
 
 
-def refuse_other_configuration(run: Path, config_hash: str, identity: Mapping[str, Any]) -> None:
-    """Refuse a folder that belongs to a run of another configuration; what differs is named."""
+def refuse_other_configuration(run: Path, requested: Mapping[str, Any]) -> None:
+    """Refuse a folder whose fits are of another configuration; what differs is named.
+
+    Parameters
+    ----------
+    requested
+        What can change a fit, as it was asked for: before a plan for a time limit decided on learners, rows and folds.
+    """
     file = run / MANIFEST_FILE
     if not file.exists():
         return
     manifest = read_json(file)
-    if manifest.get("config_hash") == config_hash:
-        return
-    before = manifest.get("identity", {})
-    changed = [key for key in {**before, **identity} if before.get(key) != identity.get(key)]
-    raise InputError(
-        f"{run} belongs to another configuration (different: {', '.join(changed) or 'everything'}): "
-        "choose another run folder or remove this one"
-    )
+    before = manifest.get("requested", manifest.get("identity", {}))
+    names = [name for name in {**before, **requested} if name not in SECOND_LEVEL]
+    changed = [name for name in names if before.get(name) != requested.get(name)]
+    if changed:
+        raise InputError(
+            f"{run} belongs to another configuration (different: {', '.join(changed) if before else 'everything'}): "
+            "choose another run folder or remove this one"
+        )
+
+
+def remove_second_level(run: Path) -> None:
+    """Remove what follows the fits, and ``checksums.json``: all of it is about to be made anew."""
+    (run / CHECKSUMS_FILE).unlink(missing_ok=True)
+    for folder in SECOND_LEVEL_FOLDERS:
+        shutil.rmtree(run / folder, ignore_errors=True)
+    for name in (PREDICTIONS_FILE, PREDICTIONS_TABLE, METRICS_FILE, *MADE_LATER):
+        (run / name).unlink(missing_ok=True)
 
 
 def write_out_of_fold(file: Path, log_proba: np.ndarray, folds: np.ndarray, classes: tuple[str, ...]) -> None:
@@ -163,11 +182,6 @@ def write_run_checksums(run: Path) -> Checksums:
     files = (path.relative_to(run) for path in run.rglob("*") if path.is_file())
     plain = (path.as_posix() for path in files if not any(part.startswith(".") for part in path.parts))
     return write_checksums(run, [name for name in plain if name not in (*MADE_LATER, CHECKSUMS_FILE)])
-
-
-def remove_checksums(run: Path) -> None:
-    """Remove ``checksums.json``: the run is about to be changed."""
-    (run / CHECKSUMS_FILE).unlink(missing_ok=True)
 
 
 def is_sealed(run: Path) -> bool:

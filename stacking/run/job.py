@@ -12,7 +12,7 @@ import numpy as np
 from runtime.cost import Cost, seconds_of
 from showers.schema import Task
 from stacking.inputs.events import Events
-from stacking.run.config import EngineConfig
+from stacking.run.config import SECOND_LEVEL, EngineConfig
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,11 @@ class Job:
             "test_fingerprint": self.test.fingerprint() if self.test is not None else None,
         }
 
+    @property
+    def fits_identity(self) -> dict[str, Any]:
+        """Return what of :attr:`identity` can change a fit of a learner."""
+        return {name: value for name, value in self.identity.items() if name not in SECOND_LEVEL}
+
     def _targets_fingerprint(self) -> str | None:
         """Return the hash of the true quantities that learners of this run are given; None if none is."""
         specs = self.config.learner_specs(self.task, grids=self.train.has_grids)
@@ -76,7 +81,7 @@ class Job:
     def lanes(self) -> dict[str, int]:
         """Processes at once by device: one trains on the GPU, unless asked otherwise, the others beside it.
 
-        A cluster counts as one device: Dask gives the work to its workers.
+        A cluster gives the work to its workers itself.
         """
         if self.device == "cpu" or self.config.scheduler:
             return {"cpu": self.workers}

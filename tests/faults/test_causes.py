@@ -26,7 +26,7 @@ from models.networks import loop
 from models.registry import LEARNERS
 from report.outcome import outcome
 from runtime.context import Progress
-from runtime.errors import InputError, is_of_the_machine
+from runtime.errors import InputError, remedy_of
 from runtime.processes import in_processes
 from stacking.fit.tasks import CHECKPOINTS
 from stacking.run.config import TableConfig
@@ -107,7 +107,7 @@ def test_what_is_not_the_learners_fault_is_tried_again(
 
 def test_a_learners_own_errors_are_its_own() -> None:
     for error in (ValueError("NaN in row 3"), RuntimeError("loss is not finite"), InputError("no allocation of names")):
-        assert not is_of_the_machine(error)
+        assert remedy_of(error) is None
 
 
 @pytest.mark.usefixtures("fakes")

@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 from models import registry
+from models.base.inputs import InputTransform
 from models.base.learner import Batch, Learner
 from models.onnx import graph
 from models.onnx.graph import NotPortable, Portable
-from models.onnx.learners import graphs_of, space_of
+from models.onnx.learners import InputModule, graphs_of, space_of
 from models.onnx.trees import float32_below
 from models.pretraining.learner import PretrainedFeatures, PretrainedLearner
 from models.tables.catboost import CatBoost
@@ -69,6 +71,16 @@ def fitted(name: str, classes: tuple[str, ...] = CLASSES, **settings: Any) -> tu
         train, valid, test = (gaussian_events(n, seed, priors).batch for n, seed in ((2000, 1), (500, 2), (EVENTS, 3)))
     learner = registry.create(entry, classes, overrides={**SMALL.get(name, {}), **settings})
     return learner.fit(train, valid, seed=1), test
+
+
+@pytest.mark.parametrize("tail", ["cut", "logarithm"])
+def test_a_graphs_inputs_are_the_networks(tail: str) -> None:
+    table = np.asfortranarray(np.random.default_rng(0).standard_t(2.0, (2000, 2)).astype(np.float32))
+    events = Batch(index=np.arange(2000), table=table, columns=("a", "b"))
+    inputs = InputTransform.fit(events, events.columns, tail=tail)
+    expected = inputs.apply(events)
+    assert (np.abs(expected).max() > 4.0) == (tail == "logarithm")
+    np.testing.assert_array_equal(InputModule(inputs)(torch.as_tensor(table)).numpy(), expected)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -12,10 +12,12 @@ import polars as pl
 import pytest
 import torch
 import xgboost as xgb
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models import registry
 from models.base.average import LearnerAverage
-from models.base.inputs import TARGETS, InputTransform, signed_log, targets_of
+from models.base.inputs import TARGETS, InputTransform, signed_log, soft_tail, targets_of
 from models.base.learner import Batch, Learner
 from models.base.posterior import (
     class_weight_vector,
@@ -26,6 +28,8 @@ from models.base.posterior import (
 )
 from models.base.saving import HEADER_FILE, plain
 from models.networks import data as augmentation
+from models.networks.physics import TabularMLP
+from models.pretraining.weights import SHIPPED, read_pretrained
 from models.registry import LEARNERS, device_for, device_remarks, devices_for, learner_class, spec
 from models.tables import lightgbm
 from models.tables.lightgbm import LightGBM
@@ -133,6 +137,38 @@ def test_inputs_are_of_order_one_finite_and_flagged() -> None:
     np.testing.assert_array_equal(inputs[:, 3], np.isnan(gap))
     again = InputTransform.from_state(json.loads(json.dumps(plain(transform.state()))))
     np.testing.assert_array_equal(again.apply(batch), inputs)
+
+
+def test_networks_tell_the_highest_energies_apart() -> None:
+    # A spectrum as steep as the measured one: lg E - 14.9 is exponential with index 1.7 a decade, times ln 10.
+    lg_energy = 14.9 + np.random.default_rng(5).exponential(1 / (1.7 * np.log(10)), 4000)
+    events = replace(table_batch(E=lg_energy, x=lg_energy[::-1]), labels=np.arange(4000) % 2)
+    highest = table_batch(E=np.array([16.8, 17.2]), x=np.zeros(2))
+    assert np.ptp(InputTransform.fit(events, events.columns).apply(highest)[:, 0]) == 0
+    learner = TabularMLP(("a", "b"), {"epochs": 1, "width": 8, "hidden": 8}).fit(
+        events, events.take(np.arange(500)), seed=1
+    )
+    assert learner.inputs_ is not None
+    below, above = learner.inputs_.apply(highest)[:, 0]
+    scale = InputTransform.fit(events, ("E",))
+    assert scale.log_scale[0] == 0
+    expected = [3 + np.log1p((e - scale.centre[0]) / scale.width[0] - 3) for e in (16.8, 17.2)]
+    np.testing.assert_allclose([below, above], expected, rtol=1e-6)
+    assert above - below > 0.1
+    again = InputTransform.from_state(json.loads(json.dumps(plain(learner.inputs_.state()))))
+    np.testing.assert_array_equal(again.apply(highest), learner.inputs_.apply(highest))
+    assert read_pretrained(SHIPPED).inputs.tail == "cut", "the shipped weights keep what they were trained with"
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20, unique=True))
+def test_a_soft_tail_keeps_order_sign_and_the_centre(values: list[float]) -> None:
+    x = np.sort(values)
+    soft = soft_tail(x)
+    assert np.all(np.diff(soft) >= 0)
+    np.testing.assert_array_equal(soft_tail(-x), -soft)
+    inside = np.abs(x) <= 3
+    np.testing.assert_array_equal(soft[inside], x[inside])
+    assert np.all(np.abs(soft) < 20)
 
 
 def test_direction_and_core_enter_as_vectors() -> None:

@@ -103,6 +103,18 @@ def test_a_scored_run_says_what_it_reached_with_intervals(world: tuple[Path, Pat
     check_crate(json.loads((run / "ro-crate-metadata.json").read_text()), run)
 
 
+def test_a_score_written_by_hand_is_not_believed(world: tuple[Path, Path]) -> None:
+    run, data = world
+    metrics = score_file(run / "predictions.npz", data, COMPOSITION, intervals=False)
+    assert "test" in card_content(run)["metrics"]
+    for changed in ({**metrics, "mean_fraction_error": 1e-9}, {k: v for k, v in metrics.items() if k != "checksum"}):
+        write_json(run / "metrics_composition.json", changed)
+        content = card_content(run)
+        assert "test" not in content["metrics"]
+        assert content["remarks"][-1].startswith("metrics_composition.json is not as it was written")
+    assert "score the run again" in write_card(run).read_text()
+
+
 def test_the_origin_of_data_that_are_gone_is_kept(world: tuple[Path, Path]) -> None:
     run, _ = world
     manifest = json.loads((run / "manifest.json").read_text())

@@ -22,7 +22,7 @@ from scoring.metrics.intervals import (
     survival_interval,
     widened,
 )
-from scoring.metrics.paired import paired_accuracy, paired_fraction_error, paired_survival
+from scoring.metrics.paired import mcnemar, paired_accuracy, paired_fraction_error, paired_survival
 from showers.schema import COMPOSITION, GAMMA, Task
 
 P = np.array(
@@ -217,6 +217,24 @@ def test_paired_accuracy() -> None:
     labels = np.array([0, 1, 0, 1])
     assert paired_accuracy(labels, labels, 1 - labels).difference == 1.0
     assert paired_accuracy(labels, labels, 1 - labels).p_value == pytest.approx(2 * 0.5**4)
+
+
+def test_mcnemar_table() -> None:
+    a, b = np.array([1, 1, 1, 0, 0], bool), np.array([1, 0, 0, 1, 0], bool)
+    found = mcnemar(a, b)
+    assert (found.both, found.only_a, found.only_b, found.neither, found.p_value) == (1, 2, 1, 1, 1.0)
+
+
+def test_copies_of_events_make_mcnemar_no_surer() -> None:
+    rng = np.random.default_rng(2)
+    a, b = rng.random((2, 300)) < [[0.6], [0.5]]
+    alone = mcnemar(a, b, np.arange(300))
+    copied = mcnemar(*(np.repeat(x, 20) for x in (a, b)), np.repeat(np.arange(300), 20))
+    assert copied.p_value == pytest.approx(alone.p_value)
+    assert copied.only_a == 20 * alone.only_a
+    assert 0.3 < alone.p_value / mcnemar(a, b).p_value < 3, "without copies as the exact one, about"
+    assert mcnemar(np.repeat(a, 20), np.repeat(b, 20)).p_value < 1e-4 < copied.p_value
+    assert mcnemar(a, b, np.zeros(300, int)).p_value == 1.0
 
 
 def test_metric_for_each_task() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -78,6 +79,15 @@ class Memorising(Linear):
         return log_softmax(logits)
 
 
+class Neighbours(Memorising):
+    """Says of a row the shares of the classes among the training rows equal to it."""
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        equal = (self._inputs(batch)[:, None, :] == self.fitted_["x"]).all(axis=2)
+        counts = np.stack([(equal & (self.fitted_["y"] == k)).sum(axis=1) for k in range(len(self.classes))], axis=1)
+        return np.log((counts + 1) / (counts + 1).sum(axis=1, keepdims=True))
+
+
 class Leaking(Memorising):
     """Remembers labels from one fold to the next: what was trained on there is held out here."""
 
@@ -122,12 +132,27 @@ class Noisy(Linear):
         return log_softmax(exact + np.column_stack([noise, np.zeros((len(noise), exact.shape[1] - 1))]))
 
 
+class OfTheProcess(Linear):
+    """Draws from the random state of its process, which fits side by side in it would share."""
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        super().fit(train, valid, seed=seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        for _ in range(20):
+            time.sleep(0.01)
+            self.fitted_["means"] = self.fitted_["means"] + 0.01 * np.random.normal()  # noqa: NPY002
+        return self
+
+
 def _spec(cls: type[Learner], **options: Any) -> LearnerSpec:
     name = cls.__name__.lower()
     return LearnerSpec(f"fake_{name}", f"tests.stacking.fakes:{cls.__name__}", cls.__doc__ or "", "scalars", **options)
 
 
 FAKES: dict[str, LearnerSpec] = {
-    spec.name: spec for spec in map(_spec, (Linear, Useless, Memorising, Leaking, Failing, NotANumber, Noisy))
+    spec.name: spec
+    for spec in map(_spec, (Linear, Useless, Memorising, Neighbours, Leaking, Failing, NotANumber, Noisy, OfTheProcess))
 }
 FAKES["fake_noisy_twin"] = replace(FAKES["fake_noisy"], name="fake_noisy_twin")

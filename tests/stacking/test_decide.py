@@ -64,6 +64,18 @@ def test_perfect_posteriors_give_zero_by_every_rule() -> None:
         np.testing.assert_array_equal(make(perfect)(perfect), labels)
 
 
+def test_copies_of_events_make_no_rule_surer() -> None:
+    log_proba, labels = five_classes(1000)
+    numbers = np.arange(1000)
+    alone = choose_rule(log_proba, labels, numbers % 3, numbers)
+    copied = choose_rule(*(np.repeat(x, 9, axis=0) for x in (log_proba, labels, numbers % 3, numbers)))
+    plain = choose_rule(log_proba, labels, numbers % 3)
+    for name, (difference, error) in copied.differences.items():
+        assert difference == pytest.approx(alone.differences[name][0], abs=1e-9)
+        assert error == pytest.approx(alone.differences[name][1], rel=0.15)
+        assert error == pytest.approx(plain.differences[name][1], rel=0.3)
+
+
 def test_simplest_rule_within_an_error_of_the_best_is_chosen_on_labels() -> None:
     log_proba, labels = five_classes(4000)
     decision = choose_rule(log_proba, labels, np.arange(4000) % 3)
@@ -121,6 +133,20 @@ def test_threshold_table_holds_on_new_events() -> None:
         expected = 1e-4 * row["gamma_efficiency"] / (1e-4 * row["gamma_efficiency"] + row["hadron_survival"])
         assert purity["purity"] == pytest.approx(expected)
         assert purity["interval"][0] <= purity["purity"] <= purity["interval"][1]
+
+
+def test_copies_of_events_narrow_no_interval_of_thresholds() -> None:
+    labels, scores = _events()
+    numbers = np.arange(len(labels))
+    pairs = zip(
+        threshold_table(labels, scores, groups=numbers),
+        threshold_table(*(np.repeat(x, 10) for x in (labels, scores)), groups=np.repeat(numbers, 10)),
+        strict=True,
+    )
+    for alone, copied in pairs:
+        assert copied["threshold"] == alone["threshold"]
+        for name in ("gamma_efficiency_interval", "hadron_survival_interval"):
+            np.testing.assert_allclose(copied[name], alone[name], rtol=1e-6)
 
 
 def test_paired_error_is_the_plain_bootstraps_with_few_gammas() -> None:

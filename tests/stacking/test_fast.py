@@ -85,6 +85,23 @@ def test_without_a_holdout_it_is_judged_by_students_that_have_not_seen_the_event
     assert -0.05 < record["log_loss"]["difference"] < 0.1
 
 
+@pytest.mark.usefixtures("fakes")
+def test_labels_do_not_come_back_through_what_is_imitated(tmp_path: Path) -> None:
+    # Labels are drawn by lot, so no prediction can be better than the coin. Ten rows are equal each: what ships says of
+    # one the mean label of the others, and whoever learns it on one half knows something of the labels of the other.
+    rng = np.random.default_rng(3)
+    place = np.repeat(np.arange(100), 10)
+    frame = pl.DataFrame({f"x{k}": (place == k).astype(np.float32) for k in range(100)})
+    frame.with_columns(kind=pl.Series(rng.choice(CLASSES, 1000))).write_parquet(tmp_path / "train.parquet")
+    manifest = stack_table(TableConfig(
+        run=tmp_path / "run", table=tmp_path / "train.parquet", label="kind", preset="quick", folds=3, repeats=1,
+        holdout=0.0, workers=1, learners=("fake_neighbours",), metas=("average",), device="cpu",
+    )).manifest  # fmt: skip
+    (learner,) = manifest["learners"]
+    cost = manifest["fast"]["log_loss"]
+    assert learner["log_loss"] + cost["difference"] > np.log(2) - 2 * cost["standard_error"]
+
+
 def test_no_student_unless_wanted_and_none_is_told(
     tmp_path: Path, new_rows: tuple[Path, np.ndarray, np.ndarray]
 ) -> None:

@@ -277,8 +277,9 @@ def test_a_run_within_its_limit_tells_its_plan_and_a_continued_one_keeps_it(tmp_
     assert said == [], "nothing is measured again"
     assert (tmp_path / "run" / PLAN_FILE).read_bytes() == plan
     assert again.manifest["config_hash"] == first.manifest["config_hash"]
-    with pytest.raises(InputError, match="another configuration"):
-        stack_table(_config(tmp_path, time_limit="6m"))
+    for other, changed in (({"time_limit": "6m"}, "time_limit"), ({"time_limit": "5m", "seed": 2}, "seed")):
+        with pytest.raises(InputError, match=rf"another configuration \(different: {changed}\)"):
+            stack_table(_config(tmp_path, **other))
 
 
 def _slow_after(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:

@@ -359,6 +359,31 @@ def test_fits_are_discarded_by_what_can_change_them_and_by_nothing_else(monkeypa
     assert changed == ["lightgbm"]
 
 
+@pytest.mark.usefixtures("fakes")
+def test_another_second_level_keeps_the_fits(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
+    def run(name: str, **options: object) -> StackResult:
+        return stack_table(TableConfig(
+            run=tmp_path / name, table=two_gaussians[0], label="kind", test_table=two_gaussians[1], preset="quick",
+            folds=3, repeats=1, holdout=0.2, workers=1, device="cpu", learners=("fake_linear", "fake_noisy"), **options,
+        ))  # fmt: skip
+
+    def fits() -> dict[str, int]:
+        return {str(file): file.stat().st_mtime_ns for file in (tmp_path / "run/learners").rglob("*")}
+
+    other = {"prune": 0.0, "metas": ("greedy",), "fast": False}
+    run("run", prune=0.5, metas=("log_pool",), fast=True)
+    before, student = fits(), tmp_path / "run" / "fast"
+    assert student.is_dir()
+    again, new = run("run", **other), run("new", **other)
+    assert fits() == before
+    assert not student.exists()
+    assert (again.run / "predictions.npz").read_bytes() == (new.run / "predictions.npz").read_bytes()
+    for name in ("meta", "pruning", "gate", "fast", "config_hash"):
+        assert again.manifest[name] == new.manifest[name]
+    with pytest.raises(InputError, match=r"another configuration \(different: seed\)"):
+        run("run", **other, seed=2)
+
+
 def source_hash_counting(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """Return a list that gets the files of every version that is made from now on."""
     found: list[set[str]] = []

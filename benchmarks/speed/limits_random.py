@@ -1,0 +1,158 @@
+"""Whether runs on tables keep a time limit: tables of random size stacked within limits of random length, one by one.
+
+    OMP_NUM_THREADS=1 python benchmarks/speed/limits_random.py --work bench/limits_random --runs 8
+
+Every run is a command of its own with one process: starting and the report count as they do for a user. A line
+a run tells the limit, what was used of it, and what the plan foresaw for all that follows the fits beside what that
+took. ``fixed`` is the part that depends neither on learners nor on the student: collection, pruning, gate, decision,
+prediction, files and report, that is what :data:`stacking.fit.plan.FIXED_S` stands for; in seconds of processor
+time, so that other programs on the machine do not count. Means have 95 % intervals of Student's t over the runs. What
+has been run is kept and not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from scipy import stats
+
+from benchmarks.learning.stack import markdown
+from runtime.files import read_json, write_json
+from scoring.metrics.intervals import LEVEL
+
+N_COLUMNS, N_CLASSES = 25, 3
+FOLLOWS = ("collection", "pruning", "meta-learner", "calibration", "gate", "student", "decision", "prediction")
+"""Steps after the fits; files and report follow them."""
+ESTIMATED = ("meta-learner", "calibration", "student")
+"""Those of them that the plan estimates from the number of events."""
+HEAD = (
+    "rows", "limit s", "used s", "used %", "learners, folds", "after the fits s", "foreseen s", "fixed CPU s",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Do the runs and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("bench/limits_random"), help="folder for tables and runs")
+    parser.add_argument("--runs", type=int, default=8)
+    parser.add_argument("--rows", type=int, nargs=2, default=[5_000, 60_000], help="fewest and most")
+    parser.add_argument("--limits", type=int, nargs=2, default=[120, 360], help="shortest and longest, s")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    results = []
+    for number in range(options.runs):
+        rng = np.random.default_rng([options.seed, number])
+        # Evenly on a logarithmic scale: short limits and small tables are as frequent as long and large ones.
+        rows = round(float(np.exp(rng.uniform(*np.log(options.rows)))))
+        limit_s = round(float(np.exp(rng.uniform(*np.log(options.limits)))))
+        results.append(finished(options.work, number, rows, limit_s, rng))
+        print(*result_line(results[-1]), sep=" | ", flush=True)
+    print(f"\n{markdown(list(HEAD), [result_line(result) for result in results])}\n")
+    print(f"used within the limit + 5 %: {sum(r['used_s'] <= 1.05 * r['limit_s'] for r in results)} of {len(results)}")
+    print(f"share used: {interval([r['used_s'] / r['limit_s'] for r in results])}")
+    print(f"fixed, CPU s: {interval([r['fixed_cpu_s'] for r in results])}")
+    print(f"after the fits minus foreseen, s: {interval([r['after_s'] - r['foreseen_s'] for r in results])}")
+
+
+def finished(work: Path, number: int, rows: int, limit_s: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Return what one run took, s; from its file where it has been run."""
+    kept = work / f"run-{number}.json"
+    if kept.exists():
+        return dict(read_json(kept))
+    work.mkdir(parents=True, exist_ok=True)
+    table, run = work / f"table-{number}.parquet", work / f"run-{number}"
+    drawn(rows, rng).write_parquet(table)
+    command = ["stack", "--table", table, "--label", "kind", "--run", run, "--time-limit", f"{limit_s}s"]
+    begun, before_s = time.time(), _children_s()
+    with subprocess.Popen(
+        [sys.executable, "cli.py", *map(str, command), "--workers", "1", "--device", "cpu", "--quiet"]
+    ) as process:
+        sealed_s = 0.0
+        while process.poll() is None:
+            if not (run / "checksums.json").exists():
+                sealed_s = _process_s(process.pid) or sealed_s
+            time.sleep(0.1)
+    if process.returncode:
+        raise SystemExit(f"run {number} ended with exit code {process.returncode}")
+    ended, whole_s = time.time(), _children_s() - before_s
+    manifest = read_json(run / "manifest.json")
+    wall, cpu = dict.fromkeys(FOLLOWS, 0.0), dict.fromkeys(FOLLOWS, 0.0)
+    for step in manifest["steps"]:
+        if step["step"] in wall:
+            wall[step["step"]] += step["wall_s"]
+            cpu[step["step"]] += step["cpu_s"]
+    wall["report"] = ended - (run / "checksums.json").stat().st_mtime
+    cpu["report"] = whole_s - sealed_s
+    result = {
+        "rows": rows,
+        "limit_s": limit_s,
+        "used_s": ended - begun,
+        "learners": [one["name"] for one in manifest["learners"] if one["status"] == "ok"],
+        "folds": manifest["identity"]["folds"],
+        "after_s": sum(wall.values()),
+        "foreseen_s": manifest["plan"]["second_level_s"],
+        "fixed_cpu_s": sum(seconds for step, seconds in cpu.items() if step not in ESTIMATED),
+        "wall_s": wall,
+        "cpu_s": cpu,
+    }
+    write_json(kept, result)
+    return result
+
+
+def _children_s() -> float:
+    """Return the processor time of all children of this process that have ended, s."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _process_s(number: int) -> float:
+    """Return the processor time of a process and its ended children, s; 0 if it has ended. proc(5), fields 14 to 17."""
+    try:
+        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def drawn(rows: int, rng: np.random.Generator) -> pl.DataFrame:
+    """Return a table of three overlapping classes, which differ in a third of the columns and in their products."""
+    labels = rng.integers(N_CLASSES, size=rows)
+    values = rng.standard_normal((rows, N_COLUMNS))
+    means = rng.standard_normal((N_CLASSES, N_COLUMNS)) * (np.arange(N_COLUMNS) < N_COLUMNS // 3) * 0.5
+    values[:, -1] += 0.5 * values[:, 0] * values[:, 1] * (labels == 1)
+    frame = pl.DataFrame((values + means[labels]).astype(np.float32), schema=[f"x{k}" for k in range(N_COLUMNS)])
+    return frame.with_columns(kind=pl.Series(labels).replace_strict(list(range(N_CLASSES)), ["a", "b", "c"]))
+
+
+def result_line(result: dict[str, Any]) -> list[str]:
+    """Return one row of the table."""
+    return [
+        f"{result['rows']:,}",
+        f"{result['limit_s']}",
+        f"{result['used_s']:.0f}",
+        f"{100 * result['used_s'] / result['limit_s']:.0f}",
+        f"{len(result['learners'])}, {result['folds']}",
+        f"{result['after_s']:.1f}",
+        f"{result['foreseen_s']:.1f}",
+        f"{result['fixed_cpu_s']:.1f}",
+    ]
+
+
+def interval(values: list[float]) -> str:
+    """Return a mean with its interval."""
+    mean, error = float(np.mean(values)), float(stats.sem(values))
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1)) * error
+    return f"{mean:.2f} [{mean - half:.2f}, {mean + half:.2f}]"
+
+
+if __name__ == "__main__":
+    main()
