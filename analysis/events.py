@@ -13,11 +13,12 @@ from runtime.context import Bars, silent
 from runtime.errors import InputError
 from showers.dataset import Dataset
 from showers.schema import SCALAR_NAMES, SIMULATION, TASKS, TRUTH_FILE
-from stacking.predict import Bundle, load
+from stacking.predict import predict
 from stacking.run.chain import Predictions
+from stacking.run.read import Run, load
 
 
-def open_run(run: Path, task: str, command: str, *, trusted: bool = False) -> Bundle:
+def open_run(run: Path, task: str, command: str, *, trusted: bool = False) -> Run:
     """Open a finished run of one task.
 
     Raises
@@ -25,10 +26,10 @@ def open_run(run: Path, task: str, command: str, *, trusted: bool = False) -> Bu
     InputError
         If it is a run of another task, or none.
     """
-    bundle = load(run, trusted=trusted)
-    if bundle.task.name != task:
-        raise InputError(f"{run} was trained for {bundle.task.name}: {command} needs a run trained for {task}")
-    return bundle
+    opened = load(run, trusted=trusted)
+    if opened.task.name != task:
+        raise InputError(f"{run} was trained for {opened.task.name}: {command} needs a run trained for {task}")
+    return opened
 
 
 def is_simulated(dataset: Dataset) -> bool:
@@ -45,7 +46,7 @@ def label_remarks(dataset: Dataset) -> list[str]:
     return [f"{dataset.path} holds {', '.join(held)}, which is not read ({why})"]
 
 
-def refuse_training_set(bundle: Bundle, dataset: Dataset, what: str) -> None:
+def refuse_training_set(run: Run, dataset: Dataset, what: str) -> None:
     """Refuse events that the run was trained on: its posteriors of them are better than of any others.
 
     Raises
@@ -53,22 +54,22 @@ def refuse_training_set(bundle: Bundle, dataset: Dataset, what: str) -> None:
     InputError
         If the set is the run's training set.
     """
-    if str(bundle.manifest["data"].get("train_fingerprint", "")).startswith(dataset.fingerprint()):
-        raise InputError(f"{dataset.path} is what {bundle.run} was trained on: give another set as {what}")
+    if str(run.manifest["data"].get("train_fingerprint", "")).startswith(dataset.fingerprint()):
+        raise InputError(f"{dataset.path} is what {run.folder} was trained on: give another set as {what}")
 
 
 def predicted(
-    bundle: Bundle, folder: Path, *, device: str = "auto", anyway: bool = False, bars: Bars = silent
+    run: Run, folder: Path, *, device: str = "auto", anyway: bool = False, bars: Bars = silent
 ) -> Predictions:
     """Predict a dataset folder with an opened run."""
-    return bundle.predict(folder, device=device, anyway=anyway, bars=bars)
+    return predict(run, folder, device=device, anyway=anyway, bars=bars).concatenated()
 
 
 @dataclass
 class MeasuredFolders:
     """Folders of measured events, opened and predicted one after the other; what was found is noted."""
 
-    bundle: Bundle
+    run: Run
     folders: list[Path]
     anyway: bool = False
     bars: Bars = silent
@@ -86,12 +87,12 @@ class MeasuredFolders:
         """
         for folder in self.folders:
             dataset = Dataset.open(folder, labels=False)
-            refuse_training_set(self.bundle, dataset, "--data")
+            refuse_training_set(self.run, dataset, "--data")
             self.remarks += label_remarks(dataset)
             if dataset.fingerprint() in self.prints:
                 raise InputError(f"{folder} holds the same events as another folder of --data")
             self.prints.append(dataset.fingerprint())
-            predictions = predicted(self.bundle, folder, anyway=self.anyway, bars=self.bars)
+            predictions = predicted(self.run, folder, anyway=self.anyway, bars=self.bars)
             self.remarks += predictions.remarks
             yield dataset, predictions
 
@@ -120,7 +121,7 @@ class HeldOutEvents:
     remarks: tuple[str, ...]
 
 
-def held_out(bundle: Bundle, passes: Callable[[dict[str, np.ndarray]], np.ndarray], least: int) -> HeldOutEvents:
+def held_out(run: Run, passes: Callable[[dict[str, np.ndarray]], np.ndarray], least: int) -> HeldOutEvents:
     """Return the events of a run's outer holdout, or all out-of-fold ones where the holdout is small.
 
     Parameters
@@ -135,23 +136,22 @@ def held_out(bundle: Bundle, passes: Callable[[dict[str, np.ndarray]], np.ndarra
     InputError
         If the training set is no longer there.
     """
-    folder = Path(bundle.manifest["data"]["train"])
+    folder = Path(run.manifest["data"]["train"])
     if not folder.exists():
-        raise InputError(f"{folder}, which {bundle.run} was trained on, is not there: give --simulation")
-    dataset = Dataset.open(folder, bundle.task)
-    frame = pl.read_parquet(bundle.checksums.path(f"oof/{bundle.chain.shipped}.parquet"), glob=False)
-    if frame.height != len(dataset):
-        raise InputError(f"{folder} has {len(dataset)} events, {bundle.run} was trained on {frame.height}")
-    log_proba = frame.select(f"logp_{name}" for name in bundle.task.classes).to_numpy().astype(np.float64)
+        raise InputError(f"{folder}, which {run.folder} was trained on, is not there: give --simulation")
+    dataset = Dataset.open(folder, run.task)
+    log_proba, folds = run.oof(run.chain.shipped)
+    if len(folds) != len(dataset):
+        raise InputError(f"{folder} has {len(dataset)} events, {run.folder} was trained on {len(folds)}")
     known = np.isfinite(log_proba).all(axis=1)
-    used = known & (frame["fold"].to_numpy() < 0)
+    used = known & (folds < 0)
     assert dataset.labels is not None
     remarks: list[str] = []
-    passing, classes = passes(scalars(dataset)), range(bundle.task.n_classes)
+    passing, classes = passes(scalars(dataset)), range(run.task.n_classes)
     if np.bincount(dataset.labels[used & passing], minlength=len(classes)).min() < least:
         used = known
         remarks.append(
-            f"the holdout of {bundle.run} has fewer than {least} events of a class under the cuts: out-of-fold "
+            f"the holdout of {run.folder} has fewer than {least} events of a class under the cuts: out-of-fold "
             "predictions of single fits stand for the shipped average; give --simulation, a set not trained on"
         )
     rows = np.flatnonzero(used)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from commands.app import JsonOption, OutputFormat, Protocol, QuietOption, TaskName, app, console, refuse_unused
 from runtime.context import bar
-from showers.schema import TASKS, task_named
+from showers.schema import task_named
 
 
 class CardFormat(StrEnum):
@@ -33,9 +33,9 @@ def report(
     Example: [bold]python cli.py report runs/composition --data data[/bold]
     """
     from report.card import write_card
-    from stacking.run.folder import open_finished
+    from stacking.run.read import Run
 
-    if open_finished(run)[1]["task"] in TASKS:
+    if not Run.open(run).on_table:
         from report.run_page import write_report
 
         written = write_report(run, data, bars=bar)
@@ -115,10 +115,11 @@ def leaderboard(
 
     Example: [bold]python cli.py leaderboard runs/composition runs/gamma[/bold]
     """
-    from report.public.leaderboard import is_table_run, standings_shown, table_standings, tables
     from report.public.leaderboard import leaderboard as standings
+    from report.public.leaderboard import standings_shown, table_standings, tables
+    from stacking.run.read import Run
 
-    of_tables = [run for run in runs if is_table_run(run)]
+    of_tables = [run for run in runs if Run.open(run).on_table]
     of_showers = [run for run in runs if run not in of_tables]
     if of_tables and not of_showers:
         refuse_unused(context, "with runs on tables", ("data",))

@@ -28,7 +28,7 @@ from commands.app import (
 )
 from runtime.context import bar
 from runtime.errors import InputError
-from showers.schema import TASKS, task_named
+from showers.schema import task_named
 
 
 class Preset(StrEnum):
@@ -196,21 +196,24 @@ def predict(
     """
     output = OutputFormat(quiet, as_json)
     if given_options(context) & {"separator", "device", "anyway", "features", "no_table"}:
-        from stacking.run.folder import open_finished
+        from stacking.run.read import Run
 
-        if open_finished(run)[1]["task"] in TASKS:
-            refuse_unused(context, "with a run on showers", ("separator",))
-        else:
+        if Run.open(run).on_table:
             refuse_unused(context, "with a run on a table", ("device", "anyway", "features", "no_table"))
-    from stacking.predict import predict_to_file
+        else:
+            refuse_unused(context, "with a run on showers", ("separator",))
+    from stacking.predict import predict as predict_events
+    from stacking.run.read import load
 
-    written = predict_to_file(
-        run, data, out, device=device.value, anyway=anyway, trusted=trusted, features=features, no_table=no_table,
-        fast=fast, separator=separator, strict=strict, bars=output.bars,
+    stream = predict_events(
+        load(run, trusted=trusted), data, device=device.value, anyway=anyway, features=features,
+        elsewhere=out.with_name(f"{out.name}.features"), no_table=no_table, fast=fast, separator=separator,
+        strict=strict, bars=output.bars,
     )  # fmt: skip
-    for line in written.remarks:
+    stream.write(out)
+    for line in stream.remarks:
         output.remark(line)
-    content = {"out": out, "events": written.n_events, "remarks": list(written.remarks)}
+    content = {"out": out, "events": stream.n_events, "remarks": list(stream.remarks)}
     output.show(lambda: f"wrote {out}", lambda: content)
 
 

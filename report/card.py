@@ -16,8 +16,8 @@ from runtime.checksums import Checksums
 from runtime.files import atomic_path, is_as_written, read_json, write_json
 from scoring import scoring_of
 from showers.schema import TASKS, task_named
-from stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE, open_finished
-from stacking.run.read import is_simulated, read_source
+from stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
+from stacking.run.read import Run, is_simulated, read_source, shipped_system
 
 CARD_JSON, CARD_TEXT = "model_card.json", "model_card.md"
 SOFTWARE_LICENCE = "MIT"
@@ -54,7 +54,7 @@ def card_content(folder: Path) -> dict[str, Any]:
     InputError
         If it is no finished run.
     """
-    _, manifest = open_finished(Path(folder))
+    manifest = Run.open(folder).manifest
     sources = _sources(manifest)
     return {
         "format": 1,
@@ -86,16 +86,10 @@ def _cost(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "how_energy_was_found": energy_words(found, str(manifest.get("device")))}
 
 
-def shipped_of(manifest: Mapping[str, Any]) -> str:
-    """Return what predicts new events: ``stack`` or a learner's name."""
-    gate = manifest.get("gate", {})
-    return "stack" if gate.get("shipped") is True else str(gate.get("best_learner"))
-
-
 def _model(manifest: Mapping[str, Any]) -> dict[str, Any]:
     gate, weights = manifest.get("gate", {}), manifest.get("meta", {}).get("weights") or {}
     return {
-        "shipped": shipped_of(manifest),
+        "shipped": shipped_system(manifest),
         "why": gate.get("reason"),
         "meta_learner": manifest.get("meta", {}).get("chosen"),
         "decision": manifest.get("decision", {}).get("chosen"),

@@ -42,7 +42,8 @@ from showers.dataset import Dataset, ordering_of
 from showers.event_files import EventFiles, bad_cells
 from showers.protocols import MODES, TEST_WITH_AGE
 from showers.schema import MATRICES_FILE, TASKS, Task
-from stacking.run.folder import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE, open_finished, required_names
+from stacking.run.folder import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
+from stacking.run.read import Run
 
 NEEDED_PYTHON = (3, 11)
 DISTRIBUTION = "showerstack"
@@ -391,14 +392,14 @@ def _run(folder: Path, progress: Progress) -> list[str]:
     if found:
         return found
     try:
-        checksums, manifest = open_finished(folder)
-        lacking = [name for name in required_names(manifest) if name not in checksums.files]
+        run = Run.open(folder)
+        lacking = [name for name in run.required_files if name not in run.checksums.files]
         if lacking:
             return [f"{folder / name} is not in {CHECKSUMS_FILE}, but every such run has it" for name in lacking]
-        if PREDICTIONS_FILE in checksums.files:
-            file = folder / PREDICTIONS_FILE
-            arrays = read_arrays(file, *ORIGIN_KEYS)
-            check_run(file, Origin(*(str(arrays[key]) if key in arrays else None for key in ORIGIN_KEYS)), manifest)
+        if PREDICTIONS_FILE in run.checksums.files:
+            arrays = read_arrays(run.predictions, *ORIGIN_KEYS)
+            origin = Origin(*(str(arrays[key]) if key in arrays else None for key in ORIGIN_KEYS))
+            check_run(run.predictions, origin, run.manifest)
     except InputError as error:
         return [str(error)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -37,7 +37,7 @@ from showers.simulation import simulate
 from stacking.run.chain import STUDENT
 from stacking.run.config import StackConfig
 from stacking.run.folder import MANIFEST_FILE, METRICS_FILE, TABLE_TEST_FILE
-from stacking.run.read import COMBINED, Run, System
+from stacking.run.read import COMBINED, Run, System, shipped_system
 from stacking.student import student_line
 from stacking.train import stack
 
@@ -59,7 +59,7 @@ def learner_table(run: Path, data: Path) -> Table:
     scoring, told = scoring_of(opened.task), report_of(opened.task)
     metric = scoring.metric
     by_name: dict[str, list[System]] = {}
-    for system in opened.systems(len(labels)):
+    for system in opened.test_systems(len(labels)):
         by_name.setdefault(system.name, []).append(system)
     rules = list(dict.fromkeys(system.rule for systems in by_name.values() for system in systems))
     table = Table(
@@ -87,9 +87,9 @@ def learner_table(run: Path, data: Path) -> Table:
         raw = systems[0]
         shares = told.second_metric(labels, raw.log_proba, raw.output).plus_minus
         losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output), truth.groups), 3)
-        style = "bold" if name == (opened.shipped or COMBINED[-1]) else None
+        style = "bold" if name == opened.shipped else None
         table.add_row(name, shares, losses, *(cells.get(r, "") for r in rules), style=style)
-    table.caption = f"shipped, as decided on held-out showers: {opened.shipped}" if opened.shipped else None
+    table.caption = f"shipped, as decided on held-out showers: {opened.shipped}"
     return table
 
 
@@ -147,7 +147,7 @@ def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = sil
     content: dict[str, Any] = {
         "run": str(run),
         "task": manifest.get("task"),
-        "shipped": "stack" if gate.get("shipped") is True else gate.get("best_learner"),
+        "shipped": shipped_system(manifest),
         "reason": gate.get("reason"),
         "learners": {row["name"]: row["status"] for row in manifest.get("learners", [])},
         "remarks": manifest.get("remarks", []),

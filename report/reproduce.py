@@ -26,6 +26,7 @@ from showers.schema import GAMMA, Task
 from showers.simulation.raw import simulate_raw
 from stacking.run.config import StackConfig
 from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE
+from stacking.run.read import finished_learners, shipped_system
 from stacking.train import stack
 
 RESULT_FILE = "RESULT.md"
@@ -142,10 +143,9 @@ def _score(wanted: Reproduction, data: Path, run: Path, seed: int) -> Score:
     else:
         value, interval = metrics["mean_fraction_error"], metrics["intervals"]["mean_fraction_error"]
     manifest = read_json(run / MANIFEST_FILE)
-    gate = manifest["gate"]
-    shipped = "stack" if gate["shipped"] else str(gate["best_learner"])
     wall_s = sum(float(step["wall_s"]) for step in manifest["steps"])
-    return Score(seed, value, interval["low"], interval["high"], shipped, manifest["config_hash"], wall_s)
+    shipped, config_hash = shipped_system(manifest), manifest["config_hash"]
+    return Score(seed, value, interval["low"], interval["high"], shipped, config_hash, wall_s)
 
 
 def over_events_and_seeds(scores: list[Score]) -> tuple[float, float, float]:
@@ -205,7 +205,7 @@ def _result(wanted: Reproduction, data: Path, runs: list[Path], scores: list[Sco
         "",
         f"- Preset `{wanted.preset}`, {manifest['config'].get('folds') or 'preset'} folds; time limit of a seed: "
         f"{manifest['config'].get('time_limit') or 'none'}.",
-        f"- Learners: {', '.join(row['name'] for row in manifest['learners'] if row['status'] == 'ok')}.",
+        f"- Learners: {', '.join(finished_learners(manifest))}.",
         f"- Meta-learner `{manifest['meta']['chosen']}`, chosen out-of-fold; shipped: {scores[0].shipped} "
         f"({manifest['gate'].get('reason')}).",
         f"- Judged on: {manifest['judged']['on']}, {manifest['judged']['events']:,} events.",

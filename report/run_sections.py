@@ -26,14 +26,13 @@ from runtime.errors import InputError, escaped
 from runtime.files import read_json
 from scoring.metrics.paired import Paired, paired_log_loss
 from stacking.inputs.events import ShowerEvents
-from stacking.run.folder import learner_folder
 from stacking.run.read import Run
 
 
 def training(evaluated: EvaluatedRun) -> Section | None:
     """Return validation curves of the networks, where the saved learners carry them."""
     curves = {}
-    for name in evaluated.run.learner_names:
+    for name in evaluated.run.learners:
         header = f"learners/{name}/fold-0/learner.json"
         if header in evaluated.run.checksums.files:
             losses = read_json(evaluated.run.checksums.path(header)).get("losses")
@@ -201,7 +200,7 @@ def group_of(column: str) -> str:
 def importances(evaluated: EvaluatedRun) -> list[Importance]:
     """Return the importance of feature groups for every table learner of the run; the best one is also shuffled."""
     run = evaluated.run
-    entries = [row for row in run.manifest.get("learners", []) if row.get("status") == "ok" and row.get("features")]
+    entries = [row for row in run.manifest.get("learners", []) if row["name"] in run.learners and row.get("features")]
     folds = {row["name"]: _folds(run, row["name"]) for row in entries}
     entries = [row for row in entries if folds[row["name"]] and row["name"] in LEARNERS]
     if not entries:
@@ -210,7 +209,7 @@ def importances(evaluated: EvaluatedRun) -> list[Importance]:
     found = []
     with learners_of(trusted=False) as load:
         for row in entries:
-            learners = [load(learner_folder(run.checksums, row["name"], fold)) for fold in folds[row["name"]]]
+            learners = [load(run.fit_folder(row["name"], fold)) for fold in folds[row["name"]]]
             shuffled = (
                 _shuffled(evaluated, learners[0], row) if row["name"] == best and not evaluated.task.target else {}
             )

@@ -17,9 +17,10 @@ from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import simulate
 from stacking.inputs.events import CORE_COLUMNS
-from stacking.predict import predict_to_file
+from stacking.predict import predict
 from stacking.run.config import StackConfig
 from stacking.run.folder import PREDICTIONS_FILE
+from stacking.run.read import load
 from stacking.train import stack
 
 N_EVENTS = 3_000
@@ -121,7 +122,7 @@ def _saved_run(folder: Path, workers: int | None) -> tuple[bool, str]:
     )  # fmt: skip
     stack(config)
     again = folder / "again.npz"
-    predict_to_file(folder / "run", folder / "data" / "composition_test", again, device="cpu", workers=workers)
+    predict(load(config.run), folder / "data" / "composition_test", device="cpu", workers=workers).write(again)
     with np.load(folder / "run" / PREDICTIONS_FILE) as first, np.load(again) as second:
         good = np.array_equal(first["log_proba"], second["log_proba"])
         n_events = len(first["log_proba"])

@@ -14,12 +14,17 @@ from report.pictures.style import PALETTE, as_svg
 from report.pictures.tasks import reliability_picture
 from report.run_sections import choices_of, column_gains, cost_of, provenance_rows
 from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
-from report.shared.subject import labelled_test_rows, score_test_table
+from report.shared.subject import (
+    labelled_oof_rows,
+    labelled_test_rows,
+    log_proba_of_test,
+    oof_metrics,
+    score_test_table,
+)
 from runtime.context import Bars, silent
 from runtime.errors import InputError, escaped
 from runtime.files import atomic_path, check_target
-from stacking.run.folder import learner_folder
-from stacking.run.read import TableRun
+from stacking.run.read import Run
 
 REPORT_FILE = "report.html"
 SHOWN_CLASSES, SHOWN_COLUMNS = 12, 20
@@ -37,10 +42,12 @@ def write_table_report(folder: Path, *, bars: Bars = silent) -> Path:
     InputError
         If the run cannot be read, or its folder cannot be written.
     """
-    run = TableRun.open(folder)
+    run = Run.open(folder)
+    if not run.on_table:
+        raise InputError(f"{folder} was trained on showers, not on a table")
     check_target(folder / REPORT_FILE, (".html",))
     test = score_test_table(run)
-    metrics = test or run.held_out
+    metrics = test or oof_metrics(run)
     sections = []
     parts = (_summary, _systems, _classes, _reliability, _importance)
     with bars("report", "parts") as progress:
@@ -71,7 +78,7 @@ def _boxes(metrics: Mapping[str, Any]) -> str:
     return numbers(boxes) + paragraph(MEANING) + paragraph(limits, "quiet")
 
 
-def _summary(run: TableRun, metrics: Mapping[str, Any]) -> Section:
+def _summary(run: Run, metrics: Mapping[str, Any]) -> Section:
     gate = run.manifest["gate"]
     lines = [f"Shipped: {run.shipped}. On {run.manifest['judged']['on']} rows of the training table, {gate['reason']}."]
     lines += [f"Learner {row['name']} was left out: {row['error']}" for row in run.manifest["learners"] if row["error"]]
@@ -79,7 +86,7 @@ def _summary(run: TableRun, metrics: Mapping[str, Any]) -> Section:
     return Section("summary", "In plain words", bullets(lines))
 
 
-def _systems(run: TableRun, metrics: Mapping[str, Any]) -> Section:
+def _systems(run: Run, metrics: Mapping[str, Any]) -> Section:
     def rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
         return [
             (name, *(f"{e['value']:.4f} [{e['low']:.4f}, {e['high']:.4f}]" for e in map(m.get, KEYS) if e))
@@ -89,57 +96,58 @@ def _systems(run: TableRun, metrics: Mapping[str, Any]) -> Section:
     ours = [run.systems.index(run.shipped)]
     heads = ("system", "log-loss, nats", "accuracy", "AUC")
     parts = [paragraph(f"On {metrics['judged_on']}."), table(heads, rows(metrics), ours=ours)]
-    if metrics is not run.held_out:
-        parts += [paragraph(f"On {run.held_out['judged_on']}."), table(heads, rows(run.held_out), ours=ours)]
+    held_out = oof_metrics(run)
+    if metrics["judged_on"] != held_out["judged_on"]:
+        parts += [paragraph(f"On {held_out['judged_on']}."), table(heads, rows(held_out), ours=ours)]
     return Section("learners", "Learners beside the stack", "".join(parts))
 
 
 KEYS = ("log_loss", "accuracy", "auc")
 
 
-def _classes(run: TableRun, metrics: Mapping[str, Any]) -> Section:
+def _classes(run: Run, metrics: Mapping[str, Any]) -> Section:
     found = metrics["systems"][run.shipped]
-    counts = np.array(found["confusion"])
+    names, counts = run.task.classes, np.array(found["confusion"])
     heads = ("class", "rows", "AUC against the rest", "recall")
     rows = []
-    for k, name in enumerate(run.classes):
+    for k, name in enumerate(names):
         area = found["auc_by_class"].get(name)
         words = f"{area['value']:.4f} [{area['low']:.4f}, {area['high']:.4f}]" if area else ""
         n = int(counts[k].sum())
         rows.append((name, f"{n:,}", words, f"{counts[k, k] / n:.3f}" if n else ""))
     parts = [table(heads, rows)]
-    if len(run.classes) <= SHOWN_CLASSES:
-        cells = [(name, *(f"{n:,}" for n in line)) for name, line in zip(run.classes, counts.tolist(), strict=True)]
+    if len(names) <= SHOWN_CLASSES:
+        cells = [(name, *(f"{n:,}" for n in line)) for name, line in zip(names, counts.tolist(), strict=True)]
         parts += [paragraph("Rows by true class (lines) and predicted class (columns):")]
-        parts += [table(("true", *run.classes), cells)]
+        parts += [table(("true", *names), cells)]
     return Section("classes", "Class by class", "".join(parts))
 
 
-def _reliability(run: TableRun, metrics: Mapping[str, Any]) -> Section | None:
+def _reliability(run: Run, metrics: Mapping[str, Any]) -> Section | None:
     found = labelled_test_rows(run)
-    if len(run.classes) > len(PALETTE):
+    if len(run.task.classes) > len(PALETTE):
         return None
     if found is None:
-        labels, log_proba = run.out_of_fold(run.shipped)
+        labels, log_proba = labelled_oof_rows(run, run.shipped)
     else:
         rows, labels, _ = found
-        log_proba = run.test_log_proba(run.shipped)[rows]
+        log_proba = log_proba_of_test(run, run.shipped)[rows]
     error = run.manifest["reliability"][run.shipped]["calibrated"]["expected_calibration_error"]
     caption = (
         f"How often a class is true against the probability that {run.shipped} gave it, on {metrics['judged_on']}; "
         f"bars are 95 % binomial intervals. Expected calibration error on held-out rows: {error:.4f}."
     )
-    figure = as_svg(reliability_picture(labels, log_proba, run.classes), "reliability diagram")
+    figure = as_svg(reliability_picture(labels, log_proba, run.task.classes), "reliability diagram")
     return Section("reliability", "Calibration of the probabilities", pictures([picture(figure, caption)]))
 
 
-def _importance(run: TableRun, metrics: Mapping[str, Any]) -> Section | None:
+def _importance(run: Run, metrics: Mapping[str, Any]) -> Section | None:
     gains = {}
     n_fits = int(run.manifest["identity"]["folds"]) * int(run.manifest["identity"]["repeats"])
     with learners_of(trusted=False) as load:
-        for name in run.systems[:-2]:
+        for name in run.learners:
             try:
-                fits = [load(learner_folder(run.checksums, name, k)) for k in range(min(n_fits, 3))]
+                fits = [load(run.fit_folder(name, k)) for k in range(min(n_fits, 3))]
             except (InputError, KeyError):
                 continue
             found = column_gains(fits)

@@ -216,17 +216,11 @@ def fitted(run: Place) -> Fitted:
     showers.schema.InputError
         If it is none.
     """
-    from stacking.run.folder import open_finished
-    from stacking.train import label_values
+    from stacking.run.read import Run
 
-    folder = Path(run).expanduser()
-    _, manifest = open_finished(folder)
-    gate = manifest.get("gate", {})
-    names = tuple(row["name"] for row in manifest["learners"] if row["status"] == "ok")
-    shipped = "stack" if gate.get("shipped") is True else str(gate.get("best_learner"))
-    remarks = tuple(manifest.get("remarks", ()))
-    classes = label_values(manifest["classes"], manifest.get("label_type", "str"))
-    return Fitted(folder, manifest["task"], classes, shipped, names, remarks)
+    opened = Run.open(Path(run).expanduser())
+    remarks = tuple(opened.manifest.get("remarks", ()))
+    return Fitted(opened.folder, opened.task.name, opened.class_values, opened.shipped, opened.learners, remarks)
 
 
 def predict(
@@ -269,7 +263,7 @@ def predict(
     from runtime.errors import InputError
     from showers.schema import TASKS
     from stacking import load
-    from stacking.predict import predict_table
+    from stacking.predict import predict as predict_events
 
     if not isinstance(run, str | os.PathLike | Fitted):
         raise InputError(f"run is {type(run).__name__}, expected what fit returned, or a run folder")
@@ -278,18 +272,16 @@ def predict(
         raise InputError(f"a {run.task} run predicts dataset folders: give a path, not {type(data).__name__}")
     if run.task not in TASKS and (no_table or anyway or device != "auto"):
         raise InputError("no_table, anyway and device are for runs on showers: leave them out for a table")
-    bundle = load(run.folder, trusted=trusted)
     labels: Callable[[np.ndarray], np.ndarray] = np.asarray
-    if run.task in TASKS:
-        found = bundle.predict(
-            Path(data).expanduser(), device=device, workers=workers, fast=fast, no_table=no_table, anyway=anyway
-        )
-    else:
+    if run.task not in TASKS:
         labels = np.asarray(run.classes).__getitem__
-        with tempfile.TemporaryDirectory() as folder:
-            is_path = isinstance(data, str | os.PathLike)
-            file = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
-            found, _ = predict_table(bundle, file, fast=fast, workers=workers)
+    with tempfile.TemporaryDirectory() as folder:
+        is_path = isinstance(data, str | os.PathLike)
+        place = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
+        found = predict_events(
+            load(run.folder, trusted=trusted), place,
+            device=device, workers=workers, fast=fast, no_table=no_table, anyway=anyway,
+        ).concatenated()  # fmt: skip
     return Predicted(
         run.task,
         run.classes,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stacking.predict import Bundle, load
     from stacking.run.chain import Predictions
+    from stacking.run.read import Run, load
 
-__all__ = ["Bundle", "Predictions", "load"]
+__all__ = ["Predictions", "Run", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
 
         return Predictions
     if name in __all__:
-        import stacking.predict
+        import stacking.run.read
 
-        return getattr(stacking.predict, name)
+        return getattr(stacking.run.read, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -29,7 +29,7 @@ from runtime.context import Bars, silent
 from runtime.errors import InputError
 from runtime.files import atomic_folder, hash_file, write_json
 from scoring.metrics.gamma import GAMMA, HADRON
-from showers.schema import AGE, SCALARS, TASKS
+from showers.schema import AGE, SCALARS
 from showers.schema import GAMMA as GAMMA_TASK
 from stacking.decide.classes import Rule
 from stacking.decide.target import PosteriorMean
@@ -38,10 +38,9 @@ from stacking.meta.calibration import Calibrator
 from stacking.meta.corrections import Logistic
 from stacking.meta.pools import CalibratedPool, LogPool
 from stacking.meta.scorers import SCORE_OF_HALF
-from stacking.predict import Bundle, load
 from stacking.run.chain import Chain
 from stacking.run.folder import EXPORT_FILE
-from stacking.saved_fits import SavedFits
+from stacking.run.read import Run, SavedFits, load
 
 TOLERANCE = 1e-5
 """Largest difference of a probability."""
@@ -302,15 +301,15 @@ def export_run(
         its fit.
     """
     check_packages()
-    bundle = load(run, trusted=True)
-    known = bundle.chain.learners
-    names = tuple(learners) if learners is not None else bundle.chain.needed
+    opened = load(run, trusted=True)
+    known = opened.chain.learners
+    names = tuple(learners) if learners is not None else opened.chain.needed
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         raise InputError(f"{run} has no learner {', '.join(unknown) or 'to export'}: choose from {', '.join(known)}")
-    events = None if check is None else _events(bundle, Path(check), bars)
+    events = None if check is None else _events(opened, Path(check), bars)
     with atomic_folder(Path(out)) as folder, bars("exporting", "fits") as progress:
-        writer = _Writer(bundle, folder, events)
+        writer = _Writer(opened, folder, events)
         for k, name in enumerate(names):
             writer.learner(name)
             progress(k + 1, len(names), name)
@@ -329,15 +328,15 @@ def export_run(
 class _Writer:
     """Files of one export and what the JSON says of them."""
 
-    def __init__(self, bundle: Bundle, folder: Path, events: ShowerEvents | None) -> None:
-        self.bundle, self.folder, self.events = bundle, folder, events
+    def __init__(self, run: Run, folder: Path, events: ShowerEvents | None) -> None:
+        self.run, self.folder, self.events = run, folder, events
         self.records: list[dict[str, Any]] = []
         self.refused: dict[str, str] = {}
         self.difference: float | None = None
 
     def learner(self, name: str) -> None:
         """Write all fits of a learner, or note why not."""
-        saved = self.bundle.saved_fits(name)
+        saved = self.run.fits(name)
         place = self.folder / "learners" / name
         try:
             fits = [self._fit(saved, fold, place) for fold in range(len(saved.folders))]
@@ -347,7 +346,7 @@ class _Writer:
         self.records.append({"name": name, "fits": fits})
 
     def _fit(self, saved: SavedFits, fold: int, place: Path) -> dict[str, Any]:
-        learner = load_learner(saved.folders[fold], classes=self.bundle.task.classes)
+        learner = load_learner(saved.folders[fold], classes=self.run.task.classes)
         graphs, space, files = graphs_of(learner), space_of(learner), []
         if self.events is not None:
             rows = np.arange(min(EVENTS, len(self.events)))
@@ -362,7 +361,7 @@ class _Writer:
 
     def combination(self) -> dict[str, Any] | None:
         """Write what combines the learners, or note why not."""
-        chain = self.bundle.chain
+        chain = self.run.chain
         missing = [name for name in chain.needed if name not in {row["name"] for row in self.records}]
         if missing:
             self.refused["combination"] = f"needs {', '.join(missing)}, which this export does not hold"
@@ -382,7 +381,7 @@ class _Writer:
 
     def content(self, combination: dict[str, Any] | None) -> dict[str, Any]:
         """Return what ``export.json`` holds."""
-        chain, manifest = self.bundle.chain, self.bundle.manifest
+        chain, manifest = self.run.chain, self.run.manifest
         used = {name for row in self.records for fit in row["fits"] for file in fit["files"] for name in file[COLUMNS]}
         return {
             "format": 1,
@@ -418,8 +417,8 @@ def described(names: set[str]) -> dict[str, dict[str, str]]:
     return found
 
 
-def _events(bundle: Bundle, dataset: Path, bars: Bars) -> ShowerEvents:
-    if bundle.task.name not in TASKS:
-        raise InputError(f"{bundle.run} was trained on a table: --check takes a dataset folder of showers")
+def _events(run: Run, dataset: Path, bars: Bars) -> ShowerEvents:
+    if run.on_table:
+        raise InputError(f"{run.folder} was trained on a table: --check takes a dataset folder of showers")
     table = build_table(dataset, None, device="cpu", bars=bars)
-    return ShowerEvents(dataset, table.folder, bundle.task)
+    return ShowerEvents(dataset, table.folder, run.task)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.arrays import write_pieces
 from runtime.checksums import CHECKSUMS_FILE
 from runtime.context import Bars, silent
 from runtime.errors import InputError
@@ -25,9 +24,10 @@ from showers.archives.measured import (
     runs_in,
 )
 from showers.archives.raw import archive_path
-from showers.schema import MATRICES_FILE, SOURCE_FILE, TASKS
-from stacking.predict import Bundle, load
-from stacking.run.folder import PREDICTIONS_FILE, stored_arrays
+from showers.schema import MATRICES_FILE, SOURCE_FILE
+from stacking.predict import Options, predict
+from stacking.run.folder import PREDICTIONS_FILE
+from stacking.run.read import Run, load
 
 PREDICTED_FILE = "predicted.json"
 UNFINISHED = "unfinished"
@@ -86,8 +86,8 @@ def predict_measured(
     """
     if protocol not in PROTOCOLS:
         raise InputError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
-    bundle = load(run, trusted=trusted)
-    if bundle.task.name not in TASKS:
+    opened = load(run, trusted=trusted)
+    if opened.on_table:
         raise InputError(f"{run} was trained on a table: measured runs need one trained on showers")
     names = runs_in(raw, runs)
     result = PredictedRuns([], [], [])
@@ -96,15 +96,15 @@ def predict_measured(
             grids = archive_path(raw, name, "matrices")
             try:
                 origin = _origin(raw, name, protocol, times)
-                if not _is_predicted(out / name, bundle, origin):
+                if not _is_predicted(out / name, opened, origin):
                     place = out / UNFINISHED / hash_json(origin)[:12]
                     made = convert_measured(raw, place, runs=[name], protocol=protocol, times=times)
                     result.left_out.extend(made.left_out)
                     if not made.folders:
                         continue
                     result.remarks.extend(made.remarks)
-                    options: dict[str, Any] = {"device": device, "workers": workers, "anyway": anyway, "no_table": True}
-                    result.remarks.extend(_predict(bundle, made.folders[0], out / name, options, result.remarks))
+                    options: Options = {"device": device, "workers": workers, "anyway": anyway, "no_table": True}
+                    result.remarks.extend(_predict(opened, made.folders[0], out / name, options, result.remarks))
             except _Damaged as error:
                 result.left_out.append(LeftOut(name, str(error)))
                 continue
@@ -130,14 +130,14 @@ def _origin(raw: Path, name: str, protocol: str, times: bool) -> dict[str, Any]:
         raise _Damaged(str(error)) from None
 
 
-def _is_predicted(folder: Path, bundle: Bundle, origin: dict[str, Any]) -> bool:
+def _is_predicted(folder: Path, run: Run, origin: dict[str, Any]) -> bool:
     """Return whether a run has been predicted; refuse a folder that holds anything else, or was damaged."""
     if not folder.exists() and not folder.is_symlink():
         return False
     there = all((folder / name).is_file() for name in (SOURCE_FILE, PREDICTED_FILE, PREDICTIONS_FILE))
     found, predicted = (read_json(folder / name) if there else {} for name in (SOURCE_FILE, PREDICTED_FILE))
     differing = [name for name in origin if found.get(name) != origin[name]]
-    if predicted.get("config_hash") != bundle.chain.config_hash:
+    if predicted.get("config_hash") != run.chain.config_hash:
         differing.append("the run that predicted it")
     if differing:
         what = f" and differs in {', '.join(differing)}" if there else ""
@@ -147,19 +147,19 @@ def _is_predicted(folder: Path, bundle: Bundle, origin: dict[str, Any]) -> bool:
     return True
 
 
-def _predict(bundle: Bundle, data: Path, folder: Path, options: dict[str, Any], said: list[str]) -> list[str]:
+def _predict(run: Run, data: Path, folder: Path, options: Options, said: list[str]) -> list[str]:
     """Write a run's folder from its dataset folder; return remarks that were not said before."""
-    found = bundle.stream(data, **options)
+    stream = predict(run, data, **options)
     with atomic_folder(folder) as temporary:
-        write_pieces(temporary / PREDICTIONS_FILE, found.n_events, map(stored_arrays, found.pieces))
+        stream.write(temporary / PREDICTIONS_FILE)
         for file in sorted(data.iterdir()):
             if file.is_file() and file.name not in NOT_KEPT:
                 shutil.copyfile(file, temporary / file.name)
         content = {
-            "config_hash": bundle.chain.config_hash,
-            "run": bundle.run.resolve().name,
-            "events": found.n_events,
+            "config_hash": run.chain.config_hash,
+            "run": run.name,
+            "events": stream.n_events,
             "sha256": hash_file(temporary / PREDICTIONS_FILE),
         }
         write_json(temporary / PREDICTED_FILE, content)
-    return [line for line in found.remarks if line not in said]
+    return [line for line in stream.remarks if line not in said]

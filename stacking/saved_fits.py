@@ -22,24 +22,11 @@ from runtime.context import Progress
 from stacking.fit.tasks import checked_log_proba
 from stacking.inputs.events import Events, pieces
 from stacking.run.chain import Piece
+from stacking.run.read import SavedFits
 
 Open = Callable[[Path], Learner]
 PROCESS_PREDICTIONS = 5_000
 """Predictions of single fits that are worth another process: it first has to import the learners' libraries."""
-
-
-@dataclass(frozen=True)
-class SavedFits:
-    """All fits of one learner."""
-
-    name: str
-    folders: tuple[Path, ...]
-    """One per fit."""
-    columns: tuple[str, ...]
-    """Table columns that it sees."""
-    needs_grid: bool
-    truth: bool = False
-    """Ask for its estimates of true quantities, (n, T, 2) a fit, instead of log-probabilities."""
 
 
 def predict_fits(

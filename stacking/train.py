@@ -9,7 +9,7 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ from stacking.run.folder import (
 )
 from stacking.run.identity import stacking_code_version
 from stacking.run.job import Folds, Job
+from stacking.run.read import COMBINED, evaluated_rows, finished_learners, read_oof, shipped_system
 from stacking.second_level import stack_and_decide
 
 
@@ -381,10 +382,10 @@ def _header_remarks(frame: pl.DataFrame, file: Path) -> list[str]:
 def _write_results(
     folder: Path, manifest: Mapping[str, Any], classes: tuple[str, ...], labels: np.ndarray, identifiers: pl.DataFrame
 ) -> None:
-    systems = [row["name"] for row in manifest["learners"] if row["status"] == "ok"] + ["average", "stack"]
-    shipped = "stack" if manifest["gate"]["shipped"] else manifest["gate"]["best_learner"]
-    out_of_fold = {name: _out_of_fold(folder, name, classes) for name in systems}
-    judged = _judged_rows(folder, bool(manifest["data"]["n_holdout"]))
+    shipped, systems = shipped_system(manifest), (*finished_learners(manifest), *COMBINED)
+    oof = {name: read_oof(folder / "oof" / f"{name}.parquet", classes) for name in systems}
+    out_of_fold = {name: log_proba for name, (log_proba, _) in oof.items()}
+    judged = evaluated_rows(*oof["stack"], holdout=bool(manifest["data"]["n_holdout"]))
     metrics: dict[str, Any] = {
         "judged_on": f"{manifest['judged']['on']} of the training table",
         "shipped": shipped,
@@ -402,26 +403,8 @@ def _write_results(
     write_table(folder / PREDICTIONS_TABLE, probabilities(log_proba, classes, identifiers))
 
 
-def _judged_rows(folder: Path, holdout: bool) -> np.ndarray:
-    """Return which rows what ships was scored on, (N,) bool: the outer holdout, or all that were predicted."""
-    frame = pl.read_parquet(folder / "oof" / "stack.parquet", glob=False)
-    judged = frame[:, -1].is_not_nan() & ((frame["fold"] < 0) | (not holdout))
-    return judged.to_numpy()
-
-
-def _out_of_fold(folder: Path, name: str, classes: tuple[str, ...]) -> np.ndarray:
-    frame = pl.read_parquet(folder / "oof" / f"{name}.parquet", columns=[f"logp_{c}" for c in classes], glob=False)
-    return frame.to_numpy()
-
-
 def label_type(values: pl.Series) -> str:
     """Return what labels are to whoever gave them: ``bool``, ``int``, ``float`` or ``str``."""
     if values.dtype == pl.Boolean:
         return "bool"
     return "int" if values.dtype.is_integer() else "float" if values.dtype.is_float() else "str"
-
-
-def label_values(classes: Sequence[str], kind: str) -> tuple[Any, ...]:
-    """Return the classes as the training labels had them; see :func:`label_type`."""
-    as_value: dict[str, Callable[[str], Any]] = {"bool": "True".__eq__, "int": int, "float": float}
-    return tuple(map(as_value.get(kind, str), classes))

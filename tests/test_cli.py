@@ -33,7 +33,8 @@ from runtime.files import write_json
 from scoring.score import score_file
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION
-from stacking.predict import predict_to_file
+from stacking.predict import predict
+from stacking.run.read import load
 from tests.report import conftest as report_fixtures
 
 composition_world = report_fixtures.composition_world
@@ -524,7 +525,8 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
         )
         with np.load(run / "predictions.npz") as stored:
             runs[value] = stored["log_proba"]
-        again = predict_to_file(run, data / "composition_test", tmp_path / f"{value}.npz", workers=1, no_table=True)
+        again = predict(load(run), data / "composition_test", workers=1, no_table=True)
+        again.write(tmp_path / f"{value}.npz")
         assert any("training prior" in remark for remark in again.remarks)
         with np.load(tmp_path / f"{value}.npz") as stored:
             np.testing.assert_array_equal(stored["log_proba"], runs[value])

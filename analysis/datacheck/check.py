@@ -16,7 +16,7 @@ from features.catalogue import CATALOGUE
 from runtime.context import Bars, silent
 from runtime.errors import InputError
 from showers.schema import TASKS
-from stacking.predict import load
+from stacking.run.read import load
 
 CHOSEN_EVENTS = 30_000
 """Random data for what cannot be streamed: posteriors, classifier, stations."""
@@ -121,15 +121,15 @@ def check_data(
     """
     if not 0.0 < alarms < 1.0:
         raise InputError(f"alarms must be between 0 and 1, got {alarms:g}")
-    bundle = load(run, trusted=trusted)
-    if bundle.task.name not in TASKS:
+    opened = load(run, trusted=trusted)
+    if opened.on_table:
         raise InputError(f"{run} was trained on a table: a data check needs showers")
-    simulation = read_reference(bundle, train, seed=seed, max_events=reference, bars=bars)
+    simulation = read_reference(opened, train, seed=seed, max_events=reference, bars=bars)
     sample = open_sample(Path(data), simulation, workers=workers, bars=bars)
     if len(sample) < LEAST_EVENTS:
         raise InputError(f"{data}: {len(sample)} events pass the cuts, at least {LEAST_EVENTS} are needed")
     rows = sample.chosen(chosen, seed)
-    posteriors = predicted(bundle, sample, rows, bars=bars)
+    posteriors = predicted(opened, sample, rows, bars=bars)
     energy = np.concatenate([f.data.scalars[r, 0] for f, r in zip(sample.folders, rows, strict=True)]).astype(
         np.float64
     )
@@ -160,7 +160,7 @@ def check_data(
         data=Path(data),
         n_events=len(sample),
         n_all=sum(len(folder.data) for folder in sample.folders),
-        classes=bundle.task.classes,
+        classes=opened.task.classes,
         fitted=fitted,
         n_simulation=len(simulation),
         p_values=p_values,

@@ -25,7 +25,8 @@ from showers.dataset import Dataset
 from showers.protocols import CutSet
 from showers.schema import TRUTH_FILE, Task
 from stacking.inputs.events import EVERY, Events, ShowerEvents
-from stacking.predict import Bundle
+from stacking.predict import predict
+from stacking.run.read import Run
 
 MAX_EVENTS = 60_000
 """Training events that data are compared with; more would cost memory and tell little more."""
@@ -61,13 +62,13 @@ class Reference:
 
 
 def read_reference(
-    bundle: Bundle, train: Path | None, *, seed: int, max_events: int = MAX_EVENTS, bars: Bars = silent
+    run: Run, train: Path | None, *, seed: int, max_events: int = MAX_EVENTS, bars: Bars = silent
 ) -> Reference:
     """Read a run's training events.
 
     Parameters
     ----------
-    bundle
+    run
         The finished run.
     train
         The dataset folder that it was trained on, if it has moved.
@@ -79,18 +80,18 @@ def read_reference(
     InputError
         If the folder is missing or not the one that the run was trained on, or too few of its events pass the cuts.
     """
-    stated = bundle.manifest["data"].get("train")
+    stated = run.manifest["data"].get("train")
     folder = Path(train or str(stated))
     if not folder.is_dir():
-        raise InputError(f"{folder}, on which {bundle.run} was trained, is not there: say where with --train FOLDER")
+        raise InputError(f"{folder}, on which {run.folder} was trained, is not there: say where with --train FOLDER")
     table = build_table(folder, bars=bars)
-    events = ShowerEvents(folder, table.folder, bundle.task, labelled=True)
-    if events.fingerprint() != bundle.manifest["data"]["train_fingerprint"]:
+    events = ShowerEvents(folder, table.folder, run.task, labelled=True)
+    if events.fingerprint() != run.manifest["data"]["train_fingerprint"]:
         raise InputError(
-            f"{folder} is not the set on which {bundle.run} was trained (or its features are of other code)"
+            f"{folder} is not the set on which {run.folder} was trained (or its features are of other code)"
         )
     data = Dataset.open(folder, labels=False)
-    log_proba = _out_of_fold(bundle, len(data))
+    log_proba = _out_of_fold(run, len(data))
     good = data.evaluation_cuts.mask(data.scalar_frame()) & data.usable & np.isfinite(log_proba).all(axis=1)
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(good))[:max_events]
     if len(rows) < LEAST_EVENTS:
@@ -100,7 +101,7 @@ def read_reference(
     groups = np.arange(len(data)) if data.groups is None else np.asarray(data.groups)
     columns = usable_columns(table)
     return Reference(
-        task=bundle.task,
+        task=run.task,
         columns=columns,
         values=table.matrix(columns, rows),
         labels=events.labels()[rows],
@@ -120,13 +121,14 @@ def usable_columns(table: FeatureTable) -> tuple[str, ...]:
     return tuple(name for name in table.columns if name not in NOT_LEARNED)
 
 
-def _out_of_fold(bundle: Bundle, n_events: int) -> np.ndarray:
+def _out_of_fold(run: Run, n_events: int) -> np.ndarray:
     """Return the out-of-fold log-posteriors of what ships, (N, C); NaN where a row was never predicted."""
-    file = bundle.checksums.path(f"oof/{bundle.chain.shipped}.parquet")
-    frame = pl.read_parquet(file, glob=False)
-    if frame.height != n_events:
-        raise InputError(f"{file} has {frame.height:,} rows, the training set {n_events:,}")
-    return frame.select([f"logp_{name}" for name in bundle.task.classes]).to_numpy()
+    log_proba, _ = run.oof(run.chain.shipped)
+    if len(log_proba) != n_events:
+        raise InputError(
+            f"{run.folder}/oof/{run.chain.shipped}.parquet has {len(log_proba):,} rows, the training set {n_events:,}"
+        )
+    return log_proba
 
 
 def _true_energy(data: Dataset) -> np.ndarray | None:
@@ -273,12 +275,12 @@ class ChosenEvents(Events):
         return f"part of {self.whole.fingerprint()}"
 
 
-def predicted(bundle: Bundle, sample: Sample, chosen: Sequence[np.ndarray], *, bars: Bars = silent) -> np.ndarray:
+def predicted(run: Run, sample: Sample, chosen: Sequence[np.ndarray], *, bars: Bars = silent) -> np.ndarray:
     """Return (n, C) log-posteriors of the chosen events, folder by folder."""
-    found = [np.empty((0, bundle.task.n_classes))]
+    found = [np.empty((0, run.task.n_classes))]
     for folder, rows in zip(sample.folders, chosen, strict=True):
         if len(rows):
-            events = ShowerEvents(folder.data.path, folder.table.folder, bundle.task)
+            events = ShowerEvents(folder.data.path, folder.table.folder, run.task)
             part = ChosenEvents(events, tuple(int(row) for row in rows))
-            found.append(bundle.predict_events(part, bars=bars).log_proba)
+            found.append(predict(run, part, bars=bars).concatenated().log_proba)
     return np.concatenate(found)

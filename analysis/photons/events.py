@@ -15,7 +15,7 @@ from runtime.context import Bars, silent
 from runtime.errors import InputError
 from showers.dataset import Dataset
 from stacking.meta.scorers import gamma_scores
-from stacking.predict import Bundle
+from stacking.run.read import Run
 
 LG_NE_MIN = 4.8
 """Cut of published searches, with the zenith angle; none on muons, which photons lack."""
@@ -67,7 +67,7 @@ def passes(found: dict[str, np.ndarray], zenith_max_deg: float) -> np.ndarray:
 
 
 def read_data(
-    bundle: Bundle, folders: list[Path], zenith_max_deg: float, *, anyway: bool = False, bars: Bars = silent
+    run: Run, folders: list[Path], zenith_max_deg: float, *, anyway: bool = False, bars: Bars = silent
 ) -> tuple[SearchEvents, list[str], list[str]]:
     """Score measured events.
 
@@ -81,7 +81,7 @@ def read_data(
         If a folder cannot be used, is the training set, is given twice, or no event passes the cuts.
     """
     parts = []
-    measured = MeasuredFolders(bundle, folders, anyway, bars)
+    measured = MeasuredFolders(run, folders, anyway, bars)
     for number, (dataset, predictions) in enumerate(measured):
         found = scalars(dataset)
         whole = _events(predictions.log_proba, found, np.arange(len(dataset)), number)
@@ -93,7 +93,7 @@ def read_data(
 
 
 def read_simulation(
-    bundle: Bundle,
+    run: Run,
     folder: Path | None,
     data_prints: list[str],
     fine: np.ndarray,
@@ -116,18 +116,18 @@ def read_simulation(
     """
     remarks: list[str] = []
     if folder is None:
-        held = held_out(bundle, lambda found: passes(found, zenith_max_deg), MIN_HELD_OUT)
+        held = held_out(run, lambda found: passes(found, zenith_max_deg), MIN_HELD_OUT)
         dataset, rows, log_proba, shares = held.dataset, held.rows, held.log_proba, held.shares
-        log_proba = bundle.chain.predictions({bundle.chain.shipped: log_proba}, None, None).log_proba
+        log_proba = run.chain.predictions({run.chain.shipped: log_proba}, None, None).log_proba
         remarks += held.remarks
     else:
-        dataset = Dataset.open(folder, bundle.task)
-        refuse_training_set(bundle, dataset, "--simulation")
+        dataset = Dataset.open(folder, run.task)
+        refuse_training_set(run, dataset, "--simulation")
         if dataset.fingerprint() in data_prints:
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")
-        predictions = predicted(bundle, folder, anyway=anyway, bars=bars)
+        predictions = predicted(run, folder, anyway=anyway, bars=bars)
         remarks += predictions.remarks
-        rows, log_proba, shares = np.arange(len(dataset)), predictions.log_proba, np.ones(bundle.task.n_classes)
+        rows, log_proba, shares = np.arange(len(dataset)), predictions.log_proba, np.ones(run.task.n_classes)
     assert dataset.labels is not None
     found = {name: column[rows] for name, column in scalars(dataset).items()}
     truth, thrown = truth_of(dataset, ("lg_energy", "model", "shower")), None

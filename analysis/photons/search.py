@@ -145,10 +145,10 @@ def search_photons(options: SearchOptions, *, bars: Bars = silent) -> PhotonSear
     exposure = parse_exposure(options.exposure)
     bins = binning(options.edges)
     _check(options)
-    bundle = open_run(options.run, GAMMA.name, "gamma-limit", trusted=options.trusted)
-    data, prints, remarks = read_data(bundle, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
+    run = open_run(options.run, GAMMA.name, "gamma-limit", trusted=options.trusted)
+    data, prints, remarks = read_data(run, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
     simulated, thrown, said = read_simulation(
-        bundle, options.simulation, prints, bins.fine, options.zenith_max_deg, anyway=options.anyway, bars=bars
+        run, options.simulation, prints, bins.fine, options.zenith_max_deg, anyway=options.anyway, bars=bars
     )
     remarks += said
     is_sky = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
@@ -158,7 +158,7 @@ def search_photons(options: SearchOptions, *, bars: Bars = silent) -> PhotonSear
         )
     return PhotonSearch(
         **{name: value for name, value in vars(found).items() if name not in ("fingerprints", "config_hash")},
-        fingerprints=tuple(prints), config_hash=bundle.chain.config_hash,
+        fingerprints=tuple(prints), config_hash=run.chain.config_hash,
     )  # fmt: skip
 
 

@@ -267,8 +267,8 @@ def _chosen(options: SkyOptions, remarks: list[str], bars: Bars) -> tuple[list[n
     """Return each folder's rows with the highest gamma scores, and the lowest of these scores; None without a run."""
     if options.run is None:
         return None, None
-    bundle = open_run(options.run, GAMMA.name, "sky-map", trusted=options.trusted)
-    events, _, said = read_data(bundle, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
+    run = open_run(options.run, GAMMA.name, "sky-map", trusted=options.trusted)
+    events, _, said = read_data(run, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
     remarks += [line for line in said if line not in remarks]
     kept = max(round(options.share * len(events)), 1)
     threshold = float(np.partition(events.score, len(events) - kept)[len(events) - kept])

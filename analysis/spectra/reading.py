@@ -24,7 +24,7 @@ from showers.schema import SIMULATION, task_named
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
 from showers.simulation.primaries import MODELS, throw_primaries
 from showers.simulation.settings import load_settings
-from stacking.predict import Bundle
+from stacking.run.read import Run
 
 UNKNOWN = "how many primaries were thrown is not known"
 
@@ -107,7 +107,7 @@ def selected(found: dict[str, np.ndarray], zenith_max_deg: float) -> np.ndarray:
 
 
 def read_measured(
-    bundle: Bundle, folders: list[Path], zenith_max_deg: float, *, anyway: bool = False, bars: Bars = silent
+    run: Run, folders: list[Path], zenith_max_deg: float, *, anyway: bool = False, bars: Bars = silent
 ) -> tuple[SpectrumEvents, list[str], list[str]]:
     """Predict measured events.
 
@@ -121,7 +121,7 @@ def read_measured(
         If a folder cannot be used, is the training set, or is given twice.
     """
     parts: list[SpectrumEvents] = []
-    measured = MeasuredFolders(bundle, folders, anyway, bars)
+    measured = MeasuredFolders(run, folders, anyway, bars)
     for dataset, predictions in measured:
         found = scalars(dataset)
         parts.append(_events(predictions.log_proba, predictions.labels, found).take(selected(found, zenith_max_deg)))
@@ -133,7 +133,7 @@ def read_measured(
 
 
 def read_response(
-    bundle: Bundle,
+    run: Run,
     folders: list[Path],
     data_prints: list[str],
     bins: Binning,
@@ -150,16 +150,16 @@ def read_response(
         If a set was trained on, is among the data, or lacks labels.
     """
     if not folders:
-        return held_out_response(bundle, bins, zenith_max_deg)
+        return held_out_response(run, bins, zenith_max_deg)
     parts: list[Simulated] = []
     thrown: list[Thrown | None] = []
     remarks: list[str] = []
     for number, folder in enumerate(folders):
-        dataset = Dataset.open(folder, bundle.task)
-        refuse_training_set(bundle, dataset, "--simulation")
+        dataset = Dataset.open(folder, run.task)
+        refuse_training_set(run, dataset, "--simulation")
         if dataset.fingerprint() in data_prints:
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")
-        predictions = predicted(bundle, folder, anyway=anyway, bars=bars)
+        predictions = predicted(run, folder, anyway=anyway, bars=bars)
         remarks += predictions.remarks
         events, primaries, said = _simulated(
             dataset, predictions.log_proba, predictions.labels, np.arange(len(dataset)), bins, zenith_max_deg, number
@@ -170,7 +170,7 @@ def read_response(
     return Response(joined_simulated(parts), _sum(thrown), tuple(remarks))
 
 
-def held_out_response(bundle: Bundle, bins: Binning, zenith_max_deg: float) -> Response:
+def held_out_response(run: Run, bins: Binning, zenith_max_deg: float) -> Response:
     """Return the run's own held-out training events: those of its outer holdout, or all out-of-fold ones.
 
     Raises
@@ -178,25 +178,25 @@ def held_out_response(bundle: Bundle, bins: Binning, zenith_max_deg: float) -> R
     InputError
         If the training set is no longer there.
     """
-    held = held_out(bundle, lambda found: selected(found, zenith_max_deg), MIN_HELD_OUT)
+    held = held_out(run, lambda found: selected(found, zenith_max_deg), MIN_HELD_OUT)
     dataset, rows, log_proba = held.dataset, held.rows, held.log_proba
     assert dataset.labels is not None
-    shipped = bundle.chain.shipped
-    decided = bundle.chain.predictions({shipped: log_proba}, None, None).labels
+    shipped = run.chain.shipped
+    decided = run.chain.predictions({shipped: log_proba}, None, None).labels
     events, thrown, said = _simulated(dataset, log_proba, decided, rows, bins, zenith_max_deg, 0)
     if thrown is not None:
         thrown = Thrown(thrown.lg_energy_edges, thrown.counts * held.shares[None, :, None])
     return Response(events, thrown, (*held.remarks, *said))
 
 
-def training_prior(bundle: Bundle, bins: Binning, zenith_max_deg: float, response: Response) -> tuple[np.ndarray, str]:
+def training_prior(run: Run, bins: Binning, zenith_max_deg: float, response: Response) -> tuple[np.ndarray, str]:
     """Return the class shares (B, C) among the training events of each energy bin, and a remark.
 
     The simulated events' own shares stand in where the training set is no longer there.
     """
-    folder = Path(bundle.manifest["data"]["train"])
+    folder = Path(run.manifest["data"]["train"])
     if folder.exists():
-        dataset = Dataset.open(folder, bundle.task)
+        dataset = Dataset.open(folder, run.task)
         assert dataset.labels is not None
         found = scalars(dataset)
         passing = selected(found, zenith_max_deg)
@@ -204,7 +204,7 @@ def training_prior(bundle: Bundle, bins: Binning, zenith_max_deg: float, respons
     else:
         place, labels = bins.place(response.events.lg_energy), response.events.labels
         remark = f"{folder} is not there: the simulated events' class shares stand for the training prior"
-    prior = np.ones((bins.n_bins, bundle.task.n_classes))  # one event each: no class is ever impossible
+    prior = np.ones((bins.n_bins, run.task.n_classes))  # one event each: no class is ever impossible
     np.add.at(prior, (place[place >= 0], labels[place >= 0]), 1.0)
     return prior / prior.sum(axis=1, keepdims=True), remark
 

@@ -207,14 +207,12 @@ def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Sp
         raise InputError(f"--replicas {options.replicas}: at least 20, or errors of the simulation mean nothing")
     if options.knee_toys < 0 or not 0.5 <= options.knee_sharpness <= 100:
         raise InputError("--knee-toys must be 0 or more, --knee-sharpness between 0.5 and 100")
-    bundle = open_run(options.run, COMPOSITION.name, "spectra", trusted=options.trusted)
-    data, prints, remarks = read_measured(
-        bundle, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars
-    )
+    run = open_run(options.run, COMPOSITION.name, "spectra", trusted=options.trusted)
+    data, prints, remarks = read_measured(run, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
     response = read_response(
-        bundle, options.simulation, prints, bins, options.zenith_max_deg, anyway=options.anyway, bars=bars
+        run, options.simulation, prints, bins, options.zenith_max_deg, anyway=options.anyway, bars=bars
     )
-    prior, said = training_prior(bundle, bins, options.zenith_max_deg, response)
+    prior, said = training_prior(run, bins, options.zenith_max_deg, response)
     remarks += [*response.remarks, *([said] if said else []), *outside(data, response.events, bins)]
     setting = Setting(bins, exposure, prior)
     with bars("spectra", "steps") as progress:
@@ -243,7 +241,7 @@ def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Sp
     result = Spectra(found, errors, labels, fit, None if isinstance(knees, str) else knees)
     provenance = {
         "run": options.run.resolve().name,
-        "config_hash": bundle.chain.config_hash,
+        "config_hash": run.chain.config_hash,
         "data_fingerprints": prints,
         "simulation": [folder.name for folder in options.simulation] or "held-out events of the run",
         "simulated_data": simulated,

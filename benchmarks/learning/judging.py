@@ -29,6 +29,7 @@ from stacking.meta.calibration import fit_calibrator
 from stacking.meta.softmax import fit_pool, pooled
 from stacking.run.chain import average_of
 from stacking.run.config import StackConfig
+from stacking.run.read import finished_learners
 from stacking.train import stack
 
 LEARNERS = ("mlp", "catboost", "quadratic_logit")
@@ -123,7 +124,7 @@ def measured(with_holdout: Path, without: Path, labels: np.ndarray) -> list[list
 
 def calibration_first(folder: Path, manifest: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Return the pool on test events, learners calibrated one by one before it and not; both once more after it."""
-    names = [row["name"] for row in manifest["learners"] if row["status"] == "ok"]
+    names = finished_learners(manifest)
     n_fits = manifest["judged"]["fits"]
     train = Path(manifest["data"]["train"])
     every = np.asarray(Dataset.open(train, TASKS[manifest["task"]]).labels, dtype=np.int64)

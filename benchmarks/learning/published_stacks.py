@@ -44,7 +44,7 @@ def compared(folder: Path, data: Path) -> str:
     """Return the table of one run as Markdown."""
     run = Run.open(folder)
     labels = read_labels(run, data).labels.astype(np.int64)
-    losses = {row["name"]: row["log_loss"] for row in run.manifest["learners"] if row.get("status", "ok") == "ok"}
+    losses = {row["name"]: row["log_loss"] for row in run.manifest["learners"] if row["name"] in run.learners}
     best = sorted(losses, key=lambda name: losses[name])[:N_SYSTEMS]
     if len(best) < N_SYSTEMS:
         raise InputError(f"{folder} has {len(best)} learners: the published stacks take {N_SYSTEMS}")
@@ -89,7 +89,7 @@ def published_stacks(log_proba: np.ndarray, labels: np.ndarray) -> tuple[np.ndar
 
 
 def _log_proba(run: Run, name: str) -> np.ndarray:
-    found = run.array(name, "log_proba")
+    found = run.test(name, "log_proba")
     if found is None:
         raise InputError(f"{run.folder} keeps no posteriors of {name}")
     return found

@@ -35,6 +35,7 @@ from stacking.fit.tasks import test_log_proba
 from stacking.meta.scorers import gamma_scores
 from stacking.run.chain import average_of
 from stacking.run.config import StackConfig
+from stacking.run.read import finished_learners
 from stacking.train import stack
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "methods" / "stacking.md"
@@ -140,7 +141,7 @@ def systems_table(outcome: FinishedTask) -> str:
     """Return accuracy, log-loss and metric of every system, with paired differences to the best learner."""
     measures = measures_of(outcome.task)
     best = outcome.manifest["gate"]["best_learner"]
-    learners = [row["name"] for row in outcome.manifest["learners"] if row["status"] == "ok"]
+    learners = finished_learners(outcome.manifest)
     rows = []
     kinds = ("score",) if outcome.task.name == GAMMA.name else ("argmax", "decided")
     for name in [*learners, "average", "stack"]:

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.shared.tables import CHOICE, LABEL, PROOF, table
 from scoring.metrics.paired import paired_mean
 from stacking.run.config import TableConfig
+from stacking.run.read import Run
 from stacking.train import stack_table
 
 TRAIN_SHARE = 0.6
@@ -87,9 +88,9 @@ def compared(name: str, frame: pl.DataFrame, options: argparse.Namespace) -> dic
     seconds = time.perf_counter() - began
     classes = tuple(run.manifest["classes"])
     labels = np.array([classes.index(value) for value in test[LABEL]])
-    systems = [row["name"] for row in run.manifest["learners"] if row["status"] == "ok"] + ["average", "stack"]
-    ours = {one: np.load(run.run / "test" / f"{one}.npz")["log_proba"] for one in systems}
-    shipped = "stack" if run.manifest["gate"]["shipped"] else run.manifest["gate"]["best_learner"]
+    finished = Run.open(run.run)
+    ours = {one: finished.test(one, "log_proba") for one in finished.systems}
+    shipped = finished.shipped
     rows = np.arange(len(labels))
     losses = {one: -z[rows, labels] for one, z in ours.items()}
     peers, peer_seconds = peer_losses(train, test, classes, labels)

@@ -132,10 +132,10 @@ def _run(task: Task, given: argparse.Namespace) -> tuple[Path, Path]:
 
 def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
     run, test = _run(COMPOSITION, given)
-    bundle = open_run(run, COMPOSITION.name, "closure", trusted=True)
-    response = read_response(bundle, [test], [], BINS, ZENITH_MAX_DEG, bars=bar)
+    opened = open_run(run, COMPOSITION.name, "closure", trusted=True)
+    response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, bars=bar)
     assert response.thrown is not None
-    prior, _ = training_prior(bundle, BINS, ZENITH_MAX_DEG, response)
+    prior, _ = training_prior(opened, BINS, ZENITH_MAX_DEG, response)
     pool = SpectraPool(response.events, response.thrown)
 
     def spectra(seed: int) -> dict[str, Any]:
@@ -154,13 +154,13 @@ def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
         return {"events": size} | mixture_errors(ratios, events.decided, events.labels, first, size, seed)
 
     def sky(model: str) -> Experiment:
-        return lambda seed: _resimulated(given, bundle, response, prior, model, seed)
+        return lambda seed: _resimulated(given, opened, response, prior, model, seed)
 
     return {"spectra": spectra, "epos": epos, "mixtures": mixed, "sky_mix": sky("mix"), "sky_sibyll": sky("sibyll")}
 
 
 def _resimulated(
-    given: argparse.Namespace, bundle: Any, response: Response, prior: np.ndarray, model: str, seed: int
+    given: argparse.Namespace, opened: Any, response: Response, prior: np.ndarray, model: str, seed: int
 ) -> dict[str, Any]:
     """Simulate a sky anew in the measured archive's form, convert and predict it, and measure its spectra."""
     place = given.work / f"sky-{model}-{seed}"
@@ -172,7 +172,7 @@ def _resimulated(
     sky = load_sky(file)
     simulate_measured(file, place / "raw", seed=700 + seed, workers=given.workers)
     folders = convert_measured(place / "raw", place / "runs").folders
-    data, _, _ = read_measured(bundle, folders, ZENITH_MAX_DEG)
+    data, _, _ = read_measured(opened, folders, ZENITH_MAX_DEG)
     area = np.pi * sky.core_radius_m**2
     exposure = area * np.pi * np.sin(np.radians(ZENITH_MAX_DEG)) ** 2 * hours * 3600
     found = estimate(data, response.events, response.thrown, Setting(BINS, float(exposure), prior))
@@ -192,8 +192,8 @@ def _resimulated(
 
 def _photons(given: argparse.Namespace) -> dict[str, Experiment]:
     run, test = _run(GAMMA, given)
-    bundle = open_run(run, GAMMA.name, "closure", trusted=True)
-    events, thrown, _ = read_simulation(bundle, test, [], PHOTON_BINS.fine, ZENITH_MAX_DEG, bars=bar)
+    opened = open_run(run, GAMMA.name, "closure", trusted=True)
+    events, thrown, _ = read_simulation(opened, test, [], PHOTON_BINS.fine, ZENITH_MAX_DEG, bars=bar)
     assert thrown is not None
     pool = PhotonPool(events, thrown)
     options = SearchOptions(run, [test], "1", given.work)

@@ -26,6 +26,7 @@ from showers.dataset import Dataset
 from showers.schema import GAMMA, TASKS, Task
 from stacking.meta.softmax import log_loss_per_event
 from stacking.run.config import StackConfig
+from stacking.run.read import finished_learners
 from stacking.train import stack
 
 NONE = "none"
@@ -88,7 +89,7 @@ def finished(task: Task, data: Path, limit: str, options: argparse.Namespace) ->
 def row(task: Task, limit: str, run: Path, last: Path, labels: np.ndarray) -> list[str]:
     """Return one row of the table."""
     manifest = read_json(run / "manifest.json")
-    ended = [one["name"] for one in manifest["learners"] if one["status"] == "ok"]
+    ended = finished_learners(manifest)
     best = manifest["gate"]["best_learner"]
     beside = read_json(last / "manifest.json")["gate"]["best_learner"]
     mine, other = _test(run, "stack"), _test(last, "stack")

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 from scipy.optimize import minimize
 from scipy.stats import t as student_t
 
@@ -74,10 +73,10 @@ def main() -> None:
 def out_of_fold(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Return a run's learners, their (L, N, C) out-of-fold log-probabilities and the (N,) class numbers."""
     run = Run.open(folder)
-    names = [row["name"] for row in run.manifest["learners"] if row["status"] == "ok"]
-    frames = [pl.read_parquet(folder / "oof" / f"{name}.parquet", glob=False) for name in names]
-    z = np.stack([frame.select(pl.selectors.starts_with("logp_")).to_numpy() for frame in frames])
-    known = np.isfinite(z).all(axis=(0, 2)) & (frames[0]["fold"].to_numpy() >= 0)
+    names = list(run.learners)
+    every, folds = zip(*map(run.oof, names), strict=True)
+    z = np.stack(every)
+    known = np.isfinite(z).all(axis=(0, 2)) & (folds[0] >= 0)
     if not known.any():
         raise InputError(f"{folder} keeps no out-of-fold posteriors")
     labels = class_numbers(Dataset.open(Path(run.manifest["data"]["train"]), run.task, labels=True))

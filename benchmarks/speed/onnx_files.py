@@ -26,7 +26,7 @@ from models.onnx.learners import graphs_of, space_of
 from models.registry import load as load_learner
 from stacking.export import averaged, run_graph, session
 from stacking.inputs.events import ShowerEvents
-from stacking.predict import Bundle
+from stacking.run.read import Run
 
 HEAD = ("learner", "files", "kB", "largest difference", "learner, events/s", "ONNX Runtime, events/s")
 
@@ -42,9 +42,9 @@ def _rate(rates: Sequence[float]) -> str:
     return f"{np.mean(rates):,.0f} ± {np.std(rates, ddof=1) / len(rates) ** 0.5:,.0f}"
 
 
-def row(bundle: Bundle, name: str, batch: Batch, rounds: int) -> tuple[str, ...]:
+def row(run: Run, name: str, batch: Batch, rounds: int) -> tuple[str, ...]:
     """Return a learner's row of the table, or why it has no ONNX form."""
-    learner = load_learner(bundle.saved_fits(name).folders[0], classes=bundle.task.classes)
+    learner = load_learner(run.fits(name).folders[0], classes=run.task.classes)
     try:
         graphs = graphs_of(learner)
     except NotPortable as error:
@@ -76,14 +76,14 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="Markdown file to write")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    bundle = stacking.load(options.run, trusted=True)
-    events = ShowerEvents(options.data, build_table(options.data).folder, bundle.task)
+    run = stacking.load(options.run, trusted=True)
+    events = ShowerEvents(options.data, build_table(options.data).folder, run.task)
     rows = np.arange(min(options.events, len(events)))
     found = []
     with threadpool_limits(1):
-        for name in bundle.chain.learners:
-            saved = bundle.saved_fits(name)
-            found.append(row(bundle, name, events.batch(rows, saved.columns, grids=saved.needs_grid), options.rounds))
+        for name in run.chain.learners:
+            saved = run.fits(name)
+            found.append(row(run, name, events.batch(rows, saved.columns, grids=saved.needs_grid), options.rounds))
     table = [HEAD, ("---",) * len(HEAD), *found]
     text = f"{len(rows):,} events, {options.rounds} rounds\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in table)
     print(text)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 from joblib.externals.loky import get_reusable_executor
@@ -36,8 +37,9 @@ from scoring.metrics.paired import paired_log_loss
 from showers.dataset import Dataset
 from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, TASKS
 from stacking.inputs.events import EVERY, Events, ShowerEvents, class_numbers
-from stacking.predict import Bundle
-from stacking.run.chain import Chain
+from stacking.predict import Options, predict
+from stacking.run.read import Run
+from stacking.saved_fits import predict_fits
 
 
 @dataclass(frozen=True)
@@ -112,24 +114,28 @@ def _cpu() -> np.ndarray:
     return np.array([sum(part.ru_utime for part in parts), sum(part.ru_stime for part in parts)])
 
 
-def _alone(bundle: Bundle, name: str) -> Bundle:
-    chain: Chain = replace(bundle.chain, shipped=name)
-    return replace(bundle, chain=chain)
+def _alone(run: Run, name: str, events: Events, workers: int) -> Callable[[], int]:
+    chain, threads = replace(run.chain, shipped=name), int(run.manifest["config"]["threads"])
+
+    def once() -> int:
+        fits = predict_fits(
+            events,
+            [run.fits(name)],
+            trusted=run.trusted,
+            threads=threads,
+            workers=max(1, workers // threads),
+            progress=lambda *done: None,
+        )
+        return sum(len(piece.log_proba) for piece in chain.stream(fits, events, None))
+
+    return once
 
 
-def _predicting(bundle: Bundle, events: Events, workers: int, *, fast: bool = False) -> Callable[[], int]:
-    def predict() -> int:
-        return sum(len(piece.log_proba) for piece in bundle.stream_events(events, workers=workers, fast=fast).pieces)
+def _predicting(run: Run, data: Path | Events, workers: int, **options: Unpack[Options]) -> Callable[[], int]:
+    def once() -> int:
+        return sum(len(piece.log_proba) for piece in predict(run, data, workers=workers, **options).pieces)
 
-    return predict
-
-
-def _without_table(bundle: Bundle, data: Path, workers: int) -> Callable[[], int]:
-    def predict() -> int:
-        found = bundle.stream(data, workers=workers, fast=True, no_table=True, device="cpu")
-        return sum(len(piece.log_proba) for piece in found.pieces)
-
-    return predict
+    return once
 
 
 def _repeated(data: Path, folder: Path, n_events: int) -> Path:
@@ -173,37 +179,37 @@ def main() -> None:
 
 
 def _measure(options: argparse.Namespace, long: Path) -> None:
-    bundle = stacking.load(options.run)
-    once = ShowerEvents(options.data, build_table(options.data).folder, bundle.task)
+    run = stacking.load(options.run)
+    once = ShowerEvents(options.data, build_table(options.data).folder, run.task)
     few, many = (RepeatedEvents(once, n) for n in (options.events, options.fast_events))
     ways = {
-        f"all that ships ({len(bundle.chain.needed)} learners)": Measured(_predicting(bundle, few, options.workers)),
-        "--fast": Measured(_predicting(bundle, many, options.workers, fast=True)),
-        "--fast --no-table": Measured(_without_table(bundle, long, options.workers)),
+        f"all that ships ({len(run.chain.needed)} learners)": Measured(_predicting(run, few, options.workers)),
+        "--fast": Measured(_predicting(run, many, options.workers, fast=True)),
+        "--fast --no-table": Measured(_predicting(run, long, options.workers, fast=True, no_table=True, device="cpu")),
     }
     for number in range(options.rounds):
         for name, way in ways.items():
             with _told(f"round {number + 1}, {name}"):
                 way.round()
     if options.learners:
-        for name in bundle.chain.needed:
-            ways[name] = Measured(_predicting(_alone(bundle, name), few, options.workers))
+        for name in run.chain.needed:
+            ways[name] = Measured(_alone(run, name, few, options.workers))
             ways[name].round()
-    Console(width=110).print(_table(ways, bundle, options.workers))
-    if (options.data / str(TASKS[bundle.task.name].label_file)).exists():
-        labels = class_numbers(Dataset.open(options.data, bundle.task, labels=True))
-        whole, fast = (bundle.predict_events(once, fast=fast).log_proba for fast in (False, True))
+    Console(width=110).print(_table(ways, run, options.workers))
+    if (options.data / str(TASKS[run.task.name].label_file)).exists():
+        labels = class_numbers(Dataset.open(options.data, run.task, labels=True))
+        whole, fast = (predict(run, once, fast=fast).concatenated().log_proba for fast in (False, True))
         cost = paired_log_loss(labels, fast, whole)
         low, high = cost.interval.low, cost.interval.high
-        stated = bundle.manifest["fast"]["log_loss"]["difference"]
+        stated = run.manifest["fast"]["log_loss"]["difference"]
         print(
             f"--fast minus all that ships, {len(labels):,} events with labels: log-loss {cost.difference:+.4f} "
             f"[{low:+.4f}, {high:+.4f}] nats (stated by the run: {stated:+.4f})"
         )
 
 
-def _table(ways: dict[str, Measured], bundle: Bundle, workers: int) -> Table:
-    table = Table(title=f"{bundle.run.name}: prediction, {workers} workers")
+def _table(ways: dict[str, Measured], run: Run, workers: int) -> Table:
+    table = Table(title=f"{run.name}: prediction, {workers} workers")
     for name in ("", "events/s", "CPU us an event", "of it in the system", "peak GB", "rounds"):
         table.add_column(name, justify="right" if name else "left")
     for name, way in ways.items():

@@ -23,6 +23,7 @@ from showers.schema import TASKS
 from stacking.fit.tasks import FOLDS_FILE, JUDGED_FILE
 from stacking.inputs.events import class_numbers
 from stacking.meta.softmax import log_loss_per_event
+from stacking.run.read import finished_learners
 
 
 def _predicted(run: Path, system: str) -> np.ndarray:
@@ -44,7 +45,7 @@ def main() -> None:
         raise InputError(f"{options.first} and {options.second} have other events, folds or holdouts")
     labels = class_numbers(Dataset.open(options.data, TASKS[manifests[0]["task"]], labels=True))
     judged, folds = masks[0]
-    names = [{row["name"] for row in manifest["learners"] if row["status"] == "ok"} for manifest in manifests]
+    names = [set(finished_learners(manifest)) for manifest in manifests]
     for name in (*sorted(names[0] & names[1]), "stack"):
         first, second = (_predicted(run, name) for run in runs)
         for what, rows in (("holdout", judged & (folds < 0)), ("out-of-fold", judged & (folds >= 0))):

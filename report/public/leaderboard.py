@@ -20,7 +20,7 @@ from rich.text import Text
 
 from report.public.submission import judged_output
 from report.shared.published import CITATIONS, PublishedResult, origin_of, published_for
-from report.shared.subject import check_run, check_test_set, read_labels, score_test_table
+from report.shared.subject import check_run, check_test_set, oof_metrics, read_labels, score_test_table
 from report.shared.text import duration, metric_text, short, table, totals, with_interval
 from report.tasks.target import report_of
 from runtime.errors import InputError
@@ -28,9 +28,8 @@ from runtime.files import read_json
 from scoring import metric_for, scoring_of
 from scoring.metrics.intervals import Interval
 from scoring.score import Origin, metrics_path, score_arrays
-from showers.schema import TASKS, task_named
-from stacking.run.folder import open_finished
-from stacking.run.read import Run, TableRun
+from showers.schema import task_named
+from stacking.run.read import Run
 
 LEGEND = (
     "Bold: our runs. score: 0 is the weakest valid result of its table, 1 the published best (of a simulation: the "
@@ -251,11 +250,6 @@ class TableStanding:
     wall_clock: str
 
 
-def is_table_run(folder: Path) -> bool:
-    """Tell whether a finished run was trained on a table."""
-    return open_finished(Path(folder))[1]["task"] not in TASKS
-
-
 def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
     """Return runs on tables by what they were scored on, smallest log-loss first.
 
@@ -266,11 +260,11 @@ def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
     """
     found: dict[str, list[TableStanding]] = defaultdict(list)
     for folder in runs:
-        run = TableRun.open(folder)
+        run = Run.open(folder)
         metrics = score_test_table(run)
         identity, config = run.manifest["identity"], run.manifest["config"]
         tested = metrics is not None
-        metrics = metrics or run.held_out
+        metrics = metrics or oof_metrics(run)
         file = Path(config["test_table"] if tested else config["table"]).name
         mark = str(identity["test_fingerprint" if tested else "train_fingerprint"])[:8]
         # Rows left out of training differ from run to run: such runs share a list only with the same folds and seed.
@@ -278,8 +272,7 @@ def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
         key = f"{file} ({mark}), {metrics['judged_on']}{drawn}"
         steps = totals(run.manifest["steps"])
         shown = {name: metrics["systems"][run.shipped][name] for name in ("log_loss", "accuracy", "auc")}
-        name = run.folder.resolve().name
-        found[key].append(TableStanding(name, key, run.shipped, shown, duration(steps["wall_s"])))
+        found[key].append(TableStanding(run.name, key, run.shipped, shown, duration(steps["wall_s"])))
     return {key: sorted(rows, key=lambda row: row.metrics["log_loss"]["value"]) for key, rows in found.items()}
 
 

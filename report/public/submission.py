@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,6 @@ PACKAGES = (*OWN, "showerstack")
 FILES = ("cli.py", "verify.py", "setup.py", "pyproject.toml", "constraints.txt", "Makefile", "LICENSE", "README.md")
 """What the snapshot of the source holds beside the packages."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-PLAIN_KEY = re.compile(r"[a-z]{3,}(_[a-z0-9]+)*(?<!yes)(?<!off)(?<!true)(?<!false)(?<!null)")
-"""Keys that YAML reads as text without quotes."""
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
@@ -83,7 +81,7 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
         ]
         (folder / "README.md").write_text(_readme(name, opened, truths, scored), encoding="utf-8")
         metadata = _metadata(name, opened, truths, scored)
-        (folder / "metadata.yaml").write_text("\n".join(yaml_lines(metadata)) + "\n", encoding="utf-8")
+        (folder / "metadata.yaml").write_text(yaml_text(metadata), encoding="utf-8")
         snapshot(folder / "code")
         check(folder, opened, truths, handed_in)
     return Path(out) / name
@@ -155,7 +153,7 @@ def _metadata(
         found = totals(steps)
         options = {k: v for k, v in manifest.get("config", {}).items() if k not in ("run", "data") and v is not None}
         parts[run.task.name] = {
-            "model": f"{run.shipped or 'stack'} of {', '.join(run.learner_names)}",
+            "model": f"{run.shipped} of {', '.join(run.learners)}",
             "scores": _scores(run, truth, metrics),
             "test_events": len(truth.labels),
             "public_test_set": _is_public(run, truth),
@@ -176,21 +174,13 @@ def _metadata(
     return {"name": name, "tasks": parts}
 
 
-def yaml_lines(content: dict[str, Any], indent: str = "") -> Iterator[str]:
-    """Yield nested dictionaries of plain values as YAML; strings in JSON's quotes, which YAML shares."""
-    for key, value in content.items():
-        name = str(key) if PLAIN_KEY.fullmatch(str(key)) else _quoted(str(key))
-        if isinstance(value, dict) and value:
-            yield f"{indent}{name}:"
-            yield from yaml_lines(value, indent + "  ")
-        else:
-            yield f"{indent}{name}: {_quoted(value)}"
+def yaml_text(content: Mapping[str, Any]) -> str:
+    """Return plain values as JSON, which is YAML too; what YAML forbids in a file is escaped.
 
-
-def _quoted(value: Any) -> str:
-    """Return JSON that is YAML too: what YAML forbids in a file (C1 controls, separators, surrogates) as escapes."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return "".join(f"\\u{ord(c):04x}" if _NOT_IN_YAML.match(c) else c for c in text)
+    These are C1 controls, separators, surrogates and marks of byte order.
+    """
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    return _NOT_IN_YAML.sub(lambda c: f"\\u{ord(c[0]):04x}", text) + "\n"
 
 
 def _markdown(text: Any) -> str:
@@ -248,9 +238,9 @@ def _approach(run: Run) -> list[str]:
     manifest = run.manifest
     meta, gate, decision = (manifest.get(key) or {} for key in ("meta", "gate", "decision"))
     cost = totals(manifest.get("steps", []))
-    folds = sum(step.get("step") == "train" for step in manifest.get("steps", [])) // max(len(run.learner_names), 1)
+    folds = sum(step.get("step") == "train" for step in manifest.get("steps", [])) // max(len(run.learners), 1)
     lines = [
-        f"Base learners ({_markdown(', '.join(run.learner_names))}) predict out of fold ({folds} trainings each); "
+        f"Base learners ({_markdown(', '.join(run.learners))}) predict out of fold ({folds} trainings each); "
         "their log-probabilities are calibrated and combined by a meta-learner that never saw the rows it predicts. "
         "No test label took part in any choice.",
         "",
@@ -266,7 +256,7 @@ def _approach(run: Run) -> list[str]:
 def _learner_rows(run: Run, truth: Truth) -> list[str]:
     metric = metric_for(run.task)
     lines: list[str] = []
-    for system in run.systems(len(truth.labels)):
+    for system in run.test_systems(len(truth.labels)):
         beside = report_of(run.task).second_metric(truth.labels, system.log_proba, system.output)
         lines = lines or [f"| system | {beside.head} | {metric.name} |", "|---|---|---|"]
         text = metric_text(
@@ -283,7 +273,7 @@ def _failures(run: Run) -> list[str]:
         for row in run.manifest.get("learners", [])
         if row.get("status") == "failed"
     ]
-    if run.shipped not in (None, "stack"):
+    if run.shipped != "stack":
         lines.append(
             f"- the stack did not beat its best learner on held-out folds; {_markdown(run.shipped)} was shipped"
         )

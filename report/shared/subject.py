@@ -26,8 +26,8 @@ from scoring.tasks.truth import Truth, read_truth
 from showers.dataset import Dataset
 from showers.schema import MATRICES_FILE, ORDER_FILE, Task
 from stacking.inputs.tables import class_positions, read_table, scan_table
-from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, TABLE_TEST_FILE
-from stacking.run.read import COMBINED, Run, System, TableRun, is_simulated
+from stacking.run.folder import MANIFEST_FILE, METRICS_FILE, PREDICTIONS_FILE, TABLE_TEST_FILE
+from stacking.run.read import COMBINED, Run, System, evaluated_rows, is_simulated
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class EvaluatedRun:
         run = Run.open(folder)
         truth = read_labels(run, data)
         output = read_run_output(run, truth)
-        systems = list(run.systems(len(truth.labels)))
+        systems = list(run.test_systems(len(truth.labels)))
         if not systems:
             raise InputError(f"{run.folder / 'test'} holds no predictions of the learners: finish the run first")
         return cls(run, Path(data), truth, output, score_arrays(truth, output, run.task), systems)
@@ -91,8 +91,8 @@ class EvaluatedRun:
 
     @cached_property
     def shipped(self) -> System:
-        """What ``predictions.npz`` holds: decided labels where there are any; the last system if no manifest says."""
-        name = self.run.shipped if self.system(self.run.shipped or "") else self.systems[-1].name
+        """What ``predictions.npz`` holds: decided labels where there are any; the last system if it kept none of it."""
+        name = self.run.shipped if self.system(self.run.shipped) else self.systems[-1].name
         return [system for system in self.systems if system.name == name][-1]
 
     @property
@@ -153,8 +153,9 @@ def read_labels(run: Run, data: Path) -> Truth:
     Raises
     ------
     InputError
-        If they cannot be read, or are of other events than the run predicted.
+        If they cannot be read, are of other events than the run predicted, or it was trained on a table.
     """
+    _refuse_table(run)
     truth = read_truth(data, run.task)
     check_test_set(run, truth.folder)
     return truth
@@ -162,10 +163,16 @@ def read_labels(run: Run, data: Path) -> Truth:
 
 def check_test_set(run: Run, folder: Path) -> None:
     """Refuse a test set whose events are not those that the run predicted."""
+    _refuse_table(run)
     fingerprint = run.manifest.get("data", {}).get("test_fingerprint")
     if not fingerprint:
         raise InputError(f"{run.folder / MANIFEST_FILE} does not say which test set the run predicted")
     check_events(str(run.folder), str(fingerprint), folder)
+
+
+def _refuse_table(run: Run) -> None:
+    if run.on_table:
+        raise InputError(f"{run.folder} was trained on a table: it predicted no test set of showers")
 
 
 def read_run_output(run: Run, truth: Truth) -> np.ndarray:
@@ -182,7 +189,7 @@ def read_run_output(run: Run, truth: Truth) -> np.ndarray:
     return output
 
 
-def labelled_test_rows(run: TableRun) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
+def labelled_test_rows(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
     """Return which rows of the test table have a known label, their classes, and remarks.
 
     None where there is no test table, it is no longer the one that was predicted, or has no labels.
@@ -194,7 +201,7 @@ def labelled_test_rows(run: TableRun) -> tuple[np.ndarray, np.ndarray, list[str]
     if config["label"] not in scan_table(file, config["separator"]).collect_schema().names():
         return None
     values = read_table(file, [config["label"]], config["separator"])[config["label"]]
-    position = class_positions(values, run.classes)
+    position = class_positions(values, run.task.classes)
     known = position >= 0
     strange = sorted(map(str, values.filter(pl.Series(~known)).drop_nulls().unique().to_list()))
     remarks = []
@@ -205,21 +212,46 @@ def labelled_test_rows(run: TableRun) -> tuple[np.ndarray, np.ndarray, list[str]
     return np.flatnonzero(known), position[known], remarks
 
 
-def score_test_table(run: TableRun) -> dict[str, Any] | None:
+def score_test_table(run: Run) -> dict[str, Any] | None:
     """Score the test table where it has labels, and write ``metrics_table_test.json`` beside the run's files."""
     found = labelled_test_rows(run)
     if found is None:
         return None
+    classes = run.task.classes
     rows, labels, remarks = found
     content = {
         "judged_on": f"{len(rows)} labelled rows of the test table",
         "shipped": run.shipped,
         "remarks": remarks,
-        "systems": {name: table_metrics(labels, run.test_log_proba(name)[rows], run.classes) for name in run.systems},
+        "systems": {name: table_metrics(labels, log_proba_of_test(run, name)[rows], classes) for name in run.systems},
     }
     metrics = with_checksum(content)
     write_json(run.folder / TABLE_TEST_FILE, metrics)
     return metrics
+
+
+def log_proba_of_test(run: Run, system: str) -> np.ndarray:
+    """Return a system's (N, C) log-probabilities of the test rows."""
+    log_proba = run.test(system, "log_proba")
+    if log_proba is None:
+        raise InputError(f"{run.folder} keeps no posteriors of {system}")
+    return log_proba
+
+
+def oof_metrics(run: Run) -> dict[str, Any]:
+    """Return the metrics of a run on a table on held-out rows of the training table."""
+    content: dict[str, Any] = read_json(run.checksums.path(METRICS_FILE))
+    return content
+
+
+def labelled_oof_rows(run: Run, system: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return true classes (n,) and a system's log-probabilities (n, C) of the rows that what ships was evaluated on.
+
+    Of a run on a table.
+    """
+    labels = pl.read_parquet(run.checksums.path("table/train-labels.parquet"), glob=False)["label"].to_numpy()
+    rows = evaluated_rows(*run.oof("stack"), holdout=bool(run.manifest["data"]["n_holdout"]))
+    return labels[rows].astype(np.int64), run.oof(system)[0][rows]
 
 
 def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ meta-learner and decision rules as JSON in a run's ``meta`` folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from models.base.posterior import log_softmax
 from runtime.checksums import Checksums
 from runtime.errors import InputError
 from runtime.files import hash_json, read_json, write_json
-from showers.schema import TASKS, Task
+from showers.schema import Task
 from stacking.decide.base import SavedRule, TaskStacking
 from stacking.decide.classes import stacking_of
 from stacking.decide.target import ESTIMATES_FILE, TargetCalibration, fits_of
@@ -221,31 +221,32 @@ def save_chain(run: Path, chain: Chain) -> None:
     write_json(run / "meta" / DECISION_FILE, {name: rule.as_json() for name, rule in chain.rules.items()})
 
 
-def load_chain(checksums: Checksums, manifest: Mapping[str, Any]) -> Chain:
+def load_chain(checksums: Checksums, task: Task, systems: Collection[str], config_hash: str) -> Chain:
     """Read what :func:`save_chain` wrote, each file compared with its checksum.
+
+    Parameters
+    ----------
+    systems
+        Names of the learners that finished, ``average`` and ``stack``.
 
     Raises
     ------
     InputError
-        If a file is not the one that was written, or not what a run with this manifest holds.
+        If a file is not the one that was written, or not what a run of these systems holds.
     """
-    name = str(manifest["task"])
-    task = TASKS[name] if name in TASKS else Task(name, tuple(manifest["classes"]))
-    systems = {row["name"] for row in manifest["learners"] if row["status"] == "ok"} | {"average", "stack"}
     with _read(checksums, META_FILE) as stack:
         meta, shipped, n_fits = meta_from_json(stack), str(stack["shipped"]), int(stack["n_fits"])
         prior = tuple(float(share) for share in stack["prior"]) if "prior" in stack else None
-        if shipped not in systems or not systems.issuperset(meta.learners):
+        if shipped not in systems or not set(systems).issuperset(meta.learners):
             raise KeyError(shipped)
     with _read(checksums, CALIBRATION_FILE) as content:
-        calibrators = {name: Calibrator.from_json(content[name]) for name in content.keys() | systems}
+        calibrators = {name: Calibrator.from_json(content[name]) for name in content.keys() | set(systems)}
     with _read(checksums, DECISION_FILE) as content:
         rules = {name: stacking_of(task).rule_from_json(rule) for name, rule in content.items()}
     target_calibration = None
     if f"meta/{ESTIMATES_FILE}" in checksums.files:
         with _read(checksums, ESTIMATES_FILE) as content:
             target_calibration = TargetCalibration.from_json(content)
-    config_hash = str(manifest["config_hash"])
     return Chain(task, calibrators, meta, rules, shipped, config_hash, n_fits, target_calibration, prior)
 
 

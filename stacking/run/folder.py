@@ -1,7 +1,7 @@
 """The run folder: who may write into it, what its finished parts are called, and that they are what was written.
 
-Every file of a finished run has a checksum and is compared when it is used. This shows damage and mix-ups, not forgery:
-whoever can replace a file can replace its checksum too.
+Every file of a finished run has a checksum (:mod:`stacking.run.read` compares it when the file is used). This shows
+damage and mix-ups, not forgery: whoever can replace a file can replace its checksum too.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from models.base.saving import HEADER_FILE
 from runtime.checksums import CHECKSUMS_FILE, Checksums, write_checksums
-from runtime.errors import InputError, did_you_mean
+from runtime.errors import InputError
 from runtime.files import (
     LOCK_FILE,
     atomic_path,
-    check_name,
     locked,
     read_json,
     remove_all_leftovers,
@@ -29,8 +27,7 @@ from runtime.files import (
     write_npz,
 )
 from showers.schema import TASKS
-from stacking.fit.tasks import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder
-from stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, STUDENT, Chain, Predictions
+from stacking.run.chain import STUDENT, Chain, Predictions
 from stacking.run.config import SECOND_LEVEL
 
 METRICS_FILE = "metrics_table.json"
@@ -187,79 +184,3 @@ def write_run_checksums(run: Path) -> Checksums:
 def is_sealed(run: Path) -> bool:
     """Return whether a run was finished to the last file."""
     return (run / CHECKSUMS_FILE).exists()
-
-
-def open_finished(run: Path) -> tuple[Checksums, dict[str, Any]]:
-    """Open a finished run: its checksums and its manifest; other files are compared as they are used.
-
-    Raises
-    ------
-    InputError
-        If the folder is no finished run, has no checksums, or its manifest is not the one that was written.
-    """
-    run = Path(run)
-    file = run / MANIFEST_FILE
-    if not file.exists():
-        raise InputError(f"{run} is not a finished run folder{did_you_mean(run)}: it has no {MANIFEST_FILE}")
-    if not is_sealed(run):
-        manifest = read_json(file)
-        if isinstance(manifest, dict) and manifest.get("complete"):
-            raise InputError(
-                f"{run} has no {CHECKSUMS_FILE}, so that damage could not be noticed (made by an earlier version?): "
-                "start the same command again, or train into a new folder"
-            )
-        raise InputError(f"{run} is not finished: start the same command again to continue it")
-    checksums = Checksums.open(run, required=(MANIFEST_FILE,))
-    manifest = read_json(checksums.path(MANIFEST_FILE))
-    if not isinstance(manifest, dict) or "task" not in manifest:
-        raise InputError(f"{file} names no task: expected the manifest of a stacking run")
-    for row in manifest.get("learners", []):
-        check_name(row["name"], file)
-    return checksums, manifest
-
-
-def required_names(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the files that a run with this manifest cannot do without."""
-    identity = manifest["identity"]
-    n_fits = int(identity["folds"]) * int(identity["repeats"])
-    learners = [str(row["name"]) for row in manifest["learners"] if row["status"] == "ok"]
-    names = [MANIFEST_FILE, *(f"meta/{name}" for name in (CALIBRATION_FILE, META_FILE, DECISION_FILE))]
-    names += [f"learners/{name}/fold-{fold}/{HEADER_FILE}" for name in learners for fold in range(n_fits)]
-    if manifest.get(STUDENT):
-        names.append(f"{STUDENT}/{HEADER_FILE}")
-    systems = [*learners, "average", "stack"]
-    names += [f"oof/{name}.parquet" for name in systems]
-    if manifest["data"]["n_test"]:
-        names += [PREDICTIONS_FILE, *(f"test/{name}.npz" for name in systems)]
-    return names
-
-
-def learner_folder(checksums: Checksums, learner: str, fold: int) -> Path:
-    """Return the folder of one fit after comparing all files that a learner reads, and not its predictions.
-
-    Raises
-    ------
-    InputError
-        If a file is missing or not the one that was written.
-    """
-    return _compared(checksums, fold_folder(checksums.folder, learner, fold))
-
-
-def student_folder(checksums: Checksums) -> Path:
-    """Return the folder of the student after comparing its files; see :func:`learner_folder`."""
-    return _compared(checksums, checksums.folder / STUDENT)
-
-
-def _compared(checksums: Checksums, folder: Path) -> Path:
-    inside = f"{folder.relative_to(checksums.folder).as_posix()}/"
-    checksums.path(inside + HEADER_FILE)
-    for name in checksums.files:
-        if name.startswith(inside) and name.removeprefix(inside) not in (
-            HELD_OUT_FILE,
-            OUTER_FILE,
-            TEST_FILE,
-            TASK_FILE,
-            CHECKSUMS_FILE,
-        ):
-            checksums.path(name)
-    return folder

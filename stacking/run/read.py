@@ -1,11 +1,16 @@
-"""A finished run folder, opened for reading: its manifest, and every learner's predictions of the test events.
+"""A finished run folder, opened for reading: what it says of itself, what it predicted, and what predicts with it.
 
-Test labels are not read here: :mod:`report.shared.subject` compares a run with them.
+Every file is compared with its checksum before it is used. Labels are not read here: :mod:`report.shared.subject` holds
+a run against them.
+
+>>> import stacking                                         # doctest: +SKIP
+>>> run = stacking.load("runs/composition")                 # doctest: +SKIP
+>>> run.shipped, run.learners                               # doctest: +SKIP
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,18 +19,25 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from models.base.saving import HEADER_FILE
 from runtime.arrays import read_arrays
-from runtime.checksums import Checksums
-from runtime.errors import InputError
-from runtime.files import read_json
+from runtime.checksums import CHECKSUMS_FILE, Checksums
+from runtime.errors import InputError, did_you_mean
+from runtime.files import check_name, read_json
 from showers.schema import SIMULATION, SOURCE_FILE, TASKS, Task, task_named
 from stacking.decide.classes import stacking_of
-from stacking.run.folder import METRICS_FILE, PREDICTIONS_FILE, open_finished
+from stacking.decide.gamma import SCORES_FILE
+from stacking.fit.tasks import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder
+from stacking.meta.scorers import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
+from stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, STUDENT, Chain, load_chain
+from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, is_sealed
 
 COMBINED = ("average", "stack")
-"""Names under ``test/`` that are not base learners."""
+"""Systems of a run that are not base learners."""
 ONE_ANSWER = ("score", "estimate")
 """Rules of tasks that have no other: tables need not name them."""
+NOT_OF_THE_LEARNER = (HELD_OUT_FILE, OUTER_FILE, TEST_FILE, TASK_FILE, CHECKSUMS_FILE)
+"""Files in the folder of a fit that its learner does not read: its predictions, and how it came about."""
 
 
 def is_simulated(source: Mapping[str, Any]) -> bool:
@@ -37,6 +49,48 @@ def read_source(folder: Path) -> dict[str, Any]:
     """Return ``source.json`` of a dataset folder, empty where there is none."""
     file = folder / SOURCE_FILE
     return dict(read_json(file)) if file.exists() else {}
+
+
+def finished_learners(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the base learners that finished, in the manifest's order."""
+    return tuple(str(row["name"]) for row in manifest.get("learners", ()) if row.get("status", "ok") == "ok")
+
+
+def shipped_system(manifest: Mapping[str, Any]) -> str:
+    """Return what predicts new events: ``stack``, or the best learner (or ``average``) where the gate is closed.
+
+    ``stack`` where the manifest does not say.
+    """
+    gate = manifest.get("gate", {})
+    return "stack" if gate.get("shipped", True) is True else str(gate.get("best_learner"))
+
+
+def read_oof(file: Path, classes: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Read an out-of-fold file.
+
+    Returns
+    -------
+    log_proba
+        (N, C) float64 of all training events; NaN where a row was never predicted.
+    folds
+        (N,) int8: which fold an event is in; negative in the outer holdout.
+    """
+    frame = pl.read_parquet(file, glob=False)
+    return frame.select(f"logp_{name}" for name in classes).to_numpy(), frame["fold"].to_numpy()
+
+
+def evaluated_rows(stack: np.ndarray, folds: np.ndarray, *, holdout: bool) -> np.ndarray:
+    """Return which training events what ships was evaluated on, (N,) bool: the outer holdout, or all predicted ones.
+
+    Parameters
+    ----------
+    stack, folds
+        What :func:`read_oof` returns of the stack.
+    holdout
+        Whether there is an outer holdout.
+    """
+    rows: np.ndarray = ~np.isnan(stack[:, -1]) & ((folds < 0) | (not holdout))
+    return rows
 
 
 @dataclass(frozen=True)
@@ -53,138 +107,229 @@ class System:
 
 
 @dataclass(frozen=True)
+class SavedFits:
+    """All fits of one learner, ready to be opened."""
+
+    name: str
+    folders: tuple[Path, ...]
+    """One per fit."""
+    columns: tuple[str, ...]
+    """Table columns that it sees."""
+    needs_grid: bool
+    truth: bool = False
+    """Ask for its estimates of true quantities, (n, T, 2) a fit, instead of log-probabilities."""
+
+
+@dataclass(frozen=True)
 class Run:
-    """A run folder opened for reading; see :meth:`open`."""
+    """A finished run folder, of showers or of a table; see :meth:`open`. :mod:`stacking.predict` predicts with it."""
 
     folder: Path
-    manifest: dict[str, Any]
-    task: Task
+    manifest: Mapping[str, Any]
     checksums: Checksums
     """Checksums by which every file is compared before it is used."""
+    trusted: bool = False
+    """Whether the learners' model files are opened in this process: faster, but a damaged or hostile one can end it."""
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
-        """Open a run folder of one of the benchmark's tasks.
+    def open(cls, folder: str | Path, *, trusted: bool = False) -> Run:
+        """Open a run folder; nothing in it is executed, and only its manifest is read.
+
+        Parameters
+        ----------
+        trusted
+            For one's own runs: predictions open the learners' model files in this process instead of a limited one of
+            their own (:mod:`models.isolated`), because the libraries' parsers of such files are not memory-safe.
 
         Raises
         ------
         InputError
-            If it is no finished run folder, was made for a table of another origin, or its manifest is damaged.
+            If the folder is no finished run, has no checksums, or its manifest is not the one that was written.
         """
         folder = Path(folder)
-        checksums, manifest = open_finished(folder)
-        return cls(folder, manifest, task_named(str(manifest["task"])), checksums)
+        file = folder / MANIFEST_FILE
+        if not file.exists():
+            raise InputError(f"{folder} is not a finished run folder{did_you_mean(folder)}: it has no {MANIFEST_FILE}")
+        if not is_sealed(folder):
+            raise InputError(_why_unsealed(folder, read_json(file)))
+        checksums = Checksums.open(folder, required=(MANIFEST_FILE,))
+        manifest = read_json(checksums.path(MANIFEST_FILE))
+        if not isinstance(manifest, dict) or "task" not in manifest:
+            raise InputError(f"{file} names no task: expected the manifest of a stacking run")
+        for row in manifest.get("learners", []):
+            check_name(row["name"], file)
+        return cls(folder, manifest, checksums, trusted)
 
     @property
     def name(self) -> str:
         """Name of the folder."""
         return self.folder.resolve().name
 
-    @property
-    def predictions(self) -> Path:
-        """The scored file of this run."""
-        return self.folder / PREDICTIONS_FILE
+    @cached_property
+    def task(self) -> Task:
+        """What is predicted; classes of a run on a table are those of its labels, as text."""
+        name = str(self.manifest["task"])
+        if self.on_table and "classes" in self.manifest:
+            return Task(name, tuple(self.manifest["classes"]))
+        return task_named(name)
 
     @property
-    def shipped(self) -> str | None:
-        """What ships: ``stack``, ``average`` or the name of the best learner; None where the manifest does not say."""
-        gate = self.manifest.get("gate", {})
-        if "shipped" not in gate:
-            return None
-        return "stack" if gate["shipped"] is True else str(gate.get("best_learner"))
+    def on_table(self) -> bool:
+        """Whether it was trained on a table, not on showers."""
+        return str(self.manifest["task"]) not in TASKS
+
+    @property
+    def class_values(self) -> tuple[Any, ...]:
+        """Classes as the training labels had them: ``bool``, ``int``, ``float`` or ``str``."""
+        as_value: dict[str, Callable[[str], Any]] = {"bool": "True".__eq__, "int": int, "float": float}
+        return tuple(map(as_value.get(self.manifest.get("label_type", "str"), str), self.task.classes))
+
+    @property
+    def shipped(self) -> str:
+        """What predicts new events; see :func:`shipped_system`."""
+        return shipped_system(self.manifest)
+
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """Base learners that finished; see :func:`finished_learners`."""
+        return finished_learners(self.manifest)
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """Learners that finished, average and stack."""
+        return (*self.learners, *COMBINED)
+
+    @property
+    def required_files(self) -> list[str]:
+        """Names of the files that such a run cannot do without."""
+        identity = self.manifest["identity"]
+        n_fits = int(identity["folds"]) * int(identity["repeats"])
+        names = [MANIFEST_FILE, *(f"meta/{name}" for name in (CALIBRATION_FILE, META_FILE, DECISION_FILE))]
+        names += [f"learners/{name}/fold-{fold}/{HEADER_FILE}" for name in self.learners for fold in range(n_fits)]
+        if self.manifest.get(STUDENT):
+            names.append(f"{STUDENT}/{HEADER_FILE}")
+        names += [f"oof/{name}.parquet" for name in self.systems]
+        if self.manifest["data"]["n_test"]:
+            names += [PREDICTIONS_FILE, *(f"test/{name}.npz" for name in self.systems)]
+        return names
 
     @cached_property
-    def learner_names(self) -> list[str]:
-        """Base learners that finished, in the manifest's order."""
-        return [str(row["name"]) for row in self.manifest.get("learners", []) if row.get("status", "ok") == "ok"]
-
-    def array(self, name: str, key: str) -> np.ndarray | None:
-        """Return one array of ``test/<name>.npz``, or None if the array is not there.
+    def chain(self) -> Chain:
+        """What follows the base learners.
 
         Raises
         ------
         InputError
-            If the file is missing, damaged or replaced.
+            If a file under ``meta/`` is not the one that was written, or not what such a run holds.
+        """
+        return load_chain(self.checksums, self.task, self.systems, str(self.manifest["config_hash"]))
+
+    @property
+    def predictions(self) -> Path:
+        """The file of predictions of the test events."""
+        return self.folder / PREDICTIONS_FILE
+
+    def oof(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return a system's out-of-fold log-probabilities and the folds; see :func:`read_oof`."""
+        return read_oof(self.checksums.path(f"oof/{name}.parquet"), self.task.classes)
+
+    def test(self, name: str, key: str) -> np.ndarray | None:
+        """Return one array of what a system says of the test events, such as ``log_proba`` (N, C).
+
+        None if there is no such array.
+
+        Raises
+        ------
+        InputError
+            If ``test/<name>.npz`` is missing, damaged or replaced.
         """
         return read_arrays(self.checksums.path(f"test/{name}.npz"), key, "log_proba").get(key)
 
-    def systems(self, n_events: int) -> Iterator[System]:
+    def test_systems(self, n_events: int) -> Iterator[System]:
         """Yield learners, average and stack; for composition argmax first, then decided labels where they differ.
 
         Parameters
         ----------
         n_events
-            Number of test events that every answer must have.
+            Number of test events that each must have predicted.
         """
-        for name in (*self.learner_names, *COMBINED):
-            log_proba = self.array(name, "log_proba")
+        for name in self.systems:
+            log_proba = self.test(name, "log_proba")
             if log_proba is None:
                 continue
             if len(log_proba) != n_events:
                 file = self.folder / "test" / f"{name}.npz"
                 raise InputError(f"{file} has {len(log_proba)} events, but the test set has {n_events}")
-            yield from self._answers(name, log_proba)
+            for rule, output in stacking_of(self.task).answers(log_proba, lambda key, name=name: self.test(name, key)):  # type: ignore[misc]
+                yield System(name, log_proba, output, rule)
 
-    def _answers(self, name: str, log_proba: np.ndarray) -> Iterator[System]:
-        for rule, output in stacking_of(self.task).answers(log_proba, lambda key: self.array(name, key)):
-            yield System(name, log_proba, output, rule)
-
-
-@dataclass(frozen=True)
-class TableRun:
-    """A finished run on a table; see :meth:`open`."""
-
-    folder: Path
-    manifest: Mapping[str, Any]
-    checksums: Checksums
-
-    @classmethod
-    def open(cls, folder: Path) -> TableRun:
-        """Open a run.
+    def fits(self, name: str) -> SavedFits:
+        """Return where the fits of a learner, or of the student, are; each file is compared with its checksum.
 
         Raises
         ------
         InputError
-            If it is not finished, damaged, or was trained on showers.
+            If a file is missing or not the one that was written.
         """
-        checksums, manifest = open_finished(Path(folder))
-        if manifest["task"] in TASKS:
-            raise InputError(f"{folder} was trained on showers, not on a table")
-        return cls(Path(folder), manifest, checksums)
+        if name == STUDENT:
+            folder, columns = self._compared(self.folder / STUDENT), self.manifest[STUDENT]["columns"]
+            return SavedFits(name, (folder,), tuple(columns), False)
+        record = next(row for row in self.manifest["learners"] if row["name"] == name)
+        folders = tuple(self.fit_folder(name, fold) for fold in range(self.chain.n_fits))
+        return SavedFits(name, folders, tuple(record["features"]), bool(record["needs_grid"]))
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names in label order."""
-        return tuple(self.manifest["classes"])
+    def fit_folder(self, name: str, fold: int) -> Path:
+        """Return the folder of one fit after comparing all files that its learner reads; see :meth:`fits`."""
+        return self._compared(fold_folder(self.folder, name, fold))
 
-    @property
-    def shipped(self) -> str:
-        """What predicts new rows: ``stack`` or the best learner."""
-        gate = self.manifest["gate"]
-        return "stack" if gate["shipped"] else str(gate["best_learner"])
+    def _compared(self, folder: Path) -> Path:
+        inside = f"{folder.relative_to(self.folder).as_posix()}/"
+        self.checksums.path(inside + HEADER_FILE)
+        for name in self.checksums.files:
+            if name.startswith(inside) and name.removeprefix(inside) not in NOT_OF_THE_LEARNER:
+                self.checksums.path(name)
+        return folder
 
-    @cached_property
-    def systems(self) -> list[str]:
-        """Learners that finished, average and stack."""
-        learners = [str(row["name"]) for row in self.manifest["learners"] if row["status"] == "ok"]
-        return [*learners, "average", "stack"]
+    def thresholds(
+        self,
+        efficiencies: tuple[float, ...] = TABLE_EFFICIENCIES,
+        ratios: tuple[float, ...] = REAL_RATIOS,
+    ) -> list[dict[str, Any]]:
+        """Return thresholds on gamma scores for your own efficiencies and gamma-to-hadron ratios.
 
-    @cached_property
-    def held_out(self) -> dict[str, Any]:
-        """Metrics on rows of the training table that no fit learned from."""
-        content: dict[str, Any] = read_json(self.checksums.path(METRICS_FILE))
-        return content
+        See :func:`stacking.meta.scorers.threshold_table`; made from out-of-fold scores of the training events.
 
-    def out_of_fold(self, system: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return true classes and log-probabilities of the rows on which what ships was scored."""
-        frame = pl.read_parquet(self.checksums.path(f"oof/{system}.parquet"), glob=False)
-        stack = pl.read_parquet(self.checksums.path("oof/stack.parquet"), glob=False)
-        labels = pl.read_parquet(self.checksums.path("table/train-labels.parquet"), glob=False)["label"].to_numpy()
-        judged = stack[:, -1].is_not_nan() & ((stack["fold"] < 0) | (not self.manifest["data"]["n_holdout"]))
-        rows = judged.to_numpy()
-        return labels[rows].astype(np.int64), frame.select(f"logp_{c}" for c in self.classes).to_numpy()[rows]
+        Raises
+        ------
+        InputError
+            If this is no gamma run, or an efficiency is outside (0, 1].
+        """
+        if f"meta/{SCORES_FILE}" not in self.checksums.files:
+            raise InputError(f"{self.folder} has no thresholds: it was trained for {self.task.name}")
+        with np.load(self.checksums.path(f"meta/{SCORES_FILE}"), allow_pickle=False) as stored:
+            groups = stored["groups"] if "groups" in stored.files else None
+            return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios, groups)
 
-    def test_log_proba(self, system: str) -> np.ndarray:
-        """Return a system's (N, C) log-probabilities of the test rows."""
-        with np.load(self.checksums.path(f"test/{system}.npz"), allow_pickle=False) as stored:
-            return np.asarray(stored["log_proba"])
+
+def _why_unsealed(folder: Path, manifest: Any) -> str:
+    if isinstance(manifest, dict) and manifest.get("complete"):
+        return (
+            f"{folder} has no {CHECKSUMS_FILE}, so that damage could not be noticed (made by an earlier version?): "
+            "start the same command again, or train into a new folder"
+        )
+    return f"{folder} is not finished: start the same command again to continue it"
+
+
+def load(folder: str | Path, *, trusted: bool = False) -> Run:
+    """Open a finished run folder for predictions: like :meth:`Run.open`, and nothing that it needs is missing.
+
+    Raises
+    ------
+    InputError
+        If it is not a run folder, not finished, a file that such a run has is not listed in its checksums, or its chain
+        cannot be read.
+    """
+    run = Run.open(folder, trusted=trusted)
+    Checksums.open(run.folder, required=run.required_files)
+    _ = run.chain  # read now: damage is noticed before any event is
+    return run

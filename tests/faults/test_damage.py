@@ -39,7 +39,7 @@ from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA
 from showers.writer import write_dataset
 from stacking.inputs.tables import read_table, scan_table
-from stacking.predict import predict_table
+from stacking.predict import predict
 from stacking.run.config import TableConfig
 from stacking.train import stack_table
 from tests.faults.damages import outcomes
@@ -90,7 +90,7 @@ def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
         shutil.copytree(tmp_path / "made" / name, tmp_path / name, ignore=shutil.ignore_patterns(LOCK_FILE))
 
     def read(run: Path) -> str:
-        predictions, _ = predict_table(stacking.load(run, trusted=True), tmp_path / "set.parquet")
+        predictions = predict(stacking.load(run, trusted=True), tmp_path / "set.parquet").concatenated()
         return hashlib.sha256(predictions.log_proba.tobytes() + predictions.config_hash.encode()).hexdigest()
 
     found = outcomes(tmp_path / "set", read, n, read(tmp_path / "set"))

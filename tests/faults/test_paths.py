@@ -25,10 +25,10 @@ from runtime.errors import InputError
 from runtime.files import LOCK_FILE, atomic_folder, atomic_path, check_target, locked, write_json
 from stacking.fit.tasks import fold_folder
 from stacking.inputs.events import TableEvents
-from stacking.predict import predict_to_file
+from stacking.predict import predict
 from stacking.run.config import TableConfig
 from stacking.run.folder import opened_for_writing, write_run_checksums
-from stacking.run.read import Run
+from stacking.run.read import Run, load
 from stacking.train import stack_table
 
 PARTIAL = ".partial-"
@@ -185,7 +185,7 @@ def test_a_table_is_not_its_neighbour(suffix: str, tmp_path: Path) -> None:
     assert set(result.manifest["classes"]) == {"low", "high"}
     write("new1", np.full(3, -2.0), ("low", "high"))
     new = write("new[1]", np.full(5, 2.0), ("low", "high"))
-    predict_to_file(tmp_path / "run*", new, tmp_path / "out.csv", trusted=True)
+    predict(load(tmp_path / "run*", trusted=True), new).write(tmp_path / "out.csv")
     assert pl.read_csv(tmp_path / "out.csv")["predicted"].to_list() == ["high"] * 5
 
 

@@ -27,7 +27,7 @@ from features.build import build_table
 from models.base.learner import Batch
 from models.registry import create, spec
 from report.outcome import learner_table
-from report.public.submission import write_submission, yaml_lines
+from report.public.submission import write_submission, yaml_text
 from report.run_page import learners, plain_words, write_report
 from report.run_sections import group_of, importances, shuffle
 from report.shared.subject import EvaluatedRun
@@ -146,8 +146,8 @@ def test_hostile_names_in_report_and_submission(composition_world: tuple[Path, P
 
 
 def test_yaml_holds_what_yaml_forbids_as_escapes() -> None:
-    (line,) = yaml_lines({"name": "a\x9b\x7f\u2028\ufeffb"})
-    assert line == 'name: "a\\u009b\\u007f\\u2028\\ufeffb"'
+    text = yaml_text({"name": "a\x9b\x7f\u2028\ufeffb"})
+    assert text == '{\n  "name": "a\\u009b\\u007f\\u2028\\ufeffb"\n}\n'
 
 
 def test_report_loads_and_runs_nothing(composition_report: Path) -> None:

@@ -22,7 +22,7 @@ from report.compare import compare, differences
 from report.doctor import examine_dataset, findings
 from report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
 from report.public.rules import HEADS, MAX_ATTEMPTS, log_attempt, next_attempt, score_by_protocol
-from report.public.submission import write_submission, yaml_lines
+from report.public.submission import write_submission, yaml_text
 from report.shared.published import PUBLISHED, TEST_CLASSES, DataOrigin, origin_of, published_for
 from runtime.errors import InputError
 from runtime.files import read_json, write_json, write_npz
@@ -204,7 +204,7 @@ def test_submission_of_both_tasks(
     assert "Not the public test set" in readme
     assert "lenet failed: out of memory" in readme
     metadata = (folder / "metadata.yaml").read_text()
-    assert "tuned_on_test: false" in metadata
+    assert '"tuned_on_test": false' in metadata
     assert str(tmp_path) not in readme + metadata
     assert (folder / "code" / "scoring" / "metrics" / "composition.py").exists()
     assert not list((folder / "code").rglob("__pycache__"))
@@ -229,8 +229,10 @@ def test_submission_refusals_leave_nothing(composition_world: tuple[Path, Path],
 
 
 def test_yaml_of_nested_values() -> None:
-    lines = "\n".join(yaml_lines({"name": "a: b", "no": {"x y": [1, 2], "flag": True, "nothing": None}}))
-    assert lines == 'name: "a: b"\n"no":\n  "x y": [1, 2]\n  flag: true\n  nothing: null'
+    content = {"name": "a: b", "no": {"x y": [1, 2], "flag": True, "nothing": None}}
+    text = yaml_text(content)
+    assert json.loads(text) == content
+    assert '"no": {\n    "x y": [' in text
 
 
 def test_doctor_looks_at_everything(tmp_path: Path) -> None:

@@ -49,8 +49,9 @@ from showers.simulation.measured import simulate_measured, the_run
 from showers.simulation.settings import load_settings
 from showers.simulation.sky import Sky, Thrower, load_sky
 from stacking.measured import UNFINISHED, predict_measured
-from stacking.predict import load, predict_to_file
+from stacking.predict import predict
 from stacking.run.config import StackConfig
+from stacking.run.read import load
 from stacking.train import stack
 
 SKY = """
@@ -155,7 +156,7 @@ def test_archive_goes_through_download_convert_features_and_predict(
     assert (np.diff(times) >= 0).all()
     config = {"task": "composition", "data": tiny_composition, "run": tmp_path / "run", "preset": "quick"}
     stack(StackConfig(**config, learners=("quadratic_logit",), folds=2, device="cpu", workers=1, fast=False))
-    predictions = load(tmp_path / "run", trusted=True).predict(data.path, device="cpu", workers=1)
+    predictions = predict(load(tmp_path / "run", trusted=True), data.path, device="cpu", workers=1).concatenated()
     assert predictions.log_proba.shape == (len(data), 5)
     assert np.isfinite(predictions.log_proba).all()
 
@@ -479,10 +480,10 @@ def test_runs_of_another_sky_are_not_replaced(tmp_path: Path) -> None:
 KILLED_IN_THE_SECOND_RUN = """
 import os, signal, sys
 from pathlib import Path
-from stacking import measured
+from stacking import measured, predict
 
 raw, run, out = (Path(name) for name in sys.argv[1:])
-whole, begun = measured.write_pieces, []
+whole, begun = predict.write_pieces, []
 
 def killed(file, n_events, pieces):
     begun.append(file)
@@ -491,7 +492,7 @@ def killed(file, n_events, pieces):
         os.kill(os.getpid(), signal.SIGKILL)
     whole(file, n_events, pieces)
 
-measured.write_pieces = killed
+predict.write_pieces = killed
 measured.predict_measured(raw, out, run, trusted=True, workers=1, device="cpu")
 """
 
@@ -522,7 +523,7 @@ def expected(measured_raw: Path, run: Path, tmp_path_factory: pytest.TempPathFac
     found = {}
     for folder in convert_measured(measured_raw, out / "measured").folders:
         file = out / f"{folder.name}.npz"
-        predict_to_file(run, folder, file, workers=1, device="cpu", trusted=True)
+        predict(load(run, trusted=True), folder, workers=1, device="cpu").write(file)
         found[folder.name] = file.read_bytes()
     assert len(found) == 2
     return found

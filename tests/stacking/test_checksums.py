@@ -20,7 +20,7 @@ from models.registry import load as load_learner
 from report.doctor import check_folder
 from runtime.errors import InputError
 from runtime.files import write_json, write_npz
-from stacking.predict import predict_table
+from stacking.predict import predict
 from stacking.run.config import TableConfig
 from stacking.run.folder import write_run_checksums
 from stacking.train import stack_table
@@ -100,7 +100,7 @@ def test_no_damaged_file_predicts(case: str, run: Path, made: tuple[Path, Path, 
     name, damage = DAMAGES[case]
     damage(run / name)
     with pytest.raises(InputError, match=f"{name} (is not the file that was written|does not exist)") as caught:
-        predict_table(stacking.load(run, trusted=True), made[2])
+        predict(stacking.load(run, trusted=True), made[2]).concatenated()
     assert "\n" not in str(caught.value)
 
 
@@ -128,7 +128,7 @@ def test_a_file_exchanged_with_its_checksum_is_one_line(name: str, content: obje
 def test_no_file_of_another_run_predicts(name: str, run: Path, made: tuple[Path, Path, Path]) -> None:
     shutil.copy(made[1] / name, run / name)
     with pytest.raises(InputError, match=f"{name} is not the file that was written"):
-        predict_table(stacking.load(run, trusted=True), made[2])
+        predict(stacking.load(run, trusted=True), made[2]).concatenated()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -136,7 +136,7 @@ def test_a_learner_from_another_fold_is_refused(run: Path, made: tuple[Path, Pat
     shutil.rmtree(run / SHIPPED)
     shutil.copytree(run / "learners/fake_linear/fold-0", run / SHIPPED)
     with pytest.raises(InputError, match=f"{SHIPPED}/.* is not the file that was written"):
-        predict_table(stacking.load(run, trusted=True), made[2])
+        predict(stacking.load(run, trusted=True), made[2]).concatenated()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -158,7 +158,7 @@ def test_files_that_are_not_used_are_not_read(run: Path, made: tuple[Path, Path,
     for name, damage in UNREAD.values():
         damage(run / name)
     with patch("models.isolated.load", wraps=load_learner) as loaded:
-        predict_table(stacking.load(run, trusted=True), made[2])
+        predict(stacking.load(run, trusted=True), made[2]).concatenated()
     assert loaded.call_count == 3
 
 

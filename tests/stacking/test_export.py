@@ -25,6 +25,7 @@ from showers.schema import GAMMA
 from stacking.export import averaged, combination_graph, export_run, outputs_of, run_combination, run_graph, session
 from stacking.inputs.events import ShowerEvents
 from stacking.meta.base import MetaLearner, meta_learners
+from stacking.predict import predict
 from stacking.run.chain import Chain
 from stacking.run.config import StackConfig
 from stacking.train import stack
@@ -77,7 +78,7 @@ def test_files_alone_give_what_the_run_predicts(exported: Path, finished: Path, 
             outcomes.append(averaged(parts, fit["average"]))
         fits[row["name"]] = np.stack(outcomes)
     found = run_combination(session(exported / described["combination"]["file"]), fits, events.context())
-    expected = stacking.load(finished, trusted=True).predict(tiny_gamma / "gamma_test")
+    expected = predict(stacking.load(finished, trusted=True), tiny_gamma / "gamma_test").concatenated()
     np.testing.assert_allclose(np.exp(found["log_probability"]), np.exp(expected.log_proba), atol=1e-5)
     assert expected.scores is not None
     np.testing.assert_allclose(found["gamma_score"], expected.scores, atol=1e-3)
@@ -105,8 +106,7 @@ def test_every_column_has_its_unit(exported: Path) -> None:
 
 @pytest.mark.parametrize("meta", sorted(meta_learners()))
 def test_every_meta_learner_or_its_refusal(meta: str, finished: Path, tiny_gamma: Path) -> None:
-    bundle = stacking.load(finished, trusted=True)
-    chain = _with_meta(bundle.chain, meta_learners()[meta], tiny_gamma)
+    chain = _with_meta(stacking.load(finished, trusted=True).chain, meta_learners()[meta], tiny_gamma)
     rng = np.random.default_rng(1)
     fits = {name: np.log(rng.dirichlet([1.0, 1.0], (chain.n_fits, 500))) for name in chain.needed}
     context = rng.normal(15, 1, (500, 4))

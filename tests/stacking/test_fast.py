@@ -27,7 +27,7 @@ from scoring.metrics.paired import paired_log_loss
 from showers.schema import COMPOSITION
 from stacking.decide.target import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
 from stacking.inputs.events import ShowerEvents, TableEvents
-from stacking.predict import predict_table, predict_to_file
+from stacking.predict import predict
 from stacking.run.chain import STUDENT
 from stacking.run.config import StackConfig, TableConfig
 from stacking.train import StackResult, stack, stack_table
@@ -68,8 +68,8 @@ def test_stated_cost_is_that_on_new_rows(finished: StackResult, new_rows: tuple[
     record = finished.manifest["fast"]
     assert record["judged_on"] == "outer holdout"
     assert record["judged_events"] == 600
-    bundle = stacking.load(finished.run, trusted=True)
-    whole, fast = (predict_table(bundle, file, fast=fast)[0] for fast in (False, True))
+    run = stacking.load(finished.run, trusted=True)
+    whole, fast = (predict(run, file, fast=fast).concatenated() for fast in (False, True))
     true = paired_log_loss(labels, fast.log_proba, whole.log_proba)
     stated = record["log_loss"]
     assert abs(true.difference - stated["difference"]) < 3 * np.hypot(true.standard_error, stated["standard_error"])
@@ -109,18 +109,18 @@ def test_no_student_unless_wanted_and_none_is_told(
     assert result.manifest["fast"] is None
     assert not (result.run / STUDENT).exists()
     with pytest.raises(InputError, match="has no student for --fast"):
-        predict_to_file(result.run, new_rows[0], tmp_path / "new.csv", fast=True)
+        predict(stacking.load(result.run), new_rows[0], fast=True)
 
 
 def test_pieces_and_processes_change_no_bit(
     finished: StackResult, new_rows: tuple[Path, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points, _ = gaussians(20_000, 6)
-    bundle = stacking.load(finished.run)
+    run = stacking.load(finished.run)
     events = TableEvents(new_rows[0], ("x", "y"), "hash")
-    whole = bundle.predict_events(events, fast=True, workers=1)
+    whole = predict(run, events, fast=True, workers=1).concatenated()
     monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 4096)
-    in_pieces = bundle.predict_events(events, fast=True, workers=2)
+    in_pieces = predict(run, events, fast=True, workers=2).concatenated()
     np.testing.assert_array_equal(in_pieces.log_proba, whole.log_proba)
     assert len(points) == len(in_pieces.log_proba)
 
@@ -135,9 +135,9 @@ def test_its_files_are_sealed_and_hold_no_pickle(finished: StackResult) -> None:
     try:
         file.write_bytes(content[:-1] + b"x")
         points, _ = gaussians(10, 6)
-        bundle = stacking.load(finished.run, trusted=True)
+        run = stacking.load(finished.run, trusted=True)
         with pytest.raises(InputError, match=r"network\.safetensors"):
-            bundle.stream_events(TableEvents(finished.run / "table" / "train.parquet", ("x", "y"), "hash"), fast=True)
+            predict(run, TableEvents(finished.run / "table" / "train.parquet", ("x", "y"), "hash"), fast=True)
         assert len(points) == 10
     finally:
         file.write_bytes(content)
@@ -264,8 +264,9 @@ def test_a_run_ships_energy_and_core_and_reads_no_truth_of_test_events(tiny_comp
     assert np.quantile(np.abs(error), 0.68) < 0.15
     assert np.mean(np.abs(error) < arrays["lg_energy_error"]) == pytest.approx(0.68, abs=0.12)
     assert np.median(np.hypot(*(arrays[f"core_{k}_m"] - truth[f"core_{k}_m"].to_numpy() for k in "xy"))) < 5
+    run = stacking.load(tmp_path / "clean")
     for no_table in (False, True):
-        again = stacking.load(tmp_path / "clean").predict(data / "composition_test", no_table=no_table, device="cpu")
+        again = predict(run, data / "composition_test", no_table=no_table, device="cpu").concatenated()
         for name, values in arrays.items():
             np.testing.assert_array_equal(again.arrays[name], values)
     for file in (data / "composition_test" / "truth.parquet", data / "composition_test" / "labels_composition.npy"):

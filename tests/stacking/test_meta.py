@@ -21,7 +21,7 @@ from stacking.meta.choice import DroppedLearner, Pruning, choose_and_fit, confir
 from stacking.meta.pools import LogPool
 from stacking.meta.scorers import HADRON_WEIGHT, CompositionScorer, GammaScorer, LogLossScorer
 from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
-from stacking.predict import predict_table
+from stacking.predict import predict
 from stacking.run.config import TableConfig
 from stacking.train import StackResult, stack_table
 
@@ -348,9 +348,7 @@ def _run(two_gaussians: tuple[Path, Path], run: Path, **options: object) -> Stac
 
 
 @pytest.mark.usefixtures("fakes")
-def test_a_run_says_what_it_left_out_and_its_bundle_does_without(
-    two_gaussians: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_run_says_what_it_left_out_and_does_without(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     result = _run(two_gaussians, tmp_path / "run", prune=0.05)
     pruning = result.manifest["pruning"]
     gone = [one["name"] for one in pruning["left_out"]]
@@ -362,7 +360,7 @@ def test_a_run_says_what_it_left_out_and_its_bundle_does_without(
     chain = stacking.load(result.run).chain
     assert set(replace(chain, shipped="stack").needed) == set(pruning["kept"])
     assert result.predictions is not None
-    found, _ = predict_table(stacking.load(result.run, trusted=True), two_gaussians[1])
+    found = predict(stacking.load(result.run, trusted=True), two_gaussians[1]).concatenated()
     np.testing.assert_array_equal(found.log_proba, result.predictions.log_proba)
 
 

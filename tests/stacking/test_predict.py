@@ -20,7 +20,6 @@ import pytest
 import cli
 import stacking
 import stacking.inputs.events
-import stacking.predict
 from features.build import build_table
 from features.catalogue import CATALOGUE
 from features.compute import compute_rows
@@ -37,7 +36,8 @@ from stacking import saved_fits
 from stacking.inputs import computed
 from stacking.inputs.computed import ComputedEvents
 from stacking.inputs.events import CORE_COLUMNS, ShowerEvents, pieces
-from stacking.predict import Stream, event_table, predict_table, predict_to_file
+from stacking.predict import PredictionStream, predict, prediction_table
+from stacking.predict import predict as predict_events
 from stacking.run.chain import Predictions
 from stacking.run.config import StackConfig, TableConfig
 from stacking.train import stack, stack_table
@@ -141,11 +141,11 @@ def test_a_gpu_computes_in_this_process(new: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("borders")
 @pytest.mark.parametrize("fast", [False, True])
 def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path: Path, fast: bool) -> None:
-    bundle = stacking.load(run, trusted=True)
+    opened = stacking.load(run, trusted=True)
     options = {"fast": fast, "everything": not fast, "device": "cpu", "workers": 2}
-    found = bundle.predict(new, no_table=True, **options)
+    found = predict(opened, new, no_table=True, **options).concatenated()
     assert not list(new.parent.glob("*.features"))
-    expected = bundle.predict(new, **options)
+    expected = predict(opened, new, **options).concatenated()
     assert found.by_name.keys() == expected.by_name.keys()
     for name, log_proba in expected.by_name.items():
         _same(found.by_name[name], log_proba)
@@ -153,7 +153,7 @@ def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path:
     assert (found.config_hash, found.test_fingerprint) == (expected.config_hash, expected.test_fingerprint)
     assert found.remarks == expected.remarks
     (new / CHECKSUMS_FILE).unlink(missing_ok=True)
-    remark = bundle.predict(new, no_table=True, **options).remarks[0]
+    remark = predict(opened, new, no_table=True, **options).remarks[0]
     assert remark.startswith(f"{new.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where")
 
 
@@ -166,7 +166,7 @@ def test_files_have_the_bytes_of_those_through_the_table(
         cli.main()
     assert not ended.value.code
     assert sorted(path.name for path in new.parent.iterdir()) == ["events"]
-    predict_to_file(run, new, tmp_path / "table.npz", workers=1, device="cpu")
+    predict(stacking.load(run), new, workers=1, device="cpu").write(tmp_path / "table.npz")
     assert FeatureTable.open(new.parent / "events.features").n_events == 2000
     assert (tmp_path / "memory.npz").read_bytes() == (tmp_path / "table.npz").read_bytes()
 
@@ -177,27 +177,28 @@ def test_a_bad_cell_far_behind_leaves_no_file(run: Path, new: Path, tmp_path: Pa
     matrices = np.load(new / MATRICES_FILE)
     matrices[1777, 2, 3, 1] = np.nan
     np.save(new / MATRICES_FILE, matrices)
+    opened = stacking.load(run, trusted=True)
     with pytest.raises(InputError, match=r"matrices.npy: row 1777, cell \(2, 3\), channel 1.*--strict"):
-        predict_to_file(run, new, tmp_path / "out.npz", no_table=True, workers=workers, trusted=True, strict=True)
+        predict(opened, new, no_table=True, workers=workers, strict=True).write(tmp_path / "out.npz")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
 
 
 def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, tmp_path: Path) -> None:
-    bundle = stacking.load(run, trusted=True)
+    opened = stacking.load(run, trusted=True)
     with pytest.raises(InputError, match="gives no feature 'Age'"):
         ComputedEvents.of(new, COMPOSITION, ("E", "Age"))
     events = ComputedEvents.of(new, COMPOSITION, ("E",))
     with pytest.raises(InputError, match="'Ne' was not asked for"):
         events.batch(np.arange(3), ("E", "Ne"), grids=False)
     with pytest.raises(InputError, match="none is to be used"):
-        bundle.predict(new, no_table=True, features=tmp_path / "table")
+        predict(opened, new, no_table=True, features=tmp_path / "table").concatenated()
     with pytest.raises(InputError, match="unknown device 'tpu'"):
-        bundle.predict(new, no_table=True, device="tpu")
+        predict(opened, new, no_table=True, device="tpu").concatenated()
     with (
         patch("stacking.predict.feature_code_version", lambda: "0" * 64),
         pytest.raises(InputError, match="features of other code"),
     ):
-        bundle.predict(new, no_table=True)
+        predict(opened, new, no_table=True).concatenated()
     damaged = tmp_path / "damaged"
     shutil.copytree(tiny_composition / "composition_test", damaged)
     assert (damaged / CHECKSUMS_FILE).exists()
@@ -205,16 +206,15 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
         file.seek(5000)
         file.write(b"\x01")
     with pytest.raises(InputError, match=r"matrices\.npy is not the file that was written"):
-        bundle.predict(damaged, no_table=True)
+        predict(opened, damaged, no_table=True).concatenated()
     (new / SCALARS_FILE).unlink()
     with pytest.raises(InputError, match=r"features\.npy"):
-        bundle.predict(new, no_table=True)
+        predict(opened, new, no_table=True).concatenated()
 
 
 @pytest.mark.usefixtures("borders")
 def test_events_that_change_meanwhile_are_noticed(run: Path, new: Path) -> None:
-    bundle = stacking.load(run, trusted=True)
-    found = bundle.stream(new, no_table=True, device="cpu", workers=1)
+    found = predict(stacking.load(run, trusted=True), new, no_table=True, device="cpu", workers=1)
     taken = next(found.pieces)
     assert len(taken.log_proba) == 700
     state = (new / MATRICES_FILE).stat()
@@ -236,61 +236,64 @@ def test_replaced_scalars_are_seen_within_a_process(showers: Path, tmp_path: Pat
 
 
 LOG_PROBA = np.log(np.array([[0.9, 0.1], [0.3, 0.7], [0.5, 0.5]]))
+SCORES = LOG_PROBA[:, 0] - LOG_PROBA[:, 1]
 
 
-class _Bundle:
-    """Answers without a run."""
-
-    def __init__(self, task: Task, predictions: Predictions) -> None:
-        self.task, self.predictions = task, predictions
-        self.requested = 0
-
-    def stream(self, data: Path, **options: object) -> Stream:
-        self.requested += 1
-        return Stream(len(self.predictions.log_proba), iter([self.predictions]))
-
-
-@pytest.fixture
-def bundle(monkeypatch: pytest.MonkeyPatch) -> _Bundle:
-    """A gamma run in the place of every run."""
-    scores = LOG_PROBA[:, 0] - LOG_PROBA[:, 1]
-    made = _Bundle(GAMMA, Predictions(LOG_PROBA, {"gamma_scores": scores}, "c0ffee", "beef", {}))
-    monkeypatch.setattr(stacking.predict, "load", lambda run, trusted: made)
-    return made
+def _stream(task: Task, identifiers: pl.DataFrame | None = None) -> PredictionStream:
+    """Return three events in two pieces."""
+    arrays = {"gamma_scores": SCORES} if task == GAMMA else {}
+    parts = (
+        Predictions(LOG_PROBA[rows], {name: values[rows] for name, values in arrays.items()}, "c0ffee", "beef", {})
+        for rows in (slice(0, 2), slice(2, 3))
+    )
+    return PredictionStream(task, 3, parts, ("a remark",), identifiers)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@pytest.mark.usefixtures("bundle")
 def test_tables_of_gamma_scores(suffix: str, tmp_path: Path) -> None:
     out = tmp_path / "new" / f"scores{suffix}"
-    predict_to_file(tmp_path, tmp_path, out)
+    _stream(GAMMA).write(out)
     found = pl.read_csv(out) if suffix == ".csv" else pl.read_parquet(out)
     assert found.columns == ["event", "p_gamma", "p_hadron", "gamma_score", "config_hash", "test_fingerprint"]
+    assert found["event"].to_list() == [0, 1, 2]
     np.testing.assert_allclose(found["p_gamma"], [0.9, 0.3, 0.5])
-    np.testing.assert_allclose(found["gamma_score"], LOG_PROBA[:, 0] - LOG_PROBA[:, 1])
+    np.testing.assert_allclose(found["gamma_score"], SCORES)
 
 
-@pytest.mark.usefixtures("bundle")
-def test_archives_stay_archives(tmp_path: Path) -> None:
-    predict_to_file(tmp_path, tmp_path, tmp_path / "p.npz")
+@pytest.mark.parametrize("suffix", [".csv", ".pq"])
+def test_rows_of_a_table_keep_their_identifiers_across_pieces(suffix: str, tmp_path: Path) -> None:
+    _stream(Task("table", ("a", "b")), pl.DataFrame({"name": ["x", "y", "z"]})).write(tmp_path / f"rows{suffix}")
+    found = pl.read_csv(tmp_path / "rows.csv") if suffix == ".csv" else pl.read_parquet(tmp_path / "rows.pq")
+    assert found.columns == ["row", "name", "p_a", "p_b", "predicted", "config_hash", "test_fingerprint"]
+    assert found["row"].to_list() == [0, 1, 2]
+    assert found["name"].to_list() == ["x", "y", "z"]
+    assert found["predicted"].to_list() == ["a", "b", "a"]
+
+
+def test_archives_hold_all_pieces(tmp_path: Path) -> None:
+    _stream(GAMMA).write(tmp_path / "p.npz")
+    whole = _stream(GAMMA).concatenated()
     with np.load(tmp_path / "p.npz") as archive:
-        assert "gamma_scores" in archive
+        np.testing.assert_array_equal(archive["gamma_scores"], SCORES)
+        np.testing.assert_array_equal(archive["log_proba"], whole.log_proba)
+    assert whole.remarks == ("a remark",)
 
 
-def test_a_target_that_cannot_be_is_refused_before_work(bundle: _Bundle, tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_is_refused_before_work(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("kept")
-    for name in ("text.npz", "p.txt", "p"):
+    stream, rows = _stream(GAMMA), _stream(Task("table", ("a", "b")))
+    for refused, name in ((stream, "text.npz"), (stream, "p.txt"), (stream, "p"), (rows, "p.npz")):
         with pytest.raises(InputError):
-            predict_to_file(tmp_path, tmp_path, tmp_path / name)
+            refused.write(tmp_path / name)
     with pytest.raises(InputError, match="choose the name of a file"):
-        predict_to_file(tmp_path, tmp_path, Path("/dev/null"))
-    assert not bundle.requested
+        stream.write(Path("/dev/null"))
     assert (tmp_path / "text.npz").read_text() == "kept"
+    assert len(stream.concatenated().log_proba) == 3, "no piece was taken"
 
 
 def test_decided_classes_are_named() -> None:
     log_proba = np.log(np.full((2, 5), 0.2))
-    table = event_table(
+    table = prediction_table(
         Predictions(log_proba, {"predictions": np.array([4, 2], np.int8)}, "c0ffee", "beef", {}), COMPOSITION
     )
     assert table["predicted"].to_list() == [COMPOSITION.classes[4], COMPOSITION.classes[2]]
@@ -329,17 +332,17 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     )  # fmt: skip
     expected = stack_table(config).predictions
     assert expected is not None
-    bundle = stacking.load(tmp_path / "run")
+    run = stacking.load(tmp_path / "run")
     opened = _counted(monkeypatch, Isolated, "load")
     monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 300)  # 800 rows: three pieces
-    found, _ = predict_table(bundle, test)
+    found = predict_events(run, test).concatenated()
     np.testing.assert_array_equal(found.log_proba, expected.log_proba)
-    assert len(opened) == len(set(opened)) == 2 * len(bundle.chain.needed), "few events: one process opens each file"
+    assert len(opened) == len(set(opened)) == 2 * len(run.chain.needed), "few events: one process opens each file"
     opened.clear()
     monkeypatch.setattr("stacking.saved_fits.PROCESS_PREDICTIONS", 100)
-    found, _ = predict_table(bundle, test)
+    found = predict_events(run, test).concatenated()
     np.testing.assert_array_equal(found.log_proba, expected.log_proba)
-    assert len(opened) >= len(set(opened)) == 2 * len(bundle.chain.needed)
+    assert len(opened) >= len(set(opened)) == 2 * len(run.chain.needed)
     opened.clear()
     working = set()
     real = saved_fits._predict
@@ -349,11 +352,11 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
         real(reader, *rest)
 
     monkeypatch.setattr(saved_fits, "_predict", predict)
-    bundle = stacking.load(tmp_path / "run", trusted=True)
+    run = stacking.load(tmp_path / "run", trusted=True)
     for workers in (1, 3):
         working.clear()
         monkeypatch.setattr("joblib.cpu_count", lambda workers=workers: workers)
-        found, _ = predict_table(bundle, test)
+        found = predict_events(run, test).concatenated()
         np.testing.assert_array_equal(found.log_proba, expected.log_proba)
         assert len(working) == workers, "trusted fits are asked by as many threads as there would be processes"
     assert not opened, "none in another process"

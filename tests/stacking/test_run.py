@@ -27,7 +27,9 @@ from features.build import build_table
 from models.base.spec import LearnerSpec
 from models.registry import spec
 from runtime import code
+from runtime.checksums import Checksums
 from runtime.errors import InputError
+from runtime.files import LOCK_FILE
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA
 from showers.writer import write_dataset
@@ -36,10 +38,11 @@ from stacking.fit.tasks import FoldTask, outer_rows, split_rows
 from stacking.inputs.events import ShowerEvents, TableEvents
 from stacking.meta.gate import mean_and_error, standard_error
 from stacking.meta.softmax import log_loss_per_event
-from stacking.predict import predict_to_file
+from stacking.predict import predict
 from stacking.run.config import StackConfig, TableConfig
 from stacking.run.identity import fit_code_version
 from stacking.run.job import Job
+from stacking.run.read import Run, evaluated_rows
 from stacking.train import StackResult, stack, stack_table
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
@@ -48,7 +51,7 @@ QUICK = {"preset": "quick", "folds": 3, "device": "cpu", "workers": 1, "fast": F
 SMALL_LEARNERS = {"lightgbm": {"rounds": 30}, "random_forest": {"trees": 20}}
 
 
-def _run(data: Path, run: Path, task: str = "composition", **options: object) -> stacking.run.engine.StackResult:
+def _run(data: Path, run: Path, task: str = "composition", **options: object) -> StackResult:
     standard: dict[str, object] = {**QUICK, "learners": tuple(SMALL_LEARNERS), "settings": SMALL_LEARNERS}
     return stack(StackConfig(task=task, data=data, run=run, **{**standard, **options}))
 
@@ -90,12 +93,13 @@ def test_run_folder_holds_what_it_promises(finished: Path, tiny_composition: Pat
     assert not list(finished.rglob(".partial-*"))
 
 
-def test_bundle_predicts_the_same_bits_from_python_and_to_a_file(
+def test_a_run_predicts_the_same_bits_from_python_and_to_a_file(
     finished: Path, tiny_composition: Path, tmp_path: Path
 ) -> None:
     test = tiny_composition / "composition_test"
-    predictions = stacking.load(finished, trusted=True).predict(test)  # models in this process; below, in others
-    predict_to_file(finished, test, tmp_path / "new.npz")
+    # Models in this process; below, in others.
+    predictions = predict(stacking.load(finished, trusted=True), test).concatenated()
+    predict(stacking.load(finished), test).write(tmp_path / "new.npz")
     with np.load(finished / "predictions.npz") as ours:
         np.testing.assert_array_equal(ours["log_proba"], predictions.log_proba)
         np.testing.assert_array_equal(ours["predictions"], predictions.labels)
@@ -110,23 +114,68 @@ def test_predictions_say_for_which_events_they_were_made(finished: Path, tiny_co
     assert manifest["data"]["test_fingerprint"] == expected
     with np.load(finished / "predictions.npz", allow_pickle=False) as stored:
         assert str(stored["test_fingerprint"]) == expected
-    new = stacking.load(finished, trusted=True).predict(tiny_composition / "composition_train")
+    new = predict(stacking.load(finished, trusted=True), tiny_composition / "composition_train").concatenated()
     assert new.test_fingerprint == Dataset.open(tiny_composition / "composition_train", labels=False).fingerprint()
     assert new.remarks == ()
 
 
+def test_one_reader_says_what_a_run_holds(finished: Path, tiny_composition: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy, ignore=shutil.ignore_patterns(LOCK_FILE))
+    shutil.rmtree(copy / "learners")
+    run = Run.open(copy)  # only what is asked for is read
+    assert (run.name, run.task.name, run.on_table) == ("copy", "composition", False)
+    assert run.learners == ("lightgbm", "random_forest")
+    assert run.systems == ("lightgbm", "random_forest", "average", "stack")
+    assert run.shipped == run.chain.shipped
+    log_proba, folds = run.oof("stack")
+    known = np.isfinite(log_proba).all(axis=1)
+    assert known.mean() > 0.99
+    np.testing.assert_array_equal(folds, pl.read_parquet(finished / "oof" / "stack.parquet")["fold"])
+    np.testing.assert_array_equal(evaluated_rows(log_proba, folds, holdout=True), known & (folds < 0))
+    np.testing.assert_array_equal(evaluated_rows(log_proba, folds, holdout=False), known)
+    with np.load(finished / "test" / "stack.npz") as stored:
+        np.testing.assert_array_equal(run.test("stack", "log_proba"), stored["log_proba"])
+    assert run.test("stack", "no_such_array") is None
+    assert {system.name for system in run.test_systems(len(run.test("stack", "log_proba")))} == set(run.systems)
+    with pytest.raises(InputError, match=r"learner\.json does not exist"):
+        run.fits("lightgbm")
+    fits = Run.open(finished).fits("lightgbm")
+    assert [folder.name for folder in fits.folders] == ["fold-0", "fold-1", "fold-2"]
+    assert not fits.needs_grid
+    with pytest.raises(InputError, match="has no thresholds: it was trained for composition"):
+        run.thresholds()
+
+
+@pytest.mark.parametrize(
+    ("gate", "shipped"),
+    [
+        ({"shipped": True, "best_learner": "mlp"}, "stack"),
+        ({"shipped": False, "best_learner": "mlp"}, "mlp"),
+        ({"shipped": False, "best_learner": "average"}, "average"),
+        ({}, "stack"),
+    ],
+)
+def test_what_ships_and_who_finished_is_read_off_the_manifest(gate: dict[str, Any], shipped: str) -> None:
+    rows = [{"name": "a", "status": "ok"}, {"name": "b", "status": "failed"}, {"name": "c", "status": "ok"}]
+    manifest = {"task": "table", "classes": ["1", "2"], "label_type": "int", "gate": gate, "learners": rows}
+    run = Run(Path("run"), manifest, Checksums(Path("run"), {}))
+    assert (run.shipped, run.learners) == (shipped, ("a", "c"))
+    assert (run.on_table, run.task.classes, run.class_values) == (True, ("1", "2"), (1, 2))
+
+
 def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Path, tiny_composition: Path) -> None:
-    test, bundle = tiny_composition / "composition_test", stacking.load(finished, trusted=True)
+    test, run = tiny_composition / "composition_test", stacking.load(finished, trusted=True)
     with (
         patch("stacking.predict.feature_code_version", lambda: "0" * 64),
         patch("stacking.predict.stacking_code_version", lambda: "1" * 16),
     ):
         with pytest.raises(InputError, match=r"features of other code.*train again \(python cli.py stack") as caught:
-            bundle.predict(test)
+            predict(run, test)
         assert "\n" not in str(caught.value)
-        found = bundle.predict(test, anyway=True)
+        found = predict(run, test, anyway=True).concatenated()
     assert ["features of other code" in found.remarks[0], "another version" in found.remarks[1]] == [True, True]
-    np.testing.assert_array_equal(found.log_proba, bundle.predict(test).log_proba)
+    np.testing.assert_array_equal(found.log_proba, predict(run, test).concatenated().log_proba)
 
 
 def test_another_configuration_is_refused_and_named(finished: Path, tiny_composition: Path, tmp_path: Path) -> None:
@@ -206,13 +255,14 @@ def test_repeats_off_cut_weight_and_gamma(tiny_gamma: Path, tmp_path: Path) -> N
     with np.load(tmp_path / "run" / "predictions.npz") as stored:
         np.testing.assert_array_equal(stored["gamma_scores"], result.predictions.scores)
     assert [row["efficiency"] for row in result.manifest["decision"]["thresholds"]][3] == 0.75
-    bundle = stacking.load(tmp_path / "run", trusted=True)  # no other process knows the fakes
-    np.testing.assert_array_equal(bundle.predict(tiny_gamma / "gamma_test").scores, result.predictions.scores)
-    (row,) = bundle.thresholds((0.8,), (1e-3,))
+    run = stacking.load(tmp_path / "run", trusted=True)  # no other process knows the fakes
+    again = predict(run, tiny_gamma / "gamma_test").concatenated()
+    np.testing.assert_array_equal(again.scores, result.predictions.scores)
+    (row,) = run.thresholds((0.8,), (1e-3,))
     assert 0.8 <= row["gamma_efficiency"] < 0.85
     assert list(row["purity"]) == ["0.001"]
     with pytest.raises(InputError, match="outside"):
-        bundle.thresholds((1.2,))
+        run.thresholds((1.2,))
 
 
 @pytest.mark.usefixtures("fakes")

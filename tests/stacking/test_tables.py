@@ -25,7 +25,7 @@ from scoring.metrics.gamma import area_under_curve
 from stacking.inputs.columns import Plan, plan, repeated_remarks
 from stacking.inputs.tables import class_positions, read_table
 from stacking.meta.softmax import log_loss_per_event
-from stacking.predict import predict_table, predict_to_file
+from stacking.predict import predict
 from stacking.run.config import TableConfig
 from stacking.train import stack_table
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
@@ -101,18 +101,18 @@ def test_columns_may_have_any_name(name: str, two_gaussians: tuple[Path, Path], 
 
 
 @pytest.mark.usefixtures("fakes")
-def test_bundle_predicts_new_tables_alike(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_run_predicts_new_tables_alike(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = two_gaussians
     result = stack_table(_config(tmp_path / "run", train, test_table=test))
-    bundle = stacking.load(result.run, trusted=True)  # no other process knows the fakes
-    predictions, frame = predict_table(bundle, test)
+    run = stacking.load(result.run, trusted=True)  # no other process knows the fakes
+    predictions = predict(run, test).concatenated()
     np.testing.assert_array_equal(predictions.log_proba, result.predictions.log_proba)
-    predict_to_file(result.run, test, tmp_path / "new.csv", trusted=True)
+    predict(run, test).write(tmp_path / "new.csv")
     stored = pl.read_csv(tmp_path / "new.csv")
-    np.testing.assert_allclose(stored["p_far"].to_numpy(), frame["p_far"].to_numpy(), rtol=1e-12)
+    np.testing.assert_allclose(stored["p_far"].to_numpy(), np.exp(predictions.log_proba)[:, 0], rtol=1e-12)
     assert stored["config_hash"].unique().to_list() == [result.manifest["config_hash"]]
     with pytest.raises(InputError, match="give it a table"):
-        bundle.predict(tmp_path)
+        predict(run, tmp_path)
 
 
 def test_real_learners_take_missing_values_three_classes_and_groups(tmp_path: Path) -> None:
@@ -232,9 +232,9 @@ def test_the_plain_average_ships_where_the_stack_gains_nothing_over_it(
     assert "gains 0.00000 ± 0.00000 nats over average: not more than twice its error" in gate["reason"]
     by_name = {row["name"]: row["log_loss"] for row in result.manifest["learners"]}
     assert result.manifest["meta"]["log_losses"]["average"] < min(by_name.values())
-    bundle = stacking.load(result.run, trusted=True)
-    assert set(bundle.chain.needed) == {"fake_noisy", "fake_noisy_twin"}
-    predicted = predict_table(bundle, test)[0].log_proba
+    run = stacking.load(result.run, trusted=True)
+    assert set(run.chain.needed) == {"fake_noisy", "fake_noisy_twin"}
+    predicted = predict(run, test).concatenated().log_proba
     with np.load(result.run / "test" / "average.npz") as stored:
         np.testing.assert_allclose(predicted, stored["log_proba"])
 
@@ -304,10 +304,12 @@ def test_every_learner_for_tables_uses_categories(tables: Path, tmp_path: Path) 
 
     new = strange(50, 3).with_columns(pl.lit("orange").alias("colour"))
     new.write_csv(tmp_path / "new.tsv", separator="\t")
-    predictions, frame = predict_table(stacking.load(result.run, trusted=True), tmp_path / "new.tsv")
-    assert "'orange', which training rows do not have" in predictions.remarks[0]
+    found = predict(stacking.load(result.run, trusted=True), tmp_path / "new.tsv")
+    assert "'orange', which training rows do not have" in found.remarks[0]
+    found.write(tmp_path / "predicted.parquet")
+    frame = pl.read_parquet(tmp_path / "predicted.parquet")
     assert frame["name"].to_list() == new["name"].to_list()
-    assert np.isfinite(predictions.log_proba).all()
+    assert np.isfinite(frame.select(pl.selectors.starts_with("p_")).to_numpy()).all()
 
 
 def test_test_labels_do_not_move_predictions(tables: Path, tmp_path: Path) -> None:
