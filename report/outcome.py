@@ -193,12 +193,19 @@ def _of_table(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]
 
 
 def _told(manifest: Mapping[str, Any]) -> Iterator[Text]:
-    """Yield what a run remarked on its data, which learners failed, and what ``predict --fast`` costs."""
+    """Yield a run's remarks, which learners failed or are one network, and what ``predict --fast`` costs."""
     for remark in manifest.get("remarks", []):
         yield Text(escaped(f"remark: {remark}"), style="yellow")
     for row in manifest.get("learners", []):
         if row["status"] != "ok":
             yield Text(escaped(f"learner {row['name']} was left out, {row['error']}"), style="bold red")
+        if row.get("one_network"):
+            worse = row["one_network"]
+            low, high = worse["interval"]["low"], worse["interval"]["high"]
+            yield Text(
+                f"{row['name']} is one network with the mean weights of its fits: log-loss {worse['difference']:+.5f} "
+                f"[{low:+.5f}, {high:+.5f}] nats against their averaged predictions"
+            )
     if manifest.get(STUDENT):
         yield Text(student_line(manifest[STUDENT]))
 

@@ -5,8 +5,9 @@ A group of features matters by the gain that boosters count, and by the log-loss
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from report.shared.text import duration, energy_words, short, totals
 from runtime.errors import InputError, escaped
 from runtime.files import read_json
 from scoring.metrics.paired import Paired, paired_log_loss
+from stacking.fit.tasks import Fit, fold_folder
 from stacking.inputs.events import ShowerEvents
 from stacking.run.read import Run
 
@@ -218,13 +220,13 @@ def importances(evaluated: EvaluatedRun) -> list[Importance]:
     return found
 
 
-def _folds(run: Run, learner: str) -> list[int]:
-    """Return the numbers of a learner's fits, 0 .. K - 1, that the run's checksums name."""
-    return [
-        k
-        for k in range(len(run.checksums.files))
-        if f"learners/{learner}/fold-{k}/{HEADER_FILE}" in run.checksums.files
-    ]
+def _folds(run: Run, learner: str) -> Sequence[Fit]:
+    """Return the fits of a learner that the run's checksums name: 0 .. K - 1, or None where they are one network."""
+
+    def saved(fit: Fit) -> bool:
+        return (fold_folder(Path(), learner, fit) / HEADER_FILE).as_posix() in run.checksums.files
+
+    return [None] if saved(None) else [k for k in range(len(run.checksums.files)) if saved(k)]
 
 
 def column_gains(learners: list[Learner]) -> dict[str, float]:

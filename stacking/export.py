@@ -164,7 +164,8 @@ def combination_graph(chain: Chain) -> Any:
     module = _Combination(chain)
     n_classes = chain.task.n_classes
     start = torch.log_softmax(torch.linspace(0, 1, EXAMPLES * chain.n_fits * n_classes).reshape(EXAMPLES, -1), dim=1)
-    examples = {name: start.reshape(EXAMPLES, chain.n_fits, n_classes) for name in chain.needed}
+    start = start.reshape(EXAMPLES, chain.n_fits, n_classes)
+    examples = {name: start[:, : len(chain.fits(name))].contiguous() for name in chain.needed}
     columns = context_columns(chain)
     if columns:
         examples[CONTEXT] = torch.ones(EXAMPLES, len(columns))
@@ -286,7 +287,8 @@ def export_run(
     run
         Your own finished run: its model files are opened in this process.
     out
-        New folder: ``learners/<name>/fold-<k>.onnx``, ``combination.onnx``, ``export.json``.
+        New folder: ``learners/<name>/fold-<k>.onnx`` (``average.onnx`` where the fits are one network),
+        ``combination.onnx``, ``export.json``.
     learners
         Names; by default those that what ships needs.
     check
@@ -354,7 +356,7 @@ class _Writer:
             found = largest_difference(graphs, space, learner, batch)
             self.difference = max(found, self.difference or 0.0)
         for k, graph in enumerate(graphs):
-            file = place / (f"fold-{fold}.onnx" if len(graphs) == 1 else f"fold-{fold}.member-{k}.onnx")
+            file = place / f"{saved.folders[fold].name}{'' if len(graphs) == 1 else f'.member-{k}'}.onnx"
             record = self._write(graph.model, file) | {COLUMNS: list(graph.columns)}
             files.append(record | ({GRID: list(graph.grid_shape)} if graph.grid_shape else {}))
         return {"fold": fold, "average": space, "files": files}
@@ -374,7 +376,7 @@ class _Writer:
         columns = context_columns(chain)
         return {
             **self._write(graph, self.folder / COMBINATION_FILE),
-            "inputs": {name: ["n", chain.n_fits, chain.task.n_classes] for name in chain.needed},
+            "inputs": {name: ["n", len(chain.fits(name)), chain.task.n_classes] for name in chain.needed},
             **({CONTEXT: list(columns)} if columns else {}),
             "outputs": {LOG_PROBABILITY: "calibrated, (n, classes) float32", **outputs_of(chain)},
         }

@@ -8,7 +8,7 @@ and nested ones of the stack.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,17 @@ from models.base.spec import LearnerSpec
 from runtime.errors import InputError
 from runtime.files import atomic_path, hash_json, read_json
 from runtime.processes import in_processes
+from scoring.metrics.paired import Paired
 from stacking.fit.folds import JUDGED_FOLDS, assign_folds, judged_events, outer_holdout
+from stacking.fit.one_network import MARGIN, average_weights
+from stacking.fit.plan import FIXED_S
 from stacking.fit.running import TaskFailure
 from stacking.fit.tasks import (
     FOLDS_FILE,
     JUDGED_FILE,
     TASK_FILE,
     FoldTask,
+    TimeLimitReached,
     fold_folder,
     held_out_log_proba,
     outer_log_proba,
@@ -123,12 +127,15 @@ class FirstLevel:
     records: list[dict[str, Any]]
     """Manifest entries of all learners."""
     remarks: list[str]
-    """Suspected leaks."""
+    """Suspected leaks, and fits that are not one network although they might be."""
+    networks: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Of learners whose fits are one network, (1, m, C) log-probabilities of the outer holdout."""
 
     def averages(self) -> dict[str, np.ndarray]:
-        """Return by learner what ships says of the outer holdout, (m, C): its fits, averaged."""
+        """Return by learner what ships says of the outer holdout, (m, C): its network, or its fits, averaged."""
         assert self.outer is not None
-        return {name: average_of(fits) for name, fits in zip(self.names, self.outer, strict=True)}
+        fits = {**dict(zip(self.names, self.outer, strict=True)), **self.networks}
+        return {name: average_of(log_proba) for name, log_proba in fits.items()}
 
     def out_of(self, names: Sequence[str]) -> np.ndarray:
         """Return ``out_of_fold`` of these learners."""
@@ -154,13 +161,50 @@ def collected(job: Job, folds: Folds, tasks: list[FoldTask], failures: list[Task
     # One repetition needs no average: normalising again would only change last bits.
     held_out = [average_of(z) if len(z) > 1 else z[0] for z in by_repetition]
     leaks = leak_remarks(_entropies(job, dict(zip(sound, by_repetition, strict=True)), n_fits))
+    networks, kept_apart = _networks(job, folds, [task for task in tasks if task.name not in errors])
     return FirstLevel(
         names=tuple(sound),
         out_of_fold=np.stack(held_out),
-        outer=np.stack([outer_log_proba(run, name, n_fits) for name in sound]) if folds.outer.any() else None,
-        records=[_record(task, errors.get(name)) for name, task in one_task.items()],
-        remarks=list(leaks.values()),
+        outer=np.stack([outer_log_proba(run, name, range(n_fits)) for name in sound]) if folds.outer.any() else None,
+        records=[
+            _record(task, errors.get(name)) | {"one_network": networks[name].as_dict() if name in networks else None}
+            for name, task in one_task.items()
+        ],
+        remarks=[*leaks.values(), *kept_apart],
+        networks={name: outer_log_proba(run, name, (None,)) for name in networks},
     )
+
+
+def _networks(job: Job, folds: Folds, tasks: Sequence[FoldTask]) -> tuple[dict[str, Paired], list[str]]:
+    """Make one network of the fits of each learner that declares it.
+
+    Returns
+    -------
+    dict
+        By learner, its log-loss minus that of averaged predictions, where that is small enough.
+    list
+        What the run says of the others.
+    """
+    networks, remarks, groups = {}, [], job.train.groups()
+    for name in dict.fromkeys(task.name for task in tasks if task.spec.one_network):
+        why = "without an outer holdout nothing shows that one network with their mean weights is as good"
+        if folds.outer.any():
+            try:
+                worse = average_weights(
+                    [task for task in tasks if task.name == name],
+                    folds.labels[folds.outer],
+                    None if groups is None else groups[folds.outer],
+                    None if job.deadline is None else job.deadline - FIXED_S,
+                )
+            except (InputError, TimeLimitReached) as error:
+                why = str(error)
+            else:
+                if worse.difference <= MARGIN:
+                    networks[name] = worse
+                    continue
+                why = f"one network with their mean weights is worse by {worse.difference:.4f} nats on the holdout"
+        remarks.append(f"{name}: the predictions of its fits are averaged: {why}")
+    return networks, remarks
 
 
 def _entropies(job: Job, held_out: Mapping[str, np.ndarray], n_fits: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -169,7 +213,10 @@ def _entropies(job: Job, held_out: Mapping[str, np.ndarray], n_fits: int) -> dic
     if passing is None or not passing.any():
         return {}
     return {
-        name: (entropy(z).ravel(), entropy(test_log_proba(job.config.run, name, n_fits)[:, passing]).mean(axis=0))
+        name: (
+            entropy(z).ravel(),
+            entropy(test_log_proba(job.config.run, name, range(n_fits))[:, passing]).mean(axis=0),
+        )
         for name, z in held_out.items()
     }
 

@@ -54,7 +54,7 @@ class Options(TypedDict, total=False):
     everything: bool
     """Also return the learners that the shipped prediction does not need."""
     fast: bool
-    """Ask the student (:mod:`stacking.student`) instead of what ships."""
+    """Ask the student (:mod:`stacking.student`) instead of what ships, unless that is one network already."""
     features: str | Path | None
     """Folder of the feature table; by default beside the dataset."""
     elsewhere: str | Path | None
@@ -240,7 +240,12 @@ class _Predictor:
     def of(cls, run: Run, *, everything: bool, fast: bool) -> _Predictor:
         chain, remarks = run.chain, []
         names = chain.learners if everything else chain.needed
-        if fast:
+        if fast and chain.shipped in chain.networks:
+            remarks.append(
+                f"--fast changes nothing: what ships, {chain.shipped}, is one network with the mean weights of its "
+                f"{chain.n_fits} fits"
+            )
+        elif fast:
             chain, names, remarks = chain.of_student(), (STUDENT,), _student_remarks(run)
         fits = [run.fits(name) for name in names]
         if chain.target_calibration is not None:

@@ -34,25 +34,26 @@ from stacking.student import Student, train_student
 
 
 def taught_truth(
-    job: Job, folds: Folds, names: tuple[str, ...], rows: np.ndarray
+    job: Job, folds: Folds, level: FirstLevel, rows: np.ndarray
 ) -> tuple[TargetCalibration | None, dict[str, Any] | None]:
     """Return what estimates energy and core, and the manifest's entry; None each where no learner learned them.
 
     Parameters
     ----------
-    names
-        Learners in the run.
+    level
+        What the learners say.
     rows
-        (N,) bool: the events on which what ships is scored; the outer holdout, where all fits are averaged, if there is
-        one, else those predicted out-of-fold.
+        (N,) bool: the events on which what ships is scored; the outer holdout, where all fits are averaged or are one
+        network, if there is one, else those predicted out-of-fold.
     """
     run = job.config.run
-    name = next((name for name in names if has_truth(run, name)), None)
+    name = next((name for name in level.names if has_truth(run, name)), None)
     targets = job.train.targets(np.flatnonzero(rows)) if name is not None else None
     if name is None or targets is None:
         return None, None
     if folds.outer.any():
-        fits = outer_truth(run, name, job.config.n_folds * job.config.repeats)
+        every = range(job.config.n_folds * job.config.repeats)
+        fits = outer_truth(run, name, (None,) if name in level.networks else every)
     else:
         fits = held_out_truth(run, name, folds.partitions[0], folds.inner)[None, rows]
     target_calibration, record = TargetCalibration.of(name, fits, targets)
@@ -112,10 +113,20 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
         decision, rules = procedure.decide(_held_out(job, folds, sample, decided, shipped), job.config.run, progress)
     costs.append(cost)
     n_fits = job.config.n_folds * job.config.repeats
-    target_calibration, estimates = taught_truth(job, folds, level.names, sample.rows)
+    target_calibration, estimates = taught_truth(job, folds, level, sample.rows)
     shares = np.bincount(folds.labels[folds.judged], minlength=job.task.n_classes) / folds.judged.sum()
-    prior = tuple(shares.tolist())
-    chain = Chain(job.task, calibrators, stacked.meta, rules, shipped, config_hash, n_fits, target_calibration, prior)
+    chain = Chain(
+        task=job.task,
+        calibrators=calibrators,
+        meta=stacked.meta,
+        rules=rules,
+        shipped=shipped,
+        config_hash=config_hash,
+        n_fits=n_fits,
+        target_calibration=target_calibration,
+        networks=tuple(level.networks),
+        prior=tuple(shares.tolist()),
+    )
     save_chain(job.config.run, chain)
     _write_held_out_files(job, folds, level, stacked, sample, systems)
     with measured("prediction") as cost:
@@ -159,8 +170,11 @@ def _student(
     log_proba: np.ndarray,
     shipped: str,
 ) -> tuple[Student | None, str | None]:
-    """Return the student of what ships, or None and, where it was asked for, why there is none."""
-    if not job.config.fast:
+    """Return the student of what ships, or None and why not; without a word where nobody needs one.
+
+    Nobody does where what ships is one network.
+    """
+    if not job.config.fast or shipped in level.networks:
         return None, None
     if shipped == "average":
         teacher = average_of(level.out_of(stacked.meta.learners))
@@ -264,10 +278,10 @@ def _write_held_out_files(
 def _predict_test(job: Job, chain: Chain, names: tuple[str, ...]) -> Predictions | None:
     if job.test is None:
         return None
-    fits = {name: test_log_proba(job.config.run, name, chain.n_fits) for name in names}
+    fits = {name: test_log_proba(job.config.run, name, chain.fits(name)) for name in names}
     if chain.target_calibration:
         teacher = chain.target_calibration.learner
-        fits[fits_of(teacher)] = test_truth(job.config.run, teacher, chain.n_fits)
+        fits[fits_of(teacher)] = test_truth(job.config.run, teacher, chain.fits(teacher))
     context = job.test.context()
     in_pieces = ((piece, {name: z[:, piece] for name, z in fits.items()}) for piece in pieces(len(job.test)))
     parts = list(chain.stream(in_pieces, job.test, job.test.events_fingerprint()))

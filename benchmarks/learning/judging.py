@@ -140,7 +140,7 @@ def calibration_first(folder: Path, manifest: Mapping[str, Any]) -> tuple[np.nda
             calibrator = fit_calibrator(z, every[inner], folds[inner]) if before else lambda log_proba: log_proba
             held_out.append(calibrator(z))
             for kept, fits in ((holdout, outer_log_proba), (test, test_log_proba)):
-                kept.append(average_of(np.stack([calibrator(fit) for fit in fits(folder, name, n_fits)])))
+                kept.append(average_of(np.stack([calibrator(fit) for fit in fits(folder, name, range(n_fits))])))
         weights, bias = fit_pool(np.stack(held_out), every[inner])
         judged = pooled(np.stack(holdout), weights, bias)
         final = fit_calibrator(judged, every[outer], np.arange(int(outer.sum())) % 5)

@@ -175,7 +175,7 @@ def steps_table(outcome: FinishedTask) -> str:
     """Return what each step of the chain gains on the test events."""
     labels, best = outcome.labels, outcome.manifest["gate"]["best_learner"]
     n_fits = len(list((outcome.run / "learners" / best).glob("fold-*")))
-    fits = test_log_proba(outcome.run, best, n_fits)
+    fits = test_log_proba(outcome.run, best, range(n_fits))
     chain: list[tuple[str, np.ndarray]] = [
         (f"one fit of {best}", fits[0]),
         (f"average of its {n_fits} fits", average_of(fits)),

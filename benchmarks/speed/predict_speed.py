@@ -1,12 +1,17 @@
 """How fast a finished run predicts: all that ships, each of its learners alone, the student, and without a table.
 
     python benchmarks/speed/predict_speed.py --run runs/composition --data data/composition_test
+    python benchmarks/speed/predict_speed.py --against OTHER_CHECKOUT --data data/composition_test --events 20000
 
 Features are given, but for ``--fast --no-table``, which computes them as it goes, from a copy of the grids that is as
 long; the events are taken several times over to fill the asked number. Each row is measured in rounds that take turns;
 rates are means with the standard error of the rounds, starting the processes included. Processor time is that of all
 processes, with the part of it spent in the system; memory is the largest of this process and those that it has started,
 together. Where the set has labels, what the student costs on it is printed with its 95 % interval.
+
+With ``--against FOLDER``, another checkout of this project, the processor time of ``predict --no-table`` of a run that
+ships ``pretrained``, in turn, in one process each, medians and ranges: each checkout trains its own run on the same
+showers, and predicts the same new ones. What starting takes is read off a set of 1,000 showers.
 """
 
 from __future__ import annotations
@@ -15,6 +20,8 @@ import argparse
 import os
 import resource
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +42,8 @@ from models.base.learner import Batch
 from models.base.spec import LearnerSpec
 from scoring.metrics.paired import paired_log_loss
 from showers.dataset import Dataset
-from showers.schema import AGE_FILE, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, TASKS
+from showers.schema import AGE_FILE, COMPOSITION, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, TASKS
+from showers.simulation import simulate
 from stacking.inputs.events import EVERY, Events, ShowerEvents, class_numbers
 from stacking.predict import Options, predict
 from stacking.run.read import Run
@@ -166,7 +174,9 @@ def _told(what: str) -> Iterator[None]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--run", type=Path, help="finished run; not with --against")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="checkout to compare with")
+    parser.add_argument("--train", type=int, default=2500, help="training showers of both checkouts' runs")
     parser.add_argument("--data", type=Path, required=True, help="dataset folder")
     parser.add_argument("--events", type=int, default=60_000, help="for all that ships, and for each learner")
     parser.add_argument("--fast-events", type=int, default=400_000, help="for the student")
@@ -174,8 +184,79 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--learners", action="store_true", help="also each learner alone, once")
     options = parser.parse_args()
+    if (options.run is None) == (options.against is None):
+        parser.error("give either --run or --against")
     with tempfile.TemporaryDirectory(prefix="predict-speed-") as scratch:
+        if options.against:
+            print(compare(options.against, options.data, Path(scratch), options))
+            return
         _measure(options, _repeated(options.data, Path(scratch) / "events", options.fast_events))
+
+
+START_EVENTS = 1000
+SHORT = """learners = ["pretrained"]
+metas = ["log_pool"]
+folds = 5
+holdout = 0.3
+fast = false
+[settings.pretrained]
+epochs = 1
+"""
+"""Options of both runs: how long they learn makes predictions no slower."""
+
+
+def compare(folder: Path, data: Path, scratch: Path, options: argparse.Namespace) -> str:
+    """Return a Markdown table of the processor time of ``predict``, of the checkout ``folder`` and of this one."""
+    sides = {"before": folder.resolve(), "now": Path(__file__).resolve().parents[2]}
+    simulate(COMPOSITION, scratch / "data", n_train=options.train, n_test=200, seed=5, train_cuts="test")
+    (scratch / "stack.toml").write_text(SHORT, encoding="utf-8")
+    for side, root in sides.items():
+        with _told(f"training {side}"):
+            own = shutil.copytree(scratch / "data", scratch / f"{side}-data")  # beside it come feature tables
+            _command(root, "stack", "--task", "composition", "--data", own, "--run", scratch / side,
+                     "--config", scratch / "stack.toml", "--workers", 1, "--device", "cpu")  # fmt: skip
+    counts = (START_EVENTS, options.events)
+    sets = {n: _repeated(data, scratch / f"new-{n}", n) for n in counts}
+    spent: dict[str, list[dict[int, float]]] = {side: [] for side in sides}
+    for number in range(options.rounds + 1):
+        for side, root in sides.items():
+            arguments = ("--device", "cpu", "--no-table", "--trusted", "--quiet")
+            times = {
+                n: _command(root, "predict", "--run", scratch / side, "--data", events, "--out",
+                            scratch / f"{side}-{n}-{number}.npz", *arguments)
+                for n, events in sets.items()
+            }  # fmt: skip
+            if number:  # the first round compiles and fills caches
+                spent[side].append(times)
+    more = options.events - START_EVENTS
+    rows = {
+        f"{options.events:,} showers, start included, s": lambda times: times[options.events],
+        "start and 1,000 showers, s": lambda times: times[START_EVENTS],
+        "a further shower, us": lambda times: 1e6 * (times[options.events] - times[START_EVENTS]) / more,
+    }
+    lines = ["| processor time | before (range) | now (range) | ratio (range) |", "|---|---|---|---|"]
+    for name, value in rows.items():
+        before, now = ([value(times) for times in spent[side]] for side in sides)
+        ratios = [b / a for a, b in zip(before, now, strict=True)]
+        cells = [
+            f"{np.median(each):.{digits}f} ({min(each):.{digits}f}..{max(each):.{digits}f})"
+            for each, digits in ((before, 1), (now, 1), (ratios, 3))
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _command(root: Path, *arguments: object) -> float:
+    """Run a command of a checkout and return its processor time, s, that of its processes included."""
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
+    environment["LOKY_MAX_CPU_COUNT"] = "1"  # one process, whose time is counted
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, str(root / "cli.py"), *map(str, arguments)]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _measure(options: argparse.Namespace, long: Path) -> None:
@@ -201,6 +282,8 @@ def _measure(options: argparse.Namespace, long: Path) -> None:
         whole, fast = (predict(run, once, fast=fast).concatenated().log_proba for fast in (False, True))
         cost = paired_log_loss(labels, fast, whole)
         low, high = cost.interval.low, cost.interval.high
+        if run.manifest["fast"] is None:
+            return
         stated = run.manifest["fast"]["log_loss"]["difference"]
         print(
             f"--fast minus all that ships, {len(labels):,} events with labels: log-loss {cost.difference:+.4f} "

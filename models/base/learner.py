@@ -147,6 +147,19 @@ class Learner(ABC):
         """
         raise TypeError(f"{type(self).__name__} estimates no true quantities")
 
+    @classmethod
+    def averaged(cls, fits: Sequence[Self]) -> Self:
+        """Return one learner whose weights are the means of those of fitted learners.
+
+        Raises
+        ------
+        TypeError
+            If fits of this learner do not start from the same weights.
+        InputError
+            If the fits do not prepare their inputs or undo their training priors in the same way.
+        """
+        raise TypeError(f"fits of {cls.__name__} do not start from the same weights")
+
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Write the fitted learner into ``folder`` (made if needed) without pickle."""

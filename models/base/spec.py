@@ -39,6 +39,8 @@ class LearnerSpec:
     """Knows nothing but showers: a run on a table goes without it."""
     uses_truth: bool = False
     """Learns true quantities of training showers too, where the folder has them, and estimates them."""
+    one_network: bool = False
+    """Its fits start from the same weights, so that they may be averaged in them (``averaged`` of its class)."""
     needs_grid: bool = False
     tasks: tuple[str, ...] = ()
     """Tasks it serves; empty for any."""

@@ -201,6 +201,7 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
         presets=("good", "best"),
         only_showers=True,
         uses_truth=True,
+        one_network=True,
         last_out=True,  # docs/methods/pretraining.md, docs/benchmarks/scale.md: best with 5,000 to 1.2 million showers
     ),
     LearnerSpec(

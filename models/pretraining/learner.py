@@ -9,6 +9,8 @@ into them.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -24,9 +26,9 @@ from models.base.average import LearnerAverage
 from models.base.inputs import TARGETS, InputTransform, has_column
 from models.base.learner import Batch, check_training
 from models.base.posterior import log_softmax
-from models.base.saving import read_header, write_header
+from models.base.saving import plain, read_header, write_header
 from models.networks.learner import NetworkLearner, torch_as_asked
-from models.networks.loop import predict_outputs
+from models.networks.loop import History, predict_outputs
 from models.networks.step import TRUTH_SHARE, Output
 from models.pretraining.network import Architecture, ShowerBody, ShowerNetwork, truth_answers
 from models.pretraining.stream import N_WORLD
@@ -146,6 +148,28 @@ class PretrainedLearner(NetworkLearner):
         found[:, taught, 0], found[:, taught, 1] = mean[:, taught], np.exp(log_width[:, taught])
         return found
 
+    @classmethod
+    def averaged(cls, fits: Sequence[Self]) -> Self:
+        """Return one network with the fits' mean weights; see :meth:`models.base.learner.Learner.averaged`.
+
+        A true quantity counts as learned where it does in all fits.
+        """
+        first = fits[0]
+        for what, parts in (
+            ("inputs", [plain(fit.inputs_.state()) if fit.inputs_ else None for fit in fits]),
+            ("class weights", [plain(fit.class_weights_) for fit in fits]),
+            ("settings", [fit.chosen for fit in fits]),
+        ):
+            if any(part != parts[0] for part in parts):
+                raise InputError(f"fits with different {what} cannot be averaged in their weights")
+        learner = cls(first.classes, first.settings, threads=first.threads)
+        learner.inputs_, learner.array_, learner.class_weights_ = first.inputs_, first.array_, first.class_weights_
+        learner.history_, learner.device_ = History([], 0), first.device_
+        learner.network_ = copy.deepcopy(first.network_).eval()
+        states = [fit.network_.state_dict() for fit in fits]
+        learner.network_.load_state_dict({name: _mean([state[name] for state in states]) for name in states[0]})
+        return learner
+
     def _inputs_for(self, train: Batch) -> InputTransform:
         return inputs_of(read_pretrained(self.chosen["weights"], self.chosen["weights_sha256"]), train)
 
@@ -161,6 +185,12 @@ class PretrainedLearner(NetworkLearner):
         network.truth.load_state_dict(source.truth.state_dict())
         if self.classes in heads:
             network.head.load_state_dict(heads[self.classes].state_dict())
+
+
+def _mean(values: list[torch.Tensor]) -> torch.Tensor:
+    """Return the mean of weights, or the least of whole numbers."""
+    stacked = torch.stack(values)
+    return stacked.double().mean(dim=0).to(stacked.dtype) if stacked.is_floating_point() else stacked.amin(dim=0)
 
 
 def _truth_of(output: Output) -> torch.Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 import time
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -41,9 +42,15 @@ TRUTH = "truth"
 """Array of a fit's estimates of true quantities in these files, beside ``log_proba``."""
 
 
-def fold_folder(run: Path, learner: str, fold: int) -> Path:
+Fit = int | None
+"""Number of one of a learner's fits; None for the network with the mean of their weights."""
+AVERAGE = "average"
+"""Folder of that network, beside those of the fits."""
+
+
+def fold_folder(run: Path, learner: str, fold: Fit) -> Path:
     """Return where one learner's fit on one fold is kept; a name that leads out of the run is refused."""
-    return run / "learners" / check_name(learner, run) / f"fold-{fold}"
+    return run / "learners" / check_name(learner, run) / (AVERAGE if fold is None else f"fold-{fold}")
 
 
 def write_task_checksums(folder: Path) -> None:
@@ -88,7 +95,7 @@ def held_out_log_proba(run: Path, learner: str, folds: np.ndarray, judged: np.nd
     n_folds = int(folds.max()) + 1
     parts = {}
     for fold in range(repeats * n_folds):
-        parts[fold] = _log_proba(fold_folder(run, learner, fold), HELD_OUT_FILE)
+        parts[fold] = _stored(fold_folder(run, learner, fold), HELD_OUT_FILE, "log_proba")
     result = np.full((repeats, n_events, parts[0].shape[1]), np.nan)
     for fold, part in parts.items():
         repeat, k = divmod(fold, n_folds)
@@ -96,14 +103,14 @@ def held_out_log_proba(run: Path, learner: str, folds: np.ndarray, judged: np.nd
     return result
 
 
-def test_log_proba(run: Path, learner: str, n_fits: int) -> np.ndarray:
-    """Collect a learner's test log-probabilities, one set per fit: (R * K, M, C) float64."""
-    return _of_every_fit(run, learner, n_fits, TEST_FILE)
+def test_log_proba(run: Path, learner: str, fits: Iterable[Fit]) -> np.ndarray:
+    """Collect a learner's test log-probabilities, one set per fit: (F, M, C) float64."""
+    return _of_every_fit(run, learner, fits, TEST_FILE, "log_proba")
 
 
-def outer_log_proba(run: Path, learner: str, n_fits: int) -> np.ndarray:
-    """Collect a learner's log-probabilities of the outer holdout, one set per fit: (R * K, M, C) float64."""
-    return _of_every_fit(run, learner, n_fits, OUTER_FILE)
+def outer_log_proba(run: Path, learner: str, fits: Iterable[Fit]) -> np.ndarray:
+    """Collect a learner's log-probabilities of the outer holdout, one set per fit: (F, M, C) float64."""
+    return _of_every_fit(run, learner, fits, OUTER_FILE, "log_proba")
 
 
 def has_truth(run: Path, learner: str) -> bool:
@@ -121,22 +128,18 @@ def held_out_truth(run: Path, learner: str, partition: np.ndarray, judged: np.nd
     return result
 
 
-def outer_truth(run: Path, learner: str, n_fits: int) -> np.ndarray:
-    """Collect a learner's estimates of the outer holdout, one set per fit: (R * K, M, T, 2) float64."""
-    return np.stack([_stored(fold_folder(run, learner, fold), OUTER_FILE, TRUTH) for fold in range(n_fits)])
+def outer_truth(run: Path, learner: str, fits: Iterable[Fit]) -> np.ndarray:
+    """Collect a learner's estimates of the outer holdout, one set per fit: (F, M, T, 2) float64."""
+    return _of_every_fit(run, learner, fits, OUTER_FILE, TRUTH)
 
 
-def test_truth(run: Path, learner: str, n_fits: int) -> np.ndarray:
-    """Collect a learner's estimates of the test events, one set per fit: (R * K, M, T, 2) float64."""
-    return np.stack([_stored(fold_folder(run, learner, fold), TEST_FILE, TRUTH) for fold in range(n_fits)])
+def test_truth(run: Path, learner: str, fits: Iterable[Fit]) -> np.ndarray:
+    """Collect a learner's estimates of the test events, one set per fit: (F, M, T, 2) float64."""
+    return _of_every_fit(run, learner, fits, TEST_FILE, TRUTH)
 
 
-def _of_every_fit(run: Path, learner: str, n_fits: int, name: str) -> np.ndarray:
-    return np.stack([_log_proba(fold_folder(run, learner, fold), name) for fold in range(n_fits)])
-
-
-def _log_proba(folder: Path, name: str) -> np.ndarray:
-    return _stored(folder, name, "log_proba")
+def _of_every_fit(run: Path, learner: str, fits: Iterable[Fit], name: str, key: str) -> np.ndarray:
+    return np.stack([_stored(fold_folder(run, learner, fit), name, key) for fit in fits])
 
 
 def _stored(folder: Path, name: str, key: str) -> np.ndarray:
@@ -238,15 +241,20 @@ def do_task(task: FoldTask) -> None:
             learner.save(folder)
             taught = task.teaches_truth
             write_npz(folder / HELD_OUT_FILE, **_said(task, learner, task.train, held_out, truth=taught))
-            outer = outer_rows(task)
-            if len(outer):
-                write_npz(folder / OUTER_FILE, **_said(task, learner, task.train, outer, truth=taught))
-            if task.test is not None:
-                every = np.arange(len(task.test))
-                write_npz(folder / TEST_FILE, **_said(task, learner, task.test, every, truth=taught))
+            predict_unseen(task, learner, folder)
         write_json(folder / TASK_FILE, _task_record(task, learner, cost, len(train), len(valid)))
         write_task_checksums(folder)
     shutil.rmtree(task.checkpoint, ignore_errors=True)
+
+
+def predict_unseen(task: FoldTask, learner: Learner, folder: Path) -> None:
+    """Write what a learner says of the outer holdout and of the test events, as far as there are any."""
+    outer = outer_rows(task)
+    if len(outer):
+        write_npz(folder / OUTER_FILE, **_said(task, learner, task.train, outer, truth=task.teaches_truth))
+    if task.test is not None:
+        every = np.arange(len(task.test))
+        write_npz(folder / TEST_FILE, **_said(task, learner, task.test, every, truth=task.teaches_truth))
 
 
 class TimeLimitReached(Exception):

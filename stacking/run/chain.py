@@ -1,8 +1,8 @@
 """The chain from base learners' log-probabilities to a prediction; training and finished runs share it.
 
-The fits of a learner are averaged in log-probability, the meta-learner combines the averages, one calibrator follows
-(each learner has one of its own for the case that it ships alone), then the decision. On disk it is calibration,
-meta-learner and decision rules as JSON in a run's ``meta`` folder.
+The fits of a learner are averaged in log-probability, or are one network already; the meta-learner combines the
+averages, one calibrator follows (each learner has one of its own for the case that it ships alone), then the decision.
+On disk it is calibration, meta-learner and decision rules as JSON in a run's ``meta`` folder.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from showers.schema import Task
 from stacking.decide.base import SavedRule, TaskStacking
 from stacking.decide.classes import stacking_of
 from stacking.decide.target import ESTIMATES_FILE, TargetCalibration, fits_of
+from stacking.fit.tasks import Fit
 from stacking.inputs.events import Events
 from stacking.meta.base import MetaLearner, meta_from_json, meta_to_json
 from stacking.meta.calibration import Calibrator
@@ -110,6 +111,8 @@ class Chain:
     """Fits of each learner that are averaged."""
     target_calibration: TargetCalibration | None = None
     """Of energy and core, where a learner learned true quantities."""
+    networks: tuple[str, ...] = ()
+    """Learners whose fits are one network, with the mean of their weights."""
     prior: tuple[float, ...] | None = None
     """Each class's share of the training events under the evaluation cuts: the posterior of unusable events."""
 
@@ -117,6 +120,10 @@ class Chain:
         """Return the chain of the student alone; its predictions are not those that the run was scored by."""
         config_hash = hash_json([self.config_hash, STUDENT])
         return replace(self, shipped=STUDENT, n_fits=1, config_hash=config_hash, target_calibration=None)
+
+    def fits(self, learner: str) -> Sequence[Fit]:
+        """Return which fits of a learner predict new events."""
+        return (None,) if learner in self.networks else range(self.n_fits)
 
     @property
     def learners(self) -> tuple[str, ...]:
@@ -215,6 +222,7 @@ def save_chain(run: Path, chain: Chain) -> None:
     write_json(run / "meta" / CALIBRATION_FILE, calibrators)
     stack = {**meta_to_json(chain.meta), "shipped": chain.shipped, "n_fits": chain.n_fits}
     stack |= {"prior": list(chain.prior)} if chain.prior else {}
+    stack |= {"networks": list(chain.networks)} if chain.networks else {}
     write_json(run / "meta" / META_FILE, stack)
     if chain.target_calibration:
         write_json(run / "meta" / ESTIMATES_FILE, chain.target_calibration.as_json())
@@ -237,7 +245,8 @@ def load_chain(checksums: Checksums, task: Task, systems: Collection[str], confi
     with _read(checksums, META_FILE) as stack:
         meta, shipped, n_fits = meta_from_json(stack), str(stack["shipped"]), int(stack["n_fits"])
         prior = tuple(float(share) for share in stack["prior"]) if "prior" in stack else None
-        if shipped not in systems or not set(systems).issuperset(meta.learners):
+        networks = tuple(map(str, stack.get("networks", ())))
+        if shipped not in systems or not set(systems).issuperset((*meta.learners, *networks)):
             raise KeyError(shipped)
     with _read(checksums, CALIBRATION_FILE) as content:
         calibrators = {name: Calibrator.from_json(content[name]) for name in content.keys() | set(systems)}
@@ -247,7 +256,7 @@ def load_chain(checksums: Checksums, task: Task, systems: Collection[str], confi
     if f"meta/{ESTIMATES_FILE}" in checksums.files:
         with _read(checksums, ESTIMATES_FILE) as content:
             target_calibration = TargetCalibration.from_json(content)
-    return Chain(task, calibrators, meta, rules, shipped, config_hash, n_fits, target_calibration, prior)
+    return Chain(task, calibrators, meta, rules, shipped, config_hash, n_fits, target_calibration, networks, prior)
 
 
 @contextmanager

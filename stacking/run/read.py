@@ -27,7 +27,7 @@ from runtime.files import check_name, read_json
 from showers.schema import SIMULATION, SOURCE_FILE, TASKS, Task, task_named
 from stacking.decide.classes import stacking_of
 from stacking.decide.gamma import SCORES_FILE
-from stacking.fit.tasks import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, fold_folder
+from stacking.fit.tasks import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
 from stacking.meta.scorers import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, STUDENT, Chain, load_chain
 from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, is_sealed
@@ -205,7 +205,10 @@ class Run:
         identity = self.manifest["identity"]
         n_fits = int(identity["folds"]) * int(identity["repeats"])
         names = [MANIFEST_FILE, *(f"meta/{name}" for name in (CALIBRATION_FILE, META_FILE, DECISION_FILE))]
-        names += [f"learners/{name}/fold-{fold}/{HEADER_FILE}" for name in self.learners for fold in range(n_fits)]
+        networks = {row["name"] for row in self.manifest["learners"] if row.get("one_network")}
+        for name in self.learners:
+            fits: list[Fit] = [*range(n_fits), *([None] if name in networks else [])]
+            names += [(fold_folder(Path(), name, fold) / HEADER_FILE).as_posix() for fold in fits]
         if self.manifest.get(STUDENT):
             names.append(f"{STUDENT}/{HEADER_FILE}")
         names += [f"oof/{name}.parquet" for name in self.systems]
@@ -275,10 +278,10 @@ class Run:
             folder, columns = self._compared(self.folder / STUDENT), self.manifest[STUDENT]["columns"]
             return SavedFits(name, (folder,), tuple(columns), False)
         record = next(row for row in self.manifest["learners"] if row["name"] == name)
-        folders = tuple(self.fit_folder(name, fold) for fold in range(self.chain.n_fits))
+        folders = tuple(self.fit_folder(name, fold) for fold in self.chain.fits(name))
         return SavedFits(name, folders, tuple(record["features"]), bool(record["needs_grid"]))
 
-    def fit_folder(self, name: str, fold: int) -> Path:
+    def fit_folder(self, name: str, fold: Fit) -> Path:
         """Return the folder of one fit after comparing all files that its learner reads; see :meth:`fits`."""
         return self._compared(fold_folder(self.folder, name, fold))
 

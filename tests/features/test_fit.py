@@ -9,12 +9,14 @@ import ctypes
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from features.device import namespace
+from features.device import decode_float16, namespace
 from features.groups import FittedEvents, lateral
+from features.lateral.events import make_events
 from features.lateral.fit import N_NUMBERS, OPTIONS, RECORD, RawFit, fit_fused, kernel_source, record_in_c
 from features.lateral.response import PUBLISHED
 from features.stations.sums import sum_reference
@@ -22,6 +24,8 @@ from report.gpu import CHANNELS, fit_gaps
 from tests.features.oracle import Oracle, full
 
 XP = namespace("cpu")
+GOLDEN = Path(__file__).with_name("golden_fits.npz")
+"""Cells above zero (place among n x 16 x 16 x 2, MeV), reconstructed scalars (n, 5) and fits (n, 25)."""
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +135,29 @@ def test_minima_and_matrices_are_minuits(held_against_minuit, channel, size):
     assert np.quantile(value_gaps, 0.95) < 0.02
     assert np.quantile(matrix_gaps, 0.5, axis=0).max() < 0.01
     assert np.quantile(matrix_gaps, 0.95, axis=0).max() < 0.06
+
+
+def test_fits_are_those_of_the_kernel_with_the_libraries_logarithms():
+    # 80 simulated showers under the test's cuts and 80 without, fitted before logarithms and exponentials became cheap.
+    with np.load(GOLDEN) as stored:
+        cells = np.zeros(len(stored["scalars"]) * 512, dtype=np.float16)
+        cells[stored["cell"]] = stored["mev"]
+        before, scalars = stored["numbers"], stored["scalars"].astype(np.float32)
+    raw = fit_fused(make_events(XP, decode_float16(cells.reshape(-1, 16, 16, 2)), scalars))
+    old = RawFit.from_numbers(before)
+    fitted = ~np.isnan(old.electron[0])
+    assert fitted.sum() > 150
+    np.testing.assert_array_equal(~np.isnan(raw.electron[0]), fitted)
+    gaps = []
+    for channel, size in (("electron", 4), ("muon", 2)):
+        flag = f"{channel}_converged"
+        np.testing.assert_array_equal(getattr(raw, flag)[fitted], getattr(old, flag)[fitted])
+        for k in np.flatnonzero(fitted):
+            errors = np.sqrt(np.diag(np.linalg.inv(full(getattr(old, f"{channel}_fisher"), size, k))))
+            now, then = (np.array([float(p[k]) for p in getattr(one, channel)]) for one in (raw, old))
+            gaps += list(np.abs(now - then) / errors)
+    assert np.median(gaps) < 1e-4
+    assert np.quantile(gaps, 0.999) < 0.01
 
 
 def test_records_survive_the_round_trip():

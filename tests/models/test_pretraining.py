@@ -350,6 +350,37 @@ def test_body_head_and_world_move_at_their_own_rates(small: dict[str, Any]) -> N
     assert moved(body_rate=0.0, world_rate=20.0)[2] > 0
 
 
+def test_the_mean_of_fits_is_one_network(small: dict[str, Any], tmp_path: Path) -> None:
+    settings = {**small, "learning_rate": 1e-3}
+    targets = np.zeros((len(toy_events(1)), len(TARGETS)), dtype=np.float32)
+    fits = [PretrainedLearner(COMPOSITION.classes, settings) for _ in range(3)]
+    for k, fit in enumerate(fits):
+        known = targets.copy()
+        known[:, : k + 1] = np.nan
+        fit.fit(replace(toy_events(1), targets=known), toy_events(2), seed=k)
+    network = PretrainedLearner.averaged(fits)
+    states = [fit.network_.state_dict() for fit in (*fits, network)]
+    assert not torch.equal(states[0]["network.head.weight"], states[1]["network.head.weight"])
+    for name in states[0]:
+        each = np.stack([state[name].double().numpy() for state in states])
+        expected = each[:3].min(axis=0) if name.endswith("taught") else each[:3].mean(axis=0)
+        np.testing.assert_allclose(each[3], expected, atol=1e-7)
+    new = toy_events(3)
+    each = np.stack([fit.predict_log_proba(new) for fit in fits])
+    gap = np.abs(network.predict_log_proba(new) - log_softmax(each.mean(axis=0))).max()
+    assert gap < 0.1 * np.abs(each[0] - each[1]).max(), "fits of one start are one network"
+    estimates = network.predict_targets(new)
+    assert np.isnan(estimates[:, :3]).all()
+    assert np.isfinite(estimates[:, 3:]).all()
+    network.save(tmp_path / "average")
+    again = PretrainedLearner.load(tmp_path / "average")
+    np.testing.assert_array_equal(again.predict_log_proba(new), network.predict_log_proba(new))
+    lacking = PretrainedLearner(COMPOSITION.classes, settings)
+    lacking.fit(without(toy_events(1), "Age"), without(toy_events(2), "Age"), seed=1)
+    with pytest.raises(InputError, match="fits with different inputs cannot be averaged in their weights"):
+        PretrainedLearner.averaged([fits[0], lacking])
+
+
 def test_columns_that_the_events_lack_count_as_missing(small: dict[str, Any]) -> None:
     train, valid = toy_events(1), toy_events(2)
     holes = train.table.copy(order="F") if train.table is not None else np.empty(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -146,6 +147,26 @@ class OfTheProcess(Linear):
         return self
 
 
+class OneStart(Linear):
+    """Its fits may be averaged in what they have learned."""
+
+    @classmethod
+    def averaged(cls, fits: Sequence[Self]) -> Self:
+        learner = cls(fits[0].classes, fits[0].settings, threads=fits[0].threads)
+        learner.fitted_ = {name: np.mean([fit.fitted_[name] for fit in fits], axis=0) for name in fits[0].fitted_}
+        return learner
+
+
+class FarApart(OneStart):
+    """Says that its fits may be averaged, but the mean of them has lost some of what they know."""
+
+    @classmethod
+    def averaged(cls, fits: Sequence[Self]) -> Self:
+        learner = super().averaged(fits)
+        learner.fitted_["means"] *= 0.3
+        return learner
+
+
 def _spec(cls: type[Learner], **options: Any) -> LearnerSpec:
     name = cls.__name__.lower()
     return LearnerSpec(f"fake_{name}", f"tests.stacking.fakes:{cls.__name__}", cls.__doc__ or "", "scalars", **options)
@@ -155,4 +176,5 @@ FAKES: dict[str, LearnerSpec] = {
     spec.name: spec
     for spec in map(_spec, (Linear, Useless, Memorising, Neighbours, Leaking, Failing, NotANumber, Noisy, OfTheProcess))
 }
+FAKES |= {spec.name: spec for spec in (_spec(cls, one_network=True) for cls in (OneStart, FarApart))}
 FAKES["fake_noisy_twin"] = replace(FAKES["fake_noisy"], name="fake_noisy_twin")

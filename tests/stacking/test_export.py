@@ -15,13 +15,16 @@ pytest.importorskip("onnxscript")
 
 import stacking
 from cli import main
+from models.base.inputs import TARGETS
 from models.base.learner import Batch
 from models.onnx.graph import COLUMNS
+from models.pretraining.learner import PretrainedLearner
 from report.doctor import check_folder
 from runtime.errors import InputError
 from runtime.files import hash_file
 from showers.dataset import Dataset
-from showers.schema import GAMMA
+from showers.schema import COMPOSITION, GAMMA
+from stacking.decide.target import OWN_ENERGY
 from stacking.export import averaged, combination_graph, export_run, outputs_of, run_combination, run_graph, session
 from stacking.inputs.events import ShowerEvents
 from stacking.meta.base import MetaLearner, meta_learners
@@ -83,6 +86,43 @@ def test_files_alone_give_what_the_run_predicts(exported: Path, finished: Path, 
     assert expected.scores is not None
     np.testing.assert_allclose(found["gamma_score"], expected.scores, atol=1e-3)
     assert set(described["combination"]["outputs"]) == set(found)
+
+
+def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path: Path) -> None:
+    result = stack(
+        StackConfig(
+            run=tmp_path / "run", task="composition", data=tiny_composition, preset="quick", learners=("pretrained",),
+            settings={"pretrained": {"epochs": 1}}, folds=2, workers=1, device="cpu", metas=("log_pool",), holdout=0.5,
+        )
+    )  # fmt: skip
+    (row,) = result.manifest["learners"]
+    assert row["one_network"], result.manifest["remarks"]
+    assert result.manifest["fast"] is None, "nobody needs a student"
+    assert result.manifest["truth"]["learner"] == "pretrained"
+    assert result.predictions is not None
+    bundle = stacking.load(result.run)
+    for options in ({}, {"fast": True}, {"no_table": True, "device": "cpu"}):
+        again = predict(bundle, tiny_composition / "composition_test", **options).concatenated()
+        np.testing.assert_array_equal(again.log_proba, result.predictions.log_proba)
+        for name in ("lg_energy", "core_x_error_m"):
+            np.testing.assert_array_equal(again.arrays[name], result.predictions.arrays[name])
+    network = PretrainedLearner.load(result.run / "learners" / "pretrained" / "average")
+    events = ShowerEvents(
+        tiny_composition / "composition_test", tiny_composition / "composition_test.features", COMPOSITION
+    )
+    batch = events.batch(np.arange(len(events)), tuple(row["features"]), grids=False)
+    energy = network.predict_targets(batch)[:, OWN_ENERGY, 0] * TARGETS[OWN_ENERGY].width + TARGETS[OWN_ENERGY].centre
+    np.testing.assert_allclose(result.predictions.arrays["lg_energy"], energy, atol=1e-9)
+    found = export_run(result.run, tmp_path / "onnx", None, tiny_composition / "composition_test")
+    assert found.written == {"pretrained": 1}
+    described = json.loads((tmp_path / "onnx" / "export.json").read_text())
+    assert described["combination"]["inputs"] == {"pretrained": ["n", 1, 5]}
+    ((file,),) = (fit["files"] for fit in described["learners"][0]["fits"])
+    assert file["file"] == "learners/pretrained/average.onnx"
+    raw = run_graph(session(tmp_path / "onnx" / file["file"]), tuple(file[COLUMNS]), batch)
+    combination = session(tmp_path / "onnx" / described["combination"]["file"])
+    outcome = run_combination(combination, {"pretrained": raw[None]}, events.context())
+    np.testing.assert_allclose(np.exp(outcome["log_probability"]), np.exp(result.predictions.log_proba), atol=1e-5)
 
 
 def test_check_finds_damage_to_an_export(exported: Path, tmp_path: Path) -> None:

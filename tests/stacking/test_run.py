@@ -24,8 +24,10 @@ import pytest
 
 import stacking
 from features.build import build_table
+from models.base.posterior import log_softmax
 from models.base.spec import LearnerSpec
 from models.registry import spec
+from report.outcome import _told
 from runtime import code
 from runtime.checksums import Checksums
 from runtime.errors import InputError
@@ -459,7 +461,7 @@ def _stacked(folder: Path, n_train: int, learners: tuple[str, ...], **options: A
     train = _table(folder / "train.parquet", *gaussians(n_train, 21))
     config = TableConfig(
         run=folder / "run", table=train, label="kind", test_table=test, preset="quick", workers=1, device="cpu",
-        fast=False, learners=learners, **({"repeats": 1, "holdout": 0.1} | options),
+        learners=learners, **({"repeats": 1, "holdout": 0.1, "fast": False} | options),
     )  # fmt: skip
     return stack_table(config), 1 - labels
 
@@ -486,6 +488,71 @@ def test_the_stated_gain_is_the_shipped_gain(tmp_path: Path) -> None:
     assert result.manifest["data"]["n_holdout"] == 4000
     rows = {row["name"]: row for row in result.manifest["learners"]}
     assert rows["fake_noisy"]["single_fit_log_loss"] > rows["fake_noisy"]["log_loss"] + 0.02
+
+
+@pytest.mark.usefixtures("fakes")
+def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
+    learners = ("fake_onestart", "fake_noisy")
+    result, _ = _stacked(tmp_path, 6000, learners, folds=3, metas=("log_pool",), fast=True)
+    rows = {row["name"]: row for row in result.manifest["learners"]}
+    assert abs(rows["fake_onestart"]["one_network"]["difference"]) < 1e-4
+    assert rows["fake_noisy"]["one_network"] is None
+    assert "fake_onestart is one network with the mean weights of its fits: log-loss " in "".join(
+        line.plain for line in _told(result.manifest)
+    )
+    folders = [result.run / "learners" / "fake_onestart" / name for name in ("fold-0", "fold-1", "fold-2", "average")]
+    means = [_arrays(folder / "fitted.npz")["means"] for folder in folders]
+    np.testing.assert_allclose(means[3], np.mean(means[:3], axis=0))
+    # The network's answers take the place of the averaged ones, in the meta-learner as well.
+    noisy = [_arrays(result.run / "learners" / "fake_noisy" / f"fold-{k}" / "test.npz")["log_proba"] for k in range(3)]
+    network = _arrays(folders[3] / "test.npz")["log_proba"]
+    bundle = stacking.load(result.run, trusted=True)
+    given = [log_softmax(network), log_softmax(np.mean(noisy, axis=0))]
+    by_name = dict(zip(learners, given, strict=True))
+    pooled = bundle.chain.meta.predict(np.stack([by_name[name] for name in bundle.chain.meta.learners]), None)
+    for name, raw in (("fake_onestart", given[0]), ("stack", pooled)):
+        stored = _arrays(result.run / "test" / f"{name}.npz")["log_proba"]
+        np.testing.assert_allclose(stored, bundle.chain.calibrators[name](raw), atol=1e-12)
+    # Out-of-fold predictions stay those of single fits.
+    frame = pl.read_parquet(result.run / "oof" / "fake_onestart.parquet").filter(pl.col("fold") == 1)
+    single = _arrays(folders[1] / "held_out.npz")["log_proba"]
+    np.testing.assert_array_equal(frame.select(pl.selectors.starts_with("logp_")).to_numpy(), single)
+    # It ships, so that nobody needs a student.
+    assert result.manifest["gate"]["best_learner"] == "fake_onestart"
+    assert result.manifest["fast"] is None
+    whole, fast = (predict(bundle, tmp_path / "test.parquet", fast=fast).concatenated() for fast in (False, True))
+    assert result.predictions is not None
+    for found in (whole, fast):
+        np.testing.assert_array_equal(found.log_proba, result.predictions.log_proba)
+    assert "--fast changes nothing: what ships, fake_onestart, is one network" in fast.remarks[-1]
+    (folders[3] / "fitted.npz").unlink()
+    with pytest.raises(InputError, match=r"average.fitted\.npz"):
+        predict(bundle, tmp_path / "test.parquet").concatenated()
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({}, "one network with their mean weights is worse by 0.0"), ({"holdout": 0.0}, "without an outer holdout")],
+)
+def test_fits_stay_where_one_network_is_worse_or_nothing_shows_that_it_is_not(
+    options: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    result, _ = _stacked(tmp_path, 6000, ("fake_farapart",), folds=3, metas=("log_pool",), **options)
+    (remark,) = (line for line in result.manifest["remarks"] if line.startswith("fake_farapart"))
+    assert remark.startswith("fake_farapart: the predictions of its fits are averaged: " + why)
+    assert result.manifest["learners"][0]["one_network"] is None
+    assert not (result.run / "learners" / "fake_farapart" / "average").exists()
+    bundle = stacking.load(result.run, trusted=True)
+    assert len(bundle.fits("fake_farapart").folders) == 3
+    assert result.predictions is not None
+    found = predict(bundle, tmp_path / "test.parquet").concatenated()
+    np.testing.assert_array_equal(found.log_proba, result.predictions.log_proba)
+
+
+def _arrays(file: Path) -> dict[str, np.ndarray]:
+    with np.load(file, allow_pickle=False) as stored:
+        return dict(stored)
 
 
 @pytest.mark.usefixtures("fakes")
