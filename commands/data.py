@@ -41,6 +41,11 @@ DeleteRawOption = Annotated[
 ]
 
 
+ArrivalOption = Annotated[
+    bool, typer.Option("--times-of-arrival", help="Also keep each station's arrival time, in arrival_ns.npy (ns).")
+]
+
+
 TimesOption = Annotated[bool, typer.Option("--times", help="Measured: also the events' times.")]
 
 
@@ -219,7 +224,7 @@ def download(
 
         chosen, raw = task_named(str(task)), out / "raw"
         download_raw(chosen, raw, protocol.value, base_url=base_url, bars=bar)
-        for folder in write_sets(raw, out, chosen, protocol=protocol.value, tell=remark, bars=bar):
+        for folder in write_sets(raw, out, chosen, protocol=protocol.value, tell=remark, say=plain, bars=bar):
             console.print(f"wrote {folder}", soft_wrap=True)
         return
     from showers.archives.download import BUCKET
@@ -250,6 +255,7 @@ def convert(
         bool, typer.Option("--trusted", help="With --predict: open its models in this process.")
     ] = False,
     strict: StrictOption = False,
+    times_of_arrival: ArrivalOption = False,
     workers: WorkersOption = None,
 ) -> None:
     """Turn raw simulation files into dataset folders of one of the benchmark's protocols, or measured runs.
@@ -259,7 +265,8 @@ def convert(
 
     v2: two or three models, no age. matched: QGSJet alone, with age. 2026: split as since April 2026, all in float32.
     Rows of v2 and matched are shuffled, since raw files are ordered by class (order.npy holds the published order for
-    submit); those of 2026 are permuted already. Rows that cannot be used are listed in left_out.csv.
+    submit); those of 2026 are permuted already. Rows that cannot be used are listed in left_out.csv. A line for each
+    set says how many events were read, were left by each cut, were written, and can be used.
 
     Example: [bold]python cli.py convert --raw raw --out data --protocol 2026[/bold]
     """
@@ -275,24 +282,36 @@ def convert(
         console.print(f"wrote {convert_foreign(foreign, out, task_named(task), remark)}", soft_wrap=True)
         return
     if raw is not None:
-        refuse_unused(context, "with --raw", all_but=("raw", "out", "task", "protocol", "strict"))
+        refuse_unused(context, "with --raw", all_but=("raw", "out", "task", "protocol", "strict", "times_of_arrival"))
     else:
         refuse_unused(context, "with --measured", ("task",))
     if measured is not None and predict is not None:
+        refuse_unused(context, "with --predict", ("strict", "times_of_arrival"))
         names = names_of(runs)
         options = {"protocol": protocol.value, "times": times, "delete_raw": delete_raw, "workers": workers}
         predict_measured(measured, out, predict, trusted, runs=names, **options)
         return
     if measured is not None:
         refuse_unused(context, "without --predict", ("trusted", "workers"))
-        convert_measured(measured, out, protocol.value, runs, times, delete_raw, strict=strict)
+        convert_measured(
+            measured, out, protocol.value, runs, times, delete_raw, strict=strict, times_of_arrival=times_of_arrival
+        )
         return
     assert raw is not None
     from showers.archives.convert import convert as write_sets
 
     chosen = task_named(task)
-    for folder in write_sets(raw, out, chosen, protocol=protocol.value, strict=strict, tell=remark, bars=bar):
+    folders = write_sets(
+        raw, out, chosen, protocol=protocol.value, strict=strict, times_of_arrival=times_of_arrival, tell=remark,
+        say=plain, bars=bar,
+    )  # fmt: skip
+    for folder in folders:
         console.print(f"wrote {folder}", soft_wrap=True)
+
+
+def plain(line: str) -> None:
+    """Print a line as it is."""
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def names_of(runs: str | None) -> list[str] | None:
@@ -329,15 +348,18 @@ def convert_measured(
     delete_raw: bool = False,
     *,
     strict: bool = False,
+    times_of_arrival: bool = False,
 ) -> None:
     """Convert measured runs, list them, and say what was left out."""
     from showers.archives.measured import convert_measured as convert
     from showers.archives.measured import write_run_list
+    from showers.event_files import EventFiles
 
     folder = out / "measured"
     found = convert(
-        raw, folder, runs=names_of(runs), protocol=protocol, times=times, delete_raw=delete_raw, strict=strict, bars=bar
-    )
+        raw, folder, runs=names_of(runs), protocol=protocol, times=times, delete_raw=delete_raw, strict=strict,
+        times_of_arrival=times_of_arrival, bars=bar,
+    )  # fmt: skip
     for left_out in found.left_out:
         console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
     for line in found.remarks:
@@ -347,6 +369,17 @@ def convert_measured(
     table = write_run_list(found.folders, folder / "runs.csv")
     for run, off in table.filter(table["off"] != "").select("run", "off").iter_rows():
         console.print(f"off: run {run} differs from the others in {off}", soft_wrap=True)
+    passed = " ".join(
+        f"{name.removeprefix('pass_')} {round(float((table[name] * table['events']).sum())):,}"
+        for name in ("pass_test_age", "pass_matched")
+    )
+    unusable = sum(len({bad.row for bad in EventFiles.open(one).left_out()}) for one in found.folders)
+    read = len(found.folders) + len(found.left_out)
+    console.print(
+        f"runs: read {read}, written {len(found.folders)}; events: written {table['events'].sum():,}, "
+        f"unusable {unusable:,}, pass the cuts {passed}",
+        soft_wrap=True,
+    )
     console.print(f"wrote {len(found.folders)} runs to {folder}, listed in {folder / 'runs.csv'}", soft_wrap=True)
 
 

@@ -281,5 +281,7 @@ def _distribution(axes: Axes, values: np.ndarray) -> None:
     axes.stairs(np.histogram(values, edges)[0], edges, color=PALETTE[4], label="pixels")
     fine = np.linspace(-5, 5, 201)
     axes.plot(fine, len(values) * 0.5 * norm.pdf(fine), color=INK, linestyle="--", label="standard normal")
-    axes.set(xlabel="significance (standard deviations)", ylabel="pixels", yscale="log", ylim=(0.5, None))
+    axes.set(xlabel="significance (standard deviations)", ylabel="pixels")
+    if len(values):
+        axes.set(yscale="log", ylim=(0.5, None))
     axes.legend()

@@ -36,12 +36,12 @@ from scoring.score import ORIGIN_KEYS, Origin
 from showers import writer
 from showers.archives.convert import RANGES
 from showers.archives.measured import COLUMNS, azimuth_convention, front_azimuth
-from showers.archives.raw import RAW_COLUMNS, archive_path, head_of, stream_npz
-from showers.array import KASCADE, RAW_SHAPE
+from showers.archives.raw import RAW_COLUMNS, TRUTH_KIND, archive_path, head_of, stream_npz
+from showers.array import KASCADE, RAW_SHAPE, DetectorArray
 from showers.dataset import Dataset, ordering_of
 from showers.event_files import EventFiles, bad_cells
-from showers.protocols import MODES, TEST_WITH_AGE
-from showers.schema import MATRICES_FILE, TASKS, Task
+from showers.protocols import LABELS_FROM_TYPE, MODES, TEST_WITH_AGE
+from showers.schema import ARRIVAL_FILE, MATRICES_FILE, TASKS, Task
 from stacking.run.folder import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
 from stacking.run.read import Run
 
@@ -240,7 +240,12 @@ def archive_findings(folder: Path) -> Iterator[Finding]:
     if measured:
         yield Finding("next", f"python cli.py convert --measured {folder} --times --protocol 2026 --out data", "ok")
         return
-    possible = [key for key, modes in MODES.items() if set(modes) <= set(names)]
+    possible = [
+        (protocol, task)
+        for (protocol, task), modes in MODES.items()
+        if set(modes) <= set(names)
+        and ((protocol, task) in LABELS_FROM_TYPE or all(archive_path(folder, m, TRUTH_KIND).exists() for m in modes))
+    ]
     for protocol, task in possible:
         command = f"python cli.py convert --raw {folder} --task {task} --protocol {protocol} --out data"
         yield Finding("next", command, "ok")
@@ -288,15 +293,22 @@ def _archive(folder: Path, name: str) -> tuple[str, list[Finding]]:
         found.append(
             Finding("  stations", f"{dead} of {int(KASCADE.has_station.sum())} give no e/gamma signal", "note")
         )
-    front = front_azimuth(grids[..., 0], (grids[..., 1] > 0) & (grids[..., 0] != 0), KASCADE.x_m, KASCADE.y_m)
-    convention = azimuth_convention(front, frame["Az"][: len(grids)], frame["Ze"][: len(grids)])
-    found.append(Finding("  azimuth", convention.words, "ok" if "as in" in convention.words else "note"))
+    found.append(replace(_azimuth(grids[..., 0], grids[..., 1], frame["Az"], frame["Ze"], KASCADE), what="  azimuth"))
     passing = TEST_WITH_AGE.mask(pl.DataFrame(frame))
     if passing.any():
         spread = (f"{column} {np.nanmedian(frame[column][passing]):.2f}" for column in ("E", "Ze", "Ne", "Nmu", "Age"))
         text = f"{int(passing.sum()):,} events pass the test's cuts; medians: {', '.join(spread)}"
         found.append(Finding("  columns", text, "ok"))
     return ("measured" if measured else "simulated"), found
+
+
+def _azimuth(
+    times_ns: np.ndarray, deposits: np.ndarray, azimuth_deg: np.ndarray, zenith_deg: np.ndarray, array: DetectorArray
+) -> Finding:
+    """Return how the azimuths of the first events (n of N) are counted; no time and 0 both mean none."""
+    front = front_azimuth(times_ns, (deposits > 0) & (times_ns != 0), array.x_m, array.y_m)
+    words = azimuth_convention(front, azimuth_deg[: len(front)], zenith_deg[: len(front)]).words
+    return Finding("azimuth", words, "ok" if ": as in" in words else "note")
 
 
 def dataset_findings(folder: Path) -> Iterator[Finding]:
@@ -319,6 +331,11 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
     if data.groups is not None:
         n = len(np.unique(np.asarray(data.groups)))
         yield Finding("showers", f"{n:,}, thrown {len(data) / max(n, 1):.2f} times on average", "ok")
+    if data.files.has(ARRIVAL_FILE) and len(data):
+        times = data.files.array(ARRIVAL_FILE, data.array.grid_shape[:2], np.float16, len(data))[:FIRST_EVENTS]
+        scalars = np.asarray(data.scalars[:FIRST_EVENTS], dtype=np.float64)
+        deposits = np.asarray(data.matrices[:FIRST_EVENTS])[..., 0]
+        yield _azimuth(times, deposits, scalars[:, 2], scalars[:, 1], data.array)
     yield from (Finding("checksums", line, "note") for line in data.remarks)
     ordering = ordering_of(data)
     remark = ordering.remark(folder.name)

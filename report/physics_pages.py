@@ -48,8 +48,10 @@ def spectra_text(found: Spectra) -> Table:
         cells = [
             "not used"
             if row["fraction"] is None
-            else f"{100 * row['fraction']:.0f}±{100 * row['fraction_error_statistical']:.0f}"
-            f"±{100 * row['fraction_error_total']:.0f}"
+            else "±".join(
+                [f"{100 * row['fraction']:.0f}"]
+                + [_percent(row[f"fraction_error_{name}"], 0) for name in ("statistical", "total")]
+            )
             for row in part.iter_rows(named=True)
         ]
         energy = f"{first['lg_energy_low_eV']:.2f}-{first['lg_energy_high_eV']:.2f}"
@@ -108,7 +110,16 @@ def _range(row: dict[str, float | None]) -> str:
         return "not determined"
     if low is None or high is None:
         return f"above {low:.2f} (84 %)" if high is None else f"below {high:.2f} (84 %)"
-    return f"{row['lg_knee_eV']:.2f} [{low:.2f}, {high:.2f}] ± {row['lg_knee_error_all_systematic']:.2f} systematic"
+    systematic = _error(row["lg_knee_error_all_systematic"])
+    return f"{row['lg_knee_eV']:.2f} [{low:.2f}, {high:.2f}] ± {systematic} systematic"
+
+
+def _error(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2f}"
+
+
+def _percent(value: float | None, digits: int) -> str:
+    return "unknown" if value is None else f"{100 * value:.{digits}f}"
 
 
 def _limit(value: float | None) -> str:
@@ -135,7 +146,7 @@ def _knees(found: Spectra) -> list[Section]:
     rows = []
     for row in knees.table().iter_rows(named=True):
         limits = [" to ".join(_limit(row[f"lg_knee_{side}_{level}_eV"]) for side in SIDES) for level in LEVELS]
-        errors = [f"{row[f'lg_knee_error_{source}']:.2f}" for source in sources]
+        errors = [_error(row[f"lg_knee_error_{source}"]) for source in sources]
         rows.append((row["group"], f"{row['lg_knee_eV']:.2f}", *limits, *errors))
     heads = ("", "lg(E/eV) or lg(R/V)", "68 %", "95 %", *(f"± {source.replace('_', ' ')}" for source in sources))
     compared = [
@@ -163,7 +174,7 @@ def _errors(found: Spectra) -> Section:
     for row in found.table().filter(pl.col("used")).iter_rows(named=True):
         if row["group"] == ALL:
             continue
-        cells = [f"{100 * row[f'fraction_error_{source}']:.1f}" for source in SOURCES]
+        cells = [_percent(row[f"fraction_error_{source}"], 1) for source in SOURCES]
         energy = f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}"
         rows.append((energy, row["group"], f"{100 * row['fraction']:.1f}", *cells))
     heads = ("lg(E/eV)", "group", "share, %", *(f"± {source.replace('_', ' ')}" for source in SOURCES))

@@ -102,7 +102,8 @@ def reproduce(
             remarks.append(line)
             tell(line)
 
-    convert(raw, data, task, protocol=wanted.protocol, tell=remark, bars=bars)
+    flow = list[str]()
+    convert(raw, data, task, protocol=wanted.protocol, tell=remark, say=flow.append, bars=bars)
     limit = None if wanted.hours is None else f"{max(1, round(wanted.hours * 60 / wanted.seeds))}m"
     runs: list[Path] = []
     scores: list[Score] = []
@@ -125,7 +126,7 @@ def reproduce(
         write_submission(runs[:1], SUBMISSION, data=data, out=out)
     file = out / RESULT_FILE
     with atomic_path(file) as temporary:
-        temporary.write_text(_result(wanted, data, runs, scores, remarks), encoding="utf-8")
+        temporary.write_text(_result(wanted, data, runs, scores, [*flow, *remarks]), encoding="utf-8")
     return file, scores
 
 

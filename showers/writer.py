@@ -28,6 +28,7 @@ from showers.event_files import LEFT_OUT_SCHEMA, BadValue, EventFiles
 from showers.protocols import PUBLISHED_LAYOUT, Layout
 from showers.schema import (
     AGE_FILE,
+    ARRIVAL_FILE,
     CORE_X_FILE,
     CORE_Y_FILE,
     GENERATORS,
@@ -47,8 +48,10 @@ from showers.schema import (
 
 _OURS = {MATRICES_FILE, SCALARS_FILE, GROUPS_FILE, AGE_FILE, PART_FILE, ORDER_FILE, SOURCE_FILE, TRUTH_FILE}
 _OURS |= {CHECKSUMS_FILE, LEFT_OUT_FILE}
-_OURS |= {CORE_X_FILE, CORE_Y_FILE, TIMES_FILE}
+_OURS |= {CORE_X_FILE, CORE_Y_FILE, TIMES_FILE, ARRIVAL_FILE}
 _OURS |= {task.label_file for task in TASKS.values() if task.label_file}
+
+ARRIVAL_STEM = Path(ARRIVAL_FILE).stem
 
 
 @dataclass
@@ -84,10 +87,10 @@ class DatasetWriter:
         if truth is not None:
             self.truth.append(truth)
 
-    def put_grids(self, rows: np.ndarray, matrices: np.ndarray) -> None:
-        """Store the grids of events at any rows (n,)."""
-        for row, grid in zip(rows.tolist(), matrices, strict=True):
-            self.files["matrices"].put(row, grid[None])
+    def put_grids(self, rows: np.ndarray, grids: np.ndarray, stem: str = "matrices") -> None:
+        """Store the grids of events, or their arrival times, at any rows (n,)."""
+        for row, grid in zip(rows.tolist(), grids, strict=True):
+            self.files[stem].put(row, grid[None])
 
 
 @contextmanager
@@ -99,6 +102,7 @@ def write_dataset(
     source: Mapping[str, Any],
     extras: Mapping[str, Any] | None = None,
     layout: Layout = PUBLISHED_LAYOUT,
+    arrival_times: bool = False,
     overwrite: bool = False,
 ) -> Iterator[DatasetWriter]:
     """Write a dataset folder; it appears under its name only when complete.
@@ -117,6 +121,8 @@ def write_dataset(
         Other per-event files to make: file stem (``groups``, ``age``, ``part``, ``order``) to NumPy type.
     layout
         Types of grids and scalars, and whether the scalars' last column is the age.
+    arrival_times
+        Also make the file of arrival times.
     overwrite
         Replace an existing dataset that was simulated or converted here.
 
@@ -132,6 +138,7 @@ def write_dataset(
         "matrices": (array_of(source).grid_shape, layout.grid_type),
         "features": ((len(layout.scalars),), layout.scalar_type),
     }
+    columns |= {ARRIVAL_STEM: (array_of(source).grid_shape[:2], np.float16)} if arrival_times else {}
     label_stem = Path(task.label_file).stem if task and task.label_file else None
     columns |= {label_stem: ((), task.label_type)} if task and label_stem else {}
     columns |= {stem: ((), dtype) for stem, dtype in (extras or {}).items()}

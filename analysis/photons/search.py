@@ -197,7 +197,10 @@ def search_events(
     regions = choose_regions(choosing, measured, options.level, options.efficiency)
     if not regions.usable.any():
         why = "; ".join(f"{bins.edges[b]:g}-{bins.edges[b + 1]:g}: {text}" for b, text in regions.why_not.items())
-        raise InputError(f"no energy bin can be used ({why})")
+        raise InputError(
+            f"{options.run}: no energy bin can be used, by column E ({why}): give wider --bins, more "
+            "measured events in --data, or a larger labelled set by --simulation"
+        )
     said += [
         f"lg(E/eV) {bins.edges[b]:g}-{bins.edges[b + 1]:g} is not used: {text}"
         for b, text in regions.why_not.items()

@@ -234,8 +234,9 @@ def estimate(
     usable = (in_simulation.min(axis=1) >= MIN_SIMULATED) & (measured >= max(MIN_MEASURED, n_classes))
     if not usable.any():
         raise InputError(
-            f"no energy bin has {MIN_MEASURED} measured events and {MIN_SIMULATED} simulated ones of each class: "
-            "give wider bins or more events"
+            f"no energy bin has {max(MIN_MEASURED, n_classes)} measured events and {MIN_SIMULATED} "
+            f"simulated ones of each class (at most {measured.max()} and {in_simulation.min(axis=1).max()}): give "
+            "wider --bins, more measured events in --data, or a larger labelled set by --simulation"
         )
     if setting.functions == "label":
         ours, theirs = one_hot(data.decided, n_classes), one_hot(simulated.decided, n_classes)

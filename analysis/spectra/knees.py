@@ -52,7 +52,7 @@ class Knee:
     interval68: KneeInterval
     interval95: KneeInterval
     systematic: dict[str, float]
-    """Standard deviation of lg E by source."""
+    """Standard deviation of lg E by source; NaN where the source's covariance is not known."""
     grid: np.ndarray
     profile: np.ndarray
     """Difference of chi-square to its minimum, along :attr:`grid`."""
@@ -101,7 +101,7 @@ class Knees:
                 | errors
                 | {"lg_knee_error_all_systematic": total}
             )
-        return pl.DataFrame(rows, infer_schema_length=None)
+        return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.selectors.float().fill_nan(None))
 
     def as_json(self) -> dict[str, Any]:
         """Return what is said of the fits."""
@@ -160,8 +160,9 @@ def fit_knees(
         toy = drawn[null][null] - drawn[null][other]
         ranged = [one[null].chi2 - one[other].chi2 for every in again.values() for one in every] + [gained]
         comparisons.append(LikelihoodRatio(null, other, gained, _p(toy, gained), (min(ranged), max(ranged))))
-    groups = tuple(_knee(data, fits, "free", k, name, again) for k, name in enumerate(classes))
-    rigidity = _knee(data, fits, "rigidity", 0, "rigidity", again)
+    unknown = [source for source in errors.flux if source not in STATISTICAL and source not in again]
+    groups = tuple(_knee(data, fits, "free", k, name, again, unknown) for k, name in enumerate(classes))
+    rigidity = _knee(data, fits, "rigidity", 0, "rigidity", again, unknown)
     goodness = {name: _p(drawn[name][name], fits[name].chi2) for name in HYPOTHESES}
     return Knees(data, classes, fits, rigidity, groups, tuple(comparisons), goodness, toys)
 
@@ -176,7 +177,10 @@ def _all_again(data: KneeData, fits: dict[str, KneeFit]) -> dict[str, KneeFit]:
 
 
 def _moved(data: KneeData, found: SpectrumEstimate, errors: Errors) -> dict[str, list[KneeData]]:
-    """Return the data as each systematic source moves them by one standard deviation, up and down."""
+    """Return the data as each systematic source moves them by one standard deviation, up and down.
+
+    Sources whose covariance is not finite in all bins have none.
+    """
     n_classes = found.flux.shape[1]
     used = np.isin(found.setting.bins.edges[:-1], data.edges[:, 0])
     rows = np.repeat(used, n_classes)
@@ -185,7 +189,10 @@ def _moved(data: KneeData, found: SpectrumEstimate, errors: Errors) -> dict[str,
     for source, covariance in errors.flux.items():
         if source in STATISTICAL:
             continue
-        values, vectors = np.linalg.eigh(covariance[np.ix_(rows, rows)] / np.outer(unit, unit))
+        relative = covariance[np.ix_(rows, rows)] / np.outer(unit, unit)
+        if not np.isfinite(relative).all():
+            continue
+        values, vectors = np.linalg.eigh(relative)
         large = np.flatnonzero(values > 1e-6 * max(values.max(), 1e-12))[-LARGEST_MOVES:]
         moves = [(np.sqrt(values[k]) * vectors[:, k] * unit).reshape(-1, n_classes) for k in large]
         every[source] = [replace(data, flux=data.flux + sign * move) for move in moves for sign in (-1, 1)]
@@ -229,12 +236,13 @@ def _knee(
     place: int,
     name: str,
     again: dict[str, list[dict[str, KneeFit]]],
+    unknown: list[str],
 ) -> Knee:
-    """Profile one knee and collect its systematic errors."""
+    """Profile one knee and collect its systematic errors; those of unknown sources are NaN."""
     best = fits[hypothesis]
     at = float(best.lg_knee[place])
     grid, profile, lowest, intervals = profiled(data, best, place)
-    systematic = {}
+    systematic = dict.fromkeys(unknown, np.nan)
     for source, every in again.items():
         moves = np.array([one[hypothesis].lg_knee[place] for one in every]) - at
         if source == "sharpness":

@@ -138,24 +138,25 @@ class KneeFit:
 
 
 def knee_data(found: SpectrumEstimate, errors: Errors, sharpness: float = SHARPNESS) -> KneeData | str:
-    """Return what is fitted, or why nothing can be."""
+    """Return what is fitted, or why nothing can be; bins whose statistical errors are not known are left out."""
     bins = found.setting.bins
     n_bins, n_classes = found.flux.shape
-    used = found.usable & (found.measured >= LEAST_EVENTS) & np.isfinite(found.flux).all(axis=1)
+    every = np.arange(n_bins)
+    blocks = {
+        source: errors.flux[source].reshape(n_bins, n_classes, n_bins, n_classes)[every, :, every, :]
+        for source in STATISTICAL
+    }
+    known = [np.isfinite(values).all(axis=(1, 2)) for values in blocks.values()]
+    used = found.usable & (found.measured >= LEAST_EVENTS) & np.isfinite(found.flux).all(axis=1) & np.all(known, axis=0)
     if used.sum() < LEAST_BINS:
         return (
-            f"knees were not fitted: {int(used.sum())} energy bins have {LEAST_EVENTS} measured events and enough "
-            f"simulated ones, {LEAST_BINS} are needed"
+            f"knees were not fitted: {int(used.sum())} energy bins have {LEAST_EVENTS} measured events, enough "
+            f"simulated ones and known errors, {LEAST_BINS} are needed"
         )
-
-    def blocks(source: str) -> np.ndarray:
-        whole = errors.flux[source].reshape(n_bins, n_classes, n_bins, n_classes)
-        return np.stack([whole[b, :, b, :] for b in np.flatnonzero(used)])
-
-    data, simulation = (blocks(source) for source in STATISTICAL)
+    data, simulation = (blocks[source][used] for source in STATISTICAL)
     edges = np.stack([bins.edges[:-1], bins.edges[1:]], axis=1)[used]
     return KneeData(
-        edges, found.flux[used], data, np.nan_to_num(simulation), 1.0 / found.flux_per_event[used],
+        edges, found.flux[used], data, simulation, 1.0 / found.flux_per_event[used],
         found.measured[used].astype(float), sharpness,
     )  # fmt: skip
 

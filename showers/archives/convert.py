@@ -30,12 +30,12 @@ from runtime.code import source_hash
 from runtime.context import Bars, Progress, silent
 from runtime.errors import InputError
 from showers import protocols
-from showers.archives.raw import RAW_COLUMNS, TRUE_COLUMNS, TRUTH_KIND, SimulatedReader, common_source
+from showers.archives.raw import RAW_COLUMNS, TRUE_COLUMNS, TRUTH_KIND, SimulatedReader, arrival_times, common_source
 from showers.dataset import Dataset
 from showers.event_files import BadValue, bad_cells
 from showers.protocols import LABELS_FROM_TYPE, SHUFFLED, Layout, evaluation_cuts_of, layout_of, modes_of
 from showers.schema import AGE, COMPOSITION, CONVERSION, GAMMA, Task
-from showers.writer import already_made, write_dataset
+from showers.writer import ARRIVAL_STEM, already_made, write_dataset
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,27 @@ class Split:
     rows: np.ndarray
     part: np.ndarray | None = None
     """Of each row: 0 train, 1 validation (matched protocol's training set)."""
+    flow: tuple[tuple[str, int], ...] = ()
+    """Steps from all raw events to these rows, and the number of events after each."""
 
     @property
     def name(self) -> str:
         """``train`` or ``test``."""
         return self.folder.rsplit("_", 1)[1]
 
+    def after(self, step: str) -> Split:
+        """Return the split with one more step in its flow."""
+        return replace(self, flow=(*self.flow, (step, len(self.rows))))
+
 
 def _frame(features: np.ndarray, kind: type = np.float32) -> pl.DataFrame:
     """Raw columns as a table: the protocols cut before they store, v2 at the raw files' own precision."""
     return pl.DataFrame({name: features[:, k].astype(kind) for k, name in enumerate(RAW_COLUMNS)})
+
+
+def _flow(cuts: protocols.CutSet, frame: pl.DataFrame) -> tuple[tuple[str, int], ...]:
+    """Return how many events each cut leaves, one after the other."""
+    return tuple(cuts.flow(frame).select("cut", "cumulative").iter_rows())[1:]
 
 
 def split_v2(task: Task, features: np.ndarray, groups: np.ndarray | None, *, together: bool) -> list[Split]:
@@ -67,10 +78,16 @@ def split_v2(task: Task, features: np.ndarray, groups: np.ndarray | None, *, tog
     in_test[order[: int(0.2 * n)]] = True
     if together and groups is not None:
         in_test = in_test[groups]
-    passed = protocols.TEST_WITH_AGE.mask(_frame(features, np.float64))
+    frame = _frame(features, np.float64)
+    passed = protocols.TEST_WITH_AGE.mask(frame)
+    share = (("share of the test", int(in_test.sum())),)
     return [
-        Split(f"{task.name}_train", np.flatnonzero(~in_test)),
-        Split(f"{task.name}_test", np.flatnonzero(in_test & passed)),
+        Split(f"{task.name}_train", np.flatnonzero(~in_test)).after("share of the training"),
+        Split(
+            f"{task.name}_test",
+            np.flatnonzero(in_test & passed),
+            flow=share + _flow(protocols.TEST_WITH_AGE, frame.filter(in_test)),
+        ),
     ]
 
 
@@ -79,18 +96,21 @@ def split_2026(task: Task, features: np.ndarray, groups: np.ndarray | None, *, t
     frame = _frame(features)
     if task.primaries == COMPOSITION.name:
         rows, share, seed = np.flatnonzero(protocols.MATCHED.mask(frame)), 0.7, 42
+        flow = _flow(protocols.MATCHED, frame)
     else:
-        rows, share, seed = np.arange(len(features)), 0.8, 2026
+        rows, share, seed, flow = np.arange(len(features)), 0.8, 2026, ()
     order = _permutation(len(rows), seed)
     n_test = int(len(rows) * (1 - share))  # 1 - 0.7 is a little more than 0.3 in floating point, 1 - 0.8 a little less
     in_test = np.zeros(len(rows), dtype=bool)
     in_test[order[len(rows) - n_test :]] = True
     if together and groups is not None:
         in_test = _with_first(in_test, groups[rows])
-    train, test = rows[order[~in_test[order]]], rows[order[in_test[order]]]
+    train = Split(f"{task.name}_train", rows[order[~in_test[order]]], flow=flow).after("share of the training")
+    test = Split(f"{task.name}_test", rows[order[in_test[order]]], flow=flow).after("share of the test")
     if task != COMPOSITION:
-        test = test[protocols.TEST_2026_WITH_AGE.mask(frame[test])]
-    return [Split(f"{task.name}_train", train), Split(f"{task.name}_test", test)]
+        cuts, drawn = protocols.TEST_2026_WITH_AGE, frame[test.rows]
+        test = replace(test, rows=test.rows[cuts.mask(drawn)], flow=test.flow + _flow(cuts, drawn))
+    return [train, test]
 
 
 def _with_first(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -107,7 +127,9 @@ def _permutation(n: int, seed: int) -> np.ndarray:
 
 def split_matched(task: Task, features: np.ndarray, groups: np.ndarray | None, *, together: bool) -> list[Split]:
     """Cuts first; then two seeded permutations cut off validation and test."""
-    passing = np.flatnonzero(protocols.MATCHED.mask(_frame(features)))
+    frame = _frame(features)
+    passing = np.flatnonzero(protocols.MATCHED.mask(frame))
+    flow = _flow(protocols.MATCHED, frame)
     n_held = int(0.3 * len(passing))
     held = _permutation(len(passing), 42)[len(passing) - n_held :]
     part = np.zeros(len(passing), dtype=np.int8)  # 0 train, 1 validation, 2 test
@@ -116,8 +138,8 @@ def split_matched(task: Task, features: np.ndarray, groups: np.ndarray | None, *
     if together and groups is not None:
         part = _with_first(part, groups[passing])
     return [
-        Split(f"{task.name}_train", passing[part < 2], part[part < 2]),
-        Split(f"{task.name}_test", passing[part == 2]),
+        Split(f"{task.name}_train", passing[part < 2], part[part < 2], flow).after("share of the training"),
+        Split(f"{task.name}_test", passing[part == 2], flow=flow).after("share of the test"),
     ]
 
 
@@ -190,7 +212,9 @@ def convert(
     *,
     protocol: str = "v2",
     strict: bool = False,
+    times_of_arrival: bool = False,
     tell: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = lambda line: None,
     bars: Bars = silent,
 ) -> list[Path]:
     """Write the dataset folders of a protocol from raw NPZ files.
@@ -213,8 +237,12 @@ def convert(
         composition has the age among the scalars).
     strict
         Refuse events that cannot be used, instead of listing them in ``left_out.csv``.
+    times_of_arrival
+        Also keep the arrival times, in ``arrival_ns.npy``; no learner reads them.
     tell
         Gets remarks.
+    say
+        Gets a line for each folder: how many events were read, were left by each cut, and can be used.
 
     Returns
     -------
@@ -228,6 +256,12 @@ def convert(
         unknown particles or quantities out of range; folders that hold something else; or a full disk.
     """
     modes, layout = modes_of(protocol, task), layout_of(protocol, task)
+    lacking = [mode for mode in modes if not any(Path(raw).glob(f"{mode}_*.npz"))]
+    if lacking and len(lacking) < len(modes):
+        raise InputError(
+            f"{raw} has no archives of {', '.join(lacking)}: protocol {protocol} needs {' and '.join(modes)} for "
+            f"{task.name}; get them, or choose another --protocol"
+        )
     archives = [SimulatedReader.open(raw, mode) for mode in modes]
     origin = common_source(archives)
     events = _read(archives, task, protocol, tell)
@@ -252,7 +286,7 @@ def convert(
             "evaluation_cuts": evaluation_cuts_of(protocol, task),
             "age": layout.age != "none",
             "showers_in_both_splits": straddling,
-        }
+        } | ({"arrival_times": True} if times_of_arrival else {})
         made = already_made(folder, len(split.rows), task, source, advice="choose another folder or remove it")
         left_out = _bad_scalars(task, protocol, events, split, strict=strict)
         wanted.append((folder, split, source, left_out, made))
@@ -260,9 +294,13 @@ def convert(
         if not made:
             with bars(f"writing {split.folder}", "events") as progress:
                 _write(folder, task, events, split, source, layout, left_out, progress, strict=strict)
-        words = Dataset.open(folder, task).unusable_words()
+        data = Dataset.open(folder, task)
+        words = data.unusable_words()
         if words:
             tell(f"{words}; {WHAT_BECOMES[split.name]}")
+        steps = [("read", len(events.features)), *split.flow, ("written", len(data))]
+        steps.append(("usable", int(data.usable.sum())))
+        say(f"{split.folder}: " + ", ".join(f"{step} {count:,}" for step, count in steps))
     return [folder for folder, *_ in wanted]
 
 
@@ -360,9 +398,9 @@ def _with_labels(task: Task, events: RawEvents, split: Split, tell: Callable[[st
         )
     if split.name == "train":
         return split
-    tell(f"{unknown.sum():,} events of {split.folder} have an unknown class ({path.name}: row {row}) and are not in it")
+    tell(f"{split.folder} is without {unknown.sum():,} event(s) of unknown class (first: {path.name}, row {row})")
     part = None if split.part is None else split.part[~unknown]
-    return replace(split, rows=split.rows[~unknown], part=part)
+    return replace(split, rows=split.rows[~unknown], part=part).after("known class")
 
 
 def _bad_scalars(task: Task, protocol: str, events: RawEvents, split: Split, *, strict: bool) -> list[BadValue]:
@@ -449,15 +487,19 @@ def _write(
     columns = layout.columns(features[rows][:, SCALAR_COLUMNS], features[rows, RAW_COLUMNS.index("Age")])
     places = np.argsort(rows)
     ascending = rows[places]
-    with write_dataset(folder, len(rows), task, source=source, extras=kinds, layout=layout) as writer:
+    timed = bool(source.get("arrival_times"))
+    with write_dataset(
+        folder, len(rows), task, source=source, extras=kinds, layout=layout, arrival_times=timed
+    ) as writer:
         writer.put(0, None, columns, events.labels[rows], truth=truth, **values)
         writer.left_out += left_out
         start = 0
         for archives in events.archives:
             for block in archives.stream("matrices"):
                 first, last = np.searchsorted(ascending, [start, start + len(block)])
+                chosen = block[ascending[first:last] - start]
                 with np.errstate(over="ignore", invalid="ignore"):
-                    grids = block[ascending[first:last] - start, ..., 1:].astype(layout.grid_type)
+                    grids = chosen[..., 1:].astype(layout.grid_type)
                 for bad in bad_cells(grids, ""):
                     row, place = int(ascending[first + bad.row]), int(places[first + bad.row])
                     writer.left_out.append(events.bad(row, place, "matrices", bad.column, bad.value))
@@ -466,6 +508,8 @@ def _write(
                             f"{archives.folder}: {writer.left_out[-1]}: leave out --strict to go on without such rows"
                         )
                 writer.put_grids(places[first:last], grids)
+                if timed:
+                    writer.put_grids(places[first:last], arrival_times(chosen), ARRIVAL_STEM)
                 start += len(block)
                 progress(start, len(features))
 

@@ -24,13 +24,13 @@ from runtime.errors import InputError, did_you_mean
 from runtime.files import atomic_path, check_name
 from showers import protocols
 from showers.archives.convert import MAX_UNKNOWN, RANGES
-from showers.archives.raw import TIMES_KIND, archive_path, head_of, read_times, stream_npz
+from showers.archives.raw import TIMES_KIND, archive_path, arrival_times, head_of, read_times, stream_npz
 from showers.array import KASCADE, RAW_SHAPE
 from showers.dataset import Dataset
 from showers.event_files import BadValue, EventFiles, bad_cells
 from showers.protocols import PUBLISHED_LAYOUT, layout_of
 from showers.schema import COMPOSITION, CONVERSION, SCALAR_NAMES, SOURCE_FILE, TIMES_FILE
-from showers.writer import write_dataset
+from showers.writer import ARRIVAL_STEM, write_dataset
 
 MEANS = (*SCALAR_NAMES[:2], *SCALAR_NAMES[3:], "Age", "e_hits", "mu_hits", "lg_e_sum", "lg_mu_sum")
 """Whose means by run are listed: scalars but the azimuth, age, hit stations, lg of the deposits' sum (MeV)."""
@@ -219,14 +219,26 @@ class AzimuthConvention:
     """Length of the mean direction of the differences: 1 if all are equal, near 0 for no relation."""
 
     @property
+    def significance(self) -> float:
+        """Standard deviations from no relation, by Rayleigh's test: 2 n R^2 is chi-square of two degrees of freedom."""
+        return float(np.sqrt(2 * self.n_events) * self.agreement)
+
+    @property
+    def offset_error_deg(self) -> float:
+        """Standard error of the offset where the differences are normal and wrapped around the circle."""
+        spread = np.sqrt(-2 * np.log(np.clip(self.agreement, 1e-9, 1.0)))
+        return float(np.degrees(spread) / np.sqrt(max(self.n_events, 1)))
+
+    @property
     def words(self) -> str:
         """What it means."""
-        if self.agreement < 0.5:
-            return f"no relation of Az to the arrival times is seen in {self.n_events:,} events"
+        seen = f"{self.significance:.1f} standard deviations, {self.n_events:,} events"
+        if self.agreement < 0.5 or self.significance < OFF_SIGMAS:
+            return f"no relation of Az to the arrival times is seen ({seen})"
         sense = "anticlockwise" if self.sense > 0 else "clockwise"
-        found = f"Az counts {sense}, {self.offset_deg:.1f} deg for a shower from +x ({self.n_events:,} events)"
+        offset = f"{self.offset_deg:.1f} ± {self.offset_error_deg:.2f} deg for a shower from +x"
         same = self.sense > 0 and abs((self.offset_deg + 180) % 360 - 180) < 5
-        return f"{found}: {'as in the simulated sets' if same else 'not as in the simulated sets'}"
+        return f"Az counts {sense}, {offset} ({seen}): {'' if same else 'not '}as in the simulated sets"
 
 
 def azimuth_convention(front_deg: np.ndarray, azimuth_deg: np.ndarray, zenith_deg: np.ndarray) -> AzimuthConvention:
@@ -307,6 +319,7 @@ def convert_measured(
     times: bool = False,
     delete_raw: bool = False,
     strict: bool = False,
+    times_of_arrival: bool = False,
     bars: Bars = silent,
 ) -> Converted:
     """Write a dataset folder for every run; folders that are there already, made from the same archives, are kept.
@@ -329,6 +342,8 @@ def convert_measured(
         Delete the archive of each run's grids as soon as its folder is complete.
     strict
         Leave runs out that hold events which cannot be used.
+    times_of_arrival
+        Also keep the arrival times, in ``arrival_ns.npy``; no learner reads them.
     bars
         Progress.
 
@@ -345,7 +360,9 @@ def convert_measured(
     with bars("convert runs", "runs") as progress:
         for done, name in enumerate(names, start=1):
             folder = Path(out) / name
-            if not archive_path(raw, name, "matrices").exists() and _is_kept(folder, name, protocol, times):
+            if not archive_path(raw, name, "matrices").exists() and _is_kept(
+                folder, name, protocol, times, times_of_arrival
+            ):
                 result.folders.append(folder)
                 continue
             try:
@@ -353,7 +370,7 @@ def convert_measured(
             except InputError as error:
                 result.left_out.append(LeftOut(name, str(error)))
                 continue
-            source = _source(run, protocol, times)
+            source = _source(run, protocol, times, times_of_arrival)
             if _is_made(folder, source):
                 result.folders.append(folder)
                 result.remarks.extend(_unusable(folder))
@@ -425,8 +442,9 @@ class MeasuredReader:
         return found
 
 
-def _source(run: MeasuredReader, protocol: str, times: bool) -> dict[str, Any]:
-    return {
+def _source(run: MeasuredReader, protocol: str, times: bool, times_of_arrival: bool = False) -> dict[str, Any]:
+    kept = {"arrival_times": True} if times_of_arrival else {}
+    return kept | {
         **(run.source or {}),
         "generator": MEASUREMENT,
         "simulated": run.source is not None,
@@ -466,12 +484,13 @@ def _is_made(folder: Path, source: dict[str, Any]) -> bool:
     return True
 
 
-def _is_kept(folder: Path, run: str, protocol: str, times: bool) -> bool:
+def _is_kept(folder: Path, run: str, protocol: str, times: bool, times_of_arrival: bool) -> bool:
     """Return whether a run whose raw grids are gone has been converted in the same way."""
     if not folder.is_dir():
         return False
     found = EventFiles.open(folder).source()
     wanted = {"generator": MEASUREMENT, "run": run, "protocol": protocol, "times_asked_for": times}
+    wanted |= {"arrival_times": True} if times_of_arrival else {}
     if any(found.get(name) != value for name, value in wanted.items()):
         return False
     Dataset.open(folder, labels=False)
@@ -510,9 +529,12 @@ def _write(
     usable[[bad.row for bad in left_out]] = False
     summary = RunSummary(run.name)
     written = dict(source)
-    with write_dataset(folder, run.n_events, None, source=written, extras=extras, layout=layout) as writer:
+    timed = bool(source.get("arrival_times"))
+    with write_dataset(
+        folder, run.n_events, None, source=written, extras=extras, layout=layout, arrival_times=timed
+    ) as writer:
         start = 0
-        for block in _grids(run, layout.grid_type):
+        for block, arrival in _grids(run, layout.grid_type):
             rows = slice(start, start + len(block))
             bad = bad_cells(block, run.path("matrices").name, start)
             left_out += [replace(one, file_row=one.row) for one in bad]
@@ -520,6 +542,7 @@ def _write(
             if strict and left_out:
                 raise DamagedRun(f"{left_out[0]}: leave out --strict to go on without such rows")
             kept = {stem: column[rows] for stem, column in values.items()}
+            kept |= {ARRIVAL_STEM: arrival} if timed else {}
             writer.put(start, block, layout.columns(scalars[rows], age[rows]), **kept)
             good = usable[rows]
             summary.add(block[good], scalars[rows][good], age[rows][good], None if seconds is None else seconds[rows])
@@ -528,8 +551,8 @@ def _write(
         written["summary"] = summary.as_json()
 
 
-def _grids(run: MeasuredReader, kind: Any) -> Iterable[np.ndarray]:
-    """Yield (n, 16, 16, 2) deposits, MeV."""
+def _grids(run: MeasuredReader, kind: Any) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    """Yield (n, 16, 16, 2) deposits, MeV, and (n, 16, 16) arrival times, ns."""
     blocks = stream_npz(run.path("matrices"), "matrices")
     while True:
         try:
@@ -540,7 +563,7 @@ def _grids(run: MeasuredReader, kind: Any) -> Iterable[np.ndarray]:
                 grids = block[..., 1:].astype(kind)
         except InputError as error:
             raise DamagedRun(str(error)) from None
-        yield grids
+        yield grids, arrival_times(block)
 
 
 def measured_folders(path: Path) -> list[Path]:

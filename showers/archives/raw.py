@@ -106,6 +106,13 @@ class SimulatedReader:
         return np.concatenate([np.empty((0, *KINDS[kind]), np.float32), *self.stream(kind, 1 << 18)])
 
 
+def arrival_times(grids: np.ndarray) -> np.ndarray:
+    """Return the arrival times (n, rows, columns) float16, ns, of raw grids; NaN where they are not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        times = grids[..., 0].astype(np.float16)
+    return np.where(np.isfinite(times), times, np.float16(np.nan))
+
+
 def common_source(archives: Sequence[SimulatedReader]) -> dict[str, Any] | None:
     """Return what the simulation says of all modes together, or None for archives of another origin.
 
@@ -233,7 +240,8 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
         except InputError:
             raise
         except _DAMAGED as error:
-            raise InputError(f"{path} is damaged: {str(error) or type(error).__name__}") from None
+            why = str(error) or type(error).__name__
+            raise InputError(f"{path} is damaged: {why}; remove it and download it again") from None
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from analysis.spectra.labels import by_labels
 from analysis.spectra.power_law import KneeData, fit, knee_data
 from analysis.spectra.response import binning
 from analysis.spectra.run import Spectra
-from report.physics_pages import knee_lines, write_spectra_page
+from report.physics_pages import knee_lines, spectra_text, write_spectra_page
 from runtime.files import read_json
 from tests.analysis.skies import CHARGES, EDGES, EXPOSURE, Sky, measured, simulated, true_flux
 
@@ -122,3 +122,36 @@ def test_too_few_energies_are_told(analysed: Spectra) -> None:
     few = replace(found, usable=np.arange(BINS.n_bins) < 3)
     assert "knees were not fitted: 3 energy bins" in str(knee_data(few, errors))
     assert "knees were not fitted" in str(fit_knees(few, errors))
+
+
+def test_an_error_that_is_not_known_is_unknown_and_never_zero(analysed: Spectra, tmp_path: Path) -> None:
+    found, errors = analysed.estimate, analysed.errors
+    unknown = np.full_like(errors.flux["hadronic_model"], np.nan)
+    knees = fit_knees(found, replace(errors, flux={**errors.flux, "hadronic_model": unknown}), toys=1)
+    assert not isinstance(knees, str)
+    assert np.isnan(knees.rigidity.systematic["hadronic_model"])
+    row = knees.table().row(5, named=True)
+    assert row["lg_knee_error_hadronic_model"] is None
+    assert row["lg_knee_error_all_systematic"] is None
+    assert row["lg_knee_error_energy_scale"] == pytest.approx(
+        analysed.knees.rigidity.systematic["energy_scale"], rel=0.5
+    )  # type: ignore[union-attr]
+    whole = replace(analysed, errors=replace(errors, flux={**errors.flux, "hadronic_model": unknown}), knees=knees)
+    assert "± unknown systematic" in knee_lines(whole)[5]
+    cells = [cell for column in spectra_text(whole).columns[2:] for cell in column.cells]
+    assert {"unknown", "not used"} >= {str(cell).rsplit("±", 1)[-1] for cell in cells}
+    assert ">unknown<" in write_spectra_page(whole, tmp_path, []).read_text()
+
+
+@pytest.mark.parametrize("source", ["data", "simulation"])
+def test_bins_without_statistical_errors_have_no_part_in_the_fit(analysed: Spectra, source: str) -> None:
+    found, errors = analysed.estimate, analysed.errors
+    whole = knee_data(found, errors)
+    assert not isinstance(whole, str)
+    broken = errors.flux[source].copy()
+    first = np.flatnonzero(np.isin(BINS.edges[:-1], whole.edges[:, 0]))[0]
+    broken[5 * first, 5 * first] = np.nan
+    data = knee_data(found, replace(errors, flux={**errors.flux, source: broken}))
+    assert not isinstance(data, str)
+    np.testing.assert_array_equal(data.edges, whole.edges[1:])
+    assert fit(data, "rigidity").chi2 > 0

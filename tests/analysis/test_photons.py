@@ -131,7 +131,7 @@ def test_what_cannot_be_is_told(simulation: tuple[SimulatedSearch, Thrown]) -> N
     found = _search(low, simulation)
     assert found.regions.usable.tolist() == [True, False, False]
     assert any("15.3-15.6 is not used: no measured event" in remark for remark in found.remarks)
-    with pytest.raises(InputError, match="no energy bin can be used"):
+    with pytest.raises(InputError, match="no energy bin can be used, by column E"):
         _search(data.take(data.lg_energy < 14.9), simulation)
     with pytest.raises(InputError, match="simulated photons"):
         search_events(data, events.take(events.labels == 1), thrown, BINS, OPTIONS, EXPOSURE)
@@ -175,7 +175,7 @@ def test_what_cannot_be_right_is_refused(
     cases = (
         ({"exposure": "many"}, "--exposure"),
         ({"exposure": "3 acres"}, "unknown unit"),
-        ({"edges": (17.8, 17.9)}, "no energy bin can be used"),
+        ({"edges": (17.8, 17.9)}, "no energy bin can be used, by column E"),
         ({"edges": (13.0, 15.0)}, "must lie in"),
         ({"zenith_max_deg": 70.0}, "--zenith-max"),
         ({"level": 1.0}, "--level"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 import cli
 from analysis.sky.map import SkyOptions, sky_map
+from report.check_pages import write_sky_picture
 from runtime.errors import InputError
 from runtime.files import read_json
 from showers.writer import write_dataset
@@ -143,3 +145,12 @@ def test_what_cannot_be_is_said_in_one_line(runs: Path, tmp_path: Path, say: Say
     assert code == 2
     assert said.count("\n") == 1
     assert said.startswith("error: ")
+
+
+def test_a_map_without_significances_is_drawn_without_a_warning(tmp_path: Path) -> None:
+    folder = _folder(tmp_path / "few", _background(np.random.default_rng(3), 50))
+    found = sky_map(SkyOptions([folder], scrambles=2))
+    assert not np.isfinite(found.significance).any()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert write_sky_picture(found, tmp_path).is_file()

@@ -246,7 +246,10 @@ def test_rows_of_an_unknown_class_are_not_trained_on_and_not_tested(tmp_path: Pa
     told: list[str] = []
     folders = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="2026", tell=told.append)
     assert len(told) == 2
-    assert f"1 events of composition_test have an unknown class (qgs_spectra_features.npz: row {test[5]})" in told[0]
+    assert (
+        f"composition_test is without 1 event(s) of unknown class (first: qgs_spectra_features.npz, row {test[5]})"
+        in told[0]
+    )
     assert "1 of" in told[1]
     (row,) = _left_out(folders[0]).iter_rows(named=True)
     assert (row["row"], row["file_row"], row["column"]) == (11, train[11], "column type")
@@ -452,6 +455,53 @@ def test_true_energies_become_labels(tmp_path: Path) -> None:
     made = Dataset.open(convert(tmp_path, tmp_path / "out", ENERGY)[0], ENERGY)
     published = np.sort(order[120:])[np.load(tmp_path / "out" / "energy_train" / "order.npy")]
     np.testing.assert_array_equal(np.asarray(made.labels), truth[published, 0])
+
+
+def test_a_line_says_what_each_cut_leaves(tmp_path: Path) -> None:
+    features = raw_mode(tmp_path, "qgs_spectra", 300, 5)["features"]
+    with np.load(tmp_path / "qgs_spectra_features.npz") as stored:
+        odd = stored["features"]
+    passing = (features[:, 5] < 30) & (features[:, 7] > np.float32(4.8)) & (features[:, 9] > np.float32(0.2))
+    passing &= (features[:, 9] < np.float32(1.48)) & (features[:, 8] > np.float32(3.6))
+    odd[np.flatnonzero(passing)[0], 1] = 0
+    np.savez(tmp_path / "qgs_spectra_features.npz", features=odd)
+    lines: list[str] = []
+    train, test = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="2026", say=lines.append)
+    left = {folder.name: len(Dataset.open(folder)) for folder in (train, test)}
+    zenith = np.count_nonzero((features[:, 5] > 0) & (features[:, 5] < 30))
+    for name, line in zip(left, lines, strict=True):
+        assert line.startswith(f"{name}: read 300, Ze > 0 300, Ze < 30 {zenith}, ")
+        assert f"Nmu > 3.6 {passing.sum()}, share of the {name[12:]}" in line.replace("training", "train")
+        assert f"written {left[name]}" in line
+    usable = sum(int(line.rsplit(" ", 1)[1]) for line in lines)
+    assert usable == passing.sum() - 1
+
+
+@pytest.mark.parametrize("protocol", ["matched", "2026"])
+def test_arrival_times_are_kept_on_request_beside_their_events(tmp_path: Path, protocol: str) -> None:
+    raw = raw_mode(tmp_path, "qgs_spectra", 300, 5)
+    raw["matrices"][:, 2, 3, 0] = np.inf
+    np.savez(tmp_path / "qgs_spectra_matrices.npz", matrices=raw["matrices"])
+    plain = convert(tmp_path, tmp_path / "plain", COMPOSITION, protocol=protocol)
+    timed = convert(tmp_path, tmp_path / "timed", COMPOSITION, protocol=protocol, times_of_arrival=True)
+    row_of = {cells.tobytes(): row for row, cells in enumerate(raw["matrices"][..., 1:])}
+    for without, folder in zip(plain, timed, strict=True):
+        assert not (without / "arrival_ns.npy").exists()
+        data = Dataset.open(folder)
+        assert data.fingerprint() == Dataset.open(without).fingerprint(), "learners see the same"
+        times = np.load(folder / "arrival_ns.npy")
+        assert times.dtype == np.float16
+        rows = [row_of[cells.astype(np.float16).tobytes()] for cells in np.asarray(data.matrices)]
+        expected = raw["matrices"][rows][..., 0]
+        np.testing.assert_array_equal(times, np.where(np.isfinite(expected), expected, np.nan))
+    with pytest.raises(InputError, match="arrival_times"):
+        convert(tmp_path, tmp_path / "plain", COMPOSITION, protocol=protocol, times_of_arrival=True)
+
+
+def test_a_mode_that_is_missing_is_named_with_those_that_are_needed(tmp_path: Path) -> None:
+    raw_mode(tmp_path, "qgs_spectra", 20, 5)
+    with pytest.raises(InputError, match="no archives of epos_spectra: protocol v2 needs qgs_spectra and epos_spectra"):
+        convert(tmp_path, tmp_path / "out", COMPOSITION)
 
 
 def test_raw_archives_convert_to_both_tasks(tmp_path: Path) -> None:

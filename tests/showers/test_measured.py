@@ -368,8 +368,20 @@ def test_azimuths_are_compared_with_plane_fronts(sense: int, offset: float) -> N
     assert convention.sense == sense
     assert abs((convention.offset_deg - offset + 180) % 360 - 180) < 1
     assert ("not as in" in convention.words) == ((sense, offset) != (1, 0.0))
+    assert convention.significance == pytest.approx(np.sqrt(2 * convention.n_events), rel=0.01)
+    turned = np.sqrt(np.nanmean(turned**2))
+    assert convention.offset_error_deg == pytest.approx(turned / np.sqrt(n - 2), rel=0.5)
+    assert "standard deviations, 299 events" in convention.words
     unrelated = azimuth_convention(found, rng.uniform(0, 360, n), zenith)
     assert "no relation" in unrelated.words
+    assert unrelated.significance < 4
+
+
+def test_few_events_do_not_make_a_convention() -> None:
+    azimuth = np.linspace(20, 300, 5)
+    convention = azimuth_convention(azimuth, azimuth, np.full(5, 20.0))
+    assert convention.agreement > 0.99
+    assert "no relation" in convention.words, "five events are 3 standard deviations"
 
 
 def test_doctor_says_what_archives_hold(raw: Path, tmp_path: Path) -> None:
@@ -387,6 +399,19 @@ def test_doctor_says_what_archives_hold(raw: Path, tmp_path: Path) -> None:
     with np.load(raw / f"{folders[0].name}_matrices.npz") as stored:
         np.testing.assert_array_equal(data.matrices[:], stored["matrices"][..., 1:])
     assert any("cannot be used" in found.what for found in folder_findings(tmp_path / "sets"))
+
+
+def test_arrival_times_of_measured_events_are_kept_on_request(raw: Path, tmp_path: Path) -> None:
+    folders = convert_measured(raw, tmp_path / "sets", protocol="2026", times_of_arrival=True).folders
+    with np.load(raw / f"{folders[0].name}_matrices.npz") as stored:
+        expected = stored["matrices"][..., 0].astype(np.float16)
+    np.testing.assert_array_equal(np.load(folders[0] / "arrival_ns.npy"), expected)
+    told = {found.what: found.found for found in folder_findings(folders[0])}
+    assert told["azimuth"].startswith("Az counts anticlockwise, ")
+    assert told["azimuth"].endswith(": as in the simulated sets")
+    plain = convert_measured(raw, tmp_path / "plain", protocol="2026").folders[0].parent
+    with pytest.raises(InputError, match="arrival_times"):
+        convert_measured(raw, plain, protocol="2026", times_of_arrival=True)
 
 
 def test_spectra_have_the_asked_slopes_and_knees() -> None:
