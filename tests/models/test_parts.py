@@ -22,6 +22,7 @@ from models.base.learner import Batch, Learner
 from models.base.posterior import (
     class_weight_vector,
     event_log_loss,
+    log_of_margins,
     log_sigmoid_pair,
     log_softmax,
     undo_training_prior,
@@ -74,6 +75,13 @@ def test_margins_do_not_saturate() -> None:
 def test_bad_class_weights_are_refused(setting: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         class_weight_vector(setting, np.arange(5), CLASSES)
+
+
+def test_margins_of_two_classes_are_the_logit_of_the_second() -> None:
+    logit = np.array([-1.0, 0.0, 2.0])
+    expected = np.log(np.column_stack([1 / (1 + np.exp(logit)), 1 / (1 + np.exp(-logit))]))
+    for margins in (logit, logit[:, None], np.column_stack([np.zeros(3), logit])):
+        np.testing.assert_allclose(log_of_margins(margins), expected)
 
 
 def test_balanced_weights_give_every_class_the_same_mass() -> None:

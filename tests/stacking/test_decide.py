@@ -124,7 +124,9 @@ def test_paired_error_covers_repeated_experiments() -> None:
 def test_threshold_table_holds_on_new_events() -> None:
     labels, scores = _events()
     new_labels, new_scores = _events(seed=9)
-    for row in threshold_table(labels, scores):
+    table = threshold_table(labels, scores)
+    assert [row["efficiency"] for row in table] == [0.25, 0.5, 0.6, 0.75, 0.9, 0.95, 0.99]
+    for row in table:
         low, high = row["hadron_survival_interval"]
         assert low <= row["hadron_survival"] <= high
         kept = np.mean(new_scores[new_labels == 0] >= row["threshold"])
