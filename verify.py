@@ -23,7 +23,7 @@ from runtime.packages import libraries
 
 with libraries():
     from report.public.rules import score_by_protocol
-    from runtime.errors import told
+    from runtime.errors import reporting_errors
     from scoring.score import metrics_path, task_of
     from showers.protocols import PROTOCOLS
     from showers.schema import TASKS, task_named
@@ -56,7 +56,7 @@ def main() -> int:
     """Parse, score, print; return the exit code."""
     arguments = _arguments()
     try:
-        with told(lambda: "interrupted: nothing was written"):
+        with reporting_errors(lambda: "interrupted: nothing was written"):
             _score(arguments)
     except SystemExit as ended:
         return int(ended.code or 0)

@@ -39,11 +39,11 @@ def is_simulated(dataset: Dataset) -> bool:
 
 def label_remarks(dataset: Dataset) -> list[str]:
     """Return a remark if a set to be measured holds labels; they are not read."""
-    held = [task.label_file for task in TASKS.values() if task.label_file and dataset.files.has(task.label_file)]
-    if not held:
+    events = [task.label_file for task in TASKS.values() if task.label_file and dataset.files.has(task.label_file)]
+    if not events:
         return []
     why = "its showers are simulated" if is_simulated(dataset) else "a measured set has none: is it the right folder?"
-    return [f"{dataset.path} holds {', '.join(held)}, which is not read ({why})"]
+    return [f"{dataset.path} holds {', '.join(events)}, which is not read ({why})"]
 
 
 def refuse_training_set(run: Run, dataset: Dataset, what: str) -> None:
@@ -174,10 +174,10 @@ def truth_of(dataset: Dataset, columns: tuple[str, ...]) -> pl.DataFrame | None:
     missing = [name for name in columns if name not in there]
     if missing:
         raise InputError(f"{file} lacks column {', '.join(missing)}")
-    found = pl.read_parquet(file, columns=list(columns), glob=False)
-    if found.height != len(dataset):
-        raise InputError(f"{file} has {found.height} rows, the set {len(dataset)} events")
-    return found
+    result = pl.read_parquet(file, columns=list(columns), glob=False)
+    if result.height != len(dataset):
+        raise InputError(f"{file} has {result.height} rows, the set {len(dataset)} events")
+    return result
 
 
 def model_numbers(truth: pl.DataFrame) -> np.ndarray:

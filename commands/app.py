@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from runtime.context import Bars, PlainConsole, bar, silent
-from runtime.errors import InputError, as_called, escaped, refuse_little_memory, told
+from runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
 from showers.schema import TASKS
 
 CONTINUES = ("simulate", "features", "stack", "predict", "demo", "download", "convert", "pretrain", "robustness")
@@ -69,7 +69,7 @@ class Commands(TyperGroup):
             again = shlex.join([*(("python",) if program.endswith(".py") else ()), program, *sys.argv[1:]])
             return f"interrupted: what is finished is kept; to go on: {escaped(again)}"
 
-        with told(interrupted):
+        with reporting_errors(interrupted):
             try:
                 refuse_little_memory()
                 return super().invoke(ctx)
@@ -90,9 +90,9 @@ def meant(message: str) -> str:
     >>> meant("'gpu' is not one of 'auto', 'cpu', 'cuda'.")
     " Did you mean 'cuda'?"
     """
-    given, found, choices = message.partition(" is not one of ")
+    given, result, choices = message.partition(" is not one of ")
     word, known = given.rpartition(" ")[2].strip("'"), re.findall(r"'([^']*)'", choices)
-    near = difflib.get_close_matches(SAME.get(word, word), known, 1, 0.5) if found else []
+    near = difflib.get_close_matches(SAME.get(word, word), known, 1, 0.5) if result else []
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

@@ -356,31 +356,31 @@ def convert_measured(
     from showers.event_files import EventFiles
 
     folder = out / "measured"
-    found = convert(
+    result = convert(
         raw, folder, runs=names_of(runs), protocol=protocol, times=times, delete_raw=delete_raw, strict=strict,
         times_of_arrival=times_of_arrival, bars=bar,
     )  # fmt: skip
-    for left_out in found.left_out:
+    for left_out in result.left_out:
         console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
-    for line in found.remarks:
+    for line in result.remarks:
         console.print(f"remark: {line}", soft_wrap=True)
-    if not found.folders:
-        raise InputError(f"{raw}: none of its {len(found.left_out)} runs can be used")
-    table = write_run_list(found.folders, folder / "runs.csv")
+    if not result.folders:
+        raise InputError(f"{raw}: none of its {len(result.left_out)} runs can be used")
+    table = write_run_list(result.folders, folder / "runs.csv")
     for run, off in table.filter(table["off"] != "").select("run", "off").iter_rows():
         console.print(f"off: run {run} differs from the others in {off}", soft_wrap=True)
     passed = " ".join(
         f"{name.removeprefix('pass_')} {round(float((table[name] * table['events']).sum())):,}"
         for name in ("pass_test_age", "pass_matched")
     )
-    unusable = sum(len({bad.row for bad in EventFiles.open(one).left_out()}) for one in found.folders)
-    read = len(found.folders) + len(found.left_out)
+    unusable = sum(len({bad.row for bad in EventFiles.open(one).left_out()}) for one in result.folders)
+    read = len(result.folders) + len(result.left_out)
     console.print(
-        f"runs: read {read}, written {len(found.folders)}; events: written {table['events'].sum():,}, "
+        f"runs: read {read}, written {len(result.folders)}; events: written {table['events'].sum():,}, "
         f"unusable {unusable:,}, pass the cuts {passed}",
         soft_wrap=True,
     )
-    console.print(f"wrote {len(found.folders)} runs to {folder}, listed in {folder / 'runs.csv'}", soft_wrap=True)
+    console.print(f"wrote {len(result.folders)} runs to {folder}, listed in {folder / 'runs.csv'}", soft_wrap=True)
 
 
 def simulate_sky(spectrum: Path | None, out: Path, seed: int, workers: int | None, overwrite: bool) -> None:

@@ -71,13 +71,13 @@ def spectra(
         widths=Widths(energy_scale, muon_scale), replicas=replicas, knee_toys=knee_toys,
         knee_sharpness=knee_sharpness, seed=seed, anyway=anyway, trusted=trusted,
     )  # fmt: skip
-    found, remarks = measure_spectra(options, bars=bar)
-    console.print(spectra_text(found))
-    for line in knee_lines(found):
+    result, remarks = measure_spectra(options, bars=bar)
+    console.print(spectra_text(result))
+    for line in knee_lines(result):
         console.print(line, soft_wrap=True)
     for remark in remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
-    console.print(f"wrote {write_spectra_page(found, out, remarks)} and tables beside it", soft_wrap=True)
+    console.print(f"wrote {write_spectra_page(result, out, remarks)} and tables beside it", soft_wrap=True)
 
 
 def _folders(data: list[Path]) -> list[Path]:
@@ -124,11 +124,11 @@ def gamma_limit(
         zenith_max_deg=zenith_max, level=level, efficiency=efficiency, index=index, seed=seed, anyway=anyway,
         trusted=trusted,
     )  # fmt: skip
-    found = search_photons(options, bars=bar)
-    console.print(limits_text(found))
-    for remark in found.remarks:
+    photons = search_photons(options, bars=bar)
+    console.print(limits_text(photons))
+    for remark in photons.remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
-    result = PhotonResult(found)
+    result = PhotonResult(photons)
     result.write(out)
     console.print(f"wrote {write_photon_page(result, out)} and tables beside it", soft_wrap=True)
 
@@ -160,9 +160,9 @@ def robustness(
         chosen, out, train=train, test=test, learner=learner, left_out=left_out, jitter=jitter, seed=seed,
         workers=workers,
     )  # fmt: skip
-    found = study(options, bars=bar)
-    console.print(robustness_text(found), soft_wrap=True, markup=False, highlight=False)
-    console.print(f"wrote {write_robustness_page(found)} and tables beside it", soft_wrap=True)
+    result = study(options, bars=bar)
+    console.print(robustness_text(result), soft_wrap=True, markup=False, highlight=False)
+    console.print(f"wrote {write_robustness_page(result)} and tables beside it", soft_wrap=True)
 
 
 @app.command()
@@ -207,12 +207,12 @@ def datacheck(
     from analysis.datacheck.check import check_data, verdict
     from report.check_pages import write_check
 
-    found = check_data(run, data, train=train, seed=seed, alarms=alarms, workers=workers, trusted=trusted, bars=bar)
-    for remark in found.remarks:
+    result = check_data(run, data, train=train, seed=seed, alarms=alarms, workers=workers, trusted=trusted, bars=bar)
+    for remark in result.remarks:
         console.print(f"remark: {remark}", soft_wrap=True)
-    console.print(verdict(found), soft_wrap=True)
-    console.print(f"wrote {write_check(found, out)}", soft_wrap=True)
-    raise typer.Exit(1 if found.raised else 0)
+    console.print(verdict(result), soft_wrap=True)
+    console.print(f"wrote {write_check(result, out)}", soft_wrap=True)
+    raise typer.Exit(1 if result.raised else 0)
 
 
 @app.command(name="sky-map")
@@ -256,9 +256,9 @@ def sky_map(
         [folder for path in data for folder in measured_folders(path)], zenith_max, pixel, scrambles, window,
         Azimuth(azimuth_of_north, clockwise), run, share, seed, anyway, trusted,
     )  # fmt: skip
-    found = measure(options, bars=bar)
-    for remark in found.remarks:
+    result = measure(options, bars=bar)
+    for remark in result.remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
-    console.print(sky_words(found), soft_wrap=True, highlight=False)
-    write_map(found, out)
-    console.print(f"wrote {write_sky_picture(found, out)} and tables beside it", soft_wrap=True)
+    console.print(sky_words(result), soft_wrap=True, highlight=False)
+    write_map(result, out)
+    console.print(f"wrote {write_sky_picture(result, out)} and tables beside it", soft_wrap=True)

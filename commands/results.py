@@ -123,14 +123,14 @@ def leaderboard(
     of_showers = [run for run in runs if run not in of_tables]
     if of_tables and not of_showers:
         refuse_unused(context, "with runs on tables", ("data",))
-    found = table_standings(of_tables)
+    result = table_standings(of_tables)
 
     def records() -> list[dict[str, object]]:
         rows = [row for rows in tables(of_showers, data).values() for row in rows] if of_showers else []
-        return [*(asdict(row) for row in rows), *(asdict(row) for rows in found.values() for row in rows)]
+        return [*(asdict(row) for row in rows), *(asdict(row) for rows in result.values() for row in rows)]
 
     def shown() -> Group:
-        return Group(*([standings(of_showers, data=data)] if of_showers or not runs else []), *standings_shown(found))
+        return Group(*([standings(of_showers, data=data)] if of_showers or not runs else []), *standings_shown(result))
 
     OutputFormat(as_json=as_json).show(shown, records, paragraphs=True)
 
@@ -149,9 +149,9 @@ def taskcard(
     """
     from report.public.taskcard import CARDS, write_cards
 
-    found = write_cards(data, out, tuple(task or CARDS))
-    lines = [f"{out / name}: {'; '.join(checks)}" for name, checks in found.items()]
-    OutputFormat(as_json=as_json).show(lambda: "\n".join(lines), lambda: found)
+    result = write_cards(data, out, tuple(task or CARDS))
+    lines = [f"{out / name}: {'; '.join(checks)}" for name, checks in result.items()]
+    OutputFormat(as_json=as_json).show(lambda: "\n".join(lines), lambda: result)
 
 
 @app.command()

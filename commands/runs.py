@@ -152,7 +152,7 @@ def stack(
         from stacking.train import stack_table
 
         stack_table(TableConfig(**options), bars=output.bars, say=output.say, began=process_began())
-        found = outcome(run, None, None, bars=output.bars)
+        result = outcome(run, None, None, bars=output.bars)
     else:
         from stacking.run.config import StackConfig
         from stacking.train import stack as train
@@ -161,9 +161,9 @@ def stack(
             StackConfig(**options), bars=output.bars, tell=output.remark, say=output.say, began=process_began(),
             strict=strict,
         )  # fmt: skip
-        found = outcome(run, Path(options["data"]), task_named(options["task"]), bars=output.bars)
-    found.keep(requested, inputs)
-    output.show(lambda: found.shown, lambda: found.content)
+        result = outcome(run, Path(options["data"]), task_named(options["task"]), bars=output.bars)
+    result.keep(requested, inputs)
+    output.show(lambda: result.shown, lambda: result.content)
 
 
 @app.command()
@@ -348,18 +348,18 @@ def export(
     from stacking.run.folder import EXPORT_FILE
 
     output = OutputFormat(quiet, as_json)
-    found = export_run(run, out, listed(learners), check, bars=output.bars)
-    for name, reason in found.refused.items():
+    result = export_run(run, out, listed(learners), check, bars=output.bars)
+    for name, reason in result.refused.items():
         output.remark(f"not exported: {name}: {reason}")
-    lines = [f"{name}: {n} files" for name, n in found.written.items()]
-    if found.largest_difference is not None:
-        lines.append(f"largest difference of a probability from the run: {found.largest_difference:.1e}")
+    lines = [f"{name}: {n} files" for name, n in result.written.items()]
+    if result.largest_difference is not None:
+        lines.append(f"largest difference of a probability from the run: {result.largest_difference:.1e}")
     lines.append(f"wrote {out / EXPORT_FILE}")
     content = {
         "out": out,
-        "files": found.written,
-        "refused": found.refused,
-        "largest_difference_in_probability": found.largest_difference,
+        "files": result.written,
+        "refused": result.refused,
+        "largest_difference_in_probability": result.largest_difference,
     }
     output.show(lambda: "\n".join(lines), lambda: content)
 
@@ -401,12 +401,14 @@ def predict_measured(raw: Path, out: Path, run: Path, trusted: bool, **options: 
     from stacking.measured import predict_measured as predict
 
     folder = out / "predicted" / run.resolve().name
-    found = predict(raw, folder, run, trusted=trusted, bars=bar, **options)
-    for left_out in found.left_out:
+    predictions = predict(raw, folder, run, trusted=trusted, bars=bar, **options)
+    for left_out in predictions.left_out:
         console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
-    for remark in found.remarks:
+    for remark in predictions.remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
-    if not found.folders:
-        raise InputError(f"{raw}: none of its {len(found.left_out)} runs can be used")
-    write_run_list(found.folders, folder / "runs.csv")
-    console.print(f"wrote predictions of {len(found.folders)} runs to {folder}, no grids are kept", soft_wrap=True)
+    if not predictions.folders:
+        raise InputError(f"{raw}: none of its {len(predictions.left_out)} runs can be used")
+    write_run_list(predictions.folders, folder / "runs.csv")
+    console.print(
+        f"wrote predictions of {len(predictions.folders)} runs to {folder}, no grids are kept", soft_wrap=True
+    )

@@ -99,12 +99,12 @@ def opened_for_writing(folder: Path, head: dict[str, Any], *, replace: bool) -> 
     _check_owner(folder, head, replace)
     with locked(folder):
         # Looked at again: another process may have just finished with it.
-        found = _check_owner(folder, head, replace)
+        owner = _check_owner(folder, head, replace)
         with one_line(folder):
             for path in folder.iterdir():
                 if _LEFTOVER.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):
                     path.unlink(missing_ok=True)
-            same = found is not None and all(found[key] == head[key] for key in ("fingerprint", "shard_events"))
+            same = owner is not None and all(owner[key] == head[key] for key in ("fingerprint", "shard_events"))
             files = _listed(folder, n_parts(head)) if same else {}
             _clear(folder, files)
             writer = TableWriter(folder, head, Checksums(folder, files))
@@ -126,14 +126,14 @@ def _check_owner(folder: Path, head: dict[str, Any], replace: bool) -> dict[str,
     """Return the head of the table that is there, if any, after making sure that the folder may be written."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: expected the folder of a feature table")
-    found = read_head(folder)
-    if found is None:
+    result = read_head(folder)
+    if result is None:
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         if names and not (LOCK_FILE in names and all(_OURS.fullmatch(name) for name in names)):
             raise InputError(f"{folder} exists and is not a feature table: choose another folder or remove it")
-    elif not replace and found["dataset_fingerprint"] != head["dataset_fingerprint"]:
+    elif not replace and result["dataset_fingerprint"] != head["dataset_fingerprint"]:
         raise InputError(f"{folder} holds the features of another dataset: choose another folder or remove it")
-    return found
+    return result
 
 
 def _listed(folder: Path, parts: int) -> dict[str, tuple[int, str]]:
@@ -254,8 +254,8 @@ def _head(data: Dataset, groups: frozenset[str], dataset_fingerprint: str, devic
 
 def _is_finished(folder: Path, head: dict[str, Any]) -> bool:
     """Return whether the table is there; one that lacks a file is not."""
-    found = read_head(folder)
-    if found is None or not found["complete"] or found["fingerprint"] != head["fingerprint"]:
+    result = read_head(folder)
+    if result is None or not result["complete"] or result["fingerprint"] != head["fingerprint"]:
         return False
     try:
         FeatureTable.open(folder)

@@ -25,10 +25,10 @@ FITTED = frozenset({ELECTRON_GROUP, MUON_GROUP})
 def warm_up() -> None:
     """Compile the fused kernels if they are not on disk yet, so that worker processes find them there."""
     cells, scalars = np.zeros((1, *KASCADE.grid_shape), np.float16), np.zeros((1, 5), np.float32)
-    seen = FittedEvents(make_events(namespace("cpu"), cells, scalars))
-    assert seen.sums
-    assert seen.grid
-    assert seen.order
+    fitted = FittedEvents(make_events(namespace("cpu"), cells, scalars))
+    assert fitted.sums
+    assert fitted.grid
+    assert fitted.order
 
 
 def compute_chunk(
@@ -48,11 +48,11 @@ def compute_chunk(
     # The fits' own columns are what others are made of in the table: they come with any group that needs fits.
     wanted = groups | (FITTED if groups & FIT_GROUPS else frozenset())
     parts = frozenset(PARTS[group] for group in wanted & PARTS.keys())
-    seen = FittedEvents(make_events(xp, grids, scalars, array=array), parts, groups=wanted)
+    fitted = FittedEvents(make_events(xp, grids, scalars, array=array), parts, groups=wanted)
     for module in MODULES:
         if hasattr(module, "compute") and wanted & {group.name for group in module.GROUPS}:
-            seen.columns.update(module.compute(seen))
-    return {name: values for name, values in seen.columns.items() if CATALOGUE[name].group in wanted}
+            fitted.columns.update(module.compute(fitted))
+    return {name: values for name, values in fitted.columns.items() if CATALOGUE[name].group in wanted}
 
 
 def compute_rows(dataset: Dataset, start: int, stop: int, groups: frozenset[str], device: str = "cpu") -> pl.DataFrame:

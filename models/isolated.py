@@ -65,7 +65,7 @@ class Isolated:
 
     def __init__(self, threads: int = 1) -> None:
         self._threads = threads
-        self._held: dict[Path, int] = {}
+        self._open_bytes: dict[Path, int] = {}
         self._batch: Batch | None = None
 
     def __enter__(self) -> Self:
@@ -109,20 +109,20 @@ class Isolated:
 
     def ask(self, folder: Path, request: dict[str, Any], arrays: tuple[np.ndarray, ...] = ()) -> Any:
         """Send a request about a learner and return the answer; learners stay open as far as memory goes."""
-        if folder not in self._held:
+        if folder not in self._open_bytes:
             self._make_room(folder)
             self._exchange(folder, {"do": "load", "folder": str(folder.absolute())}, (), LOAD_S)
-        self._held[folder] = self._held.pop(folder, 0) or _bytes(folder)  # the last used is the last to go
+        self._open_bytes[folder] = self._open_bytes.pop(folder, 0) or _bytes(folder)  # the last used is the last to go
         n_events = request.get("n_events", 0)
         request = {**request, "folder": str(folder.absolute())}
         return self._exchange(folder, request, arrays, PREDICT_S + EVENT_S * n_events)
 
     def _make_room(self, folder: Path) -> None:
         size = _bytes(folder)
-        while self._held and sum(self._held.values()) + size > HELD_BYTES:
-            oldest = next(iter(self._held))
+        while self._open_bytes and sum(self._open_bytes.values()) + size > HELD_BYTES:
+            oldest = next(iter(self._open_bytes))
             self._exchange(folder, {"do": "close", "folder": str(oldest.absolute())}, (), PREDICT_S)
-            del self._held[oldest]
+            del self._open_bytes[oldest]
 
     def predict(self, folder: Path, batch: Batch, n_columns: int, *, truth: bool = False) -> np.ndarray:
         """Return a learner's (n, C) predictions, or with ``truth`` its (n, 2 T) estimates.
@@ -248,8 +248,8 @@ class IsolatedLearner(Learner):
 
     def importances(self) -> dict[str, float] | None:
         """Return the gain of each table column, where the learner has such a thing."""
-        found = self.reader.ask(self.folder, {"do": "importances"}).get("importances")
-        return None if found is None else {str(name): float(share) for name, share in found.items()}
+        value = self.reader.ask(self.folder, {"do": "importances"}).get("importances")
+        return None if value is None else {str(name): float(share) for name, share in value.items()}
 
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
@@ -283,7 +283,7 @@ def main() -> None:
     # Files of a model are only read: whatever a parser is led to write stays small, a crash leaves no core file.
     limit(resource.RLIMIT_CORE, 0, for_good=True)
     limit(resource.RLIMIT_FSIZE, WRITTEN_BYTES, for_good=True)
-    held: dict[str, Learner] = {}
+    open_fits: dict[str, Learner] = {}
     batch: Batch | None = None
     with os.fdopen(requests, "rb") as source, os.fdopen(replies, "wb") as sink, threadpool_limits(threads):
         while line := source.readline():
@@ -301,14 +301,14 @@ def main() -> None:
                 _limit_time(request["cpu_s"])
                 if wish == "load":
                     limit_memory(Path(folder), extra_bytes)
-                    held[folder] = load(Path(folder))
+                    open_fits[folder] = load(Path(folder))
                 elif wish == "close":
-                    del held[folder]
+                    del open_fits[folder]
                 elif wish in ("predict", "estimate"):
                     assert batch is not None
-                    numbers = _numbers(held[folder], batch, truth=wish == "estimate")
+                    numbers = _numbers(open_fits[folder], batch, truth=wish == "estimate")
                 else:
-                    answer["importances"] = held[folder].importances()
+                    answer["importances"] = open_fits[folder].importances()
             except InputError as error:
                 answer, numbers = {"error": str(error)}, None
             except Exception as error:
@@ -331,11 +331,11 @@ def _why(error: Exception) -> str:
 
 
 def _numbers(learner: Learner, batch: Batch, *, truth: bool) -> np.ndarray:
-    found = learner.predict_targets(batch) if truth else learner.predict_log_proba(batch)
+    result = learner.predict_targets(batch) if truth else learner.predict_log_proba(batch)
     expected = (len(batch), len(TARGETS), 2) if truth else (len(batch), len(learner.classes))
-    if found.shape != expected:
-        raise InputError(f"{len(batch)} events got predictions of shape {found.shape}")
-    return np.ascontiguousarray(found, dtype="<f8")
+    if result.shape != expected:
+        raise InputError(f"{len(batch)} events got predictions of shape {result.shape}")
+    return np.ascontiguousarray(result, dtype="<f8")
 
 
 def _batch(events: dict[str, Any], source: BinaryIO) -> Batch:

@@ -46,8 +46,8 @@ def spec(name: str) -> LearnerSpec:
 def learner_class(path: str) -> type[Learner]:
     """Return the class at ``module:Class``, which must be one of the registry's."""
     module, _, name = path.partition(":")
-    found: type[Learner] = getattr(importlib.import_module(module), name)
-    return found
+    result: type[Learner] = getattr(importlib.import_module(module), name)
+    return result
 
 
 def create(
@@ -106,9 +106,9 @@ def load(folder: Path, *, classes: tuple[str, ...] | None = None) -> Learner:
     name = header["learner"]
     if name not in paths:
         raise InputError(f"{Path(folder) / HEADER_FILE} names learner {name!r}; known are {', '.join(sorted(paths))}")
-    found = tuple(header["classes"])
-    if classes is not None and found != tuple(classes):
-        raise InputError(f"{folder} was trained for classes {', '.join(found)}, expected {', '.join(classes)}")
+    result = tuple(header["classes"])
+    if classes is not None and result != tuple(classes):
+        raise InputError(f"{folder} was trained for classes {', '.join(result)}, expected {', '.join(classes)}")
     return learner_class(paths[name]).load(Path(folder))
 
 

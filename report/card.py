@@ -82,8 +82,8 @@ def card_content(folder: Path) -> dict[str, Any]:
 
 
 def _cost(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    found = totals(manifest.get("steps", []))
-    return {**found, "how_energy_was_found": energy_words(found, str(manifest.get("device")))}
+    result = totals(manifest.get("steps", []))
+    return {**result, "how_energy_was_found": energy_words(result, str(manifest.get("device")))}
 
 
 def _model(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,15 +112,15 @@ def _sources(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
     Nothing of folders that are gone, and of tables.
     """
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     for split in ("train", "test"):
         data = manifest.get("data", {})
         place, kept = data.get(split), data.get(f"{split}_source")
         if kept is not None:
-            found[split] = dict(kept)
+            result[split] = dict(kept)
         elif manifest["task"] in TASKS and place and Path(place).is_dir():
-            found[split] = read_source(Path(place))
-    return found
+            result[split] = read_source(Path(place))
+    return result
 
 
 def _simulated(sources: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -129,22 +129,22 @@ def _simulated(sources: Mapping[str, Mapping[str, Any]]) -> bool:
 
 def _data(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     data = manifest.get("data", {})
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for split in ("train", "test"):
         if not data.get(f"n_{split}"):
             continue
         source = sources.get(split, {})
         known = split in sources or manifest["task"] not in TASKS
-        found[split] = {
+        result[split] = {
             "name": Path(str(data.get(split))).name,
             "events": data[f"n_{split}"],
             "fingerprint": data.get(f"{split}_fingerprint"),
             "origin": SIMULATED if is_simulated(source) else OTHER if known else None,
             "source": {key: value for key, value in source.items() if isinstance(value, str | int | float)},
         }
-    if "train" in found:
-        found["train"] |= {"judged": data.get("n_judged"), "held_out": data.get("n_holdout")}
-    return found
+    if "train" in result:
+        result["train"] |= {"judged": data.get("n_judged"), "held_out": data.get("n_holdout")}
+    return result
 
 
 def _protocol(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _protocol(manifest: Mapping[str, Any], sources: Mapping[str, Mapping[str, An
 
 def _metrics(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     gate = manifest.get("gate", {})
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "held_out_gain_of_the_stack": {key: gate.get(key) for key in ("gain", "standard_error") if key in gate}
     }
     for key, file in _scored(folder, manifest).items():
@@ -170,16 +170,16 @@ def _metrics(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
             continue  # edited or damaged: what stands in it is no score of this run
         if manifest["task"] not in TASKS:
             systems = metrics["systems"][metrics["shipped"]]
-            found[key] = {"judged_on": metrics["judged_on"], **{k: systems[k] for k in _KEYS if k in systems}}
+            result[key] = {"judged_on": metrics["judged_on"], **{k: systems[k] for k in _KEYS if k in systems}}
         elif metrics.get("config_hash") in (None, manifest.get("config_hash")):
             task = task_named(str(manifest["task"]))
             value, interval = scoring_of(task).headline(metrics)
-            found[key] = {
+            result[key] = {
                 "judged_on": f"{metrics['n_events']:,} test showers",
                 scoring_of(task).metric.name: {"value": value, **(interval.as_dict() if interval else {})},
                 **(report_of(task).details(metrics) if interval else {}),
             }
-    return found
+    return result
 
 
 def _scored(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:

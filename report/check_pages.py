@@ -89,11 +89,11 @@ def _features(check: DataCheck) -> Section:
         for d in check.differences[:15]
     ]
     drawn: list[str] = []
-    seen: set[str] = set()
+    observed: set[str] = set()
     for d in check.differences:
-        if d.feature in seen or len(drawn) == DRAWN:
+        if d.feature in observed or len(drawn) == DRAWN:
             continue
-        seen.add(d.feature)
+        observed.add(d.feature)
         data, simulation = undefined_share(check.histograms, d)
         undefined = (
             f"; undefined in {100 * data:.1f} % (simulation {100 * simulation:.1f} %)" if data + simulation else ""
@@ -112,7 +112,7 @@ def _features(check: DataCheck) -> Section:
 
 def _events(check: DataCheck) -> Section:
     tails = check.tails
-    drawn = tails_picture([t.quantile for t in tails], [t.expected for t in tails], [t.seen for t in tails])
+    drawn = tails_picture([t.quantile for t in tails], [t.expected for t in tails], [t.observed for t in tails])
     caption = (
         "Events farther from the training sample than quantiles of simulated events that did not define the distance"
     )
@@ -143,10 +143,10 @@ def _order(check: DataCheck) -> Section:
 PAGE_FILE = "robustness.html"
 
 
-def robustness_text(found: Robustness) -> str:
+def robustness_text(robustness: Robustness) -> str:
     """Return a line for every training and place: accuracy, log-loss against home, and largest bias of a share."""
     lines = []
-    for one in found.cells:
+    for one in robustness.cells:
         training, on, tested, accuracy, loss, bias = _row(one)
         lines.append(
             f"{training} ({on}), tested on {tested}: accuracy {accuracy} %, log-loss {loss}, share of {bias} %"
@@ -168,18 +168,18 @@ def _row(one: Cell) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def write_robustness_page(found: Robustness) -> Path:
+def write_robustness_page(robustness: Robustness) -> Path:
     """Write ``OUT/robustness.html`` and return its path."""
-    file = found.options.out / PAGE_FILE
-    sections = [_matrix(found), _remedies(found), _shares(found), _differences(found)]
+    file = robustness.options.out / PAGE_FILE
+    sections = [_matrix(robustness), _remedies(robustness), _shares(robustness), _differences(robustness)]
     with atomic_path(file) as temporary:
         temporary.write_text(page("Robustness", "", sections), encoding="utf-8")
     return file
 
 
-def _matrix(found: Robustness) -> Section:
-    cells = [one for one in found.cells if one.training == ALONE]
-    names = [place.name for place in found.options.places]
+def _matrix(robustness: Robustness) -> Section:
+    cells = [one for one in robustness.cells if one.training == ALONE]
+    names = [place.name for place in robustness.options.places]
     at = {(one.trained_on, one.tested_on): one for one in cells}
     loss = np.array([[at[a, b].log_loss.difference - at[b, b].log_loss.difference for b in names] for a in names])
     bias = np.array([[100 * np.abs(at[a, b].bias).max() for b in names] for a in names])
@@ -192,12 +192,12 @@ def _matrix(found: Robustness) -> Section:
     return Section("matrix", "Trained here, tested there", pictures(figures) + table(HEADS, map(_row, cells)))
 
 
-def _remedies(found: Robustness) -> Section:
-    home = found.options.places[0].name
-    rows = [_row(one) for one in found.cells if one.training != ALONE]
+def _remedies(robustness: Robustness) -> Section:
+    home = robustness.options.places[0].name
+    rows = [_row(one) for one in robustness.cells if one.training != ALONE]
     lines = [
-        f"Left out: {', '.join(found.differing) or 'nothing: no feature tells home from the other places'}.",
-        f"Jitter: a copy of every training shower with its sizes changed by {found.options.jitter:g} in lg.",
+        f"Left out: {', '.join(robustness.differing) or 'nothing: no feature tells home from the other places'}.",
+        f"Jitter: a copy of every training shower with its sizes changed by {robustness.options.jitter:g} in lg.",
         "A mix has as many showers as home; for a test elsewhere it leaves the tested place out.",
     ]
     note = paragraph(f"Log-loss against the training on {home} alone, same showers, 95 % intervals.")
@@ -206,9 +206,9 @@ def _remedies(found: Robustness) -> Section:
     )
 
 
-def _shares(found: Robustness) -> Section:
+def _shares(robustness: Robustness) -> Section:
     rows = []
-    for one in found.cells:
+    for one in robustness.cells:
         biases = [f"{100 * b:+.1f} ± {100 * e:.1f}" for b, e in zip(one.bias, one.bias_error, strict=True)]
         rows.append((one.training, one.trained_on, one.tested_on, *biases))
     note = paragraph(
@@ -220,8 +220,8 @@ def _shares(found: Robustness) -> Section:
     )
 
 
-def _differences(found: Robustness) -> Section:
-    rows = [(name, f"{a:.4f} [{low:.4f}, {high:.4f}]") for name, (a, low, high) in found.auc.items()]
+def _differences(robustness: Robustness) -> Section:
+    rows = [(name, f"{a:.4f} [{low:.4f}, {high:.4f}]") for name, (a, low, high) in robustness.auc.items()]
     note = paragraph(
         "Area under the curve of boosted trees between showers of home and of the place, same classes and spectrum "
         "thrown; 0.5 means that they cannot be told apart."
@@ -232,46 +232,53 @@ def _differences(found: Robustness) -> Section:
 PICTURE_FILE = "sky_map.png"
 
 
-def sky_words(found: SkyMap) -> str:
+def sky_words(sky_map: SkyMap) -> str:
     """Return in plain words what the map shows."""
-    start = f"{found.events:,} showers in {int((found.expected > 0).sum()):,} pixels"
-    if found.highest is None:
+    start = f"{sky_map.events:,} showers in {int((sky_map.expected > 0).sum()):,} pixels"
+    if sky_map.highest is None:
         return f"{start}: no pixel expects {MIN_EXPECTED:g} counts or more, no significance is given; use larger pixels"
-    best, sigma, p_value = found.highest
-    values = found.significance[np.isfinite(found.significance)]
-    ra_low, ra_high, dec_low, dec_high = found.pixels.borders()[best]
+    best, sigma, p_value = sky_map.highest
+    values = sky_map.significance[np.isfinite(sky_map.significance)]
+    ra_low, ra_high, dec_low, dec_high = sky_map.pixels.borders()[best]
     spread = "" if len(values) < 2 else f"; mean {values.mean():+.3f}, standard deviation {values.std(ddof=1):.3f}"
     return (
         f"{start}, {len(values):,} with a significance{spread} (an isotropic sky: 0 and nearly 1). Highest: "
         f"{sigma:.2f} standard deviations at right ascension {(ra_low + ra_high) / 2:.1f}, declination "
-        f"{(dec_low + dec_high) / 2:.1f} deg, {found.counts[best]:,} counts where {found.expected[best]:.1f} are "
+        f"{(dec_low + dec_high) / 2:.1f} deg, {sky_map.counts[best]:,} counts where {sky_map.expected[best]:.1f} are "
         f"expected; probability without sources, all pixels counted, {p_value:.2g}"
     )
 
 
-def write_sky_picture(found: SkyMap, out: Path) -> Path:
+def write_sky_picture(sky_map: SkyMap, out: Path) -> Path:
     """Draw counts and significance on the sky and the distribution of significances; return the file."""
-    seen = np.flatnonzero(found.expected > 0)
-    significance = found.significance
+    observed = np.flatnonzero(sky_map.expected > 0)
+    significance = sky_map.significance
     with drawing():
         figure = new_figure(6.6, 6.4)
         places = figure.subplots(3, 1, height_ratios=(1.0, 1.0, 1.0))
-        _sky(places[0], found, seen, found.counts[seen] / found.pixels.solid_angle_sr()[seen], "counts per sr", None)
-        shown = seen[np.isfinite(significance[seen])]
-        _sky(places[1], found, shown, significance[shown], "significance (standard deviations)", 5.0)
+        _sky(
+            places[0],
+            sky_map,
+            observed,
+            sky_map.counts[observed] / sky_map.pixels.solid_angle_sr()[observed],
+            "counts per sr",
+            None,
+        )
+        shown = observed[np.isfinite(significance[observed])]
+        _sky(places[1], sky_map, shown, significance[shown], "significance (standard deviations)", 5.0)
         _distribution(places[2], significance[shown])
     save_figure(figure, out / PICTURE_FILE)
     return out / PICTURE_FILE
 
 
-def _sky(axes: Axes, found: SkyMap, pixels: np.ndarray, values: np.ndarray, label: str, around: float | None) -> None:
+def _sky(axes: Axes, sky_map: SkyMap, pixels: np.ndarray, values: np.ndarray, label: str, around: float | None) -> None:
     """Draw one value a pixel; right ascension grows to the left, as seen from Earth."""
-    corners = found.pixels.borders()[pixels]
+    corners = sky_map.pixels.borders()[pixels]
     boxes = np.stack([corners[:, [0, 1, 1, 0]], corners[:, [2, 2, 3, 3]]], axis=-1)
     colours = {"cmap": MAP} if around is None else {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0.0, -around, around)}
     drawn = PolyCollection(list(boxes), array=values, edgecolors="face", linewidths=0.2, **colours)
     axes.add_collection(drawn)
-    low, high = found.pixels.dec_edges_deg[[0, -1]]
+    low, high = sky_map.pixels.dec_edges_deg[[0, -1]]
     axes.set(xlim=(360.0, 0.0), ylim=(low, high), xlabel="right ascension (deg)", ylabel="declination (deg)")
     axes.figure.colorbar(drawn, ax=axes, label=label)
 

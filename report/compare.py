@@ -93,10 +93,10 @@ def _opened(runs: Sequence[Path], data: Path, task: Task | None) -> tuple[list[E
 
 
 def _task_of(runs: Sequence[Path]) -> Task:
-    found = {Run.open(run).task.name for run in runs}
-    if len(found) > 1:
-        raise InputError(f"runs of different tasks cannot be compared: {', '.join(sorted(found))}")
-    return task_named(found.pop())
+    result = {Run.open(run).task.name for run in runs}
+    if len(result) > 1:
+        raise InputError(f"runs of different tasks cannot be compared: {', '.join(sorted(result))}")
+    return task_named(result.pop())
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
@@ -131,11 +131,13 @@ def _overview(entries: list[Entry], truth: Truth, task: Task) -> Table:
 
 def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableType]:
     metric = metric_for(task)
-    found = metric.paired(truth.labels, a.output, b.output, truth.groups)
+    result = metric.paired(truth.labels, a.output, b.output, truth.groups)
     yield Text(f"\n{a.name} against {b.name}", style="bold")
-    winner = a.name if found.difference < 0 else b.name
-    shown = f"{winner} is better" if found.interval.low > 0 or found.interval.high < 0 else "no difference is shown"
-    yield Text(f"{metric.name}, first minus second: {difference_text(found, metric)}, p = {found.p_value:.2g}: {shown}")
+    winner = a.name if result.difference < 0 else b.name
+    shown = f"{winner} is better" if result.interval.low > 0 or result.interval.high < 0 else "no difference is shown"
+    yield Text(
+        f"{metric.name}, first minus second: {difference_text(result, metric)}, p = {result.p_value:.2g}: {shown}"
+    )
     yield from report_of(task).pair(truth.labels, (a.name, a.output), (b.name, b.output), truth.groups)
     yield _where(a, b, truth, task)
 
@@ -167,15 +169,15 @@ def _where(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
             table.add_section()
         before = kind
         n, groups = int(mask.sum()), None if truth.groups is None else truth.groups[mask]
-        found = mcnemar(a.decided[mask], b.decided[mask], groups)
+        result = mcnemar(a.decided[mask], b.decided[mask], groups)
         share = paired_accuracy(np.ones(n, bool), a.decided[mask], b.decided[mask], groups)
         table.add_row(
             f"{kind} {name}",
             f"{n:,}",
-            f"{found.only_a:,}",
-            f"{found.only_b:,}",
+            f"{result.only_a:,}",
+            f"{result.only_b:,}",
             f"{100 * share.difference:+.2f} [{100 * share.interval.low:+.2f}, {100 * share.interval.high:+.2f}]",
-            f"{found.p_value:.2g}",
+            f"{result.p_value:.2g}",
         )
     table.caption = f"{len(rows)} places are looked at: one p of 0.05 among them is expected by chance."
     table.caption_justify = "left"

@@ -89,7 +89,7 @@ def _packages() -> list[Finding]:
         required = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return [Finding("packages", f"{DISTRIBUTION} is not installed: run make env or pip install -e .", "bad")]
-    found, missing = [], []
+    result, missing = [], []
     for text in required:
         need = Requirement(text)
         if need.marker and not need.marker.evaluate({"extra": ""}):
@@ -100,10 +100,10 @@ def _packages() -> list[Finding]:
             missing.append(Finding(need.name, f"not installed, need {need.specifier}", "bad"))
             continue
         if need.specifier.contains(version, prereleases=True):
-            found.append(f"{need.name} {version}")
+            result.append(f"{need.name} {version}")
         else:
             missing.append(Finding(need.name, f"{version}, need {need.specifier}", "bad"))
-    return [Finding("packages", ", ".join(sorted(found)), "ok"), *missing]
+    return [Finding("packages", ", ".join(sorted(result)), "ok"), *missing]
 
 
 def _torch() -> Finding:
@@ -145,8 +145,8 @@ def _lightgbm() -> Finding:
     answer = requested.stdout.rpartition("answer ")[2].strip()
     if answer in ("cuda", "gpu"):
         return Finding("lightgbm", f"{lightgbm.__version__}: trains with device_type={answer}", "ok")
-    found = f"{lightgbm.__version__}: CPU build, or no GPU answers; stays on the CPU in a run on a GPU"
-    return Finding("lightgbm", found, "note")
+    result = f"{lightgbm.__version__}: CPU build, or no GPU answers; stays on the CPU in a run on a GPU"
+    return Finding("lightgbm", result, "note")
 
 
 def _use() -> Finding:
@@ -192,8 +192,8 @@ def _disk(folder: Path) -> Finding:
 
 
 def _check() -> Finding:
-    found = "exits with 1 as long as a fact of the real data is outside its tolerance: no fault of the installation"
-    return Finding("simulate --check", found, "ok")
+    result = "exits with 1 as long as a fact of the real data is outside its tolerance: no fault of the installation"
+    return Finding("simulate --check", result, "ok")
 
 
 FIRST_EVENTS = 4_096
@@ -219,7 +219,7 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
         yield from archive_findings(folder)
     elif inside := sorted(file.parent for file in folder.glob(f"*/{MATRICES_FILE}")):
         for each in inside:
-            yield from (replace(found, what=f"{each.name}: {found.what}") for found in dataset_findings(each))
+            yield from (replace(result, what=f"{each.name}: {result.what}") for result in dataset_findings(each))
     else:
         yield from dataset_findings(folder)
 
@@ -231,12 +231,12 @@ def archive_findings(folder: Path) -> Iterator[Finding]:
     measured = False
     for name in names:
         try:
-            kind, found = _archive(folder, name)
+            kind, result = _archive(folder, name)
         except InputError as error:
             yield Finding(name, str(error), "note")
             continue
         measured |= kind == "measured"
-        yield from found
+        yield from result
     if measured:
         yield Finding("next", f"python cli.py convert --measured {folder} --times --protocol 2026 --out data", "ok")
         return
@@ -267,39 +267,41 @@ def _archive(folder: Path, name: str) -> tuple[str, list[Finding]]:
     if features.shape[1:] != (len(columns),):
         raise InputError(f"{archive_path(folder, name, 'features')}: events have shape {features.shape[1:]}")
     frame = {column: features[:, k].astype(np.float64) for k, column in enumerate(columns)}
-    found = [Finding(name, f"{len(features):,} events of {'a measured run' if measured else 'a simulated mode'}", "ok")]
+    result = [
+        Finding(name, f"{len(features):,} events of {'a measured run' if measured else 'a simulated mode'}", "ok")
+    ]
     if not measured:
         kinds, counts = np.unique(frame["type"], return_counts=True)
         text = ", ".join(f"{kind:g}: {count:,}" for kind, count in zip(kinds[:8], counts, strict=False))
-        found.append(Finding("  column type", text, "ok"))
+        result.append(Finding("  column type", text, "ok"))
         if not archive_path(folder, name, "true_features").exists():
-            found.append(Finding("  true_features", "missing: no groups and no truth; v2 needs it", "note"))
+            result.append(Finding("  true_features", "missing: no groups and no truth; v2 needs it", "note"))
     elif not archive_path(folder, name, "extra_features").exists():
-        found.append(Finding("  extra_features", "missing: no event times", "note"))
+        result.append(Finding("  extra_features", "missing: no event times", "note"))
     for column, (low, high) in RANGES.items():
         bad = np.flatnonzero(~((frame[column] >= low) & (frame[column] <= high)))
         if bad.size:
             first = f"row {bad[0]} holds {frame[column][bad[0]]:g}"
-            found.append(Finding(f"  column {column}", f"{bad.size} rows that no shower has: {first}", "note"))
+            result.append(Finding(f"  column {column}", f"{bad.size} rows that no shower has: {first}", "note"))
     grids = next(stream_npz(archive_path(folder, name, "matrices"), "matrices", FIRST_EVENTS))
     cells = bad_cells(grids[..., 1:].astype(np.float32), f"{name}_matrices.npz")
     if cells:
-        found.append(Finding("  cells", f"{len(cells)} events with impossible cells: {cells[0]}", "note"))
+        result.append(Finding("  cells", f"{len(cells)} events with impossible cells: {cells[0]}", "note"))
     lost = int((~np.isfinite(grids[..., 0])).any(axis=(1, 2)).sum())
     if lost:
-        found.append(Finding("  arrival times", f"not finite in {lost} events (no learner sees them)", "note"))
+        result.append(Finding("  arrival times", f"not finite in {lost} events (no learner sees them)", "note"))
     dead = int((KASCADE.has_station & ~(grids[..., 1] > 0).any(axis=0)).sum())
     if dead:
-        found.append(
+        result.append(
             Finding("  stations", f"{dead} of {int(KASCADE.has_station.sum())} give no e/gamma signal", "note")
         )
-    found.append(replace(_azimuth(grids[..., 0], grids[..., 1], frame["Az"], frame["Ze"], KASCADE), what="  azimuth"))
+    result.append(replace(_azimuth(grids[..., 0], grids[..., 1], frame["Az"], frame["Ze"], KASCADE), what="  azimuth"))
     passing = TEST_WITH_AGE.mask(pl.DataFrame(frame))
     if passing.any():
         spread = (f"{column} {np.nanmedian(frame[column][passing]):.2f}" for column in ("E", "Ze", "Ne", "Nmu", "Age"))
         text = f"{int(passing.sum()):,} events pass the test's cuts; medians: {', '.join(spread)}"
-        found.append(Finding("  columns", text, "ok"))
-    return ("measured" if measured else "simulated"), found
+        result.append(Finding("  columns", text, "ok"))
+    return ("measured" if measured else "simulated"), result
 
 
 def _azimuth(
@@ -354,8 +356,8 @@ def _next_command(folder: Path, task: Task | None) -> str:
 
 def _labelled(folder: Path) -> Task | None:
     files = EventFiles.open(folder)
-    found = [task for task in TASKS.values() if task.label_file and files.has(task.label_file)]
-    return found[0] if len(found) == 1 else None
+    entries = [task for task in TASKS.values() if task.label_file and files.has(task.label_file)]
+    return entries[0] if len(entries) == 1 else None
 
 
 def check_folder(folder: Path, *, bars: Bars = silent) -> tuple[str, list[str]]:
@@ -405,9 +407,9 @@ def _has(folder: Path, name: str) -> bool:
 
 
 def _run(folder: Path, progress: Progress) -> list[str]:
-    found = _compared(folder, progress)
-    if found:
-        return found
+    result = _compared(folder, progress)
+    if result:
+        return result
     try:
         run = Run.open(folder)
         lacking = [name for name in run.required_files if name not in run.checksums.files]
@@ -425,9 +427,9 @@ def _run(folder: Path, progress: Progress) -> list[str]:
 
 
 def _table(folder: Path, progress: Progress) -> list[str]:
-    found = _compared(folder, progress)
-    if found:
-        return found
+    result = _compared(folder, progress)
+    if result:
+        return result
     try:
         parts = FeatureTable.open(folder).parts()
         Checksums.open(folder, required=(CATALOGUE_FILE, *(part.name for part in parts)))

@@ -45,12 +45,12 @@ def kept_outcome(run: Path, requested: Mapping[str, Any], inputs: list[Path]) ->
     if not (run / OUTCOME_FILE).is_file():
         return None
     try:
-        found = read_json(run / OUTCOME_FILE)
+        content = read_json(run / OUTCOME_FILE)
     except InputError:
         return None
     wanted = _circumstances(run, requested, inputs)
-    same = isinstance(found, dict) and all(found.get(key) == value for key, value in wanted.items())
-    return str(found["lines"]) if same and "lines" in found else None
+    same = isinstance(content, dict) and all(content.get(key) == value for key, value in wanted.items())
+    return str(content["lines"]) if same and "lines" in content else None
 
 
 def _circumstances(run: Path, requested: Mapping[str, Any], inputs: list[Path]) -> dict[str, Any]:

@@ -220,12 +220,14 @@ def column_agreement(theirs: dict[str, np.ndarray], ours: dict[str, np.ndarray])
     """Compare columns: undefined for the same showers, and 99 % of the values close in units of the column's spread."""
     gaps, torn = {}, []
     for name, expected in ours.items():
-        found = theirs[name]
-        if np.mean(np.isnan(found) != np.isnan(expected)) > 1e-3:
+        result = theirs[name]
+        if np.mean(np.isnan(result) != np.isnan(expected)) > 1e-3:
             torn.append(name)
-        known = ~(np.isnan(found) | np.isnan(expected))
+        known = ~(np.isnan(result) | np.isnan(expected))
         spread = float(np.std(expected[known])) if known.any() else 1.0
-        gaps[name] = float(np.quantile(np.abs(found - expected)[known], 0.99)) / (spread or 1.0) if known.any() else 0.0
+        gaps[name] = (
+            float(np.quantile(np.abs(result - expected)[known], 0.99)) / (spread or 1.0) if known.any() else 0.0
+        )
     worst = max(gaps, key=lambda name: gaps[name])
     beyond = [name for name, gap in gaps.items() if gap > COLUMN_TOLERANCE]
     words = f"{len(gaps)} columns, 99 % of values within {gaps[worst]:.1e} of a standard deviation (worst: {worst})"
@@ -262,19 +264,19 @@ def _learner(name: str, data: Dataset, table: FeatureTable) -> DeviceComparison:
     batch = replace(batch, labels=events.labels())
     n_held = round(HELD_OUT * len(batch))
     order = np.random.default_rng(1).permutation(len(batch))
-    held, valid, train = (
+    values, valid, train = (
         batch.take(np.sort(order[part])) for part in (slice(n_held), slice(n_held, 2 * n_held), slice(2 * n_held, None))
     )
-    assert held.labels is not None
-    found, rates = {}, {}
+    assert values.labels is not None
+    result, rates = {}, {}
     for device in ("cpu", "cuda"):
         learner = create(entry, COMPOSITION.classes, threads=joblib.cpu_count(), preset="quick")
         started = time.perf_counter()
         learner.fit(train, valid, seed=1, device=device)
         rates[device] = len(train) / (time.perf_counter() - started)
-        found[device] = learner.predict_log_proba(replace(held, labels=None))
-    paired = paired_log_loss(held.labels, found["cuda"], found["cpu"])
-    loss = -found["cuda"][np.arange(len(held)), held.labels].mean()
+        result[device] = learner.predict_log_proba(replace(values, labels=None))
+    paired = paired_log_loss(values.labels, result["cuda"], result["cpu"])
+    loss = -result["cuda"][np.arange(len(values)), values.labels].mean()
     words = f"log-loss {loss:.4f}, minus the CPU's {paired.difference:+.4f} ± {paired.standard_error:.4f}"
     ok = abs(paired.difference) < LOSS_TOLERANCE + 3 * paired.standard_error
     return DeviceComparison(what, words, ok, rates["cpu"], rates["cuda"])

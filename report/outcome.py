@@ -56,7 +56,7 @@ def learner_table(run: Path, data: Path) -> Table:
     opened = Run.open(run)
     truth = read_labels(opened, data)
     labels = truth.labels
-    scoring, told = scoring_of(opened.task), report_of(opened.task)
+    scoring, task_report = scoring_of(opened.task), report_of(opened.task)
     metric = scoring.metric
     by_name: dict[str, list[System]] = {}
     for system in opened.test_systems(len(labels)):
@@ -72,7 +72,7 @@ def learner_table(run: Path, data: Path) -> Table:
     )
     table.add_column("", no_wrap=True)
     first = next(iter(by_name.values()))[0]
-    beside = told.second_metric(labels, first.log_proba, first.output)
+    beside = task_report.second_metric(labels, first.log_proba, first.output)
     for column in (beside.head, scoring.loss_name, *(_heading(rule) for rule in rules)):
         table.add_column(column, justify="right", no_wrap=True)
     for name, systems in by_name.items():
@@ -85,7 +85,7 @@ def learner_table(run: Path, data: Path) -> Table:
             for s in systems
         }
         raw = systems[0]
-        shares = told.second_metric(labels, raw.log_proba, raw.output).plus_minus
+        shares = task_report.second_metric(labels, raw.log_proba, raw.output).plus_minus
         losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output), truth.groups), 3)
         style = "bold" if name == opened.shipped else None
         table.add_row(name, shares, losses, *(cells.get(r, "") for r in rules), style=style)
@@ -142,7 +142,7 @@ def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = sil
     A test set without labels is left unscored, and the reader is told so.
     """
     manifest = read_json(run / MANIFEST_FILE)
-    parts: list[RenderableType] = list(_told(manifest))
+    parts: list[RenderableType] = list(_notes(manifest))
     gate = manifest.get("gate", {})
     content: dict[str, Any] = {
         "run": str(run),
@@ -192,7 +192,7 @@ def _of_table(run: Path, content: Mapping[str, Any]) -> Iterator[RenderableType]
     yield Text(f"shipped:     {content['shipped']}, {content['reason']}\npredictions: {run / 'predictions.parquet'}")
 
 
-def _told(manifest: Mapping[str, Any]) -> Iterator[Text]:
+def _notes(manifest: Mapping[str, Any]) -> Iterator[Text]:
     """Yield a run's remarks, which learners failed or are one network, and what ``predict --fast`` costs."""
     for remark in manifest.get("remarks", []):
         yield Text(escaped(f"remark: {remark}"), style="yellow")
@@ -263,9 +263,9 @@ def run_demo(
             console.print(kept, end="", markup=False, highlight=False, soft_wrap=True)
             continue
         stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=workers), bars=bars)
-        found = outcome(run, data, task, bars=bars)
-        console.print(found.shown, soft_wrap=True)
-        found.keep(requested, inputs)
+        result = outcome(run, data, task, bars=bars)
+        console.print(result.shown, soft_wrap=True)
+        result.keep(requested, inputs)
     console.rule(f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     console.print(
         "The showers are simulated: scores tell how the methods compare here, not what they reach on KASCADE data.\n"
@@ -279,10 +279,10 @@ def _simulated_already(data: Path, task: Task, n_train: int, n_test: int, seed: 
     present = [folder for folder in folders if folder.exists()]
     for folder in present:
         wanted = folders[folder]
-        found = Dataset.open(folder, task, labels=False)
-        if len(found) != wanted or found.source.get("seed") != seed:
+        result = Dataset.open(folder, task, labels=False)
+        if len(result) != wanted or result.source.get("seed") != seed:
             raise InputError(
-                f"{folder} holds {len(found):,} events of seed {found.source.get('seed')}, "
+                f"{folder} holds {len(result):,} events of seed {result.source.get('seed')}, "
                 f"the demo asked for {wanted:,} of seed {seed}: remove {data.parent} or choose another --out"
             )
     return len(present) == len(folders)

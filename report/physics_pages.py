@@ -33,15 +33,15 @@ SPECTRA_PAGE_FILE = "spectra.html"
 SOURCES = ("data", "simulation", "hadronic_model", "energy_scale", "muon_scale", "total")
 
 
-def spectra_text(found: Spectra) -> Table:
+def spectra_text(spectra: Spectra) -> Table:
     """Return shares of the groups by energy, with statistical and total errors, and the test of the fit."""
-    rows = found.table().filter(pl.col("group") != ALL)
-    good = found.goodness
+    rows = spectra.table().filter(pl.col("group") != ALL)
+    good = spectra.goodness
     drawn = Table(
         "lg(E/eV)", "events", title="share of each group ± statistical ± total error, %", title_justify="left",
         caption=f"fit in lg Ne - lg Nmu: chi2 {good.chi2:.0f} in {good.cells} cells, p = {good.p_value:.3f}",
     )  # fmt: skip
-    for name in found.estimate.setting.classes:
+    for name in spectra.estimate.setting.classes:
         drawn.add_column(name, justify="right", no_wrap=True)
     for part in rows.partition_by("lg_energy_low_eV", maintain_order=True):
         first = part.row(0, named=True)
@@ -59,17 +59,23 @@ def spectra_text(found: Spectra) -> Table:
     return drawn
 
 
-def write_spectra_page(found: Spectra, out: Path, remarks: list[str]) -> Path:
+def write_spectra_page(spectra: Spectra, out: Path, remarks: list[str]) -> Path:
     """Write ``OUT/spectra.html`` and return its path."""
-    sections = [_spectra(found), *_knees(found), _errors(found), _methods(found), _spectra_doubts(found, remarks)]
+    sections = [
+        _spectra(spectra),
+        *_knees(spectra),
+        _errors(spectra),
+        _methods(spectra),
+        _spectra_doubts(spectra, remarks),
+    ]
     file = out / SPECTRA_PAGE_FILE
     with atomic_path(file) as temporary:
         temporary.write_text(page("Elemental spectra", "", sections), encoding="utf-8")
     return file
 
 
-def _spectra(found: Spectra) -> Section:
-    estimate, errors = found.estimate, found.errors
+def _spectra(spectra: Spectra) -> Section:
+    estimate, errors = spectra.estimate, spectra.errors
     shape, energy = estimate.flux.shape, estimate.setting.bins.centres_ev
     arguments = (
         energy, estimate.flux, errors.standard(shape, ("data", "simulation")), errors.standard(shape),
@@ -92,14 +98,14 @@ HYPOTHESES = {
 }
 
 
-def knee_lines(found: Spectra) -> list[str]:
+def knee_lines(spectra: Spectra) -> list[str]:
     """Return the knees in words, a line each; nothing where none were fitted."""
-    if found.knees is None:
+    if spectra.knees is None:
         return []
-    rows = found.knees.table().iter_rows(named=True)
+    rows = spectra.knees.table().iter_rows(named=True)
     lines = [f"knee of {row['group']}: lg(E/eV) {_range(row)}" for row in rows]
     lines[-1] = lines[-1].replace("knee of rigidity: lg(E/eV)", "common rigidity of the knees: lg(R/V)")
-    compared = next(one for one in found.knees.comparisons if (one.null, one.other) == ("rigidity", "free"))
+    compared = next(one for one in spectra.knees.comparisons if (one.null, one.other) == ("rigidity", "free"))
     return [*lines, f"{HYPOTHESES['rigidity']}: p = {compared.p_value:.2g} against {HYPOTHESES['free']}"]
 
 
@@ -126,8 +132,8 @@ def _limit(value: float | None) -> str:
     return "open" if value is None else f"{value:.2f}"
 
 
-def _knees(found: Spectra) -> list[Section]:
-    knees = found.knees
+def _knees(spectra: Spectra) -> list[Section]:
+    knees = spectra.knees
     if knees is None:
         return []
     used = knees.data
@@ -169,9 +175,9 @@ def _knees(found: Spectra) -> list[Section]:
     return [Section("knees", "Knees", body)]
 
 
-def _errors(found: Spectra) -> Section:
+def _errors(spectra: Spectra) -> Section:
     rows = []
-    for row in found.table().filter(pl.col("used")).iter_rows(named=True):
+    for row in spectra.table().filter(pl.col("used")).iter_rows(named=True):
         if row["group"] == ALL:
             continue
         cells = [_percent(row[f"fraction_error_{source}"], 1) for source in SOURCES]
@@ -184,8 +190,8 @@ def _errors(found: Spectra) -> Section:
     return Section("errors", "Shares and their errors, %", table(heads, rows) + note)
 
 
-def _methods(found: Spectra) -> Section:
-    frame = found.methods().filter(pl.col("used"))
+def _methods(spectra: Spectra) -> Section:
+    frame = spectra.methods().filter(pl.col("used"))
     names = [name for name in frame.columns if name.startswith("events_")]
     rows = []
     for part in frame.partition_by("lg_energy_low_eV", maintain_order=True):
@@ -195,15 +201,15 @@ def _methods(found: Spectra) -> Section:
             rows.append((energy, row["group"], *(f"{100 * row[name] / totals[name]:.1f}" for name in names)))
     heads = ("lg(E/eV)", "group", *(name.removeprefix("events_").replace("_", " ") for name in names))
     note = paragraph(
-        f"Shares of the accepted events, %. Iterations of Bayes' theorem ({found.labels.iterations}) and strength of "
-        f"the regularisation ({found.labels.strength:g}) were chosen on simulation. The clipped inverse is how "
+        f"Shares of the accepted events, %. Iterations of Bayes' theorem ({spectra.labels.iterations}) and strength of "
+        f"the regularisation ({spectra.labels.strength:g}) were chosen on simulation. The clipped inverse is how "
         "published spectra were made."
     )
     return Section("methods", "Other methods on the same events", table(heads, rows) + note)
 
 
-def _spectra_doubts(found: Spectra, remarks: list[str]) -> Section:
-    good = found.goodness
+def _spectra_doubts(spectra: Spectra, remarks: list[str]) -> Section:
+    good = spectra.goodness
     lines = [
         f"Fit in lg Ne - lg Nmu: chi-square {good.chi2:.1f} in {good.cells} cells, p = {good.p_value:.3f} "
         f"from {good.toys} toy experiments.",
@@ -211,8 +217,8 @@ def _spectra_doubts(found: Spectra, remarks: list[str]) -> Section:
         "A difference between nature and all simulations that looks like another composition cannot be seen by any "
         "test here: the hadronic models' scatter is the only hint of it.",
     ]
-    bad = [b for b in np.flatnonzero(found.estimate.usable) if good.p_by_bin[b] < 0.01]
-    edges = found.estimate.setting.bins.edges
+    bad = [b for b in np.flatnonzero(spectra.estimate.usable) if good.p_by_bin[b] < 0.01]
+    edges = spectra.estimate.setting.bins.edges
     lines += [f"The fit is bad (p = {good.p_by_bin[b]:.3f}) in lg(E/eV) {edges[b]:g}-{edges[b + 1]:g}." for b in bad]
     return Section("doubts", "What to keep in mind", bullets(lines))
 
@@ -249,43 +255,43 @@ def _cells(one: Limit) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def limits_text(found: PhotonSearch) -> Table:
+def limits_text(photon_search: PhotonSearch) -> Table:
     """Return limits by energy and walking up."""
     drawn = Table(
-        title=f"photons, limits at {found.options.level:.0%} (CLs, background from data)", title_justify="left",
+        title=f"photons, limits at {photon_search.options.level:.0%} (CLs, background from data)", title_justify="left",
         caption="expected: median and 68 % without photons; flux m^-2 sr^-1 s^-1, in bins also eV^-1",
     )  # fmt: skip
     for head in HEADS:
         drawn.add_column(head, justify="left" if head == HEADS[0] else "right", no_wrap=True)
-    for one in found.limits:
+    for one in photon_search.limits:
         drawn.add_row(*_cells(one))
     return drawn
 
 
 def write_photon_page(result: PhotonResult, out: Path) -> Path:
     """Write ``OUT/gamma_limit.html`` and return its path."""
-    found = result.search
-    whole = next(one for one in found.limits if one.integral)
+    search = result.search
+    whole = next(one for one in search.limits if one.integral)
     expected = whole.backgrounds.data
     lead = numbers(
         [
             ("candidates", f"{whole.candidates:,}", f"of {whole.measured:,} from lg(E/eV) {whole.lg_energy_low:g}"),
             ("expected", f"{expected.mean:.1f} ± {expected.error:.1f}", "from the sideband"),
             ("fraction", f"< {whole.limit * whole.fraction_per_event:.2g}",
-             f"at {found.options.level:.0%}; expected {whole.expected[2] * whole.fraction_per_event:.2g}"),
+             f"at {search.options.level:.0%}; expected {whole.expected[2] * whole.fraction_per_event:.2g}"),
         ]
     )  # fmt: skip
-    sections = [_limits(found), _scores(found), _background(found), _candidates(result), _photon_doubts(found)]
+    sections = [_limits(search), _scores(search), _background(search), _candidates(result), _photon_doubts(search)]
     file = out / PHOTONS_PAGE_FILE
     with atomic_path(file) as temporary:
         temporary.write_text(page("Search for photons", lead, sections), encoding="utf-8")
     return file
 
 
-def _limits(found: PhotonSearch) -> Section:
+def _limits(photon_search: PhotonSearch) -> Section:
     figures: list[str] = []
     for integral in (False, True):
-        chosen = [one for one in found.limits if one.integral is integral]
+        chosen = [one for one in photon_search.limits if one.integral is integral]
         edges = np.array([(one.lg_energy_low, one.lg_energy_high) for one in chosen])
         flux = (
             r"$\Phi_\gamma$, m$^{-2}$ sr$^{-1}$ s$^{-1}$"
@@ -293,39 +299,41 @@ def _limits(found: PhotonSearch) -> Section:
             else r"$J_\gamma$, m$^{-2}$ sr$^{-1}$ s$^{-1}$ eV$^{-1}$"
         )
         scales = [("fraction of photons", [one.fraction_per_event for one in chosen])]
-        if found.efficiency_known:
+        if photon_search.efficiency_known:
             scales.append((flux, [one.flux_per_event for one in chosen]))
         for label, each in scales:
             scale = np.array(each)
             limit = np.array([one.limit for one in chosen]) * scale
             expected = np.array([one.expected for one in chosen]) * scale[:, None]
-            drawn = limit_picture(edges, limit, expected, label, integral=integral, level=found.options.level)
+            drawn = limit_picture(edges, limit, expected, label, integral=integral, level=photon_search.options.level)
             what = "all energies from the lower end of each bar on" if integral else "in bins of energy"
             figures.append(picture(as_svg(drawn, f"limits, {what}, {len(figures)}"), f"Limits {what}."))
     note = paragraph(
         "CLs with the background from the sideband and its error averaged over. The band is what is expected without "
-        f"photons. Photons are assumed to follow E^-{found.options.index:g} within a range."
+        f"photons. Photons are assumed to follow E^-{photon_search.options.index:g} within a range."
     )
-    return Section("limits", "Limits", pictures(figures) + table(HEADS, [_cells(one) for one in found.limits]) + note)
+    return Section(
+        "limits", "Limits", pictures(figures) + table(HEADS, [_cells(one) for one in photon_search.limits]) + note
+    )
 
 
-def _scores(found: PhotonSearch) -> Section:
-    place = found.bins.place(found.data.lg_energy)
-    events, figures = found.measuring.events, []
-    for b in np.flatnonzero(found.regions.usable):
-        here = found.measuring.place == b
+def _scores(photon_search: PhotonSearch) -> Section:
+    place = photon_search.bins.place(photon_search.data.lg_energy)
+    events, figures = photon_search.measuring.events, []
+    for b in np.flatnonzero(photon_search.regions.usable):
+        here = photon_search.measuring.place == b
         kinds = [here & (events.labels == label) for label in (HADRON, PHOTON)]
-        hadrons, photons = ((events.score[kind], found.measuring.weight[kind]) for kind in kinds)
-        title = f"lg(E/eV) {found.bins.edges[b]:g}-{found.bins.edges[b + 1]:g}"
-        borders = float(found.regions.side[b]), float(found.regions.threshold[b])
-        drawn = score_picture(found.data.score[place == b], hadrons, photons, borders, title)
+        hadrons, photons = ((events.score[kind], photon_search.measuring.weight[kind]) for kind in kinds)
+        title = f"lg(E/eV) {photon_search.bins.edges[b]:g}-{photon_search.bins.edges[b + 1]:g}"
+        borders = float(photon_search.regions.side[b]), float(photon_search.regions.threshold[b])
+        drawn = score_picture(photon_search.data.score[place == b], hadrons, photons, borders, title)
         figures.append(picture(as_svg(drawn, f"scores, {title}"), f"{title}; shaded: sideband, line: threshold."))
     return Section("scores", "Scores", pictures(figures))
 
 
-def _background(found: PhotonSearch) -> Section:
+def _background(photon_search: PhotonSearch) -> Section:
     rows = []
-    for one in found.limits:
+    for one in photon_search.limits:
         back = one.backgrounds
         rows.append(
             (
@@ -340,7 +348,7 @@ def _background(found: PhotonSearch) -> Section:
         "lg(E/eV)", "sideband, seen", "simulated", "transfer", "background, data", "simulation", "seen", "sigma",
         "Feldman-Cousins, events", "limit with simulation",
     )  # fmt: skip
-    step = found.transfer
+    step = photon_search.transfer
     lines = [
         f"Within the sideband {step.closure_ratio:.2f} ± {step.closure_error:.2f} times the events predicted from its "
         f"lower half are seen in the upper one; {step.closure:.0%} count as an error of every transfer.",
@@ -361,19 +369,19 @@ def _candidates(result: PhotonResult) -> Section:
         return Section("candidates", "Candidates", paragraph("No event lies above the threshold."))
     heads = ("data", "row", "score", "above threshold", "lg(E/eV)", "zenith, deg", "lg Ne", "lg Nmu")
     note = paragraph(f"The {LISTED} highest of {frame.height:,} are listed here, all in candidates.csv.", "quiet")
-    found, figures = result.search, []
-    for k in found.candidates[:DISPLAYED]:
-        folder, row = found.options.data[found.data.folder[k]], int(found.data.row[k])
+    values, figures = result.search, []
+    for k in values.candidates[:DISPLAYED]:
+        folder, row = values.options.data[values.data.folder[k]], int(values.data.row[k])
         (shower,) = read_showers(Dataset.open(folder, labels=False), [row])
-        title = f"event {row} of {folder.name}, score {found.data.score[k]:.2f}"
+        title = f"event {row} of {folder.name}, score {values.data.score[k]:.2f}"
         figures.append(picture(as_svg(event_picture(shower, title), title), f"Event {row} of {folder.name}."))
     body = table(heads, rows) + (note if frame.height > LISTED else "") + pictures(figures)
     return Section("candidates", "Candidates", body)
 
 
-def _photon_doubts(found: PhotonSearch) -> Section:
+def _photon_doubts(photon_search: PhotonSearch) -> Section:
     lines = [
-        *found.remarks,
+        *photon_search.remarks,
         f"The expected band (quantiles {', '.join(f'{share:g}' for share in BAND)}) has the background from data.",
         "Simulated hadrons are protons where the run was trained on the benchmark's gamma sets; heavier nuclei have "
         "more muons and are easier to reject.",

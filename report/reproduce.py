@@ -194,9 +194,9 @@ def _result(wanted: Reproduction, data: Path, runs: list[Path], scores: list[Sco
         f"- Protocol {wanted.protocol}, modes {', '.join(map(str, sets['test'].source['modes']))}; the raw predictions "
         "are scored where the protocol forbids decision rules.",
         *(
-            f"- {split}: {len(found):,} events, {int(found.usable.sum()):,} of them usable; fingerprint "
-            f"`{found.fingerprint()}`"
-            for split, found in sets.items()
+            f"- {split}: {len(result):,} events, {int(result.usable.sum()):,} of them usable; fingerprint "
+            f"`{result.fingerprint()}`"
+            for split, result in sets.items()
         ),
         f"- Raw archives (names, lengths and checksums of all members): `{sets['test'].source['raw']}`",
         f"- Showers thrown into both sets by the protocol's split: {sets['test'].source['showers_in_both_splits']}",

@@ -31,23 +31,23 @@ from stacking.run.read import COMBINED, ONE_ANSWER
 
 def headline(evaluated: EvaluatedRun) -> str:
     """Return the boxes at the top (metric, accuracy or what stands for it, mean loss) and what the metric means."""
-    told, scoring = report_of(evaluated.task), scoring_of(evaluated.task)
+    task_report, scoring = report_of(evaluated.task), scoring_of(evaluated.task)
     loss, span = mean_loss(scoring.losses(evaluated.labels, evaluated.final, evaluated.output), evaluated.truth.groups)
-    boxes = told.boxes(evaluated)
+    boxes = task_report.boxes(evaluated)
     name = f"{scoring.loss_name}, {scoring.loss_unit}"
     boxes.append((name, f"{loss:.4f}", f"{span.low:.4f} to {span.high:.4f}"))
     n = f"{len(evaluated.labels):,} test showers"
     limits = f"{n}. Ranges are 95 % intervals from their number; they hold no systematic error."
-    return numbers(boxes) + (paragraph(told.meaning) if told.meaning else "") + paragraph(limits, "quiet")
+    return numbers(boxes) + (paragraph(task_report.meaning) if task_report.meaning else "") + paragraph(limits, "quiet")
 
 
-def verdict(found: Paired, better: str, worse: str, unit: str, form: str = ".4f") -> str:
-    """Return in words what a paired comparison shows; ``found`` is worse minus better where positive."""
-    gap = f"{abs(found.difference):{form}} [{found.interval.low:{form}}, {found.interval.high:{form}}] {unit}"
-    if found.interval.low <= 0 <= found.interval.high:
-        return f"Between {better} and {worse} the data show no difference: {gap}, p = {found.p_value:.2g}."
-    first, second = (better, worse) if found.difference > 0 else (worse, better)
-    return f"{first} beats {second} by {gap}, p = {found.p_value:.2g}."
+def verdict(paired: Paired, better: str, worse: str, unit: str, form: str = ".4f") -> str:
+    """Return in words what a paired comparison shows; ``paired`` is worse minus better where positive."""
+    gap = f"{abs(paired.difference):{form}} [{paired.interval.low:{form}}, {paired.interval.high:{form}}] {unit}"
+    if paired.interval.low <= 0 <= paired.interval.high:
+        return f"Between {better} and {worse} the data show no difference: {gap}, p = {paired.p_value:.2g}."
+    first, second = (better, worse) if paired.difference > 0 else (worse, better)
+    return f"{first} beats {second} by {gap}, p = {paired.p_value:.2g}."
 
 
 def plain_words(evaluated: EvaluatedRun) -> Section:
@@ -115,15 +115,15 @@ def limits(evaluated: EvaluatedRun) -> list[str]:
 
 def learners(evaluated: EvaluatedRun) -> Section:
     """Return the comparison of learners, average and stack."""
-    told, scoring = report_of(evaluated.task), scoring_of(evaluated.task)
+    task_report, scoring = report_of(evaluated.task), scoring_of(evaluated.task)
     label = f"{evaluated.metric.name} (lower is better)"
     figure = learners_picture(evaluated.points, label, logarithmic=evaluated.metric.logarithmic)
     caption = "Test set, 95 % intervals of each system by itself. Paired differences are sharper: see the table."
-    caption += told.legend
+    caption += task_report.legend
     rows: list[tuple[str, ...]] = []
     ours: list[int] = []
     for point, system in zip(evaluated.points, evaluated.systems, strict=True):
-        beside = told.second_metric(evaluated.labels, system.log_proba, system.output)
+        beside = task_report.second_metric(evaluated.labels, system.log_proba, system.output)
         loss = plus_minus(*mean_loss(evaluated.losses(system), evaluated.truth.groups), 4)
         metric, gap = ("", "")
         if (system.name, system.rule) in evaluated.against_shipped:
@@ -171,9 +171,9 @@ def _on_the_same_events(evaluated: EvaluatedRun) -> str:
     )
 
 
-def _difference(found: Paired, logarithmic: bool = False) -> str:
+def _difference(paired: Paired, logarithmic: bool = False) -> str:
     form = "+.1e" if logarithmic else "+.4f"
-    return f"{found.difference:{form}} [{found.interval.low:{form}}, {found.interval.high:{form}}]"
+    return f"{paired.difference:{form}} [{paired.interval.low:{form}}, {paired.interval.high:{form}}]"
 
 
 EACH = 2
@@ -184,15 +184,15 @@ RANKED = 20
 
 def importance(evaluated: EvaluatedRun) -> Section | None:
     """Return gain and permutation importance by group of features."""
-    found = importances(evaluated)
-    gains = {entry.learner: entry.gain for entry in found if entry.gain}
+    result = importances(evaluated)
+    gains = {entry.learner: entry.gain for entry in result if entry.gain}
     figures = []
     if gains:
         caption = (
             "Share of the splitting gain by group of features, mean over folds. Gain favours groups of many columns."
         )
         figures.append(picture(as_svg(gain_picture(gains), "gain by feature group"), caption))
-    for entry in found:
+    for entry in result:
         if entry.shuffled:
             caption = (
                 f"{entry.learner}, fold 0, up to 2,000 test showers: log-loss lost when all columns of a group are "
@@ -202,12 +202,12 @@ def importance(evaluated: EvaluatedRun) -> Section | None:
             figures.append(picture(as_svg(shuffle_picture(entry.shuffled), "permutation importance"), caption))
     if not figures:
         return None
-    return Section("importance", "What the learners look at", pictures(figures) + _ranking(found))
+    return Section("importance", "What the learners look at", pictures(figures) + _ranking(result))
 
 
-def _ranking(found: list[Importance]) -> str:
+def _ranking(result: list[Importance]) -> str:
     """Return the features of the largest gain, mean over learners, with their unit and meaning."""
-    by_learner = {entry.learner: entry.columns for entry in found if entry.columns}
+    by_learner = {entry.learner: entry.columns for entry in result if entry.columns}
     if not by_learner:
         return ""
     columns = {column for gain in by_learner.values() for column in gain}
@@ -257,10 +257,10 @@ def gallery(evaluated: EvaluatedRun) -> Section:
     showers = read_showers(evaluated.dataset, [event for _, event in named])
     for (kind, event), shower in zip(named, showers, strict=True):
         posterior = np.exp(evaluated.final[event])
-        said = classes[int(posterior.argmax())]
+        log_proba = classes[int(posterior.argmax())]
         # tiny probabilities must not read as zero
         own = f"{posterior[evaluated.labels[event]]:.3g}"
-        title = f"{kind}: true {classes[evaluated.labels[event]]}, given {own}; said {said} {posterior.max():.3g}"
+        title = f"{kind}: true {classes[evaluated.labels[event]]}, given {own}; said {log_proba} {posterior.max():.3g}"
         drawn = as_svg(event_picture(shower, title), f"event {event}, {kind}")
         figures.append(picture(drawn, f"Event {event} of the test set."))
     note = paragraph(
@@ -304,9 +304,9 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     with bars("report", "parts") as progress:
         for k, part in enumerate(parts):
             progress(k, len(parts), part.__name__)
-            found = part(evaluated)
-            if found is not None:
-                sections.append(found)
+            result = part(evaluated)
+            if result is not None:
+                sections.append(result)
         progress(len(parts), len(parts))
     kind = "simulated showers" if evaluated.simulated else f"protocol {evaluated.dataset.protocol}"
     lead = f'<p class="quiet">{escape("; ".join([kind, *run_sections.made(evaluated)]))}</p>'

@@ -124,15 +124,15 @@ def cost_of(manifest: Mapping[str, Any]) -> Section | None:
         grouped.setdefault(name, []).append(step)
     rows = []
     for name, members in [*grouped.items(), ("all", steps)]:
-        found = totals(members)
+        result = totals(members)
         rows.append(
             (
                 name,
                 f"{len(members)}",
-                duration(found["wall_s"]),
-                duration(found["cpu_s"]),
-                f"{found['peak_mb']:,.0f}",
-                f"{found['energy_wh']:.2f}",
+                duration(result["wall_s"]),
+                duration(result["cpu_s"]),
+                f"{result['peak_mb']:,.0f}",
+                f"{result['energy_wh']:.2f}",
             )
         )
     heads = ("step", "tasks", "wall-clock, summed", "CPU time", "peak memory, MB", "energy, Wh")
@@ -208,7 +208,7 @@ def importances(evaluated: EvaluatedRun) -> list[Importance]:
     if not entries:
         return []
     best = min(entries, key=lambda row: row.get("log_loss") or np.inf)["name"]
-    found = []
+    result = []
     with learners_of(trusted=False) as load:
         for row in entries:
             learners = [load(run.fit_folder(row["name"], fold)) for fold in folds[row["name"]]]
@@ -216,8 +216,8 @@ def importances(evaluated: EvaluatedRun) -> list[Importance]:
                 _shuffled(evaluated, learners[0], row) if row["name"] == best and not evaluated.task.target else {}
             )
             columns = column_gains(learners)
-            found.append(Importance(row["name"], _by_group(columns), shuffled, columns))
-    return found
+            result.append(Importance(row["name"], _by_group(columns), shuffled, columns))
+    return result
 
 
 def _folds(run: Run, learner: str) -> Sequence[Fit]:
@@ -231,12 +231,12 @@ def _folds(run: Run, learner: str) -> Sequence[Fit]:
 
 def column_gains(learners: list[Learner]) -> dict[str, float]:
     """Return the share of the gain by column, mean over fits; empty where the learner counts none."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     counted = [gain for learner in learners if (gain := learner.importances())]
     for gain in counted:
         for column, share in gain.items():
-            found[column] = found.get(column, 0.0) + share / len(counted)
-    return found
+            result[column] = result.get(column, 0.0) + share / len(counted)
+    return result
 
 
 def _by_group(columns: dict[str, float]) -> dict[str, float] | None:

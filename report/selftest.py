@@ -47,10 +47,10 @@ def selftest(workers: int | None = None) -> Iterator[Finding]:
 
 def _line(what: str, test: Callable[[], tuple[bool, str]]) -> Finding:
     try:
-        good, found = test()
+        good, result = test()
     except Exception as error:  # whatever fails here is what the test is for
-        good, found = False, f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return Finding(what, found, "ok" if good else "bad")
+        good, result = False, f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return Finding(what, result, "ok" if good else "bad")
 
 
 def generated(folder: Path, mode: str, n: int, *, gamma: bool) -> None:
@@ -85,9 +85,9 @@ def converted_hash(folder: Path, task: Task) -> str:
 
 
 def _conversion(folder: Path, task: Task) -> tuple[bool, str]:
-    found = converted_hash(folder, task)
-    good = found == HASHES[task.name]
-    return good, "arrays of the 2026 protocol are the known ones" if good else f"other arrays than known: {found}"
+    result = converted_hash(folder, task)
+    good = result == HASHES[task.name]
+    return good, "arrays of the 2026 protocol are the known ones" if good else f"other arrays than known: {result}"
 
 
 def _scorer() -> tuple[bool, str]:

@@ -53,11 +53,11 @@ def write_table_report(folder: Path, *, bars: Bars = silent) -> Path:
     with bars("report", "parts") as progress:
         for k, part in enumerate(parts):
             progress(k, len(parts), part.__name__.removeprefix("_"))
-            found = part(run, metrics)
-            sections += [found] if found else []
+            result = part(run, metrics)
+            sections += [result] if result else []
         progress(len(parts), len(parts))
-    for found in (choices_of(run.manifest), cost_of(run.manifest)):
-        sections += [found] if found else []
+    for result in (choices_of(run.manifest), cost_of(run.manifest)):
+        sections += [result] if result else []
     sections.append(Section("provenance", "Provenance", table(("", ""), provenance_rows(run.manifest), kind="wide")))
     name = escaped(folder.resolve().name)
     table_name = escaped(Path(run.manifest["config"]["table"]).name)
@@ -69,9 +69,9 @@ def write_table_report(folder: Path, *, bars: Bars = silent) -> Path:
 
 
 def _boxes(metrics: Mapping[str, Any]) -> str:
-    found = metrics["systems"][metrics["shipped"]]
+    result = metrics["systems"][metrics["shipped"]]
     boxes = [
-        (name, f"{found[key]['value']:.4f}", f"{found[key]['low']:.4f} to {found[key]['high']:.4f}")
+        (name, f"{result[key]['value']:.4f}", f"{result[key]['low']:.4f} to {result[key]['high']:.4f}")
         for key, name in (("log_loss", "log-loss, nats"), ("accuracy", "accuracy"), ("auc", "AUC"))
     ]
     limits = f"{metrics['judged_on']}. Ranges are 95 % intervals from the number of rows."
@@ -87,10 +87,10 @@ def _summary(run: Run, metrics: Mapping[str, Any]) -> Section:
 
 
 def _systems(run: Run, metrics: Mapping[str, Any]) -> Section:
-    def rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    def rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
         return [
             (name, *(f"{e['value']:.4f} [{e['low']:.4f}, {e['high']:.4f}]" for e in map(m.get, KEYS) if e))
-            for name, m in found["systems"].items()
+            for name, m in content["systems"].items()
         ]
 
     ours = [run.systems.index(run.shipped)]
@@ -106,12 +106,12 @@ KEYS = ("log_loss", "accuracy", "auc")
 
 
 def _classes(run: Run, metrics: Mapping[str, Any]) -> Section:
-    found = metrics["systems"][run.shipped]
-    names, counts = run.task.classes, np.array(found["confusion"])
+    result = metrics["systems"][run.shipped]
+    names, counts = run.task.classes, np.array(result["confusion"])
     heads = ("class", "rows", "AUC against the rest", "recall")
     rows = []
     for k, name in enumerate(names):
-        area = found["auc_by_class"].get(name)
+        area = result["auc_by_class"].get(name)
         words = f"{area['value']:.4f} [{area['low']:.4f}, {area['high']:.4f}]" if area else ""
         n = int(counts[k].sum())
         rows.append((name, f"{n:,}", words, f"{counts[k, k] / n:.3f}" if n else ""))
@@ -124,13 +124,13 @@ def _classes(run: Run, metrics: Mapping[str, Any]) -> Section:
 
 
 def _reliability(run: Run, metrics: Mapping[str, Any]) -> Section | None:
-    found = labelled_test_rows(run)
+    result = labelled_test_rows(run)
     if len(run.task.classes) > len(PALETTE):
         return None
-    if found is None:
+    if result is None:
         labels, log_proba = labelled_oof_rows(run, run.shipped)
     else:
-        rows, labels, _ = found
+        rows, labels, _ = result
         log_proba = log_proba_of_test(run, run.shipped)[rows]
     error = run.manifest["reliability"][run.shipped]["calibrated"]["expected_calibration_error"]
     caption = (
@@ -150,9 +150,9 @@ def _importance(run: Run, metrics: Mapping[str, Any]) -> Section | None:
                 fits = [load(run.fit_folder(name, k)) for k in range(min(n_fits, 3))]
             except (InputError, KeyError):
                 continue
-            found = column_gains(fits)
-            if found:
-                gains[name] = found
+            result = column_gains(fits)
+            if result:
+                gains[name] = result
     if not gains:
         return None
     columns = {column for gain in gains.values() for column in gain}

@@ -228,11 +228,11 @@ def read_arrays(file: Path, *wanted: str, check: Callable[[str, Header], None] |
         try:
             with zipfile.ZipFile(stream) as archive:
                 members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-                held = [name for name in wanted if name in members]
-                if not held:
+                values = [name for name in wanted if name in members]
+                if not values:
                     there = ", ".join(members) or "nothing"
                     raise InputError(f"{file} holds no array {wanted[0]!r} (it holds {there[:400]})")
-                for name in held:
+                for name in values:
                     where = f"{file}, {name}"
                     header = _head(archive, members[name], where)
                     if check:
@@ -242,7 +242,7 @@ def read_arrays(file: Path, *wanted: str, check: Callable[[str, Header], None] |
                             f"{where} would unpack to {header.n_bytes / 1e9:,.2f} GB, more than {MAX_RATIO} times its "
                             "file: if that is meant, write it again with numpy.savez, unpacked"
                         )
-                return {name: _unpacked(archive, members[name]) for name in held}
+                return {name: _unpacked(archive, members[name]) for name in values}
         except InputError:
             raise
         except _DAMAGED as error:

@@ -88,13 +88,13 @@ class Checksums:
 
     def problems(self, progress: Progress | None = None) -> list[str]:
         """Compare every file; return one line for each that is missing or differs."""
-        found = []
+        result = []
         for number, name in enumerate(self.files, start=1):
             problem = self.problem(name)
-            found += [problem] if problem else []
+            result += [problem] if problem else []
             if progress:
                 progress(number, len(self.files), name)
-        return found
+        return result
 
     def write(self) -> None:
         """Write ``checksums.json``, atomically."""

@@ -93,14 +93,14 @@ def imported_files(module: str, packages: Iterable[str], leave_out: Iterable[str
     leave_out
         Modules that are neither counted nor followed.
     """
-    packages, found, waiting, unwanted = tuple(packages), dict[str, Path](), [module], set(leave_out)
+    packages, result, waiting, unwanted = tuple(packages), dict[str, Path](), [module], set(leave_out)
     while waiting:
         name = waiting.pop()
         file = _module_file(name)
-        if name not in found and name not in unwanted and file is not None:
-            found[name] = file
+        if name not in result and name not in unwanted and file is not None:
+            result[name] = file
             waiting += _imports(file, packages)
-    return [found[name] for name in sorted(found)]
+    return [result[name] for name in sorted(result)]
 
 
 def _module_file(module: str) -> Path | None:
@@ -150,13 +150,13 @@ PACKAGES = ("numpy", "scipy", "polars", "scikit-learn", "lightgbm", "xgboost", "
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that decide a result."""
-    found = {"python": platform.python_version()}
+    result = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            result[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            result[name] = "not installed"
+    return result
 
 
 def started() -> str:

@@ -58,18 +58,20 @@ class Counter:
 
 def cpu_counters(folder: Path | None = None) -> list[Counter]:
     """Return the counters of all processor packages and of the memory beside them; none where they are unreadable."""
-    found = []
+    entries = []
     for zone in sorted((folder or POWERCAP).glob("*rapl:*")):
         try:
             name = (zone / "name").read_text().strip()
             if not name.startswith(("package", "dram")):
                 continue
             start = int((zone / "energy_uj").read_text())
-            found.append(Counter(zone / "energy_uj", int((zone / "max_energy_range_uj").read_text()), start))
+            entries.append(Counter(zone / "energy_uj", int((zone / "max_energy_range_uj").read_text()), start))
         except (OSError, ValueError):
             # One package that cannot be read would leave its energy out: then none is measured.
             return []
-    return found if any((counter.file.parent / "name").read_text().startswith("package") for counter in found) else []
+    return (
+        entries if any((counter.file.parent / "name").read_text().startswith("package") for counter in entries) else []
+    )
 
 
 def busy_seconds(file: Path | None = None) -> float | None:
@@ -102,8 +104,8 @@ class GpuCounter:
                 handle = library.nvmlDeviceGetHandleByIndex(int(first))
             else:
                 handle = library.nvmlDeviceGetHandleByUUID(first)
-            found = cls(library, handle)
-            return found if found.joules() is not None else None
+            result = cls(library, handle)
+            return result if result.joules() is not None else None
         except library.NVMLError:
             return None
 
@@ -166,16 +168,16 @@ class EnergyMeter:
     def result(self, cpu_s: float) -> Energy:
         """Return what a step that has used ``cpu_s`` CPU seconds is to be charged with."""
         self.read()
-        found = Energy(cpu_s * WATTS_PER_CORE)
+        energy = Energy(cpu_s * WATTS_PER_CORE)
         now = busy_seconds()
         if self.counters and now is not None and self.busy_start is not None:
             busy = max(now - self.busy_start, cpu_s)
             total_j = sum(counter.total_uj for counter in self.counters) / 1e6
-            found = Energy(total_j * (cpu_s / busy if busy > 0 else 0.0), MEASURED)
+            energy = Energy(total_j * (cpu_s / busy if busy > 0 else 0.0), MEASURED)
         end = self._gpu.joules() if self._gpu else None
         if end is not None and self._gpu_start is not None:
-            found.gpu_j = max(0.0, end - self._gpu_start)
-        return found
+            energy.gpu_j = max(0.0, end - self._gpu_start)
+        return energy
 
 
 def energy_words() -> tuple[str, bool]:
@@ -295,8 +297,8 @@ def seconds_of(text: str) -> float:
     InputError
         If it is not a length of time, none at all, or more than 1000 days.
     """
-    found = _WHOLE.fullmatch(text.strip().lower())
-    total = sum(float(n) * unit for n, unit in zip(found.groups(), _SECONDS.values(), strict=True) if n) if found else 0
+    match = _WHOLE.fullmatch(text.strip().lower())
+    total = sum(float(n) * unit for n, unit in zip(match.groups(), _SECONDS.values(), strict=True) if n) if match else 0
     if not total:
         raise InputError(f"time limit {text!r}: write it like 4h, 30m, 90s or 1h30m")
     if total > LONGEST:

@@ -95,9 +95,9 @@ def explained(error: BaseException) -> str | None:
         return f"not enough memory{escaped(why)}: use fewer --workers, smaller data, or a machine with more memory"
     for kind in type(error).__mro__:
         if kind.__name__ in _LIBRARIES.get(kind.__module__.partition(".")[0], ()):
-            said = _first_line(error) or "no reason given"
+            message = _first_line(error) or "no reason given"
             return escaped(
-                f"a file or setting could not be used: {type(error).__name__}: {said}: "
+                f"a file or setting could not be used: {type(error).__name__}: {message}: "
                 "check the files that the command names (python cli.py doctor shows the versions of the libraries)"
             )
     return None
@@ -128,8 +128,8 @@ def refuse_little_memory() -> None:
 
 def _of_system(error: OSError) -> str:
     names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
-    said = error.strerror or _first_line(error) or type(error).__name__
-    return f"{' -> '.join(names) + ': ' if names else ''}{said}: {_ADVICE.get(error.errno or 0, ADVICE)}"
+    message = error.strerror or _first_line(error) or type(error).__name__
+    return f"{' -> '.join(names) + ': ' if names else ''}{message}: {_ADVICE.get(error.errno or 0, ADVICE)}"
 
 
 def _first_line(error: BaseException) -> str:
@@ -138,7 +138,7 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def told(interrupted: Callable[[], str]) -> Iterator[None]:
+def reporting_errors(interrupted: Callable[[], str]) -> Iterator[None]:
     """Turn whatever leaves a command into a line on standard error and an exit code.
 
     Parameters
@@ -192,30 +192,30 @@ def like(name: str, known: Iterable[str]) -> str | None:
     >>> like("lightgm", ["lightgbm", "xgboost"])
     'lightgbm'
     """
-    found = difflib.get_close_matches(name, known, 1, LIKENESS)
-    return found[0] if found else None
+    near = difflib.get_close_matches(name, known, 1, LIKENESS)
+    return near[0] if near else None
 
 
 def did_you_mean(path: Path) -> str:
     """Return ``" (did you mean X?)"`` for a path that does not exist beside one of a similar name; else nothing."""
     try:
-        found = _near(path)
+        result = _near(path)
     except (OSError, ValueError):  # a folder that may not be read, a name that no file can have
         return ""
-    return "" if found in (None, path) else f" (did you mean {found}?)"
+    return "" if result in (None, path) else f" (did you mean {result}?)"
 
 
 def _near(path: Path) -> Path | None:
-    found = Path(path.anchor)
-    for part in path.relative_to(found).parts:
-        step = found / part
+    result = Path(path.anchor)
+    for part in path.relative_to(result).parts:
+        step = result / part
         if not step.exists():
-            near = like(part, [entry.name for entry in found.iterdir()])
+            near = like(part, [entry.name for entry in result.iterdir()])
             if near is None:
                 return None
-            step = found / near
-        found = step
-    return found
+            step = result / near
+        result = step
+    return result
 
 
 # Libraries have exceptions of their own for it: torch RuntimeError, LightGBMError, XGBoostError, CatBoostError, polars.

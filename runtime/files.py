@@ -125,20 +125,20 @@ def _host() -> str:
 
 def remove_leftovers(path: Path) -> None:
     """Remove what processes of this machine that no longer live left half-written or half-removed for ``path``."""
-    for found, match in _temporary_ones(path.parent):
+    for result, match in _temporary_ones(path.parent):
         here = match["host"] in (None, _host())
         if match["name"] == path.name and here and not _lives(int(match["process"])):
-            _remove(found)
+            _remove(result)
 
 
 def remove_all_leftovers(folder: Path) -> None:
     """Remove everything half-written in a folder, whoever wrote it: for the holder of the folder's lock."""
-    for found, _ in _temporary_ones(folder):
-        _remove(found)
+    for result, _ in _temporary_ones(folder):
+        _remove(result)
 
 
 def _temporary_ones(folder: Path) -> list[tuple[Path, re.Match[str]]]:
-    return [(found, match) for found in folder.iterdir() if (match := _TEMPORARY.fullmatch(found.name))]
+    return [(result, match) for result in folder.iterdir() if (match := _TEMPORARY.fullmatch(result.name))]
 
 
 def _remove(path: Path) -> None:
@@ -245,10 +245,10 @@ def file_state(path: Path) -> FileState | None:
     back.
     """
     try:
-        found = Path(path).stat()
+        result = Path(path).stat()
     except FileNotFoundError:
         return None
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    return result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino
 
 
 FolderState: TypeAlias = tuple[tuple[str, FileState | None], ...]

@@ -185,9 +185,9 @@ def _continued(
     content_range: str | None, start: int, known: dict[str, Any] | None, tag: str | None, target: Path
 ) -> int:
     """Return the whole file's length if a partial answer continues the part; else remove the part."""
-    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range or "")
-    if known and found and int(found[1]) == start and int(found[3]) == known["total"] and tag == known["etag"]:
-        return int(found[3])
+    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range or "")
+    if known and match and int(match[1]) == start and int(match[3]) == known["total"] and tag == known["etag"]:
+        return int(match[3])
     discard(target)
     raise _Refused(f"asked for bytes from {start:,}, the server sent {content_range or 'others'} of another version")
 

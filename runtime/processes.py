@@ -149,10 +149,10 @@ def in_their_lanes(
 ) -> dict[str, list[Work]]:
     """Return the work by device, in its order; that of a device without a pool goes to the first."""
     first = next(iter(lanes))
-    found: dict[str, list[Work]] = {lane: [] for lane in lanes}
+    result: dict[str, list[Work]] = {lane: [] for lane in lanes}
     for one in work:
-        found[device if (device := device_of(one)) in lanes else first].append(one)
-    return found
+        result[device if (device := device_of(one)) in lanes else first].append(one)
+    return result
 
 
 def in_devices(

@@ -75,11 +75,11 @@ def read_output(file: Path, task: Task, n_events: int) -> tuple[np.ndarray, Orig
         elif header.shape[0] != n_events:
             raise InputError(f"{where} has {header.shape[0]} events, but the test set has {n_events}")
 
-    found = read_arrays(file, key, *ORIGIN_KEYS, check=check)
-    if key not in found:
+    result = read_arrays(file, key, *ORIGIN_KEYS, check=check)
+    if key not in result:
         raise InputError(f"{file} holds no array {key!r}: task {task.name} needs it")
-    origin = Origin(*(str(found[name]) if name in found else None for name in ORIGIN_KEYS))
-    return scoring.checked(found[key], where), origin
+    origin = Origin(*(str(result[name]) if name in result else None for name in ORIGIN_KEYS))
+    return scoring.checked(result[key], where), origin
 
 
 def read_raw_labels(file: Path, task: Task, decided: np.ndarray) -> np.ndarray:
@@ -95,15 +95,15 @@ def read_raw_labels(file: Path, task: Task, decided: np.ndarray) -> np.ndarray:
     InputError
         If the posteriors have another shape or are not numbers.
     """
-    found = read_arrays(Path(file), scoring_of(task).key, "log_proba").get("log_proba")
-    if found is None:
+    value = read_arrays(Path(file), scoring_of(task).key, "log_proba").get("log_proba")
+    if value is None:
         return decided
     where = f"{file}, log_proba"
-    if found.shape != (len(decided), task.n_classes) or found.dtype.kind != "f":
-        raise InputError(f"{where} has shape {found.shape}, expected ({len(decided)}, {task.n_classes}) numbers")
-    if np.isnan(found).any():
-        raise InputError(f"{where}: {int(np.isnan(found).any(axis=1).sum())} events have no number")
-    return found.argmax(axis=1).astype(np.int64)
+    if value.shape != (len(decided), task.n_classes) or value.dtype.kind != "f":
+        raise InputError(f"{where} has shape {value.shape}, expected ({len(decided)}, {task.n_classes}) numbers")
+    if np.isnan(value).any():
+        raise InputError(f"{where}: {int(np.isnan(value).any(axis=1).sum())} events have no number")
+    return value.argmax(axis=1).astype(np.int64)
 
 
 def score_file(

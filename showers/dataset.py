@@ -170,15 +170,15 @@ class Dataset:
             Why events cannot be used, one entry an event and file, whatever ``left_out.csv`` says.
         """
         columns = [np.asarray(self.scalars), *([] if self.age is None else [np.asarray(self.age)[:, None]])]
-        found = []
+        result = []
         for values, names in zip(columns, (SCALAR_NAMES, (AGE.name,)), strict=False):
-            found += bad_quantities(SCALARS_FILE, values, names)
+            result += bad_quantities(SCALARS_FILE, values, names)
         stored: Any = self.matrices
         for start in range(0, len(self), SCAN_EVENTS):
-            found += bad_cells(stored.as_stored(slice(start, start + SCAN_EVENTS)), MATRICES_FILE, start)
+            result += bad_cells(stored.as_stored(slice(start, start + SCAN_EVENTS)), MATRICES_FILE, start)
             if progress:
                 progress(min(start + SCAN_EVENTS, len(self)), len(self))
-        return found
+        return result
 
     @cached_property
     def unusable(self) -> tuple[BadValue, ...]:
@@ -354,9 +354,9 @@ def by_labels(labels: np.ndarray) -> Ordering:
     squares, cubes = float((counts**2).sum()), float((counts**3).sum())
     expected = n + 1 - squares / n
     variance = (squares * (squares + n * (n + 1)) - 2 * n * cubes - n**3) / (n**2 * (n - 1))
-    found = 1 + int(np.count_nonzero(labels[1:] != labels[:-1]))
-    words = f"{found:,} runs of equal labels, {expected:,.0f} in random order"
-    return Ordering((expected - found) / float(np.sqrt(variance)) if variance > 0 else 0.0, words)
+    result = 1 + int(np.count_nonzero(labels[1:] != labels[:-1]))
+    words = f"{result:,} runs of equal labels, {expected:,.0f} in random order"
+    return Ordering((expected - result) / float(np.sqrt(variance)) if variance > 0 else 0.0, words)
 
 
 def by_values(values: np.ndarray) -> Ordering:

@@ -122,12 +122,12 @@ class EventFiles:
         InputError
             If there is none, or several.
         """
-        found = [task for task in TASKS.values() if task.label_file and self.has(task.label_file)]
-        if len(found) != 1:
+        entries = [task for task in TASKS.values() if task.label_file and self.has(task.label_file)]
+        if len(entries) != 1:
             names = ", ".join(str(task.label_file) for task in TASKS.values())
-            what = "no label file" if not found else "label files of several tasks"
+            what = "no label file" if not entries else "label files of several tasks"
             raise InputError(f"{self.folder} holds {what} ({names}): say which task is meant")
-        return found[0]
+        return entries[0]
 
     def matrices(self, shape: tuple[int, ...]) -> np.ndarray:
         """Map the grids; their bytes are compared when all of them are read, see :meth:`path`."""
@@ -304,8 +304,8 @@ def bad_quantities(file: str, values: np.ndarray, columns: tuple[str, ...], firs
     """Return the events whose reconstructed quantities (n, C) are not finite, the first column of each."""
     good = np.isfinite(values)
     rows = np.flatnonzero(~good.all(axis=1))
-    found = ((int(row), int(np.argmin(good[row]))) for row in rows)
-    return [BadValue(first_row + row, file, f"column {columns[k]}", float(values[row, k])) for row, k in found]
+    result = ((int(row), int(np.argmin(good[row]))) for row in rows)
+    return [BadValue(first_row + row, file, f"column {columns[k]}", float(values[row, k])) for row, k in result]
 
 
 def bad_cells(grids: np.ndarray, file: str, first_row: int = 0) -> list[BadValue]:
@@ -315,12 +315,12 @@ def bad_cells(grids: np.ndarray, file: str, first_row: int = 0) -> list[BadValue
         return []
     with np.errstate(invalid="ignore"):
         bad = ~np.isfinite(grids) | (grids < 0)
-    found = []
+    result = []
     for row in np.flatnonzero(bad.any(axis=(1, 2, 3))).tolist():
         y, x, channel = (int(k) for k in np.argwhere(bad[row])[0])
         value = float(grids[row, y, x, channel])
-        found.append(BadValue(first_row + row, file, f"cell ({y}, {x}), channel {channel}", value))
-    return found
+        result.append(BadValue(first_row + row, file, f"cell ({y}, {x}), channel {channel}", value))
+    return result
 
 
 def _bits(grids: np.ndarray) -> tuple[np.ndarray, int]:

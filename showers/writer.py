@@ -217,9 +217,9 @@ def problems(folder: Path, progress: Progress | None = None) -> list[str]:
     folder = Path(folder)
     try:
         files = EventFiles.open(folder)
-        found = files.checksums.problems(progress) if files.checksums else []
-        if found:
-            return found
+        result = files.checksums.problems(progress) if files.checksums else []
+        if result:
+            return result
         labelled = [task for task in TASKS.values() if files.has(str(task.label_file))]
         for task in labelled:
             Dataset.open(folder, task)
@@ -254,11 +254,11 @@ def already_made(
     """
     if not folder.exists() and not folder.is_symlink():
         return False
-    found = EventFiles.open(folder).source() if folder.is_dir() else {}
+    result = EventFiles.open(folder).source() if folder.is_dir() else {}
     wanted = json.loads(json.dumps(dict(source)))
-    differing = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
+    differing = [name for name in {**result, **wanted} if result.get(name) != wanted.get(name)]
     if differing:
-        what = f" and differs in {', '.join(differing)}" if found else ""
+        what = f" and differs in {', '.join(differing)}" if result else ""
         raise InputError(f"{folder} exists already{what}: {advice}")
     data = Dataset.open(folder, task)
     if len(data) != n_events:

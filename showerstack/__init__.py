@@ -3,8 +3,8 @@
     import showerstack
 
     run = showerstack.fit("data", task="gamma", run="runs/gamma", preset="quick")
-    found = showerstack.predict(run, "data/gamma_test")
-    print(showerstack.score(found, "data"))
+    predicted = showerstack.predict(run, "data/gamma_test")
+    print(showerstack.score(predicted, "data"))
 
 The same as estimators of scikit-learn: :class:`ShowerClassifier`, :class:`StackClassifier`, :class:`EnergyRegressor`.
 Any table works too, given by path or as arrays: ``fit("wine.csv", label="quality", run="runs/wine")``,

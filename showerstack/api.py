@@ -278,20 +278,20 @@ def predict(
     with tempfile.TemporaryDirectory() as folder:
         is_path = isinstance(data, str | os.PathLike)
         place = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
-        found = predict_events(
+        result = predict_events(
             load(run.folder, trusted=trusted), place,
             device=device, workers=workers, fast=fast, no_table=no_table, anyway=anyway,
         ).concatenated()  # fmt: skip
     return Predicted(
         run.task,
         run.classes,
-        np.exp(found.log_proba),
-        labels(found.labels),
-        found.scores,
-        found.config_hash,
-        found.remarks,
-        found.test_fingerprint,
-        found.arrays,
+        np.exp(result.log_proba),
+        labels(result.labels),
+        result.scores,
+        result.config_hash,
+        result.remarks,
+        result.test_fingerprint,
+        result.arrays,
     )
 
 
@@ -369,23 +369,23 @@ def _class_numbers(values: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray:
     from runtime.errors import InputError
     from stacking.inputs.tables import class_positions
 
-    found = class_positions(pl.Series([str(value) for value in values.tolist()]), tuple(map(str, classes)))
-    if (found < 0).any():
-        row = int(np.flatnonzero(found < 0)[0])
+    result = class_positions(pl.Series([str(value) for value in values.tolist()]), tuple(map(str, classes)))
+    if (result < 0).any():
+        row = int(np.flatnonzero(result < 0)[0])
         raise InputError(
-            f"{int((found < 0).sum())} true classes are none of the run's, the first in row {row} "
+            f"{int((result < 0).sum())} true classes are none of the run's, the first in row {row} "
             f"({values[row]!r}): classes are {', '.join(map(repr, classes[:10]))}; leave such rows out"
         )
-    return found
+    return result
 
 
 def _groups(groups: Any, n_events: int) -> np.ndarray:
     from runtime.errors import InputError
 
-    found = np.asarray(groups)
-    if found.shape != (n_events,):
-        raise InputError(f"groups have shape {found.shape}, expected ({n_events},)")
-    return found
+    result = np.asarray(groups)
+    if result.shape != (n_events,):
+        raise InputError(f"groups have shape {result.shape}, expected ({n_events},)")
+    return result
 
 
 def _scored(task: Any, metrics: dict[str, Any]) -> Scored:

@@ -297,8 +297,8 @@ class EnergyRegressor(RegressorMixin, _ShowerStack):
 
     def predict(self, X: Place, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Return (N,) lg(E/eV) of a dataset folder's events, with ``return_std`` also its error."""
-        found = self._predicted(X, device=self.device).arrays
-        return (found["lg_energy"], found["lg_energy_error"]) if return_std else found["lg_energy"]
+        arrays = self._predicted(X, device=self.device).arrays
+        return (arrays["lg_energy"], arrays["lg_energy_error"]) if return_std else arrays["lg_energy"]
 
     def predict_core(self, X: Place) -> np.ndarray:
         """Return (N, 4) core x, its error, core y, its error: m.
@@ -310,11 +310,11 @@ class EnergyRegressor(RegressorMixin, _ShowerStack):
         """
         from runtime.errors import InputError
 
-        found = self._predicted(X, device=self.device).arrays
+        arrays = self._predicted(X, device=self.device).arrays
         names = ("core_x_m", "core_x_error_m", "core_y_m", "core_y_error_m")
-        if not set(names) <= set(found):
+        if not set(names) <= set(arrays):
             raise InputError(f"{self.run_} has no learner that was taught the core: train with a truth.parquet")
-        return np.column_stack([found[name] for name in names])
+        return np.column_stack([arrays[name] for name in names])
 
 
 def _temporary() -> Path:

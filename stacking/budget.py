@@ -64,17 +64,17 @@ class Need:
         if available is None or self.at(workers) <= available:
             return None
         name = max(self.task, key=lambda learner: self.task[learner])
-        said = (
+        message = (
             f"memory may not suffice: {workers} fits at once may need {_gb(self.at(workers))} (most of all {name}, "
             f"{_gb(self.task[name])} each), {_gb(available)} are free"
         )
         fewer = next((n for n in range(workers - 1, 0, -1) if self.at(n) <= available), None)
         if fewer is not None:
-            return f"{said}: --workers {fewer} fits"
+            return f"{message}: --workers {fewer} fits"
         rest = {learner: size for learner, size in self.task.items() if size + LIBRARIES <= available}
         if rest and self.combining + LIBRARIES <= available:
-            return f"{said}: --workers 1 --learners {','.join(rest)} fits"
-        return f"{said}: give fewer events, or rows = {{{name} = ...}} in a file for --config"
+            return f"{message}: --workers 1 --learners {','.join(rest)} fits"
+        return f"{message}: give fewer events, or rows = {{{name} = ...}} in a file for --config"
 
 
 def estimated(

@@ -89,8 +89,8 @@ def averaged(each: Sequence[np.ndarray], space: str) -> np.ndarray:
         return stacked[0]
     if space == "log":
         return log_softmax(stacked.mean(axis=0))
-    found: np.ndarray = np.logaddexp.reduce(stacked, axis=0) - np.log(len(stacked))
-    return found
+    result: np.ndarray = np.logaddexp.reduce(stacked, axis=0) - np.log(len(stacked))
+    return result
 
 
 def run_combination(opened: Any, fits: Mapping[str, np.ndarray], context: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -123,10 +123,12 @@ def largest_difference(graphs: Sequence[Portable], space: str, learner: Learner,
     """
     each = [run_graph(session(one.model.SerializeToString()), one.columns, batch) for one in graphs]
     difference = np.exp(averaged(each, space)) - np.exp(learner.predict_log_proba(batch))
-    found = float(np.abs(difference).max(initial=0.0))
-    if not found <= TOLERANCE:
-        raise InputError(f"the ONNX form differs by {found:.1e} in a probability, more than {TOLERANCE:.0e} is no copy")
-    return found
+    result = float(np.abs(difference).max(initial=0.0))
+    if not result <= TOLERANCE:
+        raise InputError(
+            f"the ONNX form differs by {result:.1e} in a probability, more than {TOLERANCE:.0e} is no copy"
+        )
+    return result
 
 
 CONTEXT = "context"
@@ -316,8 +318,8 @@ def export_run(
             writer.learner(name)
             progress(k + 1, len(names), name)
         if not writer.records:
-            told = "; ".join(f"{name}: {reason}" for name, reason in writer.refused.items())
-            raise InputError(f"nothing to export: {told}")
+            message = "; ".join(f"{name}: {reason}" for name, reason in writer.refused.items())
+            raise InputError(f"nothing to export: {message}")
         combination = writer.combination()
         write_json(folder / EXPORT_FILE, writer.content(combination))
         write_checksums(
@@ -353,8 +355,8 @@ class _Writer:
         if self.events is not None:
             rows = np.arange(min(EVENTS, len(self.events)))
             batch = self.events.batch(rows, saved.columns, grids=saved.needs_grid)
-            found = largest_difference(graphs, space, learner, batch)
-            self.difference = max(found, self.difference or 0.0)
+            result = largest_difference(graphs, space, learner, batch)
+            self.difference = max(result, self.difference or 0.0)
         for k, graph in enumerate(graphs):
             file = place / f"{saved.folders[fold].name}{'' if len(graphs) == 1 else f'.member-{k}'}.onnx"
             record = self._write(graph.model, file) | {COLUMNS: list(graph.columns)}
@@ -412,11 +414,11 @@ class _Writer:
 def described(names: set[str]) -> dict[str, dict[str, str]]:
     """Return unit and meaning of every column that the catalogue or the protocol knows; others have none."""
     scalars = {one.name: one for one in (*SCALARS, AGE)}
-    found = {}
+    result = {}
     for name in sorted(names):
         known = CATALOGUE.get(name) or scalars.get(name)
-        found[name] = {"unit": known.unit, "meaning": known.meaning} if known else {}
-    return found
+        result[name] = {"unit": known.unit, "meaning": known.meaning} if known else {}
+    return result
 
 
 def _events(run: Run, dataset: Path, bars: Bars) -> ShowerEvents:

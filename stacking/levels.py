@@ -259,8 +259,8 @@ class EvaluationSample:
     def calibrate(self, *, workers: int = 1) -> Iterator[tuple[str, Calibrator, np.ndarray]]:
         """Yield each system's name, the calibrator that ships, and (n, C) cross-fitted calibrated log-probabilities."""
         arguments = [(log_proba, self.labels, self.folds, self.groups) for log_proba in self.raw.values()]
-        for name, found in zip(self.raw, in_processes(_cross_fit, arguments, workers=workers), strict=True):
-            yield (name, *found)
+        for name, result in zip(self.raw, in_processes(_cross_fit, arguments, workers=workers), strict=True):
+            yield (name, *result)
 
 
 def _cross_fit(

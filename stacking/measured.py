@@ -135,8 +135,8 @@ def _is_predicted(folder: Path, run: Run, origin: dict[str, Any]) -> bool:
     if not folder.exists() and not folder.is_symlink():
         return False
     there = all((folder / name).is_file() for name in (SOURCE_FILE, PREDICTED_FILE, PREDICTIONS_FILE))
-    found, predicted = (read_json(folder / name) if there else {} for name in (SOURCE_FILE, PREDICTED_FILE))
-    differing = [name for name in origin if found.get(name) != origin[name]]
+    result, predicted = (read_json(folder / name) if there else {} for name in (SOURCE_FILE, PREDICTED_FILE))
+    differing = [name for name in origin if result.get(name) != origin[name]]
     if predicted.get("config_hash") != run.chain.config_hash:
         differing.append("the run that predicted it")
     if differing:
@@ -147,7 +147,7 @@ def _is_predicted(folder: Path, run: Run, origin: dict[str, Any]) -> bool:
     return True
 
 
-def _predict(run: Run, data: Path, folder: Path, options: Options, said: list[str]) -> list[str]:
+def _predict(run: Run, data: Path, folder: Path, options: Options, message: list[str]) -> list[str]:
     """Write a run's folder from its dataset folder; return remarks that were not said before."""
     stream = predict(run, data, **options)
     with atomic_folder(folder) as temporary:
@@ -162,4 +162,4 @@ def _predict(run: Run, data: Path, folder: Path, options: Options, said: list[st
             "sha256": hash_file(temporary / PREDICTIONS_FILE),
         }
         write_json(temporary / PREDICTED_FILE, content)
-    return [line for line in stream.remarks if line not in said]
+    return [line for line in stream.remarks if line not in message]

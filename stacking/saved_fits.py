@@ -89,7 +89,7 @@ def _finished(under_way: tuple[list[_Work], list[Future[None]]] | None) -> list[
     return [
         (
             work.piece,
-            {name: np.stack([one for one in fits if one is not None]) for name, fits in work.found.items()},
+            {name: np.stack([one for one in fits if one is not None]) for name, fits in work.results.items()},
         )
         for work in works
     ]
@@ -99,7 +99,7 @@ def _predict(reader: _Reader, jobs: _Jobs, tally: _Tally) -> None:
     while job := jobs.next_for(reader):
         learner = reader.learner(job.folder)
         ask = learner.predict_targets if job.truth else partial(checked_log_proba, learner)
-        job.found[job.fold] = ask(job.batch)
+        job.results[job.fold] = ask(job.batch)
         tally.add(len(job.batch), f"{job.name} fold {job.fold}")
 
 
@@ -111,7 +111,7 @@ class _Job:
     fold: int
     folder: Path
     batch: Batch
-    found: list[np.ndarray | None]
+    results: list[np.ndarray | None]
     """Gets the outcome at the place of the fold."""
     truth: bool = False
 
@@ -121,24 +121,24 @@ class _Work:
     """One piece of the events."""
 
     piece: slice
-    found: dict[str, list[np.ndarray | None]]
+    results: dict[str, list[np.ndarray | None]]
     jobs: list[_Job]
 
     @classmethod
     def on(cls, events: Events, piece: slice, learners: Sequence[SavedFits]) -> _Work:
         """Read a piece once for all learners that see the same columns."""
         rows = np.arange(piece.start, piece.stop)
-        found: dict[str, list[np.ndarray | None]] = {one.name: [None] * len(one.folders) for one in learners}
+        content: dict[str, list[np.ndarray | None]] = {one.name: [None] * len(one.folders) for one in learners}
         jobs = []
         for columns, needs_grid in dict.fromkeys((one.columns, one.needs_grid) for one in learners):
             batch = events.batch(rows, columns, grids=needs_grid)
             like = [one for one in learners if (one.columns, one.needs_grid) == (columns, needs_grid)]
             jobs += [
-                _Job(one.name, fold, path, batch, found[one.name], one.truth)
+                _Job(one.name, fold, path, batch, content[one.name], one.truth)
                 for one in like
                 for fold, path in enumerate(one.folders)
             ]
-        return cls(piece, found, jobs)
+        return cls(piece, content, jobs)
 
 
 @dataclass
@@ -146,12 +146,12 @@ class _Reader:
     """What opens saved fits in one process, and those it has opened."""
 
     opened: Open
-    held: dict[Path, Learner] = field(default_factory=dict)
+    open_fits: dict[Path, Learner] = field(default_factory=dict)
 
     def learner(self, folder: Path) -> Learner:
-        if folder not in self.held:
-            self.held[folder] = self.opened(folder)
-        return self.held[folder]
+        if folder not in self.open_fits:
+            self.open_fits[folder] = self.opened(folder)
+        return self.open_fits[folder]
 
 
 class _Jobs:
@@ -163,7 +163,7 @@ class _Jobs:
 
     def next_for(self, reader: _Reader) -> _Job | None:
         with self._lock:
-            known = next((job for job in self._jobs if job.folder in reader.held), None)
+            known = next((job for job in self._jobs if job.folder in reader.open_fits), None)
             job = known or next(iter(self._jobs), None)
             if job:
                 self._jobs.remove(job)

@@ -138,8 +138,8 @@ def _finished(folder: Path, config_hash: str) -> dict[str, Any] | None:
 
 
 def _made_again(tasks: list[FoldTask]) -> list[str]:
-    found = ((task, checksum_problem(task.folder)) for task in tasks)
-    return [f"{task.name} fold {task.fold} is fitted again: {problem}" for task, problem in found if problem]
+    result = ((task, checksum_problem(task.folder)) for task in tasks)
+    return [f"{task.name} fold {task.fold} is fitted again: {problem}" for task, problem in result if problem]
 
 
 def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str) -> dict[str, Any]:
@@ -303,7 +303,7 @@ def stack_table(
     for name in config.id:
         _present(train, config.table, name, "identifier")
     reserved = {config.label, *((config.group,) if config.group else ()), *config.id}
-    found, remarks = plan(train, config.table, reserved, config.columns)
+    result, remarks = plan(train, config.table, reserved, config.columns)
     remarks = [
         *config.learner_remarks(),
         *_label_remarks(classes, config.table),
@@ -312,23 +312,23 @@ def stack_table(
     ]
     resolved, more = config.for_rows(label, classes, group)
     remarks += more
-    frame = found.encoded(train, config.table)
+    frame = result.encoded(train, config.table)
     truth = pl.DataFrame({name: v for name, v in zip(TRUTH_COLUMNS, (label, group), strict=True) if v is not None})
     folder, task = config.run / "table", Task(TASK_NAME, classes)
     hashes = {"train": hash_file(config.table)}
     test_frame, test, test_raw = None, None, None
     if config.test_table:
-        test_raw, more = read_new_rows(config.test_table, found, reserved, config.id, config.separator)
+        test_raw, more = read_new_rows(config.test_table, result, reserved, config.id, config.separator)
         remarks += more
-        test_frame = found.encoded(test_raw, config.test_table)
+        test_frame = result.encoded(test_raw, config.test_table)
         hashes["test"] = hash_file(config.test_table)
-        test = TableEvents(folder / "test.parquet", found.names, hashes["test"], categories=found.categories)
+        test = TableEvents(folder / "test.parquet", result.names, hashes["test"], categories=result.categories)
     remarks += repeated_remarks(frame, label, test_frame)
 
     def prepare() -> None:
         write_table(folder / "train.parquet", frame)
         write_table(truth_file(folder / "train.parquet"), truth)
-        write_json(folder / PLAN_FILE, found.as_json())
+        write_json(folder / PLAN_FILE, result.as_json())
         if test_frame is not None:
             write_table(folder / "test.parquet", test_frame)
 
@@ -344,10 +344,10 @@ def stack_table(
             task=task,
             train=TableEvents(
                 folder / "train.parquet",
-                found.names,
+                result.names,
                 hashes["train"],
                 grouped=group is not None,
-                categories=found.categories,
+                categories=result.categories,
             ),
             test=test,
             devices=devices_for(config.learner_specs(task, grids=False), config.device),

@@ -58,8 +58,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object) -> None:
     """Add the counts of a test process that has ended."""
-    found = getattr(node, "workeroutput", {}).get("survived", {})
-    node.config.stash.setdefault(SURVIVED, Counter()).update(found)  # type: ignore[attr-defined]
+    value = getattr(node, "workeroutput", {}).get("survived", {})
+    node.config.stash.setdefault(SURVIVED, Counter()).update(value)  # type: ignore[attr-defined]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -33,14 +33,14 @@ def test_fit_and_predict_take_arrays_and_paths(table: tuple[np.ndarray, np.ndarr
     x, y = table
     run = showerstack.fit(x, np.where(y, "b", "a"), run=tmp_path / "run", **OPTIONS)
     assert run.classes == ("a", "b")
-    found = showerstack.predict(run, x)
-    assert found.probabilities.shape == (300, 2)
-    assert np.mean(found.labels == np.where(y, "b", "a")) > 0.85
-    assert repr(found).startswith("<300 predictions, table: a ")
+    predictions = showerstack.predict(run, x)
+    assert predictions.probabilities.shape == (300, 2)
+    assert np.mean(predictions.labels == np.where(y, "b", "a")) > 0.85
+    assert repr(predictions).startswith("<300 predictions, table: a ")
     assert len(repr(run)) < 60 + len(str(tmp_path))
     pl.DataFrame({"x0": x[:, 0], "x1": x[:, 1]}).write_csv(tmp_path / "new.csv")
     again = showerstack.predict(str(tmp_path / "run"), tmp_path / "new.csv")
-    np.testing.assert_allclose(again.probabilities, found.probabilities)
+    np.testing.assert_allclose(again.probabilities, predictions.probabilities)
     with pytest.raises(InputError, match="column"):
         run.predict(x[:, :1])
     with pytest.raises(InputError, match="data has 300 rows, column 'class' 299"):
@@ -86,9 +86,9 @@ def test_a_run_keeps_its_options_as_toml(
 
 def test_score_takes_arrays_files_and_predictions(tmp_path: Path) -> None:
     labels = np.arange(1000) % 5
-    found = showerstack.score(labels, labels, task="composition")
-    assert float(found) == 0
-    assert repr(found) == "<fraction error 0 [0, 0.0003873], 1,000 events>"
+    result = showerstack.score(labels, labels, task="composition")
+    assert float(result) == 0
+    assert repr(result) == "<fraction error 0 [0, 0.0003873], 1,000 events>"
     test = tmp_path / "composition_test"
     test.mkdir()
     np.save(test / "labels_composition.npy", labels.astype(np.int8))
@@ -134,8 +134,8 @@ def test_data_frames_are_taken(tmp_path: Path) -> None:
     frame = pl.DataFrame({"x": x, "kind": np.where(x < 30, "low", "high")})
     run = showerstack.fit(frame, label="kind", run=tmp_path / "run", **OPTIONS)
     assert run.classes == ("high", "low")
-    found = run.predict(frame.drop("kind").to_pandas())
-    assert np.mean(found.labels == frame["kind"].to_numpy()) > 0.9
+    predictions = run.predict(frame.drop("kind").to_pandas())
+    assert np.mean(predictions.labels == frame["kind"].to_numpy()) > 0.9
     with pytest.raises(InputError, match="say what the classes are"):
         showerstack.fit(frame, run=tmp_path / "other", **OPTIONS)
     assert not list(tmp_path.glob("other*"))
@@ -169,13 +169,13 @@ def test_labels_are_the_users_values(
     labels = np.array(names)[y]
     run = showerstack.fit(x, labels, run=tmp_path / "run", **OPTIONS)
     assert set(run.classes) == set(names)
-    found = run.predict(x)
-    assert float(showerstack.score(found, labels)) == np.mean(found.labels != labels) < 0.2
-    assert float(showerstack.score(found, found.labels)) == 0
+    predictions = run.predict(x)
+    assert float(showerstack.score(predictions, labels)) == np.mean(predictions.labels != labels) < 0.2
+    assert float(showerstack.score(predictions, predictions.labels)) == 0
     strange = labels.astype(object)
     strange[3] = "seven"
     with pytest.raises(InputError, match=r"1 true classes are none of the run's, the first in row 3 \('seven'\)"):
-        showerstack.score(found, strange)
+        showerstack.score(predictions, strange)
 
 
 def test_a_table_of_the_user_is_never_overwritten(table: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:

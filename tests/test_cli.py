@@ -1,7 +1,7 @@
 """The command line: help with an example, an answer, and one line with exit code 2 for what cannot be done.
 
-What a user can get wrong in a dataset is told in one line naming file and row. Options are checked before any package
-of ours is at work. Names never steer a terminal, and what leaves a command is one line.
+What a user can get wrong in a dataset is one line naming file and row. Options are checked before any package of ours is
+at work. Names never steer a terminal, and what leaves a command is one line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import cli
 from report.finished import keep_outcome, kept_outcome
 from runtime.checksums import write_checksums
 from runtime.context import PlainConsole
-from runtime.errors import InputError, as_called, escaped, explained, told
+from runtime.errors import InputError, as_called, escaped, explained, reporting_errors
 from runtime.files import write_json
 from scoring.score import score_file
 from showers.dataset import Dataset
@@ -186,9 +186,9 @@ def test_an_option_that_would_not_be_used_is_refused(
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text('run = "r"\ndata = "data"\n')
     assert run(monkeypatch, *arguments.split(" ")) == 2
-    told = capsys.readouterr().err
-    assert flag in told
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert flag in message
+    assert message.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.toml"], "nothing was written"
 
 
@@ -273,9 +273,9 @@ def test_check_and_features_answer_in_json(
 ) -> None:
     (tmp_path / "manifest.json").write_text("{}")
     assert run(monkeypatch, "check", tmp_path, "--json") == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["kind"], found["sound"]) == ("run", False)
-    assert "has no checksums.json" in found["problems"][0]
+    content = json.loads(capsys.readouterr().out)
+    assert (content["kind"], content["sound"]) == ("run", False)
+    assert "has no checksums.json" in content["problems"][0]
     assert run(monkeypatch, "check", tmp_path, "--quiet") == 1
     assert capsys.readouterr().out == ""
     assert run(monkeypatch, "features", "--list", "--group", "reconstruction", "--json") == 0
@@ -606,9 +606,9 @@ HOSTILE = "a\x1b[31mred\x07[/][bold]b\x9b2J\u202egnp\r\nc\udcff"
 
 
 def test_escaped_text_steers_nothing() -> None:
-    found = escaped(HOSTILE)
-    assert found.isprintable()
-    assert found == "a\\x1b[31mred\\x07[/][bold]b\\x9b2J\\u202egnp\\r\\nc\\udcff"
+    result = escaped(HOSTILE)
+    assert result.isprintable()
+    assert result == "a\\x1b[31mred\\x07[/][bold]b\\x9b2J\\u202egnp\\r\\nc\\udcff"
     assert escaped("Zürich α μ²") == "Zürich α μ²"
 
 
@@ -685,7 +685,7 @@ def test_mistakes_of_the_program_are_not_hidden() -> None:
     ],
 )
 def test_exit_codes(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended, told(lambda: "interrupted: go on"):
+    with pytest.raises(SystemExit) as ended, reporting_errors(lambda: "interrupted: go on"):
         raise error
     shown = capsys.readouterr().err
     assert ended.value.code == code
@@ -695,7 +695,7 @@ def test_exit_codes(error: BaseException, code: int, said: str, capsys: pytest.C
 
 
 def test_exit_codes_of_commands_pass() -> None:
-    with pytest.raises(SystemExit) as ended, told(lambda: ""):
+    with pytest.raises(SystemExit) as ended, reporting_errors(lambda: ""):
         sys.exit(7)
     assert ended.value.code == 7
 

@@ -88,12 +88,12 @@ def test_showers_are_classified(tiny_composition: Path, tmp_path: Path) -> None:
     options = QUICK | {"learners": "lightgbm", "holdout": None}
     model = ShowerClassifier(tmp_path / "run", **options).fit(tiny_composition)
     test = tiny_composition / "composition_test"
-    found, truth = model.predict(test), np.load(test / "labels_composition.npy")
+    result, truth = model.predict(test), np.load(test / "labels_composition.npy")
     assert model.classes_.tolist() == [0, 1, 2, 3, 4]
     assert model.predict_proba(test).shape == (len(truth), 5)
-    assert model.score(test, truth) == pytest.approx(np.mean(found == truth))
+    assert model.score(test, truth) == pytest.approx(np.mean(result == truth))
     predicted = showerstack.predict(tmp_path / "run", test, no_table=True, trusted=True)
-    np.testing.assert_array_equal(predicted.labels, found)
+    np.testing.assert_array_equal(predicted.labels, result)
     value = showerstack.score(predicted, tiny_composition)
     assert value.low <= float(value) <= value.high
     with pytest.raises(InputError, match="has no scores"):

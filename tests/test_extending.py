@@ -31,7 +31,7 @@ from stacking.decide import classes
 from stacking.meta import base, choice
 from stacking.meta.base import StackInputs
 from stacking.meta.scorers import LogLossScorer
-from stacking.run import chain, config
+from stacking.run import config, read
 from stacking.run import config as run_config
 from stacking.run import folder as sealing
 from stacking.train import stack
@@ -115,7 +115,7 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "DEPTH", None, raising=False)
     exec(entry, vars(schema))
     depth = schema.TASKS["depth"]
-    for module in (blocks, run_config, sealing, chain, predict):
+    for module in (blocks, run_config, sealing, read, predict):
         monkeypatch.setattr(module, "TASKS", schema.TASKS)
     for number, package in ((4, scoring_tasks), (5, decide)):
         folder = tmp_path / package.__name__

@@ -133,13 +133,13 @@ def masked(line: str) -> str:
 
 def commands(block: str) -> list[tuple[str, list[str]]]:
     """Return the commands of a console block, each with the lines that the page shows after it."""
-    found: list[tuple[str, list[str]]] = []
+    result: list[tuple[str, list[str]]] = []
     for line in block.splitlines():
         if line.startswith("$ "):
-            found.append((line.removeprefix("$ "), []))
+            result.append((line.removeprefix("$ "), []))
         else:
-            found[-1][1].append(line)
-    return found
+            result[-1][1].append(line)
+    return result
 
 
 def run(command: list[str], folder: Path) -> str:
@@ -155,8 +155,8 @@ def run(command: list[str], folder: Path) -> str:
 def test_the_set_up_is_that_of_the_makefile() -> None:
     kind, block = BLOCKS[0]
     assert kind == "console"
-    told = [command for command, _ in commands(block)]
-    assert told[-2:] == ["make env", "source .venv/bin/activate"]
+    message = [command for command, _ in commands(block)]
+    assert message[-2:] == ["make env", "source .venv/bin/activate"]
     plan_within_limit = subprocess.run(
         ["make", "--dry-run", "--always-make", "env"], cwd=ROOT, capture_output=True, text=True
     )

@@ -35,16 +35,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("wheel")
     source = shutil.copytree(HERE, place / "source", ignore=shutil.ignore_patterns(*LEFT_OUT))
     _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(source))
-    (found,) = place.glob("*.whl")
-    return found
+    (result,) = place.glob("*.whl")
+    return result
 
 
 def test_an_editable_installation_leaves_the_packages_their_names(wheel: Path, tmp_path: Path) -> None:
     source = wheel.parent / "source"
     command = [sys.executable, "setup.py", "-q", "editable_wheel", "--dist-dir", str(tmp_path)]
     subprocess.run(command, cwd=source, check=True, capture_output=True, text=True)
-    (found,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(found) as archive:
+    (result,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(result) as archive:
         (finder,) = (name for name in archive.namelist() if name.endswith("_finder.py"))
         mapping = archive.read(finder).decode()
     for name in ("showers", "stacking", "report", "showerstack", "cli", "benchmarks"):  # what benchmarks import
@@ -122,9 +122,9 @@ if __name__ == "__main__":
     (tmp_path / "program.py").write_text(program)
     said = outside(installed, tmp_path, "program.py")
     assert said.returncode == 0, said.stderr
-    run, found, n, file = said.stdout.splitlines()[-4:]
+    run, result, n, file = said.stdout.splitlines()[-4:]
     assert run == "<table run run: table.quadratic_logit>"
-    assert found.startswith("<400 predictions, table: 0 ")
+    assert result.startswith("<400 predictions, table: 0 ")
     assert n == "400"
     assert Path(file).is_relative_to(installed)
 

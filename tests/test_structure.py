@@ -97,6 +97,25 @@ def test_the_architecture_page_names_every_module_and_nothing_else() -> None:
     assert {f"{path.parent.relative_to(ROOT)}/" for path in ours} - named == set()
 
 
+PRIVATE_WORDS = {"found", "told", "said", "seen", "held", "spoiled", "give_back", "break_seal", "school"}
+"""Names that say nothing of what they hold; docs/naming.md has better ones."""
+
+
+def test_no_name_is_a_private_word() -> None:
+    names = defaultdict(set)
+    for module, path in MODULES.items():
+        if module.startswith(("benchmarks", "report.public.scripts")):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names[node.name.strip("_").lower()].add(module)
+            elif isinstance(node, ast.arg):
+                names[node.arg.strip("_")].add(module)
+            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names[(node.id if isinstance(node, ast.Name) else node.attr).strip("_")].add(module)
+    assert {word: names[word] for word in PRIVATE_WORDS & names.keys()} == {}
+
+
 def test_benchmarks_are_started_as_scripts() -> None:
     # A script's own folder comes first in the path: helpers are imported by their full names from the checkout's root.
     scripts = [path for name, path in MODULES.items() if name.startswith("benchmarks.")]
@@ -141,15 +160,15 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def test_every_page_can_be_found_from_the_readme() -> None:
-    seen, new = set(), {"README.md"}
+    visited, new = set(), {"README.md"}
     while new:
         page = new.pop()
-        seen.add(page)
+        visited.add(page)
         for target in LINK.findall(prose(page)):
             file = ((ROOT / page).parent / target.partition("#")[0]).resolve()
             if file.suffix == ".md" and file.is_relative_to(ROOT) and file.exists():
-                new |= {file.relative_to(ROOT).as_posix()} - seen
-    assert set(PAGES) - seen == set()
+                new |= {file.relative_to(ROOT).as_posix()} - visited
+    assert set(PAGES) - visited == set()
 
 
 def test_the_site_has_every_page_once() -> None:
@@ -198,9 +217,9 @@ def test_measured_speeds_are_those_of_the_page_on_size() -> None:
     lines = scale[scale.index("| 5,600,000 | simulate") :].splitlines()[:6]
     cells = [[cell.strip().replace(",", "") for cell in line.strip("|").split("|")] for line in lines]
     minutes = {row[1].split()[0]: float(row[2]) / 60 for row in cells}
-    told = re.search(
+    message = re.search(
         r"(\d+) minutes to simulate, (\d+) for the features, (\d+) for a stack", DATA_PAGE.replace("\n", " ")
     )
-    assert told
-    assert [int(n) for n in told.groups()] == [round(minutes[step]) for step in ("simulate", "features", "stack")]
+    assert message
+    assert [int(n) for n in message.groups()] == [round(minutes[step]) for step in ("simulate", "features", "stack")]
     assert f"{max(float(row[5]) for row in cells)} GB of memory" in DATA_PAGE.replace("\n", " ")

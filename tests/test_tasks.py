@@ -145,14 +145,14 @@ def target_data(tmp_path: Path) -> Path:
 
 def test_bins_hold_equal_numbers_of_events_under_the_cuts(target_data: Path) -> None:
     opened = Dataset.open(target_data, ENERGY)
-    found = binned(opened)
+    result = binned(opened)
     passing = opened.evaluation_cuts.mask(opened.scalar_frame())
     assert 0 < passing.sum() < 3000
-    counts = np.bincount(found.labels[passing], minlength=ENERGY.n_classes)
+    counts = np.bincount(result.labels[passing], minlength=ENERGY.n_classes)
     assert counts.max() - counts.min() <= 1
-    assert found.offsets.mean() == pytest.approx(0.1, abs=0.005)
+    assert result.offsets.mean() == pytest.approx(0.1, abs=0.005)
     events = ShowerEvents(target_data, target_data, ENERGY, labelled=True)
-    np.testing.assert_array_equal(events.labels(), found.labels)
+    np.testing.assert_array_equal(events.labels(), result.labels)
     with pytest.raises(InputError, match="labels are not read here"):
         ShowerEvents(target_data, target_data, ENERGY).offsets()
 
@@ -172,17 +172,19 @@ def test_estimates_start_from_the_reconstructed_energy() -> None:
     offsets = RNG.normal(0, 0.1, 6000)
     labels = np.argsort(np.argsort(offsets)) * ENERGY.n_classes // len(offsets)
     sharp = np.where(labels[:, None] == np.arange(ENERGY.n_classes), 0.0, -40.0)
-    held_out = DecisionSample({"stack": sharp}, "stack", labels, labels % 2, None, offsets, Binned(offsets, labels))
+    held_out = DecisionSample(
+        {"stack": sharp}, "stack", labels, labels % 2, None, offsets=offsets, training=Binned(offsets, labels)
+    )
     record, rules = procedure.decide(held_out, Path("nowhere"), lambda *_: None)
     assert record["held_out"]["resolution"] < 0.02
     assert record["held_out_in_widths"]["rms"] == pytest.approx(1.0, abs=0.05)
     context = np.column_stack([np.linspace(14, 16, 6000), np.zeros((6000, 3))])
-    found = procedure.arrays(rules["stack"], sharp, context)
-    assert list(found) == ["lg_energy", "lg_energy_error"]
-    missed = found["lg_energy"] - context[:, 0] - offsets
+    result = procedure.arrays(rules["stack"], sharp, context)
+    assert list(result) == ["lg_energy", "lg_energy_error"]
+    missed = result["lg_energy"] - context[:, 0] - offsets
     assert np.std(missed) < 0.03
-    assert np.mean(np.abs(missed) < found["lg_energy_error"]) == pytest.approx(0.683, abs=0.02)
-    assert [column.name for column in procedure.columns(found, ENERGY)] == list(found)
+    assert np.mean(np.abs(missed) < result["lg_energy_error"]) == pytest.approx(0.683, abs=0.02)
+    assert [column.name for column in procedure.columns(result, ENERGY)] == list(result)
 
 
 def test_greedy_selection_sees_the_distance_of_bins() -> None:

@@ -76,7 +76,7 @@ class DataCheck:
         """Least share of the data that the simulation does not describe, as far as it can be told; 0 without alarm."""
         if not self.raised:
             return 0.0
-        beyond = [(t.seen - t.expected) / (1 - t.expected) for t in self.tails] if "distance" in self.raised else []
+        beyond = [(t.observed - t.expected) / (1 - t.expected) for t in self.tails] if "distance" in self.raised else []
         return max([self.classifier.at_least if "classifier" in self.raised else 0.0, *beyond, 0.0])
 
 
@@ -139,7 +139,7 @@ def check_data(
     values = np.concatenate(
         [f.table.matrix(sample.columns, r) for f, r in zip(sample.folders, rows, strict=True)], dtype=np.float32
     )
-    found = classify(sample.columns, values, s.values, fitted.weights, s.groups, seed=seed)
+    result = classify(sample.columns, values, s.values, fitted.weights, s.groups, seed=seed)
     stations = compare_stations(
         [(f.data, r) for f, r in zip(sample.folders, rows, strict=True)], s.data, s.rows, fitted.weights
     )
@@ -148,7 +148,7 @@ def check_data(
     run_p, pulls = histograms.unstable() if several else (np.zeros(0), np.zeros((1, 0)))
     p_values = {
         "features": min((d.p for d in differences), default=1.0),
-        "classifier": found.p,
+        "classifier": result.p,
         "distance": min(1.0, len(tails) * min(t.p for t in tails)),
         "stations": float(stations.p.min()),
         "order": min(ordered.values()),
@@ -167,7 +167,7 @@ def check_data(
         alarms=alarms,
         histograms=histograms,
         differences=differences,
-        classifier=found,
+        classifier=result,
         tails=tails,
         farthest=[(d, sample.folders[k].name, row) for d, k, row in distance.farthest],
         stations=stations,
@@ -205,28 +205,28 @@ def _streamed(
 
 
 def _remarks(sample: Sample, simulation: Reference, fitted: FittedWeights) -> tuple[str, ...]:
-    found = [
+    entries = [
         f"{folder.data.path} holds labels ({task.label_file}), which measured events cannot have: they were not opened"
         for folder in sample.folders
         for task in TASKS.values()
         if task.label_file and folder.data.files.has(task.label_file)
     ]
     if not simulation.true_energy:
-        found.append(
+        entries.append(
             "the training set does not tell true energies: spectra were fitted in reconstructed energy, so that "
             "small differences may be migration in energy"
         )
     if fitted.uncovered > 0.001:
-        found.append(
+        entries.append(
             f"{100 * fitted.uncovered:.1f} % of the data have energies at which the training set has no events: "
             "nothing can be said of them"
         )
     if fitted.effective < 0.1 * len(simulation):
-        found.append(
+        entries.append(
             f"the weighted simulation is worth {fitted.effective:,.0f} of {len(simulation):,} events: "
             "the spectra differ much, and small differences go unnoticed"
         )
-    return tuple(found)
+    return tuple(entries)
 
 
 def as_json(check: DataCheck) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def as_json(check: DataCheck) -> dict[str, Any]:
             "giving_away": dict(c.giving_away),
             "exchanged_at_least": c.at_least,
         },
-        "tails": [{"quantile": t.quantile, "expected": t.expected, "seen": t.seen, "p": t.p} for t in check.tails],
+        "tails": [{"quantile": t.quantile, "expected": t.expected, "seen": t.observed, "p": t.p} for t in check.tails],
         "farthest": [{"distance": d, "folder": folder, "row": row} for d, folder, row in check.farthest],
         "differences": [
             {"feature": d.feature, "energy_bin": d.energy_bin, "p": d.p}
@@ -289,37 +289,38 @@ def verdict(check: DataCheck) -> str:
 
 def reasons(check: DataCheck) -> list[str]:
     """Return one clause for each test that raises an alarm."""
-    found = []
+    result = []
     raised = set(check.raised)
     if "features" in raised:
         best = check.differences[0]
         n = len({d.feature for d in check.differences if d.p < SMALL_P})
         unit = CATALOGUE[best.feature].unit if best.feature in CATALOGUE else ""
-        found.append(
+        result.append(
             f"{n} features are distributed otherwise, most of all {best.feature} (mean shifted by {best.shift:+.3g} "
             f"{unit}, {best.sigmas:+.2f} standard deviations)"
         )
     if "classifier" in raised:
         c = check.classifier
         names = ", ".join(name for name, _ in c.giving_away[:3])
-        found.append(f"a classifier tells them apart (AUC {c.auc:.3f} [{c.low:.3f}, {c.high:.3f}]) by {names}")
+        result.append(f"a classifier tells them apart (AUC {c.auc:.3f} [{c.low:.3f}, {c.high:.3f}]) by {names}")
     if "distance" in raised:
         tail = min(check.tails, key=lambda t: t.p)
-        found.append(
-            f"{100 * tail.seen:.2f} % lie farther out than the {100 * tail.quantile:g} % quantile of the simulation, "
+        result.append(
+            f"{100 * tail.observed:.2f} % lie farther out than the {100 * tail.quantile:g} % quantile of the "
+            "simulation, "
             f"where {100 * tail.expected:.2f} % are expected"
         )
     if "stations" in raised:
-        found.append(_stations(check))
+        result.append(_stations(check))
     if "order" in raised:
         name = min(check.order, key=lambda key: check.order[key])
-        found.append(f"rows are ordered: {name} of neighbours agrees, or changes along the file")
+        result.append(f"rows are ordered: {name} of neighbours agrees, or changes along the file")
     if "runs" in raised:
         worst, feature = np.unravel_index(np.abs(check.run_pulls).argmax(), check.run_pulls.shape)
-        found.append(
+        result.append(
             f"runs differ from each other, most of all {check.run_names[worst]} in {check.histograms.names[feature]}"
         )
-    return found
+    return result
 
 
 def _stations(check: DataCheck) -> str:

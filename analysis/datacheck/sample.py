@@ -277,10 +277,10 @@ class ChosenEvents(Events):
 
 def predicted(run: Run, sample: Sample, chosen: Sequence[np.ndarray], *, bars: Bars = silent) -> np.ndarray:
     """Return (n, C) log-posteriors of the chosen events, folder by folder."""
-    found = [np.empty((0, run.task.n_classes))]
+    entries = [np.empty((0, run.task.n_classes))]
     for folder, rows in zip(sample.folders, chosen, strict=True):
         if len(rows):
             events = ShowerEvents(folder.data.path, folder.table.folder, run.task)
             part = ChosenEvents(events, tuple(int(row) for row in rows))
-            found.append(predict(run, part, bars=bars).concatenated().log_proba)
-    return np.concatenate(found)
+            entries.append(predict(run, part, bars=bars).concatenated().log_proba)
+    return np.concatenate(entries)

@@ -108,7 +108,7 @@ class Histograms:
 
     def differences(self) -> list[Difference]:
         """Return all features in all bins that have enough events, most significant first."""
-        found = []
+        entries = []
         enough = (self.effective >= LEAST_EFFECTIVE) & (self.counts[:, 0].sum(axis=1) >= LEAST_EFFECTIVE)
         for e in np.flatnonzero(enough):
             for f, name in enumerate(self.names):
@@ -117,13 +117,15 @@ class Histograms:
                     n, total, _ = self.totals[e, f]
                     _, mean, spread = self.moments[e, f]
                     shift = total / n - mean if n else np.nan
-                    found.append(Difference(name, int(e), p, float(shift), float(shift / spread) if spread else np.nan))
-        adjusted = holm(np.array([each.p for each in found]))
-        found = [
+                    entries.append(
+                        Difference(name, int(e), p, float(shift), float(shift / spread) if spread else np.nan)
+                    )
+        adjusted = holm(np.array([each.p for each in entries]))
+        entries = [
             Difference(d.feature, d.energy_bin, float(p), d.shift, d.sigmas)
-            for d, p in zip(found, adjusted, strict=True)
+            for d, p in zip(entries, adjusted, strict=True)
         ]
-        return sorted(found, key=lambda d: (d.p, -abs(np.nan_to_num(d.sigmas))))
+        return sorted(entries, key=lambda d: (d.p, -abs(np.nan_to_num(d.sigmas))))
 
     def unstable(self) -> tuple[np.ndarray, np.ndarray]:
         """Return, per feature, Holm's p that the runs' means differ by chance, and (runs, F) residuals of the runs."""
@@ -195,14 +197,14 @@ def compare_stations(
     w = weights[order] / weights.sum()
     expected = _hits(simulation, rows[order], w)
     n = sum(len(chosen) for _, chosen in data)
-    seen = sum(_hits(folder, chosen, np.full(len(chosen), 1.0 / n)) for folder, chosen in data)
+    observed = sum(_hits(folder, chosen, np.full(len(chosen), 1.0 / n)) for folder, chosen in data)
     array = simulation.array
-    there = np.stack([array.has_station, array.has_muon], axis=-1) | (seen > 0) | (expected > 0)
-    pooled = np.clip((seen + expected) / 2, 0.5 / n, 1 - 0.5 / n)
-    pull = (seen - expected) / np.sqrt(pooled * (1 - pooled) * (1.0 / n + (w**2).sum()))
+    there = np.stack([array.has_station, array.has_muon], axis=-1) | (observed > 0) | (expected > 0)
+    pooled = np.clip((observed + expected) / 2, 0.5 / n, 1 - 0.5 / n)
+    pull = (observed - expected) / np.sqrt(pooled * (1 - pooled) * (1.0 / n + (w**2).sum()))
     p = np.ones(expected.shape)
     p[there] = holm(two_sided(pull[there]))
-    return StationHits(np.asarray(seen), expected, p)
+    return StationHits(np.asarray(observed), expected, p)
 
 
 def _hits(data: Dataset, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:

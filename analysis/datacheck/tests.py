@@ -76,8 +76,8 @@ def weighted_auc(data: np.ndarray, simulation: np.ndarray, weights: np.ndarray) 
     return Auc(value, float(np.sqrt(max(variance, 1e-12))))
 
 
-def more_than_expected(seen: int, n: int, beyond: float, effective: float) -> float:
-    """Return the probability of at least ``seen`` of ``n`` data beyond a limit that a share of the simulation passes.
+def more_than_expected(observed: int, n: int, beyond: float, effective: float) -> float:
+    """Return the probability of at least ``observed`` of ``n`` data beyond a limit that a share of simulation passes.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def more_than_expected(seen: int, n: int, beyond: float, effective: float) -> fl
         Their effective number, which limits how well the share is known (beta-binomial predictive).
     """
     k = beyond * effective
-    return max(float(betabinom.sf(seen - 1, n, k + 1.0, max(effective - k, 1.0))), TINY_P)
+    return max(float(betabinom.sf(observed - 1, n, k + 1.0, max(effective - k, 1.0))), TINY_P)
 
 
 def two_sided(z: np.ndarray) -> np.ndarray:
@@ -170,9 +170,9 @@ def classify(
         gains += booster.feature_importance("gain")
         of_data = np.asarray(booster.predict(data[fold_of_data == fold], raw_score=True))
         of_simulation = np.asarray(booster.predict(simulation[fold_of_simulation == fold], raw_score=True))
-        held = weights[fold_of_simulation == fold]
-        aucs.append(weighted_auc(of_data, of_simulation, held))
-        margins.append(_exchanged(of_data, of_simulation, held))
+        events = weights[fold_of_simulation == fold]
+        aucs.append(weighted_auc(of_data, of_simulation, events))
+        margins.append(_exchanged(of_data, of_simulation, events))
     value = float(np.mean([auc.value for auc in aucs]))
     error = float(np.sqrt(np.sum([auc.error**2 for auc in aucs])) / FOLDS)
     half = norm.ppf(0.5 + LEVEL / 2) * error
@@ -220,7 +220,7 @@ class Tail:
     quantile: float
     expected: float
     """Share of the simulation beyond it."""
-    seen: float
+    observed: float
     """Share of the data beyond it."""
     p: float
     """For at least as many, from the calibration's statistics too; not adjusted."""
@@ -243,7 +243,7 @@ class Distance:
     """(2,) weighted shares of the calibration sample beyond them."""
     effective: float
     n: int = 0
-    seen: np.ndarray = field(default_factory=lambda: np.zeros(len(SHARES), dtype=np.int64))
+    observed: np.ndarray = field(default_factory=lambda: np.zeros(len(SHARES), dtype=np.int64))
     farthest: list[tuple[float, int, int]] = field(default_factory=list)
     """The largest distances with run and row."""
 
@@ -275,18 +275,18 @@ class Distance:
 
     def add(self, run: int, rows: np.ndarray, values: np.ndarray) -> None:
         """Count a piece of the data."""
-        found = self.distances(values)
-        self.n += len(found)
-        self.seen += (found[:, None] > self.limits).sum(axis=0)
-        most = np.argsort(-found)[:20]
-        together = self.farthest + [(float(found[k]), run, int(rows[k])) for k in most]
+        result = self.distances(values)
+        self.n += len(result)
+        self.observed += (result[:, None] > self.limits).sum(axis=0)
+        most = np.argsort(-result)[:20]
+        together = self.farthest + [(float(result[k]), run, int(rows[k])) for k in most]
         self.farthest = sorted(together, reverse=True)[:20]
 
     def tails(self) -> list[Tail]:
         """Return the data's shares beyond the quantiles."""
         return [
             Tail(q, float(b), int(k) / max(self.n, 1), more_than_expected(int(k), self.n, float(b), self.effective))
-            for q, b, k in zip(SHARES, self.beyond, self.seen, strict=True)
+            for q, b, k in zip(SHARES, self.beyond, self.observed, strict=True)
         ]
 
 

@@ -89,8 +89,8 @@ def fit_weights(
         pull[covered] = 1.0 - observed / expected
         return float(value), _transposed(basis, pull[here] * w, len(theta)) + SMOOTHNESS * curved
 
-    found = minimize(loss, np.zeros(len(penalty)), jac=True, method="L-BFGS-B", options={"maxiter": 500})
-    weights = np.exp(np.clip(_of(basis, found.x), -LIMIT, LIMIT))
+    fit = minimize(loss, np.zeros(len(penalty)), jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    weights = np.exp(np.clip(_of(basis, fit.x), -LIMIT, LIMIT))
     weights /= weights.mean()
     fractions = np.bincount(labels, weights, minlength=n_classes) / weights.sum()
     return FittedWeights(weights, fractions, float(weights.sum() ** 2 / (weights**2).sum()), float(uncovered))

@@ -75,10 +75,10 @@ class Weighted:
         ratio = np.divide(measured, simulated, out=np.zeros(TENTHS), where=simulated > 0)
         weight[hadron] = ratio[theirs[hadron]]
         # Where no simulated hadron stands for measured ones, all of the bin do.
-        found = bins.place(data.lg_energy)
-        total = np.bincount(found[found >= 0], minlength=bins.n_bins)
-        held = np.bincount(place[hadron], weight[hadron], bins.n_bins)
-        weight[hadron] *= np.divide(total, held, out=np.zeros(bins.n_bins), where=held > 0)[place[hadron]]
+        result = bins.place(data.lg_energy)
+        total = np.bincount(result[result >= 0], minlength=bins.n_bins)
+        values = np.bincount(place[hadron], weight[hadron], bins.n_bins)
+        weight[hadron] *= np.divide(total, values, out=np.zeros(bins.n_bins), where=values > 0)[place[hadron]]
         photon = (events.labels == PHOTON) & (place >= 0)
         if thrown is None or events.true_lg_energy is None:
             weight[photon] = 1.0
@@ -119,8 +119,8 @@ class Regions:
     def of(self, place: np.ndarray, score: np.ndarray) -> np.ndarray:
         """Return 2 above the threshold, 1 and 0 in the near and the far sideband, -1 elsewhere."""
         borders = [np.where(np.isnan(edge), np.inf, edge)[place] for edge in (self.side, self.middle, self.threshold)]
-        found = sum((score >= border).astype(int) for border in borders) - 1
-        return np.asarray(np.where(place >= 0, found, -1))
+        result = sum((score >= border).astype(int) for border in borders) - 1
+        return np.asarray(np.where(place >= 0, result, -1))
 
 
 def choose_regions(chosen: Weighted, measured: np.ndarray, level: float, efficiency: float | None) -> Regions:
@@ -265,11 +265,11 @@ def judge_transfer(regions: Regions, measuring: Weighted, counts: Counts) -> Tra
         * (1 / np.maximum(counts.far[good], 1) + squares[0][good] / sums[0][good] ** 2
            + squares[1][good] / sums[1][good] ** 2)
     ).sum()  # fmt: skip
-    seen = counts.near[good].sum()
+    observed = counts.near[good].sum()
     ratio, error = 1.0, 0.0
     if predicted > 0:
-        ratio = float(seen / predicted)
-        error = float(np.sqrt(variance / predicted**2 + max(seen, 1) / predicted**2))
+        ratio = float(observed / predicted)
+        error = float(np.sqrt(variance / predicted**2 + max(observed, 1) / predicted**2))
     return Transfer(
         _models(measuring, where), float(np.sqrt(max((ratio - 1) ** 2 - error**2, 0.0))), ratio, error
     )  # fmt: skip
@@ -325,5 +325,7 @@ def backgrounds(
         variance += (n_side * factor) ** 2 * relative
         steps.append(factor)
     error = float(np.sqrt(variance + (transfer.relative * mean) ** 2))
-    seen = int(counts.side[bins & regions.usable].sum())
-    return Backgrounds(simulated, Background(mean, error), side_expected, seen, float(np.mean(steps)) if steps else 0.0)
+    observed = int(counts.side[bins & regions.usable].sum())
+    return Backgrounds(
+        simulated, Background(mean, error), side_expected, observed, float(np.mean(steps)) if steps else 0.0
+    )

@@ -61,9 +61,9 @@ class SimulatedSearch(SearchEvents):
     """Number of the hadronic model."""
 
 
-def passes(found: dict[str, np.ndarray], zenith_max_deg: float) -> np.ndarray:
+def passes(content: dict[str, np.ndarray], zenith_max_deg: float) -> np.ndarray:
     """Return which events pass the cuts of the search, (N,) bool."""
-    return (found["Ze"] < np.float32(zenith_max_deg)) & (found["Ne"] > np.float32(LG_NE_MIN))
+    return (content["Ze"] < np.float32(zenith_max_deg)) & (content["Ne"] > np.float32(LG_NE_MIN))
 
 
 def read_data(
@@ -83,9 +83,9 @@ def read_data(
     parts = []
     measured = MeasuredFolders(run, folders, anyway, bars)
     for number, (dataset, predictions) in enumerate(measured):
-        found = scalars(dataset)
-        whole = _events(predictions.log_proba, found, np.arange(len(dataset)), number)
-        parts.append(whole.take(passes(found, zenith_max_deg)))
+        result = scalars(dataset)
+        whole = _events(predictions.log_proba, result, np.arange(len(dataset)), number)
+        parts.append(whole.take(passes(result, zenith_max_deg)))
     every = SearchEvents(**{name: np.concatenate([vars(p)[name] for p in parts]) for name in vars(parts[0])})
     if not len(every):
         raise InputError(f"{folders[0]}: no event passes zenith < {zenith_max_deg:g} deg and lg Ne > {LG_NE_MIN}")
@@ -116,10 +116,10 @@ def read_simulation(
     """
     remarks: list[str] = []
     if folder is None:
-        held = held_out(run, lambda found: passes(found, zenith_max_deg), MIN_HELD_OUT)
-        dataset, rows, log_proba, shares = held.dataset, held.rows, held.log_proba, held.shares
+        values = held_out(run, lambda result: passes(result, zenith_max_deg), MIN_HELD_OUT)
+        dataset, rows, log_proba, shares = values.dataset, values.rows, values.log_proba, values.shares
         log_proba = run.chain.predictions({run.chain.shipped: log_proba}, None, None).log_proba
-        remarks += held.remarks
+        remarks += values.remarks
     else:
         dataset = Dataset.open(folder, run.task)
         refuse_training_set(run, dataset, "--simulation")
@@ -129,7 +129,7 @@ def read_simulation(
         remarks += predictions.remarks
         rows, log_proba, shares = np.arange(len(dataset)), predictions.log_proba, np.ones(run.task.n_classes)
     assert dataset.labels is not None
-    found = {name: column[rows] for name, column in scalars(dataset).items()}
+    result = {name: column[rows] for name, column in scalars(dataset).items()}
     truth, thrown = truth_of(dataset, ("lg_energy", "model", "shower")), None
     try:
         if truth is None:
@@ -140,22 +140,22 @@ def read_simulation(
         remarks.append(f"{dataset.path}: the efficiency of cuts and trigger is not known, and no flux: {error}")
     group = np.asarray(dataset.groups) if dataset.groups is not None else np.arange(len(dataset))
     events = SimulatedSearch(
-        **vars(_events(log_proba, found, rows, 0)),
+        **vars(_events(log_proba, result, rows, 0)),
         labels=np.asarray(dataset.labels, dtype=np.int64)[rows],
         group=group[rows],
         true_lg_energy=None if truth is None else truth["lg_energy"].to_numpy().astype(np.float64)[rows],
         model=None if truth is None else model_numbers(truth)[rows],
     )
-    return events.take(passes(found, zenith_max_deg)), thrown, remarks
+    return events.take(passes(result, zenith_max_deg)), thrown, remarks
 
 
-def _events(log_proba: np.ndarray, found: dict[str, np.ndarray], rows: np.ndarray, folder: int) -> SearchEvents:
+def _events(log_proba: np.ndarray, content: dict[str, np.ndarray], rows: np.ndarray, folder: int) -> SearchEvents:
     return SearchEvents(
         score=gamma_scores(log_proba),
-        lg_energy=found["E"].astype(np.float64),
-        zenith_deg=found["Ze"].astype(np.float64),
-        lg_ne=found["Ne"].astype(np.float64),
-        lg_nmu=found["Nmu"].astype(np.float64),
+        lg_energy=content["E"].astype(np.float64),
+        zenith_deg=content["Ze"].astype(np.float64),
+        lg_ne=content["Ne"].astype(np.float64),
+        lg_nmu=content["Nmu"].astype(np.float64),
         folder=np.full(len(rows), folder),
         row=rows,
     )

@@ -147,17 +147,17 @@ def search_photons(options: SearchOptions, *, bars: Bars = silent) -> PhotonSear
     _check(options)
     run = open_run(options.run, GAMMA.name, "gamma-limit", trusted=options.trusted)
     data, prints, remarks = read_data(run, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
-    simulated, thrown, said = read_simulation(
+    simulated, thrown, new_remarks = read_simulation(
         run, options.simulation, prints, bins.fine, options.zenith_max_deg, anyway=options.anyway, bars=bars
     )
-    remarks += said
+    remarks += new_remarks
     is_sky = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
     with bars("gamma-limit", "energies") as progress:
-        found = search_events(
+        events = search_events(
             data, simulated, thrown, bins, options, exposure, simulated_data=is_sky, remarks=remarks, progress=progress
         )
     return PhotonSearch(
-        **{name: value for name, value in vars(found).items() if name not in ("fingerprints", "config_hash")},
+        **{name: value for name, value in vars(events).items() if name not in ("fingerprints", "config_hash")},
         fingerprints=tuple(prints), config_hash=run.chain.config_hash,
     )  # fmt: skip
 
@@ -186,7 +186,7 @@ def search_events(
     progress: object = None,
 ) -> PhotonSearch:
     """Do the search on events that have been read; see :func:`search_photons`."""
-    said = list(remarks or [])
+    new_remarks = list(remarks or [])
     if thrown is not None and simulated.true_lg_energy is None:
         thrown = None
     half = np.random.default_rng((options.seed, HALVES)).random(int(simulated.group.max()) + 1)[simulated.group] < 0.5
@@ -201,30 +201,32 @@ def search_events(
             f"{options.run}: no energy bin can be used, by column E ({why}): give wider --bins, more "
             "measured events in --data, or a larger labelled set by --simulation"
         )
-    said += [
+    new_remarks += [
         f"lg(E/eV) {bins.edges[b]:g}-{bins.edges[b + 1]:g} is not used: {text}"
         for b, text in regions.why_not.items()
     ]  # fmt: skip
     outside = int((place < 0).sum())
     if outside:
-        said.append(f"{outside:,} of {len(data):,} measured events lie outside lg(E/eV) {bins.edges[0]:g} to "
+        new_remarks.append(f"{outside:,} of {len(data):,} measured events lie outside lg(E/eV) {bins.edges[0]:g} to "
                     f"{bins.edges[-1]:g}")  # fmt: skip
     lowest, highest = simulated.lg_energy.min(), simulated.lg_energy.max()
     beyond = int(((data.lg_energy < lowest) | (data.lg_energy > highest)).sum())
     if beyond:
-        said.append(f"{beyond:,} measured events have energies outside those of the simulation, lg(E/eV) {lowest:.2f} "
-                    f"to {highest:.2f}")  # fmt: skip
+        new_remarks.append(
+            f"{beyond:,} measured events have energies outside those of the simulation, lg(E/eV) {lowest:.2f} to "
+            f"{highest:.2f}"
+        )
     counts = Counts.of(regions, place, data.score)
     transfer = judge_transfer(regions, measuring, counts)
     if abs(transfer.closure_ratio - 1) > 3 * max(transfer.closure_error, 1e-9):
-        said.append(
+        new_remarks.append(
             f"within the sideband simulation fails: {transfer.closure_ratio:.2f} ± {transfer.closure_error:.2f} times "
             "the predicted events are seen in its upper half; the excess of that over its error counts as an error"
         )
     hadrons = _hadrons_sent(measuring, thrown, bins, measured)
     if thrown is not None:
         flux = hadrons / (exposure * bins.widths_ev)
-        said += judge_exposure(flux[regions.usable], bins.centres_ev[regions.usable], simulated=simulated_data)
+        new_remarks += judge_exposure(flux[regions.usable], bins.centres_ev[regions.usable], simulated=simulated_data)
     limits = []
     usable = [int(b) for b in np.flatnonzero(regions.usable)]
     chosen = [(b, b + 1, False) for b in usable]
@@ -237,7 +239,7 @@ def search_events(
         )
         limits.append(one)
         if one.leak > LEAK:
-            said.append(
+            new_remarks.append(
                 f"lg(E/eV) from {one.lg_energy_low:g}: {one.leak:.0%} of a signal would be taken for background, "
                 "because photons reach the sideband; limits allow for it"
             )
@@ -248,7 +250,7 @@ def search_events(
     candidates = candidates[np.argsort(-data.score[candidates], kind="stable")]
     return PhotonSearch(
         options, exposure, bins, regions, transfer, tuple(limits), data, candidates, measuring, thrown is not None,
-        tuple(said), (), "", simulated_data,
+        tuple(new_remarks), (), "", simulated_data,
     )  # fmt: skip
 
 
@@ -302,13 +304,13 @@ def _limit(
     level = options.level
     aside = float(beside / kept.sum()) if kept.sum() > 0 else 0.0
     leak = min(aside * expected.data.mean / max(expected.side_seen, 1), 0.9)
-    seen = feldman_cousins(n, expected.data, level, efficiency_error=relative)
+    observed = feldman_cousins(n, expected.data, level, efficiency_error=relative)
     return Limit(
         float(edges[0]), float(edges[1]), integral, int(counts.all[used].sum()), n, expected, efficiency, error,
         cls_limit(n, expected.data, level, efficiency_error=relative) / (1 - leak),
         cls_limit(n, expected.simulation, level, efficiency_error=relative),
         expected_limits(expected.data, level, efficiency_error=relative) / (1 - leak),
-        (seen[0] / (1 - leak), seen[1] / (1 - leak)), significance(n, expected.data),
+        (observed[0] / (1 - leak), observed[1] / (1 - leak)), significance(n, expected.data),
         exposure * width if known else float("nan"), float(hadrons[used].sum()), leak,
     )  # fmt: skip
 
@@ -362,16 +364,16 @@ class PhotonResult:
 
     def candidates(self) -> pl.DataFrame:
         """Return the events above the threshold, highest score first."""
-        found = self.search
-        data = found.data.take(found.candidates)
-        place = found.bins.place(data.lg_energy)
-        folders = [folder.name for folder in found.options.data]
+        search = self.search
+        data = search.data.take(search.candidates)
+        place = search.bins.place(data.lg_energy)
+        folders = [folder.name for folder in search.options.data]
         return pl.DataFrame(
             {
                 "data": [folders[k] for k in data.folder],
                 "row": data.row,
                 "score": data.score,
-                "score_above_threshold": data.score - found.regions.threshold[place],
+                "score_above_threshold": data.score - search.regions.threshold[place],
                 "lg_energy_eV": data.lg_energy,
                 "zenith_deg": data.zenith_deg,
                 "lg_ne": data.lg_ne,
@@ -385,29 +387,29 @@ class PhotonResult:
         for name, frame in ((LIMITS_CSV, self.limits()), (CANDIDATES_CSV, self.candidates())):
             with atomic_path(out / name) as temporary:
                 frame.write_csv(temporary)
-        found, options = self.search, self.search.options
-        transfer = found.transfer
+        result, options = self.search, self.search.options
+        transfer = result.transfer
         write_json(
             out / SEARCH_FILE,
             {
                 "run": options.run.resolve().name,
-                "config_hash": found.config_hash,
-                "data_fingerprints": list(found.fingerprints),
+                "config_hash": result.config_hash,
+                "data_fingerprints": list(result.fingerprints),
                 "simulation": options.simulation.name if options.simulation else "held-out events of the run",
-                "simulated_data": found.simulated_data,
-                "exposure_m2_sr_s": found.exposure_m2_sr_s,
+                "simulated_data": result.simulated_data,
+                "exposure_m2_sr_s": result.exposure_m2_sr_s,
                 "cuts": f"Ze < {options.zenith_max_deg:g} deg, Ne > {LG_NE_MIN} (lg)",
                 "confidence_level": options.level,
                 "photon_spectral_index": options.index,
-                "efficiency_and_migration_known": found.efficiency_known,
+                "efficiency_and_migration_known": result.efficiency_known,
                 "thresholds": [
                     {
-                        "lg_energy_low_eV": float(found.bins.edges[b]),
-                        "threshold": float(found.regions.threshold[b]),
-                        "sideband_from": float(found.regions.side[b]),
-                        "sideband_middle": float(found.regions.middle[b]),
+                        "lg_energy_low_eV": float(result.bins.edges[b]),
+                        "threshold": float(result.regions.threshold[b]),
+                        "sideband_from": float(result.regions.side[b]),
+                        "sideband_middle": float(result.regions.middle[b]),
                     }
-                    for b in np.flatnonzero(found.regions.usable)
+                    for b in np.flatnonzero(result.regions.usable)
                 ],
                 "transfer": {
                     "relative_error_models": transfer.models,
@@ -415,11 +417,11 @@ class PhotonResult:
                     "closure_seen_over_predicted": transfer.closure_ratio,
                     "closure_error": transfer.closure_error,
                 },
-                "measured_events": len(found.data),
-                "simulated_events_measuring": len(found.measuring.events),
+                "measured_events": len(result.data),
+                "simulated_events_measuring": len(result.measuring.events),
                 "limits": self.limits().to_dicts(),
                 "seed": options.seed,
-                "remarks": list(found.remarks),
+                "remarks": list(result.remarks),
                 "versions": versions(),
                 "git_revision": git_revision(),
             },

@@ -52,19 +52,19 @@ def parse_places(text: str) -> tuple[Place, ...]:
     InputError
         If one is not a world and a model, is unknown, is given twice, or there are fewer than two.
     """
-    found = []
+    entries = []
     for part in text.split(","):
         world, _, model = part.strip().rpartition("/")
         if not world:
             raise InputError(f"--places {part!r}: give world/model, such as default/qgs or harder/mix")
         model_shares(COMPOSITION, model)
         load_settings(world)
-        found.append(Place(world, model))
-    if len({place.folder for place in found}) < len(found):
+        entries.append(Place(world, model))
+    if len({place.folder for place in entries}) < len(entries):
         raise InputError(f"--places {text!r}: a place is given twice")
-    if len(found) < 2:
+    if len(entries) < 2:
         raise InputError(f"--places {text!r}: give two or more, the first is home")
-    return tuple(found)
+    return tuple(entries)
 
 
 @dataclass(frozen=True)

@@ -61,14 +61,14 @@ def share_bias(
     n_classes = len(at)
     truth = np.bincount(labels, minlength=n_classes) / len(labels)
     mixing = np.stack([s[true == k].mean(axis=0) for k in range(n_classes)], axis=1)
-    found = np.linalg.solve(mixing, g.mean(axis=0))
+    result = np.linalg.solve(mixing, g.mean(axis=0))
     inverse = np.linalg.inv(mixing)
     # The tested shares are those of the very events: only the scatter of g within each class counts.
     within = np.concatenate([g[labels == k] - g[labels == k].mean(axis=0) for k in range(n_classes)])
     spread = within.T @ within / len(g) ** 2
     for k in range(n_classes):
-        spread = spread + found[k] ** 2 * np.cov(s[true == k], rowvar=False) / max((true == k).sum(), 1)
-    return found - truth, np.sqrt(np.diag(inverse @ spread @ inverse.T))
+        spread = spread + result[k] ** 2 * np.cov(s[true == k], rowvar=False) / max((true == k).sum(), 1)
+    return result - truth, np.sqrt(np.diag(inverse @ spread @ inverse.T))
 
 
 MATRIX_CSV, STUDY_FILE = "robustness.csv", "robustness.json"
@@ -190,15 +190,15 @@ def study(options: RobustnessOptions, *, bars: Bars = silent) -> Robustness:
     if options.left_out < 1 or not 0 < options.jitter < 1:
         raise InputError("--left-out must be at least 1, --jitter between 0 and 1")
     work = options.out / "showers"
-    found = [
+    entries = [
         showers_of(
             place, chosen, work, train=options.train, test=options.test, seed=options.seed + 100 * k,
             workers=options.workers, bars=bars,
         )
         for k, place in enumerate(options.places)
     ]  # fmt: skip
-    home = found[0]
-    auc, differing = _differences(found, options)
+    home = entries[0]
+    auc, differing = _differences(entries, options)
     copy = jittered(
         work / home.place.folder / "composition_train", work / f"{home.place.folder}-jitter-{options.jitter:g}",
         options.jitter, options.seed,
@@ -206,12 +206,12 @@ def study(options: RobustnessOptions, *, bars: Bars = silent) -> Robustness:
     shaken = batch_of(copy, chosen, workers=options.workers, bars=bars)
     kept = np.array([name not in differing for name in home.train.columns])
     trainings: list[tuple[str, str, Batch, list[PlaceShowers], np.ndarray | None, list[PlaceShowers]]] = [
-        (ALONE, one.place.name, one.train, [one], None, found) for one in found
+        (ALONE, one.place.name, one.train, [one], None, entries) for one in entries
     ]
-    trainings.append((WITHOUT, home.place.name, home.train, [home], kept, found))
-    trainings.append((JITTER, home.place.name, _joined([home.train, shaken]), [home], None, found))
-    for tested in found:
-        sources = found if tested is home else [one for one in found if one is not tested]
+    trainings.append((WITHOUT, home.place.name, home.train, [home], kept, entries))
+    trainings.append((JITTER, home.place.name, _joined([home.train, shaken]), [home], None, entries))
+    for tested in entries:
+        sources = entries if tested is home else [one for one in entries if one is not tested]
         if len(sources) > 1:
             name = "all places" if tested is home else "all but the tested"
             trainings.append((MIX, name, _mixed(sources, options), sources, None, [tested]))
@@ -245,11 +245,11 @@ def _table(batch: Batch) -> np.ndarray:
 
 
 def _differences(
-    found: list[PlaceShowers], options: RobustnessOptions
+    place_showers: list[PlaceShowers], options: RobustnessOptions
 ) -> tuple[dict[str, tuple[float, float, float]], tuple[str, ...]]:
     """Return how well home is told from each other place, and the features that give most of it away."""
-    home, gain, auc = found[0], dict.fromkeys(found[0].test.columns, 0.0), {}
-    for other in found[1:]:
+    home, gain, auc = place_showers[0], dict.fromkeys(place_showers[0].test.columns, 0.0), {}
+    for other in place_showers[1:]:
         test = classify(
             home.test.columns, _table(other.test), _table(home.test), np.ones(len(home.test)),
             np.arange(len(home.test)), seed=options.seed, threads=options.threads,

@@ -94,6 +94,6 @@ def equatorial(
                 obstime=Time(np.asarray(seconds[rows], dtype=np.float64), format="unix", scale="utc"),
                 location=place,
             )
-            found = local.transform_to(ICRS())
-            right_ascension[rows], declination[rows] = found.ra.deg, found.dec.deg
+            result = local.transform_to(ICRS())
+            right_ascension[rows], declination[rows] = result.ra.deg, result.dec.deg
     return np.mod(right_ascension, 360.0), declination

@@ -97,9 +97,9 @@ def scrambled(seconds: np.ndarray, period: np.ndarray, rng: np.random.Generator)
     # Events of a period, in their order and in a random one, take the same places.
     there = np.lexsort((np.arange(len(seconds)), period))
     given = np.lexsort((rng.random(len(seconds)), period))
-    found = np.empty_like(seconds)
-    found[there] = seconds[given]
-    return found
+    result = np.empty_like(seconds)
+    result[there] = seconds[given]
+    return result
 
 
 def li_ma(on: np.ndarray, off: np.ndarray, alpha: float | np.ndarray) -> np.ndarray:
@@ -123,8 +123,8 @@ def li_ma(on: np.ndarray, off: np.ndarray, alpha: float | np.ndarray) -> np.ndar
     with np.errstate(divide="ignore", invalid="ignore"):
         from_on = xlogy(n_on, (1 + alpha) / alpha * n_on / whole)
         from_off = xlogy(n_off, (1 + alpha) * n_off / whole)
-    found = np.sqrt(2 * np.maximum(from_on + from_off, 0.0)) * np.sign(n_on - alpha * n_off)
-    return np.where(whole > 0, found, np.nan)
+    result = np.sqrt(2 * np.maximum(from_on + from_off, 0.0)) * np.sign(n_on - alpha * n_off)
+    return np.where(whole > 0, result, np.nan)
 
 
 def after_trials(significance: float, trials: int) -> float:
@@ -191,14 +191,14 @@ class SkyMap:
     @property
     def relative_exposure(self) -> np.ndarray:
         """Expected counts by solid angle, the largest is 1."""
-        found = self.expected / self.pixels.solid_angle_sr()
-        return np.asarray(found / max(float(found.max()), 1e-300))
+        result = self.expected / self.pixels.solid_angle_sr()
+        return np.asarray(result / max(float(result.max()), 1e-300))
 
     @property
     def significance(self) -> np.ndarray:
         """Standard deviations by Li and Ma; NaN where fewer than 10 counts are expected."""
-        found = li_ma(self.counts, self.scrambled_counts, 1.0 / self.options.scrambles)
-        return np.where(self.expected >= MIN_EXPECTED, found, np.nan)
+        result = li_ma(self.counts, self.scrambled_counts, 1.0 / self.options.scrambles)
+        return np.where(self.expected >= MIN_EXPECTED, result, np.nan)
 
     @property
     def highest(self) -> tuple[int, float, float] | None:
@@ -231,10 +231,10 @@ def sky_map(options: SkyOptions, *, bars: Bars = silent) -> SkyMap:
     events = 0
     with bars("sky map", "runs") as progress:
         for number, dataset in enumerate(opened):
-            found = _directions(dataset, options.zenith_max_deg, None if chosen is None else chosen[number])
-            if found is not None:
-                events += len(found[0])
-                mine, scrambled_mine = count_run(found, options, pixels, number)
+            result = _directions(dataset, options.zenith_max_deg, None if chosen is None else chosen[number])
+            if result is not None:
+                events += len(result[0])
+                mine, scrambled_mine = count_run(result, options, pixels, number)
                 counts += mine
                 off += scrambled_mine
             progress(number + 1, len(opened))
@@ -247,7 +247,7 @@ def sky_map(options: SkyOptions, *, bars: Bars = silent) -> SkyMap:
 
 def _opened(options: SkyOptions, remarks: list[str], prints: list[str]) -> list[Dataset]:
     """Return the folders, all of which have times."""
-    found = []
+    result = []
     for folder in options.data:
         dataset = Dataset.open(folder, labels=False)
         if not dataset.files.has(TIMES_FILE):
@@ -259,8 +259,8 @@ def _opened(options: SkyOptions, remarks: list[str], prints: list[str]) -> list[
             raise InputError(f"{folder} holds the same events as another folder of --data")
         remarks += label_remarks(dataset)
         prints.append(dataset.fingerprint())
-        found.append(dataset)
-    return found
+        result.append(dataset)
+    return result
 
 
 def _chosen(options: SkyOptions, remarks: list[str], bars: Bars) -> tuple[list[np.ndarray] | None, float | None]:
@@ -268,8 +268,8 @@ def _chosen(options: SkyOptions, remarks: list[str], bars: Bars) -> tuple[list[n
     if options.run is None:
         return None, None
     run = open_run(options.run, GAMMA.name, "sky-map", trusted=options.trusted)
-    events, _, said = read_data(run, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
-    remarks += [line for line in said if line not in remarks]
+    events, _, new_remarks = read_data(run, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
+    remarks += [line for line in new_remarks if line not in remarks]
     kept = max(round(options.share * len(events)), 1)
     threshold = float(np.partition(events.score, len(events) - kept)[len(events) - kept])
     high = events.take(events.score >= threshold)
@@ -288,11 +288,11 @@ def _directions(dataset: Dataset, zenith_max_deg: float, rows: np.ndarray | None
 
 
 def count_run(
-    found: tuple[np.ndarray, ...], options: SkyOptions, pixels: SkyPixels, number: int
+    values: tuple[np.ndarray, ...], options: SkyOptions, pixels: SkyPixels, number: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return counts of one folder by pixel, measured and summed over all scramblings."""
     rng = np.random.default_rng((options.seed, number))
-    seconds, zenith_deg, azimuth_deg = found
+    seconds, zenith_deg, azimuth_deg = values
     period = periods(seconds, 3600.0 * options.window_h)
     off = np.zeros(len(pixels), dtype=np.int64)
     for _ in range(options.scrambles):
@@ -305,9 +305,9 @@ def count_run(
 MAP_PARQUET, MAP_CSV, MAP_FILE = "sky_map.parquet", "sky_map.csv", "sky_map.json"
 
 
-def map_table(found: SkyMap) -> pl.DataFrame:
+def map_table(result: SkyMap) -> pl.DataFrame:
     """Return one row a pixel, from south to north and by right ascension."""
-    ra_low, ra_high, dec_low, dec_high = found.pixels.borders().T
+    ra_low, ra_high, dec_low, dec_high = result.pixels.borders().T
     return pl.DataFrame(
         {
             "ra_deg": (ra_low + ra_high) / 2,
@@ -316,19 +316,19 @@ def map_table(found: SkyMap) -> pl.DataFrame:
             "ra_high_deg": ra_high,
             "dec_low_deg": dec_low,
             "dec_high_deg": dec_high,
-            "solid_angle_sr": found.pixels.solid_angle_sr(),
-            "counts": found.counts,
-            "expected_counts": found.expected,
-            "relative_exposure": found.relative_exposure,
-            "significance_sigma": found.significance,
+            "solid_angle_sr": result.pixels.solid_angle_sr(),
+            "counts": result.counts,
+            "expected_counts": result.expected,
+            "relative_exposure": result.relative_exposure,
+            "significance_sigma": result.significance,
         }
     ).with_columns(pl.col("significance_sigma").fill_nan(None))
 
 
-def write_map(found: SkyMap, out: Path) -> None:
+def write_map(result: SkyMap, out: Path) -> None:
     """Write ``sky_map.parquet``, ``sky_map.csv`` and ``sky_map.json``."""
     out.mkdir(parents=True, exist_ok=True)
-    table, options, highest = map_table(found), found.options, found.highest
+    table, options, highest = map_table(result), result.options, result.highest
     with atomic_path(out / MAP_PARQUET) as temporary:
         table.write_parquet(temporary)
     with atomic_path(out / MAP_CSV) as temporary:
@@ -337,12 +337,12 @@ def write_map(found: SkyMap, out: Path) -> None:
         out / MAP_FILE,
         {
             "data": [folder.name for folder in options.data],
-            "data_fingerprints": list(found.fingerprints),
+            "data_fingerprints": list(result.fingerprints),
             "cuts": f"Ze < {options.zenith_max_deg:g} deg, Ne > {LG_NE_MIN} (lg)",
             "run": options.run.resolve().name if options.run else None,
             "share": options.share if options.run else None,
-            "score_threshold": found.score_threshold,
-            "events": found.events,
+            "score_threshold": result.score_threshold,
+            "events": result.events,
             "frame": "ICRS",
             "site": {"longitude_deg": LONGITUDE_DEG, "latitude_deg": LATITUDE_DEG, "height_m": HEIGHT_M},
             "azimuth": {
@@ -356,7 +356,7 @@ def write_map(found: SkyMap, out: Path) -> None:
             "highest": None
             if highest is None
             else dict(zip(("pixel", "significance_sigma", "p_value_after_trials"), highest, strict=True)),
-            "remarks": list(found.remarks),
+            "remarks": list(result.remarks),
             "versions": versions(),
             "git_revision": git_revision(),
         },

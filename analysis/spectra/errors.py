@@ -75,13 +75,15 @@ def all_errors(
 ) -> Errors:
     """Return the errors of an estimate from all sources that can be had."""
     setting = nominal.setting
-    found = {
+    entries = {
         "data": data_covariance(nominal),
         "simulation": simulation_covariance(nominal, simulated, replicas=replicas, seed=seed),
     }
     remarks: list[str] = []
     alone = [one.flux.ravel() for one in by_model(simulated, data, thrown, setting, remarks)]
-    found["hadronic_model"] = np.cov(np.array(alone), rowvar=False) if len(alone) > 1 else np.zeros_like(found["data"])
+    entries["hadronic_model"] = (
+        np.cov(np.array(alone), rowvar=False) if len(alone) > 1 else np.zeros_like(entries["data"])
+    )
     if len(alone) < 2:
         remarks.append("the simulated events tell of one hadronic model only: its error is not known and counted as 0")
     slope = muon_slope(simulated)
@@ -91,18 +93,18 @@ def all_errors(
     ):
         down, up = (estimate(events, simulated, thrown, setting).flux.ravel() for events in moved)
         half = (up - down) / 2
-        found[name] = np.outer(half, half)
-    return Errors(found, tuple(remarks))
+        entries[name] = np.outer(half, half)
+    return Errors(entries, tuple(remarks))
 
 
 def data_covariance(nominal: SpectrumEstimate) -> np.ndarray:
     """Return the covariance (B C, B C) of the fluxes from the statistics of measured events."""
     n_bins, n_classes = nominal.events.shape
-    found = np.zeros((n_bins, n_classes, n_bins, n_classes))
+    values = np.zeros((n_bins, n_classes, n_bins, n_classes))
     scale = nominal.flux_per_event
     for b, block in enumerate(nominal.events_covariance):
-        found[b, :, b, :] = scale[b][:, None] * block * scale[b]
-    return found.reshape(n_bins * n_classes, -1)
+        values[b, :, b, :] = scale[b][:, None] * block * scale[b]
+    return values.reshape(n_bins * n_classes, -1)
 
 
 def simulation_replicas(
@@ -139,7 +141,7 @@ def by_model(
     """Return the estimates with each hadronic model's events alone, in the order of the models' numbers."""
     if simulated.model is None:
         return []
-    found = []
+    result = []
     for number in np.unique(simulated.model):
         mine = simulated.take(simulated.model == number)
         if np.bincount(mine.labels, minlength=len(setting.classes)).min() < MIN_MODEL_EVENTS:
@@ -147,8 +149,8 @@ def by_model(
                 f"hadronic model {number} has fewer than {MIN_MODEL_EVENTS} simulated events of a class: left out"
             )
             continue
-        found.append(estimate(data, mine, thrown, setting, models=(int(number),)))
-    return found
+        result.append(estimate(data, mine, thrown, setting, models=(int(number),)))
+    return result
 
 
 def muon_slope(simulated: Simulated) -> np.ndarray:
@@ -161,8 +163,8 @@ def muon_slope(simulated: Simulated) -> np.ndarray:
     e, m, z = simulated.lg_ne - 5.0, simulated.lg_nmu - 4.5, simulated.zenith_deg / 30.0
     design = np.stack([np.ones_like(e), e, m, z, e * e, e * m, m * m], axis=1)
     centred = simulated.log_proba - simulated.log_proba.mean(axis=1, keepdims=True)
-    found = np.linalg.lstsq(design, np.clip(centred, -30, 30), rcond=None)[0]
-    return np.stack([found[2], found[5], 2 * found[6]], axis=1)
+    result = np.linalg.lstsq(design, np.clip(centred, -30, 30), rcond=None)[0]
+    return np.stack([result[2], result[5], 2 * result[6]], axis=1)
 
 
 def with_muons(data: SpectrumEvents, shift: float, slope: np.ndarray) -> SpectrumEvents:
@@ -227,10 +229,10 @@ def goodness(
         """Return how often each simulated event is expected in the data, (S,)."""
         cell = where[inside] * n_classes + labels[inside]
         total = np.bincount(cell, (weights * extra)[inside], n_bins * n_classes)
-        found = np.zeros(len(labels))
+        result = np.zeros(len(labels))
         with np.errstate(invalid="ignore", divide="ignore"):
-            found[inside] = (weights * extra)[inside] * np.nan_to_num(expected_events.ravel() / total)[cell]
-        return found
+            result[inside] = (weights * extra)[inside] * np.nan_to_num(expected_events.ravel() / total)[cell]
+        return result
 
     nominal_rates = rates(np.ones(len(labels)))
     borders = _borders(simulated.lg_ne - simulated.lg_nmu, where, nominal_rates, n_bins)
@@ -243,8 +245,8 @@ def goodness(
 
     def statistic(counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """Return chi-square by bin, (B,), after the fit."""
-        found = np.repeat(np.nan_to_num(solve(sums, nominal.mixing, usable)), CELLS, axis=0)
-        expected = np.maximum((shapes * found).sum(axis=1), 0.5)
+        result = np.repeat(np.nan_to_num(solve(sums, nominal.mixing, usable)), CELLS, axis=0)
+        expected = np.maximum((shapes * result).sum(axis=1), 0.5)
         each = ((counts - expected) ** 2 / expected).reshape(n_bins, CELLS).sum(axis=1)
         return np.asarray(np.where(usable, each, 0.0))
 
@@ -274,14 +276,14 @@ def goodness(
 
 def _borders(values: np.ndarray, place: np.ndarray, rates: np.ndarray, n_bins: int) -> np.ndarray:
     """Return inner borders (B, CELLS - 1) that divide the expected events of each bin into equal shares."""
-    found = np.zeros((n_bins, CELLS - 1))
+    result = np.zeros((n_bins, CELLS - 1))
     for b in range(n_bins):
         mine = np.flatnonzero((place == b) & (rates > 0))
         if len(mine):
             order = mine[np.argsort(values[mine], kind="stable")]
             reached = np.cumsum(rates[order]) / rates[order].sum()
-            found[b] = values[order][np.searchsorted(reached, np.arange(1, CELLS) / CELLS).clip(max=len(order) - 1)]
-    return found
+            result[b] = values[order][np.searchsorted(reached, np.arange(1, CELLS) / CELLS).clip(max=len(order) - 1)]
+    return result
 
 
 def _cells(values: np.ndarray, place: np.ndarray, borders: np.ndarray) -> np.ndarray:
@@ -307,10 +309,10 @@ def share_covariance(values: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     """
     n_bins, n_classes = values.shape
     jacobian = np.zeros((n_bins * n_classes, n_bins * n_classes))
-    found = shares(values)
+    entries = shares(values)
     for b in range(n_bins):
         mine = slice(b * n_classes, (b + 1) * n_classes)
-        jacobian[mine, mine] = (np.eye(n_classes) - found[b][:, None]) / values[b].sum()
+        jacobian[mine, mine] = (np.eye(n_classes) - entries[b][:, None]) / values[b].sum()
     known = np.isfinite(np.diag(covariance)) & np.isfinite(np.diag(jacobian))
     result = np.full_like(covariance, np.nan)
     inside = np.ix_(known, known)

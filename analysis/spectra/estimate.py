@@ -188,11 +188,11 @@ class SpectrumEstimate:
     @property
     def events_covariance(self) -> np.ndarray:
         """(B, C, C) from the statistics of the measured events."""
-        found = np.full((*self.events.shape, self.events.shape[1]), np.nan)
+        result = np.full((*self.events.shape, self.events.shape[1]), np.nan)
         for b in np.flatnonzero(self.usable):
             inverse = np.linalg.inv(self.mixing[b])
-            found[b] = inverse @ self.sums_covariance[b] @ inverse.T
-        return found
+            result[b] = inverse @ self.sums_covariance[b] @ inverse.T
+        return result
 
 
 def estimate(
@@ -320,13 +320,13 @@ def solve(sums: np.ndarray, mixing: np.ndarray, usable: np.ndarray) -> np.ndarra
     InputError
         If simulated classes cannot be told apart in a bin.
     """
-    found = np.full((len(sums), mixing.shape[2]), np.nan)
+    result = np.full((len(sums), mixing.shape[2]), np.nan)
     for b in np.flatnonzero(usable):
         try:
-            found[b] = np.linalg.solve(mixing[b], sums[b])
+            result[b] = np.linalg.solve(mixing[b], sums[b])
         except np.linalg.LinAlgError:
             raise InputError(f"energy bin {b}: the run cannot tell the simulated classes apart there") from None
-    return found
+    return result
 
 
 def smooth_shape(sent: np.ndarray, errors: np.ndarray, bins: Binning) -> np.ndarray:

@@ -131,13 +131,13 @@ COMPARED = (("none", "rigidity"), ("rigidity", "free"), ("constant", "free"), ("
 
 
 def fit_knees(
-    found: SpectrumEstimate, errors: Errors, *, sharpness: float = SHARPNESS, toys: int = 100, seed: int = 4
+    spectrum_estimate: SpectrumEstimate, errors: Errors, *, sharpness: float = SHARPNESS, toys: int = 100, seed: int = 4
 ) -> Knees | str:
     """Fit all hypotheses, profile the knees, and compare; or say why not.
 
     Parameters
     ----------
-    found
+    spectrum_estimate
         Fluxes.
     errors
         Their covariances by source.
@@ -146,12 +146,12 @@ def fit_knees(
     toys
         Toy experiments a hypothesis; the smallest p-value that can be stated is 1 / (toys + 1).
     """
-    data = knee_data(found, errors, sharpness)
+    data = knee_data(spectrum_estimate, errors, sharpness)
     if isinstance(data, str):
         return data
-    classes = found.setting.classes
+    classes = spectrum_estimate.setting.classes
     fits = {name: fit(data, name) for name in HYPOTHESES}
-    moved = _moved(data, found, errors)
+    moved = _moved(data, spectrum_estimate, errors)
     again = {source: [_all_again(one, fits) for one in every] for source, every in moved.items()}
     drawn = {name: _toys(data, fits, name, toys, seed + k) for k, name in enumerate(HYPOTHESES)}
     comparisons = []
@@ -169,20 +169,20 @@ def fit_knees(
 
 def _all_again(data: KneeData, fits: dict[str, KneeFit]) -> dict[str, KneeFit]:
     """Fit all hypotheses to moved data; a general one from the fits of the special ones as well."""
-    found = {name: fit(data, name, fits[name]) for name in HYPOTHESES}
+    result = {name: fit(data, name, fits[name]) for name in HYPOTHESES}
     for name in ("rigidity", "constant"):
-        other = fit(data, "free", replace(_like(found[name], "free", data), covariance=fits["free"].covariance))
-        found["free"] = min(found["free"], other, key=lambda one: one.chi2)
-    return found
+        other = fit(data, "free", replace(_like(result[name], "free", data), covariance=fits["free"].covariance))
+        result["free"] = min(result["free"], other, key=lambda one: one.chi2)
+    return result
 
 
-def _moved(data: KneeData, found: SpectrumEstimate, errors: Errors) -> dict[str, list[KneeData]]:
+def _moved(data: KneeData, spectrum_estimate: SpectrumEstimate, errors: Errors) -> dict[str, list[KneeData]]:
     """Return the data as each systematic source moves them by one standard deviation, up and down.
 
     Sources whose covariance is not finite in all bins have none.
     """
-    n_classes = found.flux.shape[1]
-    used = np.isin(found.setting.bins.edges[:-1], data.edges[:, 0])
+    n_classes = spectrum_estimate.flux.shape[1]
+    used = np.isin(spectrum_estimate.setting.bins.edges[:-1], data.edges[:, 0])
     rows = np.repeat(used, n_classes)
     unit = np.repeat(data.unit, n_classes)
     every = {}
@@ -225,8 +225,8 @@ def _like(other: KneeFit, hypothesis: str, data: KneeData) -> KneeFit:
     return replace(other, hypothesis=hypothesis, parameters=(*other.parameters[:n_classes], *rest))
 
 
-def _p(toys: np.ndarray, seen: float) -> float:
-    return float((1 + np.count_nonzero(toys >= seen)) / (len(toys) + 1))
+def _p(toys: np.ndarray, observed: float) -> float:
+    return float((1 + np.count_nonzero(toys >= observed)) / (len(toys) + 1))
 
 
 def _knee(
@@ -274,7 +274,7 @@ def profiled(
 
 def _fixed(data: KneeData, best: KneeFit, parameter: str, value: float, at: float) -> float:
     """Return chi-square with one knee held, the least of starts from the best fit with and without a bend."""
-    found = []
+    entries = []
     n_classes = data.flux.shape[1]
     for change in {best.change, 0.3}:
         start = list(best.parameters)
@@ -283,10 +283,10 @@ def _fixed(data: KneeData, best: KneeFit, parameter: str, value: float, at: floa
         minuit, _ = start_minuit(data, best.hypothesis, best.covariance, tuple(start))
         minuit.fixed[parameter] = True
         minuit.migrad()
-        found.append(float(minuit.fval or 0.0))
+        entries.append(float(minuit.fval or 0.0))
         if abs(value - at) < 1e-9:
             break
-    return min(found)
+    return min(entries)
 
 
 def _crossing(grid: np.ndarray, profile: np.ndarray, at: float, level: float) -> KneeInterval:

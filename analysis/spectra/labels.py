@@ -188,16 +188,16 @@ class ByLabels:
     strength: float
 
 
-def by_labels(found: SpectrumEstimate, *, seed: int = 3) -> ByLabels:
+def by_labels(spectrum_estimate: SpectrumEstimate, *, seed: int = 3) -> ByLabels:
     """Return all methods' numbers.
 
     Parameters
     ----------
-    found
+    spectrum_estimate
         An estimate made with ``functions="label"``.
     """
-    usable = found.usable
-    counts, response = found.plain[usable], found.mixing[usable]
+    usable = spectrum_estimate.usable
+    counts, response = spectrum_estimate.plain[usable], spectrum_estimate.mixing[usable]
     rng = np.random.default_rng(seed)
     n_bins, n_classes = counts.shape
     truths, trials = [], []
@@ -223,8 +223,8 @@ def by_labels(found: SpectrumEstimate, *, seed: int = 3) -> ByLabels:
         ),
     )
     events = {
-        "inverse": found.events,
-        "clipped": np.maximum(found.events, 0.0),
+        "inverse": spectrum_estimate.events,
+        "clipped": np.maximum(spectrum_estimate.events, 0.0),
         "bayes": _filled(bayes(counts, response, iterations), usable),
         "regularised": _filled(regularised(counts, response, strength), usable),
     }
@@ -274,11 +274,11 @@ def regularised(counts: np.ndarray, response: np.ndarray, strength: float) -> np
         return value / scale, slope.ravel() / scale
 
     start = np.full(shape[0] * shape[1], 1.0 / shape[1])
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * len(start))
-    return np.asarray(found.x.reshape(shape) * total[:, None])
+    fit = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * len(start))
+    return np.asarray(fit.x.reshape(shape) * total[:, None])
 
 
 def _filled(values: np.ndarray, usable: np.ndarray) -> np.ndarray:
-    found = np.full((len(usable), values.shape[1]), np.nan)
-    found[usable] = values
-    return found
+    result = np.full((len(usable), values.shape[1]), np.nan)
+    result[usable] = values
+    return result

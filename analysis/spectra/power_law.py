@@ -137,17 +137,22 @@ class KneeFit:
     valid: bool
 
 
-def knee_data(found: SpectrumEstimate, errors: Errors, sharpness: float = SHARPNESS) -> KneeData | str:
+def knee_data(spectrum_estimate: SpectrumEstimate, errors: Errors, sharpness: float = SHARPNESS) -> KneeData | str:
     """Return what is fitted, or why nothing can be; bins whose statistical errors are not known are left out."""
-    bins = found.setting.bins
-    n_bins, n_classes = found.flux.shape
+    bins = spectrum_estimate.setting.bins
+    n_bins, n_classes = spectrum_estimate.flux.shape
     every = np.arange(n_bins)
     blocks = {
         source: errors.flux[source].reshape(n_bins, n_classes, n_bins, n_classes)[every, :, every, :]
         for source in STATISTICAL
     }
     known = [np.isfinite(values).all(axis=(1, 2)) for values in blocks.values()]
-    used = found.usable & (found.measured >= LEAST_EVENTS) & np.isfinite(found.flux).all(axis=1) & np.all(known, axis=0)
+    used = (
+        spectrum_estimate.usable
+        & (spectrum_estimate.measured >= LEAST_EVENTS)
+        & np.isfinite(spectrum_estimate.flux).all(axis=1)
+        & np.all(known, axis=0)
+    )
     if used.sum() < LEAST_BINS:
         return (
             f"knees were not fitted: {int(used.sum())} energy bins have {LEAST_EVENTS} measured events, enough "
@@ -156,8 +161,8 @@ def knee_data(found: SpectrumEstimate, errors: Errors, sharpness: float = SHARPN
     data, simulation = (blocks[source][used] for source in STATISTICAL)
     edges = np.stack([bins.edges[:-1], bins.edges[1:]], axis=1)[used]
     return KneeData(
-        edges, found.flux[used], data, simulation, 1.0 / found.flux_per_event[used],
-        found.measured[used].astype(float), sharpness,
+        edges, spectrum_estimate.flux[used], data, simulation, 1.0 / spectrum_estimate.flux_per_event[used],
+        spectrum_estimate.measured[used].astype(float), sharpness,
     )  # fmt: skip
 
 
@@ -172,11 +177,11 @@ def fit(data: KneeData, hypothesis: str, start: KneeFit | None = None) -> KneeFi
     starts = [row[:n_knees] for row in heights]
     if hypothesis == "free":
         starts += [_position("rigidity", np.array([lg]), n_classes) for lg in heights[:, 0]]
-    found = [
+    entries = [
         fit_from(data, hypothesis, (*(INDEX,) * n_classes, *((0.5, *knees) if n_knees else ())))
         for knees in starts[: 1 if n_knees == 0 else None]
     ]
-    return min(found, key=lambda one: one.chi2)
+    return min(entries, key=lambda one: one.chi2)
 
 
 def _n_knees(hypothesis: str, n_classes: int) -> int:

@@ -97,12 +97,12 @@ class Response:
     remarks: tuple[str, ...]
 
 
-def selected(found: dict[str, np.ndarray], zenith_max_deg: float) -> np.ndarray:
+def selected(content: dict[str, np.ndarray], zenith_max_deg: float) -> np.ndarray:
     """Return which events pass the cuts of the spectra, (N,) bool."""
     return (
-        (found["Ze"] < np.float32(zenith_max_deg))
-        & (found["Ne"] > np.float32(LG_NE_MIN))
-        & (found["Nmu"] > np.float32(LG_NMU_MIN))
+        (content["Ze"] < np.float32(zenith_max_deg))
+        & (content["Ne"] > np.float32(LG_NE_MIN))
+        & (content["Nmu"] > np.float32(LG_NMU_MIN))
     )
 
 
@@ -123,8 +123,8 @@ def read_measured(
     parts: list[SpectrumEvents] = []
     measured = MeasuredFolders(run, folders, anyway, bars)
     for dataset, predictions in measured:
-        found = scalars(dataset)
-        parts.append(_events(predictions.log_proba, predictions.labels, found).take(selected(found, zenith_max_deg)))
+        result = scalars(dataset)
+        parts.append(_events(predictions.log_proba, predictions.labels, result).take(selected(result, zenith_max_deg)))
     every = concatenated(parts)
     if not len(every):
         raise InputError(f"{folders[0]}: no event passes zenith < {zenith_max_deg:g} deg, lg Ne > {LG_NE_MIN} and "
@@ -161,12 +161,12 @@ def read_response(
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")
         predictions = predicted(run, folder, anyway=anyway, bars=bars)
         remarks += predictions.remarks
-        events, primaries, said = _simulated(
+        events, primaries, new_remarks = _simulated(
             dataset, predictions.log_proba, predictions.labels, np.arange(len(dataset)), bins, zenith_max_deg, number
         )
         parts.append(events)
         thrown.append(primaries)
-        remarks += said
+        remarks += new_remarks
     return Response(joined_simulated(parts), _sum(thrown), tuple(remarks))
 
 
@@ -178,15 +178,15 @@ def held_out_response(run: Run, bins: Binning, zenith_max_deg: float) -> Respons
     InputError
         If the training set is no longer there.
     """
-    held = held_out(run, lambda found: selected(found, zenith_max_deg), MIN_HELD_OUT)
-    dataset, rows, log_proba = held.dataset, held.rows, held.log_proba
+    result = held_out(run, lambda values: selected(values, zenith_max_deg), MIN_HELD_OUT)
+    dataset, rows, log_proba = result.dataset, result.rows, result.log_proba
     assert dataset.labels is not None
     shipped = run.chain.shipped
     decided = run.chain.predictions({shipped: log_proba}, None, None).labels
-    events, thrown, said = _simulated(dataset, log_proba, decided, rows, bins, zenith_max_deg, 0)
+    events, thrown, new_remarks = _simulated(dataset, log_proba, decided, rows, bins, zenith_max_deg, 0)
     if thrown is not None:
-        thrown = Thrown(thrown.lg_energy_edges, thrown.counts * held.shares[None, :, None])
-    return Response(events, thrown, (*held.remarks, *said))
+        thrown = Thrown(thrown.lg_energy_edges, thrown.counts * result.shares[None, :, None])
+    return Response(events, thrown, (*result.remarks, *new_remarks))
 
 
 def training_prior(run: Run, bins: Binning, zenith_max_deg: float, response: Response) -> tuple[np.ndarray, str]:
@@ -198,9 +198,9 @@ def training_prior(run: Run, bins: Binning, zenith_max_deg: float, response: Res
     if folder.exists():
         dataset = Dataset.open(folder, run.task)
         assert dataset.labels is not None
-        found = scalars(dataset)
-        passing = selected(found, zenith_max_deg)
-        place, labels, remark = bins.place(found["E"][passing]), np.asarray(dataset.labels[passing]), ""
+        result = scalars(dataset)
+        passing = selected(result, zenith_max_deg)
+        place, labels, remark = bins.place(result["E"][passing]), np.asarray(dataset.labels[passing]), ""
     else:
         place, labels = bins.place(response.events.lg_energy), response.events.labels
         remark = f"{folder} is not there: the simulated events' class shares stand for the training prior"
@@ -209,14 +209,14 @@ def training_prior(run: Run, bins: Binning, zenith_max_deg: float, response: Res
     return prior / prior.sum(axis=1, keepdims=True), remark
 
 
-def _events(log_proba: np.ndarray, decided: np.ndarray, found: dict[str, np.ndarray]) -> SpectrumEvents:
+def _events(log_proba: np.ndarray, decided: np.ndarray, content: dict[str, np.ndarray]) -> SpectrumEvents:
     return SpectrumEvents(
         log_proba=log_proba,
         decided=np.asarray(decided, dtype=np.int64),
-        lg_energy=found["E"].astype(np.float64),
-        lg_ne=found["Ne"].astype(np.float64),
-        lg_nmu=found["Nmu"].astype(np.float64),
-        zenith_deg=found["Ze"].astype(np.float64),
+        lg_energy=content["E"].astype(np.float64),
+        lg_ne=content["Ne"].astype(np.float64),
+        lg_nmu=content["Nmu"].astype(np.float64),
+        zenith_deg=content["Ze"].astype(np.float64),
     )
 
 
@@ -229,7 +229,7 @@ def _simulated(
     zenith_max_deg: float,
     number: int,
 ) -> tuple[Simulated, Thrown | None, list[str]]:
-    found = {name: column[rows] for name, column in scalars(dataset).items()}
+    result = {name: column[rows] for name, column in scalars(dataset).items()}
     assert dataset.labels is not None
     truth, thrown = truth_of(dataset, TRUTH_COLUMNS), None
     remarks: list[str] = []
@@ -241,7 +241,7 @@ def _simulated(
         except InputError as error:
             remarks.append(f"{dataset.path}: fluxes are not corrected for efficiency and migration: {error}")
     group = np.asarray(dataset.groups) if dataset.groups is not None else np.arange(len(dataset))
-    base = _events(log_proba, decided, found)
+    base = _events(log_proba, decided, result)
     events = Simulated(
         **vars(base),
         labels=np.asarray(dataset.labels, dtype=np.int64)[rows],
@@ -249,7 +249,7 @@ def _simulated(
         model=None if truth is None else model_numbers(truth)[rows],
         group=group[rows].astype(np.int64) + (number << 40),
     )
-    return events.take(selected(found, zenith_max_deg)), thrown, remarks
+    return events.take(selected(result, zenith_max_deg)), thrown, remarks
 
 
 def concatenated(parts: list[SpectrumEvents]) -> SpectrumEvents:

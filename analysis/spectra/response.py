@@ -132,8 +132,8 @@ def binning(edges: tuple[float, ...], low: float = 14.0, high: float = 18.0) -> 
 
 
 def _place(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    found = np.searchsorted(edges, np.asarray(values, dtype=np.float64), side="right") - 1
-    return np.where((found >= 0) & (found < len(edges) - 1), found, -1)
+    result = np.searchsorted(edges, np.asarray(values, dtype=np.float64), side="right") - 1
+    return np.where((result >= 0) & (result < len(edges) - 1), result, -1)
 
 
 @dataclass(frozen=True)
@@ -214,10 +214,10 @@ class ResponseSample:
         inside = self.place >= 0
         cell = (self.labels[inside] * self.bins.n_bins + self.place[inside]) * n_fine + self.fine[inside]
         weights = None if extra is None else extra[inside]
-        found = np.bincount(cell, weights, self.n_classes * self.bins.n_bins * n_fine).astype(np.float64)
+        result = np.bincount(cell, weights, self.n_classes * self.bins.n_bins * n_fine).astype(np.float64)
         shape = (self.n_classes, self.bins.n_bins, n_fine)
         with np.errstate(invalid="ignore", divide="ignore"):
-            share = found.reshape(shape) / self.thrown[:, None, :]
+            share = result.reshape(shape) / self.thrown[:, None, :]
         return np.asarray(np.where(self.thrown[:, None, :] > 0, share, 0.0))
 
 
@@ -260,14 +260,14 @@ def parse_exposure(text: str) -> float:
     InputError
         If it is no positive number, or the unit is unknown.
     """
-    found = NUMBER.fullmatch(text.replace("_", " ").replace("*", " "))
+    match = NUMBER.fullmatch(text.replace("_", " ").replace("*", " "))
     try:
-        value = float(found[1]) if found else float("nan")
+        value = float(match[1]) if match else float("nan")
     except ValueError:
         value = float("nan")
-    if not found or not np.isfinite(value) or value <= 0:
+    if not match or not np.isfinite(value) or value <= 0:
         raise InputError(f"--exposure {text!r}: give a positive number of m2 sr s, such as 6.2e12")
-    unit = " ".join((found[2] or "m2 sr s").split())
+    unit = " ".join((match[2] or "m2 sr s").split())
     if unit not in UNITS:
         raise InputError(f"--exposure {text!r}: unknown unit {unit!r}, choose one of {', '.join(UNITS)}")
     return value * UNITS[unit]

@@ -57,9 +57,9 @@ class Spectra:
 
     def table(self) -> pl.DataFrame:
         """Return one row per energy bin and group, and one for the sum of all groups."""
-        found, errors = self.estimate, self.errors
-        bins, classes = found.setting.bins, found.setting.classes
-        flux, shape = found.flux, found.flux.shape
+        result, errors = self.estimate, self.errors
+        bins, classes = result.setting.bins, result.setting.classes
+        flux, shape = result.flux, result.flux.shape
         fraction = shares(flux)
         sources = list(errors.flux)
         flux_errors = {name: errors.standard(shape, (name,)) for name in sources}
@@ -71,18 +71,18 @@ class Spectra:
                 **errors.flux, "statistical": errors.total(STATISTICAL), "total": errors.total()
             }.items()
         }  # fmt: skip
-        events_errors = np.sqrt(np.einsum("bcc->bc", found.events_covariance))
+        events_errors = np.sqrt(np.einsum("bcc->bc", result.events_covariance))
         rows = []
         for b in range(bins.n_bins):
             for k, name in enumerate(classes):
                 row = self._row(b, name) | {
-                    "events": found.events[b, k],
+                    "events": result.events[b, k],
                     "events_error_data": events_errors[b, k],
                     "fraction": fraction[b, k],
                     **{f"fraction_error_{source}": values[b, k] for source, values in fraction_errors.items()},
                     "flux_m2_sr_s_eV": flux[b, k],
                     **{f"flux_error_{source}_m2_sr_s_eV": values[b, k] for source, values in flux_errors.items()},
-                    "particles_per_accepted_event": found.correction[b, k],
+                    "particles_per_accepted_event": result.correction[b, k],
                 }
                 rows.append(row)
             total = {source: np.sqrt(np.diag(total_covariance(c, bins.n_bins)))[b] for source, c in errors.flux.items()}
@@ -91,8 +91,8 @@ class Spectra:
             rows.append(
                 self._row(b, ALL)
                 | {
-                    "events": found.events[b].sum(),
-                    "fraction": 1.0 if found.usable[b] else np.nan,
+                    "events": result.events[b].sum(),
+                    "fraction": 1.0 if result.usable[b] else np.nan,
                     "flux_m2_sr_s_eV": flux[b].sum(),
                     **{f"flux_error_{source}_m2_sr_s_eV": value for source, value in total.items()},
                 }
@@ -101,25 +101,25 @@ class Spectra:
         return frame.with_columns(pl.selectors.float().fill_nan(None))
 
     def _row(self, b: int, group: str) -> dict[str, Any]:
-        found = self.estimate
-        edges = found.setting.bins.edges
+        result = self.estimate
+        edges = result.setting.bins.edges
         return {
             "lg_energy_low_eV": float(edges[b]),
             "lg_energy_high_eV": float(edges[b + 1]),
-            "energy_middle_eV": float(found.setting.bins.centres_ev[b]),
+            "energy_middle_eV": float(result.setting.bins.centres_ev[b]),
             "group": group,
-            "used": bool(found.usable[b]),
-            "measured_events": int(found.measured[b]),
+            "used": bool(result.usable[b]),
+            "measured_events": int(result.measured[b]),
         }
 
     def methods(self) -> pl.DataFrame:
         """Return accepted events by every method, one row per energy bin and group."""
-        found = self.estimate
-        every = {"likelihood_checked": found.events, "likelihood_plain": found.plain, **self.labels.events}
+        result = self.estimate
+        every = {"likelihood_checked": result.events, "likelihood_plain": result.plain, **self.labels.events}
         rows = [
             self._row(b, name) | {f"events_{method}": values[b, k] for method, values in every.items()}
-            for b in range(found.setting.bins.n_bins)
-            for k, name in enumerate(found.setting.classes)
+            for b in range(result.setting.bins.n_bins)
+            for k, name in enumerate(result.setting.classes)
         ]
         return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.selectors.float().fill_nan(None))
 
@@ -212,33 +212,33 @@ def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Sp
     response = read_response(
         run, options.simulation, prints, bins, options.zenith_max_deg, anyway=options.anyway, bars=bars
     )
-    prior, said = training_prior(run, bins, options.zenith_max_deg, response)
-    remarks += [*response.remarks, *([said] if said else []), *outside(data, response.events, bins)]
+    prior, new_remarks = training_prior(run, bins, options.zenith_max_deg, response)
+    remarks += [*response.remarks, *([new_remarks] if new_remarks else []), *outside(data, response.events, bins)]
     setting = Setting(bins, exposure, prior)
     with bars("spectra", "steps") as progress:
         progress(0, 5, "fluxes")
-        found = estimate(data, response.events, response.thrown, setting)
+        values = estimate(data, response.events, response.thrown, setting)
         simulated = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
-        remarks += judge_exposure(found.flux.sum(axis=1), bins.centres_ev, simulated=simulated)
+        remarks += judge_exposure(values.flux.sum(axis=1), bins.centres_ev, simulated=simulated)
         progress(1, 5, "errors")
         errors = all_errors(
-            found, data, response.events, response.thrown,
+            values, data, response.events, response.thrown,
             widths=options.widths, replicas=options.replicas, seed=options.seed,
         )  # fmt: skip
         progress(2, 5, "decided labels")
         hard = estimate(data, response.events, response.thrown, Setting(bins, exposure, prior, "label"))
         labels = by_labels(hard)
         progress(3, 5, "goodness of fit")
-        fit = goodness(found, data, response.events, toys=2 * options.replicas)
+        fit = goodness(values, data, response.events, toys=2 * options.replicas)
         progress(4, 5, "knees")
         knees = (
-            fit_knees(found, errors, sharpness=options.knee_sharpness, toys=options.knee_toys, seed=options.seed)
+            fit_knees(values, errors, sharpness=options.knee_sharpness, toys=options.knee_toys, seed=options.seed)
             if options.knee_toys
             else None
         )
         progress(5, 5)
     remarks += [*errors.remarks, *([knees] if isinstance(knees, str) else [])]
-    result = Spectra(found, errors, labels, fit, None if isinstance(knees, str) else knees)
+    result = Spectra(values, errors, labels, fit, None if isinstance(knees, str) else knees)
     provenance = {
         "run": options.run.resolve().name,
         "config_hash": run.chain.config_hash,

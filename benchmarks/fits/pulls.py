@@ -222,8 +222,8 @@ def swaps(default: Settings, events: int, seed: int, scratch: Path) -> str:
         print(f"{label}: {shown}", flush=True)
     quantities = ("lg Ne", "age", "lg Nmu")
     start, rows, sentences = medians["none"], [], []
-    for label, found in medians.items():
-        cells = [f"{found[q][0]:+.2f} ({found[q][0] - start[q][0]:+.2f}); {found[q][1]:.2f}" for q in quantities]
+    for label, result in medians.items():
+        cells = [f"{result[q][0]:+.2f} ({result[q][0] - start[q][0]:+.2f}); {result[q][1]:.2f}" for q in quantities]
         rows.append(f"| {label} | {_values(default, cases[label])} | {' | '.join(cells)} | {cores[label]:.3f} |")
     for q in quantities:
         labels = [label for label in differing if label not in COMPENSATING]

@@ -60,8 +60,8 @@ def _rows(deviations: dict[str, tuple[np.ndarray, np.ndarray]], values: dict[str
 def report(title: str, folder: Path) -> str:
     """Return one world's table as Markdown."""
     deviations, values = measure(folder)
-    found = pulls(folder)
-    described = ", ".join(f"{name} {np.median(p):+.2f} and {half_width(p):.2f}" for name, p in found.items())
+    result = pulls(folder)
+    described = ", ".join(f"{name} {np.median(p):+.2f} and {half_width(p):.2f}" for name, p in result.items())
     return "\n".join(
         [
             f"## {title}",

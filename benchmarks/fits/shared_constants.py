@@ -58,10 +58,10 @@ def table(events: int, seed: int) -> str:
     rows, showers = [], 0
     with tempfile.TemporaryDirectory() as scratch:
         for k, (label, changes) in enumerate(moves().items()):
-            found = pulls(World(own.changed(**changes), Path(scratch) / str(k), events, seed).draw())
-            showers = showers or found["lg Ne"].size
+            result = pulls(World(own.changed(**changes), Path(scratch) / str(k), events, seed).draw())
+            showers = showers or result["lg Ne"].size
             cells = [
-                "; ".join(with_interval(found[q], statistic, rng)[1] for statistic in ("mean", "width"))
+                "; ".join(with_interval(result[q], statistic, rng)[1] for statistic in ("mean", "width"))
                 for q in QUANTITIES
             ]
             rows.append(f"| {label} | {' | '.join(cells)} |")

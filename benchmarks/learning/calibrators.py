@@ -74,12 +74,12 @@ def posteriors(task: Task, options: argparse.Namespace) -> tuple[dict[str, list[
     everything = Batch(batches[0].index, table=batches[0].table, columns=batches[0].columns, labels=labels[0])
     order = np.random.default_rng(options.seed).permutation(len(labels[0]))
     rest, stop, held_out = np.split(order, [int(0.85 * options.train), options.train])
-    found = {}
+    result = {}
     for name in LEARNERS:
         learner = create(spec(name), bins(N_BINS) if task is ENERGY else task.classes, threads=1, preset="quick")
         learner.fit(everything.take(rest), everything.take(stop), seed=options.seed, device="cpu")
-        found[name] = [learner.predict_log_proba(batch) for batch in (everything.take(held_out), batches[1])]
-    return found, [labels[0][held_out], labels[1]]
+        result[name] = [learner.predict_log_proba(batch) for batch in (everything.take(held_out), batches[1])]
+    return result, [labels[0][held_out], labels[1]]
 
 
 def rows(task: Task, options: argparse.Namespace) -> list[list[str]]:
@@ -87,9 +87,9 @@ def rows(task: Task, options: argparse.Namespace) -> list[list[str]]:
     fits: dict[str, Callable[[np.ndarray, np.ndarray], Fitted]] = {"ours": ours, **KINDS}
     if find_spec("probmetrics"):
         fits |= {f"probmetrics {method}": structured(method) for method in ("svs", "sms")}
-    found, (known, truth) = posteriors(task, options)
+    result, (known, truth) = posteriors(task, options)
     out = []
-    for learner, (held_out, new) in found.items():
+    for learner, (held_out, new) in result.items():
         for n in options.held_out:
             before = log_loss_per_event(new, truth)
             losses, row = {}, [task.name, learner, f"{n:,}"]

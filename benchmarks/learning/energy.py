@@ -84,44 +84,44 @@ def estimates(folder: Path, seed: int, run: Path | None) -> tuple[dict[str, np.n
     known, new = (np.asarray(d.scalars[:, SCALAR_NAMES.index("E")], float) for d in data)
     left = [(e_train - known)[rows] for rows in (rest, stop)]
     refit = np.linalg.lstsq(formula_columns(data[0].scalars), e_train, rcond=None)[0]
-    found = {
+    result = {
         "reconstructed E": new,
         "its formula, refitted": formula_columns(data[1].scalars) @ refit,
         "squared loss on lg E - E": new + squared_loss(train, valid, test, left),
     }
     plain = [e_train[rows] for rows in (rest, stop)]
-    found[f"{N_BINS[1]} bins of lg E"] = by_bins(train, valid, test, plain, N_BINS[1], seed)
+    result[f"{N_BINS[1]} bins of lg E"] = by_bins(train, valid, test, plain, N_BINS[1], seed)
     for n_bins in N_BINS:
-        found[f"{n_bins} bins of lg E - E"] = new + by_bins(train, valid, test, left, n_bins, seed)
+        result[f"{n_bins} bins of lg E - E"] = new + by_bins(train, valid, test, left, n_bins, seed)
     if run:
         with np.load(run / "predictions.npz", allow_pickle=False) as stored:
-            found["stack"], error = stored["lg_energy"], stored["lg_energy_error"]
-        pull = residual_metrics((found["stack"] - truth) / error)
+            result["stack"], error = stored["lg_energy"], stored["lg_energy_error"]
+        pull = residual_metrics((result["stack"] - truth) / error)
         span = pull["intervals"]["resolution"]
         print(
             f"stack, (estimate - truth) / error: width {pull['resolution']:.3f} [{span['low']:.3f}, {span['high']:.3f}]"
         )
-    return found, truth
+    return result, truth
 
 
-def rows(found: dict[str, np.ndarray], truth: np.ndarray) -> list[str]:
+def rows(content: dict[str, np.ndarray], truth: np.ndarray) -> list[str]:
     """Return the table as Markdown."""
     lines = ["| estimate | bias | resolution | rms | resolution minus that of E |", "|---|---|---|---|---|"]
-    base = found["reconstructed E"] - truth
-    for name, estimate in found.items():
+    base = content["reconstructed E"] - truth
+    for name, estimate in content.items():
         measured = residual_metrics(estimate - truth)
         cells = [
             f"{measured[m]:.4f} [{s['low']:.4f}, {s['high']:.4f}]" for m in MEASURES if (s := measured["intervals"][m])
         ]
         paired = paired_resolution(estimate - truth, base)
         gap = f"{paired.difference:+.4f} [{paired.interval.low:+.4f}, {paired.interval.high:+.4f}]"
-        lines.append(f"| {name} | {' | '.join(cells)} | {'' if estimate is found['reconstructed E'] else gap} |")
+        lines.append(f"| {name} | {' | '.join(cells)} | {'' if estimate is content['reconstructed E'] else gap} |")
     return lines
 
 
-def by_energy(found: dict[str, np.ndarray], truth: np.ndarray) -> list[str]:
+def by_energy(content: dict[str, np.ndarray], truth: np.ndarray) -> list[str]:
     """Return bias and resolution by true energy of the reconstructed E and of the last system."""
-    last = list(found)[-1]
+    last = list(content)[-1]
     edges = scoring_of(ENERGY).edges  # type: ignore[attr-defined]
     lines = [f"| true lg E | events | E: bias, resolution | {last}: bias, resolution |", "|---|---|---|---|"]
     for low, high in pairwise(edges):
@@ -130,7 +130,7 @@ def by_energy(found: dict[str, np.ndarray], truth: np.ndarray) -> list[str]:
             continue
         cells = []
         for name in ("reconstructed E", last):
-            measured = residual_metrics(found[name][inside] - truth[inside])
+            measured = residual_metrics(content[name][inside] - truth[inside])
             span = measured["intervals"]["resolution"]
             cells.append(
                 f"{measured['bias']:+.3f}, {measured['resolution']:.4f} [{span['low']:.4f}, {span['high']:.4f}]"
@@ -153,8 +153,8 @@ def main() -> None:
     folder = options.data or sample(
         ENERGY, options.work, n_train=options.train, n_test=options.test, seed=options.seed, workers=1, bars=bar
     )
-    found, truth = estimates(folder, options.seed, options.run)
-    text = "\n".join([*rows(found, truth), "", *by_energy(found, truth), ""])
+    result, truth = estimates(folder, options.seed, options.run)
+    text = "\n".join([*rows(result, truth), "", *by_energy(result, truth), ""])
     print(text)
     if options.write:
         head = f"# Primary energy\n\n{__doc__.split('--write energy.md', 1)[1].strip()}\n\n"

@@ -117,7 +117,10 @@ def composition_row(labels: np.ndarray, a: np.ndarray, b: np.ndarray) -> list[st
         f"{np.mean(hard_a == labels):.4f}",
         f"{-a[row, labels].mean():.4f}",
         f"{fraction_error(labels, hard_a):.4f}",
-        *(_signed(found.difference, found.interval.low, found.interval.high, 4) for found in (accuracy, loss, error)),
+        *(
+            _signed(result.difference, result.interval.low, result.interval.high, 4)
+            for result in (accuracy, loss, error)
+        ),
     ]
 
 

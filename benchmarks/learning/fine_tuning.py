@@ -98,15 +98,15 @@ def main() -> None:
     ]
     wanted = None if options.only is None else ["as it is", *options.only.split(";")]
     rows: list[tuple[str, dict[str, Any]]] = [("mlp", {}), *(("pretrained", changes) for changes in CHANGES)]
-    found: dict[str, list[np.ndarray]] = {}
+    content: dict[str, list[np.ndarray]] = {}
     print("| fine-tuning | log-loss in each world | against as it is | against `mlp` from scratch |\n|---|---|---|---|")
     for learner, changes in rows:
         words = "`mlp`" if learner == "mlp" else in_words(changes)
         if wanted is not None and learner != "mlp" and words not in wanted:
             continue
-        found[words] = [losses(learner, changes, *world, seed) for world, seed in zip(worlds, seeds, strict=True)]
-        means = ", ".join(f"{loss.mean():.4f}" for loss in found[words])
-        gaps = [difference(found[words], found[to]) if to in found else "" for to in ("as it is", "`mlp`")]
+        content[words] = [losses(learner, changes, *world, seed) for world, seed in zip(worlds, seeds, strict=True)]
+        means = ", ".join(f"{loss.mean():.4f}" for loss in content[words])
+        gaps = [difference(content[words], content[to]) if to in content else "" for to in ("as it is", "`mlp`")]
         print(f"| {words} | {means} | {gaps[0]} | {gaps[1]} |", flush=True)
 
 

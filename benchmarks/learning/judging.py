@@ -154,8 +154,8 @@ def test_posterior(folder: Path, name: str) -> np.ndarray:
         return np.asarray(stored["log_proba"])
 
 
-def _interval(found: Paired) -> list[str]:
-    return [f"{found.difference:+.5f}", f"[{found.interval.low:+.5f}, {found.interval.high:+.5f}]"]
+def _interval(paired: Paired) -> list[str]:
+    return [f"{paired.difference:+.5f}", f"[{paired.interval.low:+.5f}, {paired.interval.high:+.5f}]"]
 
 
 def _error(gate: Mapping[str, float], value: str, error: str) -> list[str]:

@@ -29,27 +29,27 @@ def curves(
     """Return log-loss and its standard error by system and size."""
     labels = sets.test.labels
     assert labels is not None
-    found: dict[str, list[tuple[float, float]]] = {}
+    result: dict[str, list[tuple[float, float]]] = {}
     for system in systems:
         for n in sizes:
             log_p, _ = done(Fit(world, task, n, 1, system), sets, out)
             loss = -log_p[np.arange(len(labels)), labels]
-            found.setdefault(system, []).append((float(loss.mean()), float(loss.std() / len(loss) ** 0.5)))
-    return found
+            result.setdefault(system, []).append((float(loss.mean()), float(loss.std() / len(loss) ** 0.5)))
+    return result
 
 
-def table(found: dict[str, list[tuple[float, float]]], sizes: list[int]) -> str:
+def table(content: dict[str, list[tuple[float, float]]], sizes: list[int]) -> str:
     """Return the curves as Markdown."""
     lines = [f"| system | {' | '.join(f'{n:,}' for n in sizes)} |", f"|{'---|' * (len(sizes) + 1)}"]
-    for system, points in found.items():
+    for system, points in content.items():
         lines.append(f"| {system} | {' | '.join(f'{loss:.4f} ± {error:.4f}' for loss, error in points)} |")
     return "\n".join(lines)
 
 
-def draw(found: dict[str, list[tuple[float, float]]], sizes: list[int], title: str, file: Path) -> None:
+def draw(content: dict[str, list[tuple[float, float]]], sizes: list[int], title: str, file: Path) -> None:
     """Draw the curves."""
     figure, axes = plt.subplots(figsize=(5.2, 3.6), dpi=150, layout="constrained")
-    for (system, points), colour, marker in zip(found.items(), PALETTE, MARKERS, strict=False):
+    for (system, points), colour, marker in zip(content.items(), PALETTE, MARKERS, strict=False):
         axes.plot(sizes, [loss for loss, _ in points], color=colour, marker=marker, label=system)
     axes.set(xscale="log", xlabel="training showers", ylabel="log-loss, nats", title=title)
     axes.set_xticks(sizes, [f"{n:,}" for n in sizes], minor=False)
@@ -74,10 +74,10 @@ def main() -> None:
     torch.set_num_threads(1)
     sizes = [int(n) for n in options.sizes.split(",")]
     sets = sets_of(options.world, options.task, max(sizes), options.test, options.out / "data")
-    found = curves(options.world, options.task, sizes, options.systems.split(","), sets, options.out)
-    print(table(found, sizes))
+    result = curves(options.world, options.task, sizes, options.systems.split(","), sets, options.out)
+    print(table(result, sizes))
     if options.picture:
-        draw(found, sizes, f"{options.task}, world {options.world!r}, {options.test:,} test showers", options.picture)
+        draw(result, sizes, f"{options.task}, world {options.world!r}, {options.test:,} test showers", options.picture)
 
 
 if __name__ == "__main__":

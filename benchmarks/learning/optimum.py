@@ -114,7 +114,7 @@ def _solve_dual(fractions: np.ndarray, columns: list[np.ndarray]) -> tuple[float
     objective = -np.append(fractions.ravel() / n, 1.0)
     constraints = np.stack([np.append((fractions @ column).ravel() / n, 1.0) for column in columns])
     bounds = [(-1.0, 1.0)] * n + [(None, None)]
-    found = linprog(objective, A_ub=constraints, b_ub=np.zeros(len(columns)), bounds=bounds, method="highs")
-    if found.status != 0:
-        raise RuntimeError(f"the linear program of the decision rule was not solved: {found.message}")
-    return -float(found.fun), found.x[:-1].reshape(fractions.shape)
+    result = linprog(objective, A_ub=constraints, b_ub=np.zeros(len(columns)), bounds=bounds, method="highs")
+    if result.status != 0:
+        raise RuntimeError(f"the linear program of the decision rule was not solved: {result.message}")
+    return -float(result.fun), result.x[:-1].reshape(fractions.shape)

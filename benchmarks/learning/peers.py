@@ -172,13 +172,13 @@ def _row(job: Training, log_proba: np.ndarray, labels: np.ndarray, base: np.ndar
     hard = log_proba.argmax(axis=1)
     accuracy = accuracy_interval(labels, hard)
     each = -log_proba[np.arange(len(labels)), labels]
-    loss, found = paired_mean(each), metric.interval(labels, output)
+    loss, values = paired_mean(each), metric.interval(labels, output)
     digits = ".1e" if task is GAMMA else ".4f"
     cells = [
         job.learner + (f" (seed {job.seed})" if job.seed != 1 else ""),
         f"{100 * np.mean(hard == labels):.2f} ({100 * accuracy.low:.2f} .. {100 * accuracy.high:.2f})",
         f"{loss.difference:.4f} ± {loss.standard_error:.4f}",
-        f"{metric.value(labels, output):{digits}} ({found.low:{digits}} .. {found.high:{digits}})",
+        f"{metric.value(labels, output):{digits}} ({values.low:{digits}} .. {values.high:{digits}})",
     ]
     if base is None:
         cells += ["", ""]

@@ -108,8 +108,8 @@ def done(fit: Fit, sets: Sets, out: Path) -> tuple[np.ndarray, float]:
         log_p = zero_shot(fit.task, sets.test) if fit.system == ZERO_SHOT else trained(fit, sets)
         write_npz(file, log_p=log_p.astype(np.float32), cpu_s=np.array(time.process_time() - started))
         print(f"{file.stem}: {time.process_time() - started:.0f} s CPU", flush=True)
-    with np.load(file) as found:
-        return found["log_p"].astype(np.float64), float(found["cpu_s"])
+    with np.load(file) as result:
+        return result["log_p"].astype(np.float64), float(result["cpu_s"])
 
 
 def trained(fit: Fit, sets: Sets) -> np.ndarray:
@@ -169,12 +169,12 @@ def row_of(fit: Fit, log_p: np.ndarray, reference: np.ndarray, labels: np.ndarra
 def pools(group: list[tuple[Fit, np.ndarray, float]]) -> list[tuple[Fit, np.ndarray, float]]:
     """Return the pools whose members are all there."""
     said = {fit.system: (log_p, cpu_s) for fit, log_p, cpu_s in group}
-    found = []
+    result = []
     for name, members in POOLS.items():
         if set(members) <= set(said):
             mean = log_softmax(np.mean([said[member][0] for member in members], axis=0))
-            found.append((replace(group[0][0], system=name), mean, sum(said[member][1] for member in members)))
-    return found
+            result.append((replace(group[0][0], system=name), mean, sum(said[member][1] for member in members)))
+    return result
 
 
 def table(fits: list[Fit], worlds: dict[str, Sets], out: Path) -> str:

@@ -49,8 +49,8 @@ def compared(folder: Path, data: Path) -> str:
     if len(best) < N_SYSTEMS:
         raise InputError(f"{folder} has {len(best)} learners: the published stacks take {N_SYSTEMS}")
     known = {name: _log_proba(run, name) for name in (*best, "average", "stack")}
-    judged, found = published_stacks(np.stack([known[name] for name in best]), labels)
-    rows = {name: z[judged] for name, z in known.items()} | found
+    judged, result = published_stacks(np.stack([known[name] for name in best]), labels)
+    rows = {name: z[judged] for name, z in known.items()} | result
     metric, mine = metric_for(run.task), labels[judged]
     stack, rank = rows["stack"], _ranked(run.task)
     lines = [
@@ -81,18 +81,18 @@ def published_stacks(log_proba: np.ndarray, labels: np.ndarray) -> tuple[np.ndar
     judged = np.zeros(len(labels), dtype=bool)
     judged[np.random.default_rng(SEED).permutation(len(labels))[: len(labels) // 2]] = True
     inputs = np.concatenate(list(log_proba), axis=1).clip(-30, 0)
-    found = {"published: average": average_of(log_proba[:, judged])}
+    result = {"published: average": average_of(log_proba[:, judged])}
     for name, weights in (("logistic", None), ("balanced", "balanced")):
         model = LogisticRegression(max_iter=1000, class_weight=weights).fit(inputs[~judged], labels[~judged])
-        found[f"published: {name} stack"] = model.predict_log_proba(inputs[judged])
-    return judged, found
+        result[f"published: {name} stack"] = model.predict_log_proba(inputs[judged])
+    return judged, result
 
 
 def _log_proba(run: Run, name: str) -> np.ndarray:
-    found = run.test(name, "log_proba")
-    if found is None:
+    result = run.test(name, "log_proba")
+    if result is None:
         raise InputError(f"{run.folder} keeps no posteriors of {name}")
-    return found
+    return result
 
 
 def _ranked(task: Task):  # type: ignore[no-untyped-def]

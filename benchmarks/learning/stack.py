@@ -214,12 +214,12 @@ def choice_table(outcome: FinishedTask) -> str:
     ]
     decision = manifest["decision"]
     if "held_out_fraction_error" in decision:
-        found = ", ".join(f"{name} {error:.5f}" for name, error in decision["held_out_fraction_error"].items())
+        result = ", ".join(f"{name} {error:.5f}" for name, error in decision["held_out_fraction_error"].items())
         log_proba = outcome.log_proba("stack")
         expected = ", ".join(f"{name} {error:.6f}" for name, error in expected_errors(log_proba).items())
         optimum = optimal_rule(log_proba)
         lines.append(
-            f"Decision rules, held-out fraction error: {found}; shipped: {decision['chosen']}. By the stack's test "
+            f"Decision rules, held-out fraction error: {result}; shipped: {decision['chosen']}. By the stack's test "
             f"posteriors alone the fraction errors are {expected}; the best single rule found has "
             f"{optimum.rule_error:.6f}, and no rule, mixed or not, is below {optimum.lower_bound:.6f}."
         )

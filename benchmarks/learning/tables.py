@@ -96,8 +96,8 @@ def compared(name: str, frame: pl.DataFrame, options: argparse.Namespace) -> dic
     peers, peer_seconds = peer_losses(train, test, classes, labels)
     differences = {}
     for peer, loss in peers.items():
-        found = paired_mean(losses[shipped] - loss)
-        differences[peer] = [found.difference, found.interval.low, found.interval.high]
+        result = paired_mean(losses[shipped] - loss)
+        differences[peer] = [result.difference, result.interval.low, result.interval.high]
     return {
         "rows": [train.height, test.height],
         "columns": frame.width - 1,
@@ -114,8 +114,10 @@ def compared(name: str, frame: pl.DataFrame, options: argparse.Namespace) -> dic
 
 def calibrators(run: Path, shipped: str) -> str:
     """Return the calibrator of what ships and, of a temperature, its value."""
-    found = json.loads((run / "meta" / "calibration.json").read_text())[shipped]
-    return f"{found['kind']} {1 / found['matrix'][0][0]:.2f}" if found["kind"] == "temperature" else str(found["kind"])
+    result = json.loads((run / "meta" / "calibration.json").read_text())[shipped]
+    return (
+        f"{result['kind']} {1 / result['matrix'][0][0]:.2f}" if result["kind"] == "temperature" else str(result["kind"])
+    )
 
 
 def peer_losses(
@@ -136,7 +138,7 @@ def peer_losses(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         cat = CatBoostClassifier(verbose=0, thread_count=1, cat_features=words, allow_writing_files=False)
-        found = {
+        result = {
             "CatBoost": cat.fit(as_text, y).predict_proba(new_text),
             "LightGBM": LGBMClassifier(verbosity=-1, n_jobs=1).fit(x, y).predict_proba(new),
             "XGBoost": XGBClassifier(n_jobs=1, enable_categorical=True).fit(x, y).predict_proba(new),
@@ -146,7 +148,7 @@ def peer_losses(
         }
     rows = np.arange(len(labels))
     return (
-        {name: -np.log(np.maximum(p[rows, labels], FLOOR)) for name, p in found.items()},
+        {name: -np.log(np.maximum(p[rows, labels], FLOOR)) for name, p in result.items()},
         time.perf_counter() - began,
     )
 
@@ -162,17 +164,17 @@ def _few_levels(frame: pandas.DataFrame, words: list[str]) -> pandas.DataFrame:
     return frame.drop(columns=[name for name in words if len(frame[name].cat.categories) > 255])
 
 
-def told(name: str, found: dict[str, Any]) -> str:
+def told(name: str, content: dict[str, Any]) -> str:
     """Return a line: log-loss of what ships, of the best peer, their difference with its interval."""
-    losses = found["log_loss"]
-    best = min(found["difference"], key=losses.get)
-    gap, low, high = found["difference"][best]
-    (n_train, n_test), shipped = found["rows"], found["shipped"]
+    losses = content["log_loss"]
+    best = min(content["difference"], key=losses.get)
+    gap, low, high = content["difference"][best]
+    (n_train, n_test), shipped = content["rows"], content["shipped"]
     return (
-        f"{name:17s} {n_train:5d}+{n_test:4d} rows {found['columns']:3d} col {found['classes']:2d} cl "
-        f"| ships {shipped} {losses[shipped]:.4f} ({found['calibrator']}), stack {losses['stack']:.4f} "
+        f"{name:17s} {n_train:5d}+{n_test:4d} rows {content['columns']:3d} col {content['classes']:2d} cl "
+        f"| ships {shipped} {losses[shipped]:.4f} ({content['calibrator']}), stack {losses['stack']:.4f} "
         f"| best peer {best} {losses[best]:.4f} | difference {gap:+.4f} [{low:+.4f}, {high:+.4f}] "
-        f"| {found['seconds']:.0f} s, peers {found['peer_seconds']:.0f} s"
+        f"| {content['seconds']:.0f} s, peers {content['peer_seconds']:.0f} s"
     )
 
 

@@ -88,9 +88,9 @@ def main() -> None:
                 print(f"stopped after {given.minutes:g} minutes: start again to go on")
                 break
             started = time.perf_counter()
-            found = {"kind": kind, **experiment(seed), "seed": seed, "seconds": time.perf_counter() - started}
-            done.append(found)
-            out.write(json.dumps(found) + "\n")
+            entries = {"kind": kind, **experiment(seed), "seed": seed, "seconds": time.perf_counter() - started}
+            done.append(entries)
+            out.write(json.dumps(entries) + "\n")
             out.flush()
     if given.page:
         write_page(done, given.page, vars(given))
@@ -175,8 +175,8 @@ def _resimulated(
     data, _, _ = read_measured(opened, folders, ZENITH_MAX_DEG)
     area = np.pi * sky.core_radius_m**2
     exposure = area * np.pi * np.sin(np.radians(ZENITH_MAX_DEG)) ** 2 * hours * 3600
-    found = estimate(data, response.events, response.thrown, Setting(BINS, float(exposure), prior))
-    errors = all_errors(found, data, response.events, response.thrown, widths=Widths(), replicas=40, seed=seed)
+    result = estimate(data, response.events, response.thrown, Setting(BINS, float(exposure), prior))
+    errors = all_errors(result, data, response.events, response.thrown, widths=Widths(), replicas=40, seed=seed)
     truth = []
     for low, high in zip(BINS.edges[:-1], BINS.edges[1:], strict=True):
         energy = 10.0 ** np.linspace(low, high, 201)
@@ -185,8 +185,8 @@ def _resimulated(
     shutil.rmtree(place, ignore_errors=True)
     return {
         "events": len(data),
-        **covered(found, np.array(truth), errors.total()),
-        "statistical_only": covered(found, np.array(truth), statistical),
+        **covered(result, np.array(truth), errors.total()),
+        "statistical_only": covered(result, np.array(truth), statistical),
     }
 
 

@@ -80,11 +80,11 @@ def _news(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:
             f"  mean absolute error {100 * absolute[best].mean():.1f} % beside {100 * ours.mean():.1f} % of the\n"
             f"  shipped default (difference {100 * gain.mean():.1f} ± {100 * error:.1f})."
         )  # fmt: skip
-    found = [one["rigidity"]["found"] for one in by_kind.get("spectra", []) if "rigidity" in one]
-    if found:
+    entries = [one["rigidity"]["found"] for one in by_kind.get("spectra", []) if "rigidity" in one]
+    if entries:
         lines.append(
-            f"* The rigidity of the knees comes out at lg R {np.mean(found):.3f} ±"
-            f" {np.std(found) / np.sqrt(len(found)):.3f} on average, where 15.643 is true;\n"
+            f"* The rigidity of the knees comes out at lg R {np.mean(entries):.3f} ±"
+            f" {np.std(entries) / np.sqrt(len(entries)):.3f} on average, where 15.643 is true;\n"
             "  its intervals are wide enough for that, but many are open on a side."
         )
     for kind, name in (("epos", "EPOS alone"), ("sky_sibyll", "SIBYLL")):
@@ -107,16 +107,16 @@ def _row(name: str, stated: float, each: np.ndarray, width: str, *, least: bool)
         several bins is correlated: the interval is that of the mean over experiments.
     """
     hits, n = (int(value) for value in each.sum(axis=0))
-    found, m = hits / max(n, 1), len(each)
+    result, m = hits / max(n, 1), len(each)
     exact = clopper_pearson(hits, n)
     low, high = exact.low, exact.high
-    error = float(np.sqrt(((each[:, 0] - found * each[:, 1]) ** 2).sum() * m / max(m - 1, 1)) / n)
+    error = float(np.sqrt(((each[:, 0] - result * each[:, 1]) ** 2).sum() * m / max(m - 1, 1)) / n)
     if n > m > 1 and error > 0:
-        low, high = max(found - 1.96 * error, 0.0), min(found + 1.96 * error, 1.0)
-    off = (found - stated) / max(error, float(np.sqrt(stated * (1 - stated) / max(m, 1))) if n == m else error, 1e-9)
+        low, high = max(result - 1.96 * error, 0.0), min(result + 1.96 * error, 1.0)
+    off = (result - stated) / max(error, float(np.sqrt(stated * (1 - stated) / max(m, 1))) if n == m else error, 1e-9)
     place = off if off < 0 else 1000.0 if least else 100.0 - min(off, 99.0)
     limit = "at least " if least else ""
-    text = f"{100 * found:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+    text = f"{100 * result:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
     return float(place), f"| {name} | {limit}{100 * stated:.0f} % | {text} | {m} | {width} |"
 
 
@@ -147,12 +147,12 @@ def _coverage(by_kind: dict[str, list[dict[str, Any]]]) -> list[tuple[float, str
 
 
 def _knees(by_kind: dict[str, list[dict[str, Any]]]) -> list[tuple[float, str]]:
-    found = [one["rigidity"] for one in by_kind.get("spectra", []) if "rigidity" in one]
+    entries = [one["rigidity"] for one in by_kind.get("spectra", []) if "rigidity" in one]
     rows = []
     for k, (level, goal) in enumerate(GOALS.items()):
-        if found:
-            each = np.array([(int(one["covers"][k]), 1) for one in found])
-            is_open = np.mean([one["open"][k] for one in found])
+        if entries:
+            each = np.array([(int(one["covers"][k]), 1) for one in entries])
+            is_open = np.mean([one["open"][k] for one in entries])
             name = f"rigidity of the knees ({100 * is_open:.0f} % of the {level} % intervals open on a side)"
             rows.append(_row(name, goal, each, "", least=False))
     return rows
@@ -182,20 +182,20 @@ def _words(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:
     lines = []
     if none:
         all_ = [one for experiment in none for one in experiment["limits"]]
-        seen, expected = sum(one["candidates"] for one in all_), sum(one["background"] for one in all_)
+        visited, expected = sum(one["candidates"] for one in all_), sum(one["background"] for one in all_)
         below = np.mean([one["limit"] <= one["expected"] * 1.0001 for one in all_])
         claims = np.mean([one["interval"][0] > 0 for one in all_])
         lines += [
-            f"Without photons ({len(none)} skies) {seen:,} candidates are seen where sidebands say {expected:,.1f};",
+            f"Without photons ({len(none)} skies) {visited:,} candidates are seen where sidebands say {expected:,.1f};",
             f"{100 * below:.0f} % of the limits lie at or below the expected median; the interval of Feldman and",
             f"Cousins leaves zero out in {100 * claims:.1f} % (stated: at most 10 %).",
             "",
         ]
-    found = [one["rigidity"]["found"] for one in by_kind.get("spectra", []) if "rigidity" in one]
-    if found:
-        mean, spread = np.mean(found), np.std(found)
+    entries = [one["rigidity"]["found"] for one in by_kind.get("spectra", []) if "rigidity" in one]
+    if entries:
+        mean, spread = np.mean(entries), np.std(entries)
         lines += [
-            f"The common rigidity, true lg R 15.64: mean {mean:.3f} ± {spread / np.sqrt(len(found)):.3f}, spread",
+            f"The common rigidity, true lg R 15.64: mean {mean:.3f} ± {spread / np.sqrt(len(entries)):.3f}, spread",
             f"{spread:.3f} from skies of this size.",
             "",
         ]

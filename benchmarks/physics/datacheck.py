@@ -45,11 +45,11 @@ def main() -> None:
         rows = np.arange(number * given.events, (number + 1) * given.events)
         place = _made(new / "composition_test", given.work / "fresh", "fresh", rows)
         started = time.perf_counter()
-        found = check_data(run, place, workers=given.workers, trusted=True)
+        result = check_data(run, place, workers=given.workers, trusted=True)
         seconds += time.perf_counter() - started
-        alarms += bool(found.raised)
-        smallest.append(min(found.p_values.values()) * len(found.p_values))
-        print(f"fresh {number}: {found.raised or 'silent'}, {_shown(found.p_values)}", flush=True)
+        alarms += bool(result.raised)
+        smallest.append(min(result.p_values.values()) * len(result.p_values))
+        print(f"fresh {number}: {result.raised or 'silent'}, {_shown(result.p_values)}", flush=True)
     interval = clopper_pearson(alarms, given.fresh)
     print(
         f"false alarms: {alarms} of {given.fresh} (95 %: {interval.low:.3f} to {interval.high:.3f}), stated .05; "
@@ -72,8 +72,8 @@ def main() -> None:
         place = _made(
             source / "composition_test", given.work / "spoiled", "fresh" if kind == "harder" else kind, chosen
         )
-        found = check_data(run, place, workers=given.workers, trusted=True)
-        print(f"{kind} ({len(chosen):,}): {_shown(found.p_values)}\n  {verdict(found)}", flush=True)
+        result = check_data(run, place, workers=given.workers, trusted=True)
+        print(f"{kind} ({len(chosen):,}): {_shown(result.p_values)}\n  {verdict(result)}", flush=True)
 
 
 def _made(source: Path, out: Path, kind: str, rows: np.ndarray) -> Path:

@@ -85,9 +85,9 @@ def draw_sky(
     return SpectrumEvents(**columns), float(exposure), np.array(truth)
 
 
-def pull_counts(found: np.ndarray, truth: np.ndarray, error: np.ndarray) -> dict[str, float]:
+def pull_counts(values: np.ndarray, truth: np.ndarray, error: np.ndarray) -> dict[str, float]:
     """Return how many estimates there are, how many lie within one and 1.96 errors, and sums of pulls."""
-    pull = ((found - truth) / error).ravel()
+    pull = ((values - truth) / error).ravel()
     pull = pull[np.isfinite(pull)]
     return {
         "n": len(pull),
@@ -107,21 +107,21 @@ def spectra_experiment(
     simulated, thrown, other, other_thrown = pool.halves(rng)
     data, exposure, truth = draw_sky(sky, other, other_thrown, bins, events, rng, model)
     setting = Setting(bins, exposure, prior)
-    found = estimate(data, simulated, thrown, setting)
+    values = estimate(data, simulated, thrown, setting)
     if model is None:
-        total = simulation_covariance(found, simulated, replicas=replicas, seed=seed) + data_covariance(found)
+        total = simulation_covariance(values, simulated, replicas=replicas, seed=seed) + data_covariance(values)
     else:
-        errors = all_errors(found, data, simulated, thrown, widths=Widths(), replicas=replicas, seed=seed)
+        errors = all_errors(values, data, simulated, thrown, widths=Widths(), replicas=replicas, seed=seed)
         total = errors.total()
         statistical = errors.total(("data", "simulation"))
-    result: dict[str, Any] = {"seed": seed, "events": len(data), **covered(found, truth, total)}
+    result: dict[str, Any] = {"seed": seed, "events": len(data), **covered(values, truth, total)}
     if model is not None:
-        result["statistical_only"] = covered(found, truth, statistical)
+        result["statistical_only"] = covered(values, truth, statistical)
         return result
     if seed < BY_METHODS:
-        result["methods"] = _methods(data, simulated, thrown, setting, found, truth)
-    covariances = {"data": data_covariance(found), "simulation": total - data_covariance(found)}
-    knees = knee_data(found, _Covariances(covariances), sky.sharpness)  # type: ignore[arg-type]
+        result["methods"] = _methods(data, simulated, thrown, setting, values, truth)
+    covariances = {"data": data_covariance(values), "simulation": total - data_covariance(values)}
+    knees = knee_data(values, _Covariances(covariances), sky.sharpness)  # type: ignore[arg-type]
     if isinstance(knees, KneeData):
         best = fit(knees, "rigidity")
         _, _, lowest, intervals = profiled(knees, best, 0)
@@ -136,14 +136,18 @@ def spectra_experiment(
 
 
 def _methods(
-    data: SpectrumEvents, simulated: Simulated, thrown: Thrown, setting: Setting, found: SpectrumEstimate,
+    data: SpectrumEvents, simulated: Simulated, thrown: Thrown, setting: Setting, spectrum_estimate: SpectrumEstimate,
     truth: np.ndarray,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the errors of the accepted events' shares by every method."""
     hard = estimate(data, simulated, thrown, replace(setting, functions="label"))
-    true_events = truth / found.flux_per_event
-    methods = {"likelihood_checked": found.events, "likelihood_plain": found.plain, **by_labels(hard).events}
-    used, errors = found.usable, {}
+    true_events = truth / spectrum_estimate.flux_per_event
+    methods = {
+        "likelihood_checked": spectrum_estimate.events,
+        "likelihood_plain": spectrum_estimate.plain,
+        **by_labels(hard).events,
+    }
+    used, errors = spectrum_estimate.usable, {}
     for name, values in methods.items():
         error = shares(values)[used] - shares(true_events)[used]
         errors[name] = {"bias": np.mean(error, axis=0).tolist(), "absolute": float(np.abs(error).mean())}
@@ -159,14 +163,14 @@ def _inside(value: float, low: float | None, high: float | None) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
 
 
-def covered(found: SpectrumEstimate, truth: np.ndarray, covariance: np.ndarray) -> dict[str, Any]:
+def covered(spectrum_estimate: SpectrumEstimate, truth: np.ndarray, covariance: np.ndarray) -> dict[str, Any]:
     """Return coverage of fluxes and of fractions."""
-    shape = found.flux.shape
+    shape = spectrum_estimate.flux.shape
     flux_error = np.sqrt(np.diag(covariance)).reshape(shape)
-    share_error = np.sqrt(np.diag(share_covariance(found.flux, covariance))).reshape(shape)
+    share_error = np.sqrt(np.diag(share_covariance(spectrum_estimate.flux, covariance))).reshape(shape)
     return {
-        "flux": pull_counts(found.flux, truth, flux_error),
-        "fraction": pull_counts(shares(found.flux), shares(truth), share_error),
+        "flux": pull_counts(spectrum_estimate.flux, truth, flux_error),
+        "fraction": pull_counts(shares(spectrum_estimate.flux), shares(truth), share_error),
     }
 
 
@@ -198,9 +202,9 @@ def photon_experiment(
     exposure = min(events / mean[hadron].sum(), 1.0 / mean.max())
     drawn = np.flatnonzero(rng.random(len(other)) < mean * exposure)
     columns = {name: value for name, value in vars(other.take(drawn)).items() if name in SearchEvents.__annotations__}
-    found = search_events(SearchEvents(**columns), pool.events.take(first), half, bins, options, 1.0)
+    values = search_events(SearchEvents(**columns), pool.events.take(first), half, bins, options, 1.0)
     result = []
-    for one in found.limits:
+    for one in values.limits:
         per = one.fraction_per_event
         back = one.backgrounds
         result.append(
@@ -233,7 +237,7 @@ def mixture_errors(
     sky = [np.flatnonzero(~first & (labels == k)) for k in range(5)]
     response = np.stack([np.bincount(decided[first & (labels == k)], minlength=5) for k in range(5)], axis=1)
     response = response / response.sum(axis=0)
-    found: dict[str, list[float]] = {name: [] for name in ("labels", "clipped", "inverse", "likelihood", "checked")}
+    result: dict[str, list[float]] = {name: [] for name in ("labels", "clipped", "inverse", "likelihood", "checked")}
     for shares_ in mixtures():
         numbers = np.round(shares_ * events).astype(int)
         rows = np.concatenate([rng.choice(sky[k], n, replace=False) for k, n in enumerate(numbers)])
@@ -247,9 +251,9 @@ def mixture_errors(
         mixing = np.stack([functions[first & (labels == k)].mean(axis=0) for k in range(5)], axis=1)
         checked = np.linalg.solve(mixing, functions[rows].mean(axis=0))
         clipped = np.maximum(inverse, 0.0)
-        for name, value in zip(found, (hard, clipped / clipped.sum(), inverse, plain, checked), strict=True):
-            found[name].append(float(np.abs(value - truth).mean()))
-    return found
+        for name, value in zip(result, (hard, clipped / clipped.sum(), inverse, plain, checked), strict=True):
+            result[name].append(float(np.abs(value - truth).mean()))
+    return result
 
 
 def mixtures() -> Iterator[np.ndarray]:

@@ -41,10 +41,10 @@ def main() -> None:
         parse_places(given.places), given.work, train=given.train, test=given.test, learner=given.learner,
         seed=given.seed, workers=given.workers,
     )  # fmt: skip
-    found = study(options, bars=bar)
+    result = study(options, bars=bar)
     parts = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu = sum(part.ru_utime + part.ru_stime for part in parts)
-    text = "\n".join(page_lines(found, cpu / 60, (time.perf_counter() - started) / 60))
+    text = "\n".join(page_lines(result, cpu / 60, (time.perf_counter() - started) / 60))
     print(text)
     if given.page:
         given.page.parent.mkdir(parents=True, exist_ok=True)
@@ -52,10 +52,10 @@ def main() -> None:
             temporary.write_text(text.rstrip() + "\n", encoding="utf-8")
 
 
-def page_lines(found: Robustness, cpu_min: float, wall_min: float) -> list[str]:
+def page_lines(robustness: Robustness, cpu_min: float, wall_min: float) -> list[str]:
     """Return the page."""
-    options = found.options
-    alone = [one for one in found.cells if one.training == ALONE]
+    options = robustness.options
+    alone = [one for one in robustness.cells if one.training == ALONE]
     return [
         "# Trained here, tested there",
         "",
@@ -65,7 +65,7 @@ def page_lines(found: Robustness, cpu_min: float, wall_min: float) -> list[str]:
         "Brackets: 95 % intervals over test showers; the scatter from training to training is not in them.",
         "[robustness.md](../physics/robustness.md) says how each is made.",
         "",
-        *_summary(found, alone),
+        *_summary(robustness, alone),
         "## Shares: largest bias of a group",
         "",
         "Found minus true share, in per cent ± one standard error, of the group that is furthest off in standard",
@@ -84,20 +84,21 @@ def page_lines(found: Robustness, cpu_min: float, wall_min: float) -> list[str]:
         "Log-loss less that of the plain training at home (below zero: better), and the bias as above.",
         "A mix leaves the tested place out, except at home.",
         "",
-        *_helps(found),
+        *_helps(robustness),
         f"## How well {options.places[0].name} is told from other places",
         "",
         "| place | area under the curve |",
         "|---|---|",
-        *(f"| {name} | {value:.3f} [{low:.3f}, {high:.3f}] |" for name, (value, low, high) in found.auc.items()),
+        *(f"| {name} | {value:.3f} [{low:.3f}, {high:.3f}] |" for name, (value, low, high) in robustness.auc.items()),
         "",
-        f"The features that give most away, which were left out: {', '.join(f'`{name}`' for name in found.differing)}.",
+        "The features that give most away, which were left out: "
+        f"{', '.join(f'`{name}`' for name in robustness.differing)}.",
     ]  # fmt: skip
 
 
-def _summary(found: Robustness, alone: list[Cell]) -> list[str]:
+def _summary(robustness: Robustness, alone: list[Cell]) -> list[str]:
     """Return what the tables come to, worst first."""
-    home = found.options.places[0].name
+    home = robustness.options.places[0].name
     abroad = [one for one in alone if one.trained_on != one.tested_on]
     at_home = [one for one in alone if one.trained_on == one.tested_on]
     worst = max(abroad, key=lambda one: float(np.abs(one.bias / one.bias_error).max()))
@@ -110,8 +111,8 @@ def _summary(found: Robustness, alone: list[Cell]) -> list[str]:
         f"* Largest loss of information against home's training: {_loss(loss)} nats,",
         f"  trained in {loss.trained_on}, tested in {loss.tested_on}.",
     ]
-    for kind in dict.fromkeys(one.training for one in found.cells if one.training != ALONE):
-        every = [one for one in found.cells if one.training == kind]
+    for kind in dict.fromkeys(one.training for one in robustness.cells if one.training != ALONE):
+        every = [one for one in robustness.cells if one.training == kind]
         there = [one for one in every if one.tested_on != home]
         better = sum(one.against_home.interval.high < 0 for one in there)
         worse = sum(one.against_home.interval.low > 0 for one in there)
@@ -157,9 +158,9 @@ def _matrix(cells: list[Cell], shown: Callable[[Cell], str]) -> list[str]:
     ]
 
 
-def _helps(found: Robustness) -> list[str]:
+def _helps(robustness: Robustness) -> list[str]:
     lines = ["| training | tested in | log-loss | bias |", "|---|---|---|---|"]
-    for one in found.cells:
+    for one in robustness.cells:
         if one.training != ALONE:
             name = f"{one.training} of {one.trained_on}" if one.training == MIX else one.training
             lines.append(f"| {name} | {one.tested_on} | {_loss(one)} | {_bias(one)} |")

@@ -38,11 +38,11 @@ AXES = ("x", "y")
 def scalars(batch: Batch) -> np.ndarray:
     """Return E, Ze, Az, Ne, Nmu (N, 5) float64 of the table; 0 where it lacks one, as it does the azimuth."""
     assert batch.table is not None
-    found = np.zeros((len(batch), len(SCALAR_NAMES)))
+    result = np.zeros((len(batch), len(SCALAR_NAMES)))
     for k, name in enumerate(SCALAR_NAMES):
         if name in batch.columns:
-            found[:, k] = batch.table[:, batch.columns.index(name)]
-    return found
+            result[:, k] = batch.table[:, batch.columns.index(name)]
+    return result
 
 
 def taught(train: Batch, test: Batch, fitted_core: np.ndarray, seed: int) -> dict[str, np.ndarray]:
@@ -72,9 +72,9 @@ def measured(values: dict[str, np.ndarray], pulls: dict[str, np.ndarray], unit: 
     best = min(others, key=lambda name: residual_metrics(values[name])["resolution"])
     lines = []
     for name, residuals in values.items():
-        found = residual_metrics(residuals)
-        spans = found["intervals"]
-        cells = [f"{found[m]:.4f} [{spans[m]['low']:.4f}, {spans[m]['high']:.4f}]" for m in ("bias", "resolution")]
+        result = residual_metrics(residuals)
+        spans = result["intervals"]
+        cells = [f"{result[m]:.4f} [{spans[m]['low']:.4f}, {spans[m]['high']:.4f}]" for m in ("bias", "resolution")]
         gap = ""
         if name == last:
             paired = paired_resolution(residuals, values[best])
@@ -100,17 +100,17 @@ def compared(world: str, n: int, n_test: int, data: Path, seed: int) -> list[str
     true_energy = what["lg_energy"].to_numpy().astype(np.float64)
     formula = np.linalg.lstsq(formula_columns(scalars(train)), truth["lg_energy"].to_numpy()[rows], rcond=None)[0]
     known = scalars(test)
-    found = taught(train, test, core, seed)
+    result = taught(train, test, core, seed)
     energies = {
         "reconstructed E": known[:, 0] - true_energy,
         "its formula, refitted": formula_columns(known) @ formula - true_energy,
-        "`pretrained`": found["lg_energy"] - true_energy,
+        "`pretrained`": result["lg_energy"] - true_energy,
     }
-    lines = measured(energies, {"`pretrained`": energies["`pretrained`"] / found["lg_energy_error"]}, "lg E", world)
-    return lines + measured(*cores(found, what), "core, m", world)
+    lines = measured(energies, {"`pretrained`": energies["`pretrained`"] / result["lg_energy_error"]}, "lg E", world)
+    return lines + measured(*cores(result, what), "core, m", world)
 
 
-def cores(found: dict[str, np.ndarray], what: pl.DataFrame) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def cores(content: dict[str, np.ndarray], what: pl.DataFrame) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return residuals of the core's x and y, one after the other (2 N,), and pulls; where the fit has a core."""
     defined = np.isfinite(what[CORE[0]].to_numpy())
     names = {"reconstructed core": "reconstructed_core_{}_m", "fitted core": "fit_core_{}_m"}
@@ -119,9 +119,9 @@ def cores(found: dict[str, np.ndarray], what: pl.DataFrame) -> tuple[dict[str, n
         name: np.concatenate([(what[column.format(axis)].to_numpy() - true[axis])[defined] for axis in AXES])
         for name, column in names.items()
     }
-    ours = {axis: found[f"core_{axis}_m"] - true[axis] for axis in AXES}
+    ours = {axis: content[f"core_{axis}_m"] - true[axis] for axis in AXES}
     residuals["`pretrained`"] = np.concatenate([ours[axis][defined] for axis in AXES])
-    pulls = np.concatenate([(ours[axis] / found[f"core_{axis}_error_m"])[defined] for axis in AXES])
+    pulls = np.concatenate([(ours[axis] / content[f"core_{axis}_error_m"])[defined] for axis in AXES])
     return residuals, {"`pretrained`": pulls}
 
 

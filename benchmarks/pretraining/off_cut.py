@@ -38,8 +38,8 @@ def without_cuts(n: int, seed: int) -> tuple[Batch, np.ndarray]:
     tables, labels = [], []
     for events in accepted(BlockJob(COMPOSITION, "train", seed, "mix", "none", settings), n, 1):
         grids = events.grids.astype(np.float16).astype(np.float32)
-        seen = events.scalars.astype(np.float16).astype(np.float32)
-        tables.append(compute_events(grids, seen, None, GROUPS).select(COLUMNS).to_numpy())
+        visited = events.scalars.astype(np.float16).astype(np.float32)
+        tables.append(compute_events(grids, visited, None, GROUPS).select(COLUMNS).to_numpy())
         labels.append(events.labels)
     table = np.asfortranarray(np.concatenate(tables))
     batch = Batch(np.arange(n), table=table, columns=COLUMNS, labels=np.concatenate(labels).astype(np.int64))

@@ -53,7 +53,7 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
     starts = [0]
     for line in source.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    found = []
+    entries = []
     for node, changed in _changes(ast.parse(source)):
         begin = starts[node.lineno - 1] + node.col_offset
         last = node.end_lineno or node.lineno
@@ -62,9 +62,9 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
         lines = source.splitlines()[node.lineno - 1 : last]
         context = f"{' '.join(line.strip() for line in lines)} @{node.col_offset - _indent(lines[0])}"
         text = f"({changed})" if " " in changed else changed
-        found.append(Mutant(path, node.lineno, begin, end, text, was, context))
+        entries.append(Mutant(path, node.lineno, begin, end, text, was, context))
     # The same change of the same line a second time is one mutant: keys would agree.
-    return list({one.key: one for one in sorted(found, key=lambda one: one.begin)}.values())
+    return list({one.key: one for one in sorted(entries, key=lambda one: one.begin)}.values())
 
 
 def _indent(line: str) -> int:

@@ -82,9 +82,9 @@ def drawn(world: str, task: str, n: int, *, seed: int, split: str, data: Path) -
         temporary = file.with_suffix(".partial.npz")
         np.savez(temporary, table=table, labels=labels)
         temporary.rename(file)
-    with np.load(file) as found:
+    with np.load(file) as result:
         batch = Batch(
-            index=np.arange(n), table=np.asfortranarray(found["table"]), columns=COLUMNS, labels=found["labels"]
+            index=np.arange(n), table=np.asfortranarray(result["table"]), columns=COLUMNS, labels=result["labels"]
         )
     return batch, pl.read_parquet(file.with_suffix(".parquet"), glob=False)
 
@@ -98,10 +98,10 @@ def _simulated(
         for events in accepted(job, n, 1):
             grids = events.grids.astype(np.float16).astype(np.float32)
             scalars = events.scalars.astype(np.float16).astype(np.float32)
-            found = compute_events(grids, scalars, None, GROUPS)
-            tables.append(found.select(COLUMNS).to_numpy())
+            result = compute_events(grids, scalars, None, GROUPS)
+            tables.append(result.select(COLUMNS).to_numpy())
             labels.append(events.labels)
-            truths.append(events.truth.hstack(found.select(CORE)))
+            truths.append(events.truth.hstack(result.select(CORE)))
     return np.concatenate(tables), np.concatenate(labels).astype(np.int64), pl.concat(truths)
 
 

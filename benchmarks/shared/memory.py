@@ -38,12 +38,12 @@ def _family(process: int) -> list[int]:
         except OSError:
             continue
         parents[int(file.parent.name)] = int(fields[1])
-    found, waiting = [], [process]
+    result, waiting = [], [process]
     while waiting:
         one = waiting.pop()
-        found.append(one)
+        result.append(one)
         waiting += [child for child, parent in parents.items() if parent == one]
-    return found
+    return result
 
 
 def _own_bytes(process: int) -> int:

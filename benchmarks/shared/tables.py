@@ -48,10 +48,10 @@ def table(name: str) -> pl.DataFrame | None:
 
 
 def _of_package(package: str, inside: str) -> Path:
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(package)
-    return Path(found.submodule_search_locations[0]) / inside
+    return Path(spec.submodule_search_locations[0]) / inside
 
 
 def _csv(package: str, inside: str, label: str, drop: tuple[str, ...] = ()) -> pl.DataFrame:

@@ -251,10 +251,10 @@ def _dump(dataset: Path, n: int, file: Path) -> None:
         matrices = np.zeros((len(triangles), size, size))
         rows, columns = np.tril_indices(size)
         matrices[:, rows, columns] = matrices[:, columns, rows] = triangles
-        found = np.full((len(triangles), size), np.nan)
+        result = np.full((len(triangles), size), np.nan)
         good = np.isfinite(triangles).all(axis=1)
-        found[good] = np.sqrt(np.diagonal(np.linalg.inv(matrices[good]), axis1=1, axis2=2))
-        return found
+        result[good] = np.sqrt(np.diagonal(np.linalg.inv(matrices[good]), axis1=1, axis2=2))
+        return result
 
     table = it.compute.compute_rows(it.Dataset.open(dataset, labels=False), 0, n, frozenset(GROUPS))
     np.savez(

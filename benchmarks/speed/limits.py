@@ -127,8 +127,8 @@ def _test(run: Path, system: str) -> dict[str, np.ndarray]:
         return dict(stored)
 
 
-def _interval(found: Paired) -> str:
-    return f"{found.difference:+.4f} [{found.interval.low:+.4f}, {found.interval.high:+.4f}]"
+def _interval(paired: Paired) -> str:
+    return f"{paired.difference:+.4f} [{paired.interval.low:+.4f}, {paired.interval.high:+.4f}]"
 
 
 if __name__ == "__main__":

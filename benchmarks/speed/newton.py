@@ -86,8 +86,8 @@ def out_of_fold(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
 def timed(fit: Callable[[], Fitted]) -> tuple[Fitted, float]:
     """Return what a fit returns and its processor time in seconds."""
     begun = time.process_time()
-    found = fit()
-    return found, time.process_time() - begun
+    result = fit()
+    return result, time.process_time() - begun
 
 
 def lbfgs(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, pull: float) -> Fitted:
@@ -112,10 +112,10 @@ def lbfgs(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, pull: floa
     return theta[:-1], theta[-1]
 
 
-def penalised(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, pull: float, found: Fitted) -> float:
+def penalised(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, pull: float, fitted: Fitted) -> float:
     """Return the loss that both minimise, in nats."""
     thin = subsampled(len(labels))
-    matrix, bias = found
+    matrix, bias = fitted
     log_proba = log_softmax(inputs[thin] @ matrix + bias)
     away = ((matrix - centre) ** 2).sum() + (bias**2).sum()
     return -float(log_proba[np.arange(len(log_proba)), labels[thin]].mean()) + 0.5 * pull * float(away)

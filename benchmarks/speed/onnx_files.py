@@ -33,9 +33,9 @@ HEAD = ("learner", "files", "kB", "largest difference", "learner, events/s", "ON
 
 def _timed(predict: Callable[[], np.ndarray], rates: list[float]) -> np.ndarray:
     started = time.perf_counter()
-    found = predict()
-    rates.append(len(found) / (time.perf_counter() - started))
-    return found
+    result = predict()
+    rates.append(len(result) / (time.perf_counter() - started))
+    return result
 
 
 def _rate(rates: Sequence[float]) -> str:
@@ -79,12 +79,12 @@ def main() -> None:
     run = stacking.load(options.run, trusted=True)
     events = ShowerEvents(options.data, build_table(options.data).folder, run.task)
     rows = np.arange(min(options.events, len(events)))
-    found = []
+    entries = []
     with threadpool_limits(1):
         for name in run.chain.learners:
             saved = run.fits(name)
-            found.append(row(run, name, events.batch(rows, saved.columns, grids=saved.needs_grid), options.rounds))
-    table = [HEAD, ("---",) * len(HEAD), *found]
+            entries.append(row(run, name, events.batch(rows, saved.columns, grids=saved.needs_grid), options.rounds))
+    table = [HEAD, ("---",) * len(HEAD), *entries]
     text = f"{len(rows):,} events, {options.rounds} rounds\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in table)
     print(text)
     if options.write:

@@ -87,9 +87,9 @@ def _done(folder: Path, options: argparse.Namespace, n: int) -> dict[str, Any]:
     """Do what is left of one size; return what each step cost."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "cost.json"
-    found: dict[str, Any] = read_json(file) if file.exists() else {}
+    result: dict[str, Any] = read_json(file) if file.exists() else {}
     for step, command in _commands(folder, options, n).items():
-        if step not in found:
+        if step not in result:
             Console(stderr=True).print(f"{n:,} events: {step}")
             kills = options.kills if step == "stack" else 0
             starts = []
@@ -97,9 +97,9 @@ def _done(folder: Path, options: argparse.Namespace, n: int) -> dict[str, Any]:
                 done = len(list((folder / "run" / "learners").glob("*/fold-*")))
                 after = options.kill_after if k < kills else None
                 starts.append(_measured(step, command, folder / "log.txt", after) | {"found_fits": done})
-            found[step] = _of_all(starts)
-            write_json(file, found)
-    return found
+            result[step] = _of_all(starts)
+            write_json(file, result)
+    return result
 
 
 def _of_all(starts: list[dict[str, float]]) -> dict[str, Any]:
@@ -141,20 +141,20 @@ def main() -> None:
     parser.add_argument("--kill-after", type=float, default=300, help="seconds from a start to its kill")
     options = parser.parse_args()
     options.work = options.work.absolute()
-    found = {n: _done(options.work / f"{options.task}-{n}", options, n) for n in options.sizes}
+    entries = {n: _done(options.work / f"{options.task}-{n}", options, n) for n in options.sizes}
     table = Table(title=f"{options.task}, {options.preset}, {os.cpu_count()} cores, {platform.machine()}")
     for name in ("training events", "step", "wall s", "events/s", "CPU s", "peak GB"):
         table.add_column(name, justify="left" if name == "step" else "right")
-    for n, costs in found.items():
+    for n, costs in entries.items():
         for step in STEPS:
             table.add_row(*_row(n, options.test, step, costs[step]))
         table.add_section()
     Console(width=110).print(table)
     for step in STEPS:
-        law = _law(list(found), [costs[step]["cpu_s"] for costs in found.values()])
+        law = _law(list(entries), [costs[step]["cpu_s"] for costs in entries.values()])
         if law:
             print(f"CPU of {step}: {law}")
-    for n in found:
+    for n in entries:
         manifest = read_json(options.work / f"{options.task}-{n}" / "run" / "manifest.json")
         gate, fast = manifest["gate"], manifest["fast"]["log_loss"]
         stack = next(row for row in manifest["learners"] if row["name"] == gate["best_learner"])
@@ -164,7 +164,7 @@ def main() -> None:
             f"[{fast['interval']['low']:+.4f}, {fast['interval']['high']:+.4f}] nats; "
             f"pruned {', '.join(one['name'] for one in manifest['pruning']['left_out']) or 'none'}"
         )
-        for k, start in enumerate(found[n]["stack"].get("starts", [])):
+        for k, start in enumerate(entries[n]["stack"].get("starts", [])):
             print(f"  start {k + 1}: found {start['found_fits']} finished fits, ran {start['wall_s']:,.0f} s")
         if manifest.get("plan"):
             print(json.dumps(manifest["plan"]))

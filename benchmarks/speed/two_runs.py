@@ -49,11 +49,11 @@ def main() -> None:
     for name in (*sorted(names[0] & names[1]), "stack"):
         first, second = (_predicted(run, name) for run in runs)
         for what, rows in (("holdout", judged & (folds < 0)), ("out-of-fold", judged & (folds >= 0))):
-            found = paired_log_loss(labels[rows], second[rows], first[rows]).as_dict()
+            result = paired_log_loss(labels[rows], second[rows], first[rows]).as_dict()
             before, after = (log_loss_per_event(z[rows], labels[rows]).mean() for z in (first, second))
             print(
-                f"{name}, {what}, {int(rows.sum()):,} events: {before:.4f} -> {after:.4f}, {found['difference']:+.4f} "
-                f"[{found['interval']['low']:+.4f}, {found['interval']['high']:+.4f}]"
+                f"{name}, {what}, {int(rows.sum()):,} events: {before:.4f} -> {after:.4f}, {result['difference']:+.4f} "
+                f"[{result['interval']['low']:+.4f}, {result['interval']['high']:+.4f}]"
             )
 
 

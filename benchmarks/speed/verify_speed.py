@@ -69,13 +69,13 @@ def plain_composition(labels: np.ndarray, predicted: np.ndarray, energy: np.ndar
             errors.append(np.abs(counts / 5000 - tally / 5000))
         return float(np.mean(errors))
 
-    found = [error(labels, predicted, np.random.default_rng(SEED))]
+    result = [error(labels, predicted, np.random.default_rng(SEED))]
     shared = np.random.default_rng(SEED)
     for low, high in ENERGY_BINS:
         inside = (energy >= low) & (energy < high)
         if inside.any() and len(np.unique(labels[inside])) == 5:
-            found.append(error(labels[inside], predicted[inside], shared))
-    return found
+            result.append(error(labels[inside], predicted[inside], shared))
+    return result
 
 
 def seconds(work: Callable[[], object]) -> tuple[float, float]:
@@ -132,9 +132,9 @@ def main() -> int:
         f"{EVENTS['composition']:,} and {EVENTS['gamma']:,} events, {options.repeats} rounds, seconds: median (range)"
     )
     print(f"{'':<48} {'wall-clock':>22} {'CPU time':>22}")
-    for label, found in times.items():
+    for label, result in times.items():
         spans = [
-            f"{np.median(column):.3f} ({min(column):.3f}-{max(column):.3f})" for column in zip(*found, strict=True)
+            f"{np.median(column):.3f} ({min(column):.3f}-{max(column):.3f})" for column in zip(*result, strict=True)
         ]
         print(f"{label:<48} {spans[0]:>22} {spans[1]:>22}")
     plain, ours = (

@@ -98,7 +98,7 @@ def compare(
     job = BlockJob(COMPOSITION, "test", seed, "qgs", "matched", settings)
     grids = np.empty((n, *job.array.grid_shape), dtype=np.float32)
     scalars: dict[str, list[np.ndarray]] = {name: [] for name in ("E", "Ze", "Ne", "Nmu", "Age")}
-    found: list[np.ndarray] = []
+    entries: list[np.ndarray] = []
     done = 0
     with bars("composition, matched protocol", "events") as progress:
         for events in accepted(job, n, workers):
@@ -106,10 +106,10 @@ def compare(
             grids[done : done + len(events)] = events.grids
             for name, values in zip(scalars, (e.lg_energy, e.zenith_deg, e.lg_ne, e.lg_nmu, e.age), strict=True):
                 scalars[name].append(values)
-            found.append(events.labels.astype(np.int64))
+            entries.append(events.labels.astype(np.int64))
             done += len(events)
             progress(done, n)
-    labels = np.concatenate(found)
+    labels = np.concatenate(entries)
     read = inputs(grids, {name: np.concatenate(parts) for name, parts in scalars.items()})
     for published in networks:
         with bars(f"network {published.name}", "comparisons") as progress:
@@ -146,7 +146,7 @@ def _comparison(
 
 
 def joint_areas(
-    networks: list[Published], found: list[Comparison], *, seed: int = 1
+    networks: list[Published], comparisons: list[Comparison], *, seed: int = 1
 ) -> tuple[dict[str, TwoSample], dict[str, TwoSample], dict[str, TwoSample]]:
     """Return how well trees that see all networks' posteriors at once tell simulated from real; the same with
     posteriors below :data:`RARE` left out; and the real halves.
@@ -161,7 +161,7 @@ def joint_areas(
         if not np.array_equal(labels, other.labels):
             raise InputError(f"posteriors of {networks[0].name} and {other.name} are of different real events")
     real = (labels, np.hstack([one.posteriors for one in networks]))
-    simulated = (found[0].labels, np.hstack([one.said for one in found]))
+    simulated = (comparisons[0].labels, np.hstack([one.said for one in comparisons]))
     return _areas(simulated, real, seed), _areas(_coarse(simulated), _coarse(real), seed), _floors(real, seed)
 
 
@@ -184,10 +184,10 @@ def _floors(real: tuple[np.ndarray, np.ndarray], seed: int) -> dict[str, TwoSamp
 
 def _areas(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], seed: int) -> dict[str, TwoSample]:
     """Return how well trees tell two sets of (labels, posteriors) apart: all events, and class by class."""
-    found = {"all": two_sample(a[1], b[1], seed=seed)}
+    result = {"all": two_sample(a[1], b[1], seed=seed)}
     for k, name in enumerate(COMPOSITION.classes):
-        found[name] = two_sample(*(said[labels == k] for labels, said in (a, b)), seed=seed)
-    return found
+        result[name] = two_sample(*(said[labels == k] for labels, said in (a, b)), seed=seed)
+    return result
 
 
 def _accuracy(labels: np.ndarray, said: np.ndarray) -> tuple[float, Interval]:
@@ -211,33 +211,35 @@ def _spread(labels: np.ndarray, said: np.ndarray) -> np.ndarray:
     return np.array([index[labels == k].std() for k in range(COMPOSITION.n_classes)])
 
 
-def network_tables(found: Comparison) -> Iterator[Table]:
+def network_tables(comparison: Comparison) -> Iterator[Table]:
     """Yield a network's tables: quality, confusion, two-sample areas, batch norms."""
-    quality = Table(title=f"Network {found.name}: {found.n:,} simulated events, intervals of 95 %")
+    quality = Table(title=f"Network {comparison.name}: {comparison.n:,} simulated events, intervals of 95 %")
     for name in ("", "real", "simulated"):
         quality.add_column(name, justify="right" if name else "left")
-    quality.add_row("accuracy", _within(*found.real_accuracy), _within(*found.accuracy))
-    quality.add_row("log-loss", _within(*found.real_log_loss), _within(*found.log_loss))
+    quality.add_row("accuracy", _within(*comparison.real_accuracy), _within(*comparison.accuracy))
+    quality.add_row("log-loss", _within(*comparison.real_log_loss), _within(*comparison.log_loss))
     for name, k in (("silicon", 3), ("iron", 4)):
-        quality.add_row(f"{name} called proton", f"{found.real_confusion[k, 0]:.4f}", f"{found.confusion[k, 0]:.4f}")
-    for name, real, value in zip(COMPOSITION.classes, found.real_spread, found.spread, strict=True):
+        quality.add_row(
+            f"{name} called proton", f"{comparison.real_confusion[k, 0]:.4f}", f"{comparison.confusion[k, 0]:.4f}"
+        )
+    for name, real, value in zip(COMPOSITION.classes, comparison.real_spread, comparison.spread, strict=True):
         quality.add_row(f"spread of the class number, {name}", f"{real:.3f}", f"{value:.3f}")
     yield quality
 
-    confusion = Table(title=f"Confusion, simulated (real); sum of a row's deviations {found.row_deviation:.3f}")
+    confusion = Table(title=f"Confusion, simulated (real); sum of a row's deviations {comparison.row_deviation:.3f}")
     confusion.add_column("is / called")
     for name in COMPOSITION.classes:
         confusion.add_column(name, justify="right")
-    for name, row, real_row in zip(COMPOSITION.classes, found.confusion, found.real_confusion, strict=True):
+    for name, row, real_row in zip(COMPOSITION.classes, comparison.confusion, comparison.real_confusion, strict=True):
         confusion.add_row(name, *(f"{v:.3f} ({r:.3f})" for v, r in zip(row, real_row, strict=True)))
     yield confusion
 
-    yield areas_table("posteriors", found.areas, found.coarse, found.floors)
+    yield areas_table("posteriors", comparison.areas, comparison.coarse, comparison.floors)
 
     norms = Table(title="Inputs of batch norms: rms deviation from the real training's")
     for name in ("layer", "means / real sd", "ln widths"):
         norms.add_column(name, justify="right" if name != "layer" else "left")
-    for name, norm in found.norms.items():
+    for name, norm in comparison.norms.items():
         norms.add_row(name, *(f"{np.sqrt(np.mean(v**2)):.3f}" for v in (norm.mean, norm.ln_width)))
     yield norms
 
@@ -259,5 +261,5 @@ def _within(value: float, interval: Interval) -> str:
     return f"{value:.4f} ({interval.low:.4f} .. {interval.high:.4f})"
 
 
-def _area(found: TwoSample) -> str:
-    return f"{found.area:.3f} ({found.interval.low:.3f} .. {found.interval.high:.3f})"
+def _area(result: TwoSample) -> str:
+    return f"{result.area:.3f} ({result.interval.low:.3f} .. {result.interval.high:.3f})"

@@ -48,9 +48,9 @@ def events(n: int, seed: int) -> Events:
 
 def weights(labels: torch.Tensor) -> torch.Tensor:
     """Return inverse frequencies of the classes, that of protons 1."""
-    found = len(labels) / (COMPOSITION.n_classes * torch.bincount(labels).float())
-    found[0] = 1.0
-    return found
+    result = len(labels) / (COMPOSITION.n_classes * torch.bincount(labels).float())
+    result[0] = 1.0
+    return result
 
 
 def epochs(published: Published, training: Events, rate: float, n: int) -> Iterator[PublishedNetwork]:
@@ -107,11 +107,11 @@ def main() -> None:
             said = said_by(network, grids, scalars)
             if before is not None:
                 for name, read in (("all", lambda x: x), ("without rare", without_rare)):
-                    found = (
+                    result = (
                         f"{a.area:.3f} ± {a.interval.high - a.area:.3f}" for a in areas(read(before), read(said), truth)
                     )
                     accuracy = f"{(said.argmax(axis=1) == truth).mean():.4f}"
-                    table.add_row(rate, f"{epoch - 1}, {epoch}", name, *found, accuracy)
+                    table.add_row(rate, f"{epoch - 1}, {epoch}", name, *result, accuracy)
             before = said
             print(f"learning rate {rate}: epoch {epoch} of {options.epochs}", flush=True)
     Console(width=160).print(table)

@@ -112,7 +112,7 @@ class Problem:
             if not slopes_only and sum(len(part) for part, _ in first) < CALIBRATION_EVENTS:
                 first.append(read)
 
-        found = sample_moments(
+        result = sample_moments(
             self.settings(values),
             self.sizes.times(size),
             seed=self.seed,
@@ -120,17 +120,17 @@ class Problem:
             tasks=self.tasks,
             watch=look if looks else None,
         )
-        own = np.array([(found[fact.key] - fact.real) / fact.tolerance for fact in self.facts])
+        own = np.array([(result[fact.key] - fact.real) / fact.tolerance for fact in self.facts])
         if not labels:
             return own
         classes = np.concatenate(labels)
         for each in looks:
             if each.target.shift is None and first:
                 each.target.calibrate(each.norms(), *(torch.cat(parts) for parts in zip(*first, strict=True)))
-        seen = [each.deviations(classes) for each in looks]
-        n = len(seen) if slopes_only else len(self.networks)
-        self.judged = seen[n:]
-        return np.concatenate([own, np.mean(seen[:n], axis=0)]) if n else own
+        visited = [each.deviations(classes) for each in looks]
+        n = len(visited) if slopes_only else len(self.networks)
+        self.judged = visited[n:]
+        return np.concatenate([own, np.mean(visited[:n], axis=0)]) if n else own
 
     def weights(self, deviations: np.ndarray) -> np.ndarray:
         """Return 1 for small deviations of facts, more beyond half a tolerance; the networks' count as they are."""
@@ -154,9 +154,9 @@ def jacobian(problem: Problem, values: np.ndarray, size: float, state: Path | No
     base = problem.deviations(values, slopes_only=True, size=size)
     columns: list[np.ndarray] = []
     if state is not None and state.exists():
-        with np.load(state, allow_pickle=False) as found:
-            same = np.array_equal(found["values"], values) and np.array_equal(found["base"], base)
-            columns = list(found["columns"]) if same else []
+        with np.load(state, allow_pickle=False) as result:
+            same = np.array_equal(result["values"], values) and np.array_equal(result["base"], base)
+            columns = list(result["columns"]) if same else []
     for k, free in enumerate(problem.free):
         if k < len(columns):
             continue
@@ -193,13 +193,13 @@ def fit(
     reach = REACH
     for iteration in range(iterations):
         step = next_step(problem, values, base, slope, reach)
-        found = problem.deviations(values + step)
-        print(f"step {iteration}: {summary(problem, found, values + step)}", flush=True)
+        result = problem.deviations(values + step)
+        print(f"step {iteration}: {summary(problem, result, values + step)}", flush=True)
         relative = step / problem.prior
-        wrong = found - base - slope @ step
+        wrong = result - base - slope @ step
         slope += np.outer(wrong, relative / problem.prior) / (relative @ relative)
-        if problem.cost(found, values + step) < problem.cost(base, values):
-            values, base = values + step, found
+        if problem.cost(result, values + step) < problem.cost(base, values):
+            values, base = values + step, result
             keep(problem.settings(values))
         else:
             reach *= 0.5
@@ -226,14 +226,14 @@ def summary(problem: Problem, base: np.ndarray, values: np.ndarray) -> str:
     """Return the cost, its parts, those of networks that only test, and the number of facts outside."""
     own, theirs = base[: len(problem.facts)], base[len(problem.facts) :]
     outside = int((np.abs(own) > 1.0).sum())
-    told = f"cost {problem.cost(base, values):.1f}, {outside} of {len(own)} facts outside"
+    message = f"cost {problem.cost(base, values):.1f}, {outside} of {len(own)} facts outside"
     names = ("networks", *(target.published.name for target in problem.scorers))
-    for name, seen in zip(names, (theirs, *problem.judged), strict=False):
-        if seen.size:
-            told += f"; {name}: posteriors {(seen[:POSTERIORS] ** 2).sum():.1f}, "
-            good_for = ", ".join(f"{value:+.2f}" for value in seen[POSTERIORS : POSTERIORS + SCORES])
-            told += f"accuracies and log-loss {good_for}, norms {(seen[POSTERIORS + SCORES :] ** 2).sum():.1f}"
-    return told
+    for name, visited in zip(names, (theirs, *problem.judged), strict=False):
+        if visited.size:
+            message += f"; {name}: posteriors {(visited[:POSTERIORS] ** 2).sum():.1f}, "
+            good_for = ", ".join(f"{value:+.2f}" for value in visited[POSTERIORS : POSTERIORS + SCORES])
+            message += f"accuracies and log-loss {good_for}, norms {(visited[POSTERIORS + SCORES :] ** 2).sum():.1f}"
+    return message
 
 
 def report(problem: Problem, values: np.ndarray, base: np.ndarray) -> None:
@@ -277,8 +277,8 @@ class ModelProblem(Problem):
         settings, sizes = self.settings(values), self.sizes.times(size)
         if size not in self.reference:
             self.reference[size] = self._seen(settings, "qgs", sizes)
-        found = self._seen(settings, "epos", sizes) - self.reference[size]
-        return np.array([(f - fact.real) / fact.tolerance for f, fact in zip(found, self.facts, strict=True)])
+        result = self._seen(settings, "epos", sizes) - self.reference[size]
+        return np.array([(f - fact.real) / fact.tolerance for f, fact in zip(result, self.facts, strict=True)])
 
     def _seen(self, settings: Settings, model: str, sizes: Sizes) -> np.ndarray:
         """Return accuracy, mean class numbers of protons, carbon and iron, mean of the networks, and lg pass rate."""
@@ -286,14 +286,14 @@ class ModelProblem(Problem):
         def events(cuts: str, n: int) -> Iterator[SimulatedEvents]:
             return accepted(BlockJob(COMPOSITION, "test", self.seed, model, cuts, settings), n, self.workers)
 
-        seen = []
+        visited = []
         for portion in events("matched", sizes.matched):
             e = portion.event
             scalars = {"E": e.lg_energy, "Ze": e.zenith_deg, "Ne": e.lg_ne, "Nmu": e.lg_nmu, "Age": e.age}
             said = [posteriors(t.published.network, *inputs(portion.grids, scalars)) for t in self.networks]
-            seen.append((portion.labels.astype(np.int64), np.stack(said, axis=1).astype(np.float64)))
-        labels, found = (np.concatenate(parts) for parts in zip(*seen, strict=True))
-        accuracy = (found.argmax(axis=2) == labels[:, None]).mean()
-        index = (found @ np.arange(COMPOSITION.n_classes)).mean(axis=1)
+            visited.append((portion.labels.astype(np.int64), np.stack(said, axis=1).astype(np.float64)))
+        labels, result = (np.concatenate(parts) for parts in zip(*visited, strict=True))
+        accuracy = (result.argmax(axis=2) == labels[:, None]).mean()
+        index = (result @ np.arange(COMPOSITION.n_classes)).mean(axis=1)
         free = np.concatenate([passes(portion.event, "test") for portion in events("none", sizes.free)])
         return np.array([accuracy, *(index[labels == k].mean() for k in (0, 2, 4)), np.log10(free.mean())])

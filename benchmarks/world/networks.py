@@ -79,8 +79,8 @@ class PublishedNetwork(nn.Module):
     def forward(self, grids: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
         """Return the logits, (n, 5), of grids (n, 2, 16, 16) and scalars (n, 6) as :func:`inputs` makes them."""
         joined = torch.cat([self.cnn(grids).flatten(1), self.feat_mlp(scalars)], dim=1)
-        found: torch.Tensor = self.head(joined)
-        return found
+        result: torch.Tensor = self.head(joined)
+        return result
 
 
 def _convolution(n_in: int, n_out: int) -> tuple[nn.Module, ...]:
@@ -112,8 +112,8 @@ def load_networks(folder: Path) -> list[Published]:
         If the folder lacks networks or posteriors, or a file is not what it should be.
     """
     try:
-        with np.load(folder / POSTERIORS, allow_pickle=False) as found:
-            real = {name: found[name] for name in found.files}
+        with np.load(folder / POSTERIORS, allow_pickle=False) as result:
+            real = {name: result[name] for name in result.files}
     except (OSError, ValueError) as error:
         raise InputError(
             f"{folder / POSTERIORS}: posteriors of the real test events cannot be read ({error}): "
@@ -320,7 +320,7 @@ def two_sample(a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> TwoSample:
     """
     x = np.concatenate([a, b]).astype(np.float32)
     second = np.repeat([False, True], [len(a), len(b)])
-    found = []
+    entries = []
     # Where others use the processors too, threads of one fit wait for each other more than they help.
     with threadpool_limits(1, user_api="openmp"):
         for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(x, second):
@@ -328,8 +328,8 @@ def two_sample(a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> TwoSample:
                 max_iter=150, learning_rate=0.06, max_leaf_nodes=15, min_samples_leaf=50, l2_regularization=1.0,
                 early_stopping=False, random_state=seed,
             ).fit(x[train], second[train])  # fmt: skip
-            found.append(area_under_curve(second[test], trees.predict_proba(x[test])[:, 1]))
-    areas, errors = np.array(found).T
+            entries.append(area_under_curve(second[test], trees.predict_proba(x[test])[:, 1]))
+    areas, errors = np.array(entries).T
     area, error = float(areas.mean()), float(np.sqrt(np.square(errors).sum())) / FOLDS
     width = float(ndtri(0.5 + LEVEL / 2)) * error
     return TwoSample(area, Interval(area - width, area + width, LEVEL))

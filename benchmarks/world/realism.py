@@ -211,10 +211,10 @@ def difficulty_table(rows: list[Row]) -> Table:
 def show_networks(folder: Path, world: str, n: int, seed: int, console: Console) -> None:
     """Print what published networks make of a world."""
     networks, all_found = load_networks(folder), []
-    for found in compare(networks, load_settings(world), n=n, seed=seed, bars=bar):
-        for table in network_tables(found):
+    for result in compare(networks, load_settings(world), n=n, seed=seed, bars=bar):
+        for table in network_tables(result):
             console.print(table)
-        all_found.append(found)
+        all_found.append(result)
     if len(networks) > 1:
         what = f"posteriors of {' and '.join(one.name for one in networks)} together"
         console.print(areas_table(what, *joint_areas(networks, all_found, seed=seed)))

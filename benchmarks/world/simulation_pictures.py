@@ -150,15 +150,15 @@ def lateral() -> None:
             (axes[1], 1, KASCADE.muon_area_m2, np.full_like(r_m, detector.muon_mev)),
         ):
             live = area > 0
-            found = grid[..., channel][live] * cosine / energy[live] / (area[live] * cosine)
+            result = grid[..., channel][live] * cosine / energy[live] / (area[live] * cosine)
             distance = r_m[live]
-            draw.plot(distance[found > 0], found[found > 0], ".", color=colour, alpha=0.35, markersize=4)
+            draw.plot(distance[result > 0], result[result > 0], ".", color=colour, alpha=0.35, markersize=4)
             edges = np.geomspace(6, 170, 11)
             for low, high in itertools.pairwise(edges):
                 inside = (distance >= low) & (distance < high)
                 if inside.sum() > 2:
-                    error = found[inside].std() / np.sqrt(inside.sum())
-                    draw.errorbar(distance[inside].mean(), found[inside].mean(), error, fmt="o", color=colour,
+                    error = result[inside].std() / np.sqrt(inside.sum())
+                    draw.errorbar(distance[inside].mean(), result[inside].mean(), error, fmt="o", color=colour,
                                   markersize=5)  # fmt: skip
         n_e, n_mu = 10 ** event.lg_ne[0], 10 ** event.lg_nmu[0]
         age = mean_muon_age(event.lg_nmu[0], 1 / cosine)

@@ -28,11 +28,11 @@ ORDER = ("reconstruction", "deposits", "published", "lateral", "muons", "profile
 
 def modules() -> tuple[ModuleType, ...]:
     """Return the modules of all groups."""
-    found = sorted(
+    names = sorted(
         (module.name for module in pkgutil.iter_modules(__path__)),
         key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name),
     )
-    return tuple(importlib.import_module(f"{__name__}.{name}") for name in found)
+    return tuple(importlib.import_module(f"{__name__}.{name}") for name in names)
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ class FittedEvents:
     @classmethod
     def given(cls, events: EventBatch, fit: RawFit, sums: Sums) -> Self:
         """Return events whose fits and sums were made elsewhere."""
-        seen = cls(events)
-        seen.__dict__.update(fit=fit, sums=sums)
-        return seen
+        fitted = cls(events)
+        fitted.__dict__.update(fit=fit, sums=sums)
+        return fitted
 
     def wants(self, group: str) -> bool:
         """Return whether a group is asked for: a file with several need not compute the others."""

@@ -57,10 +57,10 @@ _SIZE_FEATURES: tuple[Feature, ...] = (
 )
 
 
-def _compute_size(seen: FittedEvents) -> dict[str, Any]:
+def _compute_size(fitted: FittedEvents) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32."""
-    grid, xp = seen.grid, seen.xp
-    columns = {**_size_of_channel("e", grid, seen.order, xp), **_size_of_channel("mu", grid, seen.order, xp)}
+    grid, xp = fitted.grid, fitted.xp
+    columns = {**_size_of_channel("e", grid, fitted.order, xp), **_size_of_channel("mu", grid, fitted.order, xp)}
     columns["e_inner_lg"], columns["e_outer_lg"] = lg(grid["inner"], xp), lg(grid["outer"], xp)
     columns["mu_e_sum_lg"] = columns["mu_sum_lg"] - columns["e_sum_lg"]
     columns["both_hits"] = grid["both_hits"]
@@ -107,18 +107,18 @@ def _declare_shape(channel: str, words: str) -> tuple[Feature, ...]:
 _SHAPE_FEATURES: tuple[Feature, ...] = (*_declare_shape("e", "e/gamma"), *_declare_shape("mu", "muon"))
 
 
-def _compute_shape(seen: FittedEvents) -> dict[str, Any]:
+def _compute_shape(fitted: FittedEvents) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32; NaN with fewer than 2 or 3 hit stations."""
-    return {**_shape_of_channel("e", seen), **_shape_of_channel("mu", seen)}
+    return {**_shape_of_channel("e", fitted), **_shape_of_channel("mu", fitted)}
 
 
-def _shape_of_channel(c: str, seen: FittedEvents) -> dict[str, Any]:
-    xp = seen.xp
+def _shape_of_channel(c: str, fitted: FittedEvents) -> dict[str, Any]:
+    xp = fitted.xp
     names = ("hits", "mean_x", "mean_y", "xx", "yy", "xy", "along_2", "along_3", "r_4")
-    hits, mean_x, mean_y, xx, yy, xy, square, third, fourth = (seen.grid[f"{c}_{name}"] for name in names)
+    hits, mean_x, mean_y, xx, yy, xy, square, third, fourth = (fitted.grid[f"{c}_{name}"] for name in names)
     half_trace, half_gap = 0.5 * (xx + yy), 0.5 * (xx - yy)
     split = xp.sqrt(half_gap * half_gap + xy * xy)
-    azimuth = seen.events.azimuth_deg * (3.141592653589793 / 180.0)
+    azimuth = fitted.events.azimuth_deg * (3.141592653589793 / 180.0)
     cosine, sine = xp.cos(azimuth), xp.sin(azimuth)
     small = 1e-6
     turned = (half_gap * (cosine * cosine - sine * sine) + 2.0 * xy * sine * cosine) / xp.maximum(half_trace, small)

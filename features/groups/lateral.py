@@ -70,9 +70,9 @@ UNKNOWN_LG = 5.0
 """A size with a larger error (such as with all stations saturated) is no measurement."""
 
 
-def compute(seen: FittedEvents) -> dict[str, Any]:
+def compute(fitted: FittedEvents) -> dict[str, Any]:
     """Return the features of the groups ``electron-fit``, ``muon-fit`` and ``position``, each (n,) float32."""
-    return {**_electron(seen.events, seen.fit, seen.sums), **_muon(seen.events, seen.fit, seen.sums)}
+    return {**_electron(fitted.events, fitted.fit, fitted.sums), **_muon(fitted.events, fitted.fit, fitted.sums)}
 
 
 def _electron(events: EventBatch, fit: RawFit, sums: Sums) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from features.groups import FITS, Feature, FittedEvents, Group, row
-from features.lateral.elementwise import LG_E, defined, held
+from features.lateral.elementwise import LG_E, clip_symmetric, defined
 from features.lateral.events import EventBatch
 from features.stations.sums import Sums
 from showers.array import KASCADE
@@ -55,30 +55,30 @@ FEATURES: tuple[Feature, ...] = (
 # fmt: on
 
 
-def compute(seen: FittedEvents) -> dict[str, Any]:
+def compute(fitted: FittedEvents) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32; NaN without a fit."""
-    events, sums, xp = seen.events, seen.sums, seen.xp
+    events, sums, xp = fitted.events, fitted.sums, fitted.xp
     columns = {**_far(events, sums), **_near(sums, xp), **_ratios(sums, xp)}
-    columns["mu_e_fit"] = seen.columns["fit_lg_nmu"] - seen.columns["fit_lg_ne"]
+    columns["mu_e_fit"] = fitted.columns["fit_lg_nmu"] - fitted.columns["fit_lg_ne"]
     return {name: defined(sums["fitted"], values, xp) for name, values in columns.items()}
 
 
 def _far(events: EventBatch, sums: Sums) -> dict[str, Any]:
     xp, response = events.xp, events.response
-    seen, n_live = sums["far_seen"], sums["far_live"]
+    fitted, n_live = sums["far_seen"], sums["far_live"]
     columns = {
-        "mu_far": seen,
+        "mu_far": fitted,
         "mu_far_hits": sums["far_hits"],
         "mu_far_stations": n_live,
         "mu_far_max": sums["far_max"],
     }
-    columns["mu_far_density_lg"] = xp.log((seen + 0.5) / (sums["far_area"] + 1e-3)) * LG_E
+    columns["mu_far_density_lg"] = xp.log((fitted + 0.5) / (sums["far_area"] + 1e-3)) * LG_E
     for name, source in (("mu_far_empty_excess", "fit"), ("mu_far_empty_reco", "reco")):
         excess = n_live - sums["far_hits"] - sums[f"{source}_empty"]
-        columns[name] = held(excess / xp.sqrt(sums[f"{source}_empty_var"] + 0.1), MAX_DEVIATE, xp)
+        columns[name] = clip_symmetric(excess / xp.sqrt(sums[f"{source}_empty_var"] + 0.1), MAX_DEVIATE, xp)
     expected = sums["reco_expected"]
     spread = xp.sqrt(response.muon_dispersion * (expected + response.muon_strays * n_live) + 0.1)
-    columns["mu_far_minus_reco"] = (seen - expected - response.muon_strays * n_live) / spread
+    columns["mu_far_minus_reco"] = (fitted - expected - response.muon_strays * n_live) / spread
     return columns
 
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from features.groups import Feature, FittedEvents, Group, row
-from features.lateral.elementwise import LG_E, defined, held
+from features.lateral.elementwise import LG_E, clip_symmetric, defined
 from features.stations.grid import UNIT_M
 from features.stations.sums import EDGES_M, LCM_RINGS_M, PATTERNS, RINGS, RINGS_M, Sums
 
@@ -59,24 +59,24 @@ def _declare_profile() -> Iterator[Feature]:
 _PROFILE_FEATURES: tuple[Feature, ...] = tuple(_declare_profile())
 
 
-def _compute_profile(seen: FittedEvents) -> dict[str, Any]:
+def _compute_profile(fitted: FittedEvents) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32; NaN without a live station in the ring, or without hits."""
-    sums, xp = seen.sums, seen.xp
+    sums, xp = fitted.sums, fitted.xp
     columns: dict[str, Any] = {}
     for channel in ("e", "mu"):
-        seen, area, expected, variance = sums[f"ring_{channel}"]
+        fitted, area, expected, variance = sums[f"ring_{channel}"]
         live = (area > 0.0) & sums["fitted"][:, None]
-        density = defined(live, seen / xp.where(live, area, xp.ones_like(area)), xp)
+        density = defined(live, fitted / xp.where(live, area, xp.ones_like(area)), xp)
         density = xp.log(density + 1e-3) * LG_E
-        residual = (seen - expected) / xp.sqrt(variance + 1e-6)
+        residual = (fitted - expected) / xp.sqrt(variance + 1e-6)
         # A saturated or wholly unexpected station would otherwise dwarf all others.
-        residual = defined(live, held(residual, MAX_RESIDUAL, xp), xp)
+        residual = defined(live, clip_symmetric(residual, MAX_RESIDUAL, xp), xp)
         for k in range(N_RINGS):
             columns[f"prof_{channel}_{ring_name(k)}"] = density[:, k]
             columns[f"res_{channel}_{ring_name(k)}"] = residual[:, k]
         if channel == "e":
             columns.update(_slopes(density))
-        columns.update(_containment(channel, seen, sums["fitted"], xp))
+        columns.update(_containment(channel, fitted, sums["fitted"], xp))
     return columns
 
 
@@ -88,29 +88,29 @@ def _slopes(density: Any) -> dict[str, Any]:
     }
 
 
-def _containment(channel: str, seen: Any, fitted: Any, xp: Any) -> dict[str, Any]:
+def _containment(channel: str, result: Any, fitted: Any, xp: Any) -> dict[str, Any]:
     """Return the radii that hold 50 and 90 % of the signal within 130 m, and the share within 25 m.
 
     The cumulative signal is taken as linear in r within a ring.
 
     Parameters
     ----------
-    seen
+    result
         (n, rings): signal per ring.
     """
-    total = xp.sum(seen, axis=1)
+    total = xp.sum(result, axis=1)
     some = (total > 0.0) & fitted
     safe = xp.where(some, total, xp.ones_like(total))
-    columns = {f"prof_{channel}_in25": defined(some, xp.sum(seen[:, :3], axis=1) / safe, xp)}
+    columns = {f"prof_{channel}_in25": defined(some, xp.sum(result[:, :3], axis=1) / safe, xp)}
     for name, share in (("r50_m", 0.5), ("r90_m", 0.9)):
         before, radius = xp.zeros_like(total), xp.zeros_like(total)
         for k, (low, high) in enumerate(RINGS_M):
             missing = xp.maximum(share * safe - before, 0.0)
-            held_here = xp.maximum(seen[:, k], 1e-20)
+            held_here = xp.maximum(result[:, k], 1e-20)
             part = xp.minimum(missing / held_here, 1.0)
             # The first ring that is only partly needed is the last to move the radius outwards.
             radius = xp.where(missing > 0.0, low + (high - low) * part, radius)
-            before = before + seen[:, k]
+            before = before + result[:, k]
         columns[f"prof_{channel}_{name}"] = defined(some, radius, xp)
     return columns
 
@@ -156,14 +156,14 @@ def _declare_asymmetry() -> Iterator[Feature]:
 _ASYMMETRY_FEATURES: tuple[Feature, ...] = tuple(_declare_asymmetry())
 
 
-def _compute_asymmetry(seen: FittedEvents) -> dict[str, Any]:
+def _compute_asymmetry(fitted: FittedEvents) -> dict[str, Any]:
     """Return the group's features, each (n,) float32; NaN without a fit or with fewer than 2 stations in a ring."""
-    sums, core, xp = seen.sums, seen.fit.electron, seen.xp
+    sums, core, xp = fitted.sums, fitted.fit.electron, fitted.xp
     columns: dict[str, Any] = {}
     for channel, _ in CHANNELS:
         columns.update(_lcm(channel, sums[f"lcm_{channel}"], xp))
         columns.update(_pattern(channel, sums, xp))
-    gap_x, gap_y = (seen.grid[f"e_mean_{axis}"] * UNIT_M - core[k] for k, axis in enumerate("xy"))
+    gap_x, gap_y = (fitted.grid[f"e_mean_{axis}"] * UNIT_M - core[k] for k, axis in enumerate("xy"))
     columns["centroid_core_m"] = xp.sqrt(gap_x * gap_x + gap_y * gap_y)
     return {name: defined(sums["fitted"], values, xp) for name, values in columns.items()}
 
@@ -184,7 +184,7 @@ def _lcm(channel: str, sums: list[Any], xp: ModuleType) -> dict[str, Any]:
     norm = xp.where(enough, 0.5 * (n - 1.0) * total, xp.ones_like(n))
     value = xp.log(pairs / norm + 1e-12) * LG_E
     ratio = (pairs + 1e-6) / (xp.maximum(predicted, 0.0) + 1e-6)
-    excess = held(xp.log(ratio) * LG_E, MAX_EXCESS, xp)
+    excess = clip_symmetric(xp.log(ratio) * LG_E, MAX_EXCESS, xp)
     counted = xp.astype(enough, xp.float32)
     columns = {}
     for k, (low, high) in enumerate(LCM_ZONES_M):

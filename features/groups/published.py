@@ -61,16 +61,16 @@ def _declare() -> tuple[Feature, ...]:
 FEATURES: tuple[Feature, ...] = _declare()
 
 
-def compute(seen: FittedEvents) -> dict[str, Any]:
+def compute(fitted: FittedEvents) -> dict[str, Any]:
     """Return the features of this group, each (n,) float32; NaN where nothing was hit."""
-    columns = {**_channel("e", seen), **_channel("mu", seen)}
+    columns = {**_channel("e", fitted), **_channel("mu", fitted)}
     columns["grid_mu_e_sum"] = columns["grid_mu_sum"] - columns["grid_e_sum"]
-    columns["grid_mu_e_hits"] = seen.grid["mu_hits"] / (seen.grid["e_hits"] + 1.0)
+    columns["grid_mu_e_hits"] = fitted.grid["mu_hits"] / (fitted.grid["e_hits"] + 1.0)
     return columns
 
 
-def _channel(c: str, seen: FittedEvents) -> dict[str, Any]:
-    xp, grid, order, array = seen.xp, seen.grid, seen.order, seen.events.array
+def _channel(c: str, fitted: FittedEvents) -> dict[str, Any]:
+    xp, grid, order, array = fitted.xp, fitted.grid, fitted.order, fitted.events.array
     mean = grid[f"{c}_logs"] * (1.0 / array.n_cells)
     variance = xp.maximum(grid[f"{c}_squares"] * (1.0 / array.n_cells) - mean * mean, 0.0)
     columns = {

@@ -24,7 +24,7 @@ def lg(values: Any, xp: ModuleType) -> Any:
     return defined(positive, xp.log(xp.where(positive, values, xp.ones_like(values))) * LG_E, xp)
 
 
-def held(values: Any, limit: float, xp: ModuleType) -> Any:
+def clip_symmetric(values: Any, limit: float, xp: ModuleType) -> Any:
     """Return values held within -limit..limit; NaN stays NaN."""
     return xp.clip(values, -limit, limit)
 

@@ -140,10 +140,10 @@ _C_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 def _formulas() -> list[ast.FunctionDef]:
     """Return the model's functions without docstrings, in their order."""
     tree = ast.parse(inspect.getsource(station))
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name not in PRIMITIVES]
-    for node in found:
+    result = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name not in PRIMITIVES]
+    for node in result:
         node.body = [line for line in node.body if not isinstance(line, ast.Expr)]
-    return found
+    return result
 
 
 def constants() -> dict[str, float]:

@@ -169,13 +169,13 @@ def muon_sums(res: StationResponse, reco: Any, z: Any, out: Any) -> None:
     full_vectors()
     s_e, s, area_e, area, live, far, outer, mid = z.s_e, z.s_m, z.area_e, z.area_m, z.live_m, z.far, z.outer, z.mid
     muons, template, punch, mean, value = z.muons, z.template, z.punch, z.mean_m, z.value
-    strays, found = f32(res.muon_strays), f32(1.0 - res.muon_miss)
+    strays, result = f32(res.muon_strays), f32(1.0 - res.muon_miss)
     punches, uncertainty = f32(res.punch_through_dispersion), f32(res.punch_through_uncertainty)
     spread = f32(res.muon_dispersion)
-    seen = hits = lives = areas = seen_e = ZERO
+    values = hits = lives = areas = seen_e = ZERO
     for k in range(s.size):
         value[k] = s[k] * far[k]
-        seen += value[k]
+        values += value[k]
         hits += ONE if value[k] > ZERO else ZERO
         lives += live[k] * far[k]
         areas += area[k] * far[k]
@@ -194,12 +194,12 @@ def muon_sums(res: StationResponse, reco: Any, z: Any, out: Any) -> None:
     empty = empty_var = expected = blank = blank_var = ZERO
     for k in range(s.size):
         counted = live[k] * far[k]
-        e = vexp2(-LOG2_E * (area[k] * muons[k] * found + strays)) * counted
+        e = vexp2(-LOG2_E * (area[k] * muons[k] * result + strays)) * counted
         empty += e
         empty_var += e * (ONE - e)
         n = reco * template[k] * far[k]
         expected += n
-        b = vexp2(-LOG2_E * (n * found + strays)) * counted
+        b = vexp2(-LOG2_E * (n * result + strays)) * counted
         blank += b
         blank_var += b * (ONE - b)
     near = near_mean = near_hits = beyond_all = signal = signal_var = ZERO
@@ -214,7 +214,7 @@ def muon_sums(res: StationResponse, reco: Any, z: Any, out: Any) -> None:
         weight = template[k] / (variance + TINY)
         signal += weight * beyond
         signal_var += weight * weight * variance
-    out[3], out[4], out[5], out[6], out[7], out[8], out[9] = hits40, seen, hits, lives, areas, largest(value), seen_e
+    out[3], out[4], out[5], out[6], out[7], out[8], out[9] = hits40, values, hits, lives, areas, largest(value), seen_e
     out[10], out[11], out[12], out[13], out[14] = empty, empty_var, expected, blank, blank_var
     out[15], out[16], out[17], out[18], out[19], out[20] = near, near_mean, near_hits, beyond_all, signal, signal_var
     out[21], out[22], out[23], out[24] = mid_m, mid_am, mid_e, mid_ae
@@ -222,12 +222,12 @@ def muon_sums(res: StationResponse, reco: Any, z: Any, out: Any) -> None:
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
-def tail_place(seen: Any, mean: Any, variance: Any, dispersion: Any) -> tuple[Any, Any]:
+def tail_place(signal: Any, mean: Any, variance: Any, dispersion: Any) -> tuple[Any, Any]:
     """Return row and column of the table of tails, with their fractions."""
     per_deposit = dispersion * mean / (variance + TINY)
     deposits = min(max(per_deposit * mean, TAIL_LEAST), TAIL_MOST)
     row = vlog2(deposits * TAIL_PER_LEAST) * TAIL_PER_MEAN
-    column = np.sqrt(per_deposit * seen) * TAIL_PER_STEP - (np.sqrt(deposits) + TAIL_LOW) * TAIL_PER_STEP
+    column = np.sqrt(per_deposit * signal) * TAIL_PER_STEP - (np.sqrt(deposits) + TAIL_LOW) * TAIL_PER_STEP
     return row, min(max(column, ZERO), TAIL_LAST)
 
 
@@ -255,11 +255,11 @@ def add_pattern(
     core_x, core_y = fit.electron[0], fit.electron[1]
     dispersion, table = f32(tails[0]), tails[1]
     x, y, far, row, column, hit = z.x, z.y, z.far, z.d_e, z.d_m, z.value
-    seen, expected, variance = z.f_e, z.f_m, z.v_e
+    signal, expected, variance = z.f_e, z.f_m, z.v_e
     for k in range(x.size):
-        seen[k], expected[k], variance[k] = s[k], mean[k], var[k]
+        signal[k], expected[k], variance[k] = s[k], mean[k], var[k]
     for k in range(x.size):
-        row[k], column[k] = tail_place(seen[k], expected[k], variance[k], dispersion)
+        row[k], column[k] = tail_place(signal[k], expected[k], variance[k], dispersion)
     for k in range(x.size):
         hit[k] = ONE if s[k] * far[k] * live[k] > ZERO else ZERO
     tail05 = tail1 = tail2 = ZERO

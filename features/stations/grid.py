@@ -73,15 +73,15 @@ def grid_reference(events: EventBatch) -> dict[str, Any]:
 
 def order_reference(events: EventBatch) -> dict[str, Any]:
     """Return ``e_max``, ``e_top5`` (sum of the largest) and quantiles of the hit stations, ``e_q25`` and so on."""
-    xp, found = events.xp, {}
+    xp, result = events.xp, {}
     for c, ordered, hit in (
         ("e", events.electron_sorted, events.electron_hit),
         ("mu", events.muon_sorted, events.muon_hit),
     ):
-        found[f"{c}_max"], found[f"{c}_top5"] = ordered[:, -1], xp.sum(ordered[:, -N_TOP:], axis=1)
+        result[f"{c}_max"], result[f"{c}_top5"] = ordered[:, -1], xp.sum(ordered[:, -N_TOP:], axis=1)
         hits = xp.sum(hit, axis=1)
-        found.update({f"{c}_q{q}": hit_quantile(ordered, hits, q / 100.0, xp) for q in QUANTILES})
-    return found
+        result.update({f"{c}_q{q}": hit_quantile(ordered, hits, q / 100.0, xp) for q in QUANTILES})
+    return result
 
 
 def hit_quantile(ordered: Any, hits: Any, quantile: float, xp: Any) -> Any:
@@ -198,11 +198,11 @@ def grid_fused(events: EventBatch) -> dict[str, Any]:
     limits = (response.saturation_mev, response.muon_saturation_mev)
     grids = (events.electron_mev, events.muon_mev)
     _sum_grids(grids, limits, np.cos(azimuth), np.sin(azimuth), _scratch(events.array), (sums, shared, rings))
-    found: dict[str, Any] = {name: shared[:, k] for k, name in enumerate(SHARED)}
+    result: dict[str, Any] = {name: shared[:, k] for k, name in enumerate(SHARED)}
     for c, channel in enumerate(CHANNELS):
-        found.update({f"{channel}_{name}": sums[:, c, k] for k, name in enumerate(SUMS)})
-        found[f"{channel}_rings"], found[f"{channel}_ring_hits"] = rings[:, c, 0], rings[:, c, 1]
-    return found
+        result.update({f"{channel}_{name}": sums[:, c, k] for k, name in enumerate(SUMS)})
+        result[f"{channel}_rings"], result[f"{channel}_ring_hits"] = rings[:, c, 0], rings[:, c, 1]
+    return result
 
 
 @kernel(error_model="numpy")
@@ -229,9 +229,9 @@ def _look_up(ordered: Any, out: Any) -> None:
 
 def order_fused(events: EventBatch) -> dict[str, Any]:
     """Return the same numbers as :func:`order_reference`, of events on the CPU."""
-    found, names = {}, ("max", "top5", *(f"q{q}" for q in QUANTILES))
+    result, names = {}, ("max", "top5", *(f"q{q}" for q in QUANTILES))
     for channel, ordered in (("e", events.electron_sorted), ("mu", events.muon_sorted)):
         out = np.empty((len(events), len(names)), np.float32)
         _look_up(ordered, out)
-        found.update({f"{channel}_{name}": out[:, k] for k, name in enumerate(names)})
-    return found
+        result.update({f"{channel}_{name}": out[:, k] for k, name in enumerate(names)})
+    return result

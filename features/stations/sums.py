@@ -179,18 +179,18 @@ def sum_reference(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS
     dispersions = {"e": events.response.electron_dispersion, "mu": events.response.muon_dispersion}
     masks, lcm_masks = ring_masks(frame.r_m, RINGS_M, xp), ring_masks(frame.r_m, LCM_RINGS_M, xp)
     angles = _angles(events, fit)
-    for channel, (seen, area, expected, variance, live) in planes.items():
+    for channel, (signal, area, expected, variance, live) in planes.items():
         if RINGS in parts:
-            sums[f"ring_{channel}"] = ring_sums(masks, [seen, area, expected, variance], xp)
+            sums[f"ring_{channel}"] = ring_sums(masks, [signal, area, expected, variance], xp)
         if PATTERNS not in parts:
             continue
         # Densities: stations of different area are compared.
         per_m2 = live / xp.maximum(area, 1e-6)
-        density, mean = seen * per_m2, expected * per_m2
+        density, mean = signal * per_m2, expected * per_m2
         products = [live, density, density * density, mean, mean * mean, variance * per_m2 * per_m2]
         sums[f"lcm_{channel}"] = ring_sums(lcm_masks, products, xp)
-        tail = minus_lg_tail(seen, expected, variance, dispersions[channel], xp) * far * live
-        pattern = _pattern(seen, expected, variance, tail, live, far, angles, xp)
+        tail = minus_lg_tail(signal, expected, variance, dispersions[channel], xp) * far * live
+        pattern = _pattern(signal, expected, variance, tail, live, far, angles, xp)
         sums.update({f"{channel}_{name}": values for name, values in pattern.items()})
     return sums
 
@@ -222,22 +222,22 @@ def _far(events: EventBatch, frame: StationExpectation, far: Any) -> Sums:
 def _near(events: EventBatch, frame: StationExpectation, far: Any) -> Sums:
     xp, response = events.xp, events.response
     near = (1.0 - far) * events.stations.has_muon
-    seen, punch = frame.measured.muon, frame.punch_through
+    signal, punch = frame.measured.muon, frame.punch_through
     strays = response.muon_strays * events.stations.has_muon
     background = punch + strays
     uncertainty = response.punch_through_uncertainty * punch
     variance = response.punch_through_dispersion * punch + uncertainty * uncertainty + response.muon_dispersion * strays
-    beyond = seen - background - 2.0 * xp.sqrt(variance)
+    beyond = signal - background - 2.0 * xp.sqrt(variance)
     # Weights: where a muon of a mean shower is most visible over punch-through.
     one = xp.ones_like(frame.r_m)
     template = muon_density(frame.r_m, one * 0.0, one * response.muon_age_mean, xp) * frame.measured.muon_area_m2
     weight = template / (variance + 1e-12)
     return {
-        "near_seen": xp.sum(seen * near, axis=1),
+        "near_seen": xp.sum(signal * near, axis=1),
         "near_expected": xp.sum(frame.muon_expected * near, axis=1),
         "near_hits": xp.sum(events.muon_hit * near, axis=1),
         "unexplained": xp.sum(xp.maximum(beyond, one * 0.0), axis=1),
-        "signal": xp.sum(weight * (seen - background), axis=1),
+        "signal": xp.sum(weight * (signal - background), axis=1),
         "signal_var": xp.sum(weight * weight * variance, axis=1),
     }
 
@@ -268,9 +268,9 @@ def _angles(events: EventBatch, fit: RawFit) -> tuple[Any, Any]:
 
 
 def _pattern(
-    seen: Any, expected: Any, variance: Any, tail: Any, live: Any, far: Any, angles: tuple[Any, Any], xp: Any
+    signal: Any, expected: Any, variance: Any, tail: Any, live: Any, far: Any, angles: tuple[Any, Any], xp: Any
 ) -> Sums:
-    deviate = (seen - expected) / xp.sqrt(variance + 1e-6)
+    deviate = (signal - expected) / xp.sqrt(variance + 1e-6)
     deviate = xp.clip(deviate, -MAX_DEVIATE, MAX_DEVIATE) * live
     cosine, sine = angles
     double_c, double_s = cosine * cosine - sine * sine, 2.0 * cosine * sine

@@ -38,9 +38,9 @@ class LearnerAverage(Learner):
         self.fitted_ = False
 
     def _member(self, entry: dict[str, Any]) -> Learner:
-        found = member_class(str(entry.get("learner", "")))
+        result = member_class(str(entry.get("learner", "")))
         settings = {**entry.get("settings", {}), **self.chosen["common"]}
-        return found(self.classes, settings, threads=self.threads)
+        return result(self.classes, settings, threads=self.threads)
 
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
@@ -103,12 +103,12 @@ def member_class(path: str) -> type[Learner]:
         raise refusal
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        result = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):
         raise refusal from None
-    if not (isinstance(found, type) and issubclass(found, Learner)) or found is LearnerAverage:
+    if not (isinstance(result, type) and issubclass(result, Learner)) or result is LearnerAverage:
         raise refusal
-    return found
+    return result
 
 
 def _part(progress: Progress, k: int, n_parts: int) -> Progress:

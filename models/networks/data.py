@@ -44,14 +44,14 @@ class GridSource:
         size = len(index) * int(np.prod(grids.shape[1:])) * grids.dtype.itemsize
         if resident is None:
             resident = size <= _room(device)
-        self.held: torch.Tensor | None = None
+        self.resident: torch.Tensor | None = None
         if resident:
-            self.held = torch.from_numpy(_read(grids, self.index)).to(device)
+            self.resident = torch.from_numpy(_read(grids, self.index)).to(device)
 
     def fetch(self, positions: np.ndarray) -> torch.Tensor:
         """Return (len(positions), rows, columns, 2) on the device, of the type that is stored."""
-        if self.held is not None:
-            return self.held[torch.from_numpy(positions).to(self.device)]
+        if self.resident is not None:
+            return self.resident[torch.from_numpy(positions).to(self.device)]
         grids = torch.from_numpy(_read(self.grids, self.index[positions]))
         if self.device.type == "cuda":
             return grids.pin_memory().to(self.device, non_blocking=True)
@@ -59,7 +59,7 @@ class GridSource:
 
     def stream(self, orders: Iterable[np.ndarray]) -> Iterator[torch.Tensor]:
         """Yield the grids of each group of positions, read ahead by a background thread unless they are resident."""
-        if self.held is not None:
+        if self.resident is not None:
             for positions in orders:
                 yield self.fetch(positions)
         else:
@@ -86,7 +86,7 @@ class EventTensors:
     @property
     def in_memory(self) -> bool:
         """Whether any event is at hand as fast as any other."""
-        return self.grids is None or self.grids.held is not None
+        return self.grids is None or self.grids.resident is not None
 
     def batches(self, orders: list[np.ndarray]) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
         """Yield (positions, grids) of each group of positions."""

@@ -266,9 +266,9 @@ class NetworkLearner(Learner):
             inputs = data.move_vectors(inputs, self.inputs_.pairs, symmetry)
             grids = None if grids is None else data.move_grids(grids, symmetry, self.array_)
         if self.chosen["size_jitter"]:
-            found = [(k, name) for name in SIZES if (k := self.inputs_.position(name)) is not None]
-            scales = [self.chosen["size_jitter"] / self.inputs_.width[k] for k, _ in found]
-            inputs = data.jitter_sizes(inputs, tuple(k for k, _ in found), tuple(scales), generator)
+            entries = [(k, name) for name in SIZES if (k := self.inputs_.position(name)) is not None]
+            scales = [self.chosen["size_jitter"] / self.inputs_.width[k] for k, _ in entries]
+            inputs = data.jitter_sizes(inputs, tuple(k for k, _ in entries), tuple(scales), generator)
         return grids, inputs
 
     def count_weights(self, table: tuple[str, ...] = (), *, age: bool = False) -> int:

@@ -112,7 +112,7 @@ def train(
     trainer.class_weights, trainer.class_values = class_weights, class_values
     n_batches = math.ceil(len(events) / settings.batch_size)
     total = settings.epochs * n_batches
-    started, seen = time.monotonic(), 0
+    started, visited = time.monotonic(), 0
     for epoch in range(state.epoch, settings.epochs):
         if state.epoch - 1 - state.best_epoch >= settings.patience:
             break
@@ -123,7 +123,7 @@ def train(
             for k, (rows, grids) in enumerate(events.batches(orders)):
                 rate = learning_rate(settings, epoch * n_batches + k, total)
                 trainer.step(events, rows, grids, rate, generator)
-                seen += len(rows)
+                visited += len(rows)
                 if progress:
                     done = epoch * n_batches + k + 1
                     progress(done * len(events) / n_batches, total * len(events) / n_batches, _note(state))
@@ -133,7 +133,7 @@ def train(
             write_checkpoint(checkpoint, state)
     network.load_state_dict(state.best)
     network.eval()
-    rate_per_s = seen / max(time.monotonic() - started, 1e-9)
+    rate_per_s = visited / max(time.monotonic() - started, 1e-9)
     return History(list(state.losses), state.best_epoch, rate_per_s)
 
 
@@ -148,8 +148,8 @@ def predict_outputs(network: nn.Module, events: EventTensors, part: Callable[[Ou
     batch_size = PREDICTED_AT_ONCE[events.inputs.device.type]
     orders = [np.arange(k, min(k + batch_size, len(events))) for k in range(0, len(events), batch_size)]
     with torch.inference_mode():
-        said = [part(network(grids, events.inputs[rows])).float().cpu() for rows, grids in events.batches(orders)]
-    return torch.cat(said)
+        message = [part(network(grids, events.inputs[rows])).float().cpu() for rows, grids in events.batches(orders)]
+    return torch.cat(message)
 
 
 def learning_rate(settings: TrainingSettings, step: int, total: int) -> float:

@@ -106,10 +106,10 @@ class InputModule(nn.Module):
         if pair == (ZENITH, AZIMUTH):
             zenith, azimuth = torch.deg2rad(first), torch.deg2rad(second)
             size = 2.0 * torch.sin(zenith)
-            found = torch.stack([size * torch.cos(azimuth), size * torch.sin(azimuth)], dim=1)
+            result = torch.stack([size * torch.cos(azimuth), size * torch.sin(azimuth)], dim=1)
         else:
-            found = torch.clamp(torch.stack([first, second], dim=1) / VECTOR_SCALE_M, -CLIP, CLIP)
-        return torch.where(torch.isnan(found), 0.0, found)
+            result = torch.clamp(torch.stack([first, second], dim=1) / VECTOR_SCALE_M, -CLIP, CLIP)
+        return torch.where(torch.isnan(result), 0.0, result)
 
 
 class Posterior(nn.Module):
@@ -147,8 +147,8 @@ class _NetworkPosterior(Posterior):
         self.network = learner.network_
 
     def logits(self, columns: torch.Tensor, grid: torch.Tensor | None) -> torch.Tensor:
-        found: torch.Tensor = self.network(grid, self.inputs(columns)).logits
-        return found
+        result: torch.Tensor = self.network(grid, self.inputs(columns)).logits
+        return result
 
 
 class _LogitPosterior(Posterior):

@@ -28,9 +28,9 @@ def float32_below(borders: np.ndarray) -> np.ndarray:
     """Return the largest float32 that are not above the given float64 borders."""
     borders = np.asarray(borders, dtype=np.float64)
     with np.errstate(over="ignore"):
-        found = borders.astype(np.float32)
-        below = np.nextafter(found, np.float32(-np.inf))
-    return np.where(found > borders, below, found).astype(np.float32)
+        result = borders.astype(np.float32)
+        below = np.nextafter(result, np.float32(-np.inf))
+    return np.where(result > borders, below, result).astype(np.float32)
 
 
 @dataclass
@@ -91,7 +91,7 @@ class TreeTable:
         """
         from onnx import TensorProto
 
-        found = nodes.add(
+        result = nodes.add(
             "TreeEnsembleRegressor",
             [COLUMNS],
             domain="ai.onnx.ml",
@@ -110,7 +110,7 @@ class TreeTable:
             target_weights=self.leaf_values,
             post_transform="NONE",
         )
-        wide = nodes.add("Cast", [found], to=TensorProto.DOUBLE)
+        wide = nodes.add("Cast", [result], to=TensorProto.DOUBLE)
         return nodes.add("Add", [wide, nodes.constant(np.asarray(offset, dtype=np.float64))])
 
 
@@ -274,10 +274,10 @@ def forest_log_proba(learner: RandomForest, nodes: Nodes) -> str:
                 right, missing = int(tree.children_right[number]), bool(tree.missing_go_to_left[number])
                 column = int(tree.feature[number])
                 table.split(k, number, column, float(borders[number]), LESS_EQUAL, left, right, missing=missing)
-    found = table.sums(nodes, np.zeros(n_sums))
+    result = table.sums(nodes, np.zeros(n_sums))
     if regression:
-        found = nodes.add("Concat", [nodes.add("Sub", [nodes.constant(np.ones(())), found]), found], axis=1)
-    return nodes.log_softmax(nodes.add("Log", [found]))
+        result = nodes.add("Concat", [nodes.add("Sub", [nodes.constant(np.ones(())), result]), result], axis=1)
+    return nodes.log_softmax(nodes.add("Log", [result]))
 
 
 def hist_boosting_margins(learner: HistBoosting, nodes: Nodes) -> tuple[str, int]:

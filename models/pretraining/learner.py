@@ -62,10 +62,10 @@ class FineTuned(nn.Module):
         """Return class logits and estimates of true quantities; ``grid`` is not used."""
         embedding = self.body(inputs, torch.cat([self.world, self.world.new_ones(1)]))
         # The same numbers, with a share of the gradient.
-        seen = embedding.detach()
+        visited = embedding.detach()
         if self.shared:
-            seen = seen + self.shared * (embedding - seen)
-        return Output(self.head(embedding), truth=truth_answers(self.truth, seen))
+            visited = visited + self.shared * (embedding - visited)
+        return Output(self.head(embedding), truth=truth_answers(self.truth, visited))
 
 
 class PretrainedLearner(NetworkLearner):
@@ -136,17 +136,17 @@ class PretrainedLearner(NetworkLearner):
         self._check_fitted()
         network = self.network_.network
         assert isinstance(network, FineTuned)
-        found = np.full((len(batch), len(TARGETS), 2), np.nan)
+        result = np.full((len(batch), len(TARGETS), 2), np.nan)
         taught = network.taught.numpy().astype(bool)
         if not len(batch) or not taught.any():
-            return found
+            return result
         with torch_as_asked(self.device_, self.threads, deterministic=bool(self.chosen["deterministic"])):
             placed = self._place(self.network_, self.device_)
-            said = predict_outputs(placed, self._tensors(_without_truth(batch), self.device_), _truth_of)
+            log_proba = predict_outputs(placed, self._tensors(_without_truth(batch), self.device_), _truth_of)
             self.network_ = placed.to("cpu")
-        mean, log_width = said.double().numpy().reshape(len(batch), 2, -1).transpose(1, 0, 2)
-        found[:, taught, 0], found[:, taught, 1] = mean[:, taught], np.exp(log_width[:, taught])
-        return found
+        mean, log_width = log_proba.double().numpy().reshape(len(batch), 2, -1).transpose(1, 0, 2)
+        result[:, taught, 0], result[:, taught, 1] = mean[:, taught], np.exp(log_width[:, taught])
+        return result
 
     @classmethod
     def averaged(cls, fits: Sequence[Self]) -> Self:
@@ -283,7 +283,7 @@ class PretrainedFeatures(LearnerAverage):
         check_training(train, valid, self.classes, table=True, grid=False)
         pretrained = read_pretrained(self.chosen["weights"], self.chosen["weights_sha256"])
         self.network_, self.inputs_ = pretrained.network, inputs_of(pretrained, train)
-        embedding, _ = self._said(train)
+        embedding, _ = self._embed(train)
         mean = embedding.mean(axis=0)
         spread = np.cov(embedding - mean, rowvar=False)
         directions = np.linalg.eigh(spread)[1].T[::-1][: self.chosen["components"]]
@@ -295,7 +295,7 @@ class PretrainedFeatures(LearnerAverage):
         self._check_fitted()
         return super().predict_log_proba(self._extended(batch))
 
-    def _said(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    def _embed(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """Return the embedding (n, width) and the answers (n, A), float64."""
         embeddings, answers = [], []
         unknown = torch.zeros(self.network_.sizes.n_world + 1)
@@ -303,9 +303,9 @@ class PretrainedFeatures(LearnerAverage):
         for part in inputs.split(AT_ONCE):
             with torch_as_asked("cpu", self.threads, deterministic=True), torch.inference_mode():
                 embeddings.append(self.network_.body(part, unknown).double().numpy())
-                said = self.network_(part, unknown)
-            logits = (said.composition.double().numpy(), said.gamma.double().numpy())
-            answers.append(np.column_stack([*(log_softmax(z) for z in logits), said.mean.double().numpy()]))
+                log_proba = self.network_(part, unknown)
+            logits = (log_proba.composition.double().numpy(), log_proba.gamma.double().numpy())
+            answers.append(np.column_stack([*(log_softmax(z) for z in logits), log_proba.mean.double().numpy()]))
         return np.concatenate(embeddings), np.concatenate(answers)
 
     def _extended(self, batch: Batch) -> Batch:
@@ -320,7 +320,7 @@ class PretrainedFeatures(LearnerAverage):
         if not len(batch):
             table = np.empty((0, len(names)), dtype=np.float32, order="F")
             return replace(batch, table=table, columns=tuple(names))
-        embedding, answers = self._said(batch)
+        embedding, answers = self._embed(batch)
         basis = self.basis_.double().numpy()
         table = np.column_stack([picked, answers, (embedding - basis[0]) @ basis[1:].T])
         return replace(batch, table=np.asfortranarray(table, dtype=np.float32), columns=tuple(names))

@@ -246,9 +246,9 @@ def _features(events: SimulatedEvents, *, rounded: bool) -> tuple[np.ndarray, tu
     scalars = events.scalars.astype(np.float32)
     if rounded:
         scalars = scalars.astype(np.float16).astype(np.float32)
-    found = compute_events(grids, scalars, events.event.age.astype(np.float32), GROUPS | {"position"}, events.array)
-    core = (found["fit_core_x_m"].to_numpy(), found["fit_core_y_m"].to_numpy())
-    return found.select(COLUMNS).to_numpy().astype(np.float32, order="F"), core
+    result = compute_events(grids, scalars, events.event.age.astype(np.float32), GROUPS | {"position"}, events.array)
+    core = (result["fit_core_x_m"].to_numpy(), result["fit_core_y_m"].to_numpy())
+    return result.select(COLUMNS).to_numpy().astype(np.float32, order="F"), core
 
 
 AGE_COLUMNS = (AGE.name, "fit_minus_age")

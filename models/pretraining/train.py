@@ -303,9 +303,9 @@ def validate(network: nn.Module, events: Prepared) -> dict[str, float]:
     network.eval()
     with torch.inference_mode():
         answers = network(events.inputs, events.world)
-    found = {}
+    result = {}
     for number, (name, logits) in enumerate((("composition", answers.composition), ("gamma", answers.gamma))):
         for known, where in ((1.0, name), (0.0, f"{name}, world unknown")):
             rows = events.judged & (events.task == number) & (events.world[:, -1] == known)
-            found[where] = float(functional.cross_entropy(logits[rows], events.labels[rows]))
-    return found
+            result[where] = float(functional.cross_entropy(logits[rows], events.labels[rows]))
+    return result

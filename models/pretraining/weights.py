@@ -116,8 +116,8 @@ def read_pretrained(name: str = SHIPPED, sha256: str = "") -> Pretrained:
     """
     file, wanted = (SHIPPED_FILE, SHIPPED_SHA256) if name == SHIPPED else (Path(name), sha256)
     if not wanted:
-        found = f", which is {hash_file(file)}" if file.is_file() else ""
-        raise InputError(f"{file}: weights from a file need weights_sha256, the SHA-256 of that file{found}")
+        result = f", which is {hash_file(file)}" if file.is_file() else ""
+        raise InputError(f"{file}: weights from a file need weights_sha256, the SHA-256 of that file{result}")
     for part in (file, card_path(file)):
         if not part.is_file():
             raise InputError(f"{part} does not exist: expected pretrained weights and their card beside them")

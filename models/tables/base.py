@@ -161,11 +161,11 @@ class TableLearner(Learner):
 def native_names(columns: tuple[str, ...]) -> list[str]:
     """Return column names that every booster's format accepts, unique, in the same order."""
     names = [re.sub(r"[^0-9A-Za-z_.+-]", "_", name) for name in columns]
-    seen: dict[str, int] = {}
+    visited: dict[str, int] = {}
     for k, name in enumerate(names):
-        if name in seen:
+        if name in visited:
             names[k] = f"{name}__{k}"
-        seen[names[k]] = k
+        visited[names[k]] = k
     return names
 
 

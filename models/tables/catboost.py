@@ -120,8 +120,8 @@ class CatBoost(TableLearner):
         table = self._table(batch)
         pool = Pool(self._mixed(table) if self.levels_.codes else table, thread_count=self.threads)
         flat = self.booster_.get_feature_importance(pool, type="ShapValues", thread_count=self.threads)
-        found = unfold_contributions(np.asarray(flat).reshape(len(batch), -1), len(self.classes), len(self.columns_))
-        return np.concatenate([self._as_given(found[..., :-1]), found[..., -1:]], axis=2)
+        result = unfold_contributions(np.asarray(flat).reshape(len(batch), -1), len(self.classes), len(self.columns_))
+        return np.concatenate([self._as_given(result[..., :-1]), result[..., -1:]], axis=2)
 
     def importances(self) -> dict[str, float]:
         """Return the change of prediction by each column, summing to one."""

@@ -40,12 +40,12 @@ class Levels:
     @classmethod
     def of(cls, table: np.ndarray, columns: tuple[str, ...], categories: tuple[str, ...], most: int | None) -> Self:
         """Return the levels of training rows (n, F)."""
-        found = {}
+        entries = {}
         for name in categories:
             values = table[:, columns.index(name)]
             codes, counts = np.unique(values[~np.isnan(values)], return_counts=True)
-            found[name] = codes[np.argsort(-counts, kind="stable")]
-        return cls(found, most)
+            entries[name] = codes[np.argsort(-counts, kind="stable")]
+        return cls(entries, most)
 
     def count(self, name: str) -> int:
         """Return how many numbers a column has."""
@@ -106,8 +106,8 @@ class CategoryEncoder:
                 inside = parts == part
                 learned = _frequencies(place[~inside], train.labels[~inside], levels.count(name) + 1, train.labels)
                 others[name][inside] = learned[place[inside]]
-        found = cls(train.columns, levels, frequencies)
-        return found, found._batch(train, others)
+        result = cls(train.columns, levels, frequencies)
+        return result, result._batch(train, others)
 
     def apply(self, batch: Batch) -> Batch:
         """Return rows as numbers; columns are called x0, x1..., so that no name has a meaning to a learner."""
@@ -140,14 +140,14 @@ class CategoryEncoder:
 
     def owners(self) -> list[str]:
         """Return for each column of numbers the column that it comes from."""
-        found = []
+        result = []
         for name in self.columns:
             if name not in self.levels.codes:
                 width = 1
             else:
                 width = self.frequencies[name].shape[1] if name in self.frequencies else self.levels.count(name)
-            found += [name] * width
-        return found
+            result += [name] * width
+        return result
 
     def state(self) -> dict[str, Any]:
         """Return JSON content."""
@@ -169,8 +169,8 @@ def _frequencies(
     counts = np.zeros((n_places, n_classes))
     np.add.at(counts, (place, labels), 1.0)
     mix = counts.sum(axis=0) / counts.sum()
-    found = (counts + PRIOR_ROWS * mix) / (counts.sum(axis=1, keepdims=True) + PRIOR_ROWS)
-    return found[:, 1:] if n_classes == 2 else found
+    result = (counts + PRIOR_ROWS * mix) / (counts.sum(axis=1, keepdims=True) + PRIOR_ROWS)
+    return result[:, 1:] if n_classes == 2 else result
 
 
 class AsNumbers(Learner):
@@ -211,10 +211,10 @@ class AsNumbers(Learner):
         inner = self.inner.importances()
         if inner is None or self.numbers_ is None:
             return None
-        found = dict.fromkeys(self.numbers_.columns, 0.0)
+        result = dict.fromkeys(self.numbers_.columns, 0.0)
         for owner, share in zip(self.numbers_.owners(), inner.values(), strict=True):
-            found[owner] += share
-        return found
+            result[owner] += share
+        return result
 
     @property
     def n_parameters(self) -> int | None:

@@ -47,14 +47,14 @@ def write_skops(file: Path, model: Any) -> None:
             return [numbered(part) for part in node]
         if not isinstance(node, dict):
             return node
-        found = {key: numbered(part) for key, part in node.items()}
+        result = {key: numbered(part) for key, part in node.items()}
         if isinstance(node.get("__id__"), int):
             # Counted from 1: the library takes 0 for no number at all.
-            found["__id__"] = numbers.setdefault(node["__id__"], len(numbers) + 1)
+            result["__id__"] = numbers.setdefault(node["__id__"], len(numbers) + 1)
         if node.get("file") in members:
             suffix = PurePosixPath(node["file"]).suffix
-            found["file"] = names.setdefault(node["file"], f"{len(names)}{suffix}")
-        return found
+            result["file"] = names.setdefault(node["file"], f"{len(names)}{suffix}")
+        return result
 
     with zipfile.ZipFile(io.BytesIO(skops.io.dumps(model))) as source:
         members = set(source.namelist()) - {SCHEMA_FILE}

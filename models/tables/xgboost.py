@@ -118,11 +118,11 @@ class XGBoost(TableLearner):
         return xgb.DMatrix(table, **self._names(), nthread=self.threads)
 
     def _names(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"feature_names": native_names(self.columns_)}
+        result: dict[str, Any] = {"feature_names": native_names(self.columns_)}
         if self.levels_.codes:
             kinds = ["c" if name in self.levels_.codes else "q" for name in self.columns_]
-            found |= {"feature_types": kinds, "enable_categorical": True}
-        return found
+            result |= {"feature_types": kinds, "enable_categorical": True}
+        return result
 
     def contributions(self, batch: Batch) -> np.ndarray:
         """Return each column's share of each class margin (TreeSHAP), shaped as LightGBM's.

@@ -108,9 +108,9 @@ def shuffle_picture(shuffled: dict[str, Paired]) -> Figure:
         figure = new_figure(0.7 + 0.26 * len(groups))
         axes = figure.add_subplot()
         for y, group in enumerate(groups):
-            found = shuffled[group]
-            axes.plot([found.interval.low, found.interval.high], [y, y], color=PALETTE[4])
-            axes.plot(found.difference, y, "o", color=PALETTE[4])
+            result = shuffled[group]
+            axes.plot([result.interval.low, result.interval.high], [y, y], color=PALETTE[4])
+            axes.plot(result.difference, y, "o", color=PALETTE[4])
         axes.axvline(0, color=INK, lw=0.7, ls="--")
         axes.set_yticks(range(len(groups)), [literal(group) for group in groups])
         axes.set_ylim(len(groups) - 0.5, -0.5)

@@ -221,18 +221,18 @@ def score_picture(
     return figure
 
 
-def distribution_picture(found: Histograms, difference: Difference) -> Figure:
+def distribution_picture(histograms: Histograms, difference: Difference) -> Figure:
     """Draw one feature in one energy bin: ratio of the data's share to the simulation's in each of its bins."""
-    f, e = found.names.index(difference.feature), difference.energy_bin
-    counts, sums, squares = found.counts[e, f], found.sums[e, f], found.squares[e, f]
-    n_bins = len(found.edges[f]) + 1
+    f, e = histograms.names.index(difference.feature), difference.energy_bin
+    counts, sums, squares = histograms.counts[e, f], histograms.sums[e, f], histograms.squares[e, f]
+    n_bins = len(histograms.edges[f]) + 1
     counts, sums, squares = counts[:n_bins], sums[:n_bins], squares[:n_bins]
     share, expected = counts / max(counts.sum(), 1), sums / sums.sum()
     good = expected > 0
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = share / expected
         error = ratio * np.sqrt(1 / np.maximum(counts, 1) + squares / np.maximum(sums, 1e-30) ** 2)
-    edges = found.edges[f]
+    edges = histograms.edges[f]
     middle = np.concatenate([edges[:1], (edges[1:] + edges[:-1]) / 2, edges[-1:]]) if len(edges) else np.zeros(1)
     with drawing():
         figure = new_figure(2.2)
@@ -244,14 +244,14 @@ def distribution_picture(found: Histograms, difference: Difference) -> Figure:
     return figure
 
 
-def tails_picture(quantiles: list[float], expected: list[float], seen: list[float]) -> Figure:
+def tails_picture(quantiles: list[float], expected: list[float], observed: list[float]) -> Figure:
     """Draw the share of the data beyond the simulation's quantiles beside the expected one."""
     with drawing():
         figure = new_figure(1.8)
         axes = figure.add_subplot()
         place = np.arange(len(quantiles))
         axes.plot(100 * np.array(expected), place, "s", color=INK, label="expected", mfc="none")
-        axes.plot(100 * np.array(seen), place, "o", color=PALETTE[0], label="data")
+        axes.plot(100 * np.array(observed), place, "o", color=PALETTE[0], label="data")
         axes.set_yticks(place, [f"{100 * q:g} %" for q in quantiles])
         axes.set_ylim(-0.5, len(quantiles) - 0.5)
         axes.set_xlim(left=0)
@@ -279,10 +279,10 @@ def stations_picture(stations: StationHits) -> Figure:
     return figure
 
 
-def undefined_share(found: Histograms, difference: Difference) -> tuple[float, float]:
+def undefined_share(histograms: Histograms, difference: Difference) -> tuple[float, float]:
     """Return in which share of data and simulation the feature is undefined."""
-    f, e = found.names.index(difference.feature), difference.energy_bin
-    counts, sums = found.counts[e, f], found.sums[e, f]
+    f, e = histograms.names.index(difference.feature), difference.energy_bin
+    counts, sums = histograms.counts[e, f], histograms.sums[e, f]
     return counts[BINS] / max(counts.sum(), 1), sums[BINS] / sums.sum()
 
 

@@ -102,9 +102,9 @@ def as_svg(figure: Figure, description: str) -> str:
     text = re.sub(r'(href="#|url\(#)', rf"\1p{mark}", text)
     return re.sub(
         r"<svg [^>]*?viewBox=\"([^\"]+)\"[^>]*>",
-        lambda found: (
+        lambda match: (
             f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-            f'viewBox="{found[1]}" role="img" aria-label="{escape(escaped(description))}">'
+            f'viewBox="{match[1]}" role="img" aria-label="{escape(escaped(description))}">'
         ),
         text,
         count=1,

@@ -99,10 +99,10 @@ def balanced_by_energy_picture(metrics: dict[str, Any]) -> Figure:
             if row.get("too_few_events"):
                 continue
             low, high = (float(edge) for edge in name.split("-"))
-            found, middle = balanced_accuracy(np.array(row["confusion_matrix"])), (low + high) / 2
-            axes.plot([low, high], [found.value] * 2, color=INK)
-            axes.plot([middle] * 2, [found.interval.low, found.interval.high], color=INK)
-            place = (middle, found.interval.high)
+            result, middle = balanced_accuracy(np.array(row["confusion_matrix"])), (low + high) / 2
+            axes.plot([low, high], [result.value] * 2, color=INK)
+            axes.plot([middle] * 2, [result.interval.low, result.interval.high], color=INK)
+            place = (middle, result.interval.high)
             axes.annotate(f"{row['count']:,}", place, va="bottom", ha="center", fontsize=7)
         axes.set_xlim(14, 18)
         axes.margins(y=0.2)

@@ -81,11 +81,11 @@ def crate(
 def file_entity(folder: Path, name: str, description: str, *, changes: bool = False) -> dict[str, Any]:
     """Return the entity of a file; without length and hash where it is written again from time to time."""
     file = folder / name
-    found = {"@id": name, "@type": "File", "name": name, "description": description}
-    found["encodingFormat"] = FORMATS.get(file.suffix, "application/octet-stream")
+    result = {"@id": name, "@type": "File", "name": name, "description": description}
+    result["encodingFormat"] = FORMATS.get(file.suffix, "application/octet-stream")
     if not changes:
-        found |= {"contentSize": str(file.stat().st_size), "sha256": hash_file(file)}
-    return found
+        result |= {"contentSize": str(file.stat().st_size), "sha256": hash_file(file)}
+    return result
 
 
 def run_crate(run: Path, card: Mapping[str, Any]) -> dict[str, Any]:

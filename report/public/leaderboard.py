@@ -100,14 +100,14 @@ def leaderboard(runs: Sequence[Path], *, data: Path | None = None) -> Renderable
     InputError
         If there is no run, or one cannot be read, was not scored, or predicted other events.
     """
-    found = tables(runs, data)
+    result = tables(runs, data)
     shown: list[RenderableType] = []
-    for (task, protocol), rows in found.items():
+    for (task, protocol), rows in result.items():
         what = report_of(task_named(task)).metric_words
         shown.append(Text(f"{task}, {protocol}: {what}, lower is better", style="bold"))
         shown.append(_table(rows, task))
         shown += [Text(f"Published: {CITATIONS[protocol]}\n", style="dim")] if protocol in CITATIONS else []
-    ours = [row for rows in found.values() for row in rows if row.ours]
+    ours = [row for rows in result.values() for row in rows if row.ours]
     return Group(*shown, _cost_table(ours), Text(LEGEND, style="dim"))
 
 
@@ -116,12 +116,12 @@ def tables(runs: Sequence[Path], data: Path | None = None) -> dict[tuple[str, st
     if not runs:
         raise InputError("leaderboard needs at least one run folder")
     standings = [standing(Path(run), data) for run in runs]
-    found = {}
+    result = {}
     for task, protocol in sorted({(row.task, row.protocol) for row in standings}):
         rows = [row for row in standings if (row.task, row.protocol) == (task, protocol)]
         rows += [_published(each) for each in published_for(task, protocol)]
-        found[task, protocol] = sorted(rows, key=lambda row: row.value)
-    return found
+        result[task, protocol] = sorted(rows, key=lambda row: row.value)
+    return result
 
 
 def standing(folder: Path, data: Path | None = None) -> Standing:
@@ -171,19 +171,19 @@ def _test_folder(run: Run, data: Path | None) -> Path:
     return folder
 
 
-def _published(found: PublishedResult) -> Standing:
+def _published(published_result: PublishedResult) -> Standing:
     return Standing(
-        task=found.task,
-        protocol=found.protocol,
-        system=found.system,
-        value=found.value,
-        interval=found.interval,
-        accuracy=found.accuracy,
-        n_parameters=found.n_parameters,
-        tuned_on_test=found.tuned_on_test,
+        task=published_result.task,
+        protocol=published_result.protocol,
+        system=published_result.system,
+        value=published_result.value,
+        interval=published_result.interval,
+        accuracy=published_result.accuracy,
+        n_parameters=published_result.n_parameters,
+        tuned_on_test=published_result.tuned_on_test,
         cost=(),
         ours=False,
-        n_trials=found.n_trials,
+        n_trials=published_result.n_trials,
     )
 
 
@@ -202,12 +202,12 @@ def scores(rows: Sequence[Standing]) -> list[float | None]:
 
 
 def _table(rows: Sequence[Standing], task: str) -> Table:
-    told, metric = report_of(task_named(task)), metric_for(task_named(task))
+    task_report, metric = report_of(task_named(task)), metric_for(task_named(task))
     with_accuracy = any(row.accuracy is not None for row in rows)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("system")
     for head in (
-        told.metric_column,
+        task_report.metric_column,
         *(("accuracy, %",) if with_accuracy else ()),
         "parameters",
         "score",
@@ -258,7 +258,7 @@ def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
     InputError
         If a run cannot be read.
     """
-    found: dict[str, list[TableStanding]] = defaultdict(list)
+    content: dict[str, list[TableStanding]] = defaultdict(list)
     for folder in runs:
         run = Run.open(folder)
         metrics = score_test_table(run)
@@ -272,13 +272,13 @@ def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
         key = f"{file} ({mark}), {metrics['judged_on']}{drawn}"
         steps = totals(run.manifest["steps"])
         shown = {name: metrics["systems"][run.shipped][name] for name in ("log_loss", "accuracy", "auc")}
-        found[key].append(TableStanding(run.name, key, run.shipped, shown, duration(steps["wall_s"])))
-    return {key: sorted(rows, key=lambda row: row.metrics["log_loss"]["value"]) for key, rows in found.items()}
+        content[key].append(TableStanding(run.name, key, run.shipped, shown, duration(steps["wall_s"])))
+    return {key: sorted(rows, key=lambda row: row.metrics["log_loss"]["value"]) for key, rows in content.items()}
 
 
-def standings_shown(found: dict[str, list[TableStanding]]) -> Iterator[RenderableType]:
+def standings_shown(content: dict[str, list[TableStanding]]) -> Iterator[RenderableType]:
     """Yield a table for each list; 95 % intervals."""
-    for key, rows in found.items():
+    for key, rows in content.items():
         drawn = table(key, "run", "ships", "log-loss", "accuracy", "AUC", "wall-clock, summed", wide=True)
         for row in rows:
             cells = [with_interval(entry["value"], entry, ".4f") for entry in row.metrics.values()]

@@ -99,8 +99,8 @@ def check(folder: Path, runs: Sequence[Run], truths: Sequence[Truth], outputs: S
         if not (folder / part).is_file() or not (folder / part).stat().st_size:
             raise InputError(f"{folder / part} is missing or empty")
     for run, truth, output in zip(runs, truths, outputs, strict=True):
-        found, _ = read_output(folder / "predictions.npz", run.task, len(truth.labels))
-        if not np.array_equal(found, output):
+        result, _ = read_output(folder / "predictions.npz", run.task, len(truth.labels))
+        if not np.array_equal(result, output):
             raise InputError(f"{folder / 'predictions.npz'} differs from {run.predictions}")
     home = str(Path.home())
     for part in ("README.md", "metadata.yaml"):
@@ -150,7 +150,7 @@ def _metadata(
     for run, truth, metrics in zip(runs, truths, scored, strict=True):
         manifest = run.manifest
         steps = manifest.get("steps", [])
-        found = totals(steps)
+        result = totals(steps)
         options = {k: v for k, v in manifest.get("config", {}).items() if k not in ("run", "data") and v is not None}
         parts[run.task.name] = {
             "model": f"{run.shipped} of {', '.join(run.learners)}",
@@ -162,11 +162,11 @@ def _metadata(
             "configuration_hash": str(manifest.get("config_hash")),
             "source_revision": str(manifest.get("git_revision")),
             "device": str(manifest.get("device")),
-            "wall_clock_s": round(found["wall_s"], 1),
-            "cpu_time_s": round(found["cpu_s"], 1),
-            "peak_memory_mb": round(found["peak_mb"]),
-            "energy_wh": round(found["energy_wh"], 2),
-            "energy_measured_share": round(found["measured_share"], 2),
+            "wall_clock_s": round(result["wall_s"], 1),
+            "cpu_time_s": round(result["cpu_s"], 1),
+            "peak_memory_mb": round(result["peak_mb"]),
+            "energy_wh": round(result["energy_wh"], 2),
+            "energy_measured_share": round(result["measured_share"], 2),
             "number_of_experiments": len(manifest.get("learners", [])),
             "number_of_trainings": sum(step.get("step") == "train" for step in steps),
             "versions": manifest.get("versions", {}),

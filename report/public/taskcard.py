@@ -85,7 +85,7 @@ def write_cards(data: Path, out: Path, tasks: tuple[str, ...]) -> dict[str, list
     InputError
         If a task has no card, data cannot be read, or a check fails: nothing is then left of that task.
     """
-    found = {}
+    result = {}
     for task in tasks:
         if task not in CARDS:
             raise InputError(f"task {task!r} has no card: choose from {', '.join(CARDS)}")
@@ -98,8 +98,8 @@ def write_cards(data: Path, out: Path, tasks: tuple[str, ...]) -> dict[str, list
             n_test, simulated = _write_folder(folder, card, task, data)
             checks = _checked(folder, out / "shared", shared, card)
         origin = "simulated showers: its scores belong beside no published ones" if simulated else "public data"
-        found[card.name] = [f"{n_test:,} test showers, {origin}", *checks]
-    return found
+        result[card.name] = [f"{n_test:,} test showers, {origin}", *checks]
+    return result
 
 
 def _crate(data: Path, shared: Path, task: str) -> dict[str, Any]:
@@ -194,8 +194,8 @@ def _checked(folder: Path, shared_root: Path, shared: Path, card: Card) -> list[
             folder / "evaluate_prepare.py", "--global-shared-data-dir", shared_root, "--agent-data-mount-dir", data,
             "--agent-log-dir", trial, at=folder,
         )  # fmt: skip
-        said = _python(folder / "evaluate.py", "--submission-file", folder / "submission.csv", at=trial)
-        scores.append(float(json.loads(said.split("--- EVALUATION RESULT ---")[1])[card.metric]))
+        log_proba = _python(folder / "evaluate.py", "--submission-file", folder / "submission.csv", at=trial)
+        scores.append(float(json.loads(log_proba.split("--- EVALUATION RESULT ---")[1])[card.metric]))
     (folder / "submission.csv").unlink()
     shutil.rmtree(trial)
     if scores[0] != 0.0 or min(scores[1:]) <= 0.0 or len(set(scores)) != len(scores):
@@ -216,9 +216,9 @@ def _exchanged(gold: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray
     rare = gold == values[counts.argmin()]
     n = k * max(1, int(counts.min()) // 10)
     one, other = (rng.permutation(np.flatnonzero(rows))[:n] for rows in (rare, ~rare))
-    found = gold.copy()
-    found[one], found[other] = gold[other], gold[one]
-    return found
+    result = gold.copy()
+    result[one], result[other] = gold[other], gold[one]
+    return result
 
 
 def _python(script: Path, *arguments: str | Path, at: Path) -> str:

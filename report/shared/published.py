@@ -72,13 +72,13 @@ class PublishedResult:
 def _composition(
     protocol: str, *rows: tuple[str, int | None, float | None, float, float | None]
 ) -> list[PublishedResult]:
-    found = []
+    result = []
     for system, n_parameters, accuracy, value, tuned in rows:
-        found.append(PublishedResult(COMPOSITION.name, protocol, system, value, accuracy, n_parameters))
+        result.append(PublishedResult(COMPOSITION.name, protocol, system, value, accuracy, n_parameters))
         if tuned is not None:
             name = f"{system}, biases"
-            found.append(PublishedResult(COMPOSITION.name, protocol, name, tuned, None, n_parameters, True))
-    return found
+            result.append(PublishedResult(COMPOSITION.name, protocol, name, tuned, None, n_parameters, True))
+    return result
 
 
 PUBLISHED: tuple[PublishedResult, ...] = (

@@ -131,16 +131,16 @@ class EvaluatedRun:
     @cached_property
     def against_shipped(self) -> dict[tuple[str, str], tuple[Paired, Paired]]:
         """Paired differences to what ships, of metric and mean loss, by system and rule (the same on both sides)."""
-        found = {}
+        result = {}
         for system in self.systems:
             ours = self.system(self.shipped.name, system.rule)
             if system.name != self.shipped.name and ours is not None:
                 metric = self.metric.paired(self.labels, system.output, ours.output, self.truth.groups)
-                found[system.name, system.rule] = (
+                result[system.name, system.rule] = (
                     metric,
                     paired_mean(self.losses(system) - self.losses(ours), self.truth.groups),
                 )
-        return found
+        return result
 
 
 SHOWN = 12
@@ -214,11 +214,11 @@ def labelled_test_rows(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | N
 
 def score_test_table(run: Run) -> dict[str, Any] | None:
     """Score the test table where it has labels, and write ``metrics_table_test.json`` beside the run's files."""
-    found = labelled_test_rows(run)
-    if found is None:
+    result = labelled_test_rows(run)
+    if result is None:
         return None
     classes = run.task.classes
-    rows, labels, remarks = found
+    rows, labels, remarks = result
     content = {
         "judged_on": f"{len(rows)} labelled rows of the test table",
         "shipped": run.shipped,
@@ -281,10 +281,12 @@ def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
         if (file.parent / CHECKSUMS_FILE).is_file():
             Checksums.open(file.parent).path(PREDICTIONS_FILE)
     if origin.test_fingerprint is None:
-        found = [f"{file.name} does not say for which events it was made: only their number could be checked"]
+        result = [f"{file.name} does not say for which events it was made: only their number could be checked"]
         if (folder / ORDER_FILE).is_file():
-            found.append(f"rows of {folder.name} were shuffled on conversion: if these are not, give --published-order")
-        return found
+            result.append(
+                f"rows of {folder.name} were shuffled on conversion: if these are not, give --published-order"
+            )
+        return result
     return check_events(str(file), origin.test_fingerprint, folder)
 
 
@@ -301,13 +303,13 @@ def check_run(file: Path, origin: Origin, manifest: Mapping[str, Any]) -> None:
 
 def check_events(what: str, fingerprint: str, folder: Path) -> list[str]:
     """Refuse a test set that is not the one predictions were made for; return a remark where it cannot be told."""
-    found = events_fingerprint(folder)
-    if found is None:
+    result = events_fingerprint(folder)
+    if result is None:
         return [f"{folder.name} holds no {MATRICES_FILE}: whether the predictions are of its events was not checked"]
-    if found != fingerprint:
+    if result != fingerprint:
         raise InputError(
             f"{what} was made for other events than those of {folder} (fingerprints {fingerprint[:SHOWN]} and "
-            f"{found[:SHOWN]}): give the test set it was made for, or predict this one with python cli.py predict"
+            f"{result[:SHOWN]}): give the test set it was made for, or predict this one with python cli.py predict"
         )
     return []
 
@@ -321,8 +323,8 @@ def events_fingerprint(folder: Path) -> str | None:
 
 def mean_loss(losses: np.ndarray, groups: np.ndarray | None = None) -> tuple[float, Interval]:
     """Return the mean of per-event losses (N,) and its 95 % interval; events of one group (N,) are one observation."""
-    found = paired_mean(losses, groups)
-    return found.difference, found.interval
+    result = paired_mean(losses, groups)
+    return result.difference, result.interval
 
 
 @dataclass(frozen=True)

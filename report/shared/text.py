@@ -34,11 +34,11 @@ def with_interval(value: float, interval: dict[str, Any] | None, form: str) -> s
     return f"{value:{form}} [{interval['low']:{form}}, {interval['high']:{form}}]"
 
 
-def mcnemar_table(what: str, found: McNemar, a: str, b: str) -> Table:
+def mcnemar_table(what: str, mc_nemar: McNemar, a: str, b: str) -> Table:
     """Return how often two systems, called a and b, agree and disagree."""
-    made = table(f"McNemar: {what}, p = {found.p_value:.2g}", "", f"{b}: yes", f"{b}: no", wide=True)
-    made.add_row(f"{a}: yes", f"{found.both:,}", f"{found.only_a:,}")
-    made.add_row(f"{a}: no", f"{found.only_b:,}", f"{found.neither:,}")
+    made = table(f"McNemar: {what}, p = {mc_nemar.p_value:.2g}", "", f"{b}: yes", f"{b}: no", wide=True)
+    made.add_row(f"{a}: yes", f"{mc_nemar.both:,}", f"{mc_nemar.only_a:,}")
+    made.add_row(f"{a}: no", f"{mc_nemar.only_b:,}", f"{mc_nemar.neither:,}")
     return made
 
 
@@ -67,11 +67,11 @@ def metric_text(value: float, interval: Interval, metric: Metric) -> str:
     return plus_minus(value, interval, 4)
 
 
-def difference_text(found: Paired, metric: Metric) -> str:
+def difference_text(paired: Paired, metric: Metric) -> str:
     """Return a difference with its interval."""
     if metric.logarithmic:
-        return " ".join([signed(found.difference), f"[{signed(found.interval.low)}, {signed(found.interval.high)}]"])
-    return f"{found.difference:+.4f} [{found.interval.low:+.4f}, {found.interval.high:+.4f}]"
+        return " ".join([signed(paired.difference), f"[{signed(paired.interval.low)}, {signed(paired.interval.high)}]"])
+    return f"{paired.difference:+.4f} [{paired.interval.low:+.4f}, {paired.interval.high:+.4f}]"
 
 
 COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
@@ -82,7 +82,7 @@ class Finding:
     """One line of the examination."""
 
     what: str
-    found: str
+    outcome: str
     state: str
     """``ok``, ``note`` (works, could be better) or ``bad`` (will fail)."""
 
@@ -94,7 +94,7 @@ def findings_table(title: str, findings: Iterable[Finding]) -> Table:
     table.add_column("")
     table.add_column("found", overflow="fold")
     for finding in findings:
-        table.add_row(Text(finding.state, style=COLOURS[finding.state]), Text(finding.what), Text(finding.found))
+        table.add_row(Text(finding.state, style=COLOURS[finding.state]), Text(finding.what), Text(finding.outcome))
     return table
 
 
@@ -127,18 +127,18 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def energy_words(found: Mapping[str, float], device: str) -> str:
+def energy_words(content: Mapping[str, float], device: str) -> str:
     """Return how the energy in :func:`totals` was found."""
     estimate = f"estimated at {WATTS_PER_CORE:g} W per busy core, right within a factor of two"
-    share = found["measured_share"]
+    share = content["measured_share"]
     if share >= 1.0 - 1e-9:
         words = "The processor's energy was counted by RAPL and shared by CPU time"
     elif share > 0:
         words = f"{100 * share:.0f} % of the processor's energy was counted by RAPL, the rest is {estimate}"
     else:
         words = f"The processor's energy is {estimate}"
-    if found["gpu_wh"]:
-        return f"{words}; the GPU's ({found['gpu_wh']:.2f} Wh) was counted by NVML."
+    if content["gpu_wh"]:
+        return f"{words}; the GPU's ({content['gpu_wh']:.2f} Wh) was counted by NVML."
     return f"{words}; the GPU's is not included." if device == "cuda" else f"{words}."
 
 

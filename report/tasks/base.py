@@ -137,9 +137,9 @@ class ClassReport(TaskReport):
 
     def second_metric(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
         """Return the accuracy."""
-        said = self.hard(log_proba, output)
-        share = float(np.mean(said == labels))
-        return Quantity("accuracy", share, accuracy_interval(labels, said), 2, "%", 100)
+        result = self.hard(log_proba, output)
+        share = float(np.mean(result == labels))
+        return Quantity("accuracy", share, accuracy_interval(labels, result), 2, "%", 100)
 
 
 def thin_note(binned: dict[str, Any]) -> str:

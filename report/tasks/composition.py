@@ -125,8 +125,8 @@ class CompositionReport(ClassReport):
             f"accuracy, first minus second: {100 * hits.difference:+.2f} "
             f"[{100 * hits.interval.low:+.2f}, {100 * hits.interval.high:+.2f}] %, p = {hits.p_value:.2g}"
         )
-        found = mcnemar(self.right(labels, a[1]), self.right(labels, b[1]), groups)
-        yield mcnemar_table("labels right or wrong", found, a[0], b[0])
+        result = mcnemar(self.right(labels, a[1]), self.right(labels, b[1]), groups)
+        yield mcnemar_table("labels right or wrong", result, a[0], b[0])
 
     @property
     def sections(self) -> list[Part]:

@@ -90,7 +90,7 @@ class GammaReport(ClassReport):
         """Return survival, Q-factor, efficiency at a fixed survival and area under the curve."""
         labels, scores = evaluated.labels, evaluated.output
         kept = f"gamma efficiency at hadron survival {FIXED_SURVIVAL:g}"
-        found = (
+        result = (
             _quantity(kept, efficiency_at_survival(labels, scores, FIXED_SURVIVAL), 1, "%", 100),
             self.second_metric(labels, evaluated.final, scores),
         )
@@ -99,7 +99,7 @@ class GammaReport(ClassReport):
             words = (gain.name, gain.number, gain.span)
         else:
             words = (gain.name, f"> {gain.interval.low:.1f}", "no hadron is left: 97.5 % lower limit")
-        return [self.headline(evaluated.metrics), words, *((one.name, one.number, one.span) for one in found)]
+        return [self.headline(evaluated.metrics), words, *((one.name, one.number, one.span) for one in result)]
 
     def second_metric(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
         """Return the area under the ROC curve: accuracies say little where one class is rare."""
@@ -135,8 +135,8 @@ class GammaReport(ClassReport):
         return [survival, gamma_posteriors]
 
 
-def _quantity(name: str, found: Estimate, digits: int, unit: str = "", scale: float = 1.0) -> Quantity:
-    return Quantity(name, found.value, found.interval, digits, unit, scale)
+def _quantity(name: str, estimate: Estimate, digits: int, unit: str = "", scale: float = 1.0) -> Quantity:
+    return Quantity(name, estimate.value, estimate.interval, digits, unit, scale)
 
 
 def survival(evaluated: EvaluatedRun) -> Section:
@@ -194,8 +194,8 @@ def _bins_table(label: str, own: dict[str, Any], at_one: list[BinAtThreshold]) -
         if mine is None or mine.get("too_few_events"):
             rows.append((*cells, "too few events", ""))
         else:
-            found = (mine["hadron_survival"], mine["interval"]["low"], mine["interval"]["high"])
-            value, low, high = map(short, found)
+            result = (mine["hadron_survival"], mine["interval"]["low"], mine["interval"]["high"])
+            value, low, high = map(short, result)
             rows.append((*cells, f"{mine['hadron_surviving']:,} of {mine['n_hadron']:,}", f"{value} [{low}, {high}]"))
     heads = (
         label,

@@ -71,12 +71,12 @@ class TargetReport(TaskReport):
         if "reconstruction" in metrics:
             drawn.add_row(f"reconstructed {self.target.reference}", *_measures(metrics["reconstruction"]))
         yield drawn
-        found = metrics.get("minus_reconstruction")
-        if found:
-            low, high = found["interval"]["low"], found["interval"]["high"]
+        value = metrics.get("minus_reconstruction")
+        if value:
+            low, high = value["interval"]["low"], value["interval"]["high"]
             yield Text(
-                f"resolution, estimate minus reconstruction: {found['difference']:+.4f} [{low:+.4f}, {high:+.4f}], "
-                f"p = {found['p_value']:.2g}"
+                f"resolution, estimate minus reconstruction: {value['difference']:+.4f} [{low:+.4f}, {high:+.4f}], "
+                f"p = {value['p_value']:.2g}"
             )
         drawn = table(f"by true {self.target.unit}", "bin", "events", *MEASURES)
         for name, row in metrics["true_binned"].items():
@@ -113,8 +113,8 @@ class TargetReport(TaskReport):
         groups: np.ndarray | None = None,
     ) -> Iterator[RenderableType]:
         """Yield whose estimates are close where."""
-        found = mcnemar(self.right(labels, a[1]), self.right(labels, b[1]), groups)
-        yield mcnemar_table(self.right_words, found, a[0], b[0])
+        result = mcnemar(self.right(labels, a[1]), self.right(labels, b[1]), groups)
+        yield mcnemar_table(self.right_words, result, a[0], b[0])
 
     @property
     def sections(self) -> list[Part]:
@@ -122,8 +122,8 @@ class TargetReport(TaskReport):
         return [against_truth]
 
 
-def _measures(found: dict[str, Any]) -> list[str]:
-    return [with_interval(found[name], found.get("intervals", {}).get(name), ".4f") for name in MEASURES]
+def _measures(content: dict[str, Any]) -> list[str]:
+    return [with_interval(content[name], content.get("intervals", {}).get(name), ".4f") for name in MEASURES]
 
 
 def against_truth(evaluated: EvaluatedRun) -> Section:

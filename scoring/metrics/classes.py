@@ -80,10 +80,10 @@ def q_factor(labels: np.ndarray, scores: np.ndarray, efficiency: float = KEY_EFF
     scores
         (N,) higher = more gamma-like.
     """
-    found, span = hadron_survival(labels, scores, efficiency), survival_interval(labels, scores, efficiency)
-    least = 0.5 / found.n_hadron
-    low, high = (found.gamma_efficiency / math.sqrt(max(share, least)) for share in (span.high, span.low))
-    return Estimate(found.gamma_efficiency / math.sqrt(max(found.hadron_survival, least)), Interval(low, high))
+    result, span = hadron_survival(labels, scores, efficiency), survival_interval(labels, scores, efficiency)
+    least = 0.5 / result.n_hadron
+    low, high = (result.gamma_efficiency / math.sqrt(max(share, least)) for share in (span.high, span.low))
+    return Estimate(result.gamma_efficiency / math.sqrt(max(result.hadron_survival, least)), Interval(low, high))
 
 
 def efficiency_at_survival(labels: np.ndarray, scores: np.ndarray, survival: float) -> Estimate:

@@ -160,8 +160,8 @@ def gamma_metrics(labels: np.ndarray, scores: np.ndarray, energy: np.ndarray, ze
         "survival_rates": {name: survival.as_dict() for name, survival in rates.items()},
         "key_metric": key.hadron_survival,
         "accuracy_at_0.5": float(np.mean((scores >= 0.5) == (labels == GAMMA))),
-        "energy_binned": {name: found for name, found in by_energy.items() if found is not None},
-        "zenith_binned": {name: found for name, found in by_zenith.items() if found is not None},
+        "energy_binned": {name: result for name, result in by_energy.items() if result is not None},
+        "zenith_binned": {name: result for name, result in by_zenith.items() if result is not None},
         "energy_zenith_grid": grid,
     }
 

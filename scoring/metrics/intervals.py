@@ -51,8 +51,8 @@ class Interval:
 def clopper_pearson(n_hits: int, n_trials: int, level: float = LEVEL) -> Interval:
     """Return the exact interval of a binomial share (C. J. Clopper, E. S. Pearson, Biometrika 26 (1934) 404).
 
-    >>> found = clopper_pearson(11, 34_237)
-    >>> f"{found.low:.1e} {found.high:.1e}"
+    >>> interval = clopper_pearson(11, 34_237)
+    >>> f"{interval.low:.1e} {interval.high:.1e}"
     '1.6e-04 5.7e-04'
     """
     if n_trials < 1 or not 0 <= n_hits <= n_trials:
@@ -115,8 +115,8 @@ def group_weights(
     """
     _, member = np.unique(groups, return_inverse=True)
     n_groups = int(member.max()) + 1
-    held = coo_array((np.ones(len(labels)), (member, labels.astype(np.int64)))).toarray()
-    main = held.argmax(axis=1)
+    values = coo_array((np.ones(len(labels)), (member, labels.astype(np.int64)))).toarray()
+    main = values.argmax(axis=1)
     at_once = max(1, RESAMPLED_NUMBERS // n_groups)
 
     def blocks() -> Iterator[np.ndarray]:
@@ -230,8 +230,8 @@ def confusion_replicas(
 ) -> np.ndarray:
     """Return confusion matrices (B, C, C) of the events (N,) of resampled groups (N,)."""
     cell = labels.astype(np.int64) * n_classes + predicted
-    found = grouped_counts(cell, n_classes * n_classes, labels, groups, n_resamples, seed)
-    return found.reshape(-1, n_classes, n_classes)
+    result = grouped_counts(cell, n_classes * n_classes, labels, groups, n_resamples, seed)
+    return result.reshape(-1, n_classes, n_classes)
 
 
 def confusion_intervals(

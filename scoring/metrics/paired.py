@@ -124,9 +124,9 @@ def paired_survival(
         (N,) or None: events of one value are resampled together.
     """
     if groups is not None:
-        found = survival_replicas(labels, (a, b), efficiency, groups, GROUP_RESAMPLES, seed)
+        result = survival_replicas(labels, (a, b), efficiency, groups, GROUP_RESAMPLES, seed)
         gap, now = (
-            found[0] - found[1],
+            result[0] - result[1],
             [hadron_survival(labels, scores, efficiency).hadron_survival for scores in (a, b)],
         )
         extra = 1 / int(np.count_nonzero(labels == HADRON)) ** 2
@@ -205,10 +205,10 @@ def paired_accuracy(
 ) -> Paired:
     """Compare two accuracies on the same events (N,); the p-value is McNemar's exact one, with groups Student's."""
     right_a, right_b = labels == a, labels == b
-    found = paired_mean(right_a.astype(np.float64) - right_b, groups, level=level)
+    result = paired_mean(right_a.astype(np.float64) - right_b, groups, level=level)
     if groups is not None:
-        return found
-    return Paired(found.difference, found.interval, mcnemar(right_a, right_b).p_value, found.standard_error)
+        return result
+    return Paired(result.difference, result.interval, mcnemar(right_a, right_b).p_value, result.standard_error)
 
 
 @dataclass(frozen=True)

@@ -97,9 +97,9 @@ def _replicas(residuals: np.ndarray) -> dict[str, np.ndarray]:
     }
     n = len(ordered)
     weights = np.random.default_rng(SEED).multinomial(n, count / n, size=REPLICAS) / n
-    found = {name: weights @ cells for name, cells in means.items()}
-    found["rms"] = np.sqrt(found["rms"])
+    result = {name: weights @ cells for name, cells in means.items()}
+    result["rms"] = np.sqrt(result["rms"])
     reached = np.cumsum(weights, axis=1)
     low, high = (ordered[first + count // 2][np.argmax(reached >= level, axis=1)] for level in CENTRAL)
-    found["resolution"] = (high - low) / 2
-    return found
+    result["resolution"] = (high - low) / 2
+    return result

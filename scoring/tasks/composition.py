@@ -73,12 +73,12 @@ def add_composition_intervals(metrics: dict[str, Any], truth: Truth, predicted: 
         name: _share(truth, predicted, truth.labels == k) for k, name in enumerate(metrics["per_class"])
     }
     for name, mask in energy_bins(truth.energy):
-        found = metrics["energy_binned"].get(name)
-        if found is None:
+        value = metrics["energy_binned"].get(name)
+        if value is None:
             continue
-        matrix = np.array(found["confusion_matrix"])
-        found["too_few_events"] = bool(matrix.sum(axis=1).min() < MIN_CLASS_EVENTS)
-        found["intervals"] = _confusion_part(truth, predicted, mask, found.get("fraction_error"), BIN_RESAMPLES)
+        matrix = np.array(value["confusion_matrix"])
+        value["too_few_events"] = bool(matrix.sum(axis=1).min() < MIN_CLASS_EVENTS)
+        value["intervals"] = _confusion_part(truth, predicted, mask, value.get("fraction_error"), BIN_RESAMPLES)
 
 
 def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]:
@@ -87,13 +87,13 @@ def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]
     The public metrics have no such table, so nothing is drawn for it. Bins without events have no key, those that
     lack a class no fraction error.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, mask in zenith_bins(truth.zenith_deg):
         if not mask.any():
             continue
         matrix = confusion_matrix(truth.labels[mask], predicted[mask])
         per_class = matrix.sum(axis=1)
-        found[name] = {
+        result[name] = {
             "accuracy": float(np.trace(matrix) / matrix.sum()),
             "count": int(matrix.sum()),
             "too_few_events": bool(per_class.min() < MIN_CLASS_EVENTS),
@@ -101,11 +101,11 @@ def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]
         }
         if per_class.min() > 0:
             value = expected_fraction_error(matrix)
-            found[name]["expected_fraction_error"] = value
-            found[name]["intervals"]["expected_fraction_error"] = confusion_intervals(
+            result[name]["expected_fraction_error"] = value
+            result[name]["intervals"]["expected_fraction_error"] = confusion_intervals(
                 matrix, value, n_resamples=BIN_RESAMPLES, drawn=_replicas(truth, predicted, mask, BIN_RESAMPLES)
             )[0].as_dict()
-    return found
+    return result
 
 
 def _share(truth: Truth, predicted: np.ndarray, mask: np.ndarray) -> dict[str, float]:

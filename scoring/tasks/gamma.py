@@ -78,9 +78,9 @@ def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarra
     """
     everything = np.ones(len(scores), dtype=bool)
     for share in EFFICIENCIES:
-        found = metrics["survival_rates"][efficiency_name(share)]
-        _survival_part(found, truth, scores, everything, share)
-        found["n_tied_hadrons"] = hadron_survival(truth.labels, scores, share).n_tied_hadrons
+        result = metrics["survival_rates"][efficiency_name(share)]
+        _survival_part(result, truth, scores, everything, share)
+        result["n_tied_hadrons"] = hadron_survival(truth.labels, scores, share).n_tied_hadrons
     hits = (scores >= 0.5) == (truth.labels == 0)
     metrics["intervals"] = {
         "key_metric": metrics["survival_rates"]["75%"]["interval"],
@@ -92,33 +92,33 @@ def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarra
         (metrics["energy_zenith_grid"].get(row, {}).get(name), mask)
         for row, name, mask in energy_zenith_grid(truth.energy, truth.zenith_deg)
     ]
-    for found, mask in binned:
-        if found is not None:
-            _survival_part(found, truth, scores, mask)
-            found["too_few_events"] = min(found["n_gamma"], found["n_hadron"]) < MIN_CLASS_EVENTS
+    for result, mask in binned:
+        if result is not None:
+            _survival_part(result, truth, scores, mask)
+            result["too_few_events"] = min(result["n_gamma"], result["n_hadron"]) < MIN_CLASS_EVENTS
 
 
 def _survival_part(
-    found: dict[str, Any], truth: Truth, scores: np.ndarray, mask: np.ndarray, efficiency: float = 0.75
+    content: dict[str, Any], truth: Truth, scores: np.ndarray, mask: np.ndarray, efficiency: float = 0.75
 ) -> None:
     labels, scores = truth.labels[mask], scores[mask]
     groups = None if truth.groups is None else truth.groups[mask]
-    found["interval"] = survival_interval(labels, scores, efficiency, groups).as_dict()
+    content["interval"] = survival_interval(labels, scores, efficiency, groups).as_dict()
     n_hadron = int(np.count_nonzero(labels == 1))
-    found["interval_at_threshold"] = clopper_pearson(found["hadron_surviving"], n_hadron).as_dict()
+    content["interval_at_threshold"] = clopper_pearson(content["hadron_surviving"], n_hadron).as_dict()
 
 
 def tie_warnings(labels: np.ndarray, scores: np.ndarray) -> list[str]:
     """Say what tied scores at a threshold cost: hadrons survive that no smaller score separates from gammas."""
     notes = []
     for share in EFFICIENCIES:
-        found = hadron_survival(labels, scores, share)
-        if found.n_tied_hadrons and found.n_tied_hadrons + found.n_tied_gammas > 2:
-            without = (found.n_surviving - found.n_tied_hadrons) / found.n_hadron
+        result = hadron_survival(labels, scores, share)
+        if result.n_tied_hadrons and result.n_tied_hadrons + result.n_tied_gammas > 2:
+            without = (result.n_surviving - result.n_tied_hadrons) / result.n_hadron
             notes.append(
-                f"at {efficiency_name(share)} gamma efficiency {found.n_tied_gammas} gammas and "
-                f"{found.n_tied_hadrons} hadrons share the score at the threshold ({found.threshold:.9g}): survival is "
-                f"{found.hadron_survival:.3g}, gamma efficiency {found.gamma_efficiency:.4f}; without the tied hadrons "
-                f"it would be {without:.3g}. Save scores as float64 logits."
+                f"at {efficiency_name(share)} gamma efficiency {result.n_tied_gammas} gammas and "
+                f"{result.n_tied_hadrons} hadrons share the score at the threshold ({result.threshold:.9g}): survival "
+                f"is {result.hadron_survival:.3g}, gamma efficiency {result.gamma_efficiency:.4f}; without the tied "
+                f"hadrons it would be {without:.3g}. Save scores as float64 logits."
             )
     return notes

@@ -73,17 +73,17 @@ class TargetScoring(TaskScoring):
         ``reconstruction`` holds the same of the reconstructed scalar that the target refers to.
         """
         residuals = output - truth.labels
-        found = _measured(residuals, intervals)
+        result = _measured(residuals, intervals)
         if truth.reference is not None:
-            found["reconstruction"] = _measured(truth.reference - truth.labels, intervals)
+            result["reconstruction"] = _measured(truth.reference - truth.labels, intervals)
             if intervals:
-                found["minus_reconstruction"] = _paired(truth.labels, output, truth.reference).as_dict()
-        found["true_binned"] = {
+                result["minus_reconstruction"] = _paired(truth.labels, output, truth.reference).as_dict()
+        result["true_binned"] = {
             f"{low:g} to {high:g}": self._in_bin(residuals[inside], intervals)
             for low, high in zip(self.edges, self.edges[1:], strict=False)
             if (inside := (truth.labels >= low) & (truth.labels < high)).any()
         }
-        return found
+        return result
 
     def _in_bin(self, residuals: np.ndarray, intervals: bool) -> dict[str, Any]:
         return _measured(residuals, intervals) | {"too_few_events": len(residuals) < MIN_EVENTS}
@@ -94,8 +94,8 @@ class TargetScoring(TaskScoring):
 
 
 def _measured(residuals: np.ndarray, intervals: bool) -> dict[str, Any]:
-    found: Mapping[str, Any] = residual_metrics(residuals)
-    return {name: value for name, value in found.items() if intervals or name != "intervals"}
+    content: Mapping[str, Any] = residual_metrics(residuals)
+    return {name: value for name, value in content.items() if intervals or name != "intervals"}
 
 
 class EnergyScoring(TargetScoring):

@@ -131,10 +131,10 @@ def split_matched(task: Task, features: np.ndarray, groups: np.ndarray | None, *
     passing = np.flatnonzero(protocols.MATCHED.mask(frame))
     flow = _flow(protocols.MATCHED, frame)
     n_held = int(0.3 * len(passing))
-    held = _permutation(len(passing), 42)[len(passing) - n_held :]
+    values = _permutation(len(passing), 42)[len(passing) - n_held :]
     part = np.zeros(len(passing), dtype=np.int8)  # 0 train, 1 validation, 2 test
-    part[held] = 1
-    part[held[_permutation(n_held, 42)[n_held - int(0.3 * n_held) :]]] = 2
+    part[values] = 1
+    part[values[_permutation(n_held, 42)[n_held - int(0.3 * n_held) :]]] = 2
     if together and groups is not None:
         part = _with_first(part, groups[passing])
     return [
@@ -380,9 +380,9 @@ def _labels(
 def _labels_of_particles(task: Task, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the class numbers (N,) int8 of the true particles, -1 where it is unknown, and where it is not."""
     numbers = (GAMMA_ID, *COMPOSITION_IDS) if task.primaries == GAMMA.name else COMPOSITION_IDS
-    found = truth[:, TRUE_COLUMNS.index("id")][:, None] == np.asarray(numbers, dtype=truth.dtype)
-    known = found.any(axis=1)
-    return np.where(known, np.minimum(found.argmax(axis=1), task.n_classes - 1), -1).astype(np.int8), known
+    result = truth[:, TRUE_COLUMNS.index("id")][:, None] == np.asarray(numbers, dtype=truth.dtype)
+    known = result.any(axis=1)
+    return np.where(known, np.minimum(result.argmax(axis=1), task.n_classes - 1), -1).astype(np.int8), known
 
 
 def _with_labels(task: Task, events: RawEvents, split: Split, tell: Callable[[str], None]) -> Split:

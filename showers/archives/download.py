@@ -166,15 +166,15 @@ def listed(base_url: str) -> list[str]:
     InputError
         If the server has no list, or sends something else.
     """
-    found: list[str] = []
+    result: list[str] = []
     token = None
     for _ in range(MAX_PAGES):
         query = {"list-type": "2"} | ({"continuation-token": token} if token else {})
         url = f"{base_url}/?{urllib.parse.urlencode(query)}"
         keys, following = _page(url)
-        found += keys
+        result += keys
         if following is None:
-            return found
+            return result
         if following == token:
             break
         token = following

@@ -53,13 +53,13 @@ class KcdcText:
         for table, wanted in COLUMNS.items():
             if table in mapping.columns and (path / f"{table}.txt").is_file():
                 parts.append(_rows_of(path / f"{table}.txt", wanted, known[table], required=table == "array"))
-        found = pl.concat(parts, how="horizontal")
+        result = pl.concat(parts, how="horizontal")
         if mapping.height > known.height:
             tell(f"{mapping.height - known.height:,} of {mapping.height:,} events have no array data and are left out")
         file = out / f"{path.resolve().name}.parquet"
         out.mkdir(parents=True, exist_ok=True)
         with atomic_path(file) as temporary:
-            found.write_parquet(temporary)
+            result.write_parquet(temporary)
         return file
 
 

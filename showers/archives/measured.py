@@ -232,13 +232,13 @@ class AzimuthConvention:
     @property
     def words(self) -> str:
         """What it means."""
-        seen = f"{self.significance:.1f} standard deviations, {self.n_events:,} events"
+        visited = f"{self.significance:.1f} standard deviations, {self.n_events:,} events"
         if self.agreement < 0.5 or self.significance < OFF_SIGMAS:
-            return f"no relation of Az to the arrival times is seen ({seen})"
+            return f"no relation of Az to the arrival times is seen ({visited})"
         sense = "anticlockwise" if self.sense > 0 else "clockwise"
         offset = f"{self.offset_deg:.1f} ± {self.offset_error_deg:.2f} deg for a shower from +x"
         same = self.sense > 0 and abs((self.offset_deg + 180) % 360 - 180) < 5
-        return f"Az counts {sense}, {offset} ({seen}): {'' if same else 'not '}as in the simulated sets"
+        return f"Az counts {sense}, {offset} ({visited}): {'' if same else 'not '}as in the simulated sets"
 
 
 def azimuth_convention(front_deg: np.ndarray, azimuth_deg: np.ndarray, zenith_deg: np.ndarray) -> AzimuthConvention:
@@ -298,13 +298,13 @@ def runs_in(raw: Path, wanted: Sequence[str] | None = None) -> list[str]:
     raw = Path(raw)
     if not raw.is_dir():
         raise InputError(f"{raw} is not a folder{did_you_mean(raw)}: expected the archives of measured runs")
-    found = {path.name.rsplit("_", 1)[0] for kind in MEASURED_KINDS for path in raw.glob(f"*_{kind}.npz")}
+    result = {path.name.rsplit("_", 1)[0] for kind in MEASURED_KINDS for path in raw.glob(f"*_{kind}.npz")}
     if wanted is not None:
-        lacking = [name for name in wanted if check_name(name, raw) not in found]
+        lacking = [name for name in wanted if check_name(name, raw) not in result]
         if lacking:
             raise InputError(f"{raw} holds no run {lacking[0]} ({len(lacking)} of {len(wanted)} missing)")
         return list(dict.fromkeys(wanted))
-    used = sorted(name for name in found if name.endswith(USED_ENDINGS))
+    used = sorted(name for name in result if name.endswith(USED_ENDINGS))
     if not used:
         raise InputError(f"{raw} holds no measured run: expected files such as 004000_matrices.npz")
     return used
@@ -428,18 +428,18 @@ class MeasuredReader:
 
     def bad(self, values: np.ndarray) -> list[BadValue]:
         """Return why events cannot be used, from their (N, 8) quantities; refuse columns in other units."""
-        found = []
+        result = []
         for column, (low, high) in {**RANGES, **_MORE_RANGES}.items():
             here = values[:, COLUMNS.index(column)]
             rows = np.flatnonzero(~((here >= low) & (here <= high)))
             name = self.path("features").name
-            found += [BadValue(row, name, f"column {column}", float(here[row]), row) for row in rows.tolist()]
+            result += [BadValue(row, name, f"column {column}", float(here[row]), row) for row in rows.tolist()]
             if rows.size > MAX_UNKNOWN * len(values):
                 raise DamagedRun(
                     f"{self.path('features')}: row {rows[0]}, column {column} holds {here[rows[0]]:g}, "
                     f"expected a number from {low:g} to {high:g} ({rows.size} bad rows of {len(values)})"
                 )
-        return found
+        return result
 
 
 def _source(run: MeasuredReader, protocol: str, times: bool, times_of_arrival: bool = False) -> dict[str, Any]:
@@ -475,10 +475,10 @@ def _is_made(folder: Path, source: dict[str, Any]) -> bool:
     """Return whether a run's folder is there; refuse one that holds anything else."""
     if not folder.exists() and not folder.is_symlink():
         return False
-    found = EventFiles.open(folder).source() if folder.is_dir() else {}
-    differing = [name for name in source if found.get(name) != source[name]]
+    result = EventFiles.open(folder).source() if folder.is_dir() else {}
+    differing = [name for name in source if result.get(name) != source[name]]
     if differing:
-        what = f" and differs in {', '.join(differing)}" if found else ""
+        what = f" and differs in {', '.join(differing)}" if result else ""
         raise InputError(f"{folder} exists already{what}: choose another folder or remove it")
     Dataset.open(folder, labels=False)
     return True
@@ -488,10 +488,10 @@ def _is_kept(folder: Path, run: str, protocol: str, times: bool, times_of_arriva
     """Return whether a run whose raw grids are gone has been converted in the same way."""
     if not folder.is_dir():
         return False
-    found = EventFiles.open(folder).source()
+    result = EventFiles.open(folder).source()
     wanted = {"generator": MEASUREMENT, "run": run, "protocol": protocol, "times_asked_for": times}
     wanted |= {"arrival_times": True} if times_of_arrival else {}
-    if any(found.get(name) != value for name, value in wanted.items()):
+    if any(result.get(name) != value for name, value in wanted.items()):
         return False
     Dataset.open(folder, labels=False)
     return True
@@ -577,7 +577,7 @@ def measured_folders(path: Path) -> list[Path]:
     path = Path(path)
     if (path / SOURCE_FILE).exists() or (path / "matrices.npy").exists() or not path.is_dir():
         return [path]
-    found = sorted(folder for folder in path.iterdir() if (folder / "matrices.npy").exists())
-    if not found:
+    result = sorted(folder for folder in path.iterdir() if (folder / "matrices.npy").exists())
+    if not result:
         raise InputError(f"{path} is neither a dataset folder nor a folder of runs")
-    return found
+    return result

@@ -313,14 +313,14 @@ def read_times(path: Path, n_events: int) -> np.ndarray:
         if len(shape) != 2 or shape[0] != n_events or shape[1] <= TIME_COLUMN:
             raise InputError(f"{path}: shape {shape}, expected ({n_events}, {TIME_COLUMN + 1} or more)")
         try:
-            found = _Reader(file).load()
+            content = _Reader(file).load()
         except _Foreign as error:
             raise InputError(f"{path}: it names {error}, which is neither an array nor a date: not read") from None
         except Exception as error:  # what a damaged or hostile program of a pickle can raise is not bounded
             raise InputError(f"{path} is damaged: {type(error).__name__}") from None
-    if not isinstance(found, _ObjectArray) or found.shape != shape or len(found.values) != shape[0] * shape[1]:
+    if not isinstance(content, _ObjectArray) or content.shape != shape or len(content.values) != shape[0] * shape[1]:
         raise InputError(f"{path} does not hold an array of objects")
-    return _seconds(path, found.values[TIME_COLUMN :: shape[1]])
+    return _seconds(path, content.values[TIME_COLUMN :: shape[1]])
 
 
 def _seconds(path: Path, times: list[Any]) -> np.ndarray:

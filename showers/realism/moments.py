@@ -76,7 +76,7 @@ def sample_moments(
         values |= {facts.MATCHED: _matched(matched), facts.BY_ENERGY: _by_energy(matched), facts.FREE: _free(free)}
     if GAMMA in tasks:
         values |= _gamma_sets(settings, sizes, seed, workers, bars)
-    return {(sample, name): float(v) for sample, found in values.items() for name, v in found.items()}
+    return {(sample, name): float(v) for sample, result in values.items() for name, v in result.items()}
 
 
 def _gamma_sets(
@@ -152,29 +152,29 @@ def _log_cells(grids: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _spread(columns: dict[str, np.ndarray], names: tuple[str, ...], weights: np.ndarray) -> dict[str, float]:
-    found = {}
+    result = {}
     for name in names:
         mean = np.average(columns[name], weights=weights)
-        found[f"mean {name}"] = mean
-        found[f"sd {name}"] = np.sqrt(np.average((columns[name] - mean) ** 2, weights=weights))
-    return found
+        result[f"mean {name}"] = mean
+        result[f"sd {name}"] = np.sqrt(np.average((columns[name] - mean) ** 2, weights=weights))
+    return result
 
 
 def _matched(c: dict[str, np.ndarray]) -> dict[str, float]:
     n = len(c["E"])
-    found = _class_fractions(c)
-    found |= _spread(c, ("Ne", "Nmu", "Age", "Ze", "Ne-Nmu", "E"), np.ones(n))
+    result = _class_fractions(c)
+    result |= _spread(c, ("Ne", "Nmu", "Age", "Ze", "Ne-Nmu", "E"), np.ones(n))
     for pair in ("Ne Nmu", "Ne Age", "Nmu Age", "Age Ze", "Ne E", "Nmu E", "Age E", "Ze E"):
         a, b = pair.split()
-        found[f"corr {pair}"] = np.corrcoef(c[a], c[b])[0, 1]
-    found |= {name: c[name].mean() for name in c if name.startswith(("mean log1p", "product", "zero cells"))}
+        result[f"corr {pair}"] = np.corrcoef(c[a], c[b])[0, 1]
+    result |= {name: c[name].mean() for name in c if name.startswith(("mean log1p", "product", "zero cells"))}
     scalars = (c["Ne"], c["Nmu"], c["Ze"])
-    found["discriminant accuracy, scalars"] = discriminant_accuracy(scalars, c["label"])
-    found["discriminant accuracy, scalars and Age"] = discriminant_accuracy((*scalars, c["Age"]), c["label"])
+    result["discriminant accuracy, scalars"] = discriminant_accuracy(scalars, c["label"])
+    result["discriminant accuracy, scalars and Age"] = discriminant_accuracy((*scalars, c["Age"]), c["label"])
     low = c["E"] < 15.0
-    found["below lg E = 15"] = low.mean()
-    found["below lg E = 15: fraction iron"] = (c["label"][low] == 4).mean() if low.any() else 0.0
-    return found
+    result["below lg E = 15"] = low.mean()
+    result["below lg E = 15: fraction iron"] = (c["label"][low] == 4).mean() if low.any() else 0.0
+    return result
 
 
 def discriminant_accuracy(columns: tuple[np.ndarray, ...], label: np.ndarray) -> float:
@@ -217,13 +217,13 @@ def _free(c: dict[str, np.ndarray]) -> dict[str, float]:
 
 
 def _by_energy(c: dict[str, np.ndarray]) -> dict[str, float]:
-    found = {}
+    result = {}
     for low, high in facts.CLASS_COUNTS:
         inside, name = (c["E"] >= low) & (c["E"] < high), f"lg E {low:g}-{high:g}"
-        found[f"share in {name}"] = inside.mean()
+        result[f"share in {name}"] = inside.mean()
         for k, fraction in enumerate(COMPOSITION.classes):
-            found[f"{name}: fraction {fraction}"] = (c["label"][inside] == k).sum() / max(inside.sum(), 1)
-    return found
+            result[f"{name}: fraction {fraction}"] = (c["label"][inside] == k).sum() / max(inside.sum(), 1)
+    return result
 
 
 def _protons(c: dict[str, np.ndarray]) -> dict[str, float]:
@@ -252,11 +252,11 @@ def _gamma_test(c: dict[str, np.ndarray], protons_per_photon: float) -> dict[str
     labelled = c["label"] == 0
     weights = np.where(c["mass"] == 0, 1.0, protons_per_photon)[labelled]
     gammas, hadrons = _chosen(c, labelled), _chosen(c, ~labelled)
-    found = {f"gammas, median {name}": weighted_median(gammas[name], weights) for name in ("Nmu", "Ne-Nmu")}
+    result = {f"gammas, median {name}": weighted_median(gammas[name], weights) for name in ("Nmu", "Ne-Nmu")}
     for low, high in itertools.pairwise(facts.ENERGY_EDGES):
         inside = (hadrons["E"] >= low) & (hadrons["E"] < high)
-        found[f"hadrons in lg E {low:g}-{high:g}"] = inside.mean()
-    return found
+        result[f"hadrons in lg E {low:g}-{high:g}"] = inside.mean()
+    return result
 
 
 def weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
@@ -300,13 +300,13 @@ def realism(
         (in tolerances, signed), ``ok`` (its size at most 1) and ``trade`` (for a fact outside: what meeting it
         would cost in the default world, where that is known).
     """
-    found = sample_moments(settings or load_settings(), sizes or Sizes(), seed=seed, workers=workers, bars=bars)
+    result = sample_moments(settings or load_settings(), sizes or Sizes(), seed=seed, workers=workers, bars=bars)
     rows = []
     for fact in FACTS:
-        deviation = (found[fact.key] - fact.real) / fact.tolerance
+        deviation = (result[fact.key] - fact.real) / fact.tolerance
         ok = abs(deviation) <= 1.0
         trade = "" if ok else TRADES.get(fact.key, "")
-        rows.append((*fact.key, fact.real, found[fact.key], fact.tolerance, deviation, ok, trade))
+        rows.append((*fact.key, fact.real, result[fact.key], fact.tolerance, deviation, ok, trade))
     schema = ["sample", "quantity", "real", "simulated", "tolerance", "deviation", "ok", "trade"]
     return pl.DataFrame(rows, schema=schema, orient="row")
 

@@ -140,7 +140,7 @@ def _write(
     ):
         start = 0
         for events in accepted(job, n, workers):
-            found = {"groups": events.group, "age": events.event.age}
+            entries = {"groups": events.group, "age": events.event.age}
             truth, target = events.truth, job.task.target
             # Rounding to float16 is the format's; the detector's caps keep every cell below its limit.
             writer.put(
@@ -149,7 +149,7 @@ def _write(
                 layout.columns(events.scalars, events.event.age),
                 events.labels if target is None else truth[target.name].to_numpy(),
                 truth=truth,
-                **{name: found[name] for name in kinds},
+                **{name: entries[name] for name in kinds},
             )
             start += len(events)
             progress(start, n)

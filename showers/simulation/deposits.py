@@ -322,11 +322,11 @@ def _electron_deposit(
 @numba.njit
 def _crossing(state: np.ndarray, n: int, probability: float) -> int:
     """Return how many of ``n`` muons through the e/gamma detector cross the muon detector below."""
-    found = 0
+    result = 0
     for _ in range(n):
         if uniform(state) < probability:
-            found += 1
-    return found
+            result += 1
+    return result
 
 
 @numba.njit

@@ -262,7 +262,7 @@ def _events(run: RunConditions, sky: Sky, job: BlockJob, seed: int, workers: int
 def columns(events: SimulatedEvents) -> np.ndarray:
     """Return (n, 8): E, Xc, Yc, Ze, Az, Ne, Nmu, Age as reconstructed."""
     e = events.event
-    found = {
+    entries = {
         "E": e.lg_energy,
         "Xc": e.core_x_m,
         "Yc": e.core_y_m,
@@ -272,7 +272,7 @@ def columns(events: SimulatedEvents) -> np.ndarray:
         "Nmu": e.lg_nmu,
         "Age": e.age,
     }
-    return np.column_stack([found[name] for name in COLUMNS])
+    return np.column_stack([entries[name] for name in COLUMNS])
 
 
 def _write_times(path: Path, run: RunConditions, seconds: np.ndarray, source: dict[str, Any]) -> None:

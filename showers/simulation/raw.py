@@ -137,12 +137,12 @@ def all_present(files: list[Path], source: dict[str, Any], overwrite: bool) -> b
     present = [file for file in files if file.exists() or file.is_symlink()]
     for file in present:
         try:
-            found = read_source(file)
+            result = read_source(file)
         except InputError as error:
             raise InputError(f"{file} exists already: {error}: remove it yourself or choose another folder") from None
-        if not str((found or {}).get("generator", "")).startswith(SIMULATION) or file.is_symlink():
+        if not str((result or {}).get("generator", "")).startswith(SIMULATION) or file.is_symlink():
             raise InputError(f"{file} exists already and was not simulated here: remove it or choose another folder")
-        if found != source and not overwrite:
+        if result != source and not overwrite:
             raise InputError(f"{file} exists already, made otherwise: choose another folder or ask to overwrite it")
     return not overwrite and len(present) == len(files)
 

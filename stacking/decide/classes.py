@@ -208,7 +208,7 @@ def choose_rule(
         for name, make in RULES.items():
             decided[name][inside] = make(log_proba[~inside])(log_proba[inside])
     errors = {
-        name: expected_fraction_error(confusion_matrix(labels, found, n_classes)) for name, found in decided.items()
+        name: expected_fraction_error(confusion_matrix(labels, result, n_classes)) for name, result in decided.items()
     }
     best = min(errors, key=lambda name: errors[name])
     differences = {}

@@ -191,16 +191,16 @@ class TargetCalibration:
         dict
             The manifest's entry: bias and resolution, and those of estimate minus truth in errors, with intervals.
         """
-        found = mixture(fits)
+        result = mixture(fits)
         record: dict[str, Any] = {"learner": learner, "units": UNITS, "held_out": {}}
         scale = []
         for k in USED:
-            known = ~np.isnan(targets[:, k]) & ~np.isnan(found[:, k]).any(axis=1)
+            known = ~np.isnan(targets[:, k]) & ~np.isnan(result[:, k]).any(axis=1)
             if known.sum() < MIN_EVENTS:
                 scale.append(0.0)
                 continue
-            residual = found[known, k, 0] - targets[known, k]
-            pull = residual / found[known, k, 1]
+            residual = result[known, k, 0] - targets[known, k]
+            pull = residual / result[known, k, 1]
             scale.append(resolution(pull))
             record["held_out"][TARGETS[k].name] = {
                 "unit": TARGETS[k].unit,
@@ -221,12 +221,12 @@ class TargetCalibration:
             (n, 2) m, from which cores are counted; None where there is none.
         """
         with np.errstate(invalid="ignore"):
-            found = mixture(fits)
+            result = mixture(fits)
         value, error = [], []
         for k, scale in zip(USED, self.scale, strict=True):
             target = TARGETS[k]
-            value.append(found[:, k, 0] * target.width + target.centre)
-            error.append(found[:, k, 1] * target.width * scale)
+            value.append(result[:, k, 0] * target.width + target.centre)
+            error.append(result[:, k, 1] * target.width * scale)
         arrays: dict[str, np.ndarray] = {}
         if self.scale[0]:
             arrays |= {"lg_energy": value[0], "lg_energy_error": error[0]}

@@ -69,8 +69,8 @@ def class_counts(labels: np.ndarray, groups: np.ndarray | None, n_classes: int =
     if groups is None:
         return np.bincount(labels, minlength=n_classes)
     _, member = np.unique(groups, return_inverse=True)
-    held = np.unique(np.stack([member, labels]), axis=1)[1]
-    return np.bincount(held, minlength=n_classes)
+    values = np.unique(np.stack([member, labels]), axis=1)[1]
+    return np.bincount(values, minlength=n_classes)
 
 
 def judged_events(

@@ -186,7 +186,7 @@ class RunPlan:
     def lines(self) -> list[str]:
         """Return what is told before the run begins."""
         within = f" of the {in_words(self.limit_s)} that are left" if self.limit_s is not None else ""
-        found = [
+        result = [
             f"plan: {len(self.shares)} learners x {self.folds} folds, about {in_words(self.total_s)}{within} "
             f"on this machine (fits {in_words(self.training_s)}, the rest {in_words(self.second_level_s)})"
         ]
@@ -195,12 +195,12 @@ class RunPlan:
             rows = "all rows" if share.rows is None else f"{share.rows:,} rows"
             work = f", {share.amount} {share.work.replace('_', ' ')} at most" if share.work else ""
             where = f" on {share.device}" if two_devices else ""
-            found.append(f"  {share.learner}: {rows}{work}, {in_words(share.task_s)} a fit{where}")
+            result.append(f"  {share.learner}: {rows}{work}, {in_words(share.task_s)} a fit{where}")
         if self.limit_s is not None and self.total_s > self.limit_s:
-            found.append("  the limit cannot be kept: the cheapest learner alone is trained, on few events")
+            result.append("  the limit cannot be kept: the cheapest learner alone is trained, on few events")
         if self.left_out:
-            found.append(f"  left out, too slow for the limit: {', '.join(self.left_out)}")
-        return found
+            result.append(f"  left out, too slow for the limit: {', '.join(self.left_out)}")
+        return result
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON content."""
@@ -242,9 +242,9 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
     def room(n_learners: int) -> float:
         return float("inf") if limit_s is None else (1 - RESERVED) * limit_s - second(n_learners)
 
-    found = _whole(rates, sizes, room(len(rates)))
-    if found is not None:
-        return _plan(found[1], sizes, found[0], limit_s, (), second(len(rates)), student)
+    result = _whole(rates, sizes, room(len(rates)))
+    if result is not None:
+        return _plan(result[1], sizes, result[0], limit_s, (), second(len(rates)), student)
     folds = min(sizes.n_folds, FEWEST_FOLDS)
     shares: list[Share] = []
     for rates_of_lane, workers in sizes.by_lane(rates):
@@ -256,9 +256,9 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
         cheapest = min(rates, key=lambda rate: _least_s(rate, sizes, folds))
         shares = [_least(cheapest, sizes, folds)]
     names = {share.learner for share in shares}
-    found = _whole([rate for rate in rates if rate.learner in names], sizes, room(len(names)))
-    if found is not None:
-        folds, shares = found
+    result = _whole([rate for rate in rates if rate.learner in names], sizes, room(len(names)))
+    if result is not None:
+        folds, shares = result
     left_out = tuple(rate.learner for rate in rates if rate.learner not in names)
     return _plan(shares, sizes, folds, limit_s, left_out, second(len(names)), student)
 

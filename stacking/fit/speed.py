@@ -121,9 +121,9 @@ def measure_rates(
     with local_processes(threads):
         parts = in_their_lanes(pilots, lanes, lambda pilot: pilot.device)
         arguments = {lane: [(pilot,) for pilot in part] for lane, part in parts.items() if part}
-        found = [rate for rate in in_devices(_measured, arguments, lanes, threads=threads) if rate is not None]
+        entries = [rate for rate in in_devices(_measured, arguments, lanes, threads=threads) if rate is not None]
     order = [pilot.spec.name for pilot in pilots]
-    return sorted(found, key=lambda rate: order.index(rate.learner))
+    return sorted(entries, key=lambda rate: order.index(rate.learner))
 
 
 def _rows(labels: np.ndarray, n: int) -> np.ndarray:

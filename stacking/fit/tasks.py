@@ -144,8 +144,8 @@ def _of_every_fit(run: Path, learner: str, fits: Iterable[Fit], name: str, key: 
 
 def _stored(folder: Path, name: str, key: str) -> np.ndarray:
     with np.load(Checksums.open(folder).path(name), allow_pickle=False) as stored:
-        found: np.ndarray = stored[key]
-    return found
+        result: np.ndarray = stored[key]
+    return result
 
 
 MIN_VALID = 2000
@@ -240,7 +240,7 @@ def do_task(task: FoldTask) -> None:
             learner = _fitted(task, _labelled(task, train), _labelled(task, valid))
             learner.save(folder)
             taught = task.teaches_truth
-            write_npz(folder / HELD_OUT_FILE, **_said(task, learner, task.train, held_out, truth=taught))
+            write_npz(folder / HELD_OUT_FILE, **_predicted(task, learner, task.train, held_out, truth=taught))
             predict_unseen(task, learner, folder)
         write_json(folder / TASK_FILE, _task_record(task, learner, cost, len(train), len(valid)))
         write_task_checksums(folder)
@@ -251,10 +251,10 @@ def predict_unseen(task: FoldTask, learner: Learner, folder: Path) -> None:
     """Write what a learner says of the outer holdout and of the test events, as far as there are any."""
     outer = outer_rows(task)
     if len(outer):
-        write_npz(folder / OUTER_FILE, **_said(task, learner, task.train, outer, truth=task.teaches_truth))
+        write_npz(folder / OUTER_FILE, **_predicted(task, learner, task.train, outer, truth=task.teaches_truth))
     if task.test is not None:
         every = np.arange(len(task.test))
-        write_npz(folder / TEST_FILE, **_said(task, learner, task.test, every, truth=task.teaches_truth))
+        write_npz(folder / TEST_FILE, **_predicted(task, learner, task.test, every, truth=task.teaches_truth))
 
 
 class TimeLimitReached(Exception):
@@ -352,13 +352,15 @@ def outer_rows(task: FoldTask) -> np.ndarray:
     return np.flatnonzero((folds < 0) & np.asarray(open_npy(task.run / JUDGED_FILE)))
 
 
-def _said(task: FoldTask, learner: Learner, events: Events, rows: np.ndarray, *, truth: bool) -> dict[str, np.ndarray]:
+def _predicted(
+    task: FoldTask, learner: Learner, events: Events, rows: np.ndarray, *, truth: bool
+) -> dict[str, np.ndarray]:
     """Return what a fit's file holds of some events: posteriors, and estimates of true quantities if it has any."""
     grids, deadline = task.spec.needs_grid, task.deadline
-    found = {"log_proba": predict(learner, events, rows, task.columns, grids=grids, deadline=deadline)}
+    result = {"log_proba": predict(learner, events, rows, task.columns, grids=grids, deadline=deadline)}
     if truth:
-        found[TRUTH] = estimate(learner, events, rows, task.columns)
-    return found
+        result[TRUTH] = estimate(learner, events, rows, task.columns)
+    return result
 
 
 def _labelled(task: FoldTask, rows: np.ndarray) -> Batch:
@@ -399,8 +401,8 @@ def predict(
 
 def estimate(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
     """Return a learner's (n, T, 2) estimates of true quantities and their errors, in pieces of bounded memory."""
-    found = [learner.predict_targets(events.batch(rows[piece], columns, grids=False)) for piece in pieces(len(rows))]
-    return np.concatenate(found) if found else learner.predict_targets(events.batch(rows, columns, grids=False))
+    entries = [learner.predict_targets(events.batch(rows[piece], columns, grids=False)) for piece in pieces(len(rows))]
+    return np.concatenate(entries) if entries else learner.predict_targets(events.batch(rows, columns, grids=False))
 
 
 def checked_log_proba(learner: Learner, batch: Batch) -> np.ndarray:

@@ -62,10 +62,10 @@ class Column:
         if self.kind == CATEGORY:
             text = _text(values, CATEGORY_GAPS)
             codes = pl.Series(range(len(self.levels)), dtype=pl.Int64)
-            found = text.replace_strict(
+            result = text.replace_strict(
                 pl.Series(self.levels, dtype=pl.String), codes, default=None, return_dtype=pl.Int64
             )
-            return found.cast(pl.Float32).fill_null(float("nan")).to_numpy()
+            return result.cast(pl.Float32).fill_null(float("nan")).to_numpy()
         exact = _numbers(values)
         if exact is None:
             bad = _first_text(values)
@@ -145,8 +145,8 @@ def plan(
     remarks: list[str] = []
     columns = []
     for name in names:
-        found, words = _column(name, frame[name], requested=wanted is not None)
-        columns += [found] if found else []
+        result, words = _column(name, frame[name], requested=wanted is not None)
+        columns += [result] if result else []
         remarks += [f"{file}: column {name!r} {words}"] if words else []
     if not columns:
         raise InputError(f"{file} has no usable column beside {', '.join(sorted(reserved)) or 'those left out'}")
@@ -190,11 +190,11 @@ def _numbers(values: pl.Series) -> np.ndarray | None:
         return _seconds(values)
     if values.dtype == pl.String:
         cleaned = _text(values, GAPS)
-        found = cleaned.cast(pl.Float64, strict=False)
-        if found.null_count() != cleaned.null_count():
+        result = cleaned.cast(pl.Float64, strict=False)
+        if result.null_count() != cleaned.null_count():
             in_time = _as_time(values)
             return None if in_time is None else _numbers(in_time)
-        return found.fill_null(float("nan")).to_numpy()
+        return result.fill_null(float("nan")).to_numpy()
     if not (values.dtype.is_numeric() or values.dtype == pl.Boolean):
         return None
     return values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
@@ -216,10 +216,10 @@ def _as_time(values: pl.Series) -> pl.Series | None:
     if not cleaned.drop_nulls().str.contains(r"^\d{4}-\d\d-\d\d").all():
         return None
     try:
-        found = cleaned.str.to_datetime(strict=False, time_unit="us")
+        result = cleaned.str.to_datetime(strict=False, time_unit="us")
     except pl.exceptions.PolarsError:
         return None
-    return found if found.null_count() == cleaned.null_count() else None
+    return result if result.null_count() == cleaned.null_count() else None
 
 
 def _text(values: pl.Series, gaps: Sequence[str]) -> pl.Series:

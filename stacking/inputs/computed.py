@@ -46,7 +46,7 @@ class ComputedEvents(ShowerEvents):
     workers: int = 1
     state: tuple[FileState, ...] = ()
     """Of the files when they were opened; see :func:`_state`."""
-    _held: dict[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
+    _blocks: dict[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
     """Blocks of the events asked for last: (n, F) float32 by number."""
     _cores: dict[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
     """(n, 2) float32 fitted cores by block, until they are asked for."""
@@ -98,7 +98,7 @@ class ComputedEvents(ShowerEvents):
         events = super().batch(rows, (), grids=grids)
         if not columns:
             return events
-        table = self._gathered(self._held, self.wanted, self._known(columns), events.index)
+        table = self._gathered(self._blocks, self.wanted, self._known(columns), events.index)
         return replace(events, table=table, columns=columns)
 
     def fitted_core(self, rows: np.ndarray | slice = EVERY) -> np.ndarray | None:
@@ -124,22 +124,22 @@ class ComputedEvents(ShowerEvents):
         return columns
 
     def _gathered(
-        self, held: dict[int, np.ndarray], names: tuple[str, ...], columns: tuple[str, ...], rows: np.ndarray
+        self, blocks: dict[int, np.ndarray], names: tuple[str, ...], columns: tuple[str, ...], rows: np.ndarray
     ) -> np.ndarray:
         """Return columns as (n, F) float32, Fortran-ordered, of held blocks with the columns ``names``."""
         number = rows // self._size
         requested = [int(one) for one in np.unique(number)]
-        for one in [one for one in held if requested and one < requested[0]]:
-            del held[one]
-        self._compute([one for one in requested if one not in held])
-        found = np.empty((len(rows), len(columns)), dtype=np.float32, order="F")
+        for one in [one for one in blocks if requested and one < requested[0]]:
+            del blocks[one]
+        self._compute([one for one in requested if one not in blocks])
+        result = np.empty((len(rows), len(columns)), dtype=np.float32, order="F")
         places = [names.index(name) for name in columns]
         for one in requested:
             here = np.flatnonzero(number == one)
-            inside, block = rows[here] - one * self._size, held[one]
+            inside, block = rows[here] - one * self._size, blocks[one]
             for column, place in enumerate(places):
-                found[here, column] = block[inside, place]
-        return found
+                result[here, column] = block[inside, place]
+        return result
 
     def _compute(self, blocks: list[int]) -> None:
         """Hold more blocks; refuse a dataset that has changed."""
@@ -155,7 +155,7 @@ class ComputedEvents(ShowerEvents):
             made = in_processes(compute_block, tasks, workers=self.workers)
         cores = [self.wanted.index(name) for name in CORE_COLUMNS if name in self.wanted]
         for number, block in zip(blocks, made, strict=True):
-            self._held[number] = block
+            self._blocks[number] = block
             if len(cores) == len(CORE_COLUMNS):
                 self._cores[number] = block[:, cores]
         if _state(self.dataset) != self.state:
@@ -198,10 +198,10 @@ def compute_block(
 
 
 def _columns(table: pl.DataFrame, wanted: tuple[str, ...]) -> np.ndarray:
-    found = np.empty((len(table), len(wanted)), dtype=np.float32, order="F")
+    result = np.empty((len(table), len(wanted)), dtype=np.float32, order="F")
     for place, name in enumerate(wanted):
-        found[:, place] = table[name].to_numpy()
-    return found
+        result[:, place] = table[name].to_numpy()
+    return result
 
 
 def _scalars(data: Dataset, part: slice) -> tuple[np.ndarray, np.ndarray | None]:

@@ -52,11 +52,11 @@ def read_table(file: Path, columns: list[str] | None = None, separator: str | No
         If the file is missing, no regular file, of another kind, damaged, without rows, or larger than the memory.
     """
     scan = scan_table(file, separator)
-    with _told(file):
-        found = (scan if columns is None else scan.select(columns)).collect()
-    if not found.height:
+    with _with_reasons(file):
+        result = (scan if columns is None else scan.select(columns)).collect()
+    if not result.height:
         raise InputError(f"{file} has no rows")
-    return found
+    return result
 
 
 def scan_table(file: Path, separator: str | None = None) -> pl.LazyFrame:
@@ -85,7 +85,7 @@ def scan_table(file: Path, separator: str | None = None) -> pl.LazyFrame:
     if separator is not None and len(separator.encode()) != 1:
         raise InputError(f"separator {separator!r}: expected one character")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with _told(file):
+    with _with_reasons(file):
         if kind not in (".parquet", ".pq"):
             between = separator or ("\t" if kind.startswith(".tsv") else ",")
             if kind.endswith(".gz"):
@@ -117,11 +117,11 @@ def _unpacked(file: Path, limit: int) -> bytes:
 
 
 @contextmanager
-def _told(file: Path) -> Iterator[None]:
+def _with_reasons(file: Path) -> Iterator[None]:
     """Turn a parser's errors into an :class:`InputError`; what it writes on standard error itself is dropped then."""
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as message:
         kept = os.dup(2)
-        os.dup2(said.fileno(), 2)
+        os.dup2(message.fileno(), 2)
         try:
             yield
         except InputError:
@@ -160,7 +160,7 @@ def write_table(file: Path, frame: pl.DataFrame) -> None:
 
 
 def read_new_rows(
-    file: Path, found: Plan, reserved: set[str], identifiers: Sequence[str], separator: str | None
+    file: Path, plan: Plan, reserved: set[str], identifiers: Sequence[str], separator: str | None
 ) -> tuple[pl.DataFrame, list[str]]:
     """Read rows to be predicted: the columns of training and, where they are there, identifiers; never a label.
 
@@ -170,14 +170,14 @@ def read_new_rows(
         If the table cannot be read or lacks columns.
     """
     header = scan_table(file, separator).collect_schema().names()
-    missing = [name for name in found.names if name not in header]
+    missing = [name for name in plan.names if name not in header]
     if missing:
         raise InputError(f"{file} lacks columns of the training table: {', '.join(missing)}")
-    extra = [name for name in header if name not in found.names and name not in reserved]
+    extra = [name for name in header if name not in plan.names and name not in reserved]
     remarks = [f"{file}: columns that the training table lacks are ignored: {', '.join(extra)}"] if extra else []
     names = [name for name in identifiers if name in header]
-    frame = read_table(file, [*found.names, *names], separator)
-    for column in found.columns:
+    frame = read_table(file, [*plan.names, *names], separator)
+    for column in plan.columns:
         unknown = column.unknown(frame[column.name])
         if unknown:
             remarks.append(
@@ -189,13 +189,13 @@ def read_new_rows(
 
 def _labels(frame: pl.DataFrame, file: Path, column: str) -> tuple[np.ndarray, tuple[str, ...]]:
     values = _column(frame, file, column, "label")
-    found = values.unique().sort()
-    if len(found) < 2:
+    result = values.unique().sort()
+    if len(result) < 2:
         raise InputError(f"{file}: label column {column!r} holds one value only: expected 2 or more classes")
-    if len(found) > MAX_CLASSES:
-        raise InputError(f"{file}: label column {column!r} holds {len(found)} different values, at most {MAX_CLASSES}")
-    codes = values.replace_strict(found, pl.Series(range(len(found)), dtype=pl.Int64), return_dtype=pl.Int64)
-    return codes.to_numpy().astype(np.int64), tuple(str(value) for value in found)
+    if len(result) > MAX_CLASSES:
+        raise InputError(f"{file}: label column {column!r} holds {len(result)} different values, at most {MAX_CLASSES}")
+    codes = values.replace_strict(result, pl.Series(range(len(result)), dtype=pl.Int64), return_dtype=pl.Int64)
+    return codes.to_numpy().astype(np.int64), tuple(str(value) for value in result)
 
 
 def _groups(frame: pl.DataFrame, file: Path, column: str | None) -> np.ndarray | None:

@@ -85,20 +85,20 @@ def choose_and_fit(
     jobs = [(name, out) for name in names for out in left_out]
     arguments = [(name, inputs, scorer, folds, out) for name, out in jobs]
     outcomes = in_processes(_fit_and_predict, arguments, workers=workers)
-    found: dict[tuple[str, frozenset[int]], dict[int, np.ndarray]] = {}
+    content: dict[tuple[str, frozenset[int]], dict[int, np.ndarray]] = {}
     for number, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True), start=1):
-        found[job] = outcome
+        content[job] = outcome
         if progress:
             progress(number, len(jobs), job[0])
-    by_meta = {name: _assembled(found, name, folds, inputs) for name in names}
+    by_meta = {name: _assembled(content, name, folds, inputs) for name in names}
     log_proba, chosen, groups = np.empty_like(inputs.log_proba[0]), [], inputs.groups
     for k in range(n_folds):
-        candidates = {name: _inner(found, name, folds, k, inputs) for name in names} if n_folds > 2 else {}
+        candidates = {name: _inner(content, name, folds, k, inputs) for name in names} if n_folds > 2 else {}
         rest = folds != k
         inner_groups = None if groups is None else groups[rest]
         best = _simplest_of_best(candidates, inputs.labels[rest], scorer, inner_groups) if candidates else names[0]
         chosen.append(best)
-        log_proba[folds == k] = found[best, frozenset({k})][k]
+        log_proba[folds == k] = content[best, frozenset({k})][k]
     final = _simplest_of_best(by_meta, inputs.labels, scorer, groups) if n_folds > 2 else names[0]
     meta = fit_meta(final, inputs, scorer, np.ones(len(folds), dtype=bool))
     losses = {name: scorer.loss(predicted, inputs.labels) for name, predicted in by_meta.items()}
@@ -124,16 +124,16 @@ def _fit_and_predict(
 
 
 def _assembled(
-    found: dict[tuple[str, frozenset[int]], dict[int, np.ndarray]], name: str, folds: np.ndarray, inputs: StackInputs
+    content: dict[tuple[str, frozenset[int]], dict[int, np.ndarray]], name: str, folds: np.ndarray, inputs: StackInputs
 ) -> np.ndarray:
     result = np.empty_like(inputs.log_proba[0])
     for k in range(int(folds.max()) + 1):
-        result[folds == k] = found[name, frozenset({k})][k]
+        result[folds == k] = content[name, frozenset({k})][k]
     return result
 
 
 def _inner(
-    found: dict[tuple[str, frozenset[int]], dict[int, np.ndarray]],
+    content: dict[tuple[str, frozenset[int]], dict[int, np.ndarray]],
     name: str,
     folds: np.ndarray,
     outer: int,
@@ -143,7 +143,7 @@ def _inner(
     result = np.empty_like(inputs.log_proba[0])
     for j in range(int(folds.max()) + 1):
         if j != outer:
-            result[folds == j] = found[name, frozenset({j, outer})][j]
+            result[folds == j] = content[name, frozenset({j, outer})][j]
     return result[folds != outer]
 
 
@@ -244,12 +244,12 @@ def prune(inputs: StackInputs, scorer: Scorer, tolerance: float, slow: frozenset
         for group in ([name for name in kept if name in slow], [name for name in kept if name not in slow]):
             candidates = list(group)
             while candidates and len(kept) > 1:
-                found = {name: sample.cost([k for k in kept if k != name]) for name in candidates}
-                candidates = [name for name in candidates if found[name].allowed(tolerance)]
+                entries = {name: sample.cost([k for k in kept if k != name]) for name in candidates}
+                candidates = [name for name in candidates if entries[name].allowed(tolerance)]
                 if not candidates:
                     break
-                cheapest = min(candidates, key=lambda name: found[name].mean)
-                left_out.append(DroppedLearner(cheapest, found[cheapest].mean, found[cheapest].standard_error))
+                cheapest = min(candidates, key=lambda name: entries[name].mean)
+                left_out.append(DroppedLearner(cheapest, entries[cheapest].mean, entries[cheapest].standard_error))
                 kept.remove(cheapest)
                 candidates.remove(cheapest)
     gone = {one.name for one in left_out}
@@ -299,8 +299,8 @@ def confirmed(
     rest = list(inputs.learners)
     for name in (one.name for one in pruning.left_out if one.name not in kept):
         rest.remove(name)
-        found = sample.cost(rest)
-        left_out.append(DroppedLearner(name, found.mean, found.standard_error))
+        result = sample.cost(rest)
+        left_out.append(DroppedLearner(name, result.mean, result.standard_error))
     return Pruning(pruning.tolerance, tuple(rest), tuple(left_out))
 
 

@@ -201,18 +201,18 @@ def leak_remarks(entropies: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict
         Per learner, entropies (N,) out-of-fold of training events that pass the evaluation cuts, and (M,) of the events
         to be predicted that pass them too, both by single fits. One learner alone cannot be compared.
     """
-    shifts = {name: float(new.mean() - held.mean()) for name, (held, new) in entropies.items()}
+    shifts = {name: float(new.mean() - values.mean()) for name, (values, new) in entropies.items()}
     remarks = {}
-    for name, (held, new) in entropies.items():
+    for name, (values, new) in entropies.items():
         others = [shift for other, shift in shifts.items() if other != name]
         if not others or len(new) < LEAK_EVENTS:
             continue
         usual = float(np.median(others))
         excess = min(shifts[name], shifts[name] - usual)
-        error = float(np.hypot(held.std() / np.sqrt(len(held)), new.std() / np.sqrt(len(new))))
+        error = float(np.hypot(values.std() / np.sqrt(len(values)), new.std() / np.sqrt(len(new))))
         if excess > LEAK_SIGMA * error and excess > LEAK_SHARE * new.mean():
             remarks[name] = (
-                f"{name} is surer of held-out training events (entropy {held.mean():.3f} nats) than of new ones "
+                f"{name} is surer of held-out training events (entropy {values.mean():.3f} nats) than of new ones "
                 f"({new.mean():.3f} ± {error:.3f}; the other learners differ by {usual:+.3f}): it may have seen their "
                 "labels, look for events of the same shower in several folds"
             )

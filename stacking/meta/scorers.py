@@ -124,25 +124,25 @@ def threshold_table(
     """
     table, of_class = [], (labels == 0, labels == 1)
     for efficiency in efficiencies:
-        found = hadron_survival(labels, scores, efficiency)
-        kept = scores >= found.threshold
+        result = hadron_survival(labels, scores, efficiency)
+        kept = scores >= result.threshold
         gammas, left = (share_interval(kept[c], None if groups is None else groups[c]) for c in of_class)
-        survival = found.hadron_survival
+        survival = result.hadron_survival
         table.append(
             {
                 "efficiency": efficiency,
-                "threshold": found.threshold,
-                "gamma_efficiency": found.gamma_efficiency,
+                "threshold": result.threshold,
+                "gamma_efficiency": result.gamma_efficiency,
                 "gamma_efficiency_interval": _as_list(gammas),
                 "hadron_survival": survival,
                 "hadron_survival_interval": _as_list(left),
-                "n_surviving": found.n_surviving,
+                "n_surviving": result.n_surviving,
                 "purity": {
                     f"{ratio:g}": {
-                        "purity": _purity(found.gamma_efficiency, survival, ratio),
+                        "purity": _purity(result.gamma_efficiency, survival, ratio),
                         "interval": [
-                            _purity(found.gamma_efficiency, left.high, ratio),
-                            _purity(found.gamma_efficiency, left.low, ratio),
+                            _purity(result.gamma_efficiency, left.high, ratio),
+                            _purity(result.gamma_efficiency, left.low, ratio),
                         ],
                     }
                     for ratio in ratios
@@ -212,8 +212,8 @@ class LogLossScorer(Scorer):
         self, a: np.ndarray, b: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None
     ) -> tuple[float, float]:
         """Return the paired difference and its standard error."""
-        found = paired_log_loss(labels, a, b, groups)
-        return found.difference, found.standard_error
+        result = paired_log_loss(labels, a, b, groups)
+        return result.difference, result.standard_error
 
 
 class CompositionScorer(LogLossScorer):

@@ -136,8 +136,8 @@ def fit_linear(
             value, slope = _cross_entropy(x @ theta.reshape(start.shape), y, w)
             return value, (x.T @ slope).ravel()
 
-        found = _minimise(loss, start.ravel(), pull, None).reshape(start.shape)
-        return found[:-1], found[-1]
+        result = _minimise(loss, start.ravel(), pull, None).reshape(start.shape)
+        return result[:-1], result[-1]
     theta, (value, slope) = start, _cross_entropy(x @ start, y, w)
     for _ in range(MAX_ITERATIONS):
         gradient = x.T @ slope + pull * (theta - start)
@@ -163,16 +163,16 @@ def _curvature(x: np.ndarray, p: np.ndarray, weights: np.ndarray | None) -> np.n
     """Return the second derivatives of the mean loss by class and column, (C F, C F), at posteriors p (N, C)."""
     n_columns, n_classes = x.shape[1], p.shape[1]
     share = np.full(len(x), 1.0 / len(x)) if weights is None else weights / weights.sum()
-    found = np.zeros((n_classes, n_columns, n_classes, n_columns))
+    values = np.zeros((n_classes, n_columns, n_classes, n_columns))
     for begin in range(0, len(x), AT_ONCE):
         own, q, w = (part[begin : begin + AT_ONCE] for part in (x, p, share))
         for c in range(n_classes):
             for d in range(c + 1):
                 block = (own * (w * q[:, c] * (float(c == d) - q[:, d]))[:, None]).T @ own
-                found[c, :, d] += block
+                values[c, :, d] += block
                 if c != d:
-                    found[d, :, c] += block
-    return found.reshape(n_classes * n_columns, -1)
+                    values[d, :, c] += block
+    return values.reshape(n_classes * n_columns, -1)
 
 
 def _cross_entropy(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> tuple[float, np.ndarray]:

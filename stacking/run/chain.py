@@ -81,17 +81,17 @@ def combined(
     context
         (N, K) quantities that the meta-learner may look at.
     """
-    found = dict(learners)
-    if all(name in found for name in meta.learners):
-        found["average"] = average_of(np.stack([found[name] for name in meta.learners]))
+    result = dict(learners)
+    if all(name in result for name in meta.learners):
+        result["average"] = average_of(np.stack([result[name] for name in meta.learners]))
     weights = meta.importance()
-    if all(name in found or weights[name] == 0 for name in meta.learners):
+    if all(name in result or weights[name] == 0 for name in meta.learners):
         like = next(iter(learners.values()))
         # Any finite numbers stand for a learner of weight zero.
-        found["stack"] = meta.predict(
-            np.stack([found.get(name, np.zeros_like(like)) for name in meta.learners]), context
+        result["stack"] = meta.predict(
+            np.stack([result.get(name, np.zeros_like(like)) for name in meta.learners]), context
         )
-    return found
+    return result
 
 
 @dataclass(frozen=True)
@@ -172,20 +172,20 @@ class Chain:
         One numerical thread, so that training and prediction give the same last bits anywhere.
         """
         for piece, log_proba in fits:
-            here, said, usable = events.context(piece), dict(log_proba), events.usable(piece)
-            estimates = said.pop(fits_of(self.target_calibration.learner), None) if self.target_calibration else None
+            here, entries, usable = events.context(piece), dict(log_proba), events.usable(piece)
+            estimates = entries.pop(fits_of(self.target_calibration.learner), None) if self.target_calibration else None
             with threadpool_limits(1):
-                posteriors = self._with_prior(self.posteriors(said, here), usable)
-                found = self.predictions(posteriors, here, test_fingerprint)
+                posteriors = self._with_prior(self.posteriors(entries, here), usable)
+                result = self.predictions(posteriors, here, test_fingerprint)
                 if self.target_calibration is not None and estimates is not None:
                     # What a task estimates itself, such as the energy, stays as the task says.
                     arrays = self.target_calibration.arrays(estimates, events.fitted_core(piece))
                     if usable is not None:
                         arrays = {name: np.where(usable, values, np.nan) for name, values in arrays.items()}
-                    found = replace(
-                        found, arrays={**found.arrays, **{k: v for k, v in arrays.items() if k not in found.arrays}}
+                    result = replace(
+                        result, arrays={**result.arrays, **{k: v for k, v in arrays.items() if k not in result.arrays}}
                     )
-                yield found
+                yield result
 
     def _with_prior(self, posteriors: Mapping[str, np.ndarray], usable: np.ndarray | None) -> Mapping[str, np.ndarray]:
         """Return the training prior in place of what learners say of events that cannot be used."""

@@ -66,8 +66,8 @@ def simulated(n: int, seed: int, bins: Binning | None = None) -> tuple[Simulated
     lg_energy = LOW - np.log10(1 - rng.random(n) * (1 - 10.0 ** (LOW - HIGH)))
     thrown = np.zeros((2, 5, len(bins.fine) - 1))
     np.add.at(thrown, (model, labels, bins.place_fine(lg_energy)), 1)
-    accepted, seen = observe(labels, lg_energy, rng)
-    events = Simulated(**seen, labels=labels[accepted], true_lg_energy=lg_energy[accepted], model=model[accepted])
+    accepted, visited = observe(labels, lg_energy, rng)
+    events = Simulated(**visited, labels=labels[accepted], true_lg_energy=lg_energy[accepted], model=model[accepted])
     return events, Thrown(bins.fine, thrown)
 
 
@@ -85,8 +85,8 @@ def measured(sky: Sky, seed: int, *, exposure: float = EXPOSURE, shift: float = 
 
 def true_flux(sky: Sky, bins: Binning) -> np.ndarray:
     """Return the mean fluxes in the bins, (B, C)."""
-    found = []
+    entries = []
     for low, high in zip(bins.edges[:-1], bins.edges[1:], strict=True):
         energy = 10.0 ** np.linspace(low, high, 401)
-        found.append(np.trapezoid(sky.flux(energy), energy, axis=1) / (energy[-1] - energy[0]))
-    return np.array(found)
+        entries.append(np.trapezoid(sky.flux(energy), energy, axis=1) / (energy[-1] - energy[0]))
+    return np.array(entries)

@@ -47,13 +47,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def checked(world: Path) -> Callable[[str], DataCheck]:
     """Check a sample that is damaged in one way; each once."""
-    found: dict[str, DataCheck] = {}
+    content: dict[str, DataCheck] = {}
 
     def check(kind: str) -> DataCheck:
-        if kind not in found:
+        if kind not in content:
             data = spoiled(world / "new" / "composition_test", world / kind, kind)
-            found[kind] = check_data(world / "run", data, **OPTIONS)
-        return found[kind]
+            content[kind] = check_data(world / "run", data, **OPTIONS)
+        return content[kind]
 
     return check
 
@@ -64,7 +64,7 @@ def test_a_fresh_sample_of_the_same_world_raises_no_alarm(checked: Callable[[str
     assert check.not_trusted == 0.0
     assert check.n_events > 0.99 * N_NEW
     assert check.classifier.low < 0.5 < check.classifier.high + 0.01
-    assert check.tails[0].seen == pytest.approx(0.01, abs=0.006)
+    assert check.tails[0].observed == pytest.approx(0.01, abs=0.006)
     assert not list((world / "fresh").glob("labels*"))
     assert "speaks against" in verdict(check)
 
@@ -150,11 +150,11 @@ def test_weights_bring_composition_and_spectrum() -> None:
         )
 
     simulation, data = events((0.5, 0.5), 2.0, 40_000), events((0.8, 0.2), 3.0, 20_000)
-    found = fit_weights(*simulation, data[2], data[3])
-    assert found.fractions[1] == pytest.approx(0.2, abs=0.015)
-    mean = np.average(simulation[1], weights=found.weights)
+    weights = fit_weights(*simulation, data[2], data[3])
+    assert weights.fractions[1] == pytest.approx(0.2, abs=0.015)
+    mean = np.average(simulation[1], weights=weights.weights)
     assert mean == pytest.approx(data[1].mean(), abs=0.015)
-    assert found.effective < 40_000
+    assert weights.effective < 40_000
 
 
 def test_statistics_keep_their_level() -> None:
@@ -183,13 +183,13 @@ NAMES = ("steady", "drifting", "partly undefined")
 def _measured(rng: np.random.Generator, *, shift: float = 0.0, runs: int = 6, events: int = 800) -> Histograms:
     simulation = rng.normal(size=(2_000, 3)).astype(np.float32)
     energy = np.full(2_000, 15.3)
-    found = Histograms.of(NAMES, simulation, np.ones(2_000), energy, runs)
+    result = Histograms.of(NAMES, simulation, np.ones(2_000), energy, runs)
     for run in range(runs):
         values = rng.normal(size=(events, 3))
         values[:, 1] += shift if run == 4 else 0.0
         values[rng.random(events) < 0.3, 2] = np.nan
-        found.add(Piece(run, np.arange(events), values.astype(np.float32), np.full(events, 15.3)))
-    return found
+        result.add(Piece(run, np.arange(events), values.astype(np.float32), np.full(events, 15.3)))
+    return result
 
 
 def test_runs_that_are_alike_raise_no_alarm() -> None:

@@ -41,10 +41,10 @@ def _data(rng: np.random.Generator, *, knees_pev: np.ndarray | None = None, rela
 
 
 def test_the_rigidity_comes_back_unbiased() -> None:
-    found = np.array([fit(_data(np.random.default_rng(seed)), "rigidity").lg_knee[0] for seed in range(12)])
-    error = found.std(ddof=1) / np.sqrt(len(found))
+    values = np.array([fit(_data(np.random.default_rng(seed)), "rigidity").lg_knee[0] for seed in range(12)])
+    error = values.std(ddof=1) / np.sqrt(len(values))
     assert error < 0.03
-    assert abs(found.mean() - np.log10(4.4e15)) < 3 * error
+    assert abs(values.mean() - np.log10(4.4e15)) < 3 * error
 
 
 def test_a_steeper_derivative_is_the_functions_own() -> None:
@@ -66,12 +66,12 @@ def analysed() -> Spectra:
     events, thrown = simulated(150_000, 1, BINS)
     data = measured(SKY, 1)
     setting = Setting(BINS, EXPOSURE, np.full((BINS.n_bins, 5), 0.2))
-    found = estimate(data, events, thrown, setting)
-    errors = all_errors(found, data, events, thrown, widths=Widths(), replicas=30)
+    result = estimate(data, events, thrown, setting)
+    errors = all_errors(result, data, events, thrown, widths=Widths(), replicas=30)
     labels = by_labels(estimate(data, events, thrown, replace(setting, functions="label")))
-    knees = fit_knees(found, errors, sharpness=SHARPNESS, toys=19)
+    knees = fit_knees(result, errors, sharpness=SHARPNESS, toys=19)
     assert not isinstance(knees, str)
-    return Spectra(found, errors, labels, goodness(found, data, events, toys=20), knees)
+    return Spectra(result, errors, labels, goodness(result, data, events, toys=20), knees)
 
 
 def test_a_sky_of_one_rigidity_is_recognised(analysed: Spectra) -> None:
@@ -118,16 +118,16 @@ def test_knees_are_written_and_drawn(analysed: Spectra, tmp_path: Path) -> None:
 
 
 def test_too_few_energies_are_told(analysed: Spectra) -> None:
-    found, errors = analysed.estimate, analysed.errors
-    few = replace(found, usable=np.arange(BINS.n_bins) < 3)
+    result, errors = analysed.estimate, analysed.errors
+    few = replace(result, usable=np.arange(BINS.n_bins) < 3)
     assert "knees were not fitted: 3 energy bins" in str(knee_data(few, errors))
     assert "knees were not fitted" in str(fit_knees(few, errors))
 
 
 def test_an_error_that_is_not_known_is_unknown_and_never_zero(analysed: Spectra, tmp_path: Path) -> None:
-    found, errors = analysed.estimate, analysed.errors
+    result, errors = analysed.estimate, analysed.errors
     unknown = np.full_like(errors.flux["hadronic_model"], np.nan)
-    knees = fit_knees(found, replace(errors, flux={**errors.flux, "hadronic_model": unknown}), toys=1)
+    knees = fit_knees(result, replace(errors, flux={**errors.flux, "hadronic_model": unknown}), toys=1)
     assert not isinstance(knees, str)
     assert np.isnan(knees.rigidity.systematic["hadronic_model"])
     row = knees.table().row(5, named=True)
@@ -145,13 +145,13 @@ def test_an_error_that_is_not_known_is_unknown_and_never_zero(analysed: Spectra,
 
 @pytest.mark.parametrize("source", ["data", "simulation"])
 def test_bins_without_statistical_errors_have_no_part_in_the_fit(analysed: Spectra, source: str) -> None:
-    found, errors = analysed.estimate, analysed.errors
-    whole = knee_data(found, errors)
+    result, errors = analysed.estimate, analysed.errors
+    whole = knee_data(result, errors)
     assert not isinstance(whole, str)
     broken = errors.flux[source].copy()
     first = np.flatnonzero(np.isin(BINS.edges[:-1], whole.edges[:, 0]))[0]
     broken[5 * first, 5 * first] = np.nan
-    data = knee_data(found, replace(errors, flux={**errors.flux, source: broken}))
+    data = knee_data(result, replace(errors, flux={**errors.flux, source: broken}))
     assert not isinstance(data, str)
     np.testing.assert_array_equal(data.edges, whole.edges[1:])
     assert fit(data, "rigidity").chi2 > 0

@@ -52,7 +52,7 @@ LIKELIHOODS: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_gradient_is_that_of_central_differences(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, fit = LIKELIHOODS[name]
-    minimise, seen, rng = module.minimize, [], np.random.default_rng(8)
+    minimise, visited, rng = module.minimize, [], np.random.default_rng(8)
 
     def checked(loss: Callable[[np.ndarray], Any], start: np.ndarray, **options: Any) -> Any:
         for at in (start, start * (1.0 + 0.2 * rng.random(len(start))) + 0.05 * rng.random(len(start))):
@@ -60,28 +60,28 @@ def test_gradient_is_that_of_central_differences(name: str, monkeypatch: pytest.
             steps = 1e-5 * np.eye(len(at))
             differences = np.array([(loss(at + step)[0] - loss(at - step)[0]) / 2e-5 for step in steps])
             np.testing.assert_allclose(gradient, differences, atol=2e-6 * max(1.0, np.abs(gradient).max()))
-            seen.append(np.abs(gradient).max())
+            visited.append(np.abs(gradient).max())
         return minimise(loss, start, **options)
 
     monkeypatch.setattr(module, "minimize", checked)
     fit()
-    assert len(seen) >= 2
-    assert max(seen) > 1e-3
+    assert len(visited) >= 2
+    assert max(visited) > 1e-3
 
 
 def test_linear_fit_ends_where_the_penalised_loss_is_flat() -> None:
     rng, pull = np.random.default_rng(9), 0.03
     x, centre = rng.normal(size=(N, 2)), rng.normal(size=(2, CLASSES))
-    found = np.vstack(fit_linear(x, LABELS, centre, WEIGHTS, pull=pull))
+    result = np.vstack(fit_linear(x, LABELS, centre, WEIGHTS, pull=pull))
 
     def loss(theta: np.ndarray) -> float:
         log_proba = log_softmax(x @ theta[:-1] + theta[-1])
         away = theta - np.vstack([centre, np.zeros(CLASSES)])
         return float(-(WEIGHTS @ log_proba[np.arange(N), LABELS]) / WEIGHTS.sum() + 0.5 * pull * (away**2).sum())
 
-    for step in 1e-4 * np.eye(found.size):
-        turn = step.reshape(found.shape)
-        assert abs(loss(found + turn) - loss(found - turn)) / 2e-4 < 1e-4
+    for step in 1e-4 * np.eye(result.size):
+        turn = step.reshape(result.shape)
+        assert abs(loss(result + turn) - loss(result - turn)) / 2e-4 < 1e-4
 
 
 def _linear(log_proba: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> Any:

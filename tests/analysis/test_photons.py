@@ -41,9 +41,9 @@ def _seen(photon: np.ndarray, lg_energy: np.ndarray, rng: np.random.Generator, s
     n = len(photon)
     accepted = rng.random(n) < np.where(photon, 0.9, 0.6)
     score = np.where(photon, rng.normal(6.0, 1.5, n), rng.normal(-3.0 + shift, 2.0, n) + rng.exponential(0.7, n))
-    found = lg_energy + rng.normal(0, 0.08, n) - 0.1 * photon
+    result = lg_energy + rng.normal(0, 0.08, n) - 0.1 * photon
     fixed = {"zenith_deg": np.full(n, 15.0), "lg_ne": np.full(n, 5.0), "lg_nmu": np.full(n, 4.0)}
-    columns = {"score": score, "lg_energy": found, "folder": np.zeros(n, int), "row": np.arange(n)} | fixed
+    columns = {"score": score, "lg_energy": result, "folder": np.zeros(n, int), "row": np.arange(n)} | fixed
     return {name: value[accepted] for name, value in columns.items()} | {"accepted": accepted}
 
 
@@ -52,9 +52,9 @@ def _simulation(seed: int, n: int = 250_000) -> tuple[SimulatedSearch, Thrown]:
     labels, lg = (rng.random(n) > 0.15).astype(int), _powers(n, 2.0, rng)
     counts = np.zeros((1, 2, len(BINS.fine) - 1))
     np.add.at(counts, (0, labels, BINS.place_fine(lg)), 1)
-    seen = _seen(labels == 0, lg, rng, 0.0)
-    keep = seen.pop("accepted")
-    events = SimulatedSearch(**seen, labels=labels[keep], group=np.arange(n)[keep], true_lg_energy=lg[keep])
+    visited = _seen(labels == 0, lg, rng, 0.0)
+    keep = visited.pop("accepted")
+    events = SimulatedSearch(**visited, labels=labels[keep], group=np.arange(n)[keep], true_lg_energy=lg[keep])
     return events, Thrown(BINS.fine, counts)
 
 
@@ -63,9 +63,9 @@ def _sky(seed: int, *, hadrons: int = 200_000, photons: float = 0.0, shift: floa
     rng = np.random.default_rng(seed)
     n_photons = rng.poisson(photons * hadrons)
     photon = np.arange(hadrons + n_photons) >= hadrons
-    seen = _seen(photon, _powers(len(photon), 2.7, rng), rng, shift)
-    seen.pop("accepted")
-    return SearchEvents(**seen), photons / (1 + photons)
+    visited = _seen(photon, _powers(len(photon), 2.7, rng), rng, shift)
+    visited.pop("accepted")
+    return SearchEvents(**visited), photons / (1 + photons)
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +92,12 @@ def test_photons_come_back(simulation: tuple[SimulatedSearch, Thrown]) -> None:
 def test_limits_without_photons_are_as_expected(simulation: tuple[SimulatedSearch, Thrown]) -> None:
     inside, below = [], []
     for seed in range(3):
-        found = _search(_sky(10 + seed, hadrons=60_000)[0], simulation)
-        inside += [one.expected[0] - 1e-9 <= one.limit <= one.expected[4] + 1e-9 for one in found.limits[:3]]
-        below += [one.significance < 3 for one in found.limits]
-        assert len(np.unique(found.candidates)) == len(found.candidates)
-        assert found.limits[0].candidates + found.limits[1].candidates + found.limits[2].candidates == len(
-            found.candidates
+        result = _search(_sky(10 + seed, hadrons=60_000)[0], simulation)
+        inside += [one.expected[0] - 1e-9 <= one.limit <= one.expected[4] + 1e-9 for one in result.limits[:3]]
+        below += [one.significance < 3 for one in result.limits]
+        assert len(np.unique(result.candidates)) == len(result.candidates)
+        assert result.limits[0].candidates + result.limits[1].candidates + result.limits[2].candidates == len(
+            result.candidates
         )
     # Nine limits, each inside of its 95 % band: fewer than seven are inside with a probability of .008.
     assert np.sum(inside) >= 7
@@ -107,12 +107,14 @@ def test_limits_without_photons_are_as_expected(simulation: tuple[SimulatedSearc
 def test_a_sideband_repairs_what_simulation_has_wrong(simulation: tuple[SimulatedSearch, Thrown]) -> None:
     """Measured hadrons score .4 lower than simulated ones, as in the published search."""
     data, _ = _sky(20, shift=-0.4, hadrons=300_000)
-    found = _search(data, simulation, efficiency=0.97)
-    whole = next(one for one in found.limits if one.integral)
-    seen, back = whole.candidates, whole.backgrounds
-    assert seen > 10
-    assert back.simulation.mean > seen + 2 * np.hypot(back.simulation.error, np.sqrt(seen)), "simulation alone fails"
-    assert abs(back.data.mean - seen) < 3 * np.hypot(back.data.error, np.sqrt(seen))
+    result = _search(data, simulation, efficiency=0.97)
+    whole = next(one for one in result.limits if one.integral)
+    visited, back = whole.candidates, whole.backgrounds
+    assert visited > 10
+    assert back.simulation.mean > visited + 2 * np.hypot(back.simulation.error, np.sqrt(visited)), (
+        "simulation alone fails"
+    )
+    assert abs(back.data.mean - visited) < 3 * np.hypot(back.data.error, np.sqrt(visited))
     assert back.side_expected > 1.2 * back.side_seen
 
 
@@ -128,9 +130,9 @@ def test_what_cannot_be_is_told(simulation: tuple[SimulatedSearch, Thrown]) -> N
     data, _ = _sky(40, hadrons=5_000)
     events, thrown = simulation
     low = data.take(data.lg_energy < 15.3)
-    found = _search(low, simulation)
-    assert found.regions.usable.tolist() == [True, False, False]
-    assert any("15.3-15.6 is not used: no measured event" in remark for remark in found.remarks)
+    result = _search(low, simulation)
+    assert result.regions.usable.tolist() == [True, False, False]
+    assert any("15.3-15.6 is not used: no measured event" in remark for remark in result.remarks)
     with pytest.raises(InputError, match="no energy bin can be used, by column E"):
         _search(data.take(data.lg_energy < 14.9), simulation)
     with pytest.raises(InputError, match="simulated photons"):
@@ -160,10 +162,10 @@ def test_a_search_finds_the_photons_of_a_test_set(gamma_run: Path, gamma_sky: Pa
     assert whole["limit_fraction"] > 0.02
     assert {"limit_photons_m2_sr_s", "limit_photons_m2_sr_s_eV", "expected_limit_fraction"} <= set(limits.columns)
     assert (np.diff(candidates["score"].to_numpy()) <= 0).all()
-    told = read_json(tmp_path / "gamma_limit.json")
-    assert told["exposure_m2_sr_s"] == 1e8
-    assert told["efficiency_and_migration_known"]
-    assert any("out-of-fold" in remark for remark in told["remarks"])
+    message = read_json(tmp_path / "gamma_limit.json")
+    assert message["exposure_m2_sr_s"] == 1e8
+    assert message["efficiency_and_migration_known"]
+    assert any("out-of-fold" in remark for remark in message["remarks"])
     page = write_photon_page(result, tmp_path).read_text()
     assert page.count("<svg") == 4 + 1 + 6
     PlainConsole(width=160).print(limits_text(result.search))
@@ -196,8 +198,8 @@ def test_what_cannot_be_right_is_refused(
 
 
 def test_labels_where_none_should_be_are_told_and_not_read(gamma_run: Path, tiny_gamma: Path, tmp_path: Path) -> None:
-    found = search_photons(_options(gamma_run, tiny_gamma / "gamma_test", tmp_path))
-    assert any("holds labels_gamma.npy, which is not read" in remark for remark in found.remarks)
+    photons = search_photons(_options(gamma_run, tiny_gamma / "gamma_test", tmp_path))
+    assert any("holds labels_gamma.npy, which is not read" in remark for remark in photons.remarks)
 
 
 def test_a_sky_map_of_the_highest_scores(gamma_run: Path, gamma_sky: Path, tmp_path: Path) -> None:
@@ -207,9 +209,9 @@ def test_a_sky_map_of_the_highest_scores(gamma_run: Path, gamma_sky: Path, tmp_p
     (timed / "checksums.json").unlink()
     np.save(timed / "times.npy", np.linspace(1e9, 1e9 + 86_400, len(np.load(timed / "features.npy"))))
     whole = sky_map(SkyOptions([timed], pixel_deg=30.0, scrambles=2))
-    found = sky_map(SkyOptions([timed], pixel_deg=30.0, scrambles=2, run=gamma_run, share=0.2, trusted=True))
-    assert found.score_threshold is not None
-    assert abs(found.events - 0.2 * whole.events) <= 1
+    result = sky_map(SkyOptions([timed], pixel_deg=30.0, scrambles=2, run=gamma_run, share=0.2, trusted=True))
+    assert result.score_threshold is not None
+    assert abs(result.events - 0.2 * whole.events) <= 1
 
 
 PUBLISHED = {

@@ -89,11 +89,11 @@ def test_times_are_exchanged_within_periods_alone() -> None:
     seconds = rng.permutation(np.concatenate([rng.uniform(0, 30, 500), rng.uniform(60, 90, 500)]))
     period = periods(seconds, 30.0)
     assert np.unique(period).tolist() == [0, 2]
-    found = scrambled(seconds, period, rng)
-    np.testing.assert_array_equal(np.sort(found), np.sort(seconds))
-    np.testing.assert_array_equal(found > 45, seconds > 45)
-    assert (found == seconds).mean() < 0.02
-    assert abs(np.corrcoef(found[period == 0], seconds[period == 0])[0, 1]) < 4 / np.sqrt(500)
+    result = scrambled(seconds, period, rng)
+    np.testing.assert_array_equal(np.sort(result), np.sort(seconds))
+    np.testing.assert_array_equal(result > 45, seconds > 45)
+    assert (result == seconds).mean() < 0.02
+    assert abs(np.corrcoef(result[period == 0], seconds[period == 0])[0, 1]) < 4 / np.sqrt(500)
     assert periods(np.full(3, 7.0), 30.0).tolist() == [0, 0, 0]
 
 
@@ -106,9 +106,9 @@ def test_significance_is_the_ratio_of_likelihoods(on: int, off: int, alpha: floa
     def least(source_free: bool) -> float:
         if not source_free:
             return minus_log_likelihood(float(off), on - alpha * off)
-        found = minimize_scalar(minus_log_likelihood, bounds=(1e-3, 1e3), args=(0.0,), method="bounded",
+        result = minimize_scalar(minus_log_likelihood, bounds=(1e-3, 1e3), args=(0.0,), method="bounded",
                                 options={"xatol": 1e-9})  # fmt: skip
-        return float(found.fun)
+        return float(result.fun)
 
     expected = np.sqrt(2 * (least(True) - least(False))) * np.sign(on - alpha * off)
     assert li_ma(np.array(on), np.array(off), alpha) == pytest.approx(expected, abs=1e-4)
@@ -125,12 +125,12 @@ def test_an_isotropic_sky_gives_standard_normal_significances() -> None:
     pytest.importorskip("astropy")
     options = SkyOptions([], pixel_deg=6.0, scrambles=10)
     pixels = SkyPixels.between(LATITUDE_DEG - 30, LATITUDE_DEG + 30, 6.0)
-    found = []
+    entries = []
     for seed in (1, 2):
         events = isotropic(np.random.default_rng(seed), 30_000)
         counts, off = count_run(events, options, pixels, seed)
-        found.append(li_ma(counts, off, 0.1)[off >= 100])
-    values = np.concatenate(found)
+        entries.append(li_ma(counts, off, 0.1)[off >= 100])
+    values = np.concatenate(entries)
     assert len(values) > 600
     # Four standard errors of a normal sample; every pixel holds up to 1/16 of its band, hence a width slightly below 1.
     assert abs(values.mean()) < 4 / np.sqrt(len(values))

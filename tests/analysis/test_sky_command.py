@@ -42,10 +42,10 @@ def _source(rng: np.random.Generator, n: int) -> np.ndarray:
     blur = rng.normal(0, 0.4, (2, len(seconds)))
     ra_deg = SOURCE_RA + blur[0] / np.cos(np.radians(SOURCE_DEC))
     at = SkyCoord(ra_deg * units.deg, (SOURCE_DEC + blur[1]) * units.deg)
-    seen = at.transform_to(AltAz(obstime=Time(seconds, format="unix"), location=place))
-    up = np.flatnonzero(seen.alt.deg > 61)[:n]
+    visited = at.transform_to(AltAz(obstime=Time(seconds, format="unix"), location=place))
+    up = np.flatnonzero(visited.alt.deg > 61)[:n]
     assert len(up) == n
-    return np.column_stack([seconds, 90 - seen.alt.deg, seen.az.deg])[up]
+    return np.column_stack([seconds, 90 - visited.alt.deg, visited.az.deg])[up]
 
 
 def _folder(path: Path, events: np.ndarray, *, times: bool = True) -> Path:
@@ -149,8 +149,8 @@ def test_what_cannot_be_is_said_in_one_line(runs: Path, tmp_path: Path, say: Say
 
 def test_a_map_without_significances_is_drawn_without_a_warning(tmp_path: Path) -> None:
     folder = _folder(tmp_path / "few", _background(np.random.default_rng(3), 50))
-    found = sky_map(SkyOptions([folder], scrambles=2))
-    assert not np.isfinite(found.significance).any()
+    result = sky_map(SkyOptions([folder], scrambles=2))
+    assert not np.isfinite(result.significance).any()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert write_sky_picture(found, tmp_path).is_file()
+        assert write_sky_picture(result, tmp_path).is_file()

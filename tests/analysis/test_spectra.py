@@ -51,13 +51,13 @@ def test_fluxes_come_back_with_errors_that_cover() -> None:
     truth, pulls, inside = true_flux(SKY, BINS), [], []
     for seed in range(10):
         events, thrown = simulated(60_000, 100 + seed, BINS)
-        found = estimate(
+        result = estimate(
             measured(SKY, seed, exposure=EXPOSURE / 4), events, thrown, replace(SETTING, exposure_m2_sr_s=EXPOSURE / 4)
         )
-        covariance = simulation_covariance(found, events, replicas=40, seed=seed)
-        variance = np.einsum("bcc->bc", found.events_covariance) * found.flux_per_event**2
+        covariance = simulation_covariance(result, events, replicas=40, seed=seed)
+        variance = np.einsum("bcc->bc", result.events_covariance) * result.flux_per_event**2
         error = np.sqrt(variance + np.diag(covariance).reshape(4, 5))
-        pulls.append((found.flux - truth) / error)
+        pulls.append((result.flux - truth) / error)
         inside.append(np.abs(pulls[-1]) < 1)
     pulls = np.array(pulls)
     assert np.abs(pulls.mean(axis=0)).max() < 1.2, "unbiased: 20 means of 10 pulls"
@@ -68,29 +68,29 @@ def test_fluxes_come_back_with_errors_that_cover() -> None:
 
 def test_every_source_has_a_full_covariance(response: tuple[Simulated, Thrown]) -> None:
     data = measured(SKY, 50, exposure=EXPOSURE / 10)
-    found = estimate(data, *response, replace(SETTING, exposure_m2_sr_s=EXPOSURE / 10))
-    errors = all_errors(found, data, *response, widths=Widths(), replicas=30)
+    result = estimate(data, *response, replace(SETTING, exposure_m2_sr_s=EXPOSURE / 10))
+    errors = all_errors(result, data, *response, widths=Widths(), replicas=30)
     assert set(errors.flux) == {"data", "simulation", "hadronic_model", "energy_scale", "muon_scale"}
     for matrix in errors.flux.values():
         assert matrix.shape == (20, 20)
         assert np.linalg.eigvalsh(matrix / np.diag(matrix).max()).min() > -1e-9
         assert (np.diag(matrix) > 0).all()
     # A steep spectrum: energies 0.04 too large in lg E raise all fluxes by about 0.04 * 1.7 in lg J.
-    n_bins, total = 4, found.flux.sum(axis=1)
+    n_bins, total = 4, result.flux.sum(axis=1)
     scale = errors.flux["energy_scale"].reshape(n_bins, 5, n_bins, 5).sum(axis=(1, 3))
     assert np.sqrt(scale[0, 0]) / total[0] == pytest.approx(10 ** (0.04 * 1.8) - 1, rel=0.35)
-    covariance = share_covariance(found.flux, errors.total())
+    covariance = share_covariance(result.flux, errors.total())
     np.testing.assert_allclose(covariance.reshape(4, 5, 4, 5).sum(axis=1), 0, atol=1e-12, err_msg="shares sum to one")
-    np.testing.assert_allclose(shares(found.flux).sum(axis=1), 1)
+    np.testing.assert_allclose(shares(result.flux).sum(axis=1), 1)
     assert len(by_model(response[0], data, response[1], SETTING, [])) == 2
 
 
 def test_migration_and_efficiency_matter(response: tuple[Simulated, Thrown]) -> None:
     data, truth = measured(SKY, 60), true_flux(SKY, BINS)
-    found = estimate(data, *response, SETTING)
+    result = estimate(data, *response, SETTING)
     without = estimate(data, response[0], None, SETTING)
     assert (without.correction == 1).all()
-    right, wrong = (np.abs(one.flux.sum(axis=1) / truth.sum(axis=1) - 1)[:3] for one in (found, without))
+    right, wrong = (np.abs(one.flux.sum(axis=1) / truth.sum(axis=1) - 1)[:3] for one in (result, without))
     assert right.max() < 0.03
     assert wrong.max() > 0.06
 
@@ -115,12 +115,12 @@ def test_labels_give_the_same_with_larger_errors(response: tuple[Simulated, Thro
     soft_error = np.sqrt(np.einsum("bcc->bc", soft.events_covariance))
     hard_error = np.sqrt(np.einsum("bcc->bc", hard.events_covariance))
     assert np.median(hard_error / soft_error) > 1.05
-    found = by_labels(hard)
-    assert set(found.events) == {"inverse", "clipped", "bayes", "regularised"}
+    result = by_labels(hard)
+    assert set(result.events) == {"inverse", "clipped", "bayes", "regularised"}
     truth = true_flux(SKY, BINS) / hard.flux_per_event
-    for method, events in found.events.items():
+    for method, events in result.events.items():
         assert np.abs(events - truth)[0].max() / truth[0].sum() < 0.06, method
-    assert (found.events["clipped"] >= 0).all()
+    assert (result.events["clipped"] >= 0).all()
 
 
 def test_bayes_and_likelihood_reach_the_inverse() -> None:
@@ -149,10 +149,10 @@ def test_bad_input_is_refused_by_name(response: tuple[Simulated, Thrown]) -> Non
 
 def test_empty_bins_are_left_out(response: tuple[Simulated, Thrown]) -> None:
     data = measured(SKY, 81, exposure=EXPOSURE / 100)
-    found = estimate(data.take(data.lg_energy < 16.0), *response, SETTING)
-    assert found.usable.tolist() == [True, True, True, False]
-    assert np.isnan(found.flux[3]).all()
-    assert np.isfinite(found.flux[:3]).all()
+    result = estimate(data.take(data.lg_energy < 16.0), *response, SETTING)
+    assert result.usable.tolist() == [True, True, True, False]
+    assert np.isnan(result.flux[3]).all()
+    assert np.isfinite(result.flux[:3]).all()
 
 
 def test_exposure_units() -> None:
@@ -181,12 +181,12 @@ COMMAND_EDGES = (14.9, 15.4, 16.0)
 
 
 def _options(run: Path, sky: Path, out: Path, **changes: object) -> SpectraOptions:
-    found = {"exposure": "1e7", "simulation": [], "edges": COMMAND_EDGES, "zenith_max_deg": 30.0, "replicas": 20}
-    return SpectraOptions(run, [sky], out=out, trusted=True, **(found | changes))  # type: ignore[arg-type]
+    entries = {"exposure": "1e7", "simulation": [], "edges": COMMAND_EDGES, "zenith_max_deg": 30.0, "replicas": 20}
+    return SpectraOptions(run, [sky], out=out, trusted=True, **(entries | changes))  # type: ignore[arg-type]
 
 
 def test_spectra_of_a_small_sky(composition_run: Path, composition_sky: Path, tmp_path: Path) -> None:
-    found, remarks = measure_spectra(_options(composition_run, composition_sky, tmp_path))
+    result, remarks = measure_spectra(_options(composition_run, composition_sky, tmp_path))
     table = pl.read_parquet(tmp_path / "spectra.parquet")
     assert table.height == 2 * 6
     assert {"flux_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV", "lg_energy_low_eV"} <= set(table.columns)
@@ -202,9 +202,9 @@ def test_spectra_of_a_small_sky(composition_run: Path, composition_sky: Path, tm
     assert any("knees were not fitted: 2 energy bins" in remark for remark in remarks)
     with np.load(tmp_path / "covariance.npz") as stored:
         assert stored["flux_data_m2_sr_s_eV_squared"].shape == (10, 10)
-    page = write_spectra_page(found, tmp_path, remarks).read_text()
+    page = write_spectra_page(result, tmp_path, remarks).read_text()
     assert page.count("<svg") == 6
-    PlainConsole(width=100).print(spectra_text(found))
+    PlainConsole(width=100).print(spectra_text(result))
 
 
 def test_what_cannot_be_right_is_refused(
@@ -281,8 +281,8 @@ def test_fractions_come_back_with_errors_that_cover() -> None:
         response = np.zeros((5, 5))
         np.add.at(response, (simulated, _decided(simulated, rng)), 1)
         sample = rng.choice(5, 50_000, p=truth)
-        found = unfold_composition(_decided(sample, rng), response, seed=seed)
-        pulls.append((found.fractions - truth) / found.fraction_errors)
+        result = unfold_composition(_decided(sample, rng), response, seed=seed)
+        pulls.append((result.fractions - truth) / result.fraction_errors)
     pulls = np.array(pulls)
     assert np.abs(pulls.mean(axis=0)).max() < 0.5, "unbiased"
     assert 0.8 < pulls.std() < 1.25, "errors are neither boasting nor timid"
@@ -290,9 +290,9 @@ def test_fractions_come_back_with_errors_that_cover() -> None:
 
 def test_perfect_response_returns_the_counts() -> None:
     measured = np.array([10.0, 200.0, 0.0, 35.0])
-    found = unfold(measured, 1e6 * np.eye(4))
-    np.testing.assert_allclose(found.counts, measured, atol=1e-2)
-    np.testing.assert_allclose(found.errors, np.sqrt(measured), rtol=0.15, atol=0.3)
+    result = unfold(measured, 1e6 * np.eye(4))
+    np.testing.assert_allclose(result.counts, measured, atol=1e-2)
+    np.testing.assert_allclose(result.errors, np.sqrt(measured), rtol=0.15, atol=0.3)
 
 
 def test_steep_spectrum_with_inefficiency_in_few_iterations() -> None:
@@ -303,10 +303,10 @@ def test_steep_spectrum_with_inefficiency_in_few_iterations() -> None:
     generated = np.full(8, 200_000)
     response = rng.binomial(200_000, smear)
     measured = rng.poisson(truth @ smear)
-    found = unfold(measured, response, generated=generated, prior=10.0 ** (-0.4 * np.arange(8)), iterations=6)
-    assert found.iterations == 6
-    assert (np.abs(found.counts / truth - 1) < 0.15)[:6].all()
-    assert found.counts.sum() == pytest.approx(truth.sum(), rel=0.02), "efficiency is corrected for"
+    result = unfold(measured, response, generated=generated, prior=10.0 ** (-0.4 * np.arange(8)), iterations=6)
+    assert result.iterations == 6
+    assert (np.abs(result.counts / truth - 1) < 0.15)[:6].all()
+    assert result.counts.sum() == pytest.approx(truth.sum(), rel=0.02), "efficiency is corrected for"
     # Measured directly, the steepness of the spectrum and the inefficiency would mislead by far more.
     assert np.abs(measured / truth - 1)[:4].min() > 0.15
 
@@ -346,10 +346,10 @@ def test_newton_ends_where_em_would() -> None:
 def test_a_class_that_is_not_there_gets_nothing() -> None:
     rng = np.random.default_rng(4)
     labels = rng.choice(2, 20_000)
-    found = maximum_likelihood(likelihood_ratios(_posteriors(labels, rng, np.full(4, 0.25)), np.full(4, 0.25)))
-    assert found[3] < 0.01
-    assert found.min() >= 0
-    assert found.sum() == pytest.approx(1)
+    result = maximum_likelihood(likelihood_ratios(_posteriors(labels, rng, np.full(4, 0.25)), np.full(4, 0.25)))
+    assert result[3] < 0.01
+    assert result.min() >= 0
+    assert result.sum() == pytest.approx(1)
 
 
 def test_simulation_mends_posteriors_that_are_too_sharp() -> None:

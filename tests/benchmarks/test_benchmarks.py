@@ -82,12 +82,12 @@ def test_default_world_is_what_the_fits_ended_with() -> None:
         for name, ended in recorded()[group]["ended"].items():
             section, field = name.split("__")
             expected[section][field] = ended
-    found = load_settings().model_dump()
+    result = load_settings().model_dump()
     wrong = {
-        f"{section}__{field}": (found[section][field], number)
+        f"{section}__{field}": (result[section][field], number)
         for section, values in expected.items()
         for field, number in values.items()
-        if found[section][field] != pytest.approx(number, rel=1e-5)
+        if result[section][field] != pytest.approx(number, rel=1e-5)
     }
     assert not wrong, "moved by hand, or fitted without a record"
 
@@ -133,42 +133,42 @@ def _direct(log_proba: np.ndarray, value: np.ndarray) -> float:
     b = np.concatenate([-fractions.ravel(), fractions.ravel()])
     equal = np.hstack([np.kron(np.eye(n_values), np.ones(n_classes)), np.zeros((n_values, n_error))])
     cost = np.concatenate([np.zeros(n_rule), np.full(n_error, 1 / n_error)])
-    found = linprog(cost, A_ub=a, b_ub=b, A_eq=equal, b_eq=np.ones(n_values), method="highs")
-    assert found.status == 0
-    return float(found.fun)
+    result = linprog(cost, A_ub=a, b_ub=b, A_eq=equal, b_eq=np.ones(n_values), method="highs")
+    assert result.status == 0
+    return float(result.fun)
 
 
 @pytest.mark.parametrize(("n_classes", "n_values", "seed"), [(2, 6, 0), (2, 9, 1), (3, 5, 2), (3, 8, 3)])
 def test_optimum_equals_the_direct_linear_program(n_classes: int, n_values: int, seed: int) -> None:
     log_proba, value = _discrete(n_classes, n_values, seed)
-    found, direct = optimal_rule(log_proba), _direct(log_proba, value)
-    assert found.gap < GAP
-    assert found.lower_bound - 1e-9 <= direct <= found.mixed_error + 1e-9
-    assert found.rule_error >= direct - 1e-9
+    result, direct = optimal_rule(log_proba), _direct(log_proba, value)
+    assert result.gap < GAP
+    assert result.lower_bound - 1e-9 <= direct <= result.mixed_error + 1e-9
+    assert result.rule_error >= direct - 1e-9
 
 
 def test_no_deterministic_rule_is_below_the_bound() -> None:
     log_proba, value = _discrete(3, 5, 4)
-    found = optimal_rule(log_proba)
+    result = optimal_rule(log_proba)
     errors = []
     for labels in product(range(3), repeat=5):
         confusion = expected_confusion(log_proba, np.array(labels)[value])
         errors.append(expected_fraction_error(confusion))
-    assert min(errors) >= found.lower_bound - 1e-12
-    assert found.rule_error == pytest.approx(
-        expected_fraction_error(expected_confusion(log_proba, found.rule(log_proba))), abs=1e-12
+    assert min(errors) >= result.lower_bound - 1e-12
+    assert result.rule_error == pytest.approx(
+        expected_fraction_error(expected_confusion(log_proba, result.rule(log_proba))), abs=1e-12
     )
 
 
 def test_rules_of_five_classes_are_above_the_bound() -> None:
     log_proba, _ = five_classes(4000)
-    found = optimal_rule(log_proba)
-    assert found.gap < GAP
+    result = optimal_rule(log_proba)
+    assert result.gap < GAP
     prior, rng = class_mix(log_proba), np.random.default_rng(1)
     for _ in range(50):
         rule = Rule("random", rng.normal(size=(5, 5)) - 3 * np.eye(5), prior)
-        assert expected_fraction_error(expected_confusion(log_proba, rule(log_proba))) >= found.lower_bound
-    assert found.rule_error <= min(expected_errors(log_proba).values()) + 1e-12
+        assert expected_fraction_error(expected_confusion(log_proba, rule(log_proba))) >= result.lower_bound
+    assert result.rule_error <= min(expected_errors(log_proba).values()) + 1e-12
 
 
 def test_perfect_posteriors_give_zero_and_uninformative_ones_the_best_constant() -> None:
@@ -177,11 +177,11 @@ def test_perfect_posteriors_give_zero_and_uninformative_ones_the_best_constant()
     assert optimal_rule(perfect).rule_error == pytest.approx(0.0, abs=1e-9)
 
     flat = np.full((1000, 5), np.log(0.2))
-    found = optimal_rule(flat)
+    result = optimal_rule(flat)
     constants = [expected_fraction_error(expected_confusion(flat, np.full(1000, k))) for k in range(5)]
-    assert found.rule_error == pytest.approx(min(constants), abs=1e-9)
+    assert result.rule_error == pytest.approx(min(constants), abs=1e-9)
     # Mixing constants (guessing) would do better, which a single rule cannot: the bound says by how much.
-    assert found.mixed_error < found.rule_error
+    assert result.mixed_error < result.rule_error
 
 
 BINS = binning((15.2, 15.4, 15.6, 15.8, 16.0, 16.3))
@@ -195,9 +195,9 @@ def pool() -> SpectraPool:
 
 
 def test_every_mixture_is_there_once() -> None:
-    found = {tuple(np.round(10 * each).astype(int)) for each in mixtures()}
-    assert len(found) == 1001
-    assert all(sum(each) == 10 for each in found)
+    result = {tuple(np.round(10 * each).astype(int)) for each in mixtures()}
+    assert len(result) == 1001
+    assert all(sum(each) == 10 for each in result)
 
 
 def test_a_sky_holds_the_fluxes_asked_for(pool: SpectraPool) -> None:
@@ -245,17 +245,17 @@ def test_stacks_are_judged_on_events_that_they_did_not_learn_from() -> None:
     n = 400
     labels = rng.integers(0, 2, n)
     noise = np.log(rng.dirichlet([1, 1], (3, n)))
-    judged, found = published_stacks(noise, labels)
+    judged, result = published_stacks(noise, labels)
     assert judged.sum() == n // 2
-    for name, z in found.items():
+    for name, z in result.items():
         assert z.shape == (n // 2, 2), name
         np.testing.assert_allclose(np.exp(z).sum(axis=1), 1)
         assert abs(np.mean(z.argmax(axis=1) == labels[judged]) - 0.5) < 0.15, "noise teaches nothing"
     x = rng.normal(labels, 0.7)
     sharp = np.stack([x * 0, 2 * x - 1], axis=1)
     sharp -= np.logaddexp.reduce(sharp, axis=1, keepdims=True)
-    _, found = published_stacks(np.stack([sharp, noise[0], noise[1]]), labels)
-    right = {name: np.mean(z.argmax(axis=1) == labels[judged]) for name, z in found.items()}
+    _, result = published_stacks(np.stack([sharp, noise[0], noise[1]]), labels)
+    right = {name: np.mean(z.argmax(axis=1) == labels[judged]) for name, z in result.items()}
     assert right["published: logistic stack"] > right["published: average"]
 
 
@@ -270,11 +270,11 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("quantity", ["core x", "core y", "lg Ne", "age", "lg Nmu"])
 def test_fits_are_unbiased_and_their_errors_hold(own: dict[str, np.ndarray], quantity: str) -> None:
-    found = own[quantity]
-    assert len(found) > 700
+    result = own[quantity]
+    assert len(result) > 700
     # Four standard errors; an effect of the simulation that the fits do not know moves sizes and ages by .5 and more.
-    assert abs(np.median(found)) < 4 * 1.25 / np.sqrt(len(found))
-    assert 0.85 < np.std(found[np.abs(found) < 5]) < 1.15
+    assert abs(np.median(result)) < 4 * 1.25 / np.sqrt(len(result))
+    assert 0.85 < np.std(result[np.abs(result) < 5]) < 1.15
 
 
 SMALL = {"n_train": 30, "n_test": 20, "seed": 1}
@@ -368,11 +368,11 @@ def test_constants_that_cannot_be_negative_stop_at_zero() -> None:
 
 def test_networks_add_their_deviations() -> None:
     alone, watched = problem(("cascade__lg_nmu_offset",), {}), problem(("cascade__lg_nmu_offset",), {}, (published(),))
-    found = watched.deviations(watched.origin)
-    assert found[:2] == pytest.approx(alone.deviations(alone.origin))
+    result = watched.deviations(watched.origin)
+    assert result[:2] == pytest.approx(alone.deviations(alone.origin))
     n_norms = sum(sums.size for sums in Moments(watched.networks[0].published.network).sums.values())
-    assert len(found) == 2 + POSTERIORS + SCORES + n_norms
-    assert watched.weights(found)[2:].tolist() == [1.0] * (POSTERIORS + SCORES + n_norms)
+    assert len(result) == 2 + POSTERIORS + SCORES + n_norms
+    assert watched.weights(result)[2:].tolist() == [1.0] * (POSTERIORS + SCORES + n_norms)
 
 
 def test_a_judge_is_heard_and_pulls_at_nothing() -> None:
@@ -382,10 +382,10 @@ def test_a_judge_is_heard_and_pulls_at_nothing() -> None:
     judged = Problem(
         load_settings(), free, targets, (), (COMPOSITION,), scorers=[network], sizes=SIZES, seed=3, workers=1
     )
-    found = judged.deviations(judged.origin)
-    assert len(found) == 1
+    result = judged.deviations(judged.origin)
+    assert len(result) == 1
     assert len(judged.judged[0]) > 96
-    assert "v1: posteriors" in summary(judged, found, judged.origin)
+    assert "v1: posteriors" in summary(judged, result, judged.origin)
 
 
 def test_plain_moments_are_shifted_to_those_of_training() -> None:
@@ -394,12 +394,12 @@ def test_plain_moments_are_shifted_to_those_of_training() -> None:
     rng = np.random.default_rng(2)
     cells = torch.from_numpy(rng.exponential(1.0, (300, 2, 16, 16)).astype(np.float32))
     scalars = torch.from_numpy(rng.normal(0.0, 1.0, (300, 6)).astype(np.float32))
-    seen = Look(target)
-    seen.add(cells, scalars)
-    target.calibrate(seen.norms(), cells, scalars)
+    visited = Look(target)
+    visited.add(cells, scalars)
+    target.calibrate(visited.norms(), cells, scalars)
     trained = norm_vector(norm_deviations(network.network, cells, scalars))
-    assert seen.deviations(network.labels[:300])[POSTERIORS + SCORES :] == pytest.approx(trained, abs=1e-4)
-    assert np.abs(seen.norms() - trained).max() > 0.01
+    assert visited.deviations(network.labels[:300])[POSTERIORS + SCORES :] == pytest.approx(trained, abs=1e-4)
+    assert np.abs(visited.norms() - trained).max() > 0.01
 
 
 def test_an_interrupted_fit_keeps_its_slopes(tmp_path: Path) -> None:
@@ -424,12 +424,12 @@ def test_epos_as_qgsjet_differs_by_chance_alone() -> None:
     free = [Free("cascade__epos_lg_ne", 0.02, 0.1)]
     sizes = replace(SIZES, free=4_000)
     same = ModelProblem(start, free, [published()], sizes=sizes, seed=3, workers=1)
-    found = same.deviations(same.origin)
-    assert found.shape == (5,)
-    assert abs(found[4] * same.facts[4].tolerance + same.facts[4].real) < 0.1
+    result = same.deviations(same.origin)
+    assert result.shape == (5,)
+    assert abs(result[4] * same.facts[4].tolerance + same.facts[4].real) < 0.1
     # Far fewer electrons: far fewer events pass.
     fewer = same.deviations(np.array([-0.3]))
-    assert fewer[4] < found[4] - 1.0
+    assert fewer[4] < result[4] - 1.0
 
 
 @pytest.fixture
@@ -451,16 +451,16 @@ def events(n: int, seed: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_comparison_is_complete(folder: Path) -> None:
-    (found,) = compare(load_networks(folder), load_settings(), n=400, workers=1)
-    assert found.n == 400
-    assert found.real_accuracy[1].low < found.real_accuracy[0] < found.real_accuracy[1].high
-    assert set(found.areas) == {"all", "proton", "helium", "carbon", "silicon", "iron"}
+    (result,) = compare(load_networks(folder), load_settings(), n=400, workers=1)
+    assert result.n == 400
+    assert result.real_accuracy[1].low < result.real_accuracy[0] < result.real_accuracy[1].high
+    assert set(result.areas) == {"all", "proton", "helium", "carbon", "silicon", "iron"}
     # Posteriors of an untrained network hardly vary; the others cover the simplex.
-    assert found.areas["all"].area > 0.95
-    assert 0.4 < found.floors["all"].area < 0.6
-    assert len(found.norms) == 9
+    assert result.areas["all"].area > 0.95
+    assert 0.4 < result.floors["all"].area < 0.6
+    assert len(result.norms) == 9
     console = Console(record=True, width=140)
-    for table in network_tables(found):
+    for table in network_tables(result):
         console.print(table)
     text = console.export_text()
     assert "iron called proton" in text
@@ -507,12 +507,12 @@ def test_running_moments_of_the_same_events_leave_no_deviation() -> None:
     cells, scalars = events(160)
     # The norms' own way of learning their moments; layer by layer, so that each sees what the ones before let pass.
     for _ in range(9):
-        found = norm_deviations(network, cells, scalars)
+        result = norm_deviations(network, cells, scalars)
         for name, module in network.named_modules():
-            if name in found:
+            if name in result:
                 sd = np.sqrt(module.running_var.numpy())
-                module.running_mean += torch.from_numpy((found[name].mean * sd).astype(np.float32))
-                module.running_var *= torch.from_numpy(np.exp(2.0 * found[name].ln_width).astype(np.float32))
+                module.running_mean += torch.from_numpy((result[name].mean * sd).astype(np.float32))
+                module.running_var *= torch.from_numpy(np.exp(2.0 * result[name].ln_width).astype(np.float32))
     again = norm_deviations(network, cells, scalars)
     assert max(np.abs(d.mean).max() for d in again.values()) < 1e-3
     assert max(np.abs(d.ln_width).max() for d in again.values()) < 1e-3

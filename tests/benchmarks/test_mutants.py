@@ -28,9 +28,9 @@ def price(n: int, weights: list[float] | None = None) -> float:
 
 
 def test_what_is_changed_and_what_is_left_alone() -> None:
-    found = {(one.was, one.text) for one in mutants_of("a/b.py", SOURCE)}
+    result = {(one.was, one.text) for one in mutants_of("a/b.py", SOURCE)}
     call = "average(2.0 * n, weights=weights)"
-    assert found == {
+    assert result == {
         ("n > 3", "(n >= 3)"),
         ("3", "4"),
         (f"{call} + math.log(n)", f"({call} - math.log(n))"),

@@ -128,7 +128,7 @@ def outcomes(folder: Path, read: Callable[[Path], str], n: int, expected: str | 
     -------
     How many gave the same result (any, without ``expected``), and how many were refused.
     """
-    found: Counter[str] = Counter()
+    counter: Counter[str] = Counter()
     whole = folder.with_name("whole")
     shutil.copytree(folder, whole)
     names = sorted(str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file())
@@ -148,8 +148,8 @@ def outcomes(folder: Path, read: Callable[[Path], str], n: int, expected: str | 
         else:
             assert "\n" not in message, what
             assert str(folder) in message, f"{what}: {message}"
-        found["same result" if message is None else "refused"] += 1
-    return found
+        counter["same result" if message is None else "refused"] += 1
+    return counter
 
 
 def _drawn(names: list[str]) -> Iterator[tuple[int, int, str, Damage]]:

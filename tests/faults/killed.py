@@ -75,9 +75,9 @@ def _silently(step: Step, out: Path) -> int:
 
 def _outcome(out: Path) -> dict[str, str]:
     """Return the hash of each file that is the same in every run."""
-    found = content(out)
-    timed = TIMED | ({"checksums.json"} if "manifest.json" in found else set())
-    return {name: digest for name, digest in found.items() if Path(name).name not in timed}
+    result = content(out)
+    timed = TIMED | ({"checksums.json"} if "manifest.json" in result else set())
+    return {name: digest for name, digest in result.items() if Path(name).name not in timed}
 
 
 def _tries(step: Step, folder: Path, how: str, number: int, whole_s: float) -> Iterator[tuple[Path, bool]]:
@@ -111,8 +111,8 @@ def main(command: str, source: str, folder: Path, how: str, number: int) -> int:
     kills = 0
     for out, killed in _tries(step, folder, how, number, whole_s):
         assert run(step, out) == 0, f"{command} does not go on in {out}"
-        found = _outcome(out)
-        assert found == expected, f"{out}: {sorted(name for name, _ in set(found.items()) ^ set(expected.items()))}"
+        result = _outcome(out)
+        assert result == expected, f"{out}: {sorted(name for name, _ in set(result.items()) ^ set(expected.items()))}"
         for made in (out, *out.iterdir()):
             assert not (made / "checksums.json").exists() or not check_folder(made)[1]
         kills += killed

@@ -111,12 +111,12 @@ def content(folder: Path) -> dict[str, str]:
 
 def mixed(folder: Path) -> list[str]:
     """Return what is wrong with the sets and archives that have their final names."""
-    found = [line for name in ("train", "test") for line in _problems(folder / f"composition_{name}")]
+    result = [line for name in ("train", "test") for line in _problems(folder / f"composition_{name}")]
     for mode in MODES["v2", COMPOSITION.name]:
         archives = [path for path in (archive_path(folder, mode, kind) for kind in KINDS) if path.exists()]
         if len({str(read_source(path)) for path in archives}) > 1:
-            found.append(f"{mode}: archives of two simulations")
-    return found
+            result.append(f"{mode}: archives of two simulations")
+    return result
 
 
 def _problems(folder: Path) -> list[str]:
@@ -143,8 +143,8 @@ def main(command: str, folder: Path, stride: int) -> int:
         wrong = mixed(place)
         assert not wrong, f"{command} killed after {kills * stride} operations: {wrong}"
         assert run(step, place) == 0, f"{command} does not go on after a kill at operation {kills * stride}"
-        found = content(place)
-        assert found == expected, f"{command}, kill at {kills * stride}: {sorted(set(found) ^ set(expected))}"
+        result = content(place)
+        assert result == expected, f"{command}, kill at {kills * stride}: {sorted(set(result) ^ set(expected))}"
         kills += 1
 
 

@@ -122,9 +122,9 @@ def test_a_learner_left_out_is_told(two_gaussians: tuple[Path, Path], tmp_path: 
     console = Console(width=200)
     with console.capture() as captured:
         console.print(outcome(run, None, None).shown, soft_wrap=True)
-    told = captured.get()
-    assert "learner fake_failing was left out, fold 0: RuntimeError: this learner always fails" in told
-    assert "fake_linear was left out" not in told
+    message = captured.get()
+    assert "learner fake_failing was left out, fold 0: RuntimeError: this learner always fails" in message
+    assert "fake_linear was left out" not in message
 
 
 class _Killed(BaseException):

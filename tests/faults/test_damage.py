@@ -62,9 +62,9 @@ def test_feature_tables(
     for name, data in (("set", tiny_composition / "composition_test"), ("other", tiny_gamma / "gamma_test")):
         made = build_table(data, tmp_path / "made" / name, workers=1, groups=["reconstruction", "size"]).folder
         shutil.copytree(made, tmp_path / name, ignore=shutil.ignore_patterns(LOCK_FILE))
-    found = outcomes(tmp_path / "set", read_features, n, read_features(tmp_path / "set"))
-    assert found["refused"] > 0.8 * n
-    survived["damages"] += found.total()
+    result = outcomes(tmp_path / "set", read_features, n, read_features(tmp_path / "set"))
+    assert result["refused"] > 0.8 * n
+    survived["damages"] += result.total()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -93,9 +93,9 @@ def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
         predictions = predict(stacking.load(run, trusted=True), tmp_path / "set.parquet").concatenated()
         return hashlib.sha256(predictions.log_proba.tobytes() + predictions.config_hash.encode()).hexdigest()
 
-    found = outcomes(tmp_path / "set", read, n, read(tmp_path / "set"))
-    assert min(found["refused"], found["same result"]) > 0.2 * n, "some files are needed to predict, others are not"
-    survived["damages"] += found.total()
+    result = outcomes(tmp_path / "set", read, n, read(tmp_path / "set"))
+    assert min(result["refused"], result["same result"]) > 0.2 * n, "some files are needed to predict, others are not"
+    survived["damages"] += result.total()
 
 
 FILES = (CATALOGUE_FILE, CHECKSUMS_FILE, "part-00000.parquet", "part-00001.parquet", "part-00002.parquet")
@@ -282,10 +282,10 @@ def test_dataset(n: int, tmp_path: Path, checksums: bool, survived: Counter[str]
         _write(tmp_path / name, seed)
         if not checksums:
             (tmp_path / name / "checksums.json").unlink()
-    found = outcomes(tmp_path / "set", read_dataset, n, read_dataset(tmp_path / "set") if checksums else None)
+    result = outcomes(tmp_path / "set", read_dataset, n, read_dataset(tmp_path / "set") if checksums else None)
     if checksums:
-        assert found["same result"] <= 0.1 * n, "only where checksums.json itself is lost"
-    survived["damages"] += found.total()
+        assert result["same result"] <= 0.1 * n, "only where checksums.json itself is lost"
+    survived["damages"] += result.total()
 
 
 @rounds(60, 180)
@@ -296,9 +296,9 @@ def test_raw_archives(n: int, tmp_path: Path, survived: Counter[str]) -> None:
     for kind in ("features", "true_features", "matrices"):
         # Public archives hold nothing that ties the three of a mode together.
         shutil.copyfile(tmp_path / "set" / f"qgs_spectra_{kind}.npz", tmp_path / "other" / f"qgs_spectra_{kind}.npz")
-    found = outcomes(tmp_path / "set", read_raw, n, read_raw(tmp_path / "set"))
-    assert found["refused"] > 0.6 * n
-    survived["damages"] += found.total()
+    result = outcomes(tmp_path / "set", read_raw, n, read_raw(tmp_path / "set"))
+    assert result["refused"] > 0.6 * n
+    survived["damages"] += result.total()
 
 
 LABELS = np.arange(200) % 5
@@ -320,11 +320,11 @@ def test_damage_is_never_misread(n: int, save: object, tmp_path: Path, survived:
             damaged = damaged[: int(rng.integers(0, len(whole)))]
         file.write_bytes(damaged)
         try:
-            found, _ = read_output(file, COMPOSITION, len(LABELS))
+            result, _ = read_output(file, COMPOSITION, len(LABELS))
         except InputError:
             refused += 1
         else:
-            assert (found == LABELS).all()
+            assert (result == LABELS).all()
     assert refused > n / 2
     survived["damages"] += n
 
@@ -333,8 +333,8 @@ def test_types_of_numbers_that_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "p.npz"
     for kind in (np.int8, np.uint8, np.int64, np.uint64):
         np.savez(file, predictions=LABELS.astype(kind))
-        found, origin = read_output(file, COMPOSITION, 200)
-        assert (found == LABELS).all()
+        result, origin = read_output(file, COMPOSITION, 200)
+        assert (result == LABELS).all()
         assert origin == Origin(None, None)
     for kind in (np.float16, np.float32, np.float64, np.int32):
         np.savez(file, gamma_scores=LABELS.astype(kind), config_hash=np.array("abc"))

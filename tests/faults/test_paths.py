@@ -190,7 +190,7 @@ def test_a_table_is_not_its_neighbour(suffix: str, tmp_path: Path) -> None:
 
 
 def test_every_reading_of_a_table_takes_names_literally() -> None:
-    found = 0
+    result = 0
     for file in ROOT.rglob("*.py"):
         inside = file.relative_to(ROOT).parts
         if inside[0].startswith(".") or inside[0] in ("tests", "build", "data", "runs"):
@@ -200,10 +200,10 @@ def test_every_reading_of_a_table_takes_names_literally() -> None:
             if not isinstance(called, ast.Attribute) or not called.attr.startswith(("read_", "scan_")):
                 continue
             if isinstance(called.value, ast.Name) and called.value.id == "pl":
-                found += 1
+                result += 1
                 options = {keyword.arg for keyword in node.keywords}
                 assert "glob" in options, f"{file}:{node.lineno} takes brackets in a name for a pattern: glob=False"
-    assert found >= 8
+    assert result >= 8
 
 
 @pytest.fixture

@@ -119,11 +119,11 @@ def test_minima_and_matrices_are_minuits(held_against_minuit, channel, size):
     assert len(oracles) > 0.9 * N_ORACLE
     gaps, rises, value_gaps, matrix_gaps = [], [], [], []
     for k, oracle in oracles:
-        found = oracle.found[channel == "muon"]
+        result = oracle.found[channel == "muon"]
         best, lowest = oracle.minimum(channel)
-        fisher = oracle.fisher(channel, found)
-        gaps.append(np.abs(found - best) / np.sqrt(np.diag(np.linalg.inv(fisher))))
-        here = oracle.electron_value(*found) if channel == "electron" else oracle.muon_value(*found)
+        fisher = oracle.fisher(channel, result)
+        gaps.append(np.abs(result - best) / np.sqrt(np.diag(np.linalg.inv(fisher))))
+        here = oracle.electron_value(*result) if channel == "electron" else oracle.muon_value(*result)
         rises.append(here - lowest)
         value_gaps.append(abs(float(getattr(raw, f"{channel}_value")[k]) - here) / max(here, 1.0))
         unit = np.sqrt(np.diag(fisher))
@@ -184,8 +184,8 @@ def test_saturated_stations_are_lower_limits(draw):
     assert abs(np.median(gap)) < 0.01
     assert np.quantile(np.abs(gap), 0.95) < 0.08
     # A deposit above the limit counts as the limit, whatever the electronics reported.
-    held = replace(bright, matrices=np.minimum(bright.matrices, np.array([30_000, 15_000], np.float16)))
-    again = fit_fused(held.events(XP))
+    values = replace(bright, matrices=np.minimum(bright.matrices, np.array([30_000, 15_000], np.float16)))
+    again = fit_fused(values.events(XP))
     np.testing.assert_array_equal(np.stack(raw.electron), np.stack(again.electron))
 
 

@@ -233,10 +233,10 @@ def half_deviance(s, mu, full, weight):
 
 def minimum(value, start):
     """Return the minimum: downhill from anywhere, then by numerical derivatives."""
-    found = minimize(value, start, method="Nelder-Mead", options={"xatol": 1e-2, "fatol": 1e-3, "maxfev": 400}).x
+    result = minimize(value, start, method="Nelder-Mead", options={"xatol": 1e-2, "fatol": 1e-3, "maxfev": 400}).x
     for _ in range(2):
-        found = minimize(value, found, method="BFGS", jac="3-point", options={"gtol": 1e-7}).x
-    return found
+        result = minimize(value, result, method="BFGS", jac="3-point", options={"gtol": 1e-7}).x
+    return result
 
 
 def lg(value):
@@ -539,16 +539,16 @@ def reconstructed_lg_nmu(shower: Shower) -> float:
     return max(shower.lg_nmu, 2.0)
 
 
-def move(fit: Fit, found: dict[str, float]) -> None:
+def move(fit: Fit, content: dict[str, float]) -> None:
     """Take the parameters of the table, which agree within a small part of their errors, for what builds on them.
 
     The muon age stays where the table does not tell it.
     """
-    age = found["fit_age"]
-    level = found["fit_lg_rho50"] * np.log(10.0) - log_rho_e(50.0, 0.0, age)
-    fit.p = np.array([found["fit_core_x_m"], found["fit_core_y_m"], level, age])
-    muon_age = fit.q[1] if np.isnan(found["fit_muon_age"]) else found["fit_muon_age"]
-    fit.q = np.array([level_of(log_rho_mu, found["fit_lg_nmu"], muon_age), muon_age])
+    age = content["fit_age"]
+    level = content["fit_lg_rho50"] * np.log(10.0) - log_rho_e(50.0, 0.0, age)
+    fit.p = np.array([content["fit_core_x_m"], content["fit_core_y_m"], level, age])
+    muon_age = fit.q[1] if np.isnan(content["fit_muon_age"]) else content["fit_muon_age"]
+    fit.q = np.array([level_of(log_rho_mu, content["fit_lg_nmu"], muon_age), muon_age])
 
 
 @pytest.fixture(scope="module")
@@ -561,16 +561,16 @@ def both() -> dict[str, tuple[dict[str, float], dict[str, float]]]:
     table = compute_events(cells, np.array(scalars, np.float32), age, frozenset(GROUPS))
     assert set(table.columns) == set(CATALOGUE)
     result = {}
-    for (name, shower), found in zip(SHOWERS.items(), table.to_dicts(), strict=True):
+    for (name, shower), values in zip(SHOWERS.items(), table.to_dicts(), strict=True):
         e, m = (grids[name][:, k].astype(np.float64) * (STATION, MUON)[k] for k in (0, 1))
         expected = of_scalars_and_grid(shower, e, m)
         fit = Fit(e, m, shower.zenith, shower.azimuth)
         if fit.ok:
             expected |= of_fits(fit)
-            move(fit, found)
-            expected |= of_contrast(found, shower.energy, AGE) | of_parameters(fit) | of_deviances(fit)
+            move(fit, values)
+            expected |= of_contrast(values, shower.energy, AGE) | of_parameters(fit) | of_deviances(fit)
             expected |= of_muons(fit, reconstructed_lg_nmu(shower)) | of_profile(fit) | of_asymmetry(fit, e)
-        result[name] = found, expected
+        result[name] = values, expected
     return result
 
 
@@ -594,12 +594,12 @@ def tolerance_of(column: str, expected: dict[str, float]) -> float:
 @pytest.mark.parametrize("column", CATALOGUE)
 def test_column_is_its_formula(both, column):
     defined = 0
-    for name, (found, expected) in both.items():
+    for name, (result, expected) in both.items():
         wanted = expected.get(column, np.nan)
-        assert np.isnan(found[column]) == np.isnan(wanted), (name, found[column], wanted)
+        assert np.isnan(result[column]) == np.isnan(wanted), (name, result[column], wanted)
         if not np.isnan(wanted):
             defined += 1
-            assert abs(found[column] - wanted) <= tolerance_of(column, expected), (name, found[column], wanted)
+            assert abs(result[column] - wanted) <= tolerance_of(column, expected), (name, result[column], wanted)
     assert defined >= 3
 
 

@@ -57,9 +57,9 @@ def _expected(name, values, with_response):
     return np.array([result if isinstance(result, tuple) else (result,) for result in results])
 
 
-def _assert_close(found, expected):
+def _assert_close(result, expected):
     scale = np.abs(expected).max(axis=0) + 1e-3
-    assert (np.abs(found - expected) / scale).max() < 2e-5
+    assert (np.abs(result - expected) / scale).max() < 2e-5
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,9 +83,9 @@ def test_compiled(name):
     space = {"inner": inner, "PUBLISHED": PUBLISHED}
     exec(f"def call(row):\n    return inner({given})", space)
     call = njit(error_model="numpy")(space["call"])
-    found = np.array([np.atleast_1d(call(row)) for row in values])
-    assert found.shape[0] == N
-    _assert_close(found, _expected(name, values, with_response))
+    result = np.array([np.atleast_1d(call(row)) for row in values])
+    assert result.shape[0] == N
+    _assert_close(result, _expected(name, values, with_response))
 
 
 @pytest.fixture(scope="module")
@@ -111,10 +111,10 @@ def library(tmp_path_factory):
 def test_c(name, library):
     values, with_response = _arguments(name)
     expected = _expected(name, values, with_response)
-    found = np.zeros(expected.shape, np.float32)
-    for row, out in zip(values, found, strict=True):
+    result = np.zeros(expected.shape, np.float32)
+    for row, out in zip(values, result, strict=True):
         getattr(library, f"call_{name}")(row.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p))
-    _assert_close(found, expected)
+    _assert_close(result, expected)
 
 
 def test_what_cannot_be_translated_is_refused():
@@ -180,15 +180,15 @@ def channels(drawn):
     events = drawn.events(XP, slice(0, N_POINTS))
     raw, here = fit_fused(events), events.stations
     where = np.flatnonzero(here.has_muon)
-    found = []
+    result = []
     for k in range(N_POINTS):
         z = planes_of(here.x_m, here.y_m, here.electron_area_m2, here.muon_area_m2, where)
         p, q = (np.array([float(c[k]) for c in parameters]) for parameters in (raw.electron, raw.muon))
         z["p"], z["q"] = p, q
         axis = events.direction[0][k], events.direction[1][k]
         _freeze(events.electron_mev[k], events.muon_mev[k], where, events.cos_zenith[k], *axis, z)
-        found.append((p + np.array([3.0, 2.0, 0.2, -0.1]), q + np.array([0.2, 0.1]), z, axis))
-    return found
+        result.append((p + np.array([3.0, 2.0, 0.2, -0.1]), q + np.array([0.2, 0.1]), z, axis))
+    return result
 
 
 def _electron(p, z, axis):

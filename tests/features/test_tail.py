@@ -40,9 +40,9 @@ def test_whole_range_against_the_sum(backend, dispersion, deposit):
         expected = _exact(signal, mean, dispersion)
         signal, expected = signal[expected < 55.0] * deposit, expected[expected < 55.0]
         arguments = [signal, np.full_like(signal, mean * deposit), np.full_like(signal, mean * dispersion * deposit**2)]
-        found = np.asarray(minus_lg_tail(*(xp.asarray(a.astype(np.float32)) for a in arguments), dispersion, xp))
-        np.testing.assert_allclose(found, expected, rtol=RELATIVE, atol=ABSOLUTE, err_msg=f"mean {mean}")
-        np.testing.assert_allclose(_kernel(*arguments, dispersion), found, rtol=RELATIVE, atol=ABSOLUTE)
+        values = np.asarray(minus_lg_tail(*(xp.asarray(a.astype(np.float32)) for a in arguments), dispersion, xp))
+        np.testing.assert_allclose(values, expected, rtol=RELATIVE, atol=ABSOLUTE, err_msg=f"mean {mean}")
+        np.testing.assert_allclose(_kernel(*arguments, dispersion), values, rtol=RELATIVE, atol=ABSOLUTE)
 
 
 def test_against_mpmath():
@@ -75,8 +75,8 @@ def test_normal_tail_of_bright_stations():
 
 def test_ends():
     xp = namespace("cpu")
-    seen = np.array([0.0, 1e-3, 5_000.0, 3_000.0], np.float32)
+    visited = np.array([0.0, 1e-3, 5_000.0, 3_000.0], np.float32)
     mean = np.array([0.5, 900.0, 0.01, 3_000.0], np.float32)
-    found = minus_lg_tail(seen, mean, 2.1 * mean, 2.1, xp)
-    np.testing.assert_allclose(found[[0, 1, 3]], [0.0, 0.0, 0.305], atol=5e-3)
-    assert found[2] == pytest.approx(60.0, abs=0.3)
+    result = minus_lg_tail(visited, mean, 2.1 * mean, 2.1, xp)
+    np.testing.assert_allclose(result[[0, 1, 3]], [0.0, 0.0, 0.305], atol=5e-3)
+    assert result[2] == pytest.approx(60.0, abs=0.3)

@@ -135,11 +135,11 @@ LEARNERS = (
 def test_a_learner_takes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "frequencies.py").write_text(ONE_FILE)
     monkeypatch.setattr(catalogue, "__path__", [*catalogue.__path__, str(tmp_path)])
-    found = plugins(catalogue, "LEARNERS", attrgetter("name"))
-    assert set(found) == {*registry.LEARNERS, "frequencies"}
-    monkeypatch.setattr(registry, "LEARNERS", found)
-    events = events_of(found["frequencies"], 60, 4)
-    learner = learner_of(found["frequencies"]).fit(events, events, seed=1)
+    result = plugins(catalogue, "LEARNERS", attrgetter("name"))
+    assert set(result) == {*registry.LEARNERS, "frequencies"}
+    monkeypatch.setattr(registry, "LEARNERS", result)
+    events = events_of(result["frequencies"], 60, 4)
+    learner = learner_of(result["frequencies"]).fit(events, events, seed=1)
     learner.save(tmp_path / "saved")
     loaded = registry.load(tmp_path / "saved")
     np.testing.assert_array_equal(loaded.predict_log_proba(events), learner.predict_log_proba(events))

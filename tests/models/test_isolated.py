@@ -85,9 +85,9 @@ def test_other_process_same_bits(saved: Path, tmp_path: Path) -> None:
 
 def test_a_crash_is_told_in_one_line_that_names_the_file(saved: Path, tmp_path: Path) -> None:
     folder = _altered(saved, tmp_path / "far", "left_child", "2000000000")
-    with pytest.raises(InputError, match=rf"{folder}: .*{MODEL_FILE}.* crashed \(SIG") as told, Isolated() as reader:
+    with pytest.raises(InputError, match=rf"{folder}: .*{MODEL_FILE}.* crashed \(SIG") as message, Isolated() as reader:
         reader.load(folder).predict_log_proba(_events(300, 3))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(message.value)
 
 
 def test_a_model_without_end_is_stopped(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +108,9 @@ def test_a_model_that_takes_memory_without_end_is_told(
     monkeypatch.setattr(isolated, "EXTRA_BYTES", 1 << 28)
     with Isolated() as reader:
         assert np.isfinite(reader.load(saved).predict_log_proba(_events(300, 3))).all()
-        with pytest.raises(InputError, match=r"(?i)wide.*memory") as told:
+        with pytest.raises(InputError, match=r"(?i)wide.*memory") as message:
             reader.load(folder).predict_log_proba(_events(300, 3))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(message.value)
 
 
 def test_limits_of_the_session_stay_and_do_not_stop_the_reader(saved: Path) -> None:
@@ -133,9 +133,9 @@ def test_a_reader_that_is_ended_from_outside_does_not_blame_the_model(saved: Pat
     with Isolated() as reader:
         learner = reader.load(saved)
         reader._process.kill()  # as a system short of memory, or a hard limit of processor time, does
-        with pytest.raises(InputError, match=r"ended from outside.*memory.*ulimit") as told:
+        with pytest.raises(InputError, match=r"ended from outside.*memory.*ulimit") as message:
             learner.predict_log_proba(_events(300, 3))
-    assert "damaged" not in str(told.value)
+    assert "damaged" not in str(message.value)
 
 
 @pytest.mark.parametrize("n_events", [3_000, 3_000_000])
@@ -150,11 +150,11 @@ def test_memory_that_the_session_may_not_take_is_not_the_models_fault(
         process = reader._process.pid
         taken = int(Path(f"/proc/{process}/statm").read_text().split()[5]) * resource.getpagesize()
         resource.prlimit(process, resource.RLIMIT_DATA, (taken + (20 << 20), taken + (20 << 20)))
-        with pytest.raises(InputError, match=r"wide.*memory") as told:
+        with pytest.raises(InputError, match=r"wide.*memory") as message:
             learner.predict_log_proba(many)
-    assert "ulimit" in str(told.value)
-    assert "damaged" not in str(told.value)
-    assert "\n" not in str(told.value)
+    assert "ulimit" in str(message.value)
+    assert "damaged" not in str(message.value)
+    assert "\n" not in str(message.value)
 
 
 def test_libraries_find_a_folder_for_temporary_files() -> None:

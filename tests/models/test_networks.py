@@ -181,10 +181,10 @@ def test_table_columns_join_the_scalars_of_a_grid_network(showers: tuple[Batch, 
         table = np.asfortranarray(batch.labels[:, None].astype(np.float32))
         return replace(batch, table=table, columns=("hint",))
 
-    told = fitted(LeNetLearner, with_hint(train), with_hint(valid), epochs=12, learning_rate=1e-2)
-    assert (told.predict_log_proba(with_hint(valid)).argmax(axis=1) == valid.labels).mean() > 0.95
+    message = fitted(LeNetLearner, with_hint(train), with_hint(valid), epochs=12, learning_rate=1e-2)
+    assert (message.predict_log_proba(with_hint(valid)).argmax(axis=1) == valid.labels).mean() > 0.95
     with pytest.raises(InputError, match="hint"):
-        told.predict_log_proba(valid)
+        message.predict_log_proba(valid)
 
 
 def test_mass_head_exists_only_where_classes_have_a_mass(showers: tuple[Batch, Batch]) -> None:
@@ -255,10 +255,10 @@ def test_a_checkpoint_of_another_run_is_refused(showers: tuple[Batch, Batch], tm
 
 def test_background_reading_changes_nothing(showers: tuple[Batch, Batch], monkeypatch: pytest.MonkeyPatch) -> None:
     train, valid = showers
-    held = LeNetLearner(CLASSES, {"epochs": 2}).fit(train, valid, seed=2).predict_log_proba(valid)
+    values = LeNetLearner(CLASSES, {"epochs": 2}).fit(train, valid, seed=2).predict_log_proba(valid)
     monkeypatch.setattr("models.networks.data.RESIDENT_BYTES", 0)
     read = LeNetLearner(CLASSES, {"epochs": 2}).fit(train, valid, seed=2).predict_log_proba(valid)
-    np.testing.assert_array_equal(read, held)
+    np.testing.assert_array_equal(read, values)
 
 
 def test_grid_source_finds_events_of_a_batch_in_the_whole_dataset(showers: tuple[Batch, Batch]) -> None:
@@ -320,8 +320,8 @@ def test_early_stopping_keeps_the_best_epoch(gaussians: tuple[Any, Any, Any]) ->
     assert history is not None
     assert len(history.losses) < 60
     assert history.best_epoch == int(np.argmin(history.losses))
-    found = event_log_loss(learner.predict_log_proba(valid.batch), valid.batch.labels)
-    assert found == pytest.approx(min(history.losses), abs=1e-5)
+    result = event_log_loss(learner.predict_log_proba(valid.batch), valid.batch.labels)
+    assert result == pytest.approx(min(history.losses), abs=1e-5)
 
 
 def test_size_jitter_moves_both_sizes_together(showers: tuple[Batch, Batch]) -> None:

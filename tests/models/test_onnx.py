@@ -126,9 +126,9 @@ def test_columns_that_a_pretrained_network_lacks_are_no_inputs(tmp_path: Path) -
     learner.fit(train, valid, seed=1)
     assert learner.inputs_ is not None
     assert learner.inputs_.absent
-    (found,) = graphs_of(learner)
-    assert not set(learner.inputs_.absent) & set(found.columns)
-    assert largest_difference([found], "log", learner, test) < TOLERANCE / 10
+    (result,) = graphs_of(learner)
+    assert not set(learner.inputs_.absent) & set(result.columns)
+    assert largest_difference([result], "log", learner, test) < TOLERANCE / 10
 
 
 @pytest.fixture(scope="module")
@@ -146,20 +146,20 @@ def test_graphs_hold_no_path_of_this_machine(simple: tuple[list[Portable], Batch
 
 
 def test_number_of_events_is_open(simple: tuple[list[Portable], Batch]) -> None:
-    (found, _), test = simple
-    opened = session(found.model.SerializeToString())
-    one, many = (run_graph(opened, found.columns, test.take(np.arange(n))) for n in (1, 2500))
+    (result, _), test = simple
+    opened = session(result.model.SerializeToString())
+    one, many = (run_graph(opened, result.columns, test.take(np.arange(n))) for n in (1, 2500))
     np.testing.assert_allclose(one, many[:1], atol=1e-6)
     assert averaged([one], "log").dtype == np.float64
 
 
 def test_borders_below() -> None:
     borders = np.array([0.1, 0.5, -0.1, 1e308, 1.0 + 1e-12, 1.0 - 1e-12])
-    found = float32_below(borders)
-    assert found.dtype == np.float32
-    assert (found <= borders).all()
+    result = float32_below(borders)
+    assert result.dtype == np.float32
+    assert (result <= borders).all()
     with np.errstate(over="ignore"):
-        assert (np.nextafter(found, np.float32(np.inf)) > borders).all()
+        assert (np.nextafter(result, np.float32(np.inf)) > borders).all()
 
 
 def test_columns_of_categories_are_refused_by_name() -> None:

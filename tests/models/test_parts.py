@@ -236,8 +236,8 @@ def test_true_quantities_by_hand() -> None:
         }
     )  # fmt: skip
     # The first fitted core is (30, 40): outward is (0.6, 0.8), to the left of it (-0.8, 0.6).
-    found = targets_of(truth, np.array([30.0, 0.0, -20.0]), np.array([40.0, 40.0, 0.0]))
-    assert found.dtype == np.float32
+    result = targets_of(truth, np.array([30.0, 0.0, -20.0]), np.array([40.0, 40.0, 0.0]))
+    assert result.dtype == np.float32
     expected = [
         1.0,
         1.0,
@@ -248,9 +248,9 @@ def test_true_quantities_by_hand() -> None:
         (5 * 0.6 + 2 * 0.8) / 2,
         (2 * 0.6 - 5 * 0.8) / 2,
     ]
-    np.testing.assert_allclose(found[0], expected, rtol=1e-5)
-    np.testing.assert_allclose(found[1], [0, 0, 0, 0, 0, np.nan, 0.0, -0.5], atol=1e-6)
-    np.testing.assert_allclose(found[2], [6, 0, 0, 0, 0, -0.9 / 0.65, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(result[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(result[1], [0, 0, 0, 0, 0, np.nan, 0.0, -0.5], atol=1e-6)
+    np.testing.assert_allclose(result[2], [6, 0, 0, 0, 0, -0.9 / 0.65, 0, 0], atol=1e-6)
     assert names[-2:] == ["core_outward_m", "core_sideways_m"]
 
 
@@ -409,13 +409,13 @@ def test_without_a_driver_no_library_is_asked(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("with_driver")
 def test_every_registered_learner_says_whether_it_has_a_gpu() -> None:
-    found = devices_for(LEARNERS.values(), "auto")
-    assert list(found) == list(LEARNERS)
-    for name, device in found.items():
+    result = devices_for(LEARNERS.values(), "auto")
+    assert list(result) == list(LEARNERS)
+    for name, device in result.items():
         obstacle = learner_class(spec(name).learner).gpu_obstacle()
         assert (device == "cuda") == (obstacle is None), name
     if torch.version.cuda is None:
-        assert found["mlp"] == "cpu"
+        assert result["mlp"] == "cpu"
         assert "CPU build" in str(learner_class(spec("mlp").learner).gpu_obstacle())
 
 

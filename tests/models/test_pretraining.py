@@ -128,9 +128,9 @@ def test_a_block_of_the_stream_is_what_the_simulation_and_the_features_give() ->
 
 
 def test_portions_come_in_order_from_other_processes_and_a_lost_one_is_told() -> None:
-    found = [portion for portion, seconds in drawn_ahead(4, range(12), 1, numbered) if seconds >= 0]
-    assert [(seed, number) for seed, number, _ in found] == [(4, number) for number in range(12)]
-    assert os.getpid() not in {process for *_, process in found}
+    entries = [portion for portion, seconds in drawn_ahead(4, range(12), 1, numbered) if seconds >= 0]
+    assert [(seed, number) for seed, number, _ in entries] == [(4, number) for number in range(12)]
+    assert os.getpid() not in {process for *_, process in entries}
     with pytest.raises(InputError, match="a process that draws showers was lost"):
         list(drawn_ahead(4, range(99, 100), 1, numbered))
 
@@ -185,11 +185,11 @@ def test_unknown_truth_teaches_nothing() -> None:
 def test_ages_and_worlds_are_hidden_from_some_showers() -> None:
     portion = toy_portion(1, 1)
     inputs = InputTransform.fit(batch_of(portion.table), COLUMNS)
-    seen = Prepared.of(portion, inputs, 1, 3)
-    unknown = (seen.world == 0).all(dim=1)
+    visited = Prepared.of(portion, inputs, 1, 3)
+    unknown = (visited.world == 0).all(dim=1)
     assert 0.1 < unknown.float().mean() < 0.4
-    np.testing.assert_array_equal(seen.world[~unknown, -1], 1.0)
-    age = seen.inputs[:, inputs.plain.index("Age")]
+    np.testing.assert_array_equal(visited.world[~unknown, -1], 1.0)
+    age = visited.inputs[:, inputs.plain.index("Age")]
     assert 0.35 < (age == 0).float().mean() < 0.65
     assert not np.isnan(portion.table).any(), "the portion itself is left alone"
 
@@ -253,8 +253,8 @@ def test_weights_of_another_architecture_are_refused_in_one_line(described: dict
 def test_scales_of_inputs_are_under_the_hash(tmp_path: Path) -> None:
     file = small_weights(tmp_path)
     before = hash_file(file)
-    found = read_pretrained(str(file), before)
-    write_pretrained(file, found.network, replace(found.inputs, centre=found.inputs.centre + 1.0), {})
+    pretrained = read_pretrained(str(file), before)
+    write_pretrained(file, pretrained.network, replace(pretrained.inputs, centre=pretrained.inputs.centre + 1.0), {})
     assert hash_file(file) != before
 
 
@@ -385,13 +385,13 @@ def test_columns_that_the_events_lack_count_as_missing(small: dict[str, Any]) ->
     train, valid = toy_events(1), toy_events(2)
     holes = train.table.copy(order="F") if train.table is not None else np.empty(0)
     holes[:, COLUMNS.index("Age")] = np.nan
-    told = PretrainedLearner(COMPOSITION.classes, small).fit(replace(train, table=holes), valid, seed=1)
+    message = PretrainedLearner(COMPOSITION.classes, small).fit(replace(train, table=holes), valid, seed=1)
     lacking = PretrainedLearner(COMPOSITION.classes, small).fit(without(train, "Age"), without(valid, "Age"), seed=1)
     unseen = without(toy_events(3), "Age")
     assert lacking.predict_log_proba(unseen).shape == (len(unseen), 5)
     np.testing.assert_array_equal(
         lacking.inputs_.apply(unseen) if lacking.inputs_ else 0,
-        told.inputs_.apply(_hidden(toy_events(3))) if told.inputs_ else 1,
+        message.inputs_.apply(_hidden(toy_events(3))) if message.inputs_ else 1,
     )
     with pytest.raises(InputError, match=r"lack 1 of the 93 columns .*: E$"):
         lacking.predict_log_proba(without(unseen, "E"))
@@ -449,14 +449,14 @@ def test_shipped_weights_are_those_the_code_names() -> None:
 def test_shipped_weights_know_the_features_and_worlds_of_this_version() -> None:
     pretrained = read_pretrained()
     portion = _block(0, "test", "test", 77, 0, np.random.default_rng(77))
-    seen = Prepared.of(portion, pretrained.inputs, 1, 1)
+    visited = Prepared.of(portion, pretrained.inputs, 1, 1)
     world = torch.cat([torch.from_numpy(portion.world.copy()), torch.ones(len(portion), 1)], dim=1)
     network: ShowerNetwork = pretrained.network
     with torch.inference_mode():
-        answers = network(seen.inputs, world)
-        loss = float(pretraining_loss(answers, seen.task, seen.labels, seen.targets, 0.0))
+        answers = network(visited.inputs, world)
+        loss = float(pretraining_loss(answers, visited.task, visited.labels, visited.targets, 0.0))
     assert loss < 1.25, "chance is 1.57; the features are not those that the network was trained on"
-    error = (answers.mean[:, 1] - seen.targets[:, 1]).abs().median() * 0.5
+    error = (answers.mean[:, 1] - visited.targets[:, 1]).abs().median() * 0.5
     assert error < 0.06, "lg Ne"
 
 
@@ -476,17 +476,17 @@ def test_answers_become_columns_of_another_learner(small: dict[str, Any], tmp_pa
     train, valid = without(train, "Age"), without(valid, "Age")
     settings = {"members": [member], "components": 3, **weights}
     learner = PretrainedFeatures(COMPOSITION.classes, settings).fit(train, valid, seed=1)
-    seen = learner.members[0].columns_  # type: ignore[attr-defined]
-    added = [name for name in seen if name.startswith("pretrained_")]
+    visited = learner.members[0].columns_  # type: ignore[attr-defined]
+    added = [name for name in visited if name.startswith("pretrained_")]
     assert len(added) == 5 + 2 + 8 + 3
-    assert set(seen) - set(added) == set(feature_set("fits", train.columns))
+    assert set(visited) - set(added) == set(feature_set("fits", train.columns))
     table = learner._extended(new).table
     assert table is not None
     pretrained = read_pretrained(small["weights"], small["weights_sha256"])
     with torch.inference_mode():
         answers = pretrained.network(torch.from_numpy(learner.inputs_.apply(new)), torch.zeros(N_WORLD + 1))
     expected = log_softmax(answers.composition.double().numpy())
-    np.testing.assert_allclose(table[:, seen.index("pretrained_proton")], expected[:, 0], atol=1e-5)
+    np.testing.assert_allclose(table[:, visited.index("pretrained_proton")], expected[:, 0], atol=1e-5)
     centred = np.cov(learner._extended(train).table[:, -3:], rowvar=False)  # type: ignore[index]
     assert np.abs(centred - np.diag(np.diag(centred))).max() < 1e-3 * centred[0, 0], "components are uncorrelated"
     learner.save(tmp_path / "saved")
@@ -531,16 +531,16 @@ def fitted(small_trained: dict[str, Any], train: Batch, **changes: Any) -> Pretr
 
 def test_estimates_follow_the_truth_and_their_errors_hold(small_trained: dict[str, Any], tmp_path: Path) -> None:
     learner, new = fitted(small_trained, events(1, 3000), truth_weight=0.1), events(3, 2000)
-    found = learner.predict_targets(bare(new))
-    assert found.shape == (2000, len(TARGETS), 2)
+    result = learner.predict_targets(bare(new))
+    assert result.shape == (2000, len(TARGETS), 2)
     assert new.targets is not None
-    residual = found[..., 0] - new.targets
+    residual = result[..., 0] - new.targets
     assert residual.std() < 0.6, "the targets spread by 1.04, their noise is 0.3"
-    assert (residual / found[..., 1]).std() == pytest.approx(1.0, abs=0.25)
+    assert (residual / result[..., 1]).std() == pytest.approx(1.0, abs=0.25)
     learner.save(tmp_path / "saved")
-    np.testing.assert_array_equal(PretrainedLearner.load(tmp_path / "saved").predict_targets(bare(new)), found)
+    np.testing.assert_array_equal(PretrainedLearner.load(tmp_path / "saved").predict_targets(bare(new)), result)
     with learners_of(trusted=False) as opened:
-        np.testing.assert_array_equal(opened(tmp_path / "saved").predict_targets(bare(new)), found)
+        np.testing.assert_array_equal(opened(tmp_path / "saved").predict_targets(bare(new)), result)
 
 
 def test_without_weight_the_body_learns_nothing_from_the_truth(small_trained: dict[str, Any]) -> None:
@@ -571,11 +571,11 @@ def test_unknown_quantities_are_left_out(small_trained: dict[str, Any]) -> None:
     targets = train.targets.copy()
     targets[:, XMAX] = np.nan
     targets[::2, 0] = np.nan
-    found = fitted(small_trained, replace(train, targets=targets), epochs=2, truth_weight=0.1)
-    said = found.predict_targets(bare(events(3)))
+    result = fitted(small_trained, replace(train, targets=targets), epochs=2, truth_weight=0.1)
+    said = result.predict_targets(bare(events(3)))
     assert np.isnan(said[:, XMAX]).all()
     assert np.isfinite(np.delete(said, XMAX, axis=1)).all()
-    assert np.isfinite(found.predict_log_proba(bare(events(3)))).all()
+    assert np.isfinite(result.predict_log_proba(bare(events(3)))).all()
     never = fitted(small_trained, replace(train, targets=None), epochs=1)
     assert np.isnan(never.predict_targets(bare(events(3)))).all(), "what was never taught is not said"
 

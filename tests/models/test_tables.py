@@ -278,9 +278,9 @@ def test_wide_tables_bound_the_terms_and_the_memory_of_a_quadratic_logit() -> No
     assert learner.n_parameters == 80 + 1, "60 linear terms and 20 squares"
     assert np.mean(learner.predict_log_proba(batch).argmax(axis=1) == labels) > 0.95, "the last column counts as well"
     learner = create(spec("quadratic_logit"), ("a", "b"), overrides={"max_terms": 20, "max_events": 300})
-    seen: list[int] = []
+    visited: list[int] = []
     terms = learner._terms  # type: ignore[attr-defined]
-    learner._terms = lambda part: seen.append(len(part)) or terms(part)  # type: ignore[attr-defined]
+    learner._terms = lambda part: visited.append(len(part)) or terms(part)  # type: ignore[attr-defined]
     learner.fit(batch, batch, seed=1)
     assert learner.n_parameters == 60 + 1
-    assert seen[0] == 100, "three times as many terms as allowed: a third of the events"
+    assert visited[0] == 100, "three times as many terms as allowed: a third of the events"

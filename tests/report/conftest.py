@@ -51,13 +51,13 @@ def make_dataset(folder: Path, task: Task, labels: np.ndarray, rng: np.random.Ge
 def make_run(run: Path, task: Task, labels: np.ndarray, rng: np.random.Generator, *, train: Path, test: Path) -> Path:
     """Write a run folder by the contract, with three learners of rising quality."""
     n_classes = task.n_classes
-    found = {}
+    entries = {}
     for name, noise in (("random_forest", 1.3), ("lightgbm", 1.1), ("mlp", 1.0)):
-        found[name] = posteriors(labels, n_classes, rng, noise)
-    found["average"] = np.mean(list(found.values()), axis=0)
-    found["average"] -= np.logaddexp.reduce(found["average"], axis=1, keepdims=True)
-    found["stack"] = found["mlp"]
-    for name, log_proba in found.items():
+        entries[name] = posteriors(labels, n_classes, rng, noise)
+    entries["average"] = np.mean(list(entries.values()), axis=0)
+    entries["average"] -= np.logaddexp.reduce(entries["average"], axis=1, keepdims=True)
+    entries["stack"] = entries["mlp"]
+    for name, log_proba in entries.items():
         arrays = {"log_proba": log_proba}
         if task.name == COMPOSITION.name:
             arrays["argmax"] = log_proba.argmax(axis=1).astype(np.int8)
@@ -65,12 +65,12 @@ def make_run(run: Path, task: Task, labels: np.ndarray, rng: np.random.Generator
         else:
             arrays["scores"] = log_proba[:, 0] - log_proba[:, 1] + 0.5
         write_npz(run / "test" / f"{name}.npz", **arrays)
-    stack = found["stack"]
+    stack = entries["stack"]
     key = "predictions" if task.name == COMPOSITION.name else "gamma_scores"
     chosen = arrays["decided"] if task.name == COMPOSITION.name else arrays["scores"]
     origin = {"config_hash": "c0ffee", "test_fingerprint": Dataset.open(test, labels=False).fingerprint()}
     write_npz(run / "predictions.npz", log_proba=stack, **{key: chosen}, **{k: np.array(v) for k, v in origin.items()})
-    write_json(run / "manifest.json", _manifest(task, list(found)[:3], len(labels), train, test))
+    write_json(run / "manifest.json", _manifest(task, list(entries)[:3], len(labels), train, test))
     write_run_checksums(run)
     return run
 

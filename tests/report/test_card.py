@@ -89,10 +89,10 @@ def test_a_scored_run_says_what_it_reached_with_intervals(world: tuple[Path, Pat
     (run / "report.html").write_text("page")
     text = write_card(run).read_text()
     content = json.loads((run / "model_card.json").read_text())
-    found = content["metrics"]["test"]["fraction error"]
-    assert found["value"] == metrics["mean_fraction_error"]
-    assert found["low"] < found["value"] < found["high"]
-    assert f"fraction error {found['value']:.4g} [{found['low']:.4g}, {found['high']:.4g}]" in text
+    result = content["metrics"]["test"]["fraction error"]
+    assert result["value"] == metrics["mean_fraction_error"]
+    assert result["low"] < result["value"] < result["high"]
+    assert f"fraction error {result['value']:.4g} [{result['low']:.4g}, {result['high']:.4g}]" in text
     assert content["data"]["test"]["origin"] == "simulated"
     assert any("Trained on showers simulated by showerstack" in line for line in content["limits"])
     assert content["cost"]["cpu_s"] == pytest.approx(99.0)
@@ -155,8 +155,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_both_cards_pass_their_own_checks(data: Path, tmp_path: Path) -> None:
-    found = write_cards(data, tmp_path, tuple(CARDS))
-    assert [checks[1].startswith("gold 0, with rows exchanged") for checks in found.values()] == [True, True]
+    result = write_cards(data, tmp_path, tuple(CARDS))
+    assert [checks[1].startswith("gold 0, with rows exchanged") for checks in result.values()] == [True, True]
     for task, card in CARDS.items():
         folder = tmp_path / card.name
         names = {path.name for path in folder.iterdir()}

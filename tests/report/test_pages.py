@@ -200,14 +200,14 @@ def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> t
 
 
 def test_the_group_that_decides_is_found(world: tuple[Path, Path]) -> None:
-    (found,) = importances(EvaluatedRun.read(*world))
-    assert found.gain is not None
-    assert sum(found.gain.values()) == pytest.approx(1.0)
-    assert found.gain[group_of("fit_lg_nmu")] > 0.8
-    assert set(found.shuffled) == {group_of(column) for column in COLUMNS}
-    muon = found.shuffled[group_of("fit_lg_nmu")]
+    (result,) = importances(EvaluatedRun.read(*world))
+    assert result.gain is not None
+    assert sum(result.gain.values()) == pytest.approx(1.0)
+    assert result.gain[group_of("fit_lg_nmu")] > 0.8
+    assert set(result.shuffled) == {group_of(column) for column in COLUMNS}
+    muon = result.shuffled[group_of("fit_lg_nmu")]
     assert muon.interval.low > 0.5, "shuffling what decides costs dearly"
-    assert all(muon.difference > 5 * other.difference for group, other in found.shuffled.items() if other is not muon)
+    assert all(muon.difference > 5 * other.difference for group, other in result.shuffled.items() if other is not muon)
 
 
 def test_shuffling_touches_one_group_only() -> None:
@@ -343,14 +343,14 @@ async def look(port: str, page: Path, *, width: int, dark: bool, screenshot: Pat
     await send("Page.navigate", url=page.resolve().as_uri())
     while not loaded:
         note(await receive())
-    found = json.loads((await send("Runtime.evaluate", expression=LOOK))["result"]["value"])
+    result = json.loads((await send("Runtime.evaluate", expression=LOOK))["result"]["value"])
     if screenshot:
         drawn = await send("Page.captureScreenshot", captureBeyondViewport=True)
         screenshot.write_bytes(base64.b64decode(drawn["data"]))
     socket.close()
     while await socket.read_message() is not None:
         pass  # until the browser has hung up too
-    return found | {"complaints": complaints}
+    return result | {"complaints": complaints}
 
 
 def start_browser(profile: Path) -> tuple[subprocess.Popen[bytes], str]:
@@ -381,15 +381,15 @@ def test_report_in_a_browser(composition_report: Path, gamma_report: Path, tmp_p
     try:
         for page in (composition_report, gamma_report):
             for width, dark in ((1200, False), (390, False), (390, True)):
-                found = asyncio.run(look(port, page, width=width, dark=dark))
-                assert found["complaints"] == []
-                assert found["missing"] == 0
-                assert found["scroll"] <= found["width"] == width, found
-                assert found["outside"] == 0
-                assert len(found["pictures"]) >= 5
-                assert min(found["pictures"]) > 50
-                assert found["smallest"] >= 8, "letters must stay legible"
-                light = [sum(map(int, found[key].strip("rgb()").split(","))) for key in ("page", "ink")]
+                done = asyncio.run(look(port, page, width=width, dark=dark))
+                assert done["complaints"] == []
+                assert done["missing"] == 0
+                assert done["scroll"] <= done["width"] == width, done
+                assert done["outside"] == 0
+                assert len(done["pictures"]) >= 5
+                assert min(done["pictures"]) > 50
+                assert done["smallest"] >= 8, "letters must stay legible"
+                light = [sum(map(int, done[key].strip("rgb()").split(","))) for key in ("page", "ink")]
                 assert (light[0] < light[1]) == dark
     finally:
         process.terminate()

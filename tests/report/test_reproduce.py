@@ -48,12 +48,12 @@ def test_known_hashes_are_those_of_the_public_rules(tmp_path: Path, task: Task) 
 
 
 def test_selftest_passes_and_notices_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = list(selftest.selftest(workers=1))
-    assert [line.state for line in found] == ["ok"] * 5, found
+    entries = list(selftest.selftest(workers=1))
+    assert [line.state for line in entries] == ["ok"] * 5, entries
     monkeypatch.setattr(selftest, "composition_metrics", lambda *given: {"mean_fraction_error": 0.31})
     line = selftest._line("scorer", selftest._scorer)
     assert line.state == "bad"
-    assert "0.3100 (0.32)" in line.found
+    assert "0.3100 (0.32)" in line.outcome
 
 
 def test_a_result_from_nothing_is_continued_and_says_how_it_was_made(tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ def test_a_result_from_nothing_is_continued_and_says_how_it_was_made(tmp_path: P
         run = tmp_path / "out" / "runs" / f"composition-seed-{score.seed}"
         assert score.config_hash == read_json(run / "manifest.json")["config_hash"]
         assert score.config_hash[:16] in text
-    found = score_file(
+    result = score_file(
         tmp_path / "out" / "submission" / "predictions.npz", tmp_path / "out" / "data", COMPOSITION, write=False
     )
-    assert found["mean_fraction_error"] == scores[0].value, "rows are handed in in the published order"
+    assert result["mean_fraction_error"] == scores[0].value, "rows are handed in in the published order"
 
 
 def _stop_after(word: str):

@@ -88,9 +88,9 @@ def test_a_library_that_fails_is_a_finding_and_the_others_go_on() -> None:
     def broken(name: str) -> DeviceComparison:
         raise RuntimeError("no kernel image\nis available")
 
-    found = gpu._tried(gpu.partial(broken, "xgboost")).finding
-    assert (found.what, found.state) == ("xgboost", "bad")
-    assert found.found == "RuntimeError: no kernel image is available"
+    finding = gpu._tried(gpu.partial(broken, "xgboost")).finding
+    assert (finding.what, finding.state) == ("xgboost", "bad")
+    assert finding.outcome == "RuntimeError: no kernel image is available"
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(gpu, "resolve_device", none)
     (line,) = gpu.gpu_findings()
-    assert (line.what, line.found, line.state) == ("GPU", "no CUDA device answers", "note")
+    assert (line.what, line.outcome, line.state) == ("GPU", "no CUDA device answers", "note")
     with pytest.raises(InputError, match="no CUDA device"):
         next(compare(100))
 

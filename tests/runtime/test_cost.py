@@ -62,10 +62,10 @@ def test_packages_and_memory_are_added_and_a_wrap_is_seen(machine: Path, tmp_pat
     meter.read()
     (machine / "intel-rapl:0" / "energy_uj").write_text("300000\n")
     busy(tmp_path / "stat", 4.0)
-    found = meter.result(cpu_s=1.0)
-    assert found.source == MEASURED
-    assert found.cpu_j == pytest.approx((0.2 + 0.2 + 0.3) * 1.0 / 4.0), "a quarter of the machine's busy time"
-    assert found.gpu_j is None
+    result = meter.result(cpu_s=1.0)
+    assert result.source == MEASURED
+    assert result.cpu_j == pytest.approx((0.2 + 0.2 + 0.3) * 1.0 / 4.0), "a quarter of the machine's busy time"
+    assert result.gpu_j is None
 
 
 def test_a_step_gets_no_more_than_there_was(machine: Path, tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ def test_without_counters_it_is_estimated(broken: str, machine: Path, tmp_path: 
         counter.write_text("what\n")
     elif broken == "no machine time":
         (tmp_path / "stat").unlink()
-    found = meter.result(cpu_s=3.0)
-    assert (found.cpu_j, found.source) == (3.0 * WATTS_PER_CORE, ESTIMATED)
+    result = meter.result(cpu_s=3.0)
+    assert (result.cpu_j, result.source) == (3.0 * WATTS_PER_CORE, ESTIMATED)
 
 
 def test_long_steps_are_read_in_between(machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,9 +174,9 @@ def test_totals_say_what_was_counted() -> None:
 def test_the_doctor_says_how(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert doctor._energy().state == "ok"
-    assert "measured by RAPL (package-0, dram)" in doctor._energy().found
+    assert "measured by RAPL (package-0, dram)" in doctor._energy().outcome
     (machine / "intel-rapl:0" / "energy_uj").unlink()
-    assert "readable for the administrator alone" in doctor._energy().found
+    assert "readable for the administrator alone" in doctor._energy().outcome
     assert doctor._energy().state == "note"
 
 
@@ -212,8 +212,8 @@ def test_peak_memory_is_of_the_step_alone() -> None:
 def test_a_process_knows_when_it_was_started() -> None:
     program = "import time; time.sleep(1.5); from runtime.processes import process_began; print(process_began())"
     before = time.time()
-    found = float(subprocess.check_output([sys.executable, "-c", program], text=True))
-    assert before - 0.1 <= found < before + 1.4  # a tick of the clock is a hundredth of a second
+    result = float(subprocess.check_output([sys.executable, "-c", program], text=True))
+    assert before - 0.1 <= result < before + 1.4  # a tick of the clock is a hundredth of a second
 
 
 def test_where_the_system_does_not_tell_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,9 +167,9 @@ def checksums(tmp_path: Path) -> Path:
 
 
 def test_untouched_files_are_handed_out(checksums: Path) -> None:
-    found = Checksums.open(checksums, required=["a.bin"])
-    assert found.path("sub/b.txt").read_text() == "text"
-    assert found.problems() == []
+    result = Checksums.open(checksums, required=["a.bin"])
+    assert result.path("sub/b.txt").read_text() == "text"
+    assert result.problems() == []
 
 
 @pytest.mark.parametrize("position", [0, 100, 255])
@@ -182,11 +182,11 @@ def test_one_flipped_bit_is_found(checksums: Path, position: int) -> None:
 
 
 def test_a_change_after_the_first_reading_is_found(checksums: Path) -> None:
-    found = Checksums.open(checksums)
-    found.path("sub/b.txt")
+    result = Checksums.open(checksums)
+    result.path("sub/b.txt")
     (checksums / "sub" / "b.txt").write_text("tExt")
     with pytest.raises(InputError, match=r"b\.txt"):
-        found.path("sub/b.txt")
+        result.path("sub/b.txt")
 
 
 def test_exchanged_and_missing_files_are_all_listed(checksums: Path) -> None:

@@ -28,8 +28,8 @@ def test_intervals_of_shares_cover_where_groups_differ() -> None:
     covered = {"events": 0, "groups": 0}
     for hits in _worlds(400):
         for name, groups in (("events", None), ("groups", GROUPS)):
-            found = share_interval(hits, groups)
-            covered[name] += found.low < 0.7 < found.high
+            result = share_interval(hits, groups)
+            covered[name] += result.low < 0.7 < result.high
     assert covered["events"] / 400 < 0.75, "as if all events were independent"
     assert 0.92 < covered["groups"] / 400 < 0.98
     hits = np.ones(len(GROUPS), dtype=bool)
@@ -38,17 +38,17 @@ def test_intervals_of_shares_cover_where_groups_differ() -> None:
 
 
 def test_paired_tests_do_not_find_differences_that_groups_make() -> None:
-    found = {"accuracy": 0, "loss": 0}
+    entries = {"accuracy": 0, "loss": 0}
     labels = np.zeros(len(GROUPS), dtype=int)
     for seed in range(300):
         rng = np.random.default_rng(seed)
         shift = np.repeat(rng.normal(size=N_GROUPS), IN_GROUP)
         a, b = (rng.random(len(GROUPS)) < 0.5 + sign * 0.3 * np.tanh(shift) for sign in (1, -1))
-        found["accuracy"] += paired_accuracy(labels, (~a).astype(int), (~b).astype(int), GROUPS).p_value < 0.05
+        entries["accuracy"] += paired_accuracy(labels, (~a).astype(int), (~b).astype(int), GROUPS).p_value < 0.05
         log_a = np.column_stack([-1 - 0.2 * shift, np.zeros(len(GROUPS))])
         log_b = np.full((len(GROUPS), 2), -1.0)
-        found["loss"] += paired_log_loss(labels, log_a, log_b, GROUPS).p_value < 0.05
-    assert all(0.02 < count / 300 < 0.08 for count in found.values()), found
+        entries["loss"] += paired_log_loss(labels, log_a, log_b, GROUPS).p_value < 0.05
+    assert all(0.02 < count / 300 < 0.08 for count in entries.values()), entries
 
 
 def test_one_event_a_group_is_no_group() -> None:

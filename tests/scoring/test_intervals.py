@@ -79,9 +79,9 @@ def test_draw_variance_is_that_of_repeated_draws() -> None:
 
 def test_perfect_labels_keep_an_honest_upper_limit() -> None:
     labels = np.repeat(np.arange(5), 30)
-    found = fraction_error_interval(labels, labels)
-    assert found.low == 0.0
-    assert 0.0 < found.high < 0.05
+    result = fraction_error_interval(labels, labels)
+    assert result.low == 0.0
+    assert 0.0 < result.high < 0.05
     assert class_fraction_errors(np.eye(5)).sum() == 0
 
 
@@ -92,8 +92,8 @@ def test_same_input_same_interval() -> None:
 
 
 def test_clopper_pearson_known_values() -> None:
-    found = clopper_pearson(11, 34_237)
-    assert (round(found.low, 6), round(found.high, 6)) == (0.000160, 0.000575)
+    result = clopper_pearson(11, 34_237)
+    assert (round(result.low, 6), round(result.high, 6)) == (0.000160, 0.000575)
     assert clopper_pearson(0, 10).low == 0.0
     assert clopper_pearson(0, 10).high == pytest.approx(1 - 0.025**0.1)
     assert clopper_pearson(10, 10).high == 1.0
@@ -103,8 +103,8 @@ def test_clopper_pearson_known_values() -> None:
 
 def test_accuracy_interval_holds_the_accuracy() -> None:
     labels = np.arange(100) % 5
-    found = accuracy_interval(labels, np.zeros(100, int))
-    assert found.low < 0.2 < found.high
+    result = accuracy_interval(labels, np.zeros(100, int))
+    assert result.low < 0.2 < result.high
     assert confusion_matrix(labels, labels).trace() == 100
 
 
@@ -119,8 +119,8 @@ def test_survival_interval_covers_with_the_threshold_unknown(n_gamma: int, n_had
     n_trials, covered, covered_fixed = 300, 0, 0
     for _ in range(n_trials):
         scores = rng.normal(np.where(labels == 0, gap, 0.0), 1.0)
-        found = survival_interval(labels, scores, n_resamples=500)
-        covered += found.low <= truth <= found.high
+        result = survival_interval(labels, scores, n_resamples=500)
+        covered += result.low <= truth <= result.high
         threshold = np.sort(scores[labels == 0])[::-1][int(np.ceil(0.75 * n_gamma)) - 1]
         fixed = clopper_pearson(int((scores[labels == 1] >= threshold).sum()), n_hadron)
         covered_fixed += fixed.low <= truth <= fixed.high
@@ -132,23 +132,23 @@ def test_survival_interval_covers_with_the_threshold_unknown(n_gamma: int, n_had
 def test_survival_interval_with_a_certain_threshold_is_clopper_pearson() -> None:
     labels = np.repeat([0, 1], [100, 2000])
     scores = np.where(np.arange(2100) < 110, 1.0, 0.0)  # all gammas and 10 hadrons tie
-    found, exact = survival_interval(labels, scores), clopper_pearson(10, 2000)
-    assert (found.low, found.high) == pytest.approx((exact.low, exact.high), rel=2e-3)
+    result, exact = survival_interval(labels, scores), clopper_pearson(10, 2000)
+    assert (result.low, result.high) == pytest.approx((exact.low, exact.high), rel=2e-3)
 
 
 @pytest.mark.parametrize("extra", [0.0, 1.0, 8.0])
 def test_widened_deviations_have_both_variances(extra: float) -> None:
     deviations = np.random.default_rng(6).normal(0.0, 1.5, 2_000)
-    found = widened(deviations, extra)
-    assert found.var() == pytest.approx(deviations.var() + extra)
-    np.testing.assert_array_equal(np.argsort(found), np.argsort(deviations))
+    result = widened(deviations, extra)
+    assert result.var() == pytest.approx(deviations.var() + extra)
+    np.testing.assert_array_equal(np.argsort(result), np.argsort(deviations))
     still = widened(np.zeros(20_001), extra)
     assert still.std() == pytest.approx(np.sqrt(extra), rel=2e-3)
 
 
 def test_basic_interval_mirrors_the_quantiles() -> None:
-    found = basic_interval(10.0, np.linspace(-1.0, 3.0, 1_001), 0.9)
-    assert (found.low, found.high) == (pytest.approx(7.2), pytest.approx(10.8))
+    result = basic_interval(10.0, np.linspace(-1.0, 3.0, 1_001), 0.9)
+    assert (result.low, result.high) == (pytest.approx(7.2), pytest.approx(10.8))
 
 
 def two_systems(rng: np.random.Generator, n: int, better: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -162,19 +162,19 @@ def two_systems(rng: np.random.Generator, n: int, better: float) -> tuple[np.nda
 
 def test_paired_fraction_error_sees_what_single_intervals_cannot() -> None:
     labels, a, b = two_systems(np.random.default_rng(1), 6000, 0.04)
-    found = paired_fraction_error(labels, a, b)
-    assert found.difference == pytest.approx(fraction_error(labels, a) - fraction_error(labels, b), abs=1e-15)
-    assert found.interval.low < found.difference < found.interval.high
+    result = paired_fraction_error(labels, a, b)
+    assert result.difference == pytest.approx(fraction_error(labels, a) - fraction_error(labels, b), abs=1e-15)
+    assert result.interval.low < result.difference < result.interval.high
     single = fraction_error_interval(labels, a)
-    assert found.interval.high - found.interval.low < 0.8 * (single.high - single.low)
+    assert result.interval.high - result.interval.low < 0.8 * (single.high - single.low)
     reverse = paired_fraction_error(labels, b, a)
-    assert reverse.difference == -found.difference
+    assert reverse.difference == -result.difference
 
 
 def test_equal_systems_differ_by_nothing() -> None:
     labels, a, _ = two_systems(np.random.default_rng(2), 1000, 0.1)
-    found = paired_fraction_error(labels, a, a)
-    assert (found.difference, found.p_value, found.standard_error) == (0.0, 1.0, pytest.approx(0.0, abs=1e-12))
+    result = paired_fraction_error(labels, a, a)
+    assert (result.difference, result.p_value, result.standard_error) == (0.0, 1.0, pytest.approx(0.0, abs=1e-12))
 
 
 def test_p_values_of_equally_good_systems_are_uniform_enough() -> None:
@@ -200,17 +200,17 @@ def test_paired_survival_matches_the_metric_and_its_spread() -> None:
     for _ in range(150):
         labels, a, b = experiment()
         values.append(hadron_survival(labels, a).hadron_survival - hadron_survival(labels, b).hadron_survival)
-    found = paired_survival(labels, a, b, n_resamples=800)
-    assert found.difference == values[-1]
-    assert found.standard_error == pytest.approx(np.std(values), rel=0.35)
+    result = paired_survival(labels, a, b, n_resamples=800)
+    assert result.difference == values[-1]
+    assert result.standard_error == pytest.approx(np.std(values), rel=0.35)
 
 
 def test_no_survivors_is_not_certainty() -> None:
     labels = np.repeat([0, 1], [100, 1000])
     scores = np.where(labels == 0, 5.0, 0.0)
-    found = paired_survival(labels, scores, scores * 2)
-    assert found.difference == 0.0
-    assert found.interval.high == pytest.approx(1.96e-3, rel=0.05)
+    result = paired_survival(labels, scores, scores * 2)
+    assert result.difference == 0.0
+    assert result.interval.high == pytest.approx(1.96e-3, rel=0.05)
 
 
 def test_paired_accuracy() -> None:
@@ -221,8 +221,8 @@ def test_paired_accuracy() -> None:
 
 def test_mcnemar_table() -> None:
     a, b = np.array([1, 1, 1, 0, 0], bool), np.array([1, 0, 0, 1, 0], bool)
-    found = mcnemar(a, b)
-    assert (found.both, found.only_a, found.only_b, found.neither, found.p_value) == (1, 2, 1, 1, 1.0)
+    result = mcnemar(a, b)
+    assert (result.both, result.only_a, result.only_b, result.neither, result.p_value) == (1, 2, 1, 1, 1.0)
 
 
 def test_copies_of_events_make_mcnemar_no_surer() -> None:

@@ -20,13 +20,13 @@ def _binomial_error(share: float) -> float:
 
 def test_normal_intervals_and_p_values_cover_as_students_t_says() -> None:
     n, truth = 12, 0.7
-    found = [paired_mean(values) for values in np.random.default_rng(1).normal(truth, 2.0, (TOYS, n))]
-    low, high = np.array([(one.interval.low, one.interval.high) for one in found]).T
+    entries = [paired_mean(values) for values in np.random.default_rng(1).normal(truth, 2.0, (TOYS, n))]
+    low, high = np.array([(one.interval.low, one.interval.high) for one in entries]).T
     expected = 1.0 - 2.0 * student.sf(1.959964, n - 1)
     assert np.mean((low <= truth) & (truth <= high)) == pytest.approx(expected, abs=4 * _binomial_error(expected))
     # The p-value is below 5 % exactly where the interval leaves out 0.
     outside = (low > 0.0) | (high < 0.0)
-    np.testing.assert_array_equal(outside, [one.p_value < 0.05 for one in found])
+    np.testing.assert_array_equal(outside, [one.p_value < 0.05 for one in entries])
 
 
 @pytest.mark.parametrize("efficiency", [0.5, 0.75, 0.9])
@@ -35,15 +35,15 @@ def test_survival_of_equal_scores_is_that_of_order_statistics(efficiency: float)
     n_gamma, n_hadron = 19, 10
     labels = np.repeat([GAMMA, HADRON], [n_gamma, n_hadron])
     scores = np.random.default_rng(2).random((TOYS, n_gamma + n_hadron))
-    found = [hadron_survival(labels, row, efficiency) for row in scores]
+    entries = [hadron_survival(labels, row, efficiency) for row in scores]
     k = int(np.ceil(efficiency * n_gamma))
     share = k / (n_gamma + 1)
     # Beta-binomial: the threshold is common to the hadrons of a toy.
     variance = share * (1 - share) / n_hadron * (1 + (n_hadron - 1) / (n_gamma + 2))
-    mean = np.mean([one.hadron_survival for one in found])
+    mean = np.mean([one.hadron_survival for one in entries])
     assert mean == pytest.approx(share, abs=4 * np.sqrt(variance / TOYS))
-    assert np.var([one.hadron_survival for one in found]) == pytest.approx(variance, rel=0.15)
-    assert {one.gamma_efficiency for one in found} == {k / n_gamma}
+    assert np.var([one.hadron_survival for one in entries]) == pytest.approx(variance, rel=0.15)
+    assert {one.gamma_efficiency for one in entries} == {k / n_gamma}
 
 
 def test_survival_intervals_cover_however_few() -> None:
@@ -52,8 +52,8 @@ def test_survival_intervals_cover_however_few() -> None:
     scores = np.random.default_rng(3).random((400, 70))
     inside = 0
     for row in scores:
-        found = survival_interval(labels, row, 0.75, n_resamples=200)
-        inside += found.low <= 1.0 - threshold_share <= found.high
+        result = survival_interval(labels, row, 0.75, n_resamples=200)
+        inside += result.low <= 1.0 - threshold_share <= result.high
     assert inside / 400 > 0.95 - 4 * np.sqrt(0.95 * 0.05 / 400)
 
 
@@ -64,10 +64,10 @@ def test_paired_survivals_spread_as_repeated_experiments() -> None:
     for _ in range(100):
         common = rng.normal(size=120) - 1.0 * labels
         a, b = (common + 0.7 * rng.normal(size=120) for _ in range(2))
-        found = paired_survival(labels, a, b, n_resamples=100)
-        differences.append(found.difference)
-        errors.append(found.standard_error)
-        covered += found.interval.low <= 0.0 <= found.interval.high
+        result = paired_survival(labels, a, b, n_resamples=100)
+        differences.append(result.difference)
+        errors.append(result.standard_error)
+        covered += result.interval.low <= 0.0 <= result.interval.high
     assert np.mean(errors) / np.std(differences) == pytest.approx(1.0, abs=0.3)
     assert covered / 100 > 0.88
 
@@ -79,9 +79,9 @@ def test_mcnemar_is_the_sum_of_equally_unlikely_splits(only_a: int, only_b: int)
     expected = splits[splits <= splits[only_a] * (1 + 1e-9)].sum()
     yes_a = np.repeat([True, False, True, False], [only_a, only_b, 4, 3])
     yes_b = np.repeat([False, True, True, False], [only_a, only_b, 4, 3])
-    found = mcnemar(yes_a, yes_b)
-    assert (found.both, found.only_a, found.only_b, found.neither) == (4, only_a, only_b, 3)
-    assert found.p_value == pytest.approx(expected)
+    result = mcnemar(yes_a, yes_b)
+    assert (result.both, result.only_a, result.only_b, result.neither) == (4, only_a, only_b, 3)
+    assert result.p_value == pytest.approx(expected)
 
 
 def test_clopper_pearson_covers_for_every_share() -> None:
@@ -99,15 +99,15 @@ def test_log_losses_differ_by_hand() -> None:
     labels = np.array([0, 1, 1, 0])
     a, b = np.log([[0.5, 0.5], [0.2, 0.8], [0.6, 0.4], [0.9, 0.1]]), np.log(np.full((4, 2), 0.5))
     gaps = np.log(0.5) - np.log([0.5, 0.8, 0.4, 0.9])
-    found = paired_log_loss(labels, a, b)
-    assert found.difference == pytest.approx(gaps.mean())
-    assert found.standard_error == pytest.approx(gaps.std(ddof=1) / 2.0)
+    result = paired_log_loss(labels, a, b)
+    assert result.difference == pytest.approx(gaps.mean())
+    assert result.standard_error == pytest.approx(gaps.std(ddof=1) / 2.0)
 
 
 def test_the_paired_interval_of_fraction_errors_lies_around_the_difference() -> None:
     rng = np.random.default_rng(9)
     labels = np.repeat(np.arange(5), 400)
     a, b = (np.clip(labels + rng.integers(-reach, reach + 1, 2_000), 0, 4) for reach in (1, 2))
-    found = paired_fraction_error(labels, a, b, n_resamples=400)
-    middle = 0.5 * (found.interval.low + found.interval.high)
-    assert abs(middle - found.difference) < 0.4 * found.standard_error
+    result = paired_fraction_error(labels, a, b, n_resamples=400)
+    middle = 0.5 * (result.interval.low + result.interval.high)
+    assert abs(middle - result.difference) < 0.4 * result.standard_error

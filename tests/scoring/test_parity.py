@@ -57,9 +57,9 @@ def plain_composition(truth: np.ndarray, guess: np.ndarray, energy: np.ndarray) 
             "count": int(inside.sum()),
             "confusion_matrix": confusion_matrix(truth[inside], guess[inside], labels=range(5)).tolist(),
         }
-        found = plain_fraction_error(truth[inside], guess[inside], shared)
-        if found is not None:
-            row["fraction_error"] = found
+        result = plain_fraction_error(truth[inside], guess[inside], shared)
+        if result is not None:
+            row["fraction_error"] = result
         binned[f"{low:.1f}-{high:.1f}"] = row
     return {
         "accuracy": float(np.mean(truth == guess)),
@@ -83,13 +83,13 @@ def plain_survival(truth: np.ndarray, scores: np.ndarray, efficiency: float, *, 
         return None
     threshold = gammas[math.ceil(efficiency * len(gammas)) - 1]
     survivors = sum(score >= threshold for score in hadrons)
-    found = {
+    entries = {
         "threshold": threshold,
         "gamma_efficiency": sum(score >= threshold for score in gammas) / len(gammas),
         "hadron_survival": survivors / len(hadrons),
         "hadron_surviving": survivors,
     }
-    return found | {"n_gamma": len(gammas), "n_hadron": len(hadrons)} if counts else found
+    return entries | {"n_gamma": len(gammas), "n_hadron": len(hadrons)} if counts else entries
 
 
 def plain_gamma(truth: np.ndarray, scores: np.ndarray, energy: np.ndarray, zenith: np.ndarray) -> dict[str, Any]:

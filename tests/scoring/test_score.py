@@ -43,8 +43,8 @@ def spans(content: Any) -> list[dict[str, float]]:
     """All intervals anywhere inside."""
     if isinstance(content, dict):
         own = [content] if {"low", "high", "level"} <= set(content) else []
-        return own + [found for value in content.values() for found in spans(value)]
-    return [found for value in content for found in spans(value)] if isinstance(content, list) else []
+        return own + [result for value in content.values() for result in spans(value)]
+    return [result for value in content for result in spans(value)] if isinstance(content, list) else []
 
 
 def test_composition_keeps_the_public_keys_and_adds_intervals() -> None:
@@ -52,15 +52,15 @@ def test_composition_keeps_the_public_keys_and_adds_intervals() -> None:
     labels = rng.integers(0, 5, 2000)
     guess = np.where(rng.random(2000) < 0.5, labels, rng.integers(0, 5, 2000))
     truth = truth_of(labels, rng)
-    found = score_arrays(truth, guess, COMPOSITION)
-    assert contains(found, composition_metrics(truth.labels, guess, truth.energy))
-    json.dumps(found, allow_nan=False)
-    assert all(0 <= span["low"] <= span["high"] <= 1 for span in spans(found))
-    assert found["energy_binned"]["17.0-18.0"]["too_few_events"]
-    assert not found["energy_binned"]["15.0-15.5"]["too_few_events"]
+    result = score_arrays(truth, guess, COMPOSITION)
+    assert contains(result, composition_metrics(truth.labels, guess, truth.energy))
+    json.dumps(result, allow_nan=False)
+    assert all(0 <= span["low"] <= span["high"] <= 1 for span in spans(result))
+    assert result["energy_binned"]["17.0-18.0"]["too_few_events"]
+    assert not result["energy_binned"]["15.0-15.5"]["too_few_events"]
     for name, (low, high) in {"0-10": (0, 10), "20-30": (20, 30)}.items():
         inside = (truth.zenith_deg >= low) & (truth.zenith_deg < high)
-        row = found["zenith_binned"][name]
+        row = result["zenith_binned"][name]
         assert row["count"] == inside.sum()
         assert row["accuracy"] == np.mean(labels[inside] == guess[inside])
         assert row["expected_fraction_error"] == expected_fraction_error(
@@ -73,24 +73,24 @@ def test_gamma_keeps_the_public_keys_and_adds_intervals() -> None:
     labels = (rng.random(3000) > 0.1).astype(int)
     scores = rng.normal(3.0 * (labels == 0), 1.0)
     truth = truth_of(labels, rng)
-    found = score_arrays(truth, scores, GAMMA)
-    assert contains(found, gamma_metrics(truth.labels, scores, truth.energy, truth.zenith_deg))
-    json.dumps(found, allow_nan=False)
-    rate = found["survival_rates"]["75%"]
+    result = score_arrays(truth, scores, GAMMA)
+    assert contains(result, gamma_metrics(truth.labels, scores, truth.energy, truth.zenith_deg))
+    json.dumps(result, allow_nan=False)
+    rate = result["survival_rates"]["75%"]
     assert rate["interval"]["low"] <= rate["hadron_survival"] <= rate["interval"]["high"]
     wide, narrow = (rate[key]["high"] - rate[key]["low"] for key in ("interval", "interval_at_threshold"))
     assert wide > narrow
-    assert found["energy_binned"]["17.0-18.0"]["too_few_events"]
-    assert all("interval" in cell for row in found["energy_zenith_grid"].values() for cell in row.values())
-    assert found["warnings"] == []
+    assert result["energy_binned"]["17.0-18.0"]["too_few_events"]
+    assert all("interval" in cell for row in result["energy_zenith_grid"].values() for cell in row.values())
+    assert result["warnings"] == []
 
 
 def test_without_intervals_only_the_public_keys_are_computed() -> None:
     rng = np.random.default_rng(3)
     labels = np.arange(50) % 5
     truth = truth_of(labels, rng)
-    found = score_arrays(truth, labels, COMPOSITION, intervals=False)
-    assert set(found) - set(composition_metrics(truth.labels, labels, truth.energy)) == {"n_events", "warnings"}
+    result = score_arrays(truth, labels, COMPOSITION, intervals=False)
+    assert set(result) - set(composition_metrics(truth.labels, labels, truth.energy)) == {"n_events", "warnings"}
 
 
 def test_ties_that_cost_nothing_are_not_warned_of() -> None:
@@ -111,19 +111,19 @@ def test_intervals_of_gamma_are_those_of_its_counts() -> None:
     metrics = SCORING.metrics(truth, scores, intervals=True)
     assert metrics["intervals"]["accuracy_at_0.5"] == clopper_pearson(32 + 57, 100).as_dict()
     for share, n_surviving in (("75%", 2), ("50%", 1)):
-        found = metrics["survival_rates"][share]
-        assert found["interval_at_threshold"] == clopper_pearson(n_surviving, 60).as_dict()
-        assert found["interval"]["low"] <= n_surviving / 60 <= found["interval"]["high"]
+        result = metrics["survival_rates"][share]
+        assert result["interval_at_threshold"] == clopper_pearson(n_surviving, 60).as_dict()
+        assert result["interval"]["low"] <= n_surviving / 60 <= result["interval"]["high"]
     assert metrics["intervals"]["key_metric"] == metrics["survival_rates"]["75%"]["interval"]
-    binned = [found for found in metrics["energy_binned"].values() if found]
-    assert [found["too_few_events"] for found in binned] == [False]
+    binned = [result for result in metrics["energy_binned"].values() if result]
+    assert [result["too_few_events"] for result in binned] == [False]
     assert binned[0]["interval_at_threshold"] == clopper_pearson(2, 60).as_dict()
 
 
 def test_precision_and_recall_of_one_event_a_class() -> None:
     # The fifth is taken for the fourth: one of two claims is right there, and the fifth is never claimed.
-    found = composition_metrics(np.arange(5), np.array([0, 1, 2, 3, 3]), np.full(5, 15.2, np.float32))["per_class"]
-    values = [[one["precision"], one["recall"], one["f1"], one["support"]] for one in found.values()]
+    per_class = composition_metrics(np.arange(5), np.array([0, 1, 2, 3, 3]), np.full(5, 15.2, np.float32))["per_class"]
+    values = [[one["precision"], one["recall"], one["f1"], one["support"]] for one in per_class.values()]
     np.testing.assert_allclose(values, [[1, 1, 1, 1]] * 3 + [[0.5, 1, 2 / 3, 1], [0, 0, 0, 1]])
 
 
@@ -136,9 +136,9 @@ def events() -> tuple[np.ndarray, np.ndarray]:
 
 def test_q_factor_and_its_interval(events: tuple[np.ndarray, np.ndarray]) -> None:
     labels, scores = events
-    found, survival = q_factor(labels, scores), hadron_survival(labels, scores)
-    assert found.value == pytest.approx(survival.gamma_efficiency / np.sqrt(survival.hadron_survival))
-    assert found.interval.low < found.value < found.interval.high
+    result, survival = q_factor(labels, scores), hadron_survival(labels, scores)
+    assert result.value == pytest.approx(survival.gamma_efficiency / np.sqrt(survival.hadron_survival))
+    assert result.interval.low < result.value < result.interval.high
     perfect = np.where(labels == 0, 1.0, -1.0)
     assert np.isfinite(q_factor(labels, perfect).interval.high)
 
@@ -154,9 +154,9 @@ def test_efficiency_at_a_fixed_survival(events: tuple[np.ndarray, np.ndarray], s
 def test_area_agrees_with_all_pairs(events: tuple[np.ndarray, np.ndarray]) -> None:
     labels, scores = events
     pairs = scores[labels == 0][:, None] > scores[labels == 1][None]
-    found = area(labels, scores)
-    assert found.value == pytest.approx(pairs.mean())
-    assert found.interval.low < found.value < found.interval.high
+    result = area(labels, scores)
+    assert result.value == pytest.approx(pairs.mean())
+    assert result.interval.low < result.value < result.interval.high
 
 
 def test_bins_at_one_threshold_add_up_to_the_whole(events: tuple[np.ndarray, np.ndarray]) -> None:
@@ -164,23 +164,23 @@ def test_bins_at_one_threshold_add_up_to_the_whole(events: tuple[np.ndarray, np.
     rng = np.random.default_rng(1)
     energy, zenith = rng.uniform(14, 18, 4000).astype(np.float32), rng.uniform(0, 30, 4000).astype(np.float32)
     whole = hadron_survival(labels, scores)
-    found = bins_at_threshold(labels, scores, whole.threshold, energy=energy, zenith_deg=zenith)
-    for rows in found.values():
+    result = bins_at_threshold(labels, scores, whole.threshold, energy=energy, zenith_deg=zenith)
+    for rows in result.values():
         assert sum(row.n_surviving for row in rows) == whole.n_surviving
         assert sum(row.n_kept for row in rows) == round(whole.gamma_efficiency * whole.n_gamma)
         assert sum(row.n_gamma + row.n_hadron for row in rows) == 4000
     own = gamma_metrics(labels, scores, energy, zenith)["energy_binned"]
-    assert {row.name: row.n_hadron for row in found["energy"]} == {name: row["n_hadron"] for name, row in own.items()}
+    assert {row.name: row.n_hadron for row in result["energy"]} == {name: row["n_hadron"] for name, row in own.items()}
 
 
 def test_balanced_accuracy() -> None:
     matrix = np.array([[800, 200], [10, 90]])
-    found = balanced_accuracy(matrix)
-    assert found.value == pytest.approx((0.8 + 0.9) / 2)
-    assert 0.7 < found.interval.low < found.value < found.interval.high <= 1
+    result = balanced_accuracy(matrix)
+    assert result.value == pytest.approx((0.8 + 0.9) / 2)
+    assert 0.7 < result.interval.low < result.value < result.interval.high <= 1
     rng = np.random.default_rng(2)
     drawn = [0.5 * (rng.binomial(1000, 0.8) / 1000 + rng.binomial(100, 0.9) / 100) for _ in range(4000)]
-    assert (found.interval.high - found.interval.low) / 3.92 == pytest.approx(np.std(drawn), rel=0.1)
+    assert (result.interval.high - result.interval.low) / 3.92 == pytest.approx(np.std(drawn), rel=0.1)
 
 
 def targets_of(n: int, rng: np.random.Generator) -> Truth:
@@ -192,10 +192,10 @@ def targets_of(n: int, rng: np.random.Generator) -> Truth:
 
 def test_a_gaussian_has_its_width() -> None:
     residuals = np.random.default_rng(1).normal(0.05, 0.1, 200_000)
-    found = residual_metrics(residuals)
-    assert found["bias"] == pytest.approx(0.05, abs=0.001)
-    assert found["resolution"] == pytest.approx(0.1, abs=0.001)
-    assert found["rms"] == pytest.approx(np.hypot(0.05, 0.1), abs=0.001)
+    result = residual_metrics(residuals)
+    assert result["bias"] == pytest.approx(0.05, abs=0.001)
+    assert result["resolution"] == pytest.approx(0.1, abs=0.001)
+    assert result["rms"] == pytest.approx(np.hypot(0.05, 0.1), abs=0.001)
     far = np.where(np.arange(len(residuals)) % 100 == 0, 5.0, residuals)
     assert resolution(far) == pytest.approx(0.1, rel=0.03), "one per cent of outliers leaves the central 68 % alone"
 
@@ -205,8 +205,8 @@ def test_intervals_cover(n: int) -> None:
     rng = np.random.default_rng(2)
     inside = []
     for _ in range(100):
-        found = residual_metrics(rng.normal(0.0, 1.0, n))["intervals"]
-        inside.append([found[name]["low"] < true < found[name]["high"] for name, true in TRUE.items()])
+        intervals = residual_metrics(rng.normal(0.0, 1.0, n))["intervals"]
+        inside.append([intervals[name]["low"] < true < intervals[name]["high"] for name, true in TRUE.items()])
     share = np.mean(inside, axis=0)
     assert (share > 0.87).all(), dict(zip(TRUE, share, strict=True))
 
@@ -218,10 +218,10 @@ def test_paired_differences_are_sharper_than_the_intervals() -> None:
     rng = np.random.default_rng(3)
     common = rng.normal(0, 0.1, 4000)
     a, b = common + rng.normal(0, 0.02, 4000), common + rng.normal(0, 0.04, 4000)
-    found = paired_resolution(a, b)
-    assert found.interval.high < 0
+    result = paired_resolution(a, b)
+    assert result.interval.high < 0
     widths = [single.high - single.low for single in map(resolution_interval, (a, b))]
-    assert found.interval.high - found.interval.low < 0.7 * np.hypot(*widths)
+    assert result.interval.high - result.interval.low < 0.7 * np.hypot(*widths)
     assert paired_resolution(a, a).p_value == 1.0
 
 
@@ -229,25 +229,25 @@ def test_metrics_by_true_energy_and_of_the_reconstruction() -> None:
     rng = np.random.default_rng(4)
     truth = targets_of(4000, rng)
     estimate = truth.labels + np.where(truth.labels < 15.5, 0.2, 0.0) + rng.normal(0, 0.05, 4000)
-    found = score_arrays(truth, estimate, ENERGY)
-    json.dumps(found, allow_nan=False)
-    assert found["true_binned"]["15 to 15.25"]["bias"] == pytest.approx(0.2, abs=0.02)
-    assert found["true_binned"]["16 to 16.5"]["bias"] == pytest.approx(0.0, abs=0.02)
-    assert sum(row["count"] for row in found["true_binned"].values()) == 4000
-    assert found["reconstruction"]["resolution"] == pytest.approx(0.2, abs=0.02)
-    assert found["minus_reconstruction"]["interval"]["high"] < 0
-    value, interval = scoring_of(ENERGY).headline(found)
+    result = score_arrays(truth, estimate, ENERGY)
+    json.dumps(result, allow_nan=False)
+    assert result["true_binned"]["15 to 15.25"]["bias"] == pytest.approx(0.2, abs=0.02)
+    assert result["true_binned"]["16 to 16.5"]["bias"] == pytest.approx(0.0, abs=0.02)
+    assert sum(row["count"] for row in result["true_binned"].values()) == 4000
+    assert result["reconstruction"]["resolution"] == pytest.approx(0.2, abs=0.02)
+    assert result["minus_reconstruction"]["interval"]["high"] < 0
+    value, interval = scoring_of(ENERGY).headline(result)
     assert interval is not None
     assert interval.low < value < interval.high
     bare = score_arrays(truth, estimate, ENERGY, intervals=False)
     assert "intervals" not in str(bare)
-    assert bare["resolution"] == found["resolution"]
+    assert bare["resolution"] == result["resolution"]
 
 
 def test_thin_bins_are_named() -> None:
     truth = targets_of(60, np.random.default_rng(5))
-    found = score_arrays(truth, truth.labels + 0.1, ENERGY)
-    assert all(row["too_few_events"] for row in found["true_binned"].values())
+    result = score_arrays(truth, truth.labels + 0.1, ENERGY)
+    assert all(row["too_few_events"] for row in result["true_binned"].values())
 
 
 @pytest.mark.parametrize(

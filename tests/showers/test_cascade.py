@@ -88,15 +88,15 @@ def test_inclined_showers_fluctuate_more() -> None:
 )
 def test_muon_number_tails(mass: int, lg_energy: float, quantiles: tuple[float, ...]) -> None:
     lg_nmu = _showers(mass, lg_energy)[2]
-    found = np.quantile(lg_nmu, (0.001, 0.01, 0.1, 0.9, 0.99)) - np.median(lg_nmu)
-    assert found == pytest.approx(quantiles, abs=0.065)
+    result = np.quantile(lg_nmu, (0.001, 0.01, 0.1, 0.9, 0.99)) - np.median(lg_nmu)
+    assert result == pytest.approx(quantiles, abs=0.065)
 
 
 @pytest.mark.parametrize(("lg_energy", "share"), [(14.5, 0.0044), (15.5, 0.0046), (16.5, 0.0076)])
 def test_photonuclear_showers_with_a_hadrons_muons(lg_energy: float, share: float) -> None:
     photons, protons = _showers(0, lg_energy)[2], _showers(1, lg_energy)[2]
-    found = (photons > np.median(protons) - np.log10(2.0)).mean()
-    assert found == pytest.approx(share, rel=0.35)
+    result = (photons > np.median(protons) - np.log10(2.0)).mean()
+    assert result == pytest.approx(share, rel=0.35)
 
 
 def test_heavier_primaries_have_more_muons_and_fewer_electrons() -> None:

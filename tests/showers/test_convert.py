@@ -124,9 +124,9 @@ def test_matched_split_is_the_published_one(tmp_path: Path) -> None:
     passing = np.flatnonzero(mask)
     n = len(passing)
     first = torch.randperm(n, generator=torch.Generator().manual_seed(42)).numpy()
-    held = first[n - int(0.3 * n) :]
-    second = torch.randperm(len(held), generator=torch.Generator().manual_seed(42)).numpy()
-    test = passing[held[second[len(held) - int(0.3 * len(held)) :]]]
+    values = first[n - int(0.3 * n) :]
+    second = torch.randperm(len(values), generator=torch.Generator().manual_seed(42)).numpy()
+    test = passing[values[second[len(values) - int(0.3 * len(values)) :]]]
 
     train_folder, test_folder = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="matched")
     train_set, test_set = Dataset.open(train_folder), Dataset.open(test_folder)
@@ -135,7 +135,7 @@ def test_matched_split_is_the_published_one(tmp_path: Path) -> None:
     np.testing.assert_array_equal(published(test_folder, test_set.labels), f[np.sort(test)][:, 0] - 1)
     assert train_set.part is not None
     assert len(train_set) + len(test_set) == n
-    assert int(train_set.part.sum()) == len(held) - len(test)
+    assert int(train_set.part.sum()) == len(values) - len(test)
     assert test_set.evaluation_cuts.name == "matched"
 
 
@@ -243,14 +243,14 @@ def test_rows_of_an_unknown_class_are_not_trained_on_and_not_tested(tmp_path: Pa
     train, test = passing[order[: len(order) - n_test]], passing[order[len(order) - n_test :]]
     for row in (train[11], test[5]):
         _changed(tmp_path, "features", int(row), 0, value)
-    told: list[str] = []
-    folders = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="2026", tell=told.append)
-    assert len(told) == 2
+    message: list[str] = []
+    folders = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="2026", tell=message.append)
+    assert len(message) == 2
     assert (
         f"composition_test is without 1 event(s) of unknown class (first: qgs_spectra_features.npz, row {test[5]})"
-        in told[0]
+        in message[0]
     )
-    assert "1 of" in told[1]
+    assert "1 of" in message[1]
     (row,) = _left_out(folders[0]).iter_rows(named=True)
     assert (row["row"], row["file_row"], row["column"]) == (11, train[11], "column type")
     train_set, test_set = (Dataset.open(folder, COMPOSITION) for folder in folders)
@@ -274,11 +274,11 @@ def test_rows_with_impossible_quantities_stay_in_the_arrays_and_are_listed(
     whole = convert(tmp_path, tmp_path / "before", COMPOSITION, protocol=protocol)
     for row in rows:
         _changed(tmp_path, "features", row, column, value)
-    told: list[str] = []
-    folders = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol=protocol, tell=told.append)
-    found = pl.concat([_left_out(folder) for folder in folders])
-    assert sorted(found["file_row"].to_list()) == rows
-    assert set(found["column"]) == {f"column {name}"}
+    message: list[str] = []
+    folders = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol=protocol, tell=message.append)
+    result = pl.concat([_left_out(folder) for folder in folders])
+    assert sorted(result["file_row"].to_list()) == rows
+    assert set(result["column"]) == {f"column {name}"}
     for before, after in zip(whole, folders, strict=True):
         listed = _left_out(after)["row"].to_numpy()
         data = Dataset.open(after, COMPOSITION)
@@ -289,7 +289,7 @@ def test_rows_with_impossible_quantities_stay_in_the_arrays_and_are_listed(
         for file in ("matrices.npy", "labels_composition.npy"):
             if protocol == "2026":
                 np.testing.assert_array_equal(np.load(before / file), np.load(after / file))
-    assert len(told) == sum(_left_out(folder).height > 0 for folder in folders)
+    assert len(message) == sum(_left_out(folder).height > 0 for folder in folders)
     with pytest.raises(InputError, match=rf"qgs_spectra_features\.npz: row \d+, column {name} holds .*--strict"):
         convert(tmp_path, tmp_path / "strict", COMPOSITION, protocol=protocol, strict=True)
 
@@ -316,10 +316,10 @@ def test_an_unknown_particle_is_left_out_of_v2(tmp_path: Path) -> None:
         truth = archive["true_features"]
     truth[7, 1] = np.nan
     np.savez(path, true_features=truth)
-    told: list[str] = []
-    folders = convert(tmp_path, tmp_path / "out", GAMMA, tell=told.append)
+    message: list[str] = []
+    folders = convert(tmp_path, tmp_path / "out", GAMMA, tell=message.append)
     listed = _left_out(folders[0])
-    assert len(told) == 1
+    assert len(message) == 1
     if listed.height:
         assert listed.row(0)[1:4] == ("LHC_gm_pr_true_features.npz", 7, "column id")
 
@@ -337,10 +337,11 @@ def test_2026_needs_no_true_quantities_and_takes_any_number_format(tmp_path: Pat
             with np.load(path) as archive:
                 array = archive[kind]
             np.savez(path, **{kind: foreign(array)})
-    told: list[str] = []
-    folders = convert(tmp_path, tmp_path / "out", task, protocol="2026", tell=told.append)
-    assert told == [f"{modes[0]}_true_features.npz is missing: showers thrown several times cannot be told (no groups, "
-                    "no truth)"]  # fmt: skip
+    message: list[str] = []
+    folders = convert(tmp_path, tmp_path / "out", task, protocol="2026", tell=message.append)
+    assert message == [
+        f"{modes[0]}_true_features.npz is missing: showers thrown several times cannot be told (no groups, no truth)"
+    ]
     for before, after in zip(whole, folders, strict=True):
         for name in ("matrices.npy", "features.npy", str(task.label_file)):
             assert (before / name).read_bytes() == (after / name).read_bytes()
@@ -373,8 +374,8 @@ def test_public_files_become_the_published_arrays(tmp_path: Path) -> None:
     for folder, files in expected.items():
         for name, wanted in files.items():
             array = np.load(tmp_path / folder / name)
-            found = {"shape": list(array.shape), "dtype": str(array.dtype)}
-            assert found | {"sha256": hashlib.sha256(array.tobytes()).hexdigest()} == wanted, f"{folder}/{name}"
+            entries = {"shape": list(array.shape), "dtype": str(array.dtype)}
+            assert entries | {"sha256": hashlib.sha256(array.tobytes()).hexdigest()} == wanted, f"{folder}/{name}"
 
 
 def test_an_interrupted_conversion_goes_on_with_the_second_set(tmp_path: Path) -> None:
@@ -613,10 +614,10 @@ def twins(first: SimulatedEvents, second: SimulatedEvents) -> int:
 @pytest.mark.parametrize("task", [COMPOSITION, GAMMA], ids=lambda task: task.name)
 def test_models_of_one_seed_are_independent(task: Task) -> None:
     settings, models = load_settings(), (*MODELS, "mix")
-    found = {model: simulate_block(BlockJob(task, "train", 5, model, "test", settings), 0) for model in models}
-    assert twins(found["qgs"], found["qgs"]) == len(found["qgs"]) > 100, "the finder knows a copy"
+    entries = {model: simulate_block(BlockJob(task, "train", 5, model, "test", settings), 0) for model in models}
+    assert twins(entries["qgs"], entries["qgs"]) == len(entries["qgs"]) > 100, "the finder knows a copy"
     for model in ("epos", "sibyll", "mix"):
-        assert twins(found[model], found["qgs"]) == 0
+        assert twins(entries[model], entries["qgs"]) == 0
 
 
 def test_groups_are_the_showers_of_each_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,10 +67,10 @@ def test_arrays_in_fortran_order_hold_the_same_values(tmp_path: Path) -> None:
     data = Dataset.open(turned)
     np.testing.assert_array_equal(data.matrices, expected.matrices)
     np.testing.assert_array_equal(data.scalars, expected.scalars)
-    for found, wanted in zip(data.chunks(10), expected.chunks(10), strict=True):
-        np.testing.assert_array_equal(found.matrices, wanted.matrices)
-        np.testing.assert_array_equal(found.scalars, wanted.scalars)
-        assert found.matrices.flags.c_contiguous, "what the compiled kernels expect"
+    for result, wanted in zip(data.chunks(10), expected.chunks(10), strict=True):
+        np.testing.assert_array_equal(result.matrices, wanted.matrices)
+        np.testing.assert_array_equal(result.scalars, wanted.scalars)
+        assert result.matrices.flags.c_contiguous, "what the compiled kernels expect"
     data.validate()
 
 
@@ -112,8 +112,8 @@ def test_age_as_a_sixth_column(tmp_path: Path) -> None:
     scalars[3, 5] = np.nan
     np.save(folder / "features.npy", scalars)
     (folder / "source.json").unlink()
-    found = Dataset.open(folder, COMPOSITION)
-    assert [str(bad) for bad in found.unusable] == ["features.npy: row 3, column Age holds nan"]
+    result = Dataset.open(folder, COMPOSITION)
+    assert [str(bad) for bad in result.unusable] == ["features.npy: row 3, column Age holds nan"]
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
@@ -144,12 +144,12 @@ def test_numbers_stored_otherwise_are_the_same_numbers(tmp_path: Path, foreign: 
     for kind in (np.uint8, np.int64, ">i4"):
         np.save(folder / "labels_composition.npy", (np.arange(N) % 5).astype(kind))
         (folder / "source.json").unlink(missing_ok=True)
-        found = Dataset.open(folder)
-        np.testing.assert_array_equal(found.matrices[[30, 3]], grids[[30, 3]])
-        np.testing.assert_array_equal(found.scalars, scalars)
-        assert found.labels.dtype == np.int8
-        assert found.labels.tolist() == (np.arange(N) % 5).tolist()
-        assert found.usable.all()
+        result = Dataset.open(folder)
+        np.testing.assert_array_equal(result.matrices[[30, 3]], grids[[30, 3]])
+        np.testing.assert_array_equal(result.scalars, scalars)
+        assert result.labels.dtype == np.int8
+        assert result.labels.tolist() == (np.arange(N) % 5).tolist()
+        assert result.usable.all()
 
 
 def test_fingerprint_ignores_labels_and_sees_cells(tmp_path: Path) -> None:
@@ -237,11 +237,11 @@ def test_event_with_a_scalar_that_is_not_a_number_is_named_and_read_as_finite(tm
     scalars = np.load(folder / "features.npy")
     scalars[11, 3] = np.nan
     np.save(folder / "features.npy", scalars)
-    found = Dataset.open(folder)
-    assert [str(bad) for bad in found.unusable] == ["features.npy: row 11, column Ne holds nan"]
-    assert np.flatnonzero(~found.usable).tolist() == [11]
-    assert "1 of 37 rows of d cannot be used (1 column Ne)" in str(found.unusable_words())
-    assert all(np.isfinite(chunk.scalars).all() for chunk in found.chunks(10))
+    result = Dataset.open(folder)
+    assert [str(bad) for bad in result.unusable] == ["features.npy: row 11, column Ne holds nan"]
+    assert np.flatnonzero(~result.usable).tolist() == [11]
+    assert "1 of 37 rows of d cannot be used (1 column Ne)" in str(result.unusable_words())
+    assert all(np.isfinite(chunk.scalars).all() for chunk in result.chunks(10))
 
 
 def test_missing_pieces(tmp_path: Path) -> None:
@@ -368,9 +368,9 @@ def test_damage_is_named(folder: Path, name: str, damage: str) -> None:
         (folder / name).unlink()
     else:
         (folder / name).write_bytes(changed[damage].rstrip(b"\n}") if name == "checksums.json" else changed[damage])
-    found = problems(folder)
-    assert len(found) == 1
-    assert name in found[0]
+    result = problems(folder)
+    assert len(result) == 1
+    assert name in result[0]
 
 
 def test_bad_cells_are_found_without_checksums(folder: Path) -> None:
@@ -382,26 +382,26 @@ def test_bad_cells_are_found_without_checksums(folder: Path) -> None:
 
 
 def test_reading_for_a_fingerprint_says_what_is_read(folder: Path) -> None:
-    told: list[tuple[float, float, str]] = []
+    message: list[tuple[float, float, str]] = []
     data = Dataset.open(folder)
 
     def heard(done: float, total: float, note: str = "") -> None:
-        told.append((done, total, note))
+        message.append((done, total, note))
 
     assert data.fingerprint(heard) == data.fingerprint()
-    assert told[0] == (0, 2, "matrices.npy, 0.00 GB")
+    assert message[0] == (0, 2, "matrices.npy, 0.00 GB")
 
 
 def test_deviations_of_random_orders_are_standard_normal() -> None:
     rng = np.random.default_rng(3)
     labels = np.repeat(np.arange(4), (300, 500, 100, 40))
     values = rng.exponential(size=900)
-    for found in (
+    for result in (
         [by_labels(rng.permutation(labels)).deviation for _ in range(2000)],
         [by_values(rng.permutation(values)).deviation for _ in range(2000)],
     ):
-        assert abs(np.mean(found)) < 0.08
-        assert np.std(found) == pytest.approx(1, abs=0.06)
+        assert abs(np.mean(result)) < 0.08
+        assert np.std(result) == pytest.approx(1, abs=0.06)
 
 
 def _dataset(folder: Path, labels: np.ndarray, **extras: np.ndarray) -> Path:
@@ -423,9 +423,9 @@ def test_blocks_of_classes_are_noticed_with_and_without_labels(tmp_path: Path) -
     for name, used, ordered in (("blocks", labels, True), ("shuffled", rng.permutation(labels), False)):
         folder = _dataset(tmp_path / name, used)
         for with_labels in (True, False):
-            found = ordering_of(Dataset.open(folder, GAMMA, labels=with_labels))
-            assert found.is_ordered == ordered
-            assert (found.remark(name) is None) != ordered
+            result = ordering_of(Dataset.open(folder, GAMMA, labels=with_labels))
+            assert result.is_ordered == ordered
+            assert (result.remark(name) is None) != ordered
     remark = ordering_of(Dataset.open(tmp_path / "blocks")).remark("blocks")
     assert remark is not None
     assert "4 runs of equal labels" in remark
@@ -481,9 +481,9 @@ def test_unusable_truth_is_refused(frame: dict[str, list[object]], message: str,
 def test_what_is_not_known_is_nan(tmp_path: Path) -> None:
     file = tmp_path / "truth.parquet"
     pl.DataFrame({"mass": [1, None, 56]}).write_parquet(file)
-    found = read_truth(file, 3)
-    np.testing.assert_array_equal(found["mass"], [1.0, np.nan, 56.0])
-    assert found["xmax"].is_nan().all()
+    truth = read_truth(file, 3)
+    np.testing.assert_array_equal(truth["mass"], [1.0, np.nan, 56.0])
+    assert truth["xmax"].is_nan().all()
     file.write_bytes(b"no parquet")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         read_truth(file, 3)

@@ -211,8 +211,8 @@ def test_electron_number_follows_the_error_of_the_age() -> None:
 def test_energy_formula_by_hand() -> None:
     one = np.ones(1)
     # At the reference zenith the sizes enter as they are.
-    found = energy(5.0 * one, 4.0 * one, np.degrees(np.arccos(1.0 / 1.0250)) * one)
-    assert found == pytest.approx([10.93499 + 1.2894 + 2.66816 + 1.87675 + 1.48432 - 3.2262])
+    result = energy(5.0 * one, 4.0 * one, np.degrees(np.arccos(1.0 / 1.0250)) * one)
+    assert result == pytest.approx([10.93499 + 1.2894 + 2.66816 + 1.87675 + 1.48432 - 3.2262])
     vertical = energy(5.0 * one, 4.0 * one, 0.0 * one)
     a, b = 5.0 - 2.8104 * 0.0250, 4.0 - 0.53955 * 0.0250
     assert vertical == pytest.approx(
@@ -225,8 +225,8 @@ def test_muon_numbers_fail_for_hadrons_alone_and_oftener_for_nuclei() -> None:
     settings = Settings().changed(reconstruction__muon_failure=0.01, reconstruction__muon_failure_mass=0.25)
     chance = np.random.default_rng(1).random((4, n))
     for mass, share in ((0, 0.0), (1, 0.01), (16, 0.02), (56, 0.01 * 56**0.25)):
-        found = with_failures(np.full(n, 5.0), np.full(n, mass), settings, chance)
-        failed = found[found != 5.0]
+        result = with_failures(np.full(n, 5.0), np.full(n, mass), settings, chance)
+        failed = result[result != 5.0]
         assert abs(len(failed) / n - share) <= 4.0 * np.sqrt(share / n), mass
         if mass:
             assert 2.05 <= failed.min() < failed.max() <= 3.6
@@ -312,8 +312,8 @@ def test_poisson(mean: float) -> None:
     assert counts.mean() == pytest.approx(mean, abs=4.5 * np.sqrt(mean / N_DEVIATES))
     law = stats.poisson(mean)
     edges = np.unique(law.ppf(np.linspace(0.05, 0.95, 10)))
-    found = np.searchsorted(np.sort(counts), edges, side="right") / N_DEVIATES
-    assert found == pytest.approx(law.cdf(edges), abs=4.5 * 0.5 / np.sqrt(N_DEVIATES))
+    result = np.searchsorted(np.sort(counts), edges, side="right") / N_DEVIATES
+    assert result == pytest.approx(law.cdf(edges), abs=4.5 * 0.5 / np.sqrt(N_DEVIATES))
 
 
 def test_no_particles_without_expectation() -> None:

@@ -67,8 +67,8 @@ def test_station_lists_become_a_dataset_that_is_stacked(tmp_path: Path) -> None:
         task="gamma", data=tmp_path / "data", run=tmp_path / "run", preset="quick", folds=2, fast=False, workers=1,
         learners=("lightgbm",), device="cpu",
     )  # fmt: skip
-    found = stack(config).predictions
-    assert found.scores[data.labels == 0].mean() > found.scores[data.labels == 1].mean() + 1
+    predictions = stack(config).predictions
+    assert predictions.scores[data.labels == 0].mean() > predictions.scores[data.labels == 1].mean() + 1
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def kcdc_job(folder: Path, *, capitals: bool = False) -> None:
 @pytest.mark.parametrize("capitals", [False, True])
 def test_text_files_of_a_kcdc_job_are_joined_by_their_mapping(tmp_path: Path, capitals: bool) -> None:
     kcdc_job(tmp_path / "job", capitals=capitals)
-    told: list[str] = []
-    table = pl.read_parquet(convert_foreign(tmp_path / "job", tmp_path / "out", None, told.append))
-    assert told == ["2 of 5 events have no array data and are left out"]
+    message: list[str] = []
+    table = pl.read_parquet(convert_foreign(tmp_path / "job", tmp_path / "out", None, message.append))
+    assert message == ["2 of 5 events have no array data and are left out"]
     np.testing.assert_allclose(table["E"], [15.0, 15.1, 15.2])
     assert table["Ev"].to_list() == [50, 52, None]
     assert table["Gt"].to_list() == [899391407, 899391409, None]

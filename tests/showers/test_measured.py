@@ -138,10 +138,10 @@ def test_archive_goes_through_download_convert_features_and_predict(
     (raw / "004009_matrices.npz").write_bytes(b"not in use: its name ends in 9")
     names = download_measured(tmp_path / "raw", times=True, base_url=bucket.url)
     assert names == ["004000", "004001", "004010"]
-    found = convert_measured(tmp_path / "raw", tmp_path / "sets", times=True)
-    assert [folder.name for folder in found.folders] == names
-    assert not found.left_out
-    assert not found.remarks
+    result = convert_measured(tmp_path / "raw", tmp_path / "sets", times=True)
+    assert [folder.name for folder in result.folders] == names
+    assert not result.left_out
+    assert not result.remarks
     truth = pl.read_parquet(raw / "truth" / "004001.parquet")
     data = Dataset.open(tmp_path / "sets" / "004001", labels=False)
     data.validate()
@@ -227,20 +227,20 @@ def damaged(raw: Path, out: Path) -> dict[str, str]:
 
 def test_empty_and_damaged_runs_are_reported_and_left_out(raw: Path, tmp_path: Path) -> None:
     expected = damaged(raw, tmp_path / "raw")
-    found = convert_measured(tmp_path / "raw", tmp_path / "sets")
-    assert len(found.folders) == 5
+    result = convert_measured(tmp_path / "raw", tmp_path / "sets")
+    assert len(result.folders) == 5
     odd = {"005010": (7, "005010_features.npz", "column Ze", 400.0), "005020": (3, "005020_matrices.npz", "cell", -1.0)}
     for run, (row, file, column, value) in odd.items():
         data = Dataset.open(tmp_path / "sets" / run, labels=False)
         (bad,) = data.unusable
         assert (bad.row, bad.file_row, bad.file, bad.value) == (row, row, file, value)
         assert bad.column.startswith(column)
-        assert len(data) == len(Dataset.open(found.folders[0], labels=False))
-        assert sum(run in remark and "training prior" in remark for remark in found.remarks) == 1
+        assert len(data) == len(Dataset.open(result.folders[0], labels=False))
+        assert sum(run in remark and "training prior" in remark for remark in result.remarks) == 1
     strict = convert_measured(tmp_path / "raw", tmp_path / "strict", strict=True)
     assert {each.run for each in strict.left_out} == {*expected, *odd}
-    assert {each.run for each in found.left_out} == set(expected)
-    for each in found.left_out:
+    assert {each.run for each in result.left_out} == set(expected)
+    for each in result.left_out:
         assert re.search(expected[each.run], each.reason), each
         assert not (tmp_path / "sets" / each.run).exists()
 
@@ -340,8 +340,8 @@ def test_runs_can_be_named_and_a_login_page_is_no_archive(bucket: Bucket, raw: P
 def test_truth_is_apart(raw: Path) -> None:
     with zipfile.ZipFile(raw / "004000_features.npz") as archive:
         assert set(archive.namelist()) == {"source.json", "features.npy"}
-        told = json.loads(archive.read("source.json"))
-    assert not {"dead_cells", "deposit_scale", "thrown"} & set(told)
+        message = json.loads(archive.read("source.json"))
+    assert not {"dead_cells", "deposit_scale", "thrown"} & set(message)
     exposure = json.loads((raw / "exposure.json").read_text())
     assert exposure["live_time_s"] == pytest.approx(3 * 0.15 * 3600)
     assert set(SCALAR_NAMES) <= {"E", "Ze", "Az", "Ne", "Nmu"}
@@ -360,11 +360,11 @@ def test_azimuths_are_compared_with_plane_fronts(sense: int, offset: float) -> N
     times[5][hit[5]] = np.inf
     late = np.argwhere(hit[6])[0]
     times[6, late[0], late[1]] += 5_000
-    found = front_azimuth(times, hit, KASCADE.x_m, KASCADE.y_m)
-    assert np.isnan(found[5])
-    turned = (np.delete(found - origin, [5, 6]) + 180) % 360 - 180
+    result = front_azimuth(times, hit, KASCADE.x_m, KASCADE.y_m)
+    assert np.isnan(result[5])
+    turned = (np.delete(result - origin, [5, 6]) + 180) % 360 - 180
     assert np.abs(turned).max() < 5
-    convention = azimuth_convention(found, (offset + sense * origin) % 360, zenith)
+    convention = azimuth_convention(result, (offset + sense * origin) % 360, zenith)
     assert convention.sense == sense
     assert abs((convention.offset_deg - offset + 180) % 360 - 180) < 1
     assert ("not as in" in convention.words) == ((sense, offset) != (1, 0.0))
@@ -372,7 +372,7 @@ def test_azimuths_are_compared_with_plane_fronts(sense: int, offset: float) -> N
     turned = np.sqrt(np.nanmean(turned**2))
     assert convention.offset_error_deg == pytest.approx(turned / np.sqrt(n - 2), rel=0.5)
     assert "standard deviations, 299 events" in convention.words
-    unrelated = azimuth_convention(found, rng.uniform(0, 360, n), zenith)
+    unrelated = azimuth_convention(result, rng.uniform(0, 360, n), zenith)
     assert "no relation" in unrelated.words
     assert unrelated.significance < 4
 
@@ -386,19 +386,19 @@ def test_few_events_do_not_make_a_convention() -> None:
 
 def test_doctor_says_what_archives_hold(raw: Path, tmp_path: Path) -> None:
     damaged(raw, tmp_path / "raw")
-    told = {(found.what, found.found) for found in folder_findings(tmp_path / "raw")}
-    assert any(what.strip() == "azimuth" and "as in the simulated sets" in words for what, words in told)
-    assert ("005000", "holds no events") in told
-    assert any(what.strip() == "column Ze" and "row 7 holds 400" in words for what, words in told)
-    assert any("cell (2, 1), channel 0 holds -1" in words for _, words in told)
-    assert any(what == "next" and words.startswith("python cli.py convert --measured") for what, words in told)
+    message = {(result.what, result.outcome) for result in folder_findings(tmp_path / "raw")}
+    assert any(what.strip() == "azimuth" and "as in the simulated sets" in words for what, words in message)
+    assert ("005000", "holds no events") in message
+    assert any(what.strip() == "column Ze" and "row 7 holds 400" in words for what, words in message)
+    assert any("cell (2, 1), channel 0 holds -1" in words for _, words in message)
+    assert any(what == "next" and words.startswith("python cli.py convert --measured") for what, words in message)
     folders = convert_measured(tmp_path / "raw", tmp_path / "sets", protocol="2026").folders
     data = Dataset.open(folders[0], labels=False)
     with np.load(raw / f"{folders[0].name}_features.npz") as stored:
         np.testing.assert_array_equal(data.age, stored["features"][:, 7].astype(np.float32))
     with np.load(raw / f"{folders[0].name}_matrices.npz") as stored:
         np.testing.assert_array_equal(data.matrices[:], stored["matrices"][..., 1:])
-    assert any("cannot be used" in found.what for found in folder_findings(tmp_path / "sets"))
+    assert any("cannot be used" in result.what for result in folder_findings(tmp_path / "sets"))
 
 
 def test_arrival_times_of_measured_events_are_kept_on_request(raw: Path, tmp_path: Path) -> None:
@@ -406,9 +406,9 @@ def test_arrival_times_of_measured_events_are_kept_on_request(raw: Path, tmp_pat
     with np.load(raw / f"{folders[0].name}_matrices.npz") as stored:
         expected = stored["matrices"][..., 0].astype(np.float16)
     np.testing.assert_array_equal(np.load(folders[0] / "arrival_ns.npy"), expected)
-    told = {found.what: found.found for found in folder_findings(folders[0])}
-    assert told["azimuth"].startswith("Az counts anticlockwise, ")
-    assert told["azimuth"].endswith(": as in the simulated sets")
+    message = {result.what: result.outcome for result in folder_findings(folders[0])}
+    assert message["azimuth"].startswith("Az counts anticlockwise, ")
+    assert message["azimuth"].endswith(": as in the simulated sets")
     plain = convert_measured(raw, tmp_path / "plain", protocol="2026").folders[0].parent
     with pytest.raises(InputError, match="arrival_times"):
         convert_measured(raw, plain, protocol="2026", times_of_arrival=True)
@@ -545,13 +545,13 @@ def measured_raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(measured_raw: Path, run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Return the predictions of the two good runs, made in two steps."""
     out = tmp_path_factory.mktemp("steps")
-    found = {}
+    result = {}
     for folder in convert_measured(measured_raw, out / "measured").folders:
         file = out / f"{folder.name}.npz"
         predict(load(run, trusted=True), folder, workers=1, device="cpu").write(file)
-        found[folder.name] = file.read_bytes()
-    assert len(found) == 2
-    return found
+        result[folder.name] = file.read_bytes()
+    assert len(result) == 2
+    return result
 
 
 def _predictions(out: Path) -> dict[str, bytes]:
@@ -603,8 +603,8 @@ def test_killed_it_goes_on(measured_raw: Path, run: Path, expected: dict[str, by
     assert _predictions(out).keys() == {first}
     left = {path.name for path in (out / UNFINISHED).glob("*/*") if not path.name.startswith(".")}
     assert left == {second}, "no features"
-    found = predict_measured(measured_raw, out, run, trusted=True, workers=1, device="cpu")
-    assert [folder.name for folder in found.folders] == [first, second]
+    result = predict_measured(measured_raw, out, run, trusted=True, workers=1, device="cpu")
+    assert [folder.name for folder in result.folders] == [first, second]
     assert _predictions(out) == expected
     assert not (out / UNFINISHED).exists()
 

@@ -51,8 +51,8 @@ def test_default_world_resembles_the_real_data(table: pl.DataFrame) -> None:
 
 def test_a_wrong_world_is_noticed() -> None:
     wrong = load_settings().changed(cascade__lg_nmu_offset=0.3)
-    found = realism(wrong, sizes=SIZES, workers=2)
-    outside = found.filter(~pl.col("ok") & (pl.col("sample") == MATCHED))["quantity"].to_list()
+    result = realism(wrong, sizes=SIZES, workers=2)
+    outside = result.filter(~pl.col("ok") & (pl.col("sample") == MATCHED))["quantity"].to_list()
     assert "mean Nmu" in outside
     assert "mean Ne-Nmu" in outside
 

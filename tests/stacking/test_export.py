@@ -58,11 +58,11 @@ def finished(tiny_gamma: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def exported(finished: Path, tiny_gamma: Path) -> Path:
     """All learners of it as ONNX files, compared on the test showers."""
     out = finished.parent / "onnx"
-    found = export_run(finished, out, LEARNERS, tiny_gamma / "gamma_test")
-    assert found.written == {"xgboost": 2, "lenet_fits": 2}
-    assert found.refused == {}
-    assert found.largest_difference is not None
-    assert 0 < found.largest_difference < 1e-5
+    result = export_run(finished, out, LEARNERS, tiny_gamma / "gamma_test")
+    assert result.written == {"xgboost": 2, "lenet_fits": 2}
+    assert result.refused == {}
+    assert result.largest_difference is not None
+    assert 0 < result.largest_difference < 1e-5
     return out
 
 
@@ -80,12 +80,12 @@ def test_files_alone_give_what_the_run_predicts(exported: Path, finished: Path, 
                 parts.append(run_graph(session(exported / file["file"]), tuple(file[COLUMNS]), batch))
             outcomes.append(averaged(parts, fit["average"]))
         fits[row["name"]] = np.stack(outcomes)
-    found = run_combination(session(exported / described["combination"]["file"]), fits, events.context())
+    result = run_combination(session(exported / described["combination"]["file"]), fits, events.context())
     expected = predict(stacking.load(finished, trusted=True), tiny_gamma / "gamma_test").concatenated()
-    np.testing.assert_allclose(np.exp(found["log_probability"]), np.exp(expected.log_proba), atol=1e-5)
+    np.testing.assert_allclose(np.exp(result["log_probability"]), np.exp(expected.log_proba), atol=1e-5)
     assert expected.scores is not None
-    np.testing.assert_allclose(found["gamma_score"], expected.scores, atol=1e-3)
-    assert set(described["combination"]["outputs"]) == set(found)
+    np.testing.assert_allclose(result["gamma_score"], expected.scores, atol=1e-3)
+    assert set(described["combination"]["outputs"]) == set(result)
 
 
 def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path
     batch = events.batch(np.arange(len(events)), tuple(row["features"]), grids=False)
     energy = network.predict_targets(batch)[:, OWN_ENERGY, 0] * TARGETS[OWN_ENERGY].width + TARGETS[OWN_ENERGY].centre
     np.testing.assert_allclose(result.predictions.arrays["lg_energy"], energy, atol=1e-9)
-    found = export_run(result.run, tmp_path / "onnx", None, tiny_composition / "composition_test")
-    assert found.written == {"pretrained": 1}
+    values = export_run(result.run, tmp_path / "onnx", None, tiny_composition / "composition_test")
+    assert values.written == {"pretrained": 1}
     described = json.loads((tmp_path / "onnx" / "export.json").read_text())
     assert described["combination"]["inputs"] == {"pretrained": ["n", 1, 5]}
     ((file,),) = (fit["files"] for fit in described["learners"][0]["fits"])
@@ -156,9 +156,9 @@ def test_every_meta_learner_or_its_refusal(meta: str, finished: Path, tiny_gamma
         return
     opened = session(combination_graph(chain).SerializeToString())
     wants = any(one.name == "context" for one in opened.get_inputs())
-    found = run_combination(opened, fits, context if wants else None)
+    result = run_combination(opened, fits, context if wants else None)
     expected = chain.posteriors(fits, context)["stack"]
-    np.testing.assert_allclose(np.exp(found["log_probability"]), np.exp(expected), atol=1e-5)
+    np.testing.assert_allclose(np.exp(result["log_probability"]), np.exp(expected), atol=1e-5)
     assert list(outputs_of(chain)) == ["gamma_score"]
 
 

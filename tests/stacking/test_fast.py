@@ -153,8 +153,8 @@ def test_networks_learn_from_soft_labels() -> None:
     settings = {"epochs": 12, "patience": 12, "weight_decay": 0.0, "dropout": 0.0, "ema": 0.0}
     learner = TabularMLP(("x", "y"), settings).fit(events, events.take(np.arange(500)), seed=1)
     # Judged by meaningless labels it keeps an early epoch, which is still far from ignorance of the soft ones.
-    found = np.exp(learner.predict_log_proba(events))
-    assert np.corrcoef(found[:, 1], share)[0, 1] > 0.97
+    result = np.exp(learner.predict_log_proba(events))
+    assert np.corrcoef(result[:, 1], share)[0, 1] > 0.97
 
 
 def test_streamed_archives_and_tables_hold_what_whole_ones_would(tmp_path: Path) -> None:
@@ -214,13 +214,13 @@ def test_energy_and_core_by_hand() -> None:
     fits[..., 1] = 0.5
     fits[0, 0, [OWN_ENERGY, OUTWARD, SIDEWAYS], 0] = 2.0, 1.5, -1.0
     # Cores (30, 40), outward (0.6, 0.8), and (0, -10), outward (0, -1); errors 1 of 2 m, times 3 outward, 5 sideways.
-    found = TargetCalibration("taught", (2.0, 3.0, 5.0)).arrays(fits, np.array([[30.0, 40.0], [0.0, -10.0]]))
-    np.testing.assert_allclose(found["lg_energy"], [16.2, 15.4])
-    np.testing.assert_allclose(found["lg_energy_error"], 0.4)
-    np.testing.assert_allclose(found["core_x_m"], [30 + 3 * 0.6 + 2 * 0.8, 0.0], atol=1e-12)
-    np.testing.assert_allclose(found["core_y_m"], [40 + 3 * 0.8 - 2 * 0.6, -10.0])
-    np.testing.assert_allclose(found["core_x_error_m"], [np.hypot(3 * 0.6, 5 * 0.8), 5.0])
-    np.testing.assert_allclose(found["core_y_error_m"], [np.hypot(3 * 0.8, 5 * 0.6), 3.0])
+    result = TargetCalibration("taught", (2.0, 3.0, 5.0)).arrays(fits, np.array([[30.0, 40.0], [0.0, -10.0]]))
+    np.testing.assert_allclose(result["lg_energy"], [16.2, 15.4])
+    np.testing.assert_allclose(result["lg_energy_error"], 0.4)
+    np.testing.assert_allclose(result["core_x_m"], [30 + 3 * 0.6 + 2 * 0.8, 0.0], atol=1e-12)
+    np.testing.assert_allclose(result["core_y_m"], [40 + 3 * 0.8 - 2 * 0.6, -10.0])
+    np.testing.assert_allclose(result["core_x_error_m"], [np.hypot(3 * 0.6, 5 * 0.8), 5.0])
+    np.testing.assert_allclose(result["core_y_error_m"], [np.hypot(3 * 0.8, 5 * 0.6), 3.0])
 
 
 def test_held_out_residuals_are_in_units_and_in_errors() -> None:

@@ -212,16 +212,16 @@ def test_leak_remark_names_the_learner_that_differs_from_the_others() -> None:
     def remarks(**changed: tuple[np.ndarray, np.ndarray]) -> set[str]:
         return set(leak_remarks({name: (entropy(h), entropy(n)) for name, (h, n) in {**learners, **changed}.items()}))
 
-    held, new = learners["b"]
+    values, new = learners["b"]
     assert remarks() == set()
-    assert remarks(b=(log_softmax(1.05 * held), new)) == set()
-    assert remarks(b=(log_softmax(4 * held), new)) == {"b"}
-    assert remarks(b=(held, log_softmax(4 * new))) == set(), "being surer of new events is no leak"
-    unclear = {name: (held, log_softmax(0.3 * new)) for name, (held, new) in learners.items()}
+    assert remarks(b=(log_softmax(1.05 * values), new)) == set()
+    assert remarks(b=(log_softmax(4 * values), new)) == {"b"}
+    assert remarks(b=(values, log_softmax(4 * new))) == set(), "being surer of new events is no leak"
+    unclear = {name: (values, log_softmax(0.3 * new)) for name, (values, new) in learners.items()}
     assert remarks(**unclear) == set(), "new events that are harder for every learner accuse none"
-    held, new = unclear["b"]
-    assert remarks(**unclear | {"b": (log_softmax(4 * held), new)}) == {"b"}
-    assert leak_remarks({"b": (entropy(log_softmax(4 * held)), entropy(new))}) == {}, "one alone cannot be judged"
+    values, new = unclear["b"]
+    assert remarks(**unclear | {"b": (log_softmax(4 * values), new)}) == {"b"}
+    assert leak_remarks({"b": (entropy(log_softmax(4 * values)), entropy(new))}) == {}, "one alone cannot be judged"
 
 
 def test_gamma_task_uses_the_survival_judge() -> None:

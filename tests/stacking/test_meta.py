@@ -282,15 +282,15 @@ def _twin_problem(n: int = 20_000, n_classes: int = 3) -> StackInputs:
 
 def test_what_others_say_already_is_left_out_within_the_tolerance() -> None:
     problem = _twin_problem()
-    found = prune(problem, LogLossScorer(), 2e-4)
-    assert set(found.kept) == {"left", "right"}
-    total = found.left_out[-1].cost
+    result = prune(problem, LogLossScorer(), 2e-4)
+    assert set(result.kept) == {"left", "right"}
+    total = result.left_out[-1].cost
     assert total < 2e-4
     # The stated cost is that of all left out together.
-    pools = [fit_pool(part.log_proba, part.labels) for part in (problem, problem.only(found.kept))]
+    pools = [fit_pool(part.log_proba, part.labels) for part in (problem, problem.only(result.kept))]
     losses = [
         log_loss_per_event(pooled(part.log_proba, *pool), problem.labels).mean()
-        for part, pool in zip((problem, problem.only(found.kept)), pools, strict=True)
+        for part, pool in zip((problem, problem.only(result.kept)), pools, strict=True)
     ]
     assert total == pytest.approx(losses[1] - losses[0], abs=1e-4)
 
@@ -308,9 +308,9 @@ def test_what_the_holdout_misses_comes_back_and_nothing_else() -> None:
     assert (same.kept, [one.name for one in same.left_out]) == (pruned.kept, [one.name for one in pruned.left_out])
     one = replace(prune(problem, LogLossScorer(), 10.0), tolerance=2e-4)
     assert len(one.kept) == 1
-    found = confirmed(one, problem, LogLossScorer(), said, held_out.labels)
-    assert set(found.kept) in ({"left", "right"}, {"twin", "right"})
-    assert found.left_out[-1].cost < 2e-4, "stated is the cost of what stays out"
+    result = confirmed(one, problem, LogLossScorer(), said, held_out.labels)
+    assert set(result.kept) in ({"left", "right"}, {"twin", "right"})
+    assert result.left_out[-1].cost < 2e-4, "stated is the cost of what stays out"
     few = held_out.take(np.arange(len(held_out.labels)) < 30)
     little = confirmed(
         pruned, problem, LogLossScorer(), dict(zip(few.learners, few.log_proba, strict=True)), few.labels
@@ -360,8 +360,8 @@ def test_a_run_says_what_it_left_out_and_does_without(two_gaussians: tuple[Path,
     chain = stacking.load(result.run).chain
     assert set(replace(chain, shipped="stack").needed) == set(pruning["kept"])
     assert result.predictions is not None
-    found = predict(stacking.load(result.run, trusted=True), two_gaussians[1]).concatenated()
-    np.testing.assert_array_equal(found.log_proba, result.predictions.log_proba)
+    values = predict(stacking.load(result.run, trusted=True), two_gaussians[1]).concatenated()
+    np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
 
 
 @pytest.mark.usefixtures("fakes")
@@ -389,8 +389,8 @@ def test_copies_of_a_shower_make_the_cost_no_more_certain() -> None:
     single, held_out = _parts(_twin_problem(3_000), 2_000)
     copies = single.take(np.repeat(np.arange(2_000), 4))
     grouped = replace(copies, groups=np.repeat(np.arange(2_000), 4))
-    alone, ungrouped, found = (prune(part, LogLossScorer(), 10.0).left_out[0] for part in (single, copies, grouped))
-    assert found.standard_error == pytest.approx(alone.standard_error, rel=0.02)
+    alone, ungrouped, result = (prune(part, LogLossScorer(), 10.0).left_out[0] for part in (single, copies, grouped))
+    assert result.standard_error == pytest.approx(alone.standard_error, rel=0.02)
     assert ungrouped.standard_error == pytest.approx(alone.standard_error / 2, rel=0.02)
     # On the holdout: a cost that its copies would make certain takes nothing back.
     part = held_out.take(np.arange(1_000) < 60)

@@ -369,9 +369,9 @@ def test_each_row_group_is_read_once_and_only_where_it_is_wanted(
 
     def counting(file: Path, number: int, columns: tuple[str, ...]) -> pl.DataFrame:
         read.append(number)
-        found = real(file, number, columns)
-        assert len(found) <= ROW_GROUP
-        return found
+        result = real(file, number, columns)
+        assert len(result) <= ROW_GROUP
+        return result
 
     monkeypatch.setattr(stacking.inputs.events, "read_row_group", counting)
     events = TableEvents(tmp_path / "t.parquet", ("a", "b"), "hash")
@@ -401,27 +401,27 @@ def test_what_does_not_fit_is_said_with_the_smallest_change_that_does() -> None:
     assert "give fewer events" in str(need.remark(2, GB))
     small = estimated(specs, 5_000_000, 5, rows={"catboost": 100_000})
     assert small.task["catboost"] < GB
-    found = available_bytes()
-    assert found is None or found > 10_000_000
+    result = available_bytes()
+    assert result is None or result > 10_000_000
 
 
 def test_the_quadratic_logit_validates_on_few_and_predicts_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     table = np.asfortranarray(rng.normal(size=(40_000, 3)), dtype=np.float32)
     events = Batch(np.arange(40_000), table, ("a", "b", "c"), labels=(table[:, 0] * table[:, 1] > 0).astype(np.int64))
-    seen: list[int] = []
+    visited: list[int] = []
     real = QuadraticLogit._terms
 
     def counting(self: QuadraticLogit, part: np.ndarray) -> np.ndarray:
-        seen.append(len(part))
+        visited.append(len(part))
         return real(self, part)
 
     monkeypatch.setattr(QuadraticLogit, "_terms", counting)
     learner = QuadraticLogit(("x", "y"), {"max_events": 8000}).fit(events, events, seed=1)
-    assert max(seen) <= 8000
-    assert seen[1] <= 2000
+    assert max(visited) <= 8000
+    assert visited[1] <= 2000
     log_proba = learner.predict_log_proba(events)
-    assert max(seen) <= 1 << 14
+    assert max(visited) <= 1 << 14
     assert np.mean(np.argmax(log_proba, axis=1) == events.labels) > 0.95
 
 

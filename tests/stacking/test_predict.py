@@ -81,12 +81,12 @@ def borders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(computed, "GPU_CHUNK", 512)
 
 
-def _same(found: np.ndarray | None, expected: np.ndarray | None) -> None:
-    assert found is not None
+def _same(values: np.ndarray | None, expected: np.ndarray | None) -> None:
+    assert values is not None
     assert expected is not None
-    assert found.dtype == expected.dtype
+    assert values.dtype == expected.dtype
     # Bits: of NaN and zero, too.
-    first, second = (np.ascontiguousarray(one).view(np.uint8) for one in (found, expected))
+    first, second = (np.ascontiguousarray(one).view(np.uint8) for one in (values, expected))
     np.testing.assert_array_equal(first, second)
 
 
@@ -102,13 +102,13 @@ def test_columns_are_those_of_the_table_bit_by_bit(showers: Path, tmp_path: Path
     for number, piece in enumerate(every):
         rows = np.arange(piece.start, piece.stop)
         for columns in (table.columns, some):
-            found, expected = (one.batch(rows, columns, grids=True) for one in (events, through))
-            _same(found.table, expected.table)
-            _same(found.scalars, expected.scalars)
-            assert (found.columns, found.scalar_columns) == (expected.columns, expected.scalar_columns)
+            result, expected = (one.batch(rows, columns, grids=True) for one in (events, through))
+            _same(result.table, expected.table)
+            _same(result.scalars, expected.scalars)
+            assert (result.columns, result.scalar_columns) == (expected.columns, expected.scalar_columns)
         if number:  # learners are a piece behind those who read
             _same(events.fitted_core(every[number - 1]), through.fitted_core(every[number - 1]))
-    assert len(events._held) <= 2, "what lies before the last piece is forgotten"
+    assert len(events._blocks) <= 2, "what lies before the last piece is forgotten"
     assert len(events._cores) <= 3
     _same(events.fitted_core(slice(0, 50)), through.fitted_core(slice(0, 50)))  # computed again
 
@@ -120,8 +120,8 @@ def test_any_choice_of_columns_gives_the_same_bits(showers: Path, tmp_path: Path
     for group in {CATALOGUE[name].group for name in table.columns}:
         columns = tuple(name for name in table.columns if CATALOGUE[name].group == group)
         events = ComputedEvents.of(showers, COMPOSITION, columns, workers=1)
-        found = events.batch(rows, columns, grids=False).table
-        _same(found, table.matrix(columns, rows))
+        result = events.batch(rows, columns, grids=False).table
+        _same(result, table.matrix(columns, rows))
 
 
 @pytest.mark.usefixtures("borders")
@@ -143,15 +143,15 @@ def test_a_gpu_computes_in_this_process(new: Path, monkeypatch: pytest.MonkeyPat
 def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path: Path, fast: bool) -> None:
     opened = stacking.load(run, trusted=True)
     options = {"fast": fast, "everything": not fast, "device": "cpu", "workers": 2}
-    found = predict(opened, new, no_table=True, **options).concatenated()
+    result = predict(opened, new, no_table=True, **options).concatenated()
     assert not list(new.parent.glob("*.features"))
     expected = predict(opened, new, **options).concatenated()
-    assert found.by_name.keys() == expected.by_name.keys()
+    assert result.by_name.keys() == expected.by_name.keys()
     for name, log_proba in expected.by_name.items():
-        _same(found.by_name[name], log_proba)
-    _same(found.labels, expected.labels)
-    assert (found.config_hash, found.test_fingerprint) == (expected.config_hash, expected.test_fingerprint)
-    assert found.remarks == expected.remarks
+        _same(result.by_name[name], log_proba)
+    _same(result.labels, expected.labels)
+    assert (result.config_hash, result.test_fingerprint) == (expected.config_hash, expected.test_fingerprint)
+    assert result.remarks == expected.remarks
     (new / CHECKSUMS_FILE).unlink(missing_ok=True)
     remark = predict(opened, new, no_table=True, **options).remarks[0]
     assert remark.startswith(f"{new.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where")
@@ -214,13 +214,13 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
 
 @pytest.mark.usefixtures("borders")
 def test_events_that_change_meanwhile_are_noticed(run: Path, new: Path) -> None:
-    found = predict(stacking.load(run, trusted=True), new, no_table=True, device="cpu", workers=1)
-    taken = next(found.pieces)
+    predictions = predict(stacking.load(run, trusted=True), new, no_table=True, device="cpu", workers=1)
+    taken = next(predictions.pieces)
     assert len(taken.log_proba) == 700
     state = (new / MATRICES_FILE).stat()
     os.utime(new / MATRICES_FILE, ns=(state.st_atime_ns, state.st_mtime_ns + 1_000_000_000))
     with pytest.raises(InputError, match="changed while its features were computed: start again"):
-        list(found.pieces)
+        list(predictions.pieces)
 
 
 def test_replaced_scalars_are_seen_within_a_process(showers: Path, tmp_path: Path) -> None:
@@ -253,21 +253,21 @@ def _stream(task: Task, identifiers: pl.DataFrame | None = None) -> PredictionSt
 def test_tables_of_gamma_scores(suffix: str, tmp_path: Path) -> None:
     out = tmp_path / "new" / f"scores{suffix}"
     _stream(GAMMA).write(out)
-    found = pl.read_csv(out) if suffix == ".csv" else pl.read_parquet(out)
-    assert found.columns == ["event", "p_gamma", "p_hadron", "gamma_score", "config_hash", "test_fingerprint"]
-    assert found["event"].to_list() == [0, 1, 2]
-    np.testing.assert_allclose(found["p_gamma"], [0.9, 0.3, 0.5])
-    np.testing.assert_allclose(found["gamma_score"], SCORES)
+    csv = pl.read_csv(out) if suffix == ".csv" else pl.read_parquet(out)
+    assert csv.columns == ["event", "p_gamma", "p_hadron", "gamma_score", "config_hash", "test_fingerprint"]
+    assert csv["event"].to_list() == [0, 1, 2]
+    np.testing.assert_allclose(csv["p_gamma"], [0.9, 0.3, 0.5])
+    np.testing.assert_allclose(csv["gamma_score"], SCORES)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".pq"])
 def test_rows_of_a_table_keep_their_identifiers_across_pieces(suffix: str, tmp_path: Path) -> None:
     _stream(Task("table", ("a", "b")), pl.DataFrame({"name": ["x", "y", "z"]})).write(tmp_path / f"rows{suffix}")
-    found = pl.read_csv(tmp_path / "rows.csv") if suffix == ".csv" else pl.read_parquet(tmp_path / "rows.pq")
-    assert found.columns == ["row", "name", "p_a", "p_b", "predicted", "config_hash", "test_fingerprint"]
-    assert found["row"].to_list() == [0, 1, 2]
-    assert found["name"].to_list() == ["x", "y", "z"]
-    assert found["predicted"].to_list() == ["a", "b", "a"]
+    csv = pl.read_csv(tmp_path / "rows.csv") if suffix == ".csv" else pl.read_parquet(tmp_path / "rows.pq")
+    assert csv.columns == ["row", "name", "p_a", "p_b", "predicted", "config_hash", "test_fingerprint"]
+    assert csv["row"].to_list() == [0, 1, 2]
+    assert csv["name"].to_list() == ["x", "y", "z"]
+    assert csv["predicted"].to_list() == ["a", "b", "a"]
 
 
 def test_archives_hold_all_pieces(tmp_path: Path) -> None:
@@ -310,15 +310,15 @@ def test_labels_are_the_most_probable_class_unless_decided() -> None:
 
 def _counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[Any]:
     """Return a list that grows by the first argument with every call of a method."""
-    seen: list[Any] = []
+    visited: list[Any] = []
     real = getattr(owner, name)
 
     def counting(self: Any, *arguments: Any, **options: Any) -> Any:
-        seen.append(arguments[0])
+        visited.append(arguments[0])
         return real(self, *arguments, **options)
 
     monkeypatch.setattr(owner, name, counting)
-    return seen
+    return visited
 
 
 def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
@@ -335,13 +335,13 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     run = stacking.load(tmp_path / "run")
     opened = _counted(monkeypatch, Isolated, "load")
     monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 300)  # 800 rows: three pieces
-    found = predict_events(run, test).concatenated()
-    np.testing.assert_array_equal(found.log_proba, expected.log_proba)
+    result = predict_events(run, test).concatenated()
+    np.testing.assert_array_equal(result.log_proba, expected.log_proba)
     assert len(opened) == len(set(opened)) == 2 * len(run.chain.needed), "few events: one process opens each file"
     opened.clear()
     monkeypatch.setattr("stacking.saved_fits.PROCESS_PREDICTIONS", 100)
-    found = predict_events(run, test).concatenated()
-    np.testing.assert_array_equal(found.log_proba, expected.log_proba)
+    result = predict_events(run, test).concatenated()
+    np.testing.assert_array_equal(result.log_proba, expected.log_proba)
     assert len(opened) >= len(set(opened)) == 2 * len(run.chain.needed)
     opened.clear()
     working = set()
@@ -356,8 +356,8 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     for workers in (1, 3):
         working.clear()
         monkeypatch.setattr("joblib.cpu_count", lambda workers=workers: workers)
-        found = predict_events(run, test).concatenated()
-        np.testing.assert_array_equal(found.log_proba, expected.log_proba)
+        result = predict_events(run, test).concatenated()
+        np.testing.assert_array_equal(result.log_proba, expected.log_proba)
         assert len(working) == workers, "trusted fits are asked by as many threads as there would be processes"
     assert not opened, "none in another process"
 

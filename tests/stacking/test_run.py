@@ -27,7 +27,7 @@ from features.build import build_table
 from models.base.posterior import log_softmax
 from models.base.spec import LearnerSpec
 from models.registry import spec
-from report.outcome import _told
+from report.outcome import _notes
 from runtime import code
 from runtime.checksums import Checksums
 from runtime.errors import InputError
@@ -175,9 +175,9 @@ def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Pa
         with pytest.raises(InputError, match=r"features of other code.*train again \(python cli.py stack") as caught:
             predict(run, test)
         assert "\n" not in str(caught.value)
-        found = predict(run, test, anyway=True).concatenated()
-    assert ["features of other code" in found.remarks[0], "another version" in found.remarks[1]] == [True, True]
-    np.testing.assert_array_equal(found.log_proba, predict(run, test).concatenated().log_proba)
+        result = predict(run, test, anyway=True).concatenated()
+    assert ["features of other code" in result.remarks[0], "another version" in result.remarks[1]] == [True, True]
+    np.testing.assert_array_equal(result.log_proba, predict(run, test).concatenated().log_proba)
 
 
 def test_another_configuration_is_refused_and_named(finished: Path, tiny_composition: Path, tmp_path: Path) -> None:
@@ -438,14 +438,14 @@ def test_another_second_level_keeps_the_fits(two_gaussians: tuple[Path, Path], t
 
 def source_hash_counting(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """Return a list that gets the files of every version that is made from now on."""
-    found: list[set[str]] = []
+    result: list[set[str]] = []
 
     def counting(files: list[Path], packages: tuple[str, ...]) -> str:
-        found.append({"/".join(file.parts[-3:]) for file in files})
+        result.append({"/".join(file.parts[-3:]) for file in files})
         return ""
 
     monkeypatch.setattr("stacking.run.identity.source_hash", counting)
-    return found
+    return result
 
 
 def _table(file: Path, points: np.ndarray, labels: np.ndarray, **more: np.ndarray) -> Path:
@@ -498,7 +498,7 @@ def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
     assert abs(rows["fake_onestart"]["one_network"]["difference"]) < 1e-4
     assert rows["fake_noisy"]["one_network"] is None
     assert "fake_onestart is one network with the mean weights of its fits: log-loss " in "".join(
-        line.plain for line in _told(result.manifest)
+        line.plain for line in _notes(result.manifest)
     )
     folders = [result.run / "learners" / "fake_onestart" / name for name in ("fold-0", "fold-1", "fold-2", "average")]
     means = [_arrays(folder / "fitted.npz")["means"] for folder in folders]
@@ -522,8 +522,8 @@ def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
     assert result.manifest["fast"] is None
     whole, fast = (predict(bundle, tmp_path / "test.parquet", fast=fast).concatenated() for fast in (False, True))
     assert result.predictions is not None
-    for found in (whole, fast):
-        np.testing.assert_array_equal(found.log_proba, result.predictions.log_proba)
+    for values in (whole, fast):
+        np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
     assert "--fast changes nothing: what ships, fake_onestart, is one network" in fast.remarks[-1]
     (folders[3] / "fitted.npz").unlink()
     with pytest.raises(InputError, match=r"average.fitted\.npz"):
@@ -546,8 +546,8 @@ def test_fits_stay_where_one_network_is_worse_or_nothing_shows_that_it_is_not(
     bundle = stacking.load(result.run, trusted=True)
     assert len(bundle.fits("fake_farapart").folders) == 3
     assert result.predictions is not None
-    found = predict(bundle, tmp_path / "test.parquet").concatenated()
-    np.testing.assert_array_equal(found.log_proba, result.predictions.log_proba)
+    values = predict(bundle, tmp_path / "test.parquet").concatenated()
+    np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
 
 
 def _arrays(file: Path) -> dict[str, np.ndarray]:

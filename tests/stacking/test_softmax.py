@@ -31,8 +31,8 @@ def test_many_numbers_are_fitted_without_their_curvature(monkeypatch: pytest.Mon
     x = np.eye(4)[labels] + rng.normal(size=(2000, 4))
     newton = fit_linear(x, labels, np.eye(4), pull=0.01)
     monkeypatch.setattr(softmax, "NEWTON_NUMBERS", 10)
-    for found, expected in zip(fit_linear(x, labels, np.eye(4), pull=0.01), newton, strict=True):
-        np.testing.assert_allclose(found, expected, atol=2e-3)
+    for result, expected in zip(fit_linear(x, labels, np.eye(4), pull=0.01), newton, strict=True):
+        np.testing.assert_allclose(result, expected, atol=2e-3)
 
 
 def test_a_hundred_classes_fit_into_memory_and_go_without_a_matrix() -> None:

@@ -287,26 +287,26 @@ def test_every_learner_for_tables_uses_categories(tables: Path, tmp_path: Path) 
     result = stack_table(_strange_config(tables, tmp_path / "run", learners=tuple(MADE_FOR_TABLES)))
     assert [row["error"] for row in result.manifest["learners"]] == [None] * len(MADE_FOR_TABLES)
     assert result.manifest["learners"][0]["features"] == ["Ze", "colour", "town", "stamp", "flag"]
-    found = outcome(result.run, None, None).content
-    for name, metrics in found["test"]["systems"].items():
+    content = outcome(result.run, None, None).content
+    for name, metrics in content["test"]["systems"].items():
         # With the number alone the area is .64, without the towns at most .80.
         assert metrics["auc"]["value"] > 0.80, name
-    best = min(m["log_loss"]["value"] for m in found["test"]["systems"].values())
-    assert found["test"]["systems"][found["shipped"]]["log_loss"]["value"] < best + 0.02
+    best = min(m["log_loss"]["value"] for m in content["test"]["systems"].values())
+    assert content["test"]["systems"][content["shipped"]]["log_loss"]["value"] < best + 0.02
     predicted = pl.read_parquet(result.run / "predictions.parquet")
     assert predicted["name"].to_list() == [f"row {k}" for k in range(500)]
     page = (result.run / "report.html").read_text()
     assert [word in page for word in ("Which columns matter", "town", "Class by class", "Calibration of")] == [True] * 4
     standing = table_standings([result.run])
     assert next(iter(standing.values()))[0].metrics == {
-        key: found["test"]["systems"][found["shipped"]][key] for key in ("log_loss", "accuracy", "auc")
+        key: content["test"]["systems"][content["shipped"]][key] for key in ("log_loss", "accuracy", "auc")
     }
 
     new = strange(50, 3).with_columns(pl.lit("orange").alias("colour"))
     new.write_csv(tmp_path / "new.tsv", separator="\t")
-    found = predict(stacking.load(result.run, trusted=True), tmp_path / "new.tsv")
-    assert "'orange', which training rows do not have" in found.remarks[0]
-    found.write(tmp_path / "predicted.parquet")
+    content = predict(stacking.load(result.run, trusted=True), tmp_path / "new.tsv")
+    assert "'orange', which training rows do not have" in content.remarks[0]
+    content.write(tmp_path / "predicted.parquet")
     frame = pl.read_parquet(tmp_path / "predicted.parquet")
     assert frame["name"].to_list() == new["name"].to_list()
     assert np.isfinite(frame.select(pl.selectors.starts_with("p_")).to_numpy()).all()
@@ -335,9 +335,9 @@ def test_learners_tuned_for_showers_give_way(tables: Path, tmp_path: Path) -> No
     )
     result = stack_table(config)
     assert [row["name"] for row in result.manifest["learners"]] == ["table.lightgbm"]
-    told = " ".join(result.manifest["remarks"])
-    assert "table.lightgbm takes its place" in told
-    assert "pretrained starts from a network of showers" in told
+    message = " ".join(result.manifest["remarks"])
+    assert "table.lightgbm takes its place" in message
+    assert "pretrained starts from a network of showers" in message
     header = json.loads((result.run / "learners" / "table.lightgbm" / "fold-0" / "learner.json").read_text())
     assert header["settings"]["rounds"] == 9
     with pytest.raises(InputError, match="pretrained can be trained on showers only"):
@@ -391,28 +391,28 @@ HERE = Path("t.csv")
 
 def _plan(**columns: object) -> tuple[Plan, list[str], pl.DataFrame]:
     frame = pl.DataFrame(columns)
-    found, remarks = plan(frame, HERE, set())
-    return found, remarks, found.encoded(frame, HERE)
+    result, remarks = plan(frame, HERE, set())
+    return result, remarks, result.encoded(frame, HERE)
 
 
 def test_gaps_written_as_words_leave_a_number_a_number() -> None:
-    found, remarks, encoded = _plan(x=["1.5", " NA", "?", "2", "n/a", None])
-    assert found.columns[0].kind == "number"
+    result, remarks, encoded = _plan(x=["1.5", " NA", "?", "2", "n/a", None])
+    assert result.columns[0].kind == "number"
     np.testing.assert_array_equal(encoded["x"].to_numpy(), [1.5, np.nan, np.nan, 2.0, np.nan, np.nan])
     assert "counts ' NA', '?', 'n/a' as missing numbers" in remarks[0]
 
 
 def test_text_is_a_category_and_new_levels_are_missing() -> None:
-    found, remarks, encoded = _plan(c=["red", "green", "NA", "red"], b=[True, False, None, True])
-    assert [column.kind for column in found.columns] == ["category", "number"]
-    assert found.columns[0].levels == ("green", "red")
+    result, remarks, encoded = _plan(c=["red", "green", "NA", "red"], b=[True, False, None, True])
+    assert [column.kind for column in result.columns] == ["category", "number"]
+    assert result.columns[0].levels == ("green", "red")
     np.testing.assert_array_equal(encoded["c"].to_numpy(), [1, 0, np.nan, 1])
     np.testing.assert_array_equal(encoded["b"].to_numpy(), [1, 0, np.nan, 1])
     new = pl.Series(["blue", "red"])
-    assert found.columns[0].unknown(new) == ["blue"]
-    np.testing.assert_array_equal(found.columns[0].encoded(new, HERE), [np.nan, 1])
+    assert result.columns[0].unknown(new) == ["blue"]
+    np.testing.assert_array_equal(result.columns[0].encoded(new, HERE), [np.nan, 1])
     assert remarks == []
-    assert Plan.from_json(found.as_json()) == found
+    assert Plan.from_json(result.as_json()) == result
 
 
 def test_time_stamps_and_serial_numbers_keep_their_last_digits() -> None:
@@ -432,8 +432,8 @@ def test_time_stamps_and_serial_numbers_keep_their_last_digits() -> None:
 
 def test_what_cannot_be_learned_from_is_left_out_with_a_remark() -> None:
     names = [f"person {k}" for k in range(300)]
-    found, remarks, _ = _plan(unnamed_1=list(range(300)), who=names, empty=[None] * 300, x=np.arange(300.0) ** 2)
-    assert found.names == ("x",)
+    result, remarks, _ = _plan(unnamed_1=list(range(300)), who=names, empty=[None] * 300, x=np.arange(300.0) ** 2)
+    assert result.names == ("x",)
     assert [word in " ".join(remarks) for word in ("counts the rows", "different texts", "is empty")] == [True] * 3
 
 
@@ -443,9 +443,9 @@ def test_names_mean_nothing(name: str) -> None:
 
 
 def test_text_where_training_had_numbers_names_row_and_column() -> None:
-    found, _, _ = _plan(x=[1.0, 2.0])
+    result, _, _ = _plan(x=[1.0, 2.0])
     with pytest.raises(InputError, match="row 1, column 'x' holds 'two', expected a number"):
-        found.columns[0].encoded(pl.Series(["1", "two"]), HERE)
+        result.columns[0].encoded(pl.Series(["1", "two"]), HERE)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.tsv.gz", "t.txt.csv"])
@@ -484,9 +484,9 @@ def test_a_packed_table_that_unpacks_to_more_than_the_memory_is_refused(
 
 def test_equal_rows_are_noticed() -> None:
     train = pl.DataFrame({"x": [1.0, 1.0, 1.0, 2.0]})
-    found = repeated_remarks(train, np.array([0, 0, 1, 1]), pl.DataFrame({"x": [2.0, 3.0]}))
-    assert "2 of 4 training rows equal another one, 1 of them with another label" in found[0]
-    assert "1 of 2 test rows equal a training row" in found[1]
+    result = repeated_remarks(train, np.array([0, 0, 1, 1]), pl.DataFrame({"x": [2.0, 3.0]}))
+    assert "2 of 4 training rows equal another one, 1 of them with another label" in result[0]
+    assert "1 of 2 test rows equal a training row" in result[1]
     assert repeated_remarks(pl.DataFrame({"x": [1.0, 2.0]}), np.array([0, 1]), None) == []
 
 
