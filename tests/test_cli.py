@@ -1,7 +1,7 @@
 """The command line: help with an example, an answer, and one line with exit code 2 for what cannot be done.
 
-What a user can get wrong in a dataset is one line naming file and row. Options are checked before any package of ours is
-at work. Names never steer a terminal, and what leaves a command is one line.
+What a user can get wrong in a dataset is one line naming file and row. Options are checked before any package of
+ours is at work. Names never steer a terminal, and what leaves a command is one line.
 """
 
 from __future__ import annotations
