@@ -145,23 +145,27 @@ def stack(
             print(lines, end="")
         return
     from report.outcome import outcome
+    from runtime.cost import Deadline, seconds_of
     from runtime.processes import process_began
 
+    began = process_began()
     if on_table:
         from stacking.run.config import TableConfig
         from stacking.train import stack_table
 
-        stack_table(TableConfig(**options), bars=output.bars, say=output.say, began=process_began())
-        result = outcome(run, None, None, bars=output.bars)
+        stack_table(TableConfig(**options), bars=output.bars, say=output.say, began=began)
+        tested: tuple[Any, ...] = (None, None)
     else:
         from stacking.run.config import StackConfig
         from stacking.train import stack as train
 
         train(
-            StackConfig(**options), bars=output.bars, tell=output.remark, say=output.say, began=process_began(),
-            strict=strict,
+            StackConfig(**options), bars=output.bars, tell=output.remark, say=output.say, began=began, strict=strict,
         )  # fmt: skip
-        result = outcome(run, Path(options["data"]), task_named(options["task"]), bars=output.bars)
+        tested = Path(options["data"]), task_named(options["task"])
+    limit = options["time_limit"]
+    deadline = Deadline(began + seconds_of(limit)) if limit else None
+    result = outcome(run, *tested, bars=output.bars, deadline=deadline)
     result.keep(requested, inputs)
     output.show(lambda: result.shown, lambda: result.content)
 

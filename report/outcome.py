@@ -21,12 +21,14 @@ from rich.text import Text
 from report.card import write_card
 from report.finished import keep_outcome, kept_outcome
 from report.run_page import write_report
+from report.run_sections import left_out_line, no_time_for
 from report.shared.subject import check_predictions, mean_loss, read_labels
 from report.shared.text import metric_text, plus_minus
 from report.table_page import write_table_report
 from report.tasks.target import report_of
 from runtime.checksums import Checksums
 from runtime.context import Bars, PlainConsole, silent
+from runtime.cost import Deadline
 from runtime.errors import InputError, escaped
 from runtime.files import read_json
 from scoring import scoring_of
@@ -136,11 +138,16 @@ class RunOutcome:
         keep_outcome(self.run, requested, inputs, stream.getvalue())
 
 
-def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = silent) -> RunOutcome:
+def outcome(
+    run: Path, data: Path | None, task: Task | None, *, bars: Bars = silent, deadline: Deadline | None = None
+) -> RunOutcome:
     """Score ``run`` on ``data``'s test set, write report and model card; of a run on a table, tell what it reached.
 
-    A test set without labels is left unscored, and the reader is told so.
+    A test set without labels is left unscored, and the reader is told so; so it is of parts of the report for which
+    ``deadline`` leaves no time.
     """
+    without = no_time_for(Run.open(run), deadline)
+    left_out = [Text(escaped(left_out_line(without, run, data)), style="yellow")] if without else []
     manifest = read_json(run / MANIFEST_FILE)
     parts: list[RenderableType] = list(_notes(manifest))
     gate = manifest.get("gate", {})
@@ -154,7 +161,7 @@ def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = sil
         "predictions": str(run / "predictions.npz"),
     }
     if task is None or data is None:
-        report = write_table_report(run, bars=bars)
+        report = write_table_report(run, bars=bars, without=without)
         content["model_card"] = str(write_card(run))
         content |= {
             "held_out": read_json(Checksums.open(run).path(METRICS_FILE)),
@@ -163,15 +170,16 @@ def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = sil
         }
         if (run / TABLE_TEST_FILE).exists():
             content["test"] = read_json(run / TABLE_TEST_FILE)
-        return RunOutcome(run, Group(*parts, *_of_table(run, content), Text(f"report:      {report}")), content)
+        shown = (*parts, *_of_table(run, content), *left_out, Text(f"report:      {report}"))
+        return RunOutcome(run, Group(*shown), content)
     if not (data / f"{task.name}_test" / str(task.label_file)).exists():
         content["model_card"] = str(write_card(run))
         parts.append(Text(f"{data / f'{task.name}_test'} has no labels: predictions are in {run / 'predictions.npz'}"))
         return RunOutcome(run, Group(*parts), content)
     content["test"] = score_file(run / "predictions.npz", data, task, check=check_predictions)
-    report = write_report(run, data, bars=bars)
+    report = write_report(run, data, bars=bars, without=without)
     content |= {"report": str(report), "model_card": str(write_card(run))}
-    parts += [learner_table(run, data), Text(f"run folder: {run}\nreport:     {report}")]
+    parts += [learner_table(run, data), *left_out, Text(f"run folder: {run}\nreport:     {report}")]
     return RunOutcome(run, Group(*parts), content)
 
 

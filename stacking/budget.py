@@ -25,7 +25,7 @@ from typing import Any, Self
 import numpy as np
 
 from models.base.spec import RESIDENT_BYTES, LearnerSpec
-from runtime.cost import seconds_of
+from runtime.cost import Deadline, seconds_of
 from runtime.files import hash_json, read_json, write_json
 from runtime.processes import in_their_lanes
 from stacking.fit.folds import judged_events
@@ -123,6 +123,8 @@ def _gb(size: float) -> str:
 PLAN_FILE = "plan.json"
 FORESEEN_FROM = 20_000
 """Training events from which a run without a limit says what it will cost: to measure it takes half a minute."""
+PILOT_SHARE = 0.25
+"""Share of the time that is left in which learners are tried; those that are not tried by then are left out."""
 
 Say = Callable[[str], None]
 
@@ -170,9 +172,18 @@ class Clock:
             sum(float(read_json(task.folder / TASK_FILE)["cost"]["wall_s"]) for task in part) / lanes[lane]
             for lane, part in done.items()
         )
-        deadline = self.began + self.limit_s - before - plan.second_level_s
+        deadline = Deadline(self.began + self.limit_s - before, plan.second_level_s / plan.waits)
         first = plan.shares[0].learner
-        return [replace(task, deadline=None if task.name == first else deadline) for task in tasks]
+        fit_s = {share.learner: share.task_s / plan.waits for share in plan.shares}
+        n_fits = 1 + max(task.fold for task in tasks)
+        return [
+            replace(
+                task,
+                deadline=None if task.name == first else deadline,
+                expected_s=fit_s[task.name] * (n_fits - task.fold) / lanes.get(task.device, next(iter(lanes.values()))),
+            )
+            for task in tasks
+        ]
 
 
 def plan_within_limit(job: Job, clock: Clock, say: Say) -> tuple[Job, StoredPlan]:
@@ -191,8 +202,13 @@ def plan_within_limit(job: Job, clock: Clock, say: Say) -> tuple[Job, StoredPlan
         if job.prepare:
             job.prepare()
         say(f"measuring how fast the learners are on this machine, for a plan of {job.config.time_limit}")
-        rates = _rates(job, job.train.labels())
+        left_s = max(0.0, clock.left_s or 0.0)
+        rates = _rates(job, job.train.labels(), Deadline(time.time() + PILOT_SHARE * left_s))
         plan = make_plan(rates, sizes_of(job), max(0.0, clock.left_s or 0.0))
+        timed = {rate.learner for rate in rates}
+        specs = job.config.learner_specs(job.task, grids=job.train.has_grids)
+        untimed = [spec.name for spec in specs if spec.name not in timed]
+        plan = replace(plan, left_out=(*plan.left_out, *untimed))
         full = {rate.learner: rate.full for rate in rates}
         kept = StoredPlan(requested, plan, plan.options({name: job.config.settings_of(name) for name in full}, full))
         for line in plan.lines():
@@ -249,7 +265,7 @@ def _read(run: Path, requested: str) -> StoredPlan | None:
     return StoredPlan(requested, RunPlan.from_json(content["plan"]), options)
 
 
-def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
+def _rates(job: Job, labels: np.ndarray, until: Deadline | None = None) -> list[LearnerRate]:
     config = job.config
     specs = config.learner_specs(job.task, grids=job.train.has_grids)
     return measure_rates(
@@ -263,6 +279,7 @@ def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
         devices=job.devices,
         lanes=job.lanes,
         n_rows=round(len(job.train) * (1 - config.holdout) * (config.n_folds - 1) / config.n_folds),
+        until=until,
     )
 
 

@@ -194,7 +194,7 @@ def _networks(job: Job, folds: Folds, tasks: Sequence[FoldTask]) -> tuple[dict[s
                     [task for task in tasks if task.name == name],
                     folds.labels[folds.outer],
                     None if groups is None else groups[folds.outer],
-                    None if job.deadline is None else job.deadline - FIXED_S,
+                    job.deadline_before(FIXED_S),
                 )
             except (InputError, TimeLimitReached) as error:
                 why = str(error)

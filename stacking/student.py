@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from models.base.learner import Batch, Learner
-from models.registry import create, spec
+from models.registry import create, device_for, learner_class, spec
 from scoring.metrics.paired import paired_log_loss
 from stacking.fit.folds import early_stopping_rows, subsampled
 from stacking.fit.plan import FIXED_S, STUDENT_SETTINGS, student_epochs
@@ -101,6 +101,8 @@ class _StudentTrainer:
         on_table = isinstance(job.config, TableConfig)
         self.imitates = spec(for_table(IMITATES_WITH) if on_table else IMITATES_WITH)
         self.columns = job.train.columns_for(self.imitates)
+        # Beside a learner on the GPU: where its own library can use that too.
+        self.device = device_for(learner_class(self.imitates.learner), "auto" if job.device == "cuda" else "cpu")
 
     def fit(self, places: np.ndarray, *, soft: bool = True) -> Learner:
         """Return a network of the events at these places (n,) of ``rows``, which learned what ships says or labels."""
@@ -110,11 +112,11 @@ class _StudentTrainer:
         settings = STUDENT_SETTINGS | {"epochs": student_epochs(config.preset)}
         learner = create(self.imitates, self.job.task.classes, threads=config.threads, overrides=settings)
         train, valid = (self._batch(part, soft=soft) for part in (places[~stop], places[stop]))
-        deadline = self.job.deadline
-        progress = None if deadline is None else watch(deadline - FIXED_S)
+        deadline = self.job.deadline_before(FIXED_S)
+        progress = None if deadline is None else watch(deadline)
         if progress:
             progress(0, 1)  # a plan without time leaves it no events: that is not what is wrong
-        return learner.fit(train, valid, seed=config.seed, device=self.job.device, progress=progress)
+        return learner.fit(train, valid, seed=config.seed, device=self.device, progress=progress)
 
     def part(self, places: np.ndarray, share: float) -> np.ndarray:
         """Return a share of these places, (n,) bool, by class and energy, groups kept together."""

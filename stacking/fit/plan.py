@@ -26,8 +26,8 @@ STUDENT_SETTINGS: dict[str, Any] = {"width": 160, "hidden": 160, "dropout": 0.1,
 QUICK_EPOCHS = 10
 
 
-FIXED_S = 20.0
-"""Collection, decision, scores and report."""
+FIXED_S = 8.0
+"""Collection, gate, decision, prediction, scores and a report without its slow parts: seconds of processor time."""
 META_EVENT_S = 1.9e-4
 """Choice of the meta-learner: an event with out-of-fold predictions; its fits are shared by all workers."""
 CHOICE_EVENT_S, CHOICE_EVENTS = 2.1e-4, 20_000
@@ -60,10 +60,13 @@ class SecondLevel:
     def seconds(self, n_learners: int, workers: int, student_events: int) -> float:
         """Return what all of it takes, s."""
         meta = META_EVENT_S * self.n_inner / workers
+        return FIXED_S + meta + self.calibration_s(n_learners, workers) + self._student_s(student_events)
+
+    def calibration_s(self, n_learners: int, workers: int) -> float:
+        """Return what the calibration of all systems takes, s."""
         choice = CHOICE_EVENT_S * min(self.n_judged, CHOICE_EVENTS)
         scaling = SCALING_EVENT_S * min(self.n_judged, SCALING_EVENTS)
-        systems = (n_learners + OTHER_SYSTEMS) * (choice + scaling) / workers
-        return FIXED_S + meta + systems + self._student_s(student_events)
+        return (n_learners + OTHER_SYSTEMS) * (choice + scaling) / workers
 
     def student_events_within(self, limit_s: float | None, waits: float) -> int:
         """Return how many events the student may learn from.
@@ -153,6 +156,8 @@ class RunPlan:
     second_level_s: float
     student_events: int = 0
     """Events that the student of ``predict --fast`` learns from at most."""
+    waits: float = 1.0
+    """Wall-clock seconds of a second of processor time when the plan was made."""
 
     @property
     def total_s(self) -> float:
@@ -244,7 +249,7 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
 
     result = _whole(rates, sizes, room(len(rates)))
     if result is not None:
-        return _plan(result[1], sizes, result[0], limit_s, (), second(len(rates)), student)
+        return _plan(result[1], sizes, result[0], limit_s, (), second(len(rates)), student, waits)
     folds = min(sizes.n_folds, FEWEST_FOLDS)
     shares: list[Share] = []
     for rates_of_lane, workers in sizes.by_lane(rates):
@@ -260,7 +265,7 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
     if result is not None:
         folds, shares = result
     left_out = tuple(rate.learner for rate in rates if rate.learner not in names)
-    return _plan(shares, sizes, folds, limit_s, left_out, second(len(names)), student)
+    return _plan(shares, sizes, folds, limit_s, left_out, second(len(names)), student, waits)
 
 
 def _whole(rates: list[LearnerRate], sizes: RunSizes, room: float) -> tuple[int, list[Share]] | None:
@@ -307,9 +312,10 @@ def _plan(
     left_out: tuple[str, ...],
     second: float,
     student: int,
+    waits: float,
 ) -> RunPlan:
     ordered = tuple(sorted(shares, key=lambda share: share.task_s))
-    return RunPlan(limit_s, folds, ordered, left_out, _training_s(shares, sizes, folds), second, student)
+    return RunPlan(limit_s, folds, ordered, left_out, _training_s(shares, sizes, folds), second, student, waits)
 
 
 def _training_s(shares: list[Share], sizes: RunSizes, folds: int) -> float:

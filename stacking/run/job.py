@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime.cost import Cost, seconds_of
+from runtime.cost import Cost, Deadline, seconds_of
 from showers.schema import Task
 from stacking.inputs.events import Events
 from stacking.run.config import SECOND_LEVEL, EngineConfig
@@ -72,10 +72,14 @@ class Job:
         return self.config.workers or os.cpu_count() or 1
 
     @property
-    def deadline(self) -> float | None:
-        """Seconds since 1970 at which the time limit ends; None without one, or where the beginning is not known."""
+    def deadline(self) -> Deadline | None:
+        """When the time limit ends; None without one, or where the beginning is not known."""
         limit = self.config.time_limit
-        return None if limit is None or self.began is None else self.began + seconds_of(limit)
+        return None if limit is None or self.began is None else Deadline(self.began + seconds_of(limit))
+
+    def deadline_before(self, follows_s: float) -> Deadline | None:
+        """Return when work has to end that so many seconds of processor time have to follow; None without a limit."""
+        return None if self.deadline is None else self.deadline.before(follows_s)
 
     @property
     def lanes(self) -> dict[str, int]:

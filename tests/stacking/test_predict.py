@@ -26,10 +26,12 @@ from features.compute import compute_rows
 from features.table import FeatureTable
 from models import isolated
 from models.base.learner import Batch
+from models.base.saving import HEADER_FILE
 from models.isolated import Isolated
 from models.tables.lightgbm import LightGBM
 from runtime.checksums import CHECKSUMS_FILE
 from runtime.errors import InputError
+from runtime.files import write_json
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
 from stacking import saved_fits
@@ -387,3 +389,26 @@ def test_a_process_closes_learners_that_memory_has_no_room_for(tmp_path: Path, m
     assert [one for one in asked if not one.startswith("predict")] == [
         "load x", "load y", "close x", "load z", "close y", "load x",
     ]  # fmt: skip
+
+
+def test_at_most_two_readers_use_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, device in (("network", "cuda"), ("trees", "cpu")):
+        (tmp_path / name / "member-0").mkdir(parents=True)
+        write_json(tmp_path / name / "member-0" / HEADER_FILE, {"device": device})
+    monkeypatch.setattr(saved_fits, "gpu_answers", lambda: True)
+    assert [saved_fits.uses_gpu(tmp_path / name) for name in ("network", "trees")] == [True, False]
+    batch = Batch(index=np.arange(1))
+    jobs = [
+        saved_fits._Job(name, fold, tmp_path / name / str(fold), batch, [], on_gpu=name == "network")
+        for fold in range(6) for name in ("network", "trees")
+    ]  # fmt: skip
+    left, done = saved_fits._Jobs(jobs), dict[int, list[str]]()
+    crew = {k: saved_fits._Reader(lambda folder: None, on_gpu=k < saved_fits.GPU_READERS) for k in range(4)}  # type: ignore[arg-type,return-value]
+    for _ in range(len(jobs)):
+        for k in (3, 2, 1, 0):
+            job = left.next_for(crew[k])
+            done.setdefault(k, []).extend([] if job is None else [job.name])
+    assert sum(map(len, done.values())) == len(jobs)
+    assert "network" not in {*done[2], *done[3]}
+    monkeypatch.setattr(saved_fits, "gpu_answers", lambda: False)
+    assert not saved_fits.uses_gpu(tmp_path / "network")
