@@ -14,10 +14,11 @@ import numpy as np
 
 from models.base.learner import Batch, Learner
 from models.registry import create, device_for, learner_class, spec
+from runtime.cost import reached
 from scoring.metrics.paired import paired_log_loss
 from stacking.fit.folds import early_stopping_rows, subsampled
 from stacking.fit.plan import FIXED_S, STUDENT_SETTINGS, student_epochs
-from stacking.fit.tasks import predict, watch
+from stacking.fit.tasks import TimeLimitReached, predict, watch
 from stacking.levels import ON_HOLDOUT, EvaluationSample
 from stacking.meta.calibration import Calibrator, cross_fit
 from stacking.meta.scorers import Scorer
@@ -65,6 +66,8 @@ def train_student(
     TimeLimitReached
         If the run's time limit does not leave enough for it.
     """
+    if reached(job.deadline_before(FIXED_S)):  # before its library is imported, which takes a second or two
+        raise TimeLimitReached("the time limit of the run was reached")
     trainer = _StudentTrainer(job, folds, teacher)
     everyone = np.arange(len(teacher))
     learner = trainer.fit(everyone)
@@ -114,8 +117,6 @@ class _StudentTrainer:
         train, valid = (self._batch(part, soft=soft) for part in (places[~stop], places[stop]))
         deadline = self.job.deadline_before(FIXED_S)
         progress = None if deadline is None else watch(deadline)
-        if progress:
-            progress(0, 1)  # a plan without time leaves it no events: that is not what is wrong
         return learner.fit(train, valid, seed=config.seed, device=self.device, progress=progress)
 
     def part(self, places: np.ndarray, share: float) -> np.ndarray:

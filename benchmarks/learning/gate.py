@@ -3,8 +3,9 @@
     OMP_NUM_THREADS=1 python benchmarks/learning/gate.py
 
 Toys: three simulated learners of three classes, whose log-odds are the truth's times their skill plus noise, a part of
-which they share. A log-linear pool is fitted on events of its own, as a stack is on out-of-fold predictions; the gate
-compares it with the best learner and the plain average on a holdout; 20,000 further events tell what it really gains.
+which they share. A log-linear pool is fitted on events of its own, as a stack is on out-of-fold predictions, and so are
+strength and biases of each learner and of the plain average; the gate compares the pool with these on a holdout; 20,000
+further events tell what it really gains.
 ``1 - 2`` is the log-loss of what ships at one standard error minus that at two: positive where the second error pays.
 The holdout speaks alone here; runs sharpen it with single fits (stacking.meta.gate), so that they miss less at two
 errors. Shares have Clopper-Pearson intervals, means Student's t over the toys: 95 %.
@@ -56,8 +57,13 @@ def toy(world: str, n_holdout: int, seed: int) -> Toy:
     rng = np.random.default_rng([seed, n_holdout])
     inner, holdout, new = (learners(rng, n, *WORLDS[world]) for n in (9 * n_holdout, n_holdout, N_NEW))
     pool = fit_pool(*inner)
-    gate = decide_gate(pooled(holdout[0], *pool), _systems(holdout[0]), holdout[1], LogLossScorer())
-    other = log_loss_per_event(_systems(new[0])[gate.best_learner], new[1])
+    strengths = {name: fit_pool(z[None], inner[1]) for name, z in _systems(inner[0]).items()}
+
+    def systems(log_proba: np.ndarray) -> dict[str, np.ndarray]:
+        return {name: pooled(z[None], *strengths[name]) for name, z in _systems(log_proba).items()}
+
+    gate = decide_gate(pooled(holdout[0], *pool), systems(holdout[0]), holdout[1], LogLossScorer())
+    other = log_loss_per_event(systems(new[0])[gate.best_learner], new[1])
     gain = float((other - log_loss_per_event(pooled(new[0], *pool), new[1])).mean())
     return Toy(gate.gain / gate.standard_error, gain)
 
