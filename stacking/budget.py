@@ -174,7 +174,7 @@ class Clock:
         )
         deadline = Deadline(self.began + self.limit_s - before, plan.second_level_s / plan.waits)
         first = plan.shares[0].learner
-        fit_s = {share.learner: share.task_s / plan.waits for share in plan.shares}
+        fit_s = {share.learner: share.task_s / plan.waits for share in plan.every}
         n_fits = 1 + max(task.fold for task in tasks)
         return [
             replace(
@@ -208,7 +208,7 @@ def plan_within_limit(job: Job, clock: Clock, say: Say) -> tuple[Job, StoredPlan
         timed = {rate.learner for rate in rates}
         specs = job.config.learner_specs(job.task, grids=job.train.has_grids)
         untimed = [spec.name for spec in specs if spec.name not in timed]
-        plan = replace(plan, left_out=(*plan.left_out, *untimed))
+        plan = replace(plan, left_out=tuple(untimed))
         full = {rate.learner: rate.full for rate in rates}
         kept = StoredPlan(requested, plan, plan.options({name: job.config.settings_of(name) for name in full}, full))
         for line in plan.lines():

@@ -120,7 +120,7 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
                 lanes=job.lanes,
                 threads=job.config.threads,
                 scheduler=job.config.scheduler,
-                expected={share.learner: share.task_s for share in kept.plan.shares} if kept.plan else {},
+                expected={share.learner: share.task_s for share in kept.plan.every} if kept.plan else {},
                 progress=progress,
             )
         # Small fits and their predictions: one thread gives the same last bits on every machine.

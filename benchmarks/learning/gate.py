@@ -29,9 +29,9 @@ from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
 
 N_CLASSES, SHARED, N_NEW = 3, 0.6, 20_000
 WORLDS = {
-    "nothing to gain": ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0)),
-    "a little to gain": ((1.1, 1.0, 0.8), (1.0, 1.0, 1.0)),
-    "much to gain": ((1.2, 1.0, 0.6), (1.0, 1.6, 2.0)),
+    "equal learners": ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0)),
+    "unequal learners": ((1.1, 1.0, 0.8), (1.0, 1.0, 1.0)),
+    "unequal and too sure": ((1.2, 1.0, 0.6), (1.0, 1.6, 2.0)),
 }
 """By world: skills of the learners, and how many times as sure they are as their noise allows."""
 ERRORS = (1.0, SIGMA)

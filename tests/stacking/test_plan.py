@@ -6,6 +6,7 @@ Memory is estimated before a run begins, and bounded where a learner does not ne
 from __future__ import annotations
 
 import io
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -77,7 +78,7 @@ def test_plans_keep_the_limit_and_use_it(limit_s: float) -> None:
     plan = make_plan(RATES, SIZES, limit_s)
     assert plan.total_s <= 0.86 * limit_s
     assert plan.folds == 3 or not any(share.rows for share in plan.shares)
-    names = {share.learner for share in plan.shares} | set(plan.left_out)
+    names = {share.learner for share in plan.every}
     assert names == {"trees", "small", "large"}
     if limit_s < 86_400:
         assert plan.total_s > 0.4 * limit_s, "or nothing more would have fitted"
@@ -97,10 +98,10 @@ def test_the_best_learner_is_left_out_last_unless_it_needs_too_much(slowness: fl
     others = [*RATES[:2], replace(large, learner="middle", event_s=large.event_s / 2)]
     best = replace(large, event_s=slowness * large.event_s, last_out=True)
     plan = make_plan([*others, best], SIZES, 1286)
-    assert plan.left_out == (("middle",) if stays else ("large",))
+    assert [share.learner for share in plan.spare] == (["middle"] if stays else ["large"])
     assert {"trees", "small"} <= {share.learner for share in plan.shares}
     assert plan.total_s <= 0.86 * 1286
-    assert make_plan([*others, replace(best, last_out=False)], SIZES, 1286).left_out == ("large",)
+    assert make_plan([*others, replace(best, last_out=False)], SIZES, 1286).spare[0].learner == "large"
 
 
 def test_what_follows_the_fits_is_in_the_plan_and_the_student_learns_less_where_time_is_short() -> None:
@@ -123,7 +124,10 @@ def test_a_limit_that_cannot_be_kept_leaves_the_cheapest_learner(limit_s: float)
     plan = make_plan(RATES, SIZES, limit_s)
     assert [(share.learner, share.rows) for share in plan.shares] == [("trees", 10_000)]
     assert plan.folds == 3
-    assert plan.left_out == ("small", "large")
+    assert [(share.learner, share.rows) for share in plan.spare] == [("small", 10_000), ("large", 10_000)]
+    options = plan.options({}, {"small": 14, "trees": 1000, "large": 14})
+    assert options["learners"] == ("trees", "small", "large"), "those that are trained if time is left come last"
+    assert RunPlan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
     assert plan.total_s > limit_s
     assert plan.lines()[2] == "  the limit cannot be kept: the cheapest learner alone is trained, on few events"
 
@@ -198,7 +202,8 @@ def test_predictions_obey_the_deadline(tmp_path: Path) -> None:
         )
 
 
-def test_the_student_obeys_the_deadline(tmp_path: Path) -> None:
+def test_the_student_obeys_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stacking.student.create", lambda *arguments, **options: pytest.fail("begun"))
     config = _config(tmp_path, n=400, time_limit="60s", fast=True)
     result = stack_table(config, began=time.time() - 59)
     assert result.manifest[STUDENT] is None
