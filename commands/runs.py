@@ -26,7 +26,7 @@ from commands.app import (
     listed,
     refuse_unused,
 )
-from runtime.context import bar
+from runtime.context import Context, bar
 from runtime.errors import InputError
 from showers.schema import task_named
 
@@ -151,16 +151,13 @@ def stack(
         from stacking.run.config import TableConfig
         from stacking.train import stack_table
 
-        stack_table(TableConfig(**options), bars=output.bars, say=output.say, began=process_began())
+        stack_table(TableConfig(**options), output.context(began=process_began()))
         result = outcome(run, None, None, bars=output.bars)
     else:
         from stacking.run.config import StackConfig
         from stacking.train import stack as train
 
-        train(
-            StackConfig(**options), bars=output.bars, tell=output.remark, say=output.say, began=process_began(),
-            strict=strict,
-        )  # fmt: skip
+        train(StackConfig(**options), output.context(began=process_began()), strict=strict)
         result = outcome(run, Path(options["data"]), task_named(options["task"]), bars=output.bars)
     result.keep(requested, inputs)
     output.show(lambda: result.shown, lambda: result.content)
@@ -206,9 +203,9 @@ def predict(
     from stacking.run.read import load
 
     stream = predict_events(
-        load(run, trusted=trusted), data, device=device.value, anyway=anyway, features=features,
+        load(run), data, output.context(device=device.value, trusted=trusted, other_code=anyway), features=features,
         elsewhere=out.with_name(f"{out.name}.features"), no_table=no_table, fast=fast, separator=separator,
-        strict=strict, bars=output.bars,
+        strict=strict,
     )  # fmt: skip
     stream.write(out)
     for line in stream.remarks:
@@ -233,7 +230,8 @@ def demo(
     """
     from report.outcome import run_demo
 
-    run_demo(out, n_train=train, n_test=test, seed=seed, workers=workers, console=console, bars=bar)
+    ctx = Context(bars=bar, workers=workers)
+    run_demo(out, n_train=train, n_test=test, seed=seed, console=console, ctx=ctx)
 
 
 @app.command()
@@ -267,9 +265,9 @@ def reproduce(
     wanted = Reproduction(
         task_named(task), protocol.value, out, raw, simulated=showers if simulated else None,
         hours=hours or (None if simulated else 8.0), seeds=seeds, preset="quick" if simulated else "good",
-        learners=listed(learners), workers=workers,
+        learners=listed(learners),
     )  # fmt: skip
-    file, scores = reproduced(wanted, bars=bar, tell=OutputFormat().remark)
+    file, scores = reproduced(wanted, OutputFormat().context(workers=workers))
     mean, low, high = over_events_and_seeds(scores)
     console.print(f"{len(scores)} seeds: {mean:.4g} [{low:.4g}, {high:.4g}]; wrote {file}", soft_wrap=True)
 
@@ -395,13 +393,13 @@ def pretrain(
     console.print(f"wrote {file}, SHA-256 {hash_file(file)}", soft_wrap=True)
 
 
-def predict_measured(raw: Path, out: Path, run: Path, trusted: bool, **options: Any) -> None:
+def predict_measured(raw: Path, out: Path, run: Path, ctx: Context, **options: Any) -> None:
     """Convert and predict measured runs one by one, list them, and say what was left out."""
     from showers.archives.measured import write_run_list
     from stacking.measured import predict_measured as predict
 
     folder = out / "predicted" / run.resolve().name
-    predictions = predict(raw, folder, run, trusted=trusted, bars=bar, **options)
+    predictions = predict(raw, folder, run, ctx=ctx, **options)
     for left_out in predictions.left_out:
         console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
     for remark in predictions.remarks:

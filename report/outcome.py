@@ -26,7 +26,7 @@ from report.shared.text import metric_text, plus_minus
 from report.table_page import write_table_report
 from report.tasks.target import report_of
 from runtime.checksums import Checksums
-from runtime.context import Bars, PlainConsole, silent
+from runtime.context import Bars, Context, PlainConsole, silent
 from runtime.errors import InputError, escaped
 from runtime.files import read_json
 from scoring import scoring_of
@@ -216,9 +216,8 @@ def run_demo(
     n_train: int,
     n_test: int,
     seed: int = 1,
-    workers: int | None = None,
     console: Console,
-    bars: Bars = silent,
+    ctx: Context = Context(),
 ) -> None:
     """Simulate, extract features, stack, predict, verify and report, for both tasks.
 
@@ -249,9 +248,9 @@ def run_demo(
                 n_test=n_test,
                 seed=seed,
                 train_cuts="test",
-                workers=workers,
+                workers=ctx.workers,
                 overwrite=True,  # a set left alone by a killed demo has the same bytes
-                bars=bars,
+                bars=ctx.bars,
             )
         run = out / "runs" / task.name
         requested, inputs = (
@@ -262,8 +261,8 @@ def run_demo(
         if kept is not None:
             console.print(kept, end="", markup=False, highlight=False, soft_wrap=True)
             continue
-        stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=workers), bars=bars)
-        result = outcome(run, data, task, bars=bars)
+        stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=ctx.workers), ctx)
+        result = outcome(run, data, task, bars=ctx.bars)
         console.print(result.shown, soft_wrap=True)
         result.keep(requested, inputs)
     console.rule(f"done in {(time.monotonic() - started) / 60:.1f} minutes")

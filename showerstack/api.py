@@ -260,6 +260,7 @@ def predict(
     """
     import tempfile
 
+    from runtime.context import Context
     from runtime.errors import InputError
     from showers.schema import TASKS
     from stacking import load
@@ -278,10 +279,8 @@ def predict(
     with tempfile.TemporaryDirectory() as folder:
         is_path = isinstance(data, str | os.PathLike)
         place = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
-        result = predict_events(
-            load(run.folder, trusted=trusted), place,
-            device=device, workers=workers, fast=fast, no_table=no_table, anyway=anyway,
-        ).concatenated()  # fmt: skip
+        ctx = Context(device=device, workers=workers, trusted=trusted, other_code=anyway)
+        result = predict_events(load(run.folder), place, ctx, fast=fast, no_table=no_table).concatenated()
     return Predicted(
         run.task,
         run.classes,

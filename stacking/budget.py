@@ -17,7 +17,7 @@ The process that combines needs 8 bytes for each learner and class of an event u
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -124,8 +124,6 @@ PLAN_FILE = "plan.json"
 FORESEEN_FROM = 20_000
 """Training events from which a run without a limit says what it will cost: to measure it takes half a minute."""
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class StoredPlan:
@@ -149,7 +147,7 @@ class Clock:
     def of(cls, job: Job) -> Self:
         """Return the clock of a run: it began when that was said, or with the first of its costs (feature tables)."""
         limit = job.config.time_limit
-        began = time.time() - sum(cost.wall_s for cost in job.costs) if job.began is None else job.began
+        began = time.time() - sum(cost.wall_s for cost in job.costs) if job.ctx.began is None else job.ctx.began
         return cls(began, None if limit is None else seconds_of(limit))
 
     @property
@@ -175,7 +173,7 @@ class Clock:
         return [replace(task, deadline=None if task.name == first else deadline) for task in tasks]
 
 
-def plan_within_limit(job: Job, clock: Clock, say: Say) -> tuple[Job, StoredPlan]:
+def plan_within_limit(job: Job, clock: Clock) -> tuple[Job, StoredPlan]:
     """Return the run as its time limit allows it, and the plan; without a limit the run as it is.
 
     Raises
@@ -190,24 +188,25 @@ def plan_within_limit(job: Job, clock: Clock, say: Say) -> tuple[Job, StoredPlan
     if kept is None:
         if job.prepare:
             job.prepare()
-        say(f"measuring how fast the learners are on this machine, for a plan of {job.config.time_limit}")
+        limit = job.config.time_limit
+        job.ctx.log.info("measuring how fast the learners are on this machine, for a plan of %s", limit)
         rates = _rates(job, job.train.labels())
         plan = make_plan(rates, sizes_of(job), max(0.0, clock.left_s or 0.0))
         full = {rate.learner: rate.full for rate in rates}
         kept = StoredPlan(requested, plan, plan.options({name: job.config.settings_of(name) for name in full}, full))
         for line in plan.lines():
-            say(line)
+            job.ctx.log.info("%s", line)
     assert kept.options is not None
     return replace(job, config=job.config.model_copy(update=kept.options)), kept
 
 
-def plan_without_limit(job: Job, labels: np.ndarray, say: Say) -> StoredPlan:
+def plan_without_limit(job: Job, labels: np.ndarray) -> StoredPlan:
     """Say what a run without a limit will cost, if it is one of many events."""
     if len(labels) < FORESEEN_FROM:
         return StoredPlan()
     plan = make_plan(_rates(job, labels), sizes_of(job), None)
     for line in plan.lines():
-        say(line)
+        job.ctx.log.info("%s", line)
     return StoredPlan(plan=plan)
 
 

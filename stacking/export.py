@@ -25,7 +25,7 @@ from models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY, OPSETS, NotPortabl
 from models.onnx.learners import EXAMPLES, exported, graphs_of, space_of
 from models.registry import load as load_learner
 from runtime.checksums import write_checksums
-from runtime.context import Bars, silent
+from runtime.context import Bars, Context, silent
 from runtime.errors import InputError
 from runtime.files import atomic_folder, hash_file, write_json
 from scoring.metrics.gamma import GAMMA, HADRON
@@ -305,7 +305,7 @@ def export_run(
         its fit.
     """
     check_packages()
-    opened = load(run, trusted=True)
+    opened = load(run)
     known = opened.chain.learners
     names = tuple(learners) if learners is not None else opened.chain.needed
     unknown = [name for name in names if name not in known]
@@ -424,5 +424,5 @@ def described(names: set[str]) -> dict[str, dict[str, str]]:
 def _events(run: Run, dataset: Path, bars: Bars) -> ShowerEvents:
     if run.on_table:
         raise InputError(f"{run.folder} was trained on a table: --check takes a dataset folder of showers")
-    table = build_table(dataset, None, device="cpu", bars=bars)
+    table = build_table(dataset, ctx=Context(bars=bars, device="cpu"))
     return ShowerEvents(dataset, table.folder, run.task)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from runtime.context import Bars
 from runtime.cost import Cost, measured
 from runtime.errors import InputError
 from scoring.metrics.paired import paired_log_loss
@@ -71,9 +70,9 @@ class Outcome:
     remarks: list[str]
 
 
-def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str, bars: Bars) -> Outcome:
+def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str) -> Outcome:
     """Choose and fit the meta-learner, calibrate, pass the gate, decide, predict the test events, write all files."""
-    procedure, costs = stacking_of(job.task), []
+    procedure, costs, bars = stacking_of(job.task), [], job.ctx.bars
     scorer = procedure.scorer
     with measured("pruning") as cost, bars("weighing the learners", "steps"):
         every = _inputs(job, folds, level)

@@ -9,7 +9,7 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from features.build import build_table
 from features.device import resolve_device
 from models.registry import device_remarks, devices_for
 from runtime.code import command, git_revision, machine, started, versions
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.cost import Cost, measured
 from runtime.errors import InputError
 from runtime.files import hash_file, hash_json, read_json, write_json
@@ -76,8 +76,8 @@ class StackResult:
     """Of the test events; None where there are none, or where the run had been finished before."""
 
 
-def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda line: None) -> StackResult:
-    """Do the whole run, or what is left of it; ``say`` gets the plan before the work begins.
+def run(job: Job) -> StackResult:
+    """Do the whole run, or what is left of it; the job's log gets the plan before the work begins.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
     with opened_for_writing(folder):
         requested = job.fits_identity
         refuse_other_configuration(folder, requested)
-        job, kept = plan_within_limit(replace(job, began=clock.began), clock, say)
+        job, kept = plan_within_limit(replace(job, ctx=replace(job.ctx, began=clock.began)), clock)
         identity = job.identity
         config_hash = hash_json(identity)
         finished = _finished(folder, config_hash)
@@ -104,17 +104,17 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
         manifest = _opening(job, folds, identity, config_hash) | {"requested": requested}
         write_config(folder / CONFIG_FILE, manifest["config"])
         if kept.plan is None and job.config.time_limit is None:
-            kept = plan_without_limit(job, folds.labels, say)
+            kept = plan_without_limit(job, folds.labels)
         manifest["plan"] = kept.plan.as_json() if kept.plan else None
         tasks = fold_tasks(job)
         tasks = clock.limited(kept.plan, tasks, job.lanes)
         short_of_memory = memory_remark(job)
         if short_of_memory:
-            say(short_of_memory)
+            job.ctx.log.info("%s", short_of_memory)
             manifest["remarks"].append(short_of_memory)
         manifest["remarks"] += [*_made_again(tasks), *left_out_remarks(kept.plan)]
         write_manifest(folder, manifest)
-        with bars("training", "") as progress:
+        with job.ctx.bars("training", "") as progress:
             failures = run_tasks(
                 tasks,
                 lanes=job.lanes,
@@ -125,7 +125,7 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
             )
         # Small fits and their predictions: one thread gives the same last bits on every machine.
         with threadpool_limits(1):
-            return _second_level(job, folds, tasks, failures, manifest, bars)
+            return _second_level(job, folds, tasks, failures, manifest)
 
 
 def _finished(folder: Path, config_hash: str) -> dict[str, Any] | None:
@@ -177,11 +177,11 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
 
 
 def _second_level(
-    job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], manifest: dict[str, Any], bars: Bars
+    job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], manifest: dict[str, Any]
 ) -> StackResult:
     with measured("collection") as cost:
         level = collected(job, folds, tasks, failures)
-    outcome = stack_and_decide(job, folds, level, manifest["config_hash"], bars)
+    outcome = stack_and_decide(job, folds, level, manifest["config_hash"])
     steps = [*job.costs, *_training_costs(tasks, failures), cost, *outcome.costs]
     manifest |= {
         "complete": True,
@@ -206,20 +206,13 @@ def _training_costs(tasks: list[FoldTask], failures: list[TaskFailure]) -> list[
 __all__ = ["StackResult", "stack"]
 
 
-def stack(
-    config: StackConfig,
-    *,
-    bars: Bars = silent,
-    tell: Callable[[str], None] = lambda line: None,
-    say: Callable[[str], None] = lambda line: None,
-    began: float | None = None,
-    strict: bool = False,
-) -> StackResult:
+def stack(config: StackConfig, ctx: Context = Context(), *, strict: bool = False) -> StackResult:
     """Train base learners and the stack on ``DATA/{task}_train``, predict ``DATA/{task}_test``.
 
     Killed at any moment and started again, it continues and ends with the same bytes in ``predictions.npz``. The
-    test folder's labels are neither needed nor looked at. ``tell`` gets remarks on the data and ``say`` the plan
-    before the work begins. A time limit counts from ``began`` (seconds since 1970), by default from the feature tables.
+    test folder's labels are neither needed nor looked at. The log gets remarks on the data, and the plan before the
+    work begins. Device, processes and threads are those of the configuration. A time limit counts by default from the
+    feature tables.
     Events that cannot be used are not trained on, and get the training prior in the test set; ``strict`` refuses them.
 
     Raises
@@ -255,7 +248,7 @@ def stack(
         *device_remarks(devices),
     )
     for remark in remarks:
-        tell(remark)
+        ctx.log.warning("%s", remark)
     costs: list[Cost] = []
     tables = {}
     for split, folder in (("train", config.train_folder), ("test", config.test_folder)):
@@ -265,31 +258,23 @@ def stack(
                 folder,
                 config.features / name if config.features else None,
                 elsewhere=config.run.with_name(f"{config.run.name}.features") / name,
-                device=device,
-                workers=config.workers,
-                bars=bars,
+                ctx=replace(ctx, device=device, workers=config.workers),
             ).folder
         costs.append(cost)
     train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
     test = ShowerEvents(config.test_folder, tables["test"], task)
-    return run(Job(config, task, train, test, devices, costs, remarks=remarks, began=began), bars=bars, say=say)
+    return run(Job(config, task, train, test, devices, costs, remarks=remarks, ctx=ctx))
 
 
 TASK_NAME = "table"
 
 
-def stack_table(
-    config: TableConfig,
-    *,
-    bars: Bars = silent,
-    say: Callable[[str], None] = lambda line: None,
-    began: float | None = None,
-) -> StackResult:
+def stack_table(config: TableConfig, ctx: Context = Context()) -> StackResult:
     """Train on a table, write ``predictions.parquet`` and ``metrics_table.json`` into the run folder.
 
     ``predictions.parquet`` holds, per row of the test table (without one: of the training table, out-of-fold), the
-    identifiers, the probability of each class and the most probable one. A time limit counts from ``began``
-    (seconds since 1970), by default from when the table has been read.
+    identifiers, the probability of each class and the most probable one. A time limit counts by default from when the
+    table has been read.
 
     Raises
     ------
@@ -352,12 +337,10 @@ def stack_table(
             test=test,
             devices=devices_for(config.learner_specs(task, grids=False), config.device),
             prepare=prepare,
-            began=began,
             conclude=conclude,
             remarks=tuple(remarks),
-        ),
-        bars=bars,
-        say=say,
+            ctx=ctx,
+        )
     )
 
 

@@ -13,7 +13,7 @@ from analysis.datacheck.streamed import CHANNELS, Difference, Histograms, RowOrd
 from analysis.datacheck.tests import ClassifierTest, Distance, Tail, classify
 from analysis.datacheck.weights import FittedWeights, fit_weights
 from features.catalogue import CATALOGUE
-from runtime.context import Bars, silent
+from runtime.context import Bars, Context
 from runtime.errors import InputError
 from showers.schema import TASKS
 from stacking.run.read import load
@@ -89,9 +89,7 @@ def check_data(
     alarms: float = ALARMS,
     chosen: int = CHOSEN_EVENTS,
     reference: int = MAX_EVENTS,
-    workers: int | None = None,
-    trusted: bool = False,
-    bars: Bars = silent,
+    ctx: Context = Context(),
 ) -> DataCheck:
     """Compare unlabelled data with the simulation that a run was trained on.
 
@@ -109,10 +107,8 @@ def check_data(
         Rate of false alarms of the whole check on samples of the simulation's own world.
     chosen, reference
         Largest numbers of data for posteriors, classifier and stations, and of simulated events.
-    workers
-        Processes for the features.
-    trusted
-        Open the run's models in this process.
+    ctx
+        As in :func:`stacking.predict.predict`.
 
     Raises
     ------
@@ -121,21 +117,21 @@ def check_data(
     """
     if not 0.0 < alarms < 1.0:
         raise InputError(f"alarms must be between 0 and 1, got {alarms:g}")
-    opened = load(run, trusted=trusted)
+    opened = load(run)
     if opened.on_table:
         raise InputError(f"{run} was trained on a table: a data check needs showers")
-    simulation = read_reference(opened, train, seed=seed, max_events=reference, bars=bars)
-    sample = open_sample(Path(data), simulation, workers=workers, bars=bars)
+    simulation = read_reference(opened, train, seed=seed, max_events=reference, ctx=ctx)
+    sample = open_sample(Path(data), simulation, ctx)
     if len(sample) < LEAST_EVENTS:
         raise InputError(f"{data}: {len(sample)} events pass the cuts, at least {LEAST_EVENTS} are needed")
     rows = sample.chosen(chosen, seed)
-    posteriors = predicted(opened, sample, rows, bars=bars)
+    posteriors = predicted(opened, sample, rows, ctx)
     energy = np.concatenate([f.data.scalars[r, 0] for f, r in zip(sample.folders, rows, strict=True)]).astype(
         np.float64
     )
     s = simulation
     fitted = fit_weights(s.labels, s.lg_energy, s.reconstructed, s.log_proba, energy, posteriors)
-    histograms, distance, order = _streamed(sample, simulation, fitted.weights, bars)
+    histograms, distance, order = _streamed(sample, simulation, fitted.weights, ctx.bars)
     values = np.concatenate(
         [f.table.matrix(sample.columns, r) for f, r in zip(sample.folders, rows, strict=True)], dtype=np.float32
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime.context import Context
 from runtime.cost import Cost, seconds_of
 from showers.schema import Task
 from stacking.inputs.events import Events
@@ -33,8 +34,8 @@ class Job:
     """What to write into the run folder last, from the run's manifest."""
     remarks: tuple[str, ...] = ()
     """What the user should know about the input."""
-    began: float | None = None
-    """Seconds since 1970 from which a time limit counts; by default the first step in ``costs``."""
+    ctx: Context = Context()
+    """Progress, log, and when a time limit begins: by default with the first step in ``costs``."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -75,7 +76,7 @@ class Job:
     def deadline(self) -> float | None:
         """Seconds since 1970 at which the time limit ends; None without one, or where the beginning is not known."""
         limit = self.config.time_limit
-        return None if limit is None or self.began is None else self.began + seconds_of(limit)
+        return None if limit is None or self.ctx.began is None else self.ctx.began + seconds_of(limit)
 
     @property
     def lanes(self) -> dict[str, int]:

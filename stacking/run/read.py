@@ -128,18 +128,10 @@ class Run:
     manifest: Mapping[str, Any]
     checksums: Checksums
     """Checksums by which every file is compared before it is used."""
-    trusted: bool = False
-    """Whether the learners' model files are opened in this process: faster, but a damaged or hostile one can end it."""
 
     @classmethod
-    def open(cls, folder: str | Path, *, trusted: bool = False) -> Run:
+    def open(cls, folder: str | Path) -> Run:
         """Open a run folder; nothing in it is executed, and only its manifest is read.
-
-        Parameters
-        ----------
-        trusted
-            For one's own runs: predictions open the learners' model files in this process instead of a limited one of
-            their own (:mod:`models.isolated`), because the libraries' parsers of such files are not memory-safe.
 
         Raises
         ------
@@ -158,7 +150,7 @@ class Run:
             raise InputError(f"{file} names no task: expected the manifest of a stacking run")
         for row in manifest.get("learners", []):
             check_name(row["name"], file)
-        return cls(folder, manifest, checksums, trusted)
+        return cls(folder, manifest, checksums)
 
     @property
     def name(self) -> str:
@@ -323,7 +315,7 @@ def _why_unsealed(folder: Path, manifest: Any) -> str:
     return f"{folder} is not finished: start the same command again to continue it"
 
 
-def load(folder: str | Path, *, trusted: bool = False) -> Run:
+def load(folder: str | Path) -> Run:
     """Open a finished run folder for predictions: like :meth:`Run.open`, and nothing that it needs is missing.
 
     Raises
@@ -332,7 +324,7 @@ def load(folder: str | Path, *, trusted: bool = False) -> Run:
         If it is not a run folder, not finished, a file that such a run has is not listed in its checksums, or its chain
         cannot be read.
     """
-    run = Run.open(folder, trusted=trusted)
+    run = Run.open(folder)
     Checksums.open(run.folder, required=run.required_files)
     _ = run.chain  # read now: damage is noticed before any event is
     return run

@@ -22,6 +22,7 @@ from analysis.datacheck.tests import histograms_differ, holm, more_than_expected
 from analysis.datacheck.weights import fit_weights
 from benchmarks.physics.spoiled import CLUSTER, spoiled
 from report.check_pages import write_check
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.schema import COMPOSITION
 from showers.simulation import simulate
@@ -29,7 +30,7 @@ from stacking.run.config import StackConfig
 from stacking.train import stack
 
 N_TRAIN, N_NEW = 6_000, 3_000
-OPTIONS = {"reference": 4_000, "workers": 1, "trusted": True}
+OPTIONS = {"reference": 4_000, "ctx": Context(workers=1, trusted=True)}
 
 
 @pytest.fixture(scope="module")

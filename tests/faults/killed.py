@@ -20,6 +20,7 @@ import numpy as np
 from features import build, compute
 from models.registry import LEARNERS
 from report.doctor import check_folder
+from runtime.context import Context
 from runtime.files import LOCK_FILE
 from showers.archives.convert import convert
 from showers.archives.download import download
@@ -47,7 +48,9 @@ def _stack(source: str) -> Step:
 
 COMMANDS: dict[str, Callable[[str], Step]] = {
     "stack": _stack,
-    "features": lambda source: lambda out: build.build_table(source, out, groups=["reconstruction", "size"], workers=1),
+    "features": lambda source: (
+        lambda out: build.build_table(source, out, groups=["reconstruction", "size"], ctx=Context(workers=1))
+    ),
     "simulate": lambda source: lambda out: simulate(COMPOSITION, out, n_train=400, n_test=40, workers=1),
     "convert": lambda source: lambda out: convert(Path(source), out, COMPOSITION),
     "download": lambda source: lambda out: download(GAMMA, out, base_url=source),

@@ -21,6 +21,7 @@ import cli
 import stacking
 from features.table import CATALOGUE_FILE, FeatureTable, part_path
 from runtime.checksums import write_checksums
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import LOCK_FILE, atomic_folder, atomic_path, check_target, locked, write_json
 from stacking.fit.tasks import fold_folder
@@ -185,7 +186,7 @@ def test_a_table_is_not_its_neighbour(suffix: str, tmp_path: Path) -> None:
     assert set(result.manifest["classes"]) == {"low", "high"}
     write("new1", np.full(3, -2.0), ("low", "high"))
     new = write("new[1]", np.full(5, 2.0), ("low", "high"))
-    predict(load(tmp_path / "run*", trusted=True), new).write(tmp_path / "out.csv")
+    predict(load(tmp_path / "run*"), new, Context(trusted=True)).write(tmp_path / "out.csv")
     assert pl.read_csv(tmp_path / "out.csv")["predicted"].to_list() == ["high"] * 5
 
 

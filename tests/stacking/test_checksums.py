@@ -18,6 +18,7 @@ import stacking
 from models.registry import LEARNERS
 from models.registry import load as load_learner
 from report.doctor import check_folder
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import write_json, write_npz
 from stacking.predict import predict
@@ -100,7 +101,7 @@ def test_no_damaged_file_predicts(case: str, run: Path, made: tuple[Path, Path, 
     name, damage = DAMAGES[case]
     damage(run / name)
     with pytest.raises(InputError, match=f"{name} (is not the file that was written|does not exist)") as caught:
-        predict(stacking.load(run, trusted=True), made[2]).concatenated()
+        predict(stacking.load(run), made[2], Context(trusted=True)).concatenated()
     assert "\n" not in str(caught.value)
 
 
@@ -128,7 +129,7 @@ def test_a_file_exchanged_with_its_checksum_is_one_line(name: str, content: obje
 def test_no_file_of_another_run_predicts(name: str, run: Path, made: tuple[Path, Path, Path]) -> None:
     shutil.copy(made[1] / name, run / name)
     with pytest.raises(InputError, match=f"{name} is not the file that was written"):
-        predict(stacking.load(run, trusted=True), made[2]).concatenated()
+        predict(stacking.load(run), made[2], Context(trusted=True)).concatenated()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -136,7 +137,7 @@ def test_a_learner_from_another_fold_is_refused(run: Path, made: tuple[Path, Pat
     shutil.rmtree(run / SHIPPED)
     shutil.copytree(run / "learners/fake_linear/fold-0", run / SHIPPED)
     with pytest.raises(InputError, match=f"{SHIPPED}/.* is not the file that was written"):
-        predict(stacking.load(run, trusted=True), made[2]).concatenated()
+        predict(stacking.load(run), made[2], Context(trusted=True)).concatenated()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -158,7 +159,7 @@ def test_files_that_are_not_used_are_not_read(run: Path, made: tuple[Path, Path,
     for name, damage in UNREAD.values():
         damage(run / name)
     with patch("models.isolated.load", wraps=load_learner) as loaded:
-        predict(stacking.load(run, trusted=True), made[2]).concatenated()
+        predict(stacking.load(run), made[2], Context(trusted=True)).concatenated()
     assert loaded.call_count == 3
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runtime.context import Context
+
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -81,7 +83,7 @@ def test_files_alone_give_what_the_run_predicts(exported: Path, finished: Path, 
             outcomes.append(averaged(parts, fit["average"]))
         fits[row["name"]] = np.stack(outcomes)
     result = run_combination(session(exported / described["combination"]["file"]), fits, events.context())
-    expected = predict(stacking.load(finished, trusted=True), tiny_gamma / "gamma_test").concatenated()
+    expected = predict(stacking.load(finished), tiny_gamma / "gamma_test", Context(trusted=True)).concatenated()
     np.testing.assert_allclose(np.exp(result["log_probability"]), np.exp(expected.log_proba), atol=1e-5)
     assert expected.scores is not None
     np.testing.assert_allclose(result["gamma_score"], expected.scores, atol=1e-3)
@@ -101,7 +103,7 @@ def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path
     assert result.manifest["truth"]["learner"] == "pretrained"
     assert result.predictions is not None
     bundle = stacking.load(result.run)
-    for options in ({}, {"fast": True}, {"no_table": True, "device": "cpu"}):
+    for options in ({}, {"fast": True}, {"no_table": True}):
         again = predict(bundle, tiny_composition / "composition_test", **options).concatenated()
         np.testing.assert_array_equal(again.log_proba, result.predictions.log_proba)
         for name in ("lg_energy", "core_x_error_m"):
@@ -146,7 +148,7 @@ def test_every_column_has_its_unit(exported: Path) -> None:
 
 @pytest.mark.parametrize("meta", sorted(meta_learners()))
 def test_every_meta_learner_or_its_refusal(meta: str, finished: Path, tiny_gamma: Path) -> None:
-    chain = _with_meta(stacking.load(finished, trusted=True).chain, meta_learners()[meta], tiny_gamma)
+    chain = _with_meta(stacking.load(finished).chain, meta_learners()[meta], tiny_gamma)
     rng = np.random.default_rng(1)
     fits = {name: np.log(rng.dirichlet([1.0, 1.0], (chain.n_fits, 500))) for name in chain.needed}
     context = rng.normal(15, 1, (500, 4))

@@ -16,6 +16,7 @@ import models
 import stacking
 from features.build import build_table
 from models.base.posterior import log_softmax
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.schema import COMPOSITION, GAMMA, Task
 from stacking.inputs.events import ShowerEvents
@@ -49,7 +50,7 @@ def opened() -> Any:
 def _copy(data: Path, task: Task, to: Path) -> Path:
     for split in ("train", "test"):
         source = data / f"{task.name}_{split}"
-        table = build_table(source, device="cpu", workers=1).folder
+        table = build_table(source, ctx=Context(device="cpu", workers=1)).folder
         shutil.copytree(source, to / source.name)
         shutil.copytree(table, to / table.name)
     return to

@@ -15,6 +15,7 @@ import pytest
 
 import stacking
 from models.base.posterior import log_softmax
+from runtime.context import Context
 from stacking.meta.base import StackInputs, meta_from_json, meta_learners, meta_to_json
 from stacking.meta.calibration import Calibrator, cross_fit, fit_calibrator, identity, reliability
 from stacking.meta.choice import DroppedLearner, Pruning, choose_and_fit, confirmed, prune
@@ -360,7 +361,7 @@ def test_a_run_says_what_it_left_out_and_does_without(two_gaussians: tuple[Path,
     chain = stacking.load(result.run).chain
     assert set(replace(chain, shipped="stack").needed) == set(pruning["kept"])
     assert result.predictions is not None
-    values = predict(stacking.load(result.run, trusted=True), two_gaussians[1]).concatenated()
+    values = predict(stacking.load(result.run), two_gaussians[1], Context(trusted=True)).concatenated()
     np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
 
 

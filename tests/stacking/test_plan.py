@@ -22,6 +22,7 @@ from models.networks.data import EventTensors, GridSource
 from models.networks.loop import BLOCK_EVENTS, BLOCKS_AT_ONCE, _epoch_orders, shuffled_in_blocks
 from models.registry import spec
 from models.tables.logit import QuadraticLogit
+from runtime.context import Context
 from runtime.cost import in_words, seconds_of
 from runtime.errors import InputError
 from stacking.budget import LIBRARIES, PLAN_FILE, Clock, available_bytes, estimated
@@ -195,7 +196,7 @@ def test_predictions_obey_the_deadline(tmp_path: Path) -> None:
 
 def test_the_student_obeys_the_deadline(tmp_path: Path) -> None:
     config = _config(tmp_path, n=400, time_limit="60s", fast=True)
-    result = stack_table(config, began=time.time() - 59)
+    result = stack_table(config, Context(began=time.time() - 59))
     assert result.manifest[STUDENT] is None
     assert any("predict --fast is not possible" in line and "time limit" in line for line in result.manifest["remarks"])
     assert [row["status"] for row in result.manifest["learners"]].count("ok") == 1, "a late run is better than none"
@@ -265,16 +266,18 @@ def test_measured_rates_foretell_a_fit(tmp_path: Path) -> None:
     assert 0.25 < rate.fit_s(16_000, 80) / took < 4.0
 
 
-def test_a_run_within_its_limit_tells_its_plan_and_a_continued_one_keeps_it(tmp_path: Path) -> None:
-    said: list[str] = []
-    first = stack_table(_config(tmp_path, time_limit="5m"), say=said.append)
-    assert said[1].startswith("plan: 2 learners x 3 folds")
+def test_a_run_within_its_limit_tells_its_plan_and_a_continued_one_keeps_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    first = stack_table(_config(tmp_path, time_limit="5m"))
+    assert caplog.messages[1].startswith("plan: 2 learners x 3 folds")
     assert first.manifest["plan"]["limit_s"] is not None
     plan = (tmp_path / "run" / PLAN_FILE).read_bytes()
     (tmp_path / "run" / "checksums.json").unlink()  # as if it had been killed before its last file
-    said.clear()
-    again = stack_table(_config(tmp_path, time_limit="5m"), say=said.append)
-    assert said == [], "nothing is measured again"
+    caplog.clear()
+    again = stack_table(_config(tmp_path, time_limit="5m"))
+    assert caplog.messages == [], "nothing is measured again"
     assert (tmp_path / "run" / PLAN_FILE).read_bytes() == plan
     assert again.manifest["config_hash"] == first.manifest["config_hash"]
     for other, changed in (({"time_limit": "6m"}, "time_limit"), ({"time_limit": "5m", "seed": 2}, "seed")):
@@ -349,10 +352,10 @@ def test_the_first_learner_of_a_plan_never_gives_up(tmp_path: Path) -> None:
     assert sorted(status.values()) == ["failed", "ok"]
 
 
-def test_a_limit_counts_from_when_the_program_was_started(tmp_path: Path) -> None:
-    said: list[str] = []
-    stack_table(_config(tmp_path, n=400, time_limit="60s"), began=time.time() - 59, say=said.append)
-    assert "the limit cannot be kept" in " ".join(said)
+def test_a_limit_counts_from_when_the_program_was_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    stack_table(_config(tmp_path, n=400, time_limit="60s"), Context(began=time.time() - 59))
+    assert "the limit cannot be kept" in " ".join(caplog.messages)
 
 
 GB = 1_000_000_000

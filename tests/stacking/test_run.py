@@ -30,6 +30,7 @@ from models.registry import spec
 from report.outcome import _notes
 from runtime import code
 from runtime.checksums import Checksums
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import LOCK_FILE
 from showers.dataset import Dataset
@@ -49,6 +50,7 @@ from stacking.train import StackResult, stack, stack_table
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
+TRUSTED = Context(trusted=True)
 QUICK = {"preset": "quick", "folds": 3, "device": "cpu", "workers": 1, "fast": False}
 SMALL_LEARNERS = {"lightgbm": {"rounds": 30}, "random_forest": {"trees": 20}}
 
@@ -100,7 +102,7 @@ def test_a_run_predicts_the_same_bits_from_python_and_to_a_file(
 ) -> None:
     test = tiny_composition / "composition_test"
     # Models in this process; below, in others.
-    predictions = predict(stacking.load(finished, trusted=True), test).concatenated()
+    predictions = predict(stacking.load(finished), test, Context(trusted=True)).concatenated()
     predict(stacking.load(finished), test).write(tmp_path / "new.npz")
     with np.load(finished / "predictions.npz") as ours:
         np.testing.assert_array_equal(ours["log_proba"], predictions.log_proba)
@@ -116,7 +118,7 @@ def test_predictions_say_for_which_events_they_were_made(finished: Path, tiny_co
     assert manifest["data"]["test_fingerprint"] == expected
     with np.load(finished / "predictions.npz", allow_pickle=False) as stored:
         assert str(stored["test_fingerprint"]) == expected
-    new = predict(stacking.load(finished, trusted=True), tiny_composition / "composition_train").concatenated()
+    new = predict(stacking.load(finished), tiny_composition / "composition_train", Context(trusted=True)).concatenated()
     assert new.test_fingerprint == Dataset.open(tiny_composition / "composition_train", labels=False).fingerprint()
     assert new.remarks == ()
 
@@ -167,7 +169,7 @@ def test_what_ships_and_who_finished_is_read_off_the_manifest(gate: dict[str, An
 
 
 def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Path, tiny_composition: Path) -> None:
-    test, run = tiny_composition / "composition_test", stacking.load(finished, trusted=True)
+    test, run = tiny_composition / "composition_test", stacking.load(finished)
     with (
         patch("stacking.predict.feature_code_version", lambda: "0" * 64),
         patch("stacking.predict.stacking_code_version", lambda: "1" * 16),
@@ -175,9 +177,9 @@ def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Pa
         with pytest.raises(InputError, match=r"features of other code.*train again \(python cli.py stack") as caught:
             predict(run, test)
         assert "\n" not in str(caught.value)
-        result = predict(run, test, anyway=True).concatenated()
+        result = predict(run, test, Context(trusted=True, other_code=True)).concatenated()
     assert ["features of other code" in result.remarks[0], "another version" in result.remarks[1]] == [True, True]
-    np.testing.assert_array_equal(result.log_proba, predict(run, test).concatenated().log_proba)
+    np.testing.assert_array_equal(result.log_proba, predict(run, test, TRUSTED).concatenated().log_proba)
 
 
 def test_another_configuration_is_refused_and_named(finished: Path, tiny_composition: Path, tmp_path: Path) -> None:
@@ -257,8 +259,9 @@ def test_repeats_off_cut_weight_and_gamma(tiny_gamma: Path, tmp_path: Path) -> N
     with np.load(tmp_path / "run" / "predictions.npz") as stored:
         np.testing.assert_array_equal(stored["gamma_scores"], result.predictions.scores)
     assert [row["efficiency"] for row in result.manifest["decision"]["thresholds"]][3] == 0.75
-    run = stacking.load(tmp_path / "run", trusted=True)  # no other process knows the fakes
-    again = predict(run, tiny_gamma / "gamma_test").concatenated()
+    run = stacking.load(tmp_path / "run")
+    # No other process knows the fakes.
+    again = predict(run, tiny_gamma / "gamma_test", Context(trusted=True)).concatenated()
     np.testing.assert_array_equal(again.scores, result.predictions.scores)
     (row,) = run.thresholds((0.8,), (1e-3,))
     assert 0.8 <= row["gamma_efficiency"] < 0.85
@@ -353,7 +356,7 @@ def sets(tiny_composition: Path, tmp_path: Path) -> Path:
         with write_dataset(tmp_path / f"composition_{split}", 60, COMPOSITION, source=dict(whole.source)) as writer:
             assert whole.labels is not None
             writer.put(0, whole.matrices[:60], whole.scalars[:60], whole.labels[:60])
-        build_table(tmp_path / f"composition_{split}", groups=("reconstruction",), workers=1)
+        build_table(tmp_path / f"composition_{split}", groups=("reconstruction",), ctx=Context(workers=1))
     return tmp_path
 
 
@@ -384,7 +387,7 @@ def test_test_labels_are_in_no_identity(sets: Path) -> None:
     (sets / "composition_test" / "labels_composition.npy").write_text("poison")
     assert _identity(sets) == before
     shutil.rmtree(sets / "composition_test.features")
-    build_table(sets / "composition_test", groups=("reconstruction",), workers=1)
+    build_table(sets / "composition_test", groups=("reconstruction",), ctx=Context(workers=1))
     assert _identity(sets) == before
 
 
@@ -506,7 +509,7 @@ def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
     # The network's answers take the place of the averaged ones, in the meta-learner as well.
     noisy = [_arrays(result.run / "learners" / "fake_noisy" / f"fold-{k}" / "test.npz")["log_proba"] for k in range(3)]
     network = _arrays(folders[3] / "test.npz")["log_proba"]
-    bundle = stacking.load(result.run, trusted=True)
+    bundle = stacking.load(result.run)
     given = [log_softmax(network), log_softmax(np.mean(noisy, axis=0))]
     by_name = dict(zip(learners, given, strict=True))
     pooled = bundle.chain.meta.predict(np.stack([by_name[name] for name in bundle.chain.meta.learners]), None)
@@ -520,14 +523,16 @@ def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
     # It ships, so that nobody needs a student.
     assert result.manifest["gate"]["best_learner"] == "fake_onestart"
     assert result.manifest["fast"] is None
-    whole, fast = (predict(bundle, tmp_path / "test.parquet", fast=fast).concatenated() for fast in (False, True))
+    whole, fast = (
+        predict(bundle, tmp_path / "test.parquet", TRUSTED, fast=fast).concatenated() for fast in (False, True)
+    )
     assert result.predictions is not None
     for values in (whole, fast):
         np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
     assert "--fast changes nothing: what ships, fake_onestart, is one network" in fast.remarks[-1]
     (folders[3] / "fitted.npz").unlink()
     with pytest.raises(InputError, match=r"average.fitted\.npz"):
-        predict(bundle, tmp_path / "test.parquet").concatenated()
+        predict(bundle, tmp_path / "test.parquet", TRUSTED).concatenated()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -543,10 +548,10 @@ def test_fits_stay_where_one_network_is_worse_or_nothing_shows_that_it_is_not(
     assert remark.startswith("fake_farapart: the predictions of its fits are averaged: " + why)
     assert result.manifest["learners"][0]["one_network"] is None
     assert not (result.run / "learners" / "fake_farapart" / "average").exists()
-    bundle = stacking.load(result.run, trusted=True)
+    bundle = stacking.load(result.run)
     assert len(bundle.fits("fake_farapart").folders) == 3
     assert result.predictions is not None
-    values = predict(bundle, tmp_path / "test.parquet").concatenated()
+    values = predict(bundle, tmp_path / "test.parquet", TRUSTED).concatenated()
     np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
 
 

@@ -20,6 +20,7 @@ import stacking
 from models.registry import LEARNERS
 from report.outcome import outcome
 from report.public.leaderboard import table_standings
+from runtime.context import Context
 from runtime.errors import InputError
 from scoring.metrics.gamma import area_under_curve
 from stacking.inputs.columns import Plan, plan, repeated_remarks
@@ -104,10 +105,11 @@ def test_columns_may_have_any_name(name: str, two_gaussians: tuple[Path, Path], 
 def test_a_run_predicts_new_tables_alike(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = two_gaussians
     result = stack_table(_config(tmp_path / "run", train, test_table=test))
-    run = stacking.load(result.run, trusted=True)  # no other process knows the fakes
-    predictions = predict(run, test).concatenated()
+    run = stacking.load(result.run)
+    ctx = Context(trusted=True)  # no other process knows the fakes
+    predictions = predict(run, test, ctx).concatenated()
     np.testing.assert_array_equal(predictions.log_proba, result.predictions.log_proba)
-    predict(run, test).write(tmp_path / "new.csv")
+    predict(run, test, ctx).write(tmp_path / "new.csv")
     stored = pl.read_csv(tmp_path / "new.csv")
     np.testing.assert_allclose(stored["p_far"].to_numpy(), np.exp(predictions.log_proba)[:, 0], rtol=1e-12)
     assert stored["config_hash"].unique().to_list() == [result.manifest["config_hash"]]
@@ -232,9 +234,9 @@ def test_the_plain_average_ships_where_the_stack_gains_nothing_over_it(
     assert "gains 0.00000 ± 0.00000 nats over average: not more than twice its error" in gate["reason"]
     by_name = {row["name"]: row["log_loss"] for row in result.manifest["learners"]}
     assert result.manifest["meta"]["log_losses"]["average"] < min(by_name.values())
-    run = stacking.load(result.run, trusted=True)
+    run = stacking.load(result.run)
     assert set(run.chain.needed) == {"fake_noisy", "fake_noisy_twin"}
-    predicted = predict(run, test).concatenated().log_proba
+    predicted = predict(run, test, Context(trusted=True)).concatenated().log_proba
     with np.load(result.run / "test" / "average.npz") as stored:
         np.testing.assert_allclose(predicted, stored["log_proba"])
 
@@ -304,7 +306,7 @@ def test_every_learner_for_tables_uses_categories(tables: Path, tmp_path: Path) 
 
     new = strange(50, 3).with_columns(pl.lit("orange").alias("colour"))
     new.write_csv(tmp_path / "new.tsv", separator="\t")
-    content = predict(stacking.load(result.run, trusted=True), tmp_path / "new.tsv")
+    content = predict(stacking.load(result.run), tmp_path / "new.tsv", Context(trusted=True))
     assert "'orange', which training rows do not have" in content.remarks[0]
     content.write(tmp_path / "predicted.parquet")
     frame = pl.read_parquet(tmp_path / "predicted.parquet")
