@@ -125,7 +125,7 @@ def stack(
         spec(name)  # a mistyped name is told before anything slow is imported
     run, on_table = Path(options["run"]), bool(options["table"])
     if on_table:
-        refuse_unused(context, "with --table", of_showers, in_file=in_file)
+        refuse_unused(context, "with --table", (*of_showers, "strict"), in_file=in_file)
     else:
         refuse_unused(context, "without --table", of_table, in_file=in_file)
     if on_table and not options["label"]:
@@ -146,19 +146,12 @@ def stack(
         return
     from report.outcome import outcome
     from runtime.processes import process_began
+    from stacking.run.config import StackConfig, TableConfig
+    from stacking.train import stack as train
 
-    if on_table:
-        from stacking.run.config import TableConfig
-        from stacking.train import stack_table
-
-        stack_table(TableConfig(**options), output.context(began=process_began()))
-        result = outcome(run, None, None, bars=output.bars)
-    else:
-        from stacking.run.config import StackConfig
-        from stacking.train import stack as train
-
-        train(StackConfig(**options), output.context(began=process_began()), strict=strict)
-        result = outcome(run, Path(options["data"]), task_named(options["task"]), bars=output.bars)
+    chosen = TableConfig(**options) if on_table else StackConfig(**options)
+    train(chosen, output.context(began=process_began()), strict=strict)
+    result = outcome(run, None if on_table else Path(options["data"]), bars=output.bars)
     result.keep(requested, inputs)
     output.show(lambda: result.shown, lambda: result.content)
 

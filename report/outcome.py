@@ -36,7 +36,7 @@ from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import simulate
 from stacking.run.chain import STUDENT
 from stacking.run.config import StackConfig
-from stacking.run.folder import MANIFEST_FILE, METRICS_FILE, TABLE_TEST_FILE
+from stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
 from stacking.run.read import COMBINED, Run, System, shipped_system
 from stacking.student import student_line
 from stacking.train import stack
@@ -136,12 +136,13 @@ class RunOutcome:
         keep_outcome(self.run, requested, inputs, stream.getvalue())
 
 
-def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = silent) -> RunOutcome:
-    """Score ``run`` on ``data``'s test set, write report and model card; of a run on a table, tell what it reached.
+def outcome(run: Path, data: Path | None = None, *, bars: Bars = silent) -> RunOutcome:
+    """Score a run on the test set in ``data``, write report and model card; of one on a table, say what it reached.
 
     A test set without labels is left unscored, and the reader is told so.
     """
-    manifest = read_json(run / MANIFEST_FILE)
+    opened = Run.open(run)
+    manifest, task = opened.manifest, opened.task
     parts: list[RenderableType] = list(_notes(manifest))
     gate = manifest.get("gate", {})
     content: dict[str, Any] = {
@@ -153,7 +154,7 @@ def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = sil
         "remarks": manifest.get("remarks", []),
         "predictions": str(run / "predictions.npz"),
     }
-    if task is None or data is None:
+    if opened.on_table or data is None:
         report = write_table_report(run, bars=bars)
         content["model_card"] = str(write_card(run))
         content |= {
@@ -262,7 +263,7 @@ def run_demo(
             console.print(kept, end="", markup=False, highlight=False, soft_wrap=True)
             continue
         stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=ctx.workers), ctx)
-        result = outcome(run, data, task, bars=ctx.bars)
+        result = outcome(run, data, bars=ctx.bars)
         console.print(result.shown, soft_wrap=True)
         result.keep(requested, inputs)
     console.rule(f"done in {(time.monotonic() - started) / 60:.1f} minutes")

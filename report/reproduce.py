@@ -126,7 +126,7 @@ def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, lis
             learners=wanted.learners, workers=ctx.workers, fast=False,
         )  # fmt: skip
         stack(config, ctx)
-        outcome(run, data, task, bars=ctx.bars)
+        outcome(run, data, bars=ctx.bars)
         runs.append(run)
         scores.append(_score(wanted, data, run, seed))
         metric = _interval(scores[-1].value, scores[-1].low, scores[-1].high)

@@ -213,9 +213,7 @@ def plan_without_limit(job: Job, labels: np.ndarray) -> StoredPlan:
 def memory_remark(job: Job) -> str | None:
     """Return what to do where the machine has less memory than the run may need."""
     config = job.config
-    specs = [
-        (spec, len(job.train.columns_for(spec))) for spec in config.learner_specs(job.task, grids=job.train.has_grids)
-    ]
+    specs = [(spec, len(job.train.columns_for(spec))) for spec in config.learner_specs(job.task)]
     n_train = round(len(job.train) * (1 - config.holdout))
     need = estimated(
         specs, n_train, job.task.n_classes, rows={spec.name: n for spec, _ in specs if (n := config.rows_of(spec.name))}
@@ -250,7 +248,7 @@ def _read(run: Path, requested: str) -> StoredPlan | None:
 
 def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
     config = job.config
-    specs = config.learner_specs(job.task, grids=job.train.has_grids)
+    specs = config.learner_specs(job.task)
     return measure_rates(
         job.train,
         specs,

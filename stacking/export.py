@@ -422,7 +422,6 @@ def described(names: set[str]) -> dict[str, dict[str, str]]:
 
 
 def _events(run: Run, dataset: Path, bars: Bars) -> ShowerEvents:
-    if run.on_table:
-        raise InputError(f"{run.folder} was trained on a table: --check takes a dataset folder of showers")
+    run.require_showers("--check with a dataset folder")
     table = build_table(dataset, ctx=Context(bars=bars, device="cpu"))
     return ShowerEvents(dataset, table.folder, run.task)

@@ -81,7 +81,7 @@ def make_folds(job: Job) -> Folds:
 def fold_tasks(job: Job) -> list[FoldTask]:
     """Return every (learner, fold) of the run."""
     config, fits_hash = job.config, hash_json(job.fits_identity)
-    specs = config.learner_specs(job.task, grids=job.train.has_grids)
+    specs = config.learner_specs(job.task)
     if config.time_limit is None:
         # Networks on grids take longest: they go first, so that no worker is left alone with one at the end. A plan has
         # an order of its own: what is not finished in time should be what costs most.

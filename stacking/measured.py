@@ -79,8 +79,7 @@ def predict_measured(
     if protocol not in PROTOCOLS:
         raise InputError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
     opened = load(run)
-    if opened.on_table:
-        raise InputError(f"{run} was trained on a table: measured runs need one trained on showers")
+    opened.require_showers("a prediction of measured runs")
     names = runs_in(raw, runs)
     result = PredictedRuns([], [], [])
     with locked(out), ctx.bars("convert and predict runs", "runs") as progress:

@@ -1,10 +1,10 @@
-"""Training a run, from dataset folders (:func:`stack`) or tables of any origin (:func:`stack_table`) to predictions.
+"""Training a run, from dataset folders or tables of any origin to predictions: :func:`stack`.
 
 Feature tables are made where missing. Both kinds of data then take the same way: folds, learners, calibration,
-meta-learner, gate, decision. Tables are Parquet, CSV or TSV with a label column and two or more classes, and have
-learners and settings made for them. Test labels do not exist in this module: test events come without them, and a label
-column in a test table is dropped while reading. Tables are scored on rows of the training table that no fit learned
-from.
+meta-learner, gate, decision. A table is a task whose events have no grids: Parquet, CSV or TSV with a label column and
+two or more classes; it has learners and settings made for it. Test labels do not exist in this module: test events come
+without them, and a label column in a test table is dropped while reading. Tables are scored on rows of the training
+table that no fit learned from.
 """
 
 from __future__ import annotations
@@ -206,21 +206,38 @@ def _training_costs(tasks: list[FoldTask], failures: list[TaskFailure]) -> list[
 __all__ = ["StackResult", "stack"]
 
 
-def stack(config: StackConfig, ctx: Context = Context(), *, strict: bool = False) -> StackResult:
-    """Train base learners and the stack on ``DATA/{task}_train``, predict ``DATA/{task}_test``.
+def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict: bool = False) -> StackResult:
+    """Train base learners and the stack, and predict the test events.
 
-    Killed at any moment and started again, it continues and ends with the same bytes in ``predictions.npz``. The
-    test folder's labels are neither needed nor looked at. The log gets remarks on the data, and the plan before the
-    work begins. Device, processes and threads are those of the configuration. A time limit counts by default from the
-    feature tables.
-    Events that cannot be used are not trained on, and get the training prior in the test set; ``strict`` refuses them.
+    Killed at any moment and started again, it continues and ends with the same bytes in its predictions. Test labels
+    are neither needed nor looked at. The log gets remarks on the data, and the plan before the work begins. Device,
+    processes and threads are those of the configuration.
+
+    Parameters
+    ----------
+    config
+        Of dataset folders: trains on ``DATA/{task}_train``, predicts ``DATA/{task}_test`` into ``predictions.npz``. Of
+        a table: writes ``predictions.parquet``, per row of the test table (without one: of the training table,
+        out-of-fold) the identifiers, the probability of each class and the most probable one, and
+        ``metrics_table.json``.
+    ctx
+        Progress, log, and when a time limit begins: by default with the feature tables, or when the table has been
+        read.
+    strict
+        Refuse showers that cannot be used. Otherwise they are not trained on, and get the training prior in the test
+        set.
 
     Raises
     ------
     InputError
         For data that cannot be used, too few events of a class, an unknown learner, a device that is not there, or a
-        run folder of another configuration.
+        run folder of another configuration, which stays as it is.
     """
+    return run(_table_job(config, ctx) if isinstance(config, TableConfig) else _shower_job(config, ctx, strict=strict))
+
+
+def _shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
+    """Open both dataset folders and make their feature tables."""
     task = task_named(config.task)
     device = resolve_device(config.device)
     # Before any work: both folders must be readable, and every fold must be able to hold every class.
@@ -263,25 +280,14 @@ def stack(config: StackConfig, ctx: Context = Context(), *, strict: bool = False
         costs.append(cost)
     train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
     test = ShowerEvents(config.test_folder, tables["test"], task)
-    return run(Job(config, task, train, test, devices, costs, remarks=remarks, ctx=ctx))
+    return Job(config, task, train, test, devices, costs, remarks=remarks, ctx=ctx)
 
 
 TASK_NAME = "table"
 
 
-def stack_table(config: TableConfig, ctx: Context = Context()) -> StackResult:
-    """Train on a table, write ``predictions.parquet`` and ``metrics_table.json`` into the run folder.
-
-    ``predictions.parquet`` holds, per row of the test table (without one: of the training table, out-of-fold), the
-    identifiers, the probability of each class and the most probable one. A time limit counts by default from when the
-    table has been read.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read, a missing column, labels that are missing or not classes, infinite values, a
-        test table that lacks columns. A refused run leaves its folder free.
-    """
+def _table_job(config: TableConfig, ctx: Context) -> Job:
+    """Read the tables and say what their columns are; files are written when the run begins."""
     train = read_table(config.table, separator=config.separator)
     label, classes = _labels(train, config.table, config.label)
     group = _groups(train, config.table, config.group)
@@ -323,24 +329,22 @@ def stack_table(config: TableConfig, ctx: Context = Context()) -> StackResult:
 
     names = train if test_raw is None else test_raw
     identifiers = names.select([name for name in config.id if name in names.columns])
-    return run(
-        Job(
-            config=resolved,
-            task=task,
-            train=TableEvents(
-                folder / "train.parquet",
-                result.names,
-                hashes["train"],
-                grouped=group is not None,
-                categories=result.categories,
-            ),
-            test=test,
-            devices=devices_for(config.learner_specs(task, grids=False), config.device),
-            prepare=prepare,
-            conclude=conclude,
-            remarks=tuple(remarks),
-            ctx=ctx,
-        )
+    return Job(
+        config=resolved,
+        task=task,
+        train=TableEvents(
+            folder / "train.parquet",
+            result.names,
+            hashes["train"],
+            grouped=group is not None,
+            categories=result.categories,
+        ),
+        test=test,
+        devices=devices_for(config.learner_specs(task), config.device),
+        prepare=prepare,
+        conclude=conclude,
+        remarks=tuple(remarks),
+        ctx=ctx,
     )
 
 

@@ -58,7 +58,7 @@ def test_a_stack_beats_the_reconstructed_energy(data: Path, tmp_path: Path, caps
     stack(config)
     with np.load(run / "predictions.npz", allow_pickle=False) as stored:
         assert {"lg_energy", "lg_energy_error", "log_proba"} <= set(stored.files)
-    PlainConsole().print(outcome(run, data, ENERGY).shown, soft_wrap=True)
+    PlainConsole().print(outcome(run, data).shown, soft_wrap=True)
     shown = capsys.readouterr().out
     assert "resolution" in shown
     assert "quadratic_logit" in shown

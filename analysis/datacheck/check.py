@@ -118,8 +118,7 @@ def check_data(
     if not 0.0 < alarms < 1.0:
         raise InputError(f"alarms must be between 0 and 1, got {alarms:g}")
     opened = load(run)
-    if opened.on_table:
-        raise InputError(f"{run} was trained on a table: a data check needs showers")
+    opened.require_showers("a data check")
     simulation = read_reference(opened, train, seed=seed, max_events=reference, ctx=ctx)
     sample = open_sample(Path(data), simulation, ctx)
     if len(sample) < LEAST_EVENTS:

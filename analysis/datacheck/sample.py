@@ -237,8 +237,6 @@ def open_sample(path: Path, reference: Reference, ctx: Context = Context()) -> S
 class ChosenEvents(Events):
     """Some rows of a dataset folder, for a prediction of them alone."""
 
-    has_grids = True
-
     whole: ShowerEvents
     rows: tuple[int, ...]
 

@@ -30,7 +30,7 @@ from benchmarks.shared.tables import CHOICE, LABEL, PROOF, table
 from scoring.metrics.paired import paired_mean
 from stacking.run.config import TableConfig
 from stacking.run.read import Run
-from stacking.train import stack_table
+from stacking.train import stack
 
 TRAIN_SHARE = 0.6
 FLOOR = 1e-15
@@ -73,7 +73,7 @@ def compared(name: str, frame: pl.DataFrame, options: argparse.Namespace) -> dic
     train.write_parquet(folder / "train.parquet")
     test.drop(LABEL).write_parquet(folder / "test.parquet")
     began = time.perf_counter()
-    run = stack_table(
+    run = stack(
         TableConfig(
             run=folder / "run",
             table=folder / "train.parquet",

@@ -58,8 +58,6 @@ class RepeatedEvents(Events):
     once: ShowerEvents
     n_events: int
 
-    has_grids = True
-
     def __len__(self) -> int:
         return self.n_events
 

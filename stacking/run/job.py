@@ -59,7 +59,7 @@ class Job:
 
     def _targets_fingerprint(self) -> str | None:
         """Return the hash of the true quantities that learners of this run are given; None if none is."""
-        specs = self.config.learner_specs(self.task, grids=self.train.has_grids)
+        specs = self.config.learner_specs(self.task)
         return self.train.targets_fingerprint() if any(spec.uses_truth for spec in specs) else None
 
     @property

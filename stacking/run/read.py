@@ -170,6 +170,17 @@ class Run:
         """Whether it was trained on a table, not on showers."""
         return str(self.manifest["task"]) not in TASKS
 
+    def require_showers(self, what: str) -> None:
+        """Refuse a run on a table, which ``what`` (such as ``a data check``) can do nothing with.
+
+        Raises
+        ------
+        InputError
+            If it was trained on a table.
+        """
+        if self.on_table:
+            raise InputError(f"{self.folder} was trained on a table: {what} needs a run trained on showers")
+
     @property
     def class_values(self) -> tuple[Any, ...]:
         """Classes as the training labels had them: ``bool``, ``int``, ``float`` or ``str``."""

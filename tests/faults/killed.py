@@ -27,7 +27,7 @@ from showers.archives.download import download
 from showers.schema import COMPOSITION, GAMMA
 from showers.simulation import blocks, simulate
 from stacking.run.config import TableConfig
-from stacking.train import stack_table
+from stacking.train import stack
 from tests.faults.kills import Step, content, run
 from tests.stacking.fakes import FAKES
 
@@ -41,9 +41,7 @@ def _stack(source: str) -> Step:
     options: dict[str, object] = {"preset": "quick", "folds": 2, "workers": 1, "device": "cpu", "test_table": source}
     learners = ("lightgbm", "fake_linear")
     options |= {"learners": learners, "settings": {"lightgbm": {"rounds": 20}}}
-    return lambda out: stack_table(
-        TableConfig(repeats=1, holdout=0.1, run=out, table=Path(source), label="kind", **options)
-    )
+    return lambda out: stack(TableConfig(repeats=1, holdout=0.1, run=out, table=Path(source), label="kind", **options))
 
 
 COMMANDS: dict[str, Callable[[str], Step]] = {

@@ -42,7 +42,7 @@ from showers.writer import write_dataset
 from stacking.inputs.tables import read_table, scan_table
 from stacking.predict import predict
 from stacking.run.config import TableConfig
-from stacking.train import stack_table
+from stacking.train import stack
 from tests.faults.damages import outcomes
 from tests.faults.rounds import rounds
 from tests.showers.test_convert import raw_mode
@@ -80,7 +80,7 @@ def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
         options: dict[str, object] = {"preset": "quick", "folds": 2, "workers": 1, "device": "cpu"}
         options |= {"learners": ("fake_linear",), "metas": ("average",), "test_table": tmp_path / "set.parquet"}
         with patch.dict(LEARNERS, FAKES):
-            stack_table(
+            stack(
                 TableConfig(
                     repeats=1,
                     holdout=0.1,

@@ -24,7 +24,7 @@ from runtime.files import write_json, write_npz
 from stacking.predict import predict
 from stacking.run.config import TableConfig
 from stacking.run.folder import write_run_checksums
-from stacking.train import stack_table
+from stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
         options: dict[str, object] = {"preset": "quick", "folds": 3, "workers": 1, "device": "cpu"}
         options |= {"learners": ("fake_linear",), "metas": ("average",), "test_table": folder / "one.parquet"}
         with patch.dict(LEARNERS, FAKES):
-            stack_table(
+            stack(
                 TableConfig(
                     repeats=1, holdout=0.1, run=folder / name, table=folder / f"{name}.parquet", label="kind", **options
                 )
@@ -198,7 +198,7 @@ def test_a_run_killed_before_its_last_file_is_completed(run: Path, made: tuple[P
     before = (run / "predictions.npz").read_bytes()
     (run / "checksums.json").unlink()
     config = json.loads((run / "manifest.json").read_text())["config"] | {"run": run}
-    result = stack_table(TableConfig(**{name: value for name, value in config.items() if value is not None}))
+    result = stack(TableConfig(**{name: value for name, value in config.items() if value is not None}))
     assert result.predictions is not None
     assert (run / "predictions.npz").read_bytes() == before
     assert check_folder(run) == ("run", [])
@@ -232,7 +232,7 @@ def test_fits_that_were_damaged_before_the_run_goes_on_are_done_again(case: str,
     name, damage = UNFINISHED[case]
     damage(run / name)
     config = manifest["config"] | {"run": run}
-    result = stack_table(TableConfig(**{name: value for name, value in config.items() if value is not None}))
+    result = stack(TableConfig(**{name: value for name, value in config.items() if value is not None}))
     remarks = [remark for remark in result.manifest["remarks"] if "fitted again" in remark]
     assert len(remarks) == 1
     assert remarks[0].startswith("fake_linear fold 1 is fitted again: ")

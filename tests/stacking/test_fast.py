@@ -31,7 +31,7 @@ from stacking.inputs.events import ShowerEvents, TableEvents
 from stacking.predict import predict
 from stacking.run.chain import STUDENT
 from stacking.run.config import StackConfig, TableConfig
-from stacking.train import StackResult, stack, stack_table
+from stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 SMALL: dict[str, dict[str, object]] = {"lightgbm": {"rounds": 30}, "quadratic_logit": {}}
@@ -47,7 +47,7 @@ def _run(folder: Path, n_train: int, **options: object) -> StackResult:
         "workers": 1, "learners": tuple(SMALL), "settings": SMALL, "metas": ("log_pool",), "device": "cpu",
         "repeats": 1, "holdout": 0.1,
     }  # fmt: skip
-    return stack_table(TableConfig(**(standard | options)))
+    return stack(TableConfig(**(standard | options)))
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_labels_do_not_come_back_through_what_is_imitated(tmp_path: Path) -> Non
     place = np.repeat(np.arange(100), 10)
     frame = pl.DataFrame({f"x{k}": (place == k).astype(np.float32) for k in range(100)})
     frame.with_columns(kind=pl.Series(rng.choice(CLASSES, 1000))).write_parquet(tmp_path / "train.parquet")
-    manifest = stack_table(TableConfig(
+    manifest = stack(TableConfig(
         run=tmp_path / "run", table=tmp_path / "train.parquet", label="kind", preset="quick", folds=3, repeats=1,
         holdout=0.0, workers=1, learners=("fake_neighbours",), metas=("average",), device="cpu",
     )).manifest  # fmt: skip

@@ -28,7 +28,7 @@ from stacking.fit.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_row
 from stacking.fit.plan import RunSizes, make_plan
 from stacking.fit.speed import LearnerRate
 from stacking.run.config import TableConfig
-from stacking.train import StackResult, stack_table
+from stacking.train import StackResult, stack
 from tests.faults.test_causes import REASONS
 from tests.stacking.fakes import Linear
 
@@ -222,7 +222,7 @@ def _stack(
     learners: tuple[str, ...] = ("fake_linear", "fake_noisy", "fake_failing"),
     settings: dict[str, dict[str, str]] | None = None,
 ) -> StackResult:
-    return stack_table(
+    return stack(
         TableConfig(
             run=run, table=table, label="kind", preset="quick", folds=2, repeats=1, holdout=0.1, workers=workers,
             learners=learners, settings=settings or {}, metas=("log_pool",), fast=False,

@@ -24,7 +24,7 @@ from stacking.meta.scorers import HADRON_WEIGHT, CompositionScorer, GammaScorer,
 from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
 from stacking.predict import predict
 from stacking.run.config import TableConfig
-from stacking.train import StackResult, stack_table
+from stacking.train import StackResult, stack
 
 N = 5000
 
@@ -345,7 +345,7 @@ def _run(two_gaussians: tuple[Path, Path], run: Path, **options: object) -> Stac
         "learners": ("fake_linear", "fake_noisy", "fake_useless"), "metas": ("log_pool",),
         "fast": False,
     }  # fmt: skip
-    return stack_table(TableConfig(**({"repeats": 1, "holdout": 0.1} | standard | options)))
+    return stack(TableConfig(**({"repeats": 1, "holdout": 0.1} | standard | options)))
 
 
 @pytest.mark.usefixtures("fakes")

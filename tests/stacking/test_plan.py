@@ -34,7 +34,7 @@ from stacking.inputs.events import ROW_GROUP, TableEvents
 from stacking.inputs.tables import write_table
 from stacking.run.chain import STUDENT
 from stacking.run.config import TableConfig
-from stacking.train import stack_table
+from stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
@@ -196,7 +196,7 @@ def test_predictions_obey_the_deadline(tmp_path: Path) -> None:
 
 def test_the_student_obeys_the_deadline(tmp_path: Path) -> None:
     config = _config(tmp_path, n=400, time_limit="60s", fast=True)
-    result = stack_table(config, Context(began=time.time() - 59))
+    result = stack(config, Context(began=time.time() - 59))
     assert result.manifest[STUDENT] is None
     assert any("predict --fast is not possible" in line and "time limit" in line for line in result.manifest["remarks"])
     assert [row["status"] for row in result.manifest["learners"]].count("ok") == 1, "a late run is better than none"
@@ -270,19 +270,19 @@ def test_a_run_within_its_limit_tells_its_plan_and_a_continued_one_keeps_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    first = stack_table(_config(tmp_path, time_limit="5m"))
+    first = stack(_config(tmp_path, time_limit="5m"))
     assert caplog.messages[1].startswith("plan: 2 learners x 3 folds")
     assert first.manifest["plan"]["limit_s"] is not None
     plan = (tmp_path / "run" / PLAN_FILE).read_bytes()
     (tmp_path / "run" / "checksums.json").unlink()  # as if it had been killed before its last file
     caplog.clear()
-    again = stack_table(_config(tmp_path, time_limit="5m"))
+    again = stack(_config(tmp_path, time_limit="5m"))
     assert caplog.messages == [], "nothing is measured again"
     assert (tmp_path / "run" / PLAN_FILE).read_bytes() == plan
     assert again.manifest["config_hash"] == first.manifest["config_hash"]
     for other, changed in (({"time_limit": "6m"}, "time_limit"), ({"time_limit": "5m", "seed": 2}, "seed")):
         with pytest.raises(InputError, match=rf"another configuration \(different: {changed}\)"):
-            stack_table(_config(tmp_path, **other))
+            stack(_config(tmp_path, **other))
 
 
 def _slow_after(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
@@ -306,7 +306,7 @@ def test_only_events_under_the_cuts_are_expected_to_be_predicted(
 
     monkeypatch.setattr("stacking.budget.make_plan", kept)
     monkeypatch.setattr(TableEvents, "passes_evaluation_cuts", lambda events: np.arange(len(events)) % 4 == 0)
-    result = stack_table(_config(tmp_path, time_limit="5m"))
+    result = stack(_config(tmp_path, time_limit="5m"))
     (sizes,) = plan_within_limit
     predicted = [
         len(np.load(file)["log_proba"])
@@ -321,7 +321,7 @@ def test_what_is_not_finished_in_time_is_left_out_and_the_run_ships(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _slow_after(monkeypatch, "random_forest")
-    result = stack_table(_config(tmp_path, time_limit="5m"))
+    result = stack(_config(tmp_path, time_limit="5m"))
     status = {row["name"].removeprefix("table."): row["status"] for row in result.manifest["learners"]}
     assert status == {"lightgbm": "ok", "random_forest": "failed"}
     error = next(row["error"] for row in result.manifest["learners"] if row["name"].endswith("random_forest"))
@@ -330,7 +330,7 @@ def test_what_is_not_finished_in_time_is_left_out_and_the_run_ships(
 
 
 def test_rows_are_limited_where_asked(tmp_path: Path) -> None:
-    result = stack_table(_config(tmp_path, rows={"lightgbm": 1000}))
+    result = stack(_config(tmp_path, rows={"lightgbm": 1000}))
     from runtime.files import read_json
 
     counts = {
@@ -345,7 +345,7 @@ def test_the_first_learner_of_a_plan_never_gives_up(tmp_path: Path) -> None:
     # A clock that is over before the fits begin: what is planned first is finished all the same, the rest is not begun.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Clock, "left_s", property(lambda self: 300.0))
-        result = stack_table(_config(tmp_path, time_limit="1s"))
+        result = stack(_config(tmp_path, time_limit="1s"))
     status = {row["name"]: row["status"] for row in result.manifest["learners"]}
     first = result.manifest["plan"]["shares"][0]["learner"]
     assert status[first] == "ok"
@@ -354,7 +354,7 @@ def test_the_first_learner_of_a_plan_never_gives_up(tmp_path: Path) -> None:
 
 def test_a_limit_counts_from_when_the_program_was_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    stack_table(_config(tmp_path, n=400, time_limit="60s"), Context(began=time.time() - 59))
+    stack(_config(tmp_path, n=400, time_limit="60s"), Context(began=time.time() - 59))
     assert "the limit cannot be kept" in " ".join(caplog.messages)
 
 

@@ -41,7 +41,7 @@ from stacking.predict import PredictionStream, predict, prediction_table
 from stacking.predict import predict as predict_events
 from stacking.run.chain import Predictions
 from stacking.run.config import StackConfig, TableConfig
-from stacking.train import stack, stack_table
+from stacking.train import stack
 
 SMALL = {"lightgbm": {"rounds": 10}, "quadratic_logit": {}}
 
@@ -337,7 +337,7 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
         run=tmp_path / "run", table=train, test_table=test, label="kind", learners=tuple(small), settings=small,
         folds=2, metas=("average",), preset="quick", workers=1, fast=False,
     )  # fmt: skip
-    expected = stack_table(config).predictions
+    expected = stack(config).predictions
     assert expected is not None
     run = stacking.load(tmp_path / "run")
     opened = _counted(monkeypatch, Isolated, "load")

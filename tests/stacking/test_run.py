@@ -46,7 +46,7 @@ from stacking.run.config import StackConfig, TableConfig
 from stacking.run.identity import fit_code_version
 from stacking.run.job import Job
 from stacking.run.read import Run, evaluated_rows
-from stacking.train import StackResult, stack, stack_table
+from stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
@@ -276,7 +276,7 @@ def test_events_outside_the_cuts_are_never_judged(two_gaussians: tuple[Path, Pat
         run=tmp_path / "run", table=two_gaussians[0], label="kind", **QUICK, learners=("fake_linear",)
     )  # fmt: skip
     with patch.object(TableEvents, "passes_evaluation_cuts", lambda events: np.arange(len(events)) % 2 == 1):
-        result = stack_table(config)
+        result = stack(config)
     assert result.manifest["data"]["n_judged"] == 600
     for name in ("fake_linear", "stack"):
         log_proba = pl.read_parquet(tmp_path / "run" / "oof" / f"{name}.parquet")["logp_far"].to_numpy()
@@ -417,7 +417,7 @@ def test_fits_are_discarded_by_what_can_change_them_and_by_nothing_else(monkeypa
 @pytest.mark.usefixtures("fakes")
 def test_another_second_level_keeps_the_fits(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     def run(name: str, **options: object) -> StackResult:
-        return stack_table(TableConfig(
+        return stack(TableConfig(
             run=tmp_path / name, table=two_gaussians[0], label="kind", test_table=two_gaussians[1], preset="quick",
             folds=3, repeats=1, holdout=0.2, workers=1, device="cpu", learners=("fake_linear", "fake_noisy"), **options,
         ))  # fmt: skip
@@ -466,7 +466,7 @@ def _stacked(folder: Path, n_train: int, learners: tuple[str, ...], **options: A
         run=folder / "run", table=train, label="kind", test_table=test, preset="quick", workers=1, device="cpu",
         learners=learners, **({"repeats": 1, "holdout": 0.1, "fast": False} | options),
     )  # fmt: skip
-    return stack_table(config), 1 - labels
+    return stack(config), 1 - labels
 
 
 @pytest.mark.usefixtures("fakes")
