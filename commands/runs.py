@@ -39,6 +39,12 @@ class Preset(StrEnum):
     best = "best"
 
 
+OF_SHOWERS = ("task", "data", "features")
+OF_TABLE = ("table", "label", "group", "test_table", "id", "columns", "separator")
+NOT_OF_THE_RUN = ("config", "strict", "quiet", "as_json")
+"""Options of ``stack``: of runs on showers, of runs on tables, and of the command alone; the others are of any run."""
+
+
 @app.command()
 def stack(
     context: typer.Context,
@@ -88,28 +94,12 @@ def stack(
     """
     output = OutputFormat(quiet, as_json)
     options: dict[str, Any] = {
-        "run": run,
-        "preset": preset.value,
-        "learners": listed(learners),
-        "folds": folds,
-        "time_limit": time_limit,
-        "prune": prune,
-        "seed": seed,
-        "device": device.value,
-        "workers": workers,
-        "scheduler": scheduler,
+        name: value.value if isinstance(value, StrEnum) else value
+        for name, value in context.params.items()
+        if name not in NOT_OF_THE_RUN
     }
-    of_showers = {"task": str(task), "data": data, "features": features}
-    of_table = {
-        "table": table,
-        "label": label,
-        "group": group,
-        "test_table": test_table,
-        "id": listed(id),
-        "columns": listed(columns),
-        "separator": {"tab": "\t", "\\t": "\t"}.get(separator or "", separator),
-    }
-    options |= of_showers | of_table
+    options |= {name: listed(options[name]) for name in ("learners", "id", "columns")}
+    options["separator"] = {"tab": "\t", "\\t": "\t"}.get(separator or "", separator)
     in_file: dict[str, Any] = {}
     if config:
         from stacking.run.config import read_config
@@ -125,12 +115,12 @@ def stack(
         spec(name)  # a mistyped name is told before anything slow is imported
     run, on_table = Path(options["run"]), bool(options["table"])
     if on_table:
-        refuse_unused(context, "with --table", (*of_showers, "strict"), in_file=in_file)
+        refuse_unused(context, "with --table", (*OF_SHOWERS, "strict"), in_file=in_file)
     else:
-        refuse_unused(context, "without --table", of_table, in_file=in_file)
+        refuse_unused(context, "without --table", OF_TABLE, in_file=in_file)
     if on_table and not options["label"]:
         raise InputError("say which column of the table holds the classes: --label COLUMN")
-    for name in of_showers if on_table else of_table:
+    for name in OF_SHOWERS if on_table else OF_TABLE:
         del options[name]
     if on_table:
         inputs = [Path(options[name]) for name in ("table", "test_table") if options[name]]

@@ -7,13 +7,13 @@ reads, and what every run writes beside its manifest.
 
 from __future__ import annotations
 
-import json
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from models.base.spec import LearnerSpec
@@ -334,37 +334,12 @@ def write_config(file: Path, options: Mapping[str, Any]) -> None:
         If the disk is full.
     """
     with atomic_path(file) as temporary:
-        temporary.write_text("\n".join(_lines(options, ())) + "\n", encoding="utf-8")
+        temporary.write_text(tomli_w.dumps(_given(options)), encoding="utf-8")
 
 
-def _lines(options: Mapping[str, Any], inside: tuple[str, ...]) -> Iterator[str]:
-    tables = {name: value for name, value in options.items() if isinstance(value, Mapping)}
-    if inside:
-        yield f"\n[{'.'.join(map(_quoted, inside))}]"
-    for name, value in options.items():
-        if value is not None and name not in tables:
-            yield f"{_quoted(name)} = {_value(value)}"
-    for name, value in tables.items():
-        if value:
-            yield from _lines(value, (*inside, name))
-
-
-def _quoted(name: str) -> str:
-    return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else _text(name)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(one) for one in value if one is not None) + "]"
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_quoted(name)} = {_value(one)}" for name, one in value.items()) + " }"
-    return _text(str(value))
-
-
-def _text(value: str) -> str:
-    """Return a basic string: JSON's, whose escapes TOML shares but for the delete character, which it forbids."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _given(value) if isinstance(value, Mapping) else value
+        for name, value in options.items()
+        if value is not None
+    }
