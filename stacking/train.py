@@ -53,7 +53,7 @@ from stacking.run.folder import (
     METRICS_FILE,
     PLAN_FILE,
     PREDICTIONS_TABLE,
-    is_sealed,
+    has_checksums,
     opened_for_writing,
     refuse_other_configuration,
     remove_second_level,
@@ -89,38 +89,38 @@ def run(job: Job) -> StackResult:
     with opened_for_writing(folder):
         requested = job.fits_identity
         refuse_other_configuration(folder, requested)
-        job, kept = plan_within_limit(replace(job, ctx=replace(job.ctx, began=clock.began)), clock)
+        job, stored = plan_within_limit(replace(job, ctx=replace(job.ctx, began=clock.began)), clock)
         identity = job.identity
         config_hash = hash_json(identity)
         finished = _finished(folder, config_hash)
         if finished:
             return StackResult(folder, finished, None)
         remove_second_level(folder)
-        if kept.requested:
-            keep_plan(folder, kept)
+        if stored.requested:
+            keep_plan(folder, stored)
         if job.prepare:
             job.prepare()
         folds = make_folds(job)
         manifest = _opening(job, folds, identity, config_hash) | {"requested": requested}
         write_config(folder / CONFIG_FILE, manifest["config"])
-        if kept.plan is None and job.config.time_limit is None:
-            kept = plan_without_limit(job, folds.labels)
-        manifest["plan"] = kept.plan.as_json() if kept.plan else None
+        if stored.plan is None and job.config.time_limit is None:
+            stored = plan_without_limit(job, folds.labels)
+        manifest["plan"] = stored.plan.as_json() if stored.plan else None
         tasks = fold_tasks(job)
-        tasks = clock.limited(kept.plan, tasks, job.lanes)
+        tasks = clock.limited(stored.plan, tasks, job.pools)
         short_of_memory = memory_remark(job)
         if short_of_memory:
             job.ctx.log.info("%s", short_of_memory)
             manifest["remarks"].append(short_of_memory)
-        manifest["remarks"] += [*_made_again(tasks), *left_out_remarks(kept.plan)]
+        manifest["remarks"] += [*_made_again(tasks), *left_out_remarks(stored.plan)]
         write_manifest(folder, manifest)
         with job.ctx.bars("training", "") as progress:
             failures = run_tasks(
                 tasks,
-                lanes=job.lanes,
+                pools=job.pools,
                 threads=job.config.threads,
                 scheduler=job.config.scheduler,
-                expected={share.learner: share.task_s for share in kept.plan.shares} if kept.plan else {},
+                expected={share.learner: share.task_s for share in stored.plan.shares} if stored.plan else {},
                 progress=progress,
             )
         # Small fits and their predictions: one thread gives the same last bits on every machine.
@@ -133,7 +133,7 @@ def _finished(folder: Path, config_hash: str) -> dict[str, Any] | None:
     if not file.exists():
         return None
     manifest: dict[str, Any] = read_json(file)
-    done = manifest.get("complete") and is_sealed(folder) and manifest.get("config_hash") == config_hash
+    done = manifest.get("complete") and has_checksums(folder) and manifest.get("config_hash") == config_hash
     return manifest if done and manifest.get("code_version") == stacking_code_version() else None
 
 
@@ -161,7 +161,7 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
             "train_source": job.train.source(),
             "test_source": job.test.source() if job.test is not None else None,
             "n_train": len(job.train),
-            "n_judged": int(folds.judged.sum()),
+            "n_judged": int(folds.in_evaluation.sum()),
             "n_holdout": int(folds.outer.sum()),
             "n_test": len(job.test) if job.test is not None else 0,
             "grouped": job.train.groups() is not None,
@@ -372,12 +372,13 @@ def _write_results(
     shipped, systems = shipped_system(manifest), (*finished_learners(manifest), *COMBINED)
     oof = {name: read_oof(folder / "oof" / f"{name}.parquet", classes) for name in systems}
     out_of_fold = {name: log_proba for name, (log_proba, _) in oof.items()}
-    judged = evaluated_rows(*oof["stack"], holdout=bool(manifest["data"]["n_holdout"]))
+    evaluated = evaluated_rows(*oof["stack"], holdout=bool(manifest["data"]["n_holdout"]))
     metrics: dict[str, Any] = {
         "judged_on": f"{manifest['judged']['on']} of the training table",
         "shipped": shipped,
         "systems": {
-            name: table_metrics(labels[judged], log_proba[judged], classes) for name, log_proba in out_of_fold.items()
+            name: table_metrics(labels[evaluated], log_proba[evaluated], classes)
+            for name, log_proba in out_of_fold.items()
         },
     }
     write_json(folder / METRICS_FILE, metrics)

@@ -531,11 +531,11 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
         with np.load(tmp_path / f"{value}.npz") as stored:
             np.testing.assert_array_equal(stored["log_proba"], runs[value])
     np.testing.assert_array_equal(runs[np.nan], runs[-1.0])
-    judged = np.load(tmp_path / "runnan" / "judged.npy")
-    assert not judged[rows["train"]].any()
+    in_evaluation = np.load(tmp_path / "runnan" / "in_evaluation.npy")
+    assert not in_evaluation[rows["train"]].any()
     assert (np.load(tmp_path / "runnan" / "folds.npy")[:, rows["train"]] == -1).all()
     all_labels = np.load(tiny_composition / "composition_train" / "labels_composition.npy")[:n]
-    prior = np.bincount(all_labels[judged], minlength=5) / judged.sum()
+    prior = np.bincount(all_labels[in_evaluation], minlength=5) / in_evaluation.sum()
     np.testing.assert_allclose(np.exp(runs[np.nan][rows["test"]]), np.tile(prior, (2, 1)))
 
 

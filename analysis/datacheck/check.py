@@ -62,7 +62,7 @@ class DataCheck:
     run_names: tuple[str, ...]
     run_p: np.ndarray
     """(F,) adjusted p of each feature's stability; empty for one run."""
-    run_pulls: np.ndarray
+    run_residuals: np.ndarray
     """(runs, F)."""
     remarks: tuple[str, ...]
 
@@ -140,7 +140,7 @@ def check_data(
     )
     differences, tails, ordered = histograms.differences(), distance.tails(), order.p_values()
     several = len(sample.folders) > 1
-    run_p, pulls = histograms.unstable() if several else (np.zeros(0), np.zeros((1, 0)))
+    run_p, residuals = histograms.unstable() if several else (np.zeros(0), np.zeros((1, 0)))
     p_values = {
         "features": min((d.p for d in differences), default=1.0),
         "classifier": result.p,
@@ -169,7 +169,7 @@ def check_data(
         order=ordered,
         run_names=tuple(folder.name for folder in sample.folders),
         run_p=run_p,
-        run_pulls=pulls,
+        run_residuals=residuals,
         remarks=_remarks(sample, simulation, fitted),
     )
 
@@ -311,7 +311,7 @@ def reasons(check: DataCheck) -> list[str]:
         name = min(check.order, key=lambda key: check.order[key])
         result.append(f"rows are ordered: {name} of neighbours agrees, or changes along the file")
     if "runs" in raised:
-        worst, feature = np.unravel_index(np.abs(check.run_pulls).argmax(), check.run_pulls.shape)
+        worst, feature = np.unravel_index(np.abs(check.run_residuals).argmax(), check.run_residuals.shape)
         result.append(
             f"runs differ from each other, most of all {check.run_names[worst]} in {check.histograms.names[feature]}"
         )

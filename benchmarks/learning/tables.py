@@ -54,7 +54,7 @@ def main() -> None:
             print(f"{name}: its package is not installed", flush=True)
             continue
         results[name] = compared(name, frame, options)
-        print(told(name, results[name]), flush=True)
+        print(result_line(name, results[name]), flush=True)
     options.work.mkdir(parents=True, exist_ok=True)
     (options.work / "tables.json").write_text(json.dumps(results, indent=1))
 
@@ -164,7 +164,7 @@ def _few_levels(frame: pandas.DataFrame, words: list[str]) -> pandas.DataFrame:
     return frame.drop(columns=[name for name in words if len(frame[name].cat.categories) > 255])
 
 
-def told(name: str, content: dict[str, Any]) -> str:
+def result_line(name: str, content: dict[str, Any]) -> str:
     """Return a line: log-loss of what ships, of the best peer, their difference with its interval."""
     losses = content["log_loss"]
     best = min(content["difference"], key=losses.get)

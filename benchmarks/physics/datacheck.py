@@ -1,4 +1,4 @@
-"""How often does the data check raise a false alarm, and what does it say of spoiled samples? How fast is it?
+"""How often does the data check raise a false alarm, and what does it say of damaged samples? How fast is it?
 
 ``python benchmarks/physics/datacheck.py --work bench/datacheck`` prints both tables from one run on simulated showers.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from analysis.datacheck.check import check_data, verdict
-from benchmarks.physics.spoiled import spoiled
+from benchmarks.physics.damaged import damaged
 from benchmarks.shared.samples import sample
 from runtime.context import Context, bar
 from scoring.metrics.intervals import clopper_pearson
@@ -70,7 +70,7 @@ def main() -> None:
         source = hard if kind == "harder" else new
         chosen = np.arange(given.harder) if kind == "harder" else rows
         place = _made(
-            source / "composition_test", given.work / "spoiled", "fresh" if kind == "harder" else kind, chosen
+            source / "composition_test", given.work / "damaged", "fresh" if kind == "harder" else kind, chosen
         )
         result = check_data(run, place, ctx=Context(workers=given.workers, trusted=True))
         print(f"{kind} ({len(chosen):,}): {_shown(result.p_values)}\n  {verdict(result)}", flush=True)
@@ -79,7 +79,7 @@ def main() -> None:
 def _made(source: Path, out: Path, kind: str, rows: np.ndarray) -> Path:
     for old in (out, out.with_name(f"{out.name}.features")):
         shutil.rmtree(old, ignore_errors=True)
-    return spoiled(source, out, kind, rows=rows)
+    return damaged(source, out, kind, rows=rows)
 
 
 def _shown(p_values: dict[str, float]) -> str:

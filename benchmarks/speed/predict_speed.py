@@ -158,7 +158,7 @@ def _repeated(data: Path, folder: Path, n_events: int) -> Path:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _printed(what: str) -> Iterator[None]:
     started = time.perf_counter()
     yield
     Console(stderr=True).print(f"{what}: {time.perf_counter() - started:.0f} s")
@@ -204,7 +204,7 @@ def compare(folder: Path, data: Path, scratch: Path, options: argparse.Namespace
     simulate(COMPOSITION, scratch / "data", n_train=options.train, n_test=200, seed=5, train_cuts="test")
     (scratch / "stack.toml").write_text(SHORT, encoding="utf-8")
     for side, root in sides.items():
-        with _told(f"training {side}"):
+        with _printed(f"training {side}"):
             own = shutil.copytree(scratch / "data", scratch / f"{side}-data")  # beside it come feature tables
             _command(root, "stack", "--task", "composition", "--data", own, "--run", scratch / side,
                      "--config", scratch / "stack.toml", "--workers", 1, "--device", "cpu")  # fmt: skip
@@ -264,7 +264,7 @@ def _measure(options: argparse.Namespace, long: Path) -> None:
     }
     for number in range(options.rounds):
         for name, way in ways.items():
-            with _told(f"round {number + 1}, {name}"):
+            with _printed(f"round {number + 1}, {name}"):
                 way.round()
     if options.learners:
         for name in run.chain.needed:

@@ -79,7 +79,7 @@ class Job:
         return None if limit is None or self.ctx.began is None else self.ctx.began + seconds_of(limit)
 
     @property
-    def lanes(self) -> dict[str, int]:
+    def pools(self) -> dict[str, int]:
         """Processes at once by device: one trains on the GPU, unless asked otherwise, the others beside it.
 
         A cluster gives the work to its workers itself.
@@ -97,7 +97,7 @@ class Folds:
 
     partitions: np.ndarray
     """(R, N) int8; -1 in the outer holdout, the same in every repetition."""
-    judged: np.ndarray
+    in_evaluation: np.ndarray
     """(N,) bool."""
     labels: np.ndarray
     """(N,) int64."""
@@ -111,9 +111,9 @@ class Folds:
     @property
     def inner(self) -> np.ndarray:
         """(N,) bool: events under the evaluation cuts that are predicted out-of-fold."""
-        return self.judged & (self.partitions[0] >= 0)
+        return self.in_evaluation & (self.partitions[0] >= 0)
 
     @property
     def outer(self) -> np.ndarray:
         """(N,) bool: events under the evaluation cuts of the outer holdout, in no learner's training."""
-        return self.judged & (self.partitions[0] < 0)
+        return self.in_evaluation & (self.partitions[0] < 0)

@@ -30,7 +30,7 @@ from stacking.decide.gamma import SCORES_FILE
 from stacking.fit.tasks import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
 from stacking.meta.scorers import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, STUDENT, Chain, load_chain
-from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, is_sealed
+from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, has_checksums
 
 COMBINED = ("average", "stack")
 """Systems of a run that are not base learners."""
@@ -142,8 +142,8 @@ class Run:
         file = folder / MANIFEST_FILE
         if not file.exists():
             raise InputError(f"{folder} is not a finished run folder{did_you_mean(folder)}: it has no {MANIFEST_FILE}")
-        if not is_sealed(folder):
-            raise InputError(_why_unsealed(folder, read_json(file)))
+        if not has_checksums(folder):
+            raise InputError(_why_without_checksums(folder, read_json(file)))
         checksums = Checksums.open(folder, required=(MANIFEST_FILE,))
         manifest = read_json(checksums.path(MANIFEST_FILE))
         if not isinstance(manifest, dict) or "task" not in manifest:
@@ -317,7 +317,7 @@ class Run:
             return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios, groups)
 
 
-def _why_unsealed(folder: Path, manifest: Any) -> str:
+def _why_without_checksums(folder: Path, manifest: Any) -> str:
     if isinstance(manifest, dict) and manifest.get("complete"):
         return (
             f"{folder} has no {CHECKSUMS_FILE}, so that damage could not be noticed (made by an earlier version?): "

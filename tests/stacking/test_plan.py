@@ -100,7 +100,7 @@ def test_the_best_learner_is_left_out_last_unless_it_needs_too_much(slowness: fl
 
 
 def test_what_follows_the_fits_is_in_the_plan_and_the_student_learns_less_where_time_is_short() -> None:
-    second = SecondLevel(n_inner=400_000, n_judged=45_000, student_epochs=30, student_events=600_000)
+    second = SecondLevel(n_inner=400_000, n_holdout=45_000, student_epochs=30, student_events=600_000)
     sizes = replace(SIZES, second=second)
     free, short = make_plan(RATES, sizes, None), make_plan(RATES, sizes, 3600)
     assert free.student_events == 400_000
@@ -141,7 +141,7 @@ def test_folds_are_given_up_one_by_one_and_filled_again() -> None:
 def test_learners_that_are_left_out_take_no_time_in_the_second_level() -> None:
     sizes = RunSizes(
         n_train=60_000, n_predict=0, n_folds=3, repeats=1, workers=2,
-        second=SecondLevel(n_inner=54_000, n_judged=6000),
+        second=SecondLevel(n_inner=54_000, n_holdout=6000),
     )  # fmt: skip
     slow = [LearnerRate(f"slow-{k}", "epochs", 10, 0.0, 1.0, 0.0, waits=3.0) for k in range(20)]
     # All rows and epochs would take too long: the learner gets what the second level of one learner leaves.
@@ -157,7 +157,7 @@ def test_a_cap_on_events_bounds_what_a_fit_costs(tmp_path: Path) -> None:
     events, labels = TableEvents(file, ("x", "y"), "hash"), gaussians(6000, 5)[1].astype(np.int64)
     (rate,) = measure_rates(
         events, (spec("quadratic_logit"),), labels, CLASSES, preset="quick",
-        settings={"quadratic_logit": {"max_events": 4000}}, threads=1, devices={}, lanes={"cpu": 1},
+        settings={"quadratic_logit": {"max_events": 4000}}, threads=1, devices={}, pools={"cpu": 1},
     )  # fmt: skip
     assert rate.most == 4000
     assert rate.fit_s(5_000_000, 1) == rate.fit_s(4000, 1) > rate.fit_s(2000, 1)
@@ -170,14 +170,14 @@ def test_learners_are_timed_with_the_settings_for_the_number_of_rows(tmp_path: P
     events, labels = TableEvents(_table(tmp_path, 6000), ("x", "y"), "hash"), gaussians(6000, 5)[1].astype(np.int64)
     for n_rows, trees in ((4000, 16), (20_000, 32)):
         (rate,) = measure_rates(
-            events, (sized,), labels, CLASSES, preset="good", settings={}, threads=1, devices={}, lanes={"cpu": 1},
+            events, (sized,), labels, CLASSES, preset="good", settings={}, threads=1, devices={}, pools={"cpu": 1},
             n_rows=n_rows,
         )  # fmt: skip
         assert rate.full == trees
 
 
 def test_all_students_are_counted(tmp_path: Path) -> None:
-    one = SecondLevel(n_inner=10_000, n_judged=1000, student_epochs=10, student_events=600_000)
+    one = SecondLevel(n_inner=10_000, n_holdout=1000, student_epochs=10, student_events=600_000)
     two = replace(one, students=2.0)
     assert two.seconds(3, 2, 10_000) - one.seconds(3, 2, 10_000) == pytest.approx(STUDENT_STEP_S * 10 * 10_000)
     assert two.student_events_within(30.0, 1.0) == one.student_events_within(30.0, 1.0) // 2
@@ -254,7 +254,7 @@ def test_measured_rates_foretell_a_fit(tmp_path: Path) -> None:
         settings={},
         threads=1,
         devices={},
-        lanes={"cpu": 1},
+        pools={"cpu": 1},
     )
     assert (rate.work, rate.full) == ("trees", 80)
     from models.registry import create

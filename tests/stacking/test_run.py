@@ -36,7 +36,7 @@ from runtime.files import LOCK_FILE
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA
 from showers.writer import write_dataset
-from stacking.fit.folds import judged_events, outer_holdout
+from stacking.fit.folds import evaluation_events, outer_holdout
 from stacking.fit.tasks import FoldTask, outer_rows, split_rows
 from stacking.inputs.events import ShowerEvents, TableEvents
 from stacking.meta.gate import mean_and_error, standard_error
@@ -83,10 +83,10 @@ def test_run_folder_holds_what_it_promises(finished: Path, tiny_composition: Pat
         assert frame.schema["fold"] == pl.Int8
         log_proba = frame.select(f"logp_{c}" for c in COMPOSITION.classes).to_numpy()
         # An event or two at the edge of the cuts leaves them when its scalars are rounded to float16: never judged.
-        judged = np.isfinite(log_proba).all(axis=1)
-        assert judged.mean() > 0.99
-        np.testing.assert_allclose(np.exp(log_proba[judged]).sum(axis=1), 1.0, atol=1e-9)
-        assert np.mean(np.argmax(log_proba[judged], axis=1) == labels[judged]) > 0.35
+        in_evaluation = np.isfinite(log_proba).all(axis=1)
+        assert in_evaluation.mean() > 0.99
+        np.testing.assert_allclose(np.exp(log_proba[in_evaluation]).sum(axis=1), 1.0, atol=1e-9)
+        assert np.mean(np.argmax(log_proba[in_evaluation], axis=1) == labels[in_evaluation]) > 0.35
         with np.load(finished / "test" / f"{name}.npz", allow_pickle=False) as test:
             assert test["log_proba"].shape == (1000, 5)
             assert test["argmax"].dtype == test["decided"].dtype == np.int8
@@ -287,12 +287,12 @@ def test_events_outside_the_cuts_are_never_judged(two_gaussians: tuple[Path, Pat
 def test_all_events_are_judged_where_too_few_pass() -> None:
     labels = np.repeat([0, 1], 500)
     few = np.arange(1000) % 500 < 99
-    judged, remark = judged_events(few, labels, 2)
-    assert judged.all()
+    in_evaluation, remark = evaluation_events(few, labels, 2)
+    assert in_evaluation.all()
     assert "only 99 events of one class pass" in remark
     enough = np.arange(1000) % 500 < 100
-    judged, remark = judged_events(enough, labels, 2)
-    np.testing.assert_array_equal(judged, enough)
+    in_evaluation, remark = evaluation_events(enough, labels, 2)
+    np.testing.assert_array_equal(in_evaluation, enough)
     assert not remark
 
 
@@ -587,17 +587,17 @@ def test_no_fit_sees_the_holdout_and_its_groups_stay_whole(tmp_path: Path) -> No
 def test_a_part_of_the_rows_is_first_of_those_that_are_judged(tmp_path: Path) -> None:
     result, _ = _stacked(tmp_path, 6000, ("fake_linear",), folds=3, holdout=0.2)
     events = TableEvents(result.run / "table" / "train.parquet", ("x", "y"), "")
-    judged = np.random.default_rng(4).random(6000) < 0.25
-    np.save(result.run / "judged.npy", judged)
+    in_evaluation = np.random.default_rng(4).random(6000) < 0.25
+    np.save(result.run / "in_evaluation.npy", in_evaluation)
     task = FoldTask(result.run, FAKES["fake_linear"], 0, 3, events, None, events.columns, CLASSES)
     everyone, valid, _ = split_rows(task)
-    assert judged[valid].all()
+    assert in_evaluation[valid].all()
     few = split_rows(replace(task, rows=500))[0]
     assert len(few) == 500
-    assert judged[few].all(), "there are enough of the kind"
+    assert in_evaluation[few].all(), "there are enough of the kind"
     many = split_rows(replace(task, rows=2000))[0]
     assert len(many) == 2000
-    assert np.isin(everyone[judged[everyone]], many).all(), "all of the kind, others fill up"
+    assert np.isin(everyone[in_evaluation[everyone]], many).all(), "all of the kind, others fill up"
     assert np.isin(many, everyone).all()
 
 
@@ -610,36 +610,36 @@ def test_a_part_of_the_rows_is_first_of_those_that_are_judged(tmp_path: Path) ->
 def test_a_learner_with_a_cap_on_events_is_given_those_that_are_judged(tmp_path: Path, spec: LearnerSpec) -> None:
     result, _ = _stacked(tmp_path, 6000, ("fake_linear",), folds=3, holdout=0.2)
     events = TableEvents(result.run / "table" / "train.parquet", ("x", "y"), "")
-    judged = np.random.default_rng(4).random(6000) < 0.25
-    np.save(result.run / "judged.npy", judged)
+    in_evaluation = np.random.default_rng(4).random(6000) < 0.25
+    np.save(result.run / "in_evaluation.npy", in_evaluation)
     task = FoldTask(result.run, spec, 0, 3, events, None, events.columns, CLASSES)
     everyone, valid, held_out = split_rows(replace(task, settings={"max_events": 6000}))
     for most in (300, 1500):
         train, same_valid, same_held_out = split_rows(replace(task, settings={"max_events": most}))
-        of_kind = int(judged[everyone].sum())
+        of_kind = int(in_evaluation[everyone].sum())
         assert len(train) == max(most, of_kind), "the cap is filled with others, or drawn from those of the kind"
-        assert judged[train].sum() == of_kind
+        assert in_evaluation[train].sum() == of_kind
         np.testing.assert_array_equal(valid, same_valid)
         np.testing.assert_array_equal(held_out, same_held_out)
 
 
 def test_holdout_is_stratified_and_takes_whole_groups_of_judged_events() -> None:
     rng = np.random.default_rng(0)
-    labels, energy, judged = rng.integers(0, 3, 9000), rng.uniform(14.5, 17, 9000), rng.random(9000) < 0.6
-    outer, remark = outer_holdout(judged, labels, 0.15, seed=3, energy=energy)
+    labels, energy, in_evaluation = rng.integers(0, 3, 9000), rng.uniform(14.5, 17, 9000), rng.random(9000) < 0.6
+    outer, remark = outer_holdout(in_evaluation, labels, 0.15, seed=3, energy=energy)
     assert not remark
-    assert not outer[~judged].any()
-    assert outer.sum() == pytest.approx(0.15 * judged.sum(), abs=1)
+    assert not outer[~in_evaluation].any()
+    assert outer.sum() == pytest.approx(0.15 * in_evaluation.sum(), abs=1)
     for k in range(3):
         for low in (14.5, 15.0, 15.5, 16.0, 16.5):
-            cell = judged & (labels == k) & (energy >= low) & (energy < low + 0.5)
+            cell = in_evaluation & (labels == k) & (energy >= low) & (energy < low + 0.5)
             assert outer[cell].sum() == pytest.approx(0.15 * cell.sum(), abs=1.01)
     groups = np.arange(9000) // 3
-    together, _ = outer_holdout(judged, labels, 0.15, seed=3, energy=energy, groups=groups)
+    together, _ = outer_holdout(in_evaluation, labels, 0.15, seed=3, energy=energy, groups=groups)
     assert set(np.bincount(groups[together]).tolist()) == {0, 3}
-    assert outer_holdout(judged, labels, 0.0, seed=3)[0].sum() == 0
-    assert "without an outer holdout" in outer_holdout(judged, labels, 0.0, seed=3)[1]
-    assert "too few events" in outer_holdout(judged, labels, 0.05, seed=3)[1]
+    assert outer_holdout(in_evaluation, labels, 0.0, seed=3)[0].sum() == 0
+    assert "without an outer holdout" in outer_holdout(in_evaluation, labels, 0.0, seed=3)[1]
+    assert "too few events" in outer_holdout(in_evaluation, labels, 0.05, seed=3)[1]
 
 
 def test_control_is_unbiased_and_its_error_covers() -> None:
