@@ -7,7 +7,7 @@ go through the files and through the run.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,26 +91,6 @@ def averaged(each: Sequence[np.ndarray], space: str) -> np.ndarray:
         return log_softmax(stacked.mean(axis=0))
     result: np.ndarray = np.logaddexp.reduce(stacked, axis=0) - np.log(len(stacked))
     return result
-
-
-def run_combination(opened: Any, fits: Mapping[str, np.ndarray], context: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Return all outputs of the combination by name.
-
-    Parameters
-    ----------
-    opened
-        What :func:`session` returned.
-    fits
-        (F, n, C) log-probabilities by learner.
-    context
-        (n, K), where the file wants it.
-    """
-    wanted = [one.name for one in opened.get_inputs()]
-    feed = {name: np.ascontiguousarray(z.transpose(1, 0, 2), dtype=np.float32) for name, z in fits.items()}
-    if context is not None:
-        feed["context"] = context.astype(np.float32)
-    names = [one.name for one in opened.get_outputs()]
-    return dict(zip(names, opened.run(names, {name: feed[name] for name in wanted}), strict=True))
 
 
 def largest_difference(graphs: Sequence[Portable], space: str, learner: Learner, batch: Batch) -> float:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +29,7 @@ from runtime.files import hash_file
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA
 from stacking.decide.target import OWN_ENERGY
-from stacking.export import averaged, combination_graph, export_run, outputs_of, run_combination, run_graph, session
+from stacking.export import averaged, combination_graph, export_run, outputs_of, run_graph, session
 from stacking.inputs.events import ShowerEvents
 from stacking.meta.base import MetaLearner, meta_learners
 from stacking.predict import predict
@@ -41,6 +43,16 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Deprec
 LEARNERS = ("xgboost", "lenet_fits")
 """One of trees, one of grids."""
 SETTINGS = {"xgboost": {"rounds": 40}, "lenet_fits": {"epochs": 1}}
+
+
+def run_combination(opened: Any, fits: Mapping[str, np.ndarray], context: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return all outputs of a combination by name, from (F, n, C) log-probabilities by learner and (n, K) context."""
+    wanted = [one.name for one in opened.get_inputs()]
+    feed = {name: np.ascontiguousarray(z.transpose(1, 0, 2), dtype=np.float32) for name, z in fits.items()}
+    if context is not None:
+        feed["context"] = context.astype(np.float32)
+    names = [one.name for one in opened.get_outputs()]
+    return dict(zip(names, opened.run(names, {name: feed[name] for name in wanted}), strict=True))
 
 
 @pytest.fixture(scope="module")
