@@ -25,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 import cli
+from commands.app import OutputFormat
 from report.finished import keep_outcome, kept_outcome
 from runtime.checksums import write_checksums
 from runtime.context import Context, PlainConsole
@@ -154,6 +155,7 @@ def test_near_words_are_suggested_for_mistyped_choices(
         ("stack --run r --table t.csv --label x --task composition", "--task has no effect with --table"),
         ("stack --run r --table t.csv --label x --features f", "--features has no effect with --table"),
         ("stack --config c.toml --table t.csv --label x", "data (in c.toml) has no effect with --table"),
+        ("stack --run r --table t.csv --label x --strict", "--strict has no effect with --table"),
         ("features d --group lateral", "--group has no effect without --list"),
         ("features d --format md", "--format has no effect without --list"),
         ("features --list --out o", "--out has no effect with --list"),
@@ -259,6 +261,15 @@ def test_a_finished_run_answers_at_once(tmp_path: Path) -> None:
     labels.write_bytes(b"new")
     os.utime(labels, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert kept_outcome(folder, asked, inputs) is None, "a changed file is looked at, whatever its length and time"
+
+
+def test_remarks_and_plans_are_printed_for_people_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for asked, printed in (({}, "remark: odd [rows]\nplan: 3 fits\n"), ({"quiet": True}, ""), ({"as_json": True}, "")):
+        log = OutputFormat(**asked).context().log
+        log.warning("%s", "odd [rows]")
+        log.info("plan: %d fits", 3)
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err) == (printed, "")
 
 
 def test_quiet_and_json_exclude_each_other(
