@@ -170,8 +170,8 @@ def stack(
 def predict(
     context: typer.Context,
     run: Annotated[Path, typer.Option(help="Finished run folder.")],
-    data: Annotated[Path, typer.Option(help="Dataset folder (or table); labels are neither needed nor read.")],
-    out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz.")],
+    data: Annotated[Path, typer.Option(help="Dataset folder, folder of measured runs, or table; no label is read.")],
+    out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz; for runs a folder.")],
     device: DeviceOption = Device.auto,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
@@ -202,19 +202,29 @@ def predict(
             refuse_unused(context, "with a run on a table", ("device", "anyway", "features", "no_table"))
         else:
             refuse_unused(context, "with a run on showers", ("separator",))
+    from showers.archives.folders import unlabelled_in
     from stacking.predict import predict as predict_events
     from stacking.run.read import load
 
-    stream = predict_events(
-        load(run, trusted=trusted), data, device=device.value, anyway=anyway, features=features,
-        elsewhere=out.with_name(f"{out.name}.features"), no_table=no_table, fast=fast, separator=separator,
-        strict=strict, bars=output.bars,
-    )  # fmt: skip
-    stream.write(out)
-    for line in stream.remarks:
-        output.remark(line)
-    content = {"out": out, "events": stream.n_events, "remarks": list(stream.remarks)}
-    output.show(lambda: f"wrote {out}", lambda: content)
+    runs = unlabelled_in(data)
+    if runs and out.suffix:
+        raise InputError(f"{data} holds {len(runs)} runs, which get a file each: --out must be a folder, not {out}")
+    if runs:
+        refuse_unused(context, "with a folder of runs", ("features",))
+    model, content = load(run, trusted=trusted), list[dict[str, Any]]()
+    for place, file in [(one, out / f"{one.name}.npz") for one in runs] or [(data, out)]:
+        stream = predict_events(
+            model, place, device=device.value, anyway=anyway, features=features,
+            elsewhere=file.with_name(f"{file.name}.features"), no_table=no_table, fast=fast, separator=separator,
+            strict=strict, bars=output.bars,
+        )  # fmt: skip
+        file.parent.mkdir(parents=True, exist_ok=True)
+        stream.write(file)
+        for line in stream.remarks:
+            output.remark(line)
+        content.append({"out": file, "events": stream.n_events, "remarks": list(stream.remarks)})
+    written = "\n".join(f"wrote {one['out']}" for one in content)
+    output.show(lambda: written, lambda: content if runs else content[0])
 
 
 @app.command()
