@@ -261,11 +261,12 @@ def reproduce(
     ] = False,
     showers: Annotated[int, typer.Option(min=1000, help="With --simulated: showers of each mode.")] = 60_000,
     learners: Annotated[str | None, typer.Option(help="Comma-separated names instead of the preset's.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="Another address with the raw archives.")] = None,
     workers: WorkersOption = None,
 ) -> None:
     """From nothing to a number that can be published: archives, conversion, runs, scores, submission, RESULT.md.
 
-    Given again after an interruption, it goes on. With --simulated it takes minutes.
+    Given again after an interruption, it goes on. With --simulated it takes minutes. The cost is told stage by stage.
 
     Example: [bold]python cli.py reproduce --task composition --protocol 2026 --out result --hours 8[/bold]
 
@@ -277,7 +278,7 @@ def reproduce(
     wanted = Reproduction(
         task_named(task), protocol.value, out, raw, simulated=showers if simulated else None,
         hours=hours or (None if simulated else 8.0), seeds=seeds, preset="quick" if simulated else "good",
-        learners=listed(learners), workers=workers,
+        learners=listed(learners), workers=workers, base_url=base_url,
     )  # fmt: skip
     file, scores = reproduced(wanted, bars=bar, tell=OutputFormat().remark)
     mean, low, high = over_events_and_seeds(scores)

@@ -38,7 +38,7 @@ from scoring.score import ORIGIN_KEYS, Origin
 from showers import writer
 from showers.archives.convert import RANGES
 from showers.archives.folders import DatasetFolders, datasets_in
-from showers.archives.formats import DEPOSITS, UNITS, format_of
+from showers.archives.formats import DEPOSITS, UNITS, format_of, formats
 from showers.archives.measured import MeasuredReader, azimuth_convention, front_azimuth
 from showers.archives.raw import SimulatedReader, archive_path, stream_npz
 from showers.array import KASCADE, DetectorArray
@@ -51,6 +51,7 @@ from stacking.run.read import Run
 
 NEEDED_PYTHON = (3, 11)
 DISTRIBUTION = "showerstack"
+SUBMISSION_FILE = "metadata.yaml"
 COMFORTABLE_MEMORY_GB = 8.0
 """Enough for the demo with a process per core; the full benchmark wants 24."""
 COMFORTABLE_DISK_GB = 30.0
@@ -217,17 +218,23 @@ def examine_datasets(folders: Sequence[Path]) -> Group:
 
 
 def folder_findings(folder: Path) -> Iterator[Finding]:
-    """Yield what is to be said of a folder of any known format, and of one that the program wrote itself."""
-    if (folder / MANIFEST_FILE).exists() or (folder / CATALOGUE_FILE).exists() or (folder / EXPORT_FILE).exists():
-        kind, problems = check_folder(folder)
-        yield Finding("kind", kind, "ok")
-        yield from (Finding("damage", line, "bad") for line in problems)
-        yield Finding("next", _next_of_results(folder, kind), "ok")
+    """Yield what is to be said of a folder of any known format, and of one that the program wrote itself.
+
+    Raises
+    ------
+    InputError
+        If it is none of them.
+    """
+    if results := list(_results(folder)):
+        yield from results
         return
     one = format_of(folder)
-    if one is None:
+    if one is None and (writer.is_dataset(folder) or not folder.is_dir()):
         yield from dataset_findings(folder)
         return
+    if one is None:
+        known = "; ".join(f"{each.name} ({each.holds})" for each in formats())
+        raise InputError(f"{folder} holds nothing that is known: no run, submission, feature table or {known}")
     if isinstance(one, DatasetFolders):
         inside = datasets_in(folder)
         for each in inside:
@@ -245,14 +252,29 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
             else:
                 signals = "with" if DEPOSITS in reader.units else "without"
                 yield Finding(reader.name, f"{reader.n_events:,} events {signals} deposits by station", "ok")
-        yield from (Finding(*line.split(": ", 1), "note") if ": " in line else Finding("", line, "note") for line in lost)
+        yield from (Finding("left out", line, "note") for line in lost)
     yield from (Finding("next", command, "ok") for command in one.next_commands(folder))
 
 
-def _next_of_results(folder: Path, kind: str) -> str:
-    if kind == "run":
-        return f"python cli.py report {folder}; python cli.py predict --run {folder} --data DATA --out predictions.npz"
-    return f"python cli.py check {folder}"
+def _results(folder: Path) -> Iterator[Finding]:
+    """Yield what is to be said of a run, a folder of runs, a submission, a feature table or an export."""
+    if (folder / SUBMISSION_FILE).exists():
+        yield Finding("kind", "submission", "ok")
+        yield Finding("next", f"{folder / 'README.md'} says how it is scored and handed in", "ok")
+        return
+    if any((folder / name).exists() for name in (MANIFEST_FILE, CATALOGUE_FILE, EXPORT_FILE)):
+        kind, problems = check_folder(folder)
+        yield Finding("kind", kind, "ok")
+        yield from (Finding("damage", line, "bad") for line in problems)
+        predict = f"python cli.py predict --run {folder} --data DATA --out predictions.npz"
+        yield Finding("next", predict if kind == "run" else f"python cli.py check {folder}", "ok")
+        return
+    runs = sorted(file.parent for file in folder.glob(f"*/{MANIFEST_FILE}"))
+    for run in runs:
+        kind, problems = check_folder(run)
+        yield Finding(run.name, problems[0] if problems else f"a sound {kind}", "bad" if problems else "ok")
+    if runs:
+        yield Finding("next", f"python cli.py leaderboard {' '.join(map(str, runs))}", "ok")
 
 
 COMPARED = ("E", "Ze", "Az", "Ne", "Nmu", "Age", "Xc", "Yc")
@@ -304,7 +326,9 @@ def columns_table(sets: list[dict[str, object]]) -> list[Table]:
     """Return the columns of sets side by side, measured ones first; nothing without sets."""
     if not sets:
         return []
-    table = Table(box=SIMPLE_HEAD, title="25 %, 50 % and 75 % of events that pass the test's cuts", title_justify="left")
+    table = Table(
+        box=SIMPLE_HEAD, title="25 %, 50 % and 75 % of events that pass the test's cuts", title_justify="left"
+    )
     table.add_column("")
     for row in sets:
         kind = "simulated" if row["simulated"] else "measured"

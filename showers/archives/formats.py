@@ -179,7 +179,8 @@ def _table(reader: EventReader, out: Path) -> Path:
         writer = None
         try:
             for chunk in reader.chunks(names):
-                part = pl.DataFrame({name: chunk[name] for name in names}).to_arrow()
+                frame = pl.DataFrame([pl.Series(name, _of_one_type(chunk[name])) for name in names])
+                part = frame.to_arrow()
                 writer = writer or pq.ParquetWriter(temporary, part.schema)
                 writer.write_table(part)
         finally:
@@ -188,3 +189,8 @@ def _table(reader: EventReader, out: Path) -> Path:
         if writer is None:
             raise InputError(f"{reader.name} holds no events")
     return file
+
+
+def _of_one_type(values: np.ndarray) -> pl.Series:
+    """Return a column whose type does not depend on which rows of it are missing."""
+    return pl.Series(values.tolist(), dtype=pl.String) if values.dtype.kind == "O" else pl.Series(values)

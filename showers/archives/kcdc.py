@@ -222,7 +222,7 @@ class KcdcEvents:
         """Find the tables by their columns, and join them by the mapping."""
         known: dict[str, tuple[str, Table, dict[str, str]]] = {}
         for role, needed in NEEDED.items():
-            for key, table in tables.items():
+            for key, table in sorted(tables.items(), key=lambda one: one[0].rsplit("/", 1)[-1].lower() != role):
                 names = {column.lower(): column for column in table.columns}
                 if role not in known and all(one.lower() in names for one in needed):
                     wanted = (*QUANTITIES[role], *(SIGNALS if role == "array" else ()))
@@ -233,7 +233,7 @@ class KcdcEvents:
                 f"{file} has no table with the columns {', '.join(NEEDED['array'])} ({UNCHECKED}); found "
                 f"{there or 'no table'}"
             )
-        mapping = _mapping({key: role for role, (key, *_) in known.items()}, tables)
+        mapping = _mapping(file, {key: role for role, (key, *_) in known.items()}, tables)
         _, array, columns = known["array"]
         if mapping is None:
             n, separate = array.length, [key for role, (key, t, _) in known.items() if t is not array]
@@ -286,16 +286,26 @@ class KcdcEvents:
         result = {}
         for role, (table, columns) in self.tables.items():
             here = [name for name in names if name in columns]
-            rows = self.rows[role][start:stop]
-            there = rows >= 0
             if not here:
                 continue
-            first = int(rows[there].min(initial=0)) if not there.any() else int(rows[there].min())
-            last = int(rows.max(initial=-1)) + 1
-            part = table.read([columns[name] for name in here], first, max(first, last))
+            rows = self.rows[role][start:stop]
+            there = rows >= 0
+            first, last = (int(rows[there].min()), int(rows.max()) + 1) if there.any() else (0, 1)
+            try:
+                part = table.read([columns[name] for name in here], first, min(last, table.length))
+            except Exception as error:  # libraries raise nearly anything where data are damaged
+                why = " ".join(str(error).split())[:120]
+                raise InputError(f"{self.file}: rows from {first} of its table {role} cannot be read: {why}") from None
+            complete = self._complete[role]
             for name in here:
-                result[name] = _at(part[columns[name]], rows - first, there)
+                values = _decoded(part[columns[name]])
+                result[name] = values[rows - first] if complete else _at(values, rows - first, there)
         return result
+
+    @cached_property
+    def _complete(self) -> dict[str, bool]:
+        """Whether every event has a row, by role: columns have one type in all chunks."""
+        return {role: bool((rows >= 0).all()) for role, rows in self.rows.items()}
 
     @cached_property
     def _cell_of_station(self) -> np.ndarray:
@@ -308,9 +318,7 @@ class KcdcEvents:
 
 def _at(values: np.ndarray, rows: np.ndarray, there: np.ndarray) -> np.ndarray:
     """Return values of rows (n,), NaN or None where there is no row."""
-    if there.all():
-        return values[rows]
-    if values.dtype.kind in "OSU":
+    if values.dtype.kind in "OU":
         result = np.full(len(rows), None, object)
     else:
         result = np.full((len(rows), *values.shape[1:]), np.nan)
@@ -318,14 +326,27 @@ def _at(values: np.ndarray, rows: np.ndarray, there: np.ndarray) -> np.ndarray:
     return result
 
 
-def _mapping(role_of: Mapping[str, str], tables: Mapping[str, Table]) -> dict[str, np.ndarray] | None:
+def _decoded(values: np.ndarray) -> np.ndarray:
+    """Return text as text: HDF5 stores bytes."""
+    if values.dtype.kind not in "SO":
+        return values
+    return np.array(
+        [one.decode(errors="replace") if isinstance(one, bytes) else one for one in values.tolist()], object
+    )
+
+
+def _mapping(file: Path, role_of: Mapping[str, str], tables: Mapping[str, Table]) -> dict[str, np.ndarray] | None:
     """Return each event's row (n,) int64 in each table by its role; None where no table says."""
     for key, table in tables.items():
         short = {one.rsplit("/", 1)[-1].lower(): role for one, role in role_of.items()}
         names = {short[name.lower()]: name for name in table.columns if name.lower() in short}
         if "array" in names and (key.rsplit("/", 1)[-1].lower() == MAPPING or len(names) > 1):
             stored = table.read(list(names.values()), 0, table.length)
-            return {role: np.nan_to_num(stored[name], nan=-1).astype(np.int64) for role, name in names.items()}
+            try:
+                return {role: np.nan_to_num(stored[name].astype(float), nan=-1).astype(np.int64)
+                        for role, name in names.items()}  # fmt: skip
+            except (ValueError, TypeError):
+                raise InputError(f"{file}: {key} holds other things than row numbers") from None
     return None
 
 

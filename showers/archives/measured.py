@@ -26,7 +26,15 @@ from showers import protocols
 from showers.archives.convert import MAX_UNKNOWN, RANGES
 from showers.archives.formats import DEPOSITS, UNITS
 from showers.archives.raw import (
-    TIMES_KIND, archive_path, arrival_times, chunks_of, head_of, n_columns, read_times, sets_in, stream_npz,
+    TIMES_KIND,
+    archive_path,
+    arrival_times,
+    chunks_of,
+    head_of,
+    n_columns,
+    read_times,
+    sets_in,
+    stream_npz,
 )  # fmt: skip
 from showers.array import KASCADE, RAW_SHAPE
 from showers.dataset import Dataset
@@ -424,7 +432,11 @@ class MeasuredReader:
 
     array = KASCADE
     is_simulated = False
-    units = {name: UNITS[name] for name in (*COLUMNS, DEPOSITS)}
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Column to unit."""
+        return {name: UNITS[name] for name in (*COLUMNS, DEPOSITS)}
 
     def path(self, kind: str) -> Path:
         """Return the path of one archive."""

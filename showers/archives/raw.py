@@ -98,7 +98,11 @@ class SimulatedReader:
 
     array = KASCADE
     is_simulated = True
-    units = {name: UNITS[name] for name in (*RAW_COLUMNS, DEPOSITS)}
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Column to unit."""
+        return {name: UNITS[name] for name in (*RAW_COLUMNS, DEPOSITS)}
 
     @property
     def name(self) -> str:
@@ -469,7 +473,9 @@ def n_columns(folder: Path) -> int:
     for name in sets_in(folder):
         try:
             with _opened(archive_path(folder, name, "features"), "features") as (archive, file):
-                header = _checked(archive_path(folder, name, "features"), "features", archive.getinfo("features.npy"), file)
+                header = _checked(
+                    archive_path(folder, name, "features"), "features", archive.getinfo("features.npy"), file
+                )
             return int(header.shape[1]) if len(header.shape) == 2 else 0
         except InputError:
             continue
@@ -502,7 +508,9 @@ class SimulatedArchives:
         there = set(sets_in(path))
 
         def possible(protocol: str, task: str, modes: tuple[str, ...]) -> bool:
-            true = (protocol, task) in LABELS_FROM_TYPE or all(archive_path(path, m, TRUTH_KIND).exists() for m in modes)
+            true = (protocol, task) in LABELS_FROM_TYPE or all(
+                archive_path(path, m, TRUTH_KIND).exists() for m in modes
+            )
             return set(modes) <= there and true
 
         commands = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,18 @@ def test_station_lists_become_a_dataset_that_is_stacked(tmp_path: Path) -> None:
     assert predictions.scores[data.labels == 0].mean() > predictions.scores[data.labels == 1].mean() + 1
 
 
+def test_the_array_of_the_page_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own_files.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    for split, n in (("train", 2000), ("test", 120)):
+        assert f"convert --from mine/gamma_{split} --task gamma --out data" in page
+        (folder,) = convert_foreign(Path("mine", f"gamma_{split}"), Path("data"), GAMMA)
+        data = Dataset.open(folder, GAMMA)
+        assert (len(data), data.array.n_stations, data.usable.all()) == (n, 12, True)
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
@@ -104,6 +117,7 @@ def array_table(n: int) -> dict[str, np.ndarray]:
 
 
 GENERAL = {"Ev": np.arange(5) + 50, "Gt": 899391407 + np.arange(5), "R": np.full(5, 1000)}
+TIMES = np.array([f"1998-07-02T14:56:4{k}" for k in range(5)], dtype="S19")
 MAPPING = {"array": [0, -1, 1, 2, -1], "general": [0, 1, 2, -1, 4], "grande": [-1, 0, -1, -1, 1]}
 """Five events: three with the array, of which one lacks general data."""
 
@@ -123,7 +137,8 @@ def kcdc_hdf5(folder: Path, *, capitals: bool = False) -> None:
     h5py = pytest.importorskip("h5py")
     folder.mkdir()
     with h5py.File(folder / "events.h5", "w") as file:
-        for name, table in (("array", array_table(3)), ("general", GENERAL), ("row_mapping", MAPPING)):
+        general = GENERAL | {"Datetime": TIMES}
+        for name, table in (("array", array_table(3)), ("general", general), ("row_mapping", MAPPING)):
             if capitals:
                 for column, values in table.items():
                     file[f"{name}/{column.upper() if name == 'array' else column}"] = np.asarray(values)
@@ -141,7 +156,9 @@ def kcdc_root(folder: Path, *, capitals: bool = False) -> None:
     folder.mkdir()
     with uproot.recreate(folder / "events.root") as file:
         for name, table in (("array", array_table(3)), ("general", GENERAL), ("row_mapping", MAPPING)):
-            renamed = {(one.upper() if capitals and name == "array" else one): np.asarray(v) for one, v in table.items()}
+            renamed = {
+                (one.upper() if capitals and name == "array" else one): np.asarray(v) for one, v in table.items()
+            }
             tree = file.mktree(name, {one: values.dtype for one, values in renamed.items()})
             tree.extend(renamed)
 
@@ -151,21 +168,31 @@ WRITERS = {"text": kcdc_text, "hdf5": kcdc_hdf5, "root": kcdc_root}
 
 @pytest.mark.parametrize("capitals", [False, True])
 @pytest.mark.parametrize("kind", WRITERS)
-def test_tables_of_a_kcdc_download_are_joined_by_their_mapping(tmp_path: Path, kind: str, capitals: bool) -> None:
+def test_tables_of_a_kcdc_download_are_joined_by_their_mapping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, capitals: bool
+) -> None:
     WRITERS[kind](tmp_path / "job", capitals=capitals)
     message: list[str] = []
+    monkeypatch.setattr(kcdc, "TABLE_EVENTS", 2)  # the row that a table lacks is alone in the last chunk
     (file,) = convert_foreign(tmp_path / "job", tmp_path / "out", None, message.append)
     assert message == ["2 of 5 events have no array data and are left out"]
     table = pl.read_parquet(file)
     np.testing.assert_allclose(table["E"], [15.0, 15.1, 15.2])
     assert table["Ev"].fill_nan(None).to_list() == [50, 52, None]
     assert table["Gt"].fill_nan(None).to_list() == [899391407, 899391409, None]
+    if kind == "hdf5":
+        assert table["Datetime"].to_list() == ["1998-07-02T14:56:40", "1998-07-02T14:56:42", None]
 
 
 def test_a_row_that_a_table_lacks_is_refused(tmp_path: Path) -> None:
     kcdc_text(tmp_path / "job")
     (tmp_path / "job" / "row_mapping.txt").write_text("array\tgeneral\n7\t0\n")
-    with pytest.raises(InputError, match=r"array\.txt: table array has 3 rows, but row_mapping beside it asks for row 7"):
+    with pytest.raises(
+        InputError, match=r"array\.txt: table array has 3 rows, but row_mapping beside it asks for row 7"
+    ):
+        convert_foreign(tmp_path / "job", tmp_path / "out", None)
+    (tmp_path / "job" / "row_mapping.txt").write_text("array\tgeneral\nx\t0\n")
+    with pytest.raises(InputError, match=r"array\.txt: row_mapping holds other things than row numbers"):
         convert_foreign(tmp_path / "job", tmp_path / "out", None)
 
 
@@ -261,7 +288,9 @@ def test_unknown_folders_are_told_what_is_known(tmp_path: Path) -> None:
     names = [one.name for one in formats()]
     assert names == ["dataset folders", "a KCDC download", "raw archives of measured runs",
                      "raw archives of simulated modes", "station lists"]  # fmt: skip
-    with pytest.raises(InputError, match=r"is of no known format: a KCDC download: events\.h5.*station lists: stations"):
+    with pytest.raises(
+        InputError, match=r"is of no known format: a KCDC download: events\.h5.*station lists: stations"
+    ):
         convert_foreign(tmp_path, tmp_path / "out", None)
 
 
