@@ -252,6 +252,11 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
             else:
                 signals = "with" if DEPOSITS in reader.units else "without"
                 yield Finding(reader.name, f"{reader.n_events:,} events {signals} deposits by station", "ok")
+                try:
+                    for _ in reader.chunks([name for name in COMPARED if name in reader.units]):
+                        pass
+                except InputError as error:
+                    yield Finding(reader.name, str(error), "bad")
         yield from (Finding("left out", line, "note") for line in lost)
     yield from (Finding("next", command, "ok") for command in one.next_commands(folder))
 
@@ -303,11 +308,14 @@ def column_quartiles(folders: Sequence[Path]) -> list[dict[str, object]]:
             cuts = TEST_WITH_AGE if AGE.name in names else TEST
             if not {"Ze", "Ne"} <= set(names):
                 continue
-            for chunk in reader.chunks(names):
-                if sum(len(part) for part in result) >= MAX_COMPARED:
-                    break
-                part = pl.DataFrame({name: np.asarray(chunk[name], np.float64) for name in names})
-                result.append(part.filter(cuts.mask(part)))
+            try:
+                for chunk in reader.chunks(names):
+                    if sum(len(part) for part in result) >= MAX_COMPARED:
+                        break
+                    part = pl.DataFrame({name: np.asarray(chunk[name], np.float64) for name in names})
+                    result.append(part.filter(cuts.mask(part)))
+            except InputError:  # the findings of that set say what is damaged
+                continue
     rows: list[dict[str, object]] = []
     for (label, is_simulated), parts in frames.items():
         if not parts:

@@ -24,6 +24,7 @@ from runtime.files import atomic_path, read_json, write_json
 from showers.archives.convert import convert
 from showers.archives.download import download_raw
 from showers.dataset import Dataset
+from showers.protocols import modes_of
 from showers.schema import GAMMA, Task
 from showers.simulation.raw import simulate_raw
 from stacking.run.config import StackConfig
@@ -143,7 +144,8 @@ def reproduce(
     raw, stages = wanted.raw or out / "raw", Stages.open(out)
     with stages.stage("archives"):
         if wanted.simulated is not None:
-            simulate_raw(task, raw, wanted.simulated, workers=wanted.workers, bars=bars)
+            modes = modes_of(wanted.protocol, task)
+            simulate_raw(task, raw, wanted.simulated, workers=wanted.workers, modes=modes, bars=bars)
         elif wanted.raw is None:
             download_raw(task, raw, wanted.protocol, base_url=wanted.base_url, bars=bars)
     data, remarks = out / "data", list[str]()

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from runtime.errors import InputError
+from runtime.errors import InputError, did_you_mean
 from runtime.files import atomic_path
 from showers import archives
 from showers.array import KASCADE, DetectorArray
@@ -43,14 +43,25 @@ GRID_EVENTS = 8_192
 class EventReader(Protocol):
     """Events of one set, opened; nothing but their heads has been read."""
 
-    name: str
-    """Of the folder or table that a conversion writes."""
-    n_events: int
-    units: Mapping[str, str]
-    """Column to unit, for all columns there are."""
-    array: DetectorArray
-    """Of the deposits."""
-    is_simulated: bool
+    @property
+    def name(self) -> str:
+        """Of the folder or table that a conversion writes."""
+
+    @property
+    def n_events(self) -> int:
+        """How many there are."""
+
+    @property
+    def units(self) -> Mapping[str, str]:
+        """Column to unit, for all columns there are."""
+
+    @property
+    def array(self) -> DetectorArray:
+        """Of the deposits."""
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the events are not measured ones."""
 
     def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
         """Yield columns of consecutive events, each (n, ...); memory stays bounded by a chunk."""
@@ -116,6 +127,8 @@ def convert_foreign(
         If no format knows it, it is one of the project's own, or its files cannot be used.
     """
     path, out = Path(path), Path(out)
+    if not path.exists():
+        raise InputError(f"{path} does not exist{did_you_mean(path)}")
     one = format_of(path)
     if one is None:
         known = "; ".join(f"{each.name}: {each.holds}" for each in formats() if each.is_foreign)
@@ -163,7 +176,7 @@ def _dataset(reader: EventReader, out: Path, one: Format, task: Task | None, tel
             grids = chunk[DEPOSITS].astype(np.float32)
             writer.left_out += bad_quantities(reader.name, scalars, layout.scalars, start)
             writer.left_out += bad_cells(grids, reader.name, start)
-            values = {extra.stem: extra.value(*(chunk[c] for c in extra.columns)) for extra in extras}
+            values: dict[str, Any] = {extra.stem: extra.value(*(chunk[c] for c in extra.columns)) for extra in extras}
             writer.put(start, grids, scalars, chunk[LABEL] if labelled else None, **values)
             start += len(grids)
     if writer.left_out:

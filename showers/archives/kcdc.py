@@ -44,9 +44,13 @@ UNCHECKED = "no such file was there when this reader was written: tables are kno
 class Table(Protocol):
     """One table of a download."""
 
-    columns: Mapping[str, tuple[int, ...]]
-    """Name as stored to shape of a row's value: () for a number or text."""
-    length: int
+    @property
+    def columns(self) -> Mapping[str, tuple[int, ...]]:
+        """Name as stored to shape of a row's value: () for a number or text."""
+
+    @property
+    def length(self) -> int:
+        """Rows."""
 
     def read(self, names: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
         """Return columns of consecutive rows."""
@@ -186,7 +190,7 @@ class KcdcDownload:
             files = [file.with_name(f"{name}.txt") for name in (*QUANTITIES, MAPPING)]
             tables: dict[str, Table] = {one.stem: TextTable.open(one) for one in files if one.is_file()}
         else:
-            tables = Hdf5Table.all_in(file) if file.suffix == ".h5" else RootTable.all_in(file)
+            tables = (RootTable if file.suffix.lower() == ".root" else Hdf5Table).all_in(file)
         folder = path if path.is_dir() else path.with_suffix("")
         return [KcdcEvents.join(file, folder.resolve().name, tables, tell)]
 
@@ -411,7 +415,8 @@ class _Correlation:
 
     @classmethod
     def of(cls, size: int) -> _Correlation:
-        return cls(0, *np.zeros((4, size)), np.zeros((size, size)))
+        a, b, aa, bb = np.zeros((4, size))
+        return cls(0, a, b, aa, bb, np.zeros((size, size)))
 
     def add(self, a: np.ndarray, b: np.ndarray) -> None:
         self.n += len(a)

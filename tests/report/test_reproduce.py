@@ -96,6 +96,7 @@ def test_a_killed_result_is_continued_and_says_how_it_was_made(tmp_path: Path) -
         assert (run / "report.html").exists() == (score.seed == 1), "one report, of what is handed in"
     result = score_file(out / "submission" / "predictions.npz", out / "data", COMPOSITION, write=False)
     assert result["mean_fraction_error"] == scores[0].value, "rows are handed in in the published order"
+    assert {file.name.split("_")[0] for file in (out / "raw").iterdir()} == {"qgs"}, "what the protocol takes, no more"
     stages = read_json(out / "stages.json")
     names = ["archives", "conversion", "runs: seed 1", "scores", "runs: seed 2", "report and submission"]
     assert list(stages) == names, "those of the killed call are kept"
@@ -104,7 +105,7 @@ def test_a_killed_result_is_continued_and_says_how_it_was_made(tmp_path: Path) -
 
 
 def test_archives_are_downloaded_and_late_seeds_left_out(tmp_path: Path) -> None:
-    made = simulate_raw(COMPOSITION, tmp_path / "made", 6_000, workers=1)
+    made = simulate_raw(COMPOSITION, tmp_path / "made", 6_000, workers=1, modes=("qgs_spectra",))
     lines: list[str] = []
     with Server() as server:
         server.files = {f"/{file.name}": file.read_bytes() for file in made}
