@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
@@ -210,8 +210,10 @@ def doctor(
         refuse_unused(context, "with DATASETS", ("gpu",))
         from report.doctor import column_quartiles, examine_datasets, folder_findings
 
-        def records() -> dict[str, object]:
-            lines = {str(folder): [asdict(line) for line in folder_findings(folder)] for folder in datasets}
+        def records() -> dict[str, Any]:
+            lines: dict[str, Any] = {
+                str(folder): [asdict(line) for line in folder_findings(folder)] for folder in datasets
+            }
             return lines | {"columns": column_quartiles(datasets)}
 
         output.show(lambda: examine_datasets(datasets), records)

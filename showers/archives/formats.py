@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
-import pyarrow.parquet as pq
 
 from runtime.errors import InputError, did_you_mean
 from runtime.files import atomic_path
@@ -186,6 +185,8 @@ def _dataset(reader: EventReader, out: Path, one: Format, task: Task | None, tel
 
 
 def _table(reader: EventReader, out: Path) -> Path:
+    import pyarrow.parquet as pq  # writes a table piece by piece; slow to import, and needed here alone
+
     file, names = out / f"{reader.name}.parquet", [name for name in reader.units if name != DEPOSITS]
     out.mkdir(parents=True, exist_ok=True)
     with atomic_path(file) as temporary:

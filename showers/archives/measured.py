@@ -625,7 +625,7 @@ class MeasuredArchives:
             try:
                 result.append(MeasuredReader.open(path, run))
             except InputError as error:
-                tell(f"{run}: {error}")
+                tell(str(error))
         return result
 
     def next_commands(self, path: Path) -> list[str]:

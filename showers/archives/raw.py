@@ -500,7 +500,7 @@ class SimulatedArchives:
             try:
                 result.append(SimulatedReader.open(path, mode))
             except InputError as error:
-                tell(f"{mode}: {error}")
+                tell(str(error))
         return result
 
     def next_commands(self, path: Path) -> list[str]:
