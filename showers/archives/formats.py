@@ -22,7 +22,7 @@ from runtime.files import atomic_path
 from showers import archives
 from showers.array import KASCADE, DetectorArray
 from showers.event_files import bad_cells, bad_quantities
-from showers.protocols import Layout
+from showers.protocols import MATCHED, Layout
 from showers.schema import AGE, CONVERSION, CORE_X_FILE, CORE_Y_FILE, SCALAR_NAMES, SCALARS, TIMES_FILE, Task
 from showers.writer import write_dataset
 
@@ -161,11 +161,15 @@ _EXTRAS = (
 def _dataset(reader: EventReader, out: Path, one: Format, task: Task | None, tell: Callable[[str], None]) -> Path:
     folder, there = out / reader.name, set(reader.units)
     labelled = task if task is not None and LABEL in there else None
-    layout = Layout(np.float32, np.float32, "column" if AGE.name in there else "none")
-    extras = [extra for extra in _EXTRAS if set(extra.columns) <= there]
     source: dict[str, Any] = {"generator": f"{CONVERSION} of {one.name}", "evaluation_cuts": "none"}
-    source |= {"protocol": "2026", "age": True} if layout.age == "column" else {}
-    source |= {} if reader.array == KASCADE else {"array": reader.array.as_json()}
+    layout, extras = Layout(np.float32, np.float32), list[_Extra]()
+    if reader.array != KASCADE:  # its positions are counted from another place than its cores
+        source |= {"array": reader.array.as_json()}
+    else:
+        extras = [extra for extra in _EXTRAS if set(extra.columns) <= there]
+    if reader.array == KASCADE and AGE.name in there:
+        layout = Layout(np.float32, np.float32, "column")
+        source |= {"protocol": "2026", "age": True, "evaluation_cuts": MATCHED.name}
     names = [*layout.scalars, DEPOSITS, *([LABEL] if labelled else []), *(c for extra in extras for c in extra.columns)]
     kinds = {extra.stem: extra.kind for extra in extras}
     start = 0

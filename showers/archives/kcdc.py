@@ -37,6 +37,8 @@ NEEDED = {"array": QUANTITIES["array"], "general": ("R", "Ev"), "calorimeter": (
 """By what a table is known, whatever it is called."""
 SIGNALS = ("EDeposit", "MDeposit")
 """MeV by station, in ROOT and HDF5."""
+TRUE_ENERGY = "TrEP"
+"""A column of KCDC's simulations alone."""
 KCDC_UNITS = {"R": "", "Ev": "", "T": "deg C", "P": "hPa", "Datetime": "ISO", "Nhad": "", "Ehad": "lg(E/eV)"}
 UNCHECKED = "no such file was there when this reader was written: tables are known by their columns"
 
@@ -218,8 +220,9 @@ class KcdcEvents:
     rows: Mapping[str, np.ndarray]
     """By role: row (N,) int64 of each event, -1 for none."""
     n_events: int
+    is_simulated: bool
+    """KCDC's own simulations have true quantities, which are not read."""
     array: DetectorArray = KASCADE
-    is_simulated = False
 
     @classmethod
     def join(cls, file: Path, name: str, tables: dict[str, Table], tell: Callable[[str], None]) -> KcdcEvents:
@@ -262,7 +265,9 @@ class KcdcEvents:
             if signal in columns and array.columns[columns[signal]] != (KASCADE.n_stations,):
                 shape = array.columns[columns.pop(signal)]
                 tell(f"{signal} of {file.name} is left out: {shape} values an event, expected {KASCADE.n_stations}")
-        return cls(name, file, {role: known[role][1:] for role in rows}, rows, n)
+        everything = {column.lower() for table in tables.values() for column in table.columns}
+        is_simulated = TRUE_ENERGY.lower() in everything
+        return cls(name, file, {role: known[role][1:] for role in rows}, rows, n, is_simulated)
 
     @cached_property
     def units(self) -> dict[str, str]:

@@ -281,7 +281,27 @@ def test_signals_of_a_kcdc_download_become_grids(
     np.testing.assert_array_equal(grids[:, order, 1], events["MDeposit"].astype(np.float32))
     np.testing.assert_allclose(data.scalars[:, 1], quantities["Ze"], rtol=1e-6)
     assert data.age is not None
+    assert data.evaluation_cuts.name == "matched", "as of measured runs, which runs of protocol 2026 predict"
     np.testing.assert_array_equal(np.load(folder / "core_x_m.npy"), events["Xc"].astype(np.float32))
+
+
+def test_quantities_of_another_array_keep_its_own_origin(tmp_path: Path) -> None:
+    tables = station_lists(tmp_path / "lists", 20, seed=1)
+    more = tables["events"].with_columns(Xc=pl.lit(500.0), Yc=pl.lit(0.0), Age=pl.lit(1.0))
+    more.write_parquet(tmp_path / "lists" / "events.parquet")
+    (folder,) = convert_foreign(tmp_path / "lists", tmp_path / "data", GAMMA)
+    assert not (folder / "core_x_m.npy").exists(), "stations are counted from their mean, these cores are not"
+    data = Dataset.open(folder, GAMMA)
+    assert (data.age, data.evaluation_cuts.name) == (None, "none"), "of no protocol of KASCADE"
+
+
+def test_simulations_of_kcdc_are_known_by_their_truth(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    kcdc_hdf5(tmp_path / "job", capitals=True)
+    assert not kcdc.FORMAT.open(tmp_path / "job")[0].is_simulated
+    with h5py.File(tmp_path / "job" / "events.h5", "a") as file:
+        file["true/TrEP"] = np.arange(3.0)
+    assert kcdc.FORMAT.open(tmp_path / "job")[0].is_simulated
 
 
 def test_unknown_folders_are_told_what_is_known(tmp_path: Path) -> None:
