@@ -7,17 +7,18 @@ card. What each stage cost is added up over all interruptions.
 
 from __future__ import annotations
 
+import logging
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from report.card import write_card
 from report.public.rules import score_by_protocol
 from report.public.submission import write_submission
 from report.run_page import write_report
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.cost import in_words, measured
 from runtime.errors import InputError
 from runtime.files import atomic_path, read_json, write_json
@@ -55,7 +56,6 @@ class Reproduction:
     seeds: int = 5
     preset: str = "good"
     learners: tuple[str, ...] | None = None
-    workers: int | None = None
 
     def __post_init__(self) -> None:
         if self.raw is not None and self.simulated is not None:
@@ -123,9 +123,22 @@ RUNS = "runs"
 """First word of the stages that train."""
 
 
-def reproduce(
-    wanted: Reproduction, *, bars: Bars = silent, tell: Callable[[str], None] = lambda line: None
-) -> tuple[Path, list[Score]]:
+class _Notes(logging.Handler):
+    """Notes what is logged, and hands it on; a remark once, however many runs repeat it."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        super().__init__()
+        self.log, self.plans, self.remarks = log, list[str](), list[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note one record."""
+        notes, line = self.remarks if record.levelno >= logging.WARNING else self.plans, record.getMessage()
+        if notes is self.plans or line not in notes:
+            notes.append(line)
+            self.log.handle(record)
+
+
+def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, list[Score]]:
     """Do all steps, or what is left of them, and write ``RESULT.md``.
 
     With a time limit every seed gets an equal share of it. A seed that would begin after the limit is left out, the
@@ -145,19 +158,15 @@ def reproduce(
     with stages.stage("archives"):
         if wanted.simulated is not None:
             modes = modes_of(wanted.protocol, task)
-            simulate_raw(task, raw, wanted.simulated, workers=wanted.workers, modes=modes, bars=bars)
+            simulate_raw(task, raw, wanted.simulated, workers=ctx.workers, modes=modes, bars=ctx.bars)
         elif wanted.raw is None:
-            download_raw(task, raw, wanted.protocol, base_url=wanted.base_url, bars=bars)
-    data, remarks = out / "data", list[str]()
-
-    def remark(line: str) -> None:
-        if line not in remarks:
-            remarks.append(line)
-            tell(line)
-
-    flow = list[str]()
+            download_raw(task, raw, wanted.protocol, base_url=wanted.base_url, bars=ctx.bars)
+    data, notes, log = out / "data", _Notes(ctx.log), logging.Logger("reproduce", logging.INFO)
+    log.addHandler(notes)
+    ctx = replace(ctx, log=log)
     with stages.stage("conversion"):
-        convert(raw, data, task, protocol=wanted.protocol, tell=remark, say=flow.append, bars=bars)
+        convert(raw, data, task, protocol=wanted.protocol, ctx=ctx)
+    flow = notes.plans.copy()
     limit = None if wanted.hours is None else f"{max(1, round(wanted.hours * 60 / wanted.seeds))}m"
     runs: list[Path] = []
     scores: list[Score] = []
@@ -165,29 +174,30 @@ def reproduce(
         run = out / "runs" / f"{task.name}-seed-{seed}"
         is_late = wanted.hours is not None and stages.wall_s > 3600 * wanted.hours
         if runs and is_late and not (run / MANIFEST_FILE).exists():
-            remark(f"{wanted.seeds - len(runs)} of {wanted.seeds} seeds are left out: the time is up")
+            log.warning("%d of %d seeds are left out: the time is up", wanted.seeds - len(runs), wanted.seeds)
             break
         config = StackConfig(
             task=task.name, data=data, run=run, preset=wanted.preset, seed=seed, time_limit=limit,
-            learners=wanted.learners, workers=wanted.workers, fast=False,
+            learners=wanted.learners, workers=ctx.workers, fast=False,
         )  # fmt: skip
         with stages.stage(f"{RUNS}: seed {seed}"):
-            stack(config, bars=bars, tell=remark, say=tell)
+            stack(config, ctx)
         runs.append(run)
         with stages.stage("scores"):
             scores.append(_score(wanted, data, run, seed))
-        tell(f"seed {seed}: {_metric(task)} {_interval(scores[-1].value, scores[-1].low, scores[-1].high)}")
+        metric = _interval(scores[-1].value, scores[-1].low, scores[-1].high)
+        log.info("seed %d: %s %s", seed, _metric(task), metric)
     with stages.stage("report and submission"):
         if not (out / SUBMISSION).exists():
-            write_report(runs[0], data, bars=bars)
+            write_report(runs[0], data, bars=ctx.bars)
             write_card(runs[0])
             write_submission(runs[:1], SUBMISSION, data=data, out=out)
     file = out / RESULT_FILE
     with atomic_path(file) as temporary:
-        lines = _result(wanted, data, runs, scores, [*flow, *remarks], stages)
+        lines = _result(wanted, data, runs, scores, [*flow, *notes.remarks], stages)
         temporary.write_text(lines, encoding="utf-8")
     for line in stages.lines()[2:]:
-        tell(" ".join(line.strip("| ").replace(" |", ",").split()))
+        log.info(" ".join(line.strip("| ").replace(" |", ",").split()))
     return file, scores
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import torch
 import report.selftest as selftest
 from report.reproduce import Reproduction, Score, over_events_and_seeds, reproduce
 from report.selftest import HASHES, N_EVENTS, converted_hash, generated
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import read_json
 from scoring.score import score_file
@@ -69,7 +71,7 @@ def test_selftest_passes_and_notices_what_is_wrong(monkeypatch: pytest.MonkeyPat
 def test_a_killed_result_is_continued_and_says_how_it_was_made(tmp_path: Path) -> None:
     out = tmp_path / "out"
     wanted = Reproduction(
-        COMPOSITION, "2026", out, simulated=6_000, seeds=2, preset="quick", workers=1, learners=("quadratic_logit",)
+        COMPOSITION, "2026", out, simulated=6_000, seeds=2, preset="quick", learners=("quadratic_logit",)
     )
     options = "--simulated --showers 6000 --seeds 2 --workers 1 --learners quadratic_logit --out"
     log = tmp_path / "log"
@@ -84,8 +86,8 @@ def test_a_killed_result_is_continued_and_says_how_it_was_made(tmp_path: Path) -
     first = out / "runs" / "composition-seed-1" / "predictions.npz"
     before = first.stat().st_mtime_ns
     assert not (out / "RESULT.md").exists()
-    lines: list[str] = []
-    file, scores = reproduce(wanted, tell=lines.append)
+    lines = _Lines()
+    file, scores = reproduce(wanted, Context(workers=1, log=lines.log))
     assert first.stat().st_mtime_ns == before
     text = file.read_text()
     assert "embedded simulation: not a result on the public data" in text
@@ -101,27 +103,40 @@ def test_a_killed_result_is_continued_and_says_how_it_was_made(tmp_path: Path) -
     names = ["archives", "conversion", "runs: seed 1", "scores", "runs: seed 2", "report and submission"]
     assert list(stages) == names, "those of the killed call are kept"
     assert all(f"| {name} |" in text for name in (*names, "all", "train quadratic_logit"))
-    assert sum(line.startswith(tuple(f"{name}, " for name in names)) for line in lines) == len(names)
+    assert sum(line.startswith(tuple(f"{name}, " for name in names)) for line in lines.messages) == len(names)
+
+
+class _Lines(logging.Handler):
+    """What was logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+        self.log = logging.Logger("lines")
+        self.log.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
 
 
 def test_archives_are_downloaded_and_late_seeds_left_out(tmp_path: Path) -> None:
     made = simulate_raw(COMPOSITION, tmp_path / "made", 6_000, workers=1, modes=("qgs_spectra",))
-    lines: list[str] = []
+    lines = _Lines()
     with Server() as server:
         server.files = {f"/{file.name}": file.read_bytes() for file in made}
         server.break_after = [50_000, 100_000]  # the connection breaks twice and is taken up again
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         wanted = Reproduction(
-            COMPOSITION, "2026", tmp_path / "out", hours=1e-6, seeds=3, preset="quick", workers=1,
+            COMPOSITION, "2026", tmp_path / "out", hours=1e-6, seeds=3, preset="quick",
             learners=("quadratic_logit",), base_url=server.url,
         )  # fmt: skip
-        _, scores = reproduce(wanted, tell=lines.append)
+        _, scores = reproduce(wanted, Context(workers=1, log=lines.log))
         server.shutdown()
         thread.join()
     assert sum(asked is not None for asked in server.ranges) == 2
     assert [score.seed for score in scores] == [1]
-    assert "2 of 3 seeds are left out: the time is up" in lines
+    assert "2 of 3 seeds are left out: the time is up" in lines.messages
     for mode_file in ("qgs_spectra_matrices.npz", "qgs_spectra_features.npz"):
         assert (tmp_path / "out" / "raw" / mode_file).read_bytes() == (tmp_path / "made" / mode_file).read_bytes()
     with pytest.raises(InputError, match="--base-url is where archives are downloaded from"):
