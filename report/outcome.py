@@ -27,7 +27,7 @@ from report.shared.text import metric_text, plus_minus
 from report.table_page import write_table_report
 from report.tasks.target import report_of
 from runtime.checksums import Checksums
-from runtime.context import Bars, PlainConsole, silent
+from runtime.context import Bars, Context, PlainConsole, silent
 from runtime.cost import Deadline
 from runtime.errors import InputError, escaped
 from runtime.files import read_json
@@ -38,7 +38,7 @@ from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import simulate
 from stacking.run.chain import STUDENT
 from stacking.run.config import StackConfig
-from stacking.run.folder import MANIFEST_FILE, METRICS_FILE, TABLE_TEST_FILE
+from stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
 from stacking.run.read import COMBINED, Run, System, shipped_system
 from stacking.student import student_line
 from stacking.train import stack
@@ -139,16 +139,17 @@ class RunOutcome:
 
 
 def outcome(
-    run: Path, data: Path | None, task: Task | None, *, bars: Bars = silent, deadline: Deadline | None = None
+    run: Path, data: Path | None = None, *, bars: Bars = silent, deadline: Deadline | None = None
 ) -> RunOutcome:
-    """Score ``run`` on ``data``'s test set, write report and model card; of a run on a table, tell what it reached.
+    """Score a run on the test set in ``data``, write report and model card; of one on a table, say what it reached.
 
     A test set without labels is left unscored, and the reader is told so; so it is of parts of the report for which
     ``deadline`` leaves no time.
     """
-    without = no_time_for(Run.open(run), deadline)
+    opened = Run.open(run)
+    manifest, task = opened.manifest, opened.task
+    without = no_time_for(opened, deadline)
     left_out = [Text(escaped(left_out_line(without, run, data)), style="yellow")] if without else []
-    manifest = read_json(run / MANIFEST_FILE)
     parts: list[RenderableType] = list(_notes(manifest))
     gate = manifest.get("gate", {})
     content: dict[str, Any] = {
@@ -160,7 +161,7 @@ def outcome(
         "remarks": manifest.get("remarks", []),
         "predictions": str(run / "predictions.npz"),
     }
-    if task is None or data is None:
+    if opened.on_table or data is None:
         report = write_table_report(run, bars=bars, without=without)
         content["model_card"] = str(write_card(run))
         content |= {
@@ -224,9 +225,8 @@ def run_demo(
     n_train: int,
     n_test: int,
     seed: int = 1,
-    workers: int | None = None,
     console: Console,
-    bars: Bars = silent,
+    ctx: Context = Context(),
 ) -> None:
     """Simulate, extract features, stack, predict, verify and report, for both tasks.
 
@@ -257,9 +257,9 @@ def run_demo(
                 n_test=n_test,
                 seed=seed,
                 train_cuts="test",
-                workers=workers,
+                workers=ctx.workers,
                 overwrite=True,  # a set left alone by a killed demo has the same bytes
-                bars=bars,
+                bars=ctx.bars,
             )
         run = out / "runs" / task.name
         requested, inputs = (
@@ -270,8 +270,8 @@ def run_demo(
         if kept is not None:
             console.print(kept, end="", markup=False, highlight=False, soft_wrap=True)
             continue
-        stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=workers), bars=bars)
-        result = outcome(run, data, task, bars=bars)
+        stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=ctx.workers), ctx)
+        result = outcome(run, data, bars=ctx.bars)
         console.print(result.shown, soft_wrap=True)
         result.keep(requested, inputs)
     console.rule(f"done in {(time.monotonic() - started) / 60:.1f} minutes")

@@ -22,7 +22,6 @@ from stacking.fit.tasks import TimeLimitReached, predict, watch
 from stacking.levels import ON_HOLDOUT, EvaluationSample
 from stacking.meta.calibration import Calibrator, cross_fit
 from stacking.meta.scorers import Scorer
-from stacking.run.config import TableConfig, for_table
 from stacking.run.job import Folds, Job
 
 IMITATES_WITH = "mlp"
@@ -101,8 +100,7 @@ class _StudentTrainer:
         self.rows = np.flatnonzero(folds.inner)
         """(inner,) positions among the training events."""
         self.energy, self.groups = job.train.energy(), job.train.groups()
-        on_table = isinstance(job.config, TableConfig)
-        self.imitates = spec(for_table(IMITATES_WITH) if on_table else IMITATES_WITH)
+        self.imitates = spec(job.config.serving(IMITATES_WITH) or IMITATES_WITH)
         self.columns = job.train.columns_for(self.imitates)
         # Beside a learner on the GPU: where its own library can use that too.
         self.device = device_for(learner_class(self.imitates.learner), "auto" if job.device == "cuda" else "cpu")

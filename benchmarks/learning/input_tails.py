@@ -25,7 +25,7 @@ from models.base.inputs import CLIP, CUT, InputTransform, column_values, signed_
 from models.base.learner import Batch
 from models.networks.physics import TabularMLP
 from models.registry import spec
-from runtime.context import bar
+from runtime.context import Context, bar
 from scoring.metrics.paired import paired_log_loss
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, SCALAR_NAMES
@@ -54,7 +54,7 @@ def events(folder: Path, **options: Any) -> tuple[ShowerEvents, np.ndarray, np.n
     settings = world.model_copy(update={"spectrum": world.spectrum.model_copy(update=changes)})
     path, _ = simulate(COMPOSITION, folder, n_test=50, train_cuts="test", settings=settings, bars=bar, **options)
     data = Dataset.open(path, COMPOSITION)
-    table = build_table(path, workers=options["workers"], device="cpu", bars=bar)
+    table = build_table(path, ctx=Context(bar, device="cpu", workers=options["workers"]))
     lg_e = np.asarray(data.scalars[:, SCALAR_NAMES.index("E")], dtype=np.float64)
     return ShowerEvents(path, table.folder, COMPOSITION, labelled=True), np.asarray(data.labels, np.int64), lg_e
 

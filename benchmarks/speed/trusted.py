@@ -22,6 +22,7 @@ import numpy as np
 from scipy import stats
 
 import stacking
+from runtime.context import Context
 from scoring.metrics.intervals import LEVEL
 from stacking.predict import predict
 
@@ -30,7 +31,9 @@ MODES = {"threads": True, "processes": False}
 
 def one(run: Path, table: Path, workers: int, *, trusted: bool) -> str:
     """Predict with every learner of the run; return the hash of the log-probabilities."""
-    result = predict(stacking.load(run, trusted=trusted), table, workers=workers, everything=True).concatenated()
+    result = predict(
+        stacking.load(run), table, Context(workers=workers, trusted=trusted), everything=True
+    ).concatenated()
     parts = [result.log_proba, *(values["log_proba"] for _, values in sorted(result.by_name.items()))]
     return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 

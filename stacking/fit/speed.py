@@ -15,7 +15,7 @@ from models.base.spec import LearnerSpec
 from models.registry import create, most_events
 from runtime.cost import Deadline, reached
 from runtime.errors import InputError
-from runtime.processes import in_devices, in_their_lanes
+from runtime.processes import by_device, in_devices
 from stacking.fit.running import local_processes
 from stacking.inputs.events import Events
 
@@ -96,7 +96,7 @@ def measure_rates(
     settings: dict[str, dict[str, Any]],
     threads: int,
     devices: Mapping[str, str],
-    lanes: Mapping[str, int],
+    pools: Mapping[str, int],
     n_rows: int | None = None,
     until: Deadline | None = None,
 ) -> list[LearnerRate]:
@@ -126,13 +126,13 @@ def measure_rates(
         for spec in sorted(specs, key=lambda spec: spec.needs_grid == (until is not None))
     ]
     with local_processes(threads):
-        parts = in_their_lanes(pilots, lanes, lambda pilot: pilot.device)
+        parts = by_device(pilots, pools, lambda pilot: pilot.device)
         arguments = {
-            lane: [(pilot, until if k else None) for k, pilot in enumerate(part)]
-            for lane, part in parts.items()
+            device: [(pilot, until if k else None) for k, pilot in enumerate(part)]
+            for device, part in parts.items()
             if part
         }
-        entries = [rate for rate in in_devices(_measured, arguments, lanes, threads=threads) if rate is not None]
+        entries = [rate for rate in in_devices(_measured, arguments, pools, threads=threads) if rate is not None]
     order = [pilot.spec.name for pilot in pilots]
     return sorted(entries, key=lambda rate: order.index(rate.learner))
 

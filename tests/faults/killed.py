@@ -26,13 +26,14 @@ from models.registry import LEARNERS
 from report.check_pages import write_check
 from report.doctor import check_folder
 from report.physics_pages import write_spectra_page
+from runtime.context import Context
 from runtime.files import LOCK_FILE
 from showers.archives.convert import convert
 from showers.archives.download import download
 from showers.schema import COMPOSITION, GAMMA
 from showers.simulation import blocks, simulate
 from stacking.run.config import TableConfig
-from stacking.train import stack_table
+from stacking.train import stack
 from tests.faults.kills import Step, content, run
 from tests.models.test_pretraining import SMALL, toy_portion
 from tests.stacking.fakes import FAKES
@@ -47,9 +48,7 @@ def _stack(source: str) -> Step:
     options: dict[str, object] = {"preset": "quick", "folds": 2, "workers": 1, "device": "cpu", "test_table": source}
     learners = ("lightgbm", "fake_linear")
     options |= {"learners": learners, "settings": {"lightgbm": {"rounds": 20}}}
-    return lambda out: stack_table(
-        TableConfig(repeats=1, holdout=0.1, run=out, table=Path(source), label="kind", **options)
-    )
+    return lambda out: stack(TableConfig(repeats=1, holdout=0.1, run=out, table=Path(source), label="kind", **options))
 
 
 def _datacheck(source: str) -> Step:
@@ -57,7 +56,7 @@ def _datacheck(source: str) -> Step:
 
     def step(out: Path) -> None:
         out.mkdir(exist_ok=True)
-        check = check_data(place / "run", place / "sky", train=place / "train", workers=1, trusted=True)
+        check = check_data(place / "run", place / "sky", train=place / "train", ctx=Context(workers=1, trusted=True))
         write_check(check, out / "check.html")
 
     return step
@@ -65,11 +64,12 @@ def _datacheck(source: str) -> Step:
 
 def _spectra(source: str) -> Step:
     place = Path(source)
-    options = {"replicas": 20, "knee_toys": 0, "trusted": True}
+    options = {"replicas": 20, "knee_toys": 0}
 
     def step(out: Path) -> None:
         spectra, remarks = measure_spectra(
-            SpectraOptions(place / "run", [place / "sky"], "6.2e12", out, [place / "test"], **options)  # type: ignore[arg-type]
+            SpectraOptions(place / "run", [place / "sky"], "6.2e12", out, [place / "test"], **options),  # type: ignore[arg-type]
+            Context(workers=1, trusted=True),
         )
         write_spectra_page(spectra, out, remarks)
 
@@ -85,7 +85,9 @@ def _pretrain(source: str) -> Step:
 
 COMMANDS: dict[str, Callable[[str], Step]] = {
     "stack": _stack,
-    "features": lambda source: lambda out: build.build_table(source, out, groups=["reconstruction", "size"], workers=1),
+    "features": lambda source: (
+        lambda out: build.build_table(source, out, groups=["reconstruction", "size"], ctx=Context(workers=1))
+    ),
     "simulate": lambda source: lambda out: simulate(COMPOSITION, out, n_train=400, n_test=40, workers=1),
     "convert": lambda source: lambda out: convert(Path(source), out, COMPOSITION),
     "datacheck": _datacheck,

@@ -16,6 +16,7 @@ import models
 import stacking
 from features.build import build_table
 from models.base.posterior import log_softmax
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.schema import COMPOSITION, GAMMA, Task
 from stacking.inputs.events import ShowerEvents
@@ -24,7 +25,7 @@ from stacking.meta.scorers import GammaScorer, LogLossScorer
 from stacking.predict import predict
 from stacking.run.config import StackConfig, TableConfig
 from stacking.run.read import shipped_system
-from stacking.train import stack, stack_table
+from stacking.train import stack
 from tests.stacking.conftest import gaussians
 from tests.stacking.fakes import Leaking
 
@@ -51,7 +52,7 @@ def opened() -> Any:
 def _copy(data: Path, task: Task, to: Path) -> Path:
     for split in ("train", "test"):
         source = data / f"{task.name}_{split}"
-        table = build_table(source, device="cpu", workers=1).folder
+        table = build_table(source, ctx=Context(device="cpu", workers=1)).folder
         shutil.copytree(source, to / source.name)
         shutil.copytree(table, to / table.name)
     return to
@@ -97,7 +98,7 @@ def test_shuffled_labels_give_chance_level_and_a_closed_gate(tmp_path: Path) -> 
     shuffled = np.random.default_rng(0).permutation(labels)
     pl.DataFrame({"x": points[:, 0], "y": points[:, 1], "kind": shuffled}).write_parquet(tmp_path / "t.parquet")
     learners = {"lightgbm": {"rounds": 40}, "random_forest": {"trees": 30}}
-    result = stack_table(
+    result = stack(
         TableConfig(repeats=1, holdout=0.1,
             run=tmp_path / "run", table=tmp_path / "t.parquet", label="kind", preset="quick", folds=3, workers=1,
             device="cpu", learners=tuple(learners), settings=learners,
@@ -120,7 +121,7 @@ def test_a_stack_that_is_better_ships_and_predicts_new_rows(tmp_path: Path) -> N
         frame.write_parquet(tmp_path / f"{name}.parquet")
     options: dict[str, Any] = {"preset": "quick", "folds": 3, "workers": 1, "device": "cpu", "holdout": 0.2}
     options |= {"learners": ("fake_along", "fake_across"), "metas": ("log_pool", "average"), "prune": 0.0}
-    result = stack_table(
+    result = stack(
         TableConfig(
             run=tmp_path / "run", table=tmp_path / "train.parquet", label="kind",
             test_table=tmp_path / "test.parquet", repeats=1, fast=False, **options,
@@ -134,8 +135,8 @@ def test_a_stack_that_is_better_ships_and_predicts_new_rows(tmp_path: Path) -> N
     frame = pl.read_parquet(tmp_path / "test.parquet")
     logit = distance * (frame["x"].to_numpy() + frame["y"].to_numpy())
     exact = {"near": 1 / (1 + np.exp(logit)), "far": 1 / (1 + np.exp(-logit))}
-    run = stacking.load(result.run, trusted=True)
-    again = predict(run, tmp_path / "test.parquet").concatenated().log_proba
+    run = stacking.load(result.run)
+    again = predict(run, tmp_path / "test.parquet", Context(trusted=True)).concatenated().log_proba
     assert np.array_equal(again, result.predictions.log_proba)
     for k, name in enumerate(run.task.classes):
         assert np.abs(np.exp(again[:, k]) - exact[name]).mean() < 0.03
@@ -157,7 +158,7 @@ def test_a_learner_that_memorises_gets_no_say(two_gaussians: tuple[Path, Path], 
     pl.concat([frame, frame]).write_parquet(doubled)
     options: dict[str, Any] = {"table": doubled, "label": "kind", "test_table": test, "preset": "quick", "folds": 3}
     options |= {"workers": 1, "device": "cpu", "learners": ("fake_linear", "fake_memorising"), "metas": ("log_pool",)}
-    honest = stack_table(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "honest", group="shower", **options))
+    honest = stack(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "honest", group="shower", **options))
     rows = {row["name"]: row for row in honest.manifest["learners"]}
     assert rows["fake_memorising"]["log_loss"] == pytest.approx(np.log(2), abs=0.01)
     alone = rows["fake_linear"]["single_fit_log_loss"]
@@ -167,7 +168,7 @@ def test_a_learner_that_memorises_gets_no_say(two_gaussians: tuple[Path, Path], 
     # Without the groups its twins betray the labels; the leak test sees that it is surer than on new rows, and says so.
     frame_only = tmp_path / "no_index.parquet"
     pl.concat([frame, frame]).drop("shower").write_parquet(frame_only)
-    caught = stack_table(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "leak", **{**options, "table": frame_only}))
+    caught = stack(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "leak", **{**options, "table": frame_only}))
     (remark,) = [text for text in caught.manifest["remarks"] if "seen their labels" in text]
     assert remark.startswith("fake_memorising is surer")
 
@@ -176,7 +177,7 @@ def test_a_learner_that_memorises_gets_no_say(two_gaussians: tuple[Path, Path], 
 def test_a_learner_that_remembers_other_folds_is_caught(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = two_gaussians
     Leaking.seen.clear()
-    result = stack_table(
+    result = stack(
         TableConfig(repeats=1, holdout=0.1,
             run=tmp_path / "run", table=train, label="kind", test_table=test, preset="quick", folds=3, workers=1,
             device="cpu", learners=("fake_leaking", "fake_linear"),
