@@ -34,7 +34,7 @@ def one(run: Path, table: Path, workers: int, *, trusted: bool) -> str:
     result = predict(
         stacking.load(run), table, Context(workers=workers, trusted=trusted), everything=True
     ).concatenated()
-    parts = [result.log_proba, *(values["log_proba"] for _, values in sorted(result.by_name.items()))]
+    parts = [result.log_proba, *(values for _, values in sorted(result.by_name.items()))]
     return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 
 

@@ -340,7 +340,7 @@ def confirmed(
         rest.remove(name)
         result = sample.cost(rest)
         left_out.append(DroppedLearner(name, result.mean, result.standard_error))
-    return replace(pruning, kept=tuple(rest), left_out=tuple(left_out))
+    return replace(pruning, selected=tuple(rest), left_out=tuple(left_out))
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def test_what_has_no_time_is_not_tried_and_said() -> None:
     assert alone.remark() is None
     assert "noise" in {one.name for one in prune(_problem(), LogLossScorer(), 5e-3).left_out}
     pruning = prune(_problem(), LogLossScorer(), 5e-3, until=OVER)
-    assert (pruning.kept, pruning.in_time) == (problem.learners, False)
+    assert (pruning.selected, pruning.in_time) == (problem.learners, False)
     assert "to keep the time limit" in str(pruning.remark())
 
 
