@@ -26,7 +26,7 @@ STUDENT_SETTINGS: dict[str, Any] = {"width": 160, "hidden": 160, "dropout": 0.1,
 QUICK_EPOCHS = 10
 
 
-FIXED_S = 5.0
+FIXED_S = 8.0
 """Collection, gate, decision, prediction, scores and a report without its slow parts: seconds of processor time."""
 META_EVENT_S = 1.9e-4
 """Choice of the meta-learner: an event with out-of-fold predictions; its fits are shared by all workers."""
