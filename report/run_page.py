@@ -303,7 +303,7 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     sections = []
     with bars("report", "parts") as progress:
         for k, part in enumerate(parts):
-            progress(k, len(parts), part.__name__)
+            progress(k, len(parts), part.__name__.replace("_", " "))
             result = part(evaluated)
             if result is not None:
                 sections.append(result)
