@@ -22,8 +22,9 @@ from rich.text import Text
 
 from report.card import write_card
 from report.finished import keep_outcome, kept_outcome
+from report.public.rules import score_by_protocol
 from report.run_page import write_report
-from report.shared.subject import check_predictions, mean_loss, read_labels
+from report.shared.subject import mean_loss, read_labels
 from report.shared.text import difference_text, gain_text, metric_text, plus_minus
 from report.table_page import write_table_report
 from report.tasks.target import report_of
@@ -34,7 +35,6 @@ from runtime.files import read_json
 from scoring import scoring_of
 from scoring.metrics.composition import share_errors
 from scoring.metrics.paired import paired_mean
-from scoring.score import score_file
 from scoring.tasks.base import TaskScoring
 from scoring.tasks.truth import Truth
 from showers.dataset import Dataset
@@ -218,7 +218,7 @@ def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = sil
         content["model_card"] = str(write_card(run))
         parts.append(Text(f"{data / f'{task.name}_test'} has no labels: predictions are in {run / 'predictions.npz'}"))
         return RunOutcome(run, Group(*parts), content)
-    content["test"] = score_file(run / "predictions.npz", data, task, check=check_predictions)
+    content["test"] = score_by_protocol(run / "predictions.npz", data, task)
     report = write_report(run, data, bars=bars)
     content |= {"report": str(report), "model_card": str(write_card(run))}
     parts += [learner_table(run, data), Text(f"run folder: {run}\nreport:     {report}")]
