@@ -254,8 +254,8 @@ def _notes(manifest: Mapping[str, Any]) -> Iterator[Text]:
             worse = row["one_network"]
             low, high = worse["interval"]["low"], worse["interval"]["high"]
             yield Text(
-                f"{row['name']} is one network with the mean weights of its fits: log-loss {worse['difference']:+.5f} "
-                f"[{low:+.5f}, {high:+.5f}] nats against their averaged predictions"
+                f"{row['name']} is one network with the mean weights of its fits: log-loss {worse['difference']:+z.5f} "
+                f"[{low:+z.5f}, {high:+z.5f}] nats against their averaged predictions"
             )
     if manifest.get(STUDENT):
         yield Text(student_line(manifest[STUDENT]))
