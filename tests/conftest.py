@@ -10,6 +10,8 @@ import pytest
 
 # Lets SciPy's special functions take the arrays of array_api_strict; read when SciPy is first imported.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
+# One worker where none are asked for: tests run side by side already, and every process of one imports all libraries.
+os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import simulate

@@ -525,7 +525,7 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
         )
         with np.load(run / "predictions.npz") as stored:
             runs[value] = stored["log_proba"]
-        again = predict(load(run), data / "composition_test", workers=1, no_table=True)
+        again = predict(load(run, trusted=True), data / "composition_test", workers=1, no_table=True)
         again.write(tmp_path / f"{value}.npz")
         assert any("training prior" in remark for remark in again.remarks)
         with np.load(tmp_path / f"{value}.npz") as stored:

@@ -33,6 +33,7 @@ from stacking.run.config import TableConfig
 from stacking.train import StackResult, stack_table
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import Linear
+from tests.stacking.work import end
 
 
 class Unlucky(Linear):
@@ -68,7 +69,7 @@ REASONS: dict[str, Callable[[], None]] = {
     "torch": _raises(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")),
     "booster": _raises(RuntimeError("std::bad_alloc")),
     "wrapped": _wrapped,
-    "lost": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "lost": end,
 }
 
 
@@ -134,7 +135,7 @@ class _Killed(BaseException):
 NETWORK = {"epochs": 4, "batch_size": 256, "dropout": 0.2, "patience": 4}
 
 
-@pytest.mark.parametrize("damage", ["none", "flipped", "cut"])
+@pytest.mark.parametrize("damage", ["none", "flipped", pytest.param("cut", marks=pytest.mark.faults)])
 def test_a_killed_network_continues_and_ends_with_the_same_bytes(
     damage: str, two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +214,11 @@ def _wait_for_their_end(processes: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("what", "learners"), [("folds", "fake_waiting"), ("meta-learners", "fake_linear,fake_useless")]
+    ("what", "learners"),
+    [
+        pytest.param("folds", "fake_waiting", marks=pytest.mark.faults),
+        pytest.param("meta-learners", "fake_linear,fake_useless", marks=pytest.mark.faults),
+    ],
 )
 def test_workers_end_when_the_run_is_killed(what: str, learners: str, tmp_path: Path) -> None:
     with _run(what, tmp_path, learners) as (child, workers):
@@ -233,13 +238,8 @@ def test_a_polite_end_takes_workers_and_temporary_files_along(tmp_path: Path) ->
         assert not list(tmp_path.rglob(".partial-*"))
 
 
-def _end(number: int) -> int:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
 def test_a_lost_worker_is_told_in_one_line() -> None:
     with pytest.raises(InputError, match="a worker process was lost"):
-        list(in_processes(_end, [(1,), (2,)], workers=2))
+        list(in_processes(end, [(1,), (2,)], workers=2))
     assert list(in_processes(abs, [(-1,), (-2,)], workers=2)) == [1, 2]
     assert list(in_processes(abs, [(-1,), (-2,)], workers=1)) == [1, 2]

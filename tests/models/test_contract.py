@@ -77,6 +77,7 @@ def test_contract(name: str, tmp_path: Path) -> None:
     learner.save(tmp_path / "saved")
     loaded = registry.load(tmp_path / "saved", classes=learner.classes)
     np.testing.assert_array_equal(loaded.predict_log_proba(unlabelled), log_proba)
+    assert loaded.n_parameters == learner.n_parameters
     again = learner_of(entry).fit(train, valid, seed=5)
     np.testing.assert_array_equal(again.predict_log_proba(unlabelled), log_proba)
     assert train.labels is not None

@@ -120,13 +120,16 @@ def test_limits_of_the_session_stay_and_do_not_stop_the_reader(saved: Path) -> N
         "from pathlib import Path\n"
         "r.setrlimit(r.RLIMIT_CPU, (600, 600)); r.setrlimit(r.RLIMIT_DATA, (8 << 30, 8 << 30))\n"
         "r.setrlimit(r.RLIMIT_FSIZE, (1 << 12, 1 << 12))\n"
-        "from tests.models.test_isolated import _events\n"
+        "import numpy as np\n"
+        "from models.base.learner import Batch\n"
         "from models.isolated import Isolated\n"
-        "with Isolated() as reader: print(reader.load(Path(sys.argv[1])).predict_log_proba(_events(300, 3)).sum())"
+        "batch = Batch(np.arange(300), np.ones((300, 3), np.float32), ('a', 'b', 'c'))\n"
+        "with Isolated() as reader: print(reader.load(Path(sys.argv[1])).predict_log_proba(batch).sum())"
     )
     done = subprocess.run([sys.executable, "-c", code, str(saved)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) == LightGBM.load(saved).predict_log_proba(_events(300, 3)).sum()
+    batch = Batch(np.arange(300), np.ones((300, 3), np.float32), ("a", "b", "c"))
+    assert float(done.stdout) == LightGBM.load(saved).predict_log_proba(batch).sum()
 
 
 def test_a_reader_that_is_ended_from_outside_does_not_blame_the_model(saved: Path) -> None:

@@ -100,7 +100,7 @@ def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path
     assert result.manifest["fast"] is None, "nobody needs a student"
     assert result.manifest["truth"]["learner"] == "pretrained"
     assert result.predictions is not None
-    bundle = stacking.load(result.run)
+    bundle = stacking.load(result.run, trusted=True)
     for options in ({}, {"fast": True}, {"no_table": True, "device": "cpu"}):
         again = predict(bundle, tiny_composition / "composition_test", **options).concatenated()
         np.testing.assert_array_equal(again.log_proba, result.predictions.log_proba)

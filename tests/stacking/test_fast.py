@@ -116,11 +116,10 @@ def test_pieces_and_processes_change_no_bit(
     finished: StackResult, new_rows: tuple[Path, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points, _ = gaussians(20_000, 6)
-    run = stacking.load(finished.run)
     events = TableEvents(new_rows[0], ("x", "y"), "hash")
-    whole = predict(run, events, fast=True, workers=1).concatenated()
+    whole = predict(stacking.load(finished.run, trusted=True), events, fast=True).concatenated()
     monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 4096)
-    in_pieces = predict(run, events, fast=True, workers=2).concatenated()
+    in_pieces = predict(stacking.load(finished.run), events, fast=True, workers=2).concatenated()
     np.testing.assert_array_equal(in_pieces.log_proba, whole.log_proba)
     assert len(points) == len(in_pieces.log_proba)
 
@@ -264,7 +263,7 @@ def test_a_run_ships_energy_and_core_and_reads_no_truth_of_test_events(tiny_comp
     assert np.quantile(np.abs(error), 0.68) < 0.15
     assert np.mean(np.abs(error) < arrays["lg_energy_error"]) == pytest.approx(0.68, abs=0.12)
     assert np.median(np.hypot(*(arrays[f"core_{k}_m"] - truth[f"core_{k}_m"].to_numpy() for k in "xy"))) < 5
-    run = stacking.load(tmp_path / "clean")
+    run = stacking.load(tmp_path / "clean", trusted=True)
     for no_table in (False, True):
         again = predict(run, data / "composition_test", no_table=no_table, device="cpu").concatenated()
         for name, values in arrays.items():
