@@ -19,7 +19,7 @@ test: env
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-faults: env
-	$(BIN)/python -m pytest -m faults
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 lint: env
 	$(BIN)/ruff check .

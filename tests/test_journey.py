@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent
 DEMO = ("demo", "--train", "700", "--test", "300")
 SMALL = {"lenet_fits": {"epochs": 2}, "random_forest": {"trees": 20}}
 """Settings of the slowest learners of the demo where it is made small."""
-WHOLE = pytest.mark.faults
+WHOLE = (pytest.mark.faults, pytest.mark.xdist_group("journey"))
 
 
 def run_script(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -237,7 +237,7 @@ def test_it_is_kept_without_outputs() -> None:
             assert cell.execution_count is None
 
 
-@WHOLE
+@pytest.mark.faults
 def test_it_runs_as_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = nbformat.read(FILE, as_version=4)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))

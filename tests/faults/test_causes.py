@@ -5,78 +5,37 @@ Workers end with the run that started them, however it ends.
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import polars as pl
 import pytest
 from rich.console import Console
 
-from models.base.learner import Batch
 from models.base.spec import LearnerSpec
 from models.networks import loop
 from models.registry import LEARNERS
 from report.outcome import outcome
-from runtime.context import Progress
 from runtime.errors import InputError, remedy_of
 from runtime.processes import in_processes
 from stacking.fit.tasks import CHECKPOINTS
 from stacking.run.config import TableConfig
 from stacking.train import StackResult, stack_table
 from tests.stacking.conftest import CLASSES, gaussians
-from tests.stacking.fakes import Linear
-from tests.stacking.work import end
-
-
-class Unlucky(Linear):
-    """Fails once for the reason that its settings name, then works."""
-
-    def fit(
-        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
-    ) -> Self:
-        mark = Path(self.settings["mark"])
-        if not mark.exists():
-            mark.touch()
-            REASONS[self.settings["reason"]]()
-        return super().fit(train, valid, seed=seed, device=device, progress=progress)
-
-
-def _raises(error: Exception) -> Callable[[], None]:
-    def fail() -> None:
-        raise error
-
-    return fail
-
-
-def _wrapped() -> None:
-    try:
-        raise OSError(errno.ENOSPC, "No space left on device")
-    except OSError as error:
-        raise InputError("the model cannot be written") from error
-
-
-REASONS: dict[str, Callable[[], None]] = {
-    "disk": _raises(OSError(errno.ENOSPC, "No space left on device")),
-    "memory": _raises(MemoryError("Unable to allocate 8 TiB")),
-    "torch": _raises(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")),
-    "booster": _raises(RuntimeError("std::bad_alloc")),
-    "wrapped": _wrapped,
-    "lost": end,
-}
+from tests.stacking.work import REASONS, end
 
 
 @pytest.fixture
 def unlucky(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the learner that fails once."""
-    spec = LearnerSpec("unlucky", "tests.faults.test_causes:Unlucky", "", "scalars", source="test")
+    spec = LearnerSpec("unlucky", "tests.stacking.work:Unlucky", "", "scalars", source="test")
     monkeypatch.setitem(LEARNERS, "unlucky", spec)
 
 

@@ -6,11 +6,13 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from models.base.learner import Batch
 from runtime.context import Progress
+from runtime.errors import InputError
 from runtime.files import atomic_path
 from tests.stacking.fakes import Linear
 
@@ -59,3 +61,40 @@ class FullDisk(Linear):
         while not Path(self.settings["mark"]).exists() and time.monotonic() < over:
             time.sleep(0.02)
         raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Unlucky(Linear):
+    """Fails once for the reason that its settings name, then works."""
+
+    def fit(
+        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
+    ) -> Self:
+        mark = Path(self.settings["mark"])
+        if not mark.exists():
+            mark.touch()
+            REASONS[self.settings["reason"]]()
+        return super().fit(train, valid, seed=seed, device=device, progress=progress)
+
+
+def _raises(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def _wrapped() -> None:
+    try:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    except OSError as error:
+        raise InputError("the model cannot be written") from error
+
+
+REASONS: dict[str, Callable[[], None]] = {
+    "disk": _raises(OSError(errno.ENOSPC, "No space left on device")),
+    "memory": _raises(MemoryError("Unable to allocate 8 TiB")),
+    "torch": _raises(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")),
+    "booster": _raises(RuntimeError("std::bad_alloc")),
+    "wrapped": _wrapped,
+    "lost": end,
+}
