@@ -412,10 +412,7 @@ CASES: dict[str, tuple[Spoil, str]] = {
 
 
 def _refused(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    monkeypatch.setattr(sys, "argv", ["cli.py", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert stopped.value.code == 2
+    assert run(monkeypatch, *arguments) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
     return lines[0]
@@ -508,24 +505,21 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
                 if name == "features.npy":
                     array[rows[split][0], 3] = np.inf if value == -1.0 else np.nan
                 np.save(folder / name, array)
-        run = tmp_path / f"run{value}"
+        folder = tmp_path / f"run{value}"
         arguments = [
-            "stack", "--data", str(data), "--run", str(run), "--learners", "quadratic_logit", "--preset", "quick",
+            "stack", "--data", str(data), "--run", str(folder), "--learners", "quadratic_logit", "--preset", "quick",
             "--workers", "1", "--device", "cpu", "--folds", "2",
         ]  # fmt: skip
-        monkeypatch.setattr(sys, "argv", ["cli.py", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        assert not stopped.value.code
+        assert run(monkeypatch, *arguments) == 0
         said = " ".join(capsys.readouterr().out.split())
         assert "3 of 200 rows of composition_train cannot be used (3 cells, 1 column Ne): nothing is trained" in said
         assert (
             "2 of 200 rows of composition_test cannot be used (2 cells, 1 column Ne): they get the training prior"
             in said
         )
-        with np.load(run / "predictions.npz") as stored:
+        with np.load(folder / "predictions.npz") as stored:
             runs[value] = stored["log_proba"]
-        again = predict(load(run, trusted=True), data / "composition_test", workers=1, no_table=True)
+        again = predict(load(folder, trusted=True), data / "composition_test", workers=1, no_table=True)
         again.write(tmp_path / f"{value}.npz")
         assert any("training prior" in remark for remark in again.remarks)
         with np.load(tmp_path / f"{value}.npz") as stored:
@@ -539,13 +533,6 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
     np.testing.assert_allclose(np.exp(runs[np.nan][rows["test"]]), np.tile(prior, (2, 1)))
 
 
-def command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
-    monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
-
-
 @pytest.mark.parametrize(
     "command",
     ["simulate", "features", "stack", "predict", "demo", "learners", "download", "convert", "runs", "datacheck",
@@ -554,7 +541,7 @@ def command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int
 def test_help_shows_an_example(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command_line(monkeypatch, command, "--help") == 0
+    assert run(monkeypatch, command, "--help") == 0
     assert f"Example: python cli.py {command}" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
@@ -566,14 +553,14 @@ def test_commands_answer(
 ) -> None:
     run, data = composition_world
     score_file(run / "predictions.npz", data, COMPOSITION, intervals=False)
-    assert command_line(monkeypatch, "leaderboard", run) == 0
+    assert run(monkeypatch, "leaderboard", run) == 0
     assert "simulation of v2" in capsys.readouterr().out
-    assert command_line(monkeypatch, "compare", run, run / ".", "--data", data) == 0
+    assert run(monkeypatch, "compare", run, run / ".", "--data", data) == 0
     assert "no difference is shown" in " ".join(capsys.readouterr().out.split())
-    assert command_line(monkeypatch, "submit", run, "--name", "one", "--data", data, "--out", tmp_path) == 0
+    assert run(monkeypatch, "submit", run, "--name", "one", "--data", data, "--out", tmp_path) == 0
     assert (tmp_path / "one" / "metadata.yaml").exists()
     picture = tmp_path / "event.png"
-    assert command_line(monkeypatch, "display", data / "composition_test", "5", "--out", picture) == 0
+    assert run(monkeypatch, "display", data / "composition_test", "5", "--out", picture) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -596,7 +583,7 @@ def test_what_cannot_be_done_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run, data = composition_world
-    assert command_line(monkeypatch, *(a.format(run=run, data=data) for a in arguments)) == 2
+    assert run(monkeypatch, *(a.format(run=run, data=data) for a in arguments)) == 2
     printed = capsys.readouterr().err
     assert expected in printed
     assert printed.count("\n") == 1

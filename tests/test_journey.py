@@ -80,7 +80,8 @@ def test_stack_predict_and_verify(
     unlabelled = tmp_path / "new"
     shutil.copytree(out / "data" / f"{task}_test", unlabelled)
     (unlabelled / f"labels_{task}.npy").unlink()
-    program("cli.py", "predict", "--run", run, "--data", unlabelled, "--out", tmp_path / "new.npz", "--device", "cpu")
+    options = ("--device", "cpu", *(("--trusted",) if program is call else ()))
+    program("cli.py", "predict", "--run", run, "--data", unlabelled, "--out", tmp_path / "new.npz", *options)
     with np.load(run / "predictions.npz") as ours, np.load(tmp_path / "new.npz") as new:
         np.testing.assert_array_equal(ours["log_proba"], new["log_proba"])
 
@@ -107,9 +108,6 @@ def test_entry_points_are_scripts(tmp_path: Path) -> None:
     np.save(test / "features.npy", np.full((100, 5), 15, np.float16))
     np.savez(tmp_path / "predictions.npz", predictions=np.arange(100) % 5)
     assert "fraction error 0.0" in run_script("verify.py", "--data", tmp_path, tmp_path / "predictions.npz").stdout
-    message = run_script("cli.py", "features", "nowhere", code=2).stderr
-    assert "nowhere" in message
-    assert message.count("\n") == 1
 
 
 def test_features_command_builds(tiny_gamma: Path, tmp_path: Path) -> None:
@@ -139,7 +137,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 TEXT = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(console|python)\n(.*?)```", TEXT, flags=re.DOTALL)
-FEWER = {"--train 8000": "--train 1200", "--test 4000": "--test 500", "--test 2000": "--test 300"}
+FEWER = {"--train 8000": "--train 900", "--test 4000": "--test 400", "--test 2000": "--test 300"}
 NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?(e-?\d+)?|too few events")
 CHOSEN = re.compile(r"(?<=showers: )\w+$|(?<=\d,)[a-z]+$")
 """What ships, and a shower's class: both may be another when showers are few."""

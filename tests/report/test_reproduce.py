@@ -58,7 +58,7 @@ def test_selftest_passes_and_notices_what_is_wrong(monkeypatch: pytest.MonkeyPat
 
 def test_a_result_from_nothing_is_continued_and_says_how_it_was_made(tmp_path: Path) -> None:
     wanted = Reproduction(
-        COMPOSITION, "2026", tmp_path / "out", simulated=6_000, seeds=2, preset="quick", workers=1,
+        COMPOSITION, "2026", tmp_path / "out", simulated=3_000, seeds=2, preset="quick", workers=1,
         learners=("quadratic_logit",),
     )  # fmt: skip
     with pytest.raises(KeyboardInterrupt):

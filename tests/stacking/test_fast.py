@@ -237,7 +237,7 @@ def test_held_out_residuals_are_in_units_and_in_errors() -> None:
 
 OPTIONS: dict[str, Any] = {
     "task": "composition", "preset": "quick", "folds": 2, "workers": 1, "device": "cpu", "fast": False,
-    "learners": ("pretrained",), "metas": ("log_pool",), "settings": {"pretrained": {"epochs": 2}},
+    "learners": ("pretrained",), "metas": ("log_pool",), "settings": {"pretrained": {"epochs": 1}},
 }  # fmt: skip
 
 
