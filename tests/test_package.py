@@ -39,6 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return result
 
 
+@pytest.mark.faults
 def test_an_editable_installation_leaves_the_packages_their_names(wheel: Path, tmp_path: Path) -> None:
     source = wheel.parent / "source"
     command = [sys.executable, "setup.py", "-q", "editable_wheel", "--dist-dir", str(tmp_path)]

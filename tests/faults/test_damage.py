@@ -68,7 +68,7 @@ def test_feature_tables(
 
 
 @pytest.mark.usefixtures("fakes")
-@rounds(24, 600)
+@rounds(40, 600)
 def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
     for name, seed in (("set", 1), ("other", 2)):
         points, labels = gaussians(600, seed)
@@ -94,7 +94,7 @@ def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
         return hashlib.sha256(predictions.log_proba.tobytes() + predictions.config_hash.encode()).hexdigest()
 
     result = outcomes(tmp_path / "set", read, n, read(tmp_path / "set"))
-    assert min(result["refused"], result["same result"]) > 0.2 * n, "some files are needed to predict, others are not"
+    assert min(result["refused"], result["same result"]) > 0.15 * n, "some files are needed to predict, others are not"
     survived["damages"] += result.total()
 
 
