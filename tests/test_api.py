@@ -20,7 +20,8 @@ from runtime.errors import InputError
 from stacking.run.config import read_config, write_config
 
 OPTIONS = {
-    "preset": "quick", "learners": ("quadratic_logit",), "workers": 1, "device": "cpu", "folds": 2, "fast": False,
+    "preset": "quick", "learners": ("quadratic_logit",), "workers": 1, "device": "cpu", "folds": 2, "repeats": 1,
+    "fast": False,
 }  # fmt: skip
 
 

@@ -568,7 +568,7 @@ def test_the_bytes_of_two_steps_and_no_grids(
     options = ["--out", str(tmp_path / "out"), "--predict", str(run), "--trusted", "--workers", "1", "--times"]
     command = ["convert", "--measured", str(archives), *options, "--delete-raw"]
     output = _said(command, monkeypatch, capsys)
-    out = tmp_path / "out" / "predicted" / "composition"
+    out = tmp_path / "out" / "predicted" / run.name
     assert _predictions(out) == expected
     assert not list(tmp_path.glob("out/**/matrices.npy"))
     assert not list(tmp_path.glob("out/**/*.features"))

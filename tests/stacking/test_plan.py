@@ -236,6 +236,7 @@ def _config(folder: Path, n: int = 2400, **options: object) -> TableConfig:
     standard = {
         "run": folder / "run", "table": _table(folder, n), "label": "kind", "preset": "quick", "folds": 3,
         "workers": 1, "learners": ("lightgbm", "random_forest"), "metas": ("log_pool",), "device": "cpu", "fast": False,
+        "repeats": 1, "holdout": 0.1,
     }  # fmt: skip
     return TableConfig(**(standard | options))
 

@@ -35,6 +35,7 @@ def _config(run: Path, train: Path, **options: object) -> TableConfig:
     standard = {
         "preset": "quick",
         "folds": 3,
+        "repeats": 1,
         "workers": 1,
         "device": "cpu",
         "fast": False,
