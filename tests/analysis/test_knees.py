@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +59,14 @@ def test_a_steeper_derivative_is_the_functions_own() -> None:
     )
     for slope, other in zip(slopes, moved, strict=True):
         np.testing.assert_allclose(slope, (other - value) / step, rtol=1e-3, atol=1e-4 * np.abs(value).max())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_points() -> Iterator[None]:
+    """Profiles of fewer points, beside those near the minimum."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("analysis.spectra.knees.PROFILE_POINTS", 13)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,10 @@ def test_selftest_passes_and_notices_what_is_wrong(monkeypatch: pytest.MonkeyPat
     assert "0.3100 (0.32)" in line.outcome
 
 
-def test_a_result_from_nothing_is_continued_and_says_how_it_was_made(tmp_path: Path) -> None:
+def test_a_result_from_nothing_is_continued_and_says_how_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("report.outcome.write_report", lambda run, data, bars: run)
     wanted = Reproduction(
         COMPOSITION, "2026", tmp_path / "out", simulated=3_000, seeds=2, preset="quick", workers=1,
         learners=("quadratic_logit",),
