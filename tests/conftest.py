@@ -28,7 +28,7 @@ from stacking.train import stack
 
 N_TRAIN = 2_000
 N_TEST = 1_000
-LONGEST = ("test_journey.py", "test_kills.py", "test_run.py", "test_tables.py")
+LONGEST = ("test_journey.py", "test_photons.py", "test_datacheck.py", "test_onnx.py", "test_run.py", "test_tables.py")
 """Files that take minutes: begun first, so that no process of the tests works alone at the end."""
 SURVIVED = pytest.StashKey[Counter[str]]()
 
