@@ -21,6 +21,7 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")
 os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 
 from features.build import build_table
+from runtime.context import Context
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import simulate
 from stacking.run.config import StackConfig
@@ -49,7 +50,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 def _simulated(task: Task, folder: Path) -> None:
     for split in simulate(task, folder, n_train=N_TRAIN, n_test=N_TEST, seed=7, train_cuts="test", workers=1):
-        build_table(split, device="cpu", workers=1)
+        build_table(split, ctx=Context(device="cpu", workers=1))
 
 
 @pytest.fixture(scope="session")
