@@ -10,6 +10,7 @@ import typer
 from commands.app import SeedOption, WorkersOption, app, console, refuse_unused
 from runtime.context import bar
 from runtime.errors import InputError
+from runtime.files import check_out, check_target
 
 
 def numbers(text: str, option: str) -> tuple[float, ...]:
@@ -26,6 +27,14 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
         raise InputError(f"{option} {text!r}: give numbers with commas between, such as 15.2,15.4,15.6") from None
 
 
+ExposureOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Area times solid angle times live time, m2 sr s, such as 1.14e12; default: of the runs' own live time."
+    ),
+]
+
+
 @app.command()
 def spectra(
     context: typer.Context,
@@ -33,7 +42,7 @@ def spectra(
     data: Annotated[
         list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
     ],
-    exposure: Annotated[str, typer.Option(help="Area times solid angle times live time, m2 sr s, such as 6.2e12.")],
+    exposure: ExposureOption = None,
     out: Annotated[Path, typer.Option(help="Folder for tables and provenance.")] = Path("spectra"),
     simulation: Annotated[
         list[Path] | None,
@@ -57,7 +66,7 @@ def spectra(
     """Measure fluxes and fractions of five mass groups by energy, with errors from every known source.
 
     Example: [bold]python cli.py spectra --run runs/composition --data kascade --simulation data/composition_test
-    --exposure 6.2e12[/bold]
+    --exposure 1.14e12[/bold]
     """
     from analysis.spectra.errors import Widths
     from analysis.spectra.run import EDGES, SpectraOptions, measure_spectra
@@ -65,6 +74,7 @@ def spectra(
 
     if not knee_toys:
         refuse_unused(context, "with --knee-toys 0", ("knee_sharpness",))
+    check_out(out)
     options = SpectraOptions(
         run, _folders(data), exposure, out, simulation or [],
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
@@ -93,7 +103,7 @@ def gamma_limit(
     data: Annotated[
         list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
     ],
-    exposure: Annotated[str, typer.Option(help="Area times solid angle times live time, m2 sr s, such as 6.2e12.")],
+    exposure: ExposureOption = None,
     out: Annotated[Path, typer.Option(help="Folder for tables, provenance and page.")] = Path("gamma_limit"),
     simulation: Annotated[
         Path | None, typer.Option(help="Labelled simulated set, not trained on; default: the run's held-out events.")
@@ -105,6 +115,7 @@ def gamma_limit(
         float | None, typer.Option(help="Share of photons above the threshold; default: of the best expected limit.")
     ] = None,
     index: Annotated[float, typer.Option(help="Spectral index assumed for the photons.")] = 2.7,
+    toys: Annotated[int, typer.Option(help="Experiments drawn for each signal that is tried.")] = 1000,
     seed: SeedOption = 1,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
@@ -114,17 +125,20 @@ def gamma_limit(
     """Look for photons: candidates, background from simulation and data, limits on fraction and flux.
 
     Example: [bold]python cli.py gamma-limit --run runs/gamma --data kascade --simulation data/gamma_test
-    --exposure 1.7e13[/bold]
+    --exposure 3.0e12[/bold]
     """
     from analysis.photons.search import EDGES, PhotonResult, SearchOptions, search_photons
-    from report.physics_pages import limits_text, write_photon_page
+    from report.physics_pages import excess_warning, limits_text, write_photon_page
 
+    check_out(out)
     options = SearchOptions(
         run, _folders(data), exposure, out, simulation, edges=EDGES if bins is None else numbers(bins, "--bins"),
-        zenith_max_deg=zenith_max, level=level, efficiency=efficiency, index=index, seed=seed, anyway=anyway,
-        trusted=trusted,
+        zenith_max_deg=zenith_max, level=level, efficiency=efficiency, index=index, toys=toys, seed=seed,
+        anyway=anyway, trusted=trusted,
     )  # fmt: skip
     photons = search_photons(options, bars=bar)
+    for line in excess_warning(photons):
+        console.print(line, soft_wrap=True, markup=False)
     console.print(limits_text(photons))
     for remark in photons.remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
@@ -156,6 +170,7 @@ def robustness(
     from report.check_pages import robustness_text, write_robustness_page
 
     chosen = parse_places(",".join(PLACES) if places is None else places)
+    check_out(out)
     options = RobustnessOptions(
         chosen, out, train=train, test=test, learner=learner, left_out=left_out, jitter=jitter, seed=seed,
         workers=workers,
@@ -207,6 +222,7 @@ def datacheck(
     from analysis.datacheck.check import check_data, verdict
     from report.check_pages import write_check
 
+    check_target(out, (".html", ".htm"))
     result = check_data(run, data, train=train, seed=seed, alarms=alarms, workers=workers, trusted=trusted, bars=bar)
     for remark in result.remarks:
         console.print(f"remark: {remark}", soft_wrap=True)
@@ -252,6 +268,7 @@ def sky_map(
 
     if run is None:
         refuse_unused(context, "without --run", ("share", "anyway", "trusted"))
+    check_out(out)
     options = SkyOptions(
         [folder for path in data for folder in measured_folders(path)], zenith_max, pixel, scrambles, window,
         Azimuth(azimuth_of_north, clockwise), run, share, seed, anyway, trusted,

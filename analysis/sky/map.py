@@ -21,7 +21,7 @@ from scipy.special import xlogy
 from scipy.stats import norm
 
 from analysis.events import label_remarks, open_run, scalars
-from analysis.photons.events import LG_NE_MIN, passes, read_data
+from analysis.photons.events import read_data, search_cuts
 from analysis.sky.coordinates import HEIGHT_M, LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial, need_astropy
 from runtime.code import git_revision, versions
 from runtime.context import Bars, silent
@@ -240,7 +240,7 @@ def sky_map(options: SkyOptions, *, bars: Bars = silent) -> SkyMap:
             progress(number + 1, len(opened))
     if not events:
         raise InputError(
-            f"{options.data[0]}: no event passes zenith < {options.zenith_max_deg:g} deg and lg Ne > {LG_NE_MIN}"
+            f"{options.data[0]}: no event passes {', '.join(_cut_words(opened[0], options.zenith_max_deg))}"
         )
     return SkyMap(options, pixels, counts, off, events, threshold, tuple(prints), tuple(remarks))
 
@@ -268,7 +268,7 @@ def _chosen(options: SkyOptions, remarks: list[str], bars: Bars) -> tuple[list[n
     if options.run is None:
         return None, None
     run = open_run(options.run, GAMMA.name, "sky-map", trusted=options.trusted)
-    events, _, new_remarks = read_data(run, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
+    events, _, new_remarks, _ = read_data(run, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
     remarks += [line for line in new_remarks if line not in remarks]
     kept = max(round(options.share * len(events)), 1)
     threshold = float(np.partition(events.score, len(events) - kept)[len(events) - kept])
@@ -276,10 +276,14 @@ def _chosen(options: SkyOptions, remarks: list[str], bars: Bars) -> tuple[list[n
     return [high.row[high.folder == k] for k in range(len(options.data))], threshold
 
 
+def _cut_words(dataset: Dataset, zenith_max_deg: float) -> list[str]:
+    return list(search_cuts(zenith_max_deg).steps(scalars(dataset)))
+
+
 def _directions(dataset: Dataset, zenith_max_deg: float, rows: np.ndarray | None) -> tuple[np.ndarray, ...] | None:
     """Return times (s), zenith angles and azimuths (deg) of a folder's events under the cuts; None without any."""
     columns = scalars(dataset)
-    kept = np.flatnonzero(passes(columns, zenith_max_deg)) if rows is None else rows
+    kept = np.flatnonzero(search_cuts(zenith_max_deg).mask(columns)) if rows is None else rows
     seconds = dataset.files.array(TIMES_FILE, (), np.float64, len(dataset))[kept]
     bad = np.flatnonzero(~np.isfinite(seconds))
     if bad.size:
@@ -338,7 +342,7 @@ def write_map(result: SkyMap, out: Path) -> None:
         {
             "data": [folder.name for folder in options.data],
             "data_fingerprints": list(result.fingerprints),
-            "cuts": f"Ze < {options.zenith_max_deg:g} deg, Ne > {LG_NE_MIN} (lg)",
+            "cuts": _cut_words(Dataset.open(options.data[0], labels=False), options.zenith_max_deg),
             "run": options.run.resolve().name if options.run else None,
             "share": options.share if options.run else None,
             "score_threshold": result.score_threshold,
