@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from commands.app import SeedOption, WorkersOption, app, console, refuse_unused
 from runtime.context import bar
 from runtime.errors import InputError
 from runtime.files import check_out, check_target
+
+if TYPE_CHECKING:
+    from analysis.blinding import Blinding
 
 
 def numbers(text: str, option: str) -> tuple[float, ...]:
@@ -35,6 +38,23 @@ ExposureOption = Annotated[
 ]
 
 
+OpenShareOption = Annotated[
+    float | None, typer.Option(help="Look at this share of the runs alone, chosen by their names; the rest stays shut.")
+]
+UnblindOption = Annotated[
+    bool, typer.Option("--unblind", help="Look at the shut runs as well; provenance says that you did.")
+]
+
+
+def _blinding(context: typer.Context, open_share: float | None, unblind: bool) -> Blinding:
+    from analysis.blinding import Blinding
+
+    if open_share is None:
+        refuse_unused(context, "without --open-share", ("unblind",))
+        return Blinding()
+    return Blinding(open_share, unblind)
+
+
 @app.command()
 def spectra(
     context: typer.Context,
@@ -43,6 +63,8 @@ def spectra(
         list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
     ],
     exposure: ExposureOption = None,
+    open_share: OpenShareOption = None,
+    unblind: UnblindOption = False,
     out: Annotated[Path, typer.Option(help="Folder for tables and provenance.")] = Path("spectra"),
     simulation: Annotated[
         list[Path] | None,
@@ -75,11 +97,12 @@ def spectra(
     if not knee_toys:
         refuse_unused(context, "with --knee-toys 0", ("knee_sharpness",))
     check_out(out)
+    blinding = _blinding(context, open_share, unblind)
     options = SpectraOptions(
-        run, _folders(data), exposure, out, simulation or [],
+        run, blinding.chosen(_folders(data)), exposure, out, simulation or [],
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
         widths=Widths(energy_scale, muon_scale), replicas=replicas, knee_toys=knee_toys,
-        knee_sharpness=knee_sharpness, seed=seed, anyway=anyway, trusted=trusted,
+        knee_sharpness=knee_sharpness, blinding=blinding, seed=seed, anyway=anyway, trusted=trusted,
     )  # fmt: skip
     result, remarks = measure_spectra(options, bars=bar)
     console.print(spectra_text(result))
@@ -99,11 +122,14 @@ def _folders(data: list[Path]) -> list[Path]:
 
 @app.command(name="gamma-limit")
 def gamma_limit(
+    context: typer.Context,
     run: Annotated[Path, typer.Option(help="Finished gamma run.")],
     data: Annotated[
         list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
     ],
     exposure: ExposureOption = None,
+    open_share: OpenShareOption = None,
+    unblind: UnblindOption = False,
     out: Annotated[Path, typer.Option(help="Folder for tables, provenance and page.")] = Path("gamma_limit"),
     simulation: Annotated[
         Path | None, typer.Option(help="Labelled simulated set, not trained on; default: the run's held-out events.")
@@ -131,10 +157,12 @@ def gamma_limit(
     from report.physics_pages import excess_warning, limits_text, write_photon_page
 
     check_out(out)
+    blinding = _blinding(context, open_share, unblind)
     options = SearchOptions(
-        run, _folders(data), exposure, out, simulation, edges=EDGES if bins is None else numbers(bins, "--bins"),
-        zenith_max_deg=zenith_max, level=level, efficiency=efficiency, index=index, toys=toys, seed=seed,
-        anyway=anyway, trusted=trusted,
+        run, blinding.chosen(_folders(data)), exposure, out, simulation,
+        edges=EDGES if bins is None else numbers(bins, "--bins"),
+        zenith_max_deg=zenith_max, level=level, efficiency=efficiency, index=index, toys=toys,
+        blinding=blinding, seed=seed, anyway=anyway, trusted=trusted,
     )  # fmt: skip
     photons = search_photons(options, bars=bar)
     for line in excess_warning(photons):
@@ -143,7 +171,8 @@ def gamma_limit(
     for remark in photons.remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     result = PhotonResult(photons)
-    result.write(out)
+    for line in result.write(out):
+        console.print(f"remark: {line}", soft_wrap=True, markup=False)
     console.print(f"wrote {write_photon_page(result, out)} and tables beside it", soft_wrap=True)
 
 
@@ -248,6 +277,11 @@ def sky_map(
     ] = True,
     run: Annotated[Path | None, typer.Option(help="Gamma run: map only events with the highest scores.")] = None,
     share: Annotated[float, typer.Option(help="With --run: share of the events that is kept.")] = 0.01,
+    events: Annotated[
+        bool, typer.Option("--events", help="Also write the events as FITS (GADF), which gammapy opens.")
+    ] = False,
+    open_share: OpenShareOption = None,
+    unblind: UnblindOption = False,
     seed: SeedOption = 1,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
@@ -264,14 +298,14 @@ def sky_map(
     from analysis.sky.map import SkyOptions, write_map
     from analysis.sky.map import sky_map as measure
     from report.check_pages import sky_words, write_sky_picture
-    from showers.archives.measured import measured_folders
 
     if run is None:
         refuse_unused(context, "without --run", ("share", "anyway", "trusted"))
     check_out(out)
+    blinding = _blinding(context, open_share, unblind)
     options = SkyOptions(
-        [folder for path in data for folder in measured_folders(path)], zenith_max, pixel, scrambles, window,
-        Azimuth(azimuth_of_north, clockwise), run, share, seed, anyway, trusted,
+        blinding.chosen(_folders(data)), zenith_max, pixel, scrambles, window, Azimuth(azimuth_of_north, clockwise),
+        run, share, seed, anyway, trusted, events, blinding,
     )  # fmt: skip
     result = measure(options, bars=bar)
     for remark in result.remarks:

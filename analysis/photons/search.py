@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from analysis.blinding import Blinding
 from analysis.events import is_simulated, open_run
 from analysis.exposure import Exposure, exposure_of, judge_exposure
+from analysis.fits import LIMITS_FITS, has_astropy, write_limits_fits
 from analysis.photons.background import (
     Backgrounds,
     Counts,
@@ -74,6 +76,7 @@ class SearchOptions:
     """Spectral index assumed for the photons."""
     toys: int = 1000
     """Experiments drawn for each signal that is tried."""
+    blinding: Blinding = field(default_factory=Blinding)
     seed: int = 1
     anyway: bool = False
     trusted: bool = False
@@ -415,13 +418,17 @@ class PhotonResult:
             }
         )
 
-    def write(self, out: Path) -> None:
-        """Write both tables and the provenance."""
+    def write(self, out: Path) -> list[str]:
+        """Write both tables, limits on the flux as FITS where there are any, and the provenance; return remarks."""
         out.mkdir(parents=True, exist_ok=True)
         for name, frame in ((LIMITS_CSV, self.limits()), (CANDIDATES_CSV, self.candidates())):
             with atomic_path(out / name) as temporary:
                 frame.write_csv(temporary)
-        result, options = self.search, self.search.options
+        result, options, remarks = self.search, self.search.options, []
+        if has_astropy():
+            write_limits_fits(self.limits(), out / LIMITS_FITS, options.level)
+        else:
+            remarks.append(f"{LIMITS_FITS} is not written: it needs astropy (pip install 'showerstack[sky]')")
         transfer = result.transfer
         write_json(
             out / SEARCH_FILE,
@@ -435,6 +442,7 @@ class PhotonResult:
                 "data": [folder.name for folder in options.data],
                 "zenith_max_deg": options.zenith_max_deg,
                 "cut_flow": result.flow,
+                "blinding": options.blinding.as_json(options.data),
                 "date": datetime.now(UTC).isoformat(timespec="seconds"),
                 "confidence_level": options.level,
                 "photon_spectral_index": options.index,
@@ -471,3 +479,4 @@ class PhotonResult:
                 "git_revision": git_revision(),
             },
         )
+        return remarks

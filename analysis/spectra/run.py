@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from analysis.blinding import Blinding
 from analysis.events import is_simulated, open_run
+from analysis.exchange import write_exchange
 from analysis.exposure import exposure_of, judge_exposure
 from analysis.spectra.errors import (
     STATISTICAL,
@@ -189,6 +191,7 @@ class SpectraOptions:
     knee_toys: int = 100
     """Toy experiments a hypothesis; 0: no fit of knees."""
     knee_sharpness: float = SHARPNESS
+    blinding: Blinding = field(default_factory=Blinding)
     seed: int = 1
     anyway: bool = False
     trusted: bool = False
@@ -259,6 +262,7 @@ def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Sp
         "zenith_max_deg": options.zenith_max_deg,
         "data": [folder.name for folder in options.data],
         "cut_flow": flow,
+        "blinding": options.blinding.as_json(options.data),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "corrected_for_efficiency": response.thrown is not None,
         "nuisance_widths": asdict(options.widths),
@@ -271,6 +275,7 @@ def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Sp
         "git_revision": git_revision(),
     }
     result.write(options.out, provenance)
+    write_exchange(options.out)
     return result, remarks
 
 

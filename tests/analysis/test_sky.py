@@ -10,8 +10,9 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import kstest, norm
 
+from analysis.fits import LATITUDE_DEG, LONGITUDE_DEG
 from analysis.sky import coordinates
-from analysis.sky.coordinates import LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial
+from analysis.sky.coordinates import Azimuth, equatorial
 from analysis.sky.map import SkyOptions, SkyPixels, after_trials, count_run, li_ma, periods, scrambled
 from runtime.errors import InputError
 
