@@ -226,14 +226,14 @@ class SignalLimits:
     """(5,) limits expected without a signal, at the quantiles of :data:`analysis.photons.limits.BAND`."""
     interval: tuple[float, float]
     """Signals that a test by the likelihood ratio accepts: unified, with 0 for its lower limit where nothing is
-    seen (G. Feldman, R. Cousins, Phys. Rev. D 57 (1998) 3873)."""
+    found (G. Feldman, R. Cousins, Phys. Rev. D 57 (1998) 3873)."""
 
 
 def significance(counts: OnOff, transfer: float = 0.0) -> float:
     """Return the significance of a signal in standard deviations: the root of the likelihood ratio.
 
-    0 where fewer events than expected are seen, since a signal cannot be negative. A common error of the step between
-    the regions is profiled with a normal law of its logarithm.
+    0 where fewer events than expected are counted, since a signal cannot be negative. A common error of the step
+    between the regions is profiled with a normal law of its logarithm.
     """
 
     def profiled(signal: float | None) -> float:
@@ -266,11 +266,11 @@ def signal_limits(counts: OnOff, level: float, common: Common | None = None) -> 
     """
     given = common or Common()
     rng = np.random.default_rng(given.seed)
-    seen, expected = counts.n.sum(), counts.background.sum()
+    observed, expected = counts.n.sum(), counts.background.sum()
     off = float(np.hypot(np.sqrt((counts.background_error**2).sum()), given.transfer * expected))
-    width = np.sqrt(seen + expected + off**2 + (given.efficiency * max(seen - expected, 0)) ** 2 + 1)
-    top = max(max(seen - expected, 0.0) + FAR * width, FEWEST)
-    first = max(seen - expected - NEAR * width, 0.0)
+    width = np.sqrt(observed + expected + off**2 + (given.efficiency * max(observed - expected, 0)) ** 2 + 1)
+    top = max(max(observed - expected, 0.0) + FAR * width, FEWEST)
+    first = max(observed - expected - NEAR * width, 0.0)
     signals = np.unique([0.0, *np.linspace(first, top, POINTS)])
 
     without = _drawn(counts, 0.0, given, rng)
@@ -301,7 +301,7 @@ def signal_limits(counts: OnOff, level: float, common: Common | None = None) -> 
         if chance_without[1:].min() * given.toys >= REACH:
             return _crossing(signals, chance / chance_without, 1 - level, given.toys * chance)
         if share is None:
-            return cls_limit(round(seen), counted, level, efficiency_error=error)
+            return cls_limit(round(observed), counted, level, efficiency_error=error)
         return float(expected_limits(counted, level, efficiency_error=error, shares=(share,))[0])
 
     return SignalLimits(

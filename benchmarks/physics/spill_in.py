@@ -1,9 +1,9 @@
 """How many accepted showers have their core outside of the disc of 91 m that every exposure assumes?
 
-``python benchmarks/physics/spill_in.py --events 400000`` throws cores to 120 m, cuts as the spectra do (reconstructed cores
-within 91 m among them), and prints the share of accepted events from beyond 91 m and of those lost from within, by group
-and energy, with 95 % intervals. An exposure of 91 m is right where the two are equal. The simulation smears cores around
-the true ones by a law of the number of hit stations; it fits none.
+``python benchmarks/physics/spill_in.py --events 400000`` throws cores to 120 m, cuts as the spectra do (reconstructed
+cores within 91 m among them), and prints the share of accepted events from beyond 91 m and of those lost from within,
+by group and energy, with 95 % intervals. An exposure of 91 m is right where the two are equal. The simulation smears
+cores around the true ones by a law of the number of hit stations; it fits none.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def main() -> None:
     job = BlockJob(COMPOSITION, "test", given.seed, "mix", "none", wider(load_settings("default"), RADIUS_M))
     rows = counts(job, -(-given.events // PRIMARIES_PER_BLOCK))
     for name, row in zip(COMPOSITION.classes, rows, strict=True):
-        for (low, high), one in zip(zip(EDGES, EDGES[1:], strict=False), row, strict=True):
+        for (low, high), one in zip(pairwise(EDGES), row, strict=True):
             print(f"{name} {low:g}-{high:g}: {words(one)}", flush=True)
     print(f"all: {words(Crossed(*(sum(getattr(one, n) for row in rows for one in row) for n in vars(rows[0][0]))))}")
 

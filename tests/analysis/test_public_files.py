@@ -91,7 +91,7 @@ def test_a_sky_map_of_public_files(public: Path, capsys: pytest.CaptureFixture[s
 
 def test_limits_with_a_simulated_archive_that_was_converted(public: Path, tmp_path: Path) -> None:
     """Who threw the primaries is known, but raw archives do not say under which cuts: no flux, and no traceback."""
-    simulate_raw(GAMMA, tmp_path / "raw", 1500, seed=3, workers=1)
+    simulate_raw(GAMMA, tmp_path / "raw", 5000, seed=3, workers=1)
     convert(tmp_path / "raw", tmp_path, GAMMA, protocol="2026")
     words = ("gamma-limit", "--run", public / "run", "--data", public / "measured", "--out", tmp_path / "limits")
     options = ("--simulation", tmp_path / "gamma_train", "--trusted", "--toys", "100", "--bins", "14.5,17")
