@@ -55,12 +55,17 @@ class CheckedEvents:
 
     def take(self, rows: np.ndarray) -> CheckedEvents:
         """Return some of the events."""
-        return CheckedEvents(*(None if value is None else value[rows] for value in vars(self).values()))
+        chosen = {name: None if value is None else value[rows] for name, value in vars(self).items()}
+        return CheckedEvents(**chosen)
 
     def finite(self) -> CheckedEvents:
         """Return the events whose columns are all defined."""
+        return self.take(self.defined())
+
+    def defined(self) -> np.ndarray:
+        """Return which events have all columns, (N,) bool."""
         columns = [value for value in vars(self).values() if value is not None]
-        return self.take(np.isfinite(columns).all(axis=0))
+        return np.asarray(np.isfinite(columns).all(axis=0))
 
 
 def consistency(data: CheckedEvents, simulation: CheckedEvents, ln_a: np.ndarray | None) -> dict[str, Consistency]:
@@ -73,7 +78,7 @@ def consistency(data: CheckedEvents, simulation: CheckedEvents, ln_a: np.ndarray
     ln_a
         (N,) true ln A of the simulated events; None where classes are not nuclei: then the tail alone is compared.
     """
-    used = np.isfinite([value for value in vars(simulation).values() if value is not None]).all(axis=0)
+    used = simulation.defined()
     ours, theirs = data.finite(), simulation.take(used)
     checks = {"tail": _tail(ours, theirs)}
     if ln_a is not None:

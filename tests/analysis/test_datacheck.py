@@ -25,7 +25,7 @@ from benchmarks.physics.spoiled import CLUSTER, spoiled
 from report.check_pages import write_check
 from runtime.errors import InputError
 from showers.schema import COMPOSITION
-from showers.simulation import simulate
+from showers.simulation import load_settings, simulate
 from stacking.run.config import StackConfig
 from stacking.train import stack
 
@@ -134,12 +134,20 @@ def test_each_physical_check_notices_its_own_fault(
     assert np.sign(result[noticed].effect) == np.sign(effect)
 
 
-def test_the_harder_world_is_noticed_by_a_physical_check(world: Path) -> None:
+def test_another_world_is_noticed_by_a_physical_check(world: Path) -> None:
+    """What the world ``harder`` changes, many times over: it takes as many events more to notice ``harder`` itself."""
+    ours, other = load_settings("default"), load_settings("harder")
+    changed = {
+        name: getattr(ours.cascade, name) + times * (getattr(other.cascade, name) - getattr(ours.cascade, name))
+        for name, times in (("lg_nmu_mass", 15), ("size_scale", 10))
+    }
+    settings = ours.model_copy(update={"cascade": ours.cascade.model_copy(update=changed)})
     simulate(
-        COMPOSITION, world / "hard", n_train=200, n_test=N_NEW, seed=9, train_cuts="test", workers=1, world="harder"
+        COMPOSITION, world / "far", n_train=200, n_test=N_NEW, seed=9, train_cuts="test", workers=1, settings=settings
     )  # fmt: skip
-    data = spoiled(world / "hard" / "composition_test", world / "harder", "fresh")
-    check = check_data(world / "run", data, **OPTIONS)
+    check = check_data(
+        world / "run", spoiled(world / "far" / "composition_test", world / "far_data", "fresh"), **OPTIONS
+    )
     assert {"zenith", "muons", "tail"} & set(check.raised), check.physics
 
 
