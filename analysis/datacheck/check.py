@@ -197,9 +197,11 @@ def _checked(
     names: tuple[str, ...], values: np.ndarray, log_proba: np.ndarray, task: Task, weight: np.ndarray
 ) -> CheckedEvents:
     """Return what the physical checks need, from features (N, F) and posteriors (N, C)."""
-    columns = (values[:, names.index(name)].astype(np.float64) for name in ("E", "Ze", "Ne", "Nmu", "fit_age"))
+    e, ze, ne, nmu, age = (
+        values[:, names.index(name)].astype(np.float64) for name in ("E", "Ze", "Ne", "Nmu", "fit_age")
+    )
     mean_ln_a = np.exp(log_proba) @ LN_A if task.name == COMPOSITION.name else None
-    return CheckedEvents(*columns, mean_ln_a, weight)
+    return CheckedEvents(e, ze, ne, nmu, age, mean_ln_a, weight)
 
 
 def _streamed(

@@ -266,8 +266,13 @@ def sky_map(options: SkyOptions, *, bars: Bars = silent) -> SkyMap:
     columns = {name: np.concatenate([vars(one)[name] for one in lists]) for name in (vars(lists[0]) if lists else ())}
     return SkyMap(
         options, pixels, counts, off, events, threshold, tuple(prints), tuple(remarks),
-        SkyEvents(**columns) if lists else None, sum(lives) if lives and None not in lives else None,
+        SkyEvents(**columns) if lists else None, _total(lives),
     )  # fmt: skip
+
+
+def _total(live_times: list[float | None]) -> float | None:
+    known = [one for one in live_times if one is not None]
+    return sum(known) if known and len(known) == len(live_times) else None
 
 
 def _live_time(dataset: Dataset) -> float | None:

@@ -109,5 +109,9 @@ def test_places_for_results_are_checked_before_the_work(tmp_path: Path, capsys: 
         data = () if command == "robustness" else ("--data", tmp_path / "none")
         assert _command(command, *run, *data, "--out", taken) == 2
         assert "taken is a file, not a folder" in capsys.readouterr().err.replace("\n", " ")
+    for command in ("spectra", "gamma-limit", "sky-map"):
+        run = () if command == "sky-map" else ("--run", tmp_path / "none")
+        assert _command(command, *run, "--data", tmp_path, "--out", tmp_path / "out", "--unblind") == 2
+        assert "--unblind" in capsys.readouterr().err
     assert _command("datacheck", "--run", tmp_path, "--data", tmp_path, "--out", tmp_path / "check.txt") == 2
     assert "check.txt: choose a name that ends in .html" in capsys.readouterr().err.replace("\n", " ")
