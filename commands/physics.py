@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commands.app import SeedOption, WorkersOption, app, console, refuse_unused
-from runtime.context import bar
+from runtime.context import Context, bar
 from runtime.errors import InputError
 from runtime.files import check_out, check_target
 
@@ -102,9 +102,9 @@ def spectra(
         run, blinding.chosen(_folders(data)), exposure, out, simulation or [],
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
         widths=Widths(energy_scale, muon_scale), replicas=replicas, knee_toys=knee_toys,
-        knee_sharpness=knee_sharpness, blinding=blinding, seed=seed, anyway=anyway, trusted=trusted,
+        knee_sharpness=knee_sharpness, blinding=blinding, seed=seed,
     )  # fmt: skip
-    result, remarks = measure_spectra(options, bars=bar)
+    result, remarks = measure_spectra(options, Context(bars=bar, trusted=trusted, other_code=anyway))
     console.print(spectra_text(result))
     for line in knee_lines(result):
         console.print(line, soft_wrap=True)
@@ -160,11 +160,10 @@ def gamma_limit(
     blinding = _blinding(context, open_share, unblind)
     options = SearchOptions(
         run, blinding.chosen(_folders(data)), exposure, out, simulation,
-        edges=EDGES if bins is None else numbers(bins, "--bins"),
-        zenith_max_deg=zenith_max, level=level, efficiency=efficiency, index=index, toys=toys,
-        blinding=blinding, seed=seed, anyway=anyway, trusted=trusted,
+        edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max, level=level,
+        efficiency=efficiency, index=index, toys=toys, blinding=blinding, seed=seed,
     )  # fmt: skip
-    photons = search_photons(options, bars=bar)
+    photons = search_photons(options, Context(bars=bar, trusted=trusted, other_code=anyway))
     for line in excess_warning(photons):
         console.print(line, soft_wrap=True, markup=False)
     console.print(limits_text(photons))
@@ -202,9 +201,8 @@ def robustness(
     check_out(out)
     options = RobustnessOptions(
         chosen, out, train=train, test=test, learner=learner, left_out=left_out, jitter=jitter, seed=seed,
-        workers=workers,
     )  # fmt: skip
-    result = study(options, bars=bar)
+    result = study(options, Context(bars=bar, workers=workers))
     console.print(robustness_text(result), soft_wrap=True, markup=False, highlight=False)
     console.print(f"wrote {write_robustness_page(result)} and tables beside it", soft_wrap=True)
 
@@ -252,7 +250,8 @@ def datacheck(
     from report.check_pages import write_check
 
     check_target(out, (".html", ".htm"))
-    result = check_data(run, data, train=train, seed=seed, alarms=alarms, workers=workers, trusted=trusted, bars=bar)
+    ctx = Context(bars=bar, workers=workers, trusted=trusted)
+    result = check_data(run, data, train=train, seed=seed, alarms=alarms, ctx=ctx)
     for remark in result.remarks:
         console.print(f"remark: {remark}", soft_wrap=True)
     console.print(verdict(result), soft_wrap=True)
@@ -305,9 +304,9 @@ def sky_map(
     blinding = _blinding(context, open_share, unblind)
     options = SkyOptions(
         blinding.chosen(_folders(data)), zenith_max, pixel, scrambles, window, Azimuth(azimuth_of_north, clockwise),
-        run, share, seed, anyway, trusted, events, blinding,
+        run, share, seed, events, blinding,
     )  # fmt: skip
-    result = measure(options, bars=bar)
+    result = measure(options, Context(bars=bar, trusted=trusted, other_code=anyway))
     for remark in result.remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     console.print(sky_words(result), soft_wrap=True, highlight=False)

@@ -41,7 +41,7 @@ from analysis.photons.limits import BAND, LEVEL, cls_limit
 from analysis.photons.on_off import Common, signal_limits, significance
 from analysis.spectra.response import Binning, Thrown, binning
 from runtime.code import git_revision, versions
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import atomic_path, write_json
 from showers.dataset import Dataset
@@ -78,8 +78,6 @@ class SearchOptions:
     """Experiments drawn for each signal that is tried."""
     blinding: Blinding = field(default_factory=Blinding)
     seed: int = 1
-    anyway: bool = False
-    trusted: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ class PhotonSearch:
     """Measured events left after each cut."""
 
 
-def search_photons(options: SearchOptions, *, bars: Bars = silent) -> PhotonSearch:
+def search_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonSearch:
     """Look for photons among measured events.
 
     Raises
@@ -161,14 +159,14 @@ def search_photons(options: SearchOptions, *, bars: Bars = silent) -> PhotonSear
     bins = binning(options.edges)
     _check(options)
     exposure = exposure_of(options.exposure, options.data, options.zenith_max_deg)
-    run = open_run(options.run, GAMMA.name, "gamma-limit", trusted=options.trusted)
-    data, prints, remarks, flow = read_data(run, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
+    run = open_run(options.run, GAMMA.name, "gamma-limit")
+    data, prints, remarks, flow = read_data(run, options.data, options.zenith_max_deg, ctx)
     simulated, thrown, new_remarks = read_simulation(
-        run, options.simulation, prints, bins.fine, options.zenith_max_deg, anyway=options.anyway, bars=bars
+        run, options.simulation, prints, bins.fine, options.zenith_max_deg, ctx
     )
     remarks += [*new_remarks, *exposure.remarks]
     is_sky = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
-    with bars("gamma-limit", "energies") as progress:
+    with ctx.bars("gamma-limit", "energies") as progress:
         events = search_events(
             data, simulated, thrown, bins, options, exposure, simulated_data=is_sky, remarks=remarks, progress=progress
         )

@@ -16,15 +16,16 @@ import numpy as np
 import polars as pl
 
 from analysis.cuts import LG_NMU_MIN, Cuts, added, flow_words
-from analysis.events import MeasuredFolders, held_out, model_numbers, predicted, refuse_training_set, scalars, truth_of
+from analysis.events import MeasuredFolders, held_out, model_numbers, refuse_training_set, scalars, truth_of
 from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.dataset import Dataset
 from showers.schema import SIMULATION, task_named
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
 from showers.simulation.primaries import MODELS, Primaries, throw_primaries
 from showers.simulation.settings import Spectrum, load_settings
+from stacking.predict import predict
 from stacking.run.read import Run
 
 UNKNOWN = "how many primaries were thrown is not known"
@@ -112,7 +113,7 @@ def spectra_cuts(zenith_max_deg: float) -> Cuts:
 
 
 def read_measured(
-    run: Run, folders: list[Path], zenith_max_deg: float, *, anyway: bool = False, bars: Bars = silent
+    run: Run, folders: list[Path], zenith_max_deg: float, ctx: Context = Context()
 ) -> tuple[SpectrumEvents, list[str], list[str], dict[str, int]]:
     """Predict measured events.
 
@@ -126,7 +127,7 @@ def read_measured(
         If a folder cannot be used, is the training set, or is given twice.
     """
     parts: list[SpectrumEvents] = []
-    measured = MeasuredFolders(run, folders, anyway, bars)
+    measured = MeasuredFolders(run, folders, ctx)
     for dataset, predictions in measured:
         whole = _events(predictions.log_proba, predictions.labels, scalars(dataset))
         parts.append(whole.take(measured.passing(dataset, spectra_cuts(zenith_max_deg))))
@@ -142,9 +143,7 @@ def read_response(
     data_prints: list[str],
     bins: Binning,
     zenith_max_deg: float,
-    *,
-    anyway: bool = False,
-    bars: Bars = silent,
+    ctx: Context = Context(),
 ) -> Response:
     """Predict labelled simulated sets that the run was not trained on, or take its own held-out events.
 
@@ -163,7 +162,7 @@ def read_response(
         refuse_training_set(run, dataset, "--simulation")
         if dataset.fingerprint() in data_prints:
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")
-        predictions = predicted(run, folder, anyway=anyway, bars=bars)
+        predictions = predict(run, folder, ctx).concatenated()
         remarks += predictions.remarks
         events, primaries, new_remarks = _simulated(
             dataset, predictions.log_proba, predictions.labels, np.arange(len(dataset)), bins, zenith_max_deg, number

@@ -35,7 +35,7 @@ from analysis.spectra.power_law import SHARPNESS
 from analysis.spectra.reading import read_measured, read_response, training_prior
 from analysis.spectra.response import Binning, Simulated, SpectrumEvents, binning
 from runtime.code import git_revision, versions
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import atomic_path, write_json, write_npz
 from showers.dataset import Dataset
@@ -193,11 +193,9 @@ class SpectraOptions:
     knee_sharpness: float = SHARPNESS
     blinding: Blinding = field(default_factory=Blinding)
     seed: int = 1
-    anyway: bool = False
-    trusted: bool = False
 
 
-def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Spectra, list[str]]:
+def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[Spectra, list[str]]:
     """Measure fluxes and fractions by mass group and energy, write them, and return them with all remarks.
 
     Raises
@@ -213,13 +211,9 @@ def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Sp
     if options.knee_toys < 0 or not 0.5 <= options.knee_sharpness <= 100:
         raise InputError("--knee-toys must be 0 or more, --knee-sharpness between 0.5 and 100")
     exposure = exposure_of(options.exposure, options.data, options.zenith_max_deg)
-    run = open_run(options.run, COMPOSITION.name, "spectra", trusted=options.trusted)
-    data, prints, remarks, flow = read_measured(
-        run, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars
-    )
-    response = read_response(
-        run, options.simulation, prints, bins, options.zenith_max_deg, anyway=options.anyway, bars=bars
-    )
+    run = open_run(options.run, COMPOSITION.name, "spectra")
+    data, prints, remarks, flow = read_measured(run, options.data, options.zenith_max_deg, ctx)
+    response = read_response(run, options.simulation, prints, bins, options.zenith_max_deg, ctx)
     prior, new_remarks = training_prior(run, bins, options.zenith_max_deg, response)
     remarks += [
         *response.remarks,
@@ -228,7 +222,7 @@ def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Sp
         *outside(data, response.events, bins),
     ]
     setting = Setting(bins, exposure.m2_sr_s, prior)
-    with bars("spectra", "steps") as progress:
+    with ctx.bars("spectra", "steps") as progress:
         progress(0, 5, "fluxes")
         values = estimate(data, response.events, response.thrown, setting)
         simulated = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.exposure import Exposure
 from analysis.photons.events import HADRON, SearchEvents, SimulatedSearch
 from analysis.photons.search import SearchOptions, search_events
 from analysis.spectra.errors import Widths, all_errors, data_covariance, share_covariance, shares, simulation_covariance
@@ -202,7 +203,9 @@ def photon_experiment(
     exposure = min(events / mean[hadron].sum(), 1.0 / mean.max())
     drawn = np.flatnonzero(rng.random(len(other)) < mean * exposure)
     columns = {name: value for name, value in vars(other.take(drawn)).items() if name in SearchEvents.__annotations__}
-    values = search_events(SearchEvents(**columns), pool.events.take(first), half, bins, options, 1.0)
+    values = search_events(
+        SearchEvents(**columns), pool.events.take(first), half, bins, options, Exposure(1.0, None, True)
+    )
     result = []
     for one in values.limits:
         per = one.fraction_per_event
