@@ -13,7 +13,7 @@ Each gives a p-value and an effect size: with a million events everything differ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import chi2, norm
@@ -55,8 +55,7 @@ class CheckedEvents:
 
     def take(self, rows: np.ndarray) -> CheckedEvents:
         """Return some of the events."""
-        chosen = {name: None if value is None else value[rows] for name, value in vars(self).items()}
-        return CheckedEvents(**chosen)
+        return replace(self, **{name: value[rows] for name, value in vars(self).items() if value is not None})
 
     def finite(self) -> CheckedEvents:
         """Return the events whose columns are all defined."""
