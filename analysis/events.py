@@ -48,7 +48,10 @@ def is_simulated(dataset: Dataset) -> bool:
 
 def label_remarks(dataset: Dataset) -> list[str]:
     """Return a remark if a set to be measured holds labels; they are not read."""
-    events = [task.label_file for task in TASKS.values() if task.label_file and dataset.files.has(task.label_file)]
+    # The list of checksums may name a file that was taken away: what is there counts.
+    events = [
+        task.label_file for task in TASKS.values() if task.label_file and (dataset.path / task.label_file).exists()
+    ]
     if not events:
         return []
     why = "its showers are simulated" if is_simulated(dataset) else "a measured set has none: is it the right folder?"

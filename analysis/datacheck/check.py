@@ -229,7 +229,7 @@ def _remarks(sample: Sample, simulation: Reference, fitted: FittedWeights) -> tu
         f"{folder.data.path} holds labels ({task.label_file}), which measured events cannot have: they were not opened"
         for folder in sample.folders
         for task in TASKS.values()
-        if task.label_file and folder.data.files.has(task.label_file)
+        if task.label_file and (folder.data.path / task.label_file).exists()
     ]
     if not simulation.true_energy:
         entries.append(

@@ -1,14 +1,15 @@
-"""Cuts: those of the published analyses, on data and simulation alike, counted one after the other."""
+"""Cuts: those of the published analyses, on data and simulation alike, counted one after the other; label files."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from analysis.cuts import AGE, CORE, Cuts, added
-from analysis.events import scalars
+from analysis.events import label_remarks, scalars
 from showers.dataset import Dataset
 
 
@@ -41,6 +42,15 @@ def test_what_a_set_does_not_know_is_not_cut_and_said() -> None:
     assert cuts.mask(columns).tolist() == [True] + 5 * [False], "an event whose core alone is undefined does not pass"
     flows = [{"all": 6, "zenith < 18 deg": 5, "0.2 < age < 1.48": 4}, {"all": 3, "zenith < 18 deg": 2}]
     assert added(flows) == {"all": 9, "zenith < 18 deg": 7, "0.2 < age < 1.48": 6}
+
+
+def test_a_label_file_that_only_the_checksums_name_is_not_claimed(tiny_gamma: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "measured"
+    shutil.copytree(tiny_gamma / "gamma_test", folder, ignore=shutil.ignore_patterns("*.features", "labels_*"))
+    assert "labels_gamma.npy" in (folder / "checksums.json").read_text()
+    assert label_remarks(Dataset.open(folder, labels=False)) == []
+    shutil.copy(tiny_gamma / "gamma_test" / "labels_gamma.npy", folder)
+    assert "labels_gamma.npy, which is not read" in label_remarks(Dataset.open(folder, labels=False))[0]
 
 
 def test_simulated_sets_know_age_and_core_as_reconstructed(tiny_composition: Path) -> None:
