@@ -6,13 +6,17 @@ The result on disk is tables with units in their columns' names, covariances, an
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from analysis.blinding import Blinding
 from analysis.events import is_simulated, open_run
+from analysis.exchange import write_exchange
+from analysis.exposure import exposure_of, judge_exposure
 from analysis.spectra.errors import (
     STATISTICAL,
     Errors,
@@ -28,8 +32,8 @@ from analysis.spectra.estimate import Setting, SpectrumEstimate, estimate
 from analysis.spectra.knees import Knees, fit_knees, number
 from analysis.spectra.labels import ByLabels, by_labels
 from analysis.spectra.power_law import SHARPNESS
-from analysis.spectra.reading import LG_NE_MIN, LG_NMU_MIN, read_measured, read_response, training_prior
-from analysis.spectra.response import Binning, Simulated, SpectrumEvents, binning, judge_exposure, parse_exposure
+from analysis.spectra.reading import read_measured, read_response, training_prior
+from analysis.spectra.response import Binning, Simulated, SpectrumEvents, binning
 from runtime.code import git_revision, versions
 from runtime.context import Context
 from runtime.errors import InputError
@@ -176,7 +180,8 @@ class SpectraOptions:
 
     run: Path
     data: list[Path]
-    exposure: str
+    exposure: str | None
+    """None: of the runs' own live time."""
     out: Path
     simulation: list[Path]
     edges: tuple[float, ...] = EDGES
@@ -186,6 +191,7 @@ class SpectraOptions:
     knee_toys: int = 100
     """Toy experiments a hypothesis; 0: no fit of knees."""
     knee_sharpness: float = SHARPNESS
+    blinding: Blinding = field(default_factory=Blinding)
     seed: int = 1
 
 
@@ -197,7 +203,6 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
     InputError
         For a run of another task, data that were trained on, an exposure that cannot be, bins without simulation.
     """
-    exposure = parse_exposure(options.exposure)
     bins = binning(options.edges)
     if not 0 < options.zenith_max_deg <= 60:
         raise InputError(f"--zenith-max {options.zenith_max_deg:g}: give degrees above 0 and at most 60")
@@ -205,12 +210,18 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         raise InputError(f"--replicas {options.replicas}: at least 20, or errors of the simulation mean nothing")
     if options.knee_toys < 0 or not 0.5 <= options.knee_sharpness <= 100:
         raise InputError("--knee-toys must be 0 or more, --knee-sharpness between 0.5 and 100")
+    exposure = exposure_of(options.exposure, options.data, options.zenith_max_deg)
     run = open_run(options.run, COMPOSITION.name, "spectra")
-    data, prints, remarks = read_measured(run, options.data, options.zenith_max_deg, ctx)
+    data, prints, remarks, flow = read_measured(run, options.data, options.zenith_max_deg, ctx)
     response = read_response(run, options.simulation, prints, bins, options.zenith_max_deg, ctx)
     prior, new_remarks = training_prior(run, bins, options.zenith_max_deg, response)
-    remarks += [*response.remarks, *([new_remarks] if new_remarks else []), *outside(data, response.events, bins)]
-    setting = Setting(bins, exposure, prior)
+    remarks += [
+        *response.remarks,
+        *([new_remarks] if new_remarks else []),
+        *exposure.remarks,
+        *outside(data, response.events, bins),
+    ]
+    setting = Setting(bins, exposure.m2_sr_s, prior)
     with ctx.bars("spectra", "steps") as progress:
         progress(0, 5, "fluxes")
         values = estimate(data, response.events, response.thrown, setting)
@@ -222,7 +233,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
             widths=options.widths, replicas=options.replicas, seed=options.seed,
         )  # fmt: skip
         progress(2, 5, "decided labels")
-        hard = estimate(data, response.events, response.thrown, Setting(bins, exposure, prior, "label"))
+        hard = estimate(data, response.events, response.thrown, Setting(bins, exposure.m2_sr_s, prior, "label"))
         labels = by_labels(hard)
         progress(3, 5, "goodness of fit")
         fit = goodness(values, data, response.events, toys=2 * options.replicas)
@@ -241,9 +252,12 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         "data_fingerprints": prints,
         "simulation": [folder.name for folder in options.simulation] or "held-out events of the run",
         "simulated_data": simulated,
-        "exposure_m2_sr_s": exposure,
+        **exposure.as_json(options.zenith_max_deg),
         "zenith_max_deg": options.zenith_max_deg,
-        "cuts": f"Ze < {options.zenith_max_deg:g} deg, Ne > {LG_NE_MIN}, Nmu > {LG_NMU_MIN} (lg)",
+        "data": [folder.name for folder in options.data],
+        "cut_flow": flow,
+        "blinding": options.blinding.as_json(options.data),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "corrected_for_efficiency": response.thrown is not None,
         "nuisance_widths": asdict(options.widths),
         "measured_events": len(data),
@@ -255,6 +269,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         "git_revision": git_revision(),
     }
     result.write(options.out, provenance)
+    write_exchange(options.out)
     return result, remarks
 
 

@@ -172,7 +172,7 @@ def _resimulated(
     sky = load_sky(file)
     simulate_measured(file, place / "raw", seed=700 + seed, workers=given.workers)
     folders = convert_measured(place / "raw", place / "runs").folders
-    data, _, _ = read_measured(opened, folders, ZENITH_MAX_DEG)
+    data, *_ = read_measured(opened, folders, ZENITH_MAX_DEG)
     area = np.pi * sky.core_radius_m**2
     exposure = area * np.pi * np.sin(np.radians(ZENITH_MAX_DEG)) ** 2 * hours * 3600
     result = estimate(data, response.events, response.thrown, Setting(BINS, float(exposure), prior))

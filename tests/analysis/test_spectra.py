@@ -26,7 +26,7 @@ from analysis.spectra.errors import (
 from analysis.spectra.estimate import Setting, estimate, estimating_functions, likelihood_ratios, maximum_likelihood
 from analysis.spectra.labels import bayes, by_labels, regularised, unfold, unfold_composition
 from analysis.spectra.reading import thrown_primaries
-from analysis.spectra.response import Simulated, Thrown, binning, judge_exposure, parse_exposure
+from analysis.spectra.response import Simulated, Thrown, binning
 from analysis.spectra.run import SpectraOptions, measure_spectra
 from commands.physics import numbers
 from report.physics_pages import spectra_text, write_spectra_page
@@ -153,21 +153,6 @@ def test_empty_bins_are_left_out(response: tuple[Simulated, Thrown]) -> None:
     assert result.usable.tolist() == [True, True, True, False]
     assert np.isnan(result.flux[3]).all()
     assert np.isfinite(result.flux[:3]).all()
-
-
-def test_exposure_units() -> None:
-    assert parse_exposure("6.2e12") == 6.2e12
-    assert parse_exposure("2 km2_sr_yr") == pytest.approx(2 * 3.15576e13)
-    for text in ("", "-3", "nan", "6 h", "1e12 m2", "inf", "1e"):
-        with pytest.raises(InputError, match="--exposure"):
-            parse_exposure(text)
-    energy = np.array([1e15, 3e15])
-    right = 2.4e-21 * np.array([1.0, 3.0**-2.7])
-    assert judge_exposure(right, energy, simulated=False) == []
-    assert "3.9 times" in judge_exposure(3.9 * right, energy, simulated=False)[0]
-    with pytest.raises(InputError, match="times the published one"):
-        judge_exposure(1e-4 * right, energy, simulated=False)
-    assert judge_exposure(1e-4 * right, energy, simulated=True)
 
 
 def test_the_rigidity_sky_is_what_it_says() -> None:
