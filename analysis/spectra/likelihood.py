@@ -26,6 +26,7 @@ is cheap. Response and scales are made anew where the fit has moved the scales.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -57,6 +58,8 @@ MOVED, REMAKES = 0.25, 6
 """How far scales may move, in widths, before the response is made anew, and how often that is done."""
 LARGEST_SCALE, CHI2_WIDTHS = 3.5, 6.0
 """Fits with a scale beyond, or chi-square beyond ndf + 6 sqrt(2 ndf), are refused."""
+LARGEST_EXPONENT = 100.0
+"""Minuit's first steps may be far too long; beyond this, powers of the energy stand still."""
 DRAWS = 2000
 """Draws of the counts for the p-value of chi-square."""
 
@@ -153,6 +156,13 @@ class FoldedLikelihood:
         self.floor = LEAST_MEAN * np.maximum(1.0, LEAST_SHARE * self.counts)
         self.hold(self.start())
 
+    def with_counts(self, counts: np.ndarray, tau: np.ndarray) -> FoldedLikelihood:
+        """Return the likelihood of other counts with the moves held here, and a tau."""
+        result = copy(self)
+        result.counts, result.tau = counts, tau
+        result.floor = LEAST_MEAN * np.maximum(1.0, LEAST_SHARE * counts)
+        return result
+
     def start(self, lg_knee: float = 15.6, change: float = 0.4) -> np.ndarray:
         """Return parameters to begin with."""
         n = self.layout.n_groups
@@ -187,7 +197,7 @@ class FoldedLikelihood:
         mean = np.sum(factors * np.einsum("kct,kt->kc", self.probability, phi), axis=0)
         spread = np.sum(factors**2 * np.einsum("kct,kt->kc", self.variance, phi**2), axis=0)
         if self.finite:
-            self.tau = np.divide(mean**2, spread, out=np.full_like(mean, 1e-9), where=spread > 0)
+            self.tau = np.divide(mean**2, spread, out=np.ones_like(mean), where=spread > 0)
         else:
             self.tau = np.full_like(mean, 1e15)
 
@@ -197,7 +207,7 @@ class FoldedLikelihood:
         heights, index = parameters[layout.heights], parameters[layout.indices]
         n, n_parameters = layout.n_groups, len(parameters)
         x = np.log(10.0) * (self.lg_energy - LG_REFERENCE)
-        columns = [np.exp(-index[:, None] * x)]
+        columns = [np.exp(np.clip(-index[:, None] * x, -LARGEST_EXPONENT, LARGEST_EXPONENT))]
         if layout.n_knees:
             change = parameters[layout.knees.start - 1]
             above = self.sharpness * np.log(10.0) * (self.lg_energy - layout.lg_knees(parameters)[:, None])
@@ -274,10 +284,9 @@ class FoldedLikelihood:
 
 def deviance(counts: np.ndarray, mean: np.ndarray, tau: np.ndarray) -> np.ndarray:
     """Return -2 ln L of each cell: n counted, mu expected, tau simulated events that mu is worth."""
-    return np.asarray(
-        2 * (xlogy(counts, np.where(counts > 0, counts, 1.0) / mean)
-             - (counts + tau) * np.log1p((counts - mean) / (mean + tau)))
-    )  # fmt: skip
+    ratio = np.maximum((counts - mean) / (mean + tau), -1.0 + 1e-15)
+    likely = xlogy(counts, np.where(counts > 0, counts, 1.0) / mean)
+    return np.asarray(2 * (likely - (counts + tau) * np.log1p(ratio)))
 
 
 @dataclass(frozen=True)
@@ -429,16 +438,12 @@ class FoldingProblem:
 
 
 def fit_once(likelihood: FoldedLikelihood, start: np.ndarray) -> FoldedFit:
-    """Minimise from one start with one response; tau and the moves by scales are made anew in rounds.
-
-    The likelihood is left with the tau of the last round.
-    """
+    """Minimise from one start with one response; tau and the moves by scales are made anew in rounds."""
     parameters = np.asarray(start)
     for _ in range(TAU_ROUNDS + 1):
         likelihood.hold(parameters)
         cost, parameters, valid = minimise(likelihood, parameters)
-    own = replace(likelihood)
-    own.tau, own.moves = likelihood.tau, likelihood.moves
+    own = copy(likelihood)  # the next fit makes a tau of its own
     chi2 = float(own.terms(parameters).sum())
     n_fitted = len(own.layout.names) - len(SCALES)
     return FoldedFit(own, parameters, cost, chi2, max(int(own.simulated.sum()) - n_fitted, 1), valid)
