@@ -347,11 +347,11 @@ class FoldedFit:
         """Return the cost and the parameters with one parameter held at a value."""
         start = (self.parameters if start is None else start).copy()
         start[self.likelihood.layout.names.index(name)] = value
-        return minimise(self.likelihood, start, held=(name,))[:2]
+        return minimise(self.likelihood, start, fixed=(name,))[:2]
 
 
 def minimise(
-    likelihood: FoldedLikelihood, start: np.ndarray, held: tuple[str, ...] = ()
+    likelihood: FoldedLikelihood, start: np.ndarray, fixed: tuple[str, ...] = ()
 ) -> tuple[float, np.ndarray, bool]:
     """Minimise with Minuit from one start.
 
@@ -364,7 +364,7 @@ def minimise(
     minuit.errordef, minuit.strategy, minuit.tol = Minuit.LEAST_SQUARES, 0, 0.01
     for name, free in zip(names, likelihood.free(), strict=True):
         minuit.errors[name] = 0.05 if name.startswith("lg_r") else 0.1
-        minuit.fixed[name] = not free or name in held
+        minuit.fixed[name] = not free or name in fixed
         if name == "d":
             minuit.limits[name] = CHANGE_RANGE
         elif name.startswith("lg_r"):

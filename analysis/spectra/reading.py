@@ -240,7 +240,8 @@ def _simulated(
         group=group[rows].astype(np.int64) + (number << 40),
     )
     passing = selected(result, zenith_max_deg)
-    near = events.take(selected(result, zenith_max_deg, CUT_MARGIN) & np.isfinite(events.true_lg_energy))
+    known = np.isfinite(truth["lg_energy"].to_numpy()[rows])
+    passing, near = passing & known, events.take(selected(result, zenith_max_deg, CUT_MARGIN) & known)
     try:
         numbered = truth_of(dataset, (*TRUTH_COLUMNS, "shower"))
         assert numbered is not None

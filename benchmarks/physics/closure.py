@@ -54,7 +54,8 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=20_000, help="training showers of each task")
     parser.add_argument("--test", type=int, default=400_000, help="showers that simulation and skies are made from")
     parser.add_argument("--experiments", type=int, default=200, help="skies of spectra, scales drawn")
-    parser.add_argument("--held", type=int, default=50, help="skies of spectra, scales exact")
+    parser.add_argument("--exact", type=int, default=50, help="skies of spectra, scales exact")
+    parser.add_argument("--mixtures", type=int, default=1, help="0: without the grid of mixtures")
     parser.add_argument("--photons", type=int, default=50, help="pseudo-experiments of photons, each fraction")
     parser.add_argument("--events", type=int, default=100_000, help="events of a sky of spectra")
     parser.add_argument("--photon-events", type=int, default=6_000, help="events of a sky with photons")
@@ -86,8 +87,8 @@ def main() -> None:
 def _experiments(given: argparse.Namespace, keys: set[tuple[str, int]]) -> Iterator[tuple[str, int, Experiment]]:
     """Yield what is still to be done, a little of every kind first."""
     numbers = {
-        "mixtures": 1, "plateau": 1, "drawn": given.experiments, "held": given.held, "photons_0": given.photons,
-        "photons_0.002": given.photons,
+        "mixtures": given.mixtures, "plateau": 1, "drawn": given.experiments, "exact": given.exact,
+        "photons_0": given.photons, "photons_0.002": given.photons,
     }  # fmt: skip
     missing = [
         (seed / number, kind, seed)
@@ -147,7 +148,7 @@ def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
         events = np.array([(pool.labels[pool.true_lg_energy > 15.6] == k).sum() for k in range(5)])
         return {"ratio": ratio.tolist(), "error": (ratio / np.sqrt(events)).tolist()}
 
-    return {"drawn": spectra(True), "held": spectra(False), "mixtures": mixed, "plateau": plateau}
+    return {"drawn": spectra(True), "exact": spectra(False), "mixtures": mixed, "plateau": plateau}
 
 
 def _photons(given: argparse.Namespace) -> dict[str, Experiment]:

@@ -57,8 +57,8 @@ def write_page(done: list[dict[str, Any]], file: Path, given: dict[str, Any]) ->
 
 KINDS = {
     "drawn": "folded, scales of energy, muons and electrons drawn and fitted",
-    "held": "folded, scales exact",
-    "factors": "factor for each energy bin, then a fit of the knee (until 0.3), scales exact",
+    "exact": "folded, scales exact",
+    "factors": "before: a factor for each energy bin, a knee fitted to the results; scales exact",
 }
 
 
@@ -69,11 +69,11 @@ def _knees(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:
         every = [one for one in by_kind.get(kind, []) if not one.get("refused") and "rigidity" in one]
         if not every:
             continue
-        found = np.array([one["rigidity"]["found"] for one in every]) - LG_RIGIDITY
-        n = len(found)
-        spread = found.std(ddof=1) if n > 1 else np.nan
+        away = np.array([one["rigidity"]["lg_rigidity"] for one in every]) - LG_RIGIDITY
+        n = len(away)
+        spread = away.std(ddof=1) if n > 1 else np.nan
         cells = [words, f"{np.mean([one['events'] for one in every]):,.0f}", str(n),
-                 f"{found.mean():+.3f} ± {spread / np.sqrt(n):.3f}", f"{spread:.3f}"]  # fmt: skip
+                 f"{away.mean():+.3f} ± {spread / np.sqrt(n):.3f}", f"{spread:.3f}"]  # fmt: skip
         error = [one["rigidity"].get("error", np.nan) for one in every]
         cells.append(f"{np.median(error):.3f}" if np.isfinite(error).all() else "")
         for k in range(len(GOALS)):
@@ -87,7 +87,7 @@ def _knees(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:
         rows.append(f"| {' | '.join(cells)} |")
     if not rows:
         return []
-    refused = sum(bool(one.get("refused")) for kind in ("drawn", "held") for one in by_kind.get(kind, []))
+    refused = sum(bool(one.get("refused")) for kind in ("drawn", "exact") for one in by_kind.get(kind, []))
     return [
         "## The common rigidity of the knees",
         "",
@@ -126,7 +126,7 @@ def _row(name: str, stated: float, each: np.ndarray, width: str, *, least: bool)
 
 def _coverage(by_kind: dict[str, list[dict[str, Any]]]) -> list[tuple[float, str]]:
     rows = []
-    for kind, words in (("drawn", "scales drawn"), ("held", "scales exact")):
+    for kind, words in (("drawn", "scales drawn"), ("exact", "scales exact")):
         every = [one for one in by_kind.get(kind, []) if not one["refused"]]
         for quantity, plural in (("flux", "fluxes"), ("fraction", "fractions"), ("iron", "share of iron")):
             counts = [one[quantity] for one in every]

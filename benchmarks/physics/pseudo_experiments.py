@@ -156,7 +156,7 @@ def spectra_experiment(
     lg, at = float(np.log10(sky.knee_pev * 1e15)), fit.likelihood.layout.names.index("lg_r0")
     away = float(np.interp(lg, grid, profile, left=np.inf, right=np.inf))
     result["rigidity"] = {
-        "found": float(fit.parameters[at]), "error": float(np.sqrt(fit.covariance()[at, at])),
+        "lg_rigidity": float(fit.parameters[at]), "error": float(np.sqrt(fit.covariance()[at, at])),
         "covers": [away < level for level in (1.0, 3.841459)],
         "open": [bool(profile[0] < level or profile[-1] < level) for level in (1.0, 3.841459)],
     }  # fmt: skip

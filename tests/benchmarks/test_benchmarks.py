@@ -219,7 +219,7 @@ def test_a_smooth_truth_stands_for_the_events_behind_it(truth: SmoothTruth) -> N
 
 def test_an_experiment_is_told_on_the_page(truth: SmoothTruth, tmp_path: Path) -> None:
     done = []
-    for kind, drawn in (("held", False), ("drawn", True)):
+    for kind, drawn in (("exact", False), ("drawn", True)):
         for seed in range(2):
             one = spectra_experiment(truth, SKY, np.array(EDGES), seed, events=20_000, drawn=drawn)
             assert one["flux"]["n"] == 20
