@@ -65,7 +65,7 @@ DRAWS = 2000
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParameterLayout:
     """Which parameters a hypothesis has, in order: heights, indices, change of index, knees, scales."""
 
     hypothesis: str = "rigidity"
@@ -138,7 +138,7 @@ class FoldedLikelihood:
     exposure_m2_sr_s: float
     unit_flux: float
     """J0, m^-2 sr^-1 s^-1 eV^-1: flux of a group of height one at :data:`LG_REFERENCE`."""
-    layout: Layout = field(default_factory=Layout)
+    layout: ParameterLayout = field(default_factory=ParameterLayout)
     sharpness: float = SHARPNESS
     priors: Priors = field(default_factory=Priors)
     finite: bool = True
@@ -393,7 +393,7 @@ class FoldingProblem:
     @cached_property
     def unit_flux(self) -> float:
         """J0, with which groups of equal heights of one make as many events as were measured."""
-        start = FoldedLikelihood(self.counts, self.nominal, self.exposure_m2_sr_s, 1.0, Layout())
+        start = FoldedLikelihood(self.counts, self.nominal, self.exposure_m2_sr_s, 1.0, ParameterLayout())
         expected = float(start.expectation(start.start())[0].sum())
         return float(self.counts.sum()) / max(expected, 1e-300)
 
@@ -408,7 +408,7 @@ class FoldingProblem:
         if self.few and priors.change is None:
             priors = replace(priors, change=(CHANGE, CHANGE_WIDTH))
         return FoldedLikelihood(
-            self.counts, response, self.exposure_m2_sr_s, self.unit_flux, Layout(hypothesis, len(response.thrown)),
+            self.counts, response, self.exposure_m2_sr_s, self.unit_flux, ParameterLayout(hypothesis, len(response.thrown)),
             self.sharpness, priors, self.finite,
         )  # fmt: skip
 
