@@ -408,8 +408,8 @@ class FoldingProblem:
         if self.few and priors.change is None:
             priors = replace(priors, change=(CHANGE, CHANGE_WIDTH))
         return FoldedLikelihood(
-            self.counts, response, self.exposure_m2_sr_s, self.unit_flux, ParameterLayout(hypothesis, len(response.thrown)),
-            self.sharpness, priors, self.finite,
+            self.counts, response, self.exposure_m2_sr_s, self.unit_flux,
+            ParameterLayout(hypothesis, len(response.thrown)), self.sharpness, priors, self.finite,
         )  # fmt: skip
 
     def fit(self, hypothesis: str = "rigidity") -> FoldedFit:
