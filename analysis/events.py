@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import write_npz
 from showers.dataset import Dataset
@@ -19,7 +19,7 @@ from stacking.run.chain import Predictions
 from stacking.run.read import Run, load
 
 
-def open_run(run: Path, task: str, command: str, *, trusted: bool = False) -> Run:
+def open_run(run: Path, task: str, command: str) -> Run:
     """Open a finished run of one task.
 
     Raises
@@ -27,7 +27,7 @@ def open_run(run: Path, task: str, command: str, *, trusted: bool = False) -> Ru
     InputError
         If it is a run of another task, or none.
     """
-    opened = load(run, trusted=trusted)
+    opened = load(run)
     if opened.task.name != task:
         raise InputError(f"{run} was trained for {opened.task.name}: {command} needs a run trained for {task}")
     return opened
@@ -59,10 +59,7 @@ def refuse_training_set(run: Run, dataset: Dataset, what: str) -> None:
         raise InputError(f"{dataset.path} is what {run.folder} was trained on: give another set as {what}")
 
 
-def predicted(
-    run: Run, folder: Path, *, device: str = "auto", anyway: bool = False, keep: Path | None = None,
-    bars: Bars = silent,
-) -> Predictions:  # fmt: skip
+def predicted(run: Run, folder: Path, ctx: Context = Context(), keep: Path | None = None) -> Predictions:
     """Predict a dataset folder with an opened run.
 
     Parameters
@@ -71,14 +68,14 @@ def predicted(
         Folder where predictions are kept for the next attempt, under the names of run and events; None: nowhere.
     """
     if keep is None:
-        return predict(run, folder, device=device, anyway=anyway, bars=bars).concatenated()
+        return predict(run, folder, ctx).concatenated()
     events = Dataset.open(folder, labels=False).fingerprint()
     file = keep / f"{run.chain.config_hash[:16]}-{events[:16]}.npz"
     if file.exists():
         with np.load(file, allow_pickle=False) as stored:
             arrays = {"predictions": stored["predictions"]}
             return Predictions(stored["log_proba"], arrays, run.chain.config_hash, events, {})
-    result = predict(run, folder, device=device, anyway=anyway, bars=bars).concatenated()
+    result = predict(run, folder, ctx).concatenated()
     keep.mkdir(parents=True, exist_ok=True)
     write_npz(file, log_proba=result.log_proba, predictions=result.labels)
     return result
@@ -90,8 +87,7 @@ class MeasuredFolders:
 
     run: Run
     folders: list[Path]
-    anyway: bool = False
-    bars: Bars = silent
+    ctx: Context = Context()
     keep: Path | None = None
     """Where predictions are kept for the next attempt."""
     prints: list[str] = field(default_factory=list)
@@ -113,7 +109,7 @@ class MeasuredFolders:
             if dataset.fingerprint() in self.prints:
                 raise InputError(f"{folder} holds the same events as another folder of --data")
             self.prints.append(dataset.fingerprint())
-            predictions = predicted(self.run, folder, anyway=self.anyway, keep=self.keep, bars=self.bars)
+            predictions = predicted(self.run, folder, self.ctx, self.keep)
             self.remarks += predictions.remarks
             yield dataset, predictions
 

@@ -19,7 +19,7 @@ import polars as pl
 from analysis.events import MeasuredFolders, held_out, model_numbers, predicted, refuse_training_set, scalars, truth_of
 from analysis.spectra.folding import CUT_MARGIN, PLATEAU_LG_ENERGY, plateau_thrown
 from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.dataset import Dataset
 from showers.schema import SIMULATION, task_named
@@ -113,13 +113,7 @@ def selected(content: dict[str, np.ndarray], zenith_max_deg: float, margin: floa
 
 
 def read_measured(
-    run: Run,
-    folders: list[Path],
-    zenith_max_deg: float,
-    *,
-    anyway: bool = False,
-    keep: Path | None = None,
-    bars: Bars = silent,
+    run: Run, folders: list[Path], zenith_max_deg: float, ctx: Context = Context(), keep: Path | None = None
 ) -> tuple[SpectrumEvents, list[str], list[str]]:
     """Predict measured events.
 
@@ -133,7 +127,7 @@ def read_measured(
         If a folder cannot be used, is the training set, or is given twice.
     """
     parts: list[SpectrumEvents] = []
-    measured = MeasuredFolders(run, folders, anyway, bars, keep)
+    measured = MeasuredFolders(run, folders, ctx, keep)
     for dataset, predictions in measured:
         result = scalars(dataset)
         parts.append(_events(predictions.log_proba, predictions.labels, result).take(selected(result, zenith_max_deg)))
@@ -150,10 +144,8 @@ def read_response(
     data_prints: list[str],
     bins: Binning,
     zenith_max_deg: float,
-    *,
-    anyway: bool = False,
+    ctx: Context = Context(),
     keep: Path | None = None,
-    bars: Bars = silent,
 ) -> Response:
     """Predict labelled simulated sets that the run was not trained on, or take its own held-out events.
 
@@ -172,7 +164,7 @@ def read_response(
         refuse_training_set(run, dataset, "--simulation")
         if dataset.fingerprint() in data_prints:
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")
-        predictions = predicted(run, folder, anyway=anyway, keep=keep, bars=bars)
+        predictions = predicted(run, folder, ctx, keep)
         remarks += predictions.remarks
         events, primaries, new_remarks = _simulated(
             dataset, predictions.log_proba, predictions.labels, np.arange(len(dataset)), bins, zenith_max_deg, number

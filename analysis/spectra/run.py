@@ -34,7 +34,7 @@ from analysis.spectra.folding import (
 )
 from analysis.spectra.knees import Knees, fit_knees, number
 from analysis.spectra.likelihood import FEW_EVENTS, SHARPNESS, FoldedFit, FoldingProblem
-from analysis.spectra.reading import LG_NE_MIN, LG_NMU_MIN, Response, read_measured, read_response
+from analysis.spectra.reading import LG_NE_MIN, LG_NMU_MIN, read_measured, read_response
 from analysis.spectra.response import (
     GROUPS,
     Binning,
@@ -45,7 +45,7 @@ from analysis.spectra.response import (
     parse_exposure,
 )
 from runtime.code import git_revision, versions
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import atomic_path, write_json, write_npz
 from showers.dataset import Dataset
@@ -133,6 +133,7 @@ class Spectra:
             "energy_middle_eV": float(self.centres_ev[j]),
             "group": group,
             "used": bool(self.used[j]),
+            "errors_complete": bool(self.used[j] and np.isfinite(self.hadronic_model).all()),
             "measured_events": int(self.measured[j]),
         }
 
@@ -218,8 +219,6 @@ class SpectraOptions:
     """Toy counts for each comparison of hypotheses on the knees; 0: no p-values."""
     knee_sharpness: float = SHARPNESS
     seed: int = 1
-    anyway: bool = False
-    trusted: bool = False
 
 
 def cell_binning(edges: tuple[float, ...]) -> Binning:
@@ -304,7 +303,7 @@ def folded_spectra(
     return Spectra(fit, fluxes, spread, used, measured, fit.p_value(seed), knees), remarks
 
 
-def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Spectra, list[str]]:
+def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[Spectra, list[str]]:
     """Measure fluxes and fractions by mass group and energy, write them, and return them with all remarks.
 
     Raises
@@ -318,13 +317,13 @@ def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Sp
         raise InputError(f"--zenith-max {options.zenith_max_deg:g}: give degrees above 0 and at most 60")
     if options.knee_toys < 0 or not 0.5 <= options.knee_sharpness <= 100:
         raise InputError("--knee-toys must be 0 or more, --knee-sharpness between 0.5 and 100")
-    run = open_run(options.run, COMPOSITION.name, "spectra", trusted=options.trusted)
-    reading: dict[str, Any] = {"anyway": options.anyway, "keep": options.out / PREDICTIONS_FOLDER, "bars": bars}
-    data, prints, remarks = read_measured(run, options.data, options.zenith_max_deg, **reading)
-    response: Response = read_response(run, options.simulation, prints, bins, options.zenith_max_deg, **reading)
+    run = open_run(options.run, COMPOSITION.name, "spectra")
+    keep = options.out / PREDICTIONS_FOLDER
+    data, prints, remarks = read_measured(run, options.data, options.zenith_max_deg, ctx, keep)
+    response = read_response(run, options.simulation, prints, bins, options.zenith_max_deg, ctx, keep)
     remarks += [*response.remarks, *outside(data, response.events, bins)]
     cells = make_cells(bins, response.events)
-    with bars("spectra", "steps") as progress:
+    with ctx.bars("spectra", "steps") as progress:
         progress(0, 1, "fit")
         result, new_remarks = folded_spectra(
             data, response.events, response.thrown.counts, cells, np.array(options.edges), exposure,

@@ -33,7 +33,7 @@ from benchmarks.physics.pseudo_experiments import (
     spectra_experiment,
 )
 from benchmarks.shared.samples import sample
-from runtime.context import bar
+from runtime.context import Context, bar
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation.sky import Sky
 from stacking.run.config import StackConfig
@@ -113,14 +113,14 @@ def _run(task: Task, given: argparse.Namespace) -> tuple[Path, Path]:
     data = sample(task, given.work, **sizes, seed=61, workers=given.workers, bars=bar)
     run = given.work / f"run-{data.name}"
     config = {"task": task.name, "data": data, "run": run, "preset": "quick", "folds": 3, "device": "cpu"}
-    stack(StackConfig(**config, learners=(given.learner,), workers=given.workers), bars=bar)
+    stack(StackConfig(**config, learners=(given.learner,), workers=given.workers), Context(bars=bar))
     return run, data / f"{task.name}_test"
 
 
 def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
     run, test = _run(COMPOSITION, given)
-    opened = open_run(run, COMPOSITION.name, "closure", trusted=True)
-    response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, keep=given.work / "predictions", bars=bar)
+    opened, ctx = open_run(run, COMPOSITION.name, "closure"), Context(bars=bar, trusted=True)
+    response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, ctx, given.work / "predictions")
     pool, thrown = response.events, of_models(response.thrown, None)
     truth = SmoothTruth.of(pool, thrown, BINS)
 
@@ -153,8 +153,10 @@ def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
 
 def _photons(given: argparse.Namespace) -> dict[str, Experiment]:
     run, test = _run(GAMMA, given)
-    opened = open_run(run, GAMMA.name, "closure", trusted=True)
-    events, thrown, _ = read_simulation(opened, test, [], PHOTON_BINS.fine, ZENITH_MAX_DEG, bars=bar)
+    opened = open_run(run, GAMMA.name, "closure")
+    events, thrown, _ = read_simulation(
+        opened, test, [], PHOTON_BINS.fine, ZENITH_MAX_DEG, Context(bars=bar, trusted=True)
+    )
     assert thrown is not None
     pool = PhotonPool(events, thrown)
     options = SearchOptions(run, [test], "1", given.work)

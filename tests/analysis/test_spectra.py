@@ -24,7 +24,7 @@ from analysis.spectra.response import GROUPS, Simulated, Thrown, binning, judge_
 from analysis.spectra.run import Spectra, SpectraOptions, cell_binning, folded_spectra, measure_spectra
 from commands.physics import numbers
 from report.physics_pages import knee_lines, spectra_text, write_spectra_page
-from runtime.context import PlainConsole
+from runtime.context import Context, PlainConsole
 from runtime.errors import InputError
 from runtime.files import read_json
 from showers.archives.convert import convert
@@ -141,6 +141,9 @@ def test_spectra_are_written_and_drawn_with_unknown_errors_as_words(analysed: Sp
     assert row["flux_error_hadronic_model_m2_sr_s_eV"] is None
     assert row["flux_error_total_m2_sr_s_eV"] is None
     assert row["flux_error_statistical_m2_sr_s_eV"] > 0
+    assert row["used"]
+    assert not row["errors_complete"]
+    assert analysed.table()["errors_complete"].all()
     cells = [cell for column in spectra_text(unknown).columns[2:] for cell in column.cells]
     assert {str(cell).rsplit("±", 1)[-1] for cell in cells} == {"unknown"}
     assert ">unknown<" in write_spectra_page(unknown, tmp_path, []).read_text()
@@ -216,13 +219,13 @@ COMMAND_EDGES = (14.9, 15.4, 16.0)
 
 def _options(run: Path, sky: Path, out: Path, **changes: object) -> SpectraOptions:
     entries = {"exposure": "1e7", "simulation": [], "edges": COMMAND_EDGES, "zenith_max_deg": 30.0}
-    return SpectraOptions(run, [sky], out=out, trusted=True, **(entries | changes))  # type: ignore[arg-type]
+    return SpectraOptions(run, [sky], out=out, **(entries | changes))  # type: ignore[arg-type]
 
 
 def test_spectra_of_a_small_sky(
     composition_run: Path, composition_sky: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result, remarks = measure_spectra(_options(composition_run, composition_sky, tmp_path))
+    result, remarks = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context(trusted=True))
     table = pl.read_parquet(tmp_path / "spectra.parquet")
     assert table.height == 2 * 8
     assert {"flux_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV", "lg_energy_low_eV"} <= set(table.columns)
@@ -238,7 +241,7 @@ def test_spectra_of_a_small_sky(
         assert stored["flux_data_m2_sr_s_eV_squared"].shape == (10, 10)
     write_spectra_page(result, tmp_path, remarks)
     monkeypatch.setattr("analysis.events.predict", None)
-    again, _ = measure_spectra(_options(composition_run, composition_sky, tmp_path))
+    again, _ = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context(trusted=True))
     np.testing.assert_array_equal(again.flux, result.flux, err_msg="predictions are kept between attempts")
 
 
@@ -300,7 +303,9 @@ def test_spectra_with_converted_simulation(tmp_path: Path) -> None:
     simulate_raw(COMPOSITION, tmp_path / "raw", 16_000, seed=3, workers=1)
     train, test = convert(tmp_path / "raw", tmp_path / "data", COMPOSITION, protocol="matched")
     run = _quick_run(train.parent, tmp_path / "run")
-    result, remarks = measure_spectra(_options(run, test, tmp_path / "out", edges=(14.9, 15.4, 16.0)))
+    result, remarks = measure_spectra(
+        _options(run, test, tmp_path / "out", edges=(14.9, 15.4, 16.0)), Context(trusted=True)
+    )
     assert any("recovered from each class's plateau" in remark for remark in remarks)
     assert result.used.any()
     covariance = share_covariance(result.fluxes.flux, result.covariance(STATISTICAL))
@@ -319,7 +324,7 @@ def test_spectra_of_public_files_end_in_marked_bins_or_one_line(tmp_path: Path) 
         options = _options(run, runs[0], tmp_path / "out", simulation=simulation, edges=(14.9, 15.5, 16.2))
         line = ""
         try:
-            result, remarks = measure_spectra(replace(options, data=list(runs)))
+            result, remarks = measure_spectra(replace(options, data=list(runs)), Context(trusted=True))
         except InputError as error:
             line = str(error)
         if line:
