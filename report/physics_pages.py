@@ -95,9 +95,10 @@ def _spectra(spectra: Spectra) -> Section:
     total, sums = spectra.table().filter(pl.col("group") == ALL), []
     for column in ("flux_m2_sr_s_eV", "flux_error_statistical_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV"):
         sums.append(total[column].cast(pl.Float64).fill_null(np.nan).to_numpy()[:, None])
-    every = [np.concatenate(pair, axis=1) for pair in zip(arguments[1:4], sums, strict=True)]
+    flux, statistical, error = (np.concatenate(pair, axis=1) for pair in zip(arguments[1:4], sums, strict=True))
     names = (*GROUPS, ALL)
-    for name, drawn in zip(names, panel_pictures(arguments[0], *every, names, published()), strict=True):
+    drawings = panel_pictures(arguments[0], flux, statistical, error, names, published())
+    for name, drawn in zip(names, drawings, strict=True):
         figures.append(picture(as_svg(drawn, f"spectrum of {name}"), f"{name}."))
     heads = ("lg(E/eV)", "mean ln A ± statistical ± total")
     rows = [(f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}", _mass(row))
