@@ -26,7 +26,8 @@ from analysis.spectra.likelihood import (
 from analysis.spectra.response import GROUPS
 
 LEVELS = (1.0, 3.841459)
-LARGEST_STEPS = 40
+STEP_GROWTH = 1.2
+"""Steps of a profile grow: where it is flat, few are needed."""
 COMPARED = (("none", "rigidity"), ("rigidity", "free"), ("constant", "rigidity"), ("mass", "rigidity"))
 
 
@@ -221,13 +222,12 @@ def _walked(fit: FoldedFit, name: str, column: int) -> tuple[np.ndarray, np.ndar
     step = float(np.clip(np.sqrt(fit.covariance()[column, column]) / 2, 0.01, 0.1))
     rows = [(at, fit.cost, fit.parameters)]
     for sign in (-1, 1):
-        start, position = fit.parameters, at
-        for _ in range(LARGEST_STEPS):
-            position = float(np.clip(position + sign * step, *KNEE_RANGE))
+        start, position, length, cost = fit.parameters, at, step, fit.cost
+        while cost - fit.cost < 2 * LEVELS[1] and position != KNEE_RANGE[sign > 0]:
+            position = float(np.clip(position + sign * length, *KNEE_RANGE))
             cost, start = fit.profile(name, position, start)
             rows.append((position, cost, start))
-            if cost - fit.cost > 2 * LEVELS[1] or position in KNEE_RANGE:
-                break
+            length *= STEP_GROWTH
     rows.sort(key=lambda row: row[0])
     grid, costs, starts = zip(*rows, strict=True)
     return np.array(grid), np.array(costs), np.array(starts)
