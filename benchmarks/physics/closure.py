@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--exact", type=int, default=50, help="skies of spectra, scales exact")
     parser.add_argument("--mixtures", type=int, default=1, help="0: without the grid of mixtures")
     parser.add_argument("--photons", type=int, default=50, help="pseudo-experiments of photons, each fraction")
-    parser.add_argument("--events", type=int, default=100_000, help="events of a sky of spectra")
+    parser.add_argument("--events", type=int, nargs="+", default=[100_000, 1_000_000], help="of skies of spectra")
     parser.add_argument("--photon-events", type=int, default=6_000, help="events of a sky with photons")
     parser.add_argument("--learner", default="quadratic_logit", help="smooth in its inputs, or shifts make jumps")
     parser.add_argument("--note", default="", help="a sentence on how this came about, for the head of the page")
@@ -87,9 +87,11 @@ def main() -> None:
 def _experiments(given: argparse.Namespace, keys: set[tuple[str, int]]) -> Iterator[tuple[str, int, Experiment]]:
     """Yield what is still to be done, a little of every kind first."""
     numbers = {
-        "mixtures": given.mixtures, "plateau": 1, "drawn": given.experiments, "exact": given.exact,
+        "mixtures": given.mixtures, "plateau": 1,
         "photons_0": given.photons, "photons_0.002": given.photons,
     }  # fmt: skip
+    for events in given.events:
+        numbers |= {f"drawn_{events}": given.experiments, f"exact_{events}": given.exact}
     missing = [
         (seed / number, kind, seed)
         for kind, number in numbers.items()
@@ -124,9 +126,9 @@ def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
     pool, thrown = response.events, of_models(response.thrown, None)
     truth = SmoothTruth.of(pool, thrown, BINS)
 
-    def spectra(drawn: bool) -> Experiment:
+    def spectra(events: int, drawn: bool) -> Experiment:
         return lambda seed: spectra_experiment(
-            truth, SKY, np.array(EDGES), seed + 10_000 * drawn, events=given.events, drawn=drawn
+            truth, SKY, np.array(EDGES), seed + 10_000 * drawn, events=events, drawn=drawn
         )  # fmt: skip
 
     def mixed(seed: int) -> dict[str, Any]:
@@ -148,7 +150,10 @@ def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
         events = np.array([(pool.labels[pool.true_lg_energy > 15.6] == k).sum() for k in range(5)])
         return {"ratio": ratio.tolist(), "error": (ratio / np.sqrt(events)).tolist()}
 
-    return {"drawn": spectra(True), "exact": spectra(False), "mixtures": mixed, "plateau": plateau}
+    result: dict[str, Experiment] = {"mixtures": mixed, "plateau": plateau}
+    for events in given.events:
+        result |= {f"drawn_{events}": spectra(events, True), f"exact_{events}": spectra(events, False)}
+    return result
 
 
 def _photons(given: argparse.Namespace) -> dict[str, Experiment]:

@@ -62,13 +62,20 @@ KINDS = {
 }
 
 
+def _order(kind: str) -> tuple[int, int]:
+    """Return where a kind of skies stands in tables: by method, then by size."""
+    name, _, events = kind.partition("_")
+    return list(KINDS).index(name) if name in KINDS else len(KINDS), int(events) if events.isdigit() else 0
+
+
 def _knees(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Return the table of the common rigidity."""
     rows = []
-    for kind, words in KINDS.items():
-        every = [one for one in by_kind.get(kind, []) if not one.get("refused") and "rigidity" in one]
-        if not every:
+    for kind in sorted(by_kind, key=_order):
+        every = [one for one in by_kind[kind] if not one.get("refused") and "rigidity" in one]
+        if kind.split("_")[0] not in KINDS or not every:
             continue
+        words = KINDS[kind.split("_")[0]]
         away = np.array([one["rigidity"]["lg_rigidity"] for one in every]) - LG_RIGIDITY
         n = len(away)
         spread = away.std(ddof=1) if n > 1 else np.nan
@@ -87,7 +94,7 @@ def _knees(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:
         rows.append(f"| {' | '.join(cells)} |")
     if not rows:
         return []
-    refused = sum(bool(one.get("refused")) for kind in ("drawn", "exact") for one in by_kind.get(kind, []))
+    refused = sum(bool(one.get("refused")) for every in by_kind.values() for one in every)
     return [
         "## The common rigidity of the knees",
         "",
@@ -126,8 +133,12 @@ def _row(name: str, stated: float, each: np.ndarray, width: str, *, least: bool)
 
 def _coverage(by_kind: dict[str, list[dict[str, Any]]]) -> list[tuple[float, str]]:
     rows = []
-    for kind, words in (("drawn", "scales drawn"), ("exact", "scales exact")):
-        every = [one for one in by_kind.get(kind, []) if not one["refused"]]
+    for kind in sorted(by_kind, key=_order):
+        name, _, size = kind.partition("_")
+        if name not in ("drawn", "exact"):
+            continue
+        every = [one for one in by_kind[kind] if not one["refused"]]
+        words = f"scales {name}, {int(size):,} events"
         for quantity, plural in (("flux", "fluxes"), ("fraction", "fractions"), ("iron", "share of iron")):
             counts = [one[quantity] for one in every]
             n = sum(one["n"] for one in counts)

@@ -219,7 +219,7 @@ def test_a_smooth_truth_stands_for_the_events_behind_it(truth: SmoothTruth) -> N
 
 def test_an_experiment_is_told_on_the_page(truth: SmoothTruth, tmp_path: Path) -> None:
     done = []
-    for kind, drawn in (("exact", False), ("drawn", True)):
+    for kind, drawn in (("exact_20000", False), ("drawn_20000", True)):
         for seed in range(2):
             one = spectra_experiment(truth, SKY, np.array(EDGES), seed, events=20_000, drawn=drawn)
             assert one["flux"]["n"] == 20
@@ -230,7 +230,7 @@ def test_an_experiment_is_told_on_the_page(truth: SmoothTruth, tmp_path: Path) -
     write_page(done, tmp_path / "closure.md", {"train": 1, "test": 1, "learner": "quadratic_logit"})
     text = (tmp_path / "closure.md").read_text()
     for words in (
-        "fractions, scales drawn",
+        "fractions, scales drawn, 20,000",
         "share of iron, scales exact",
         "True lg R 15.643",
         "recovered over counted",
