@@ -9,11 +9,20 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from analysis.cuts import AGE, CORE, Cuts
 from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import write_npz
 from showers.dataset import Dataset
-from showers.schema import SCALAR_NAMES, SIMULATION, TASKS, TRUTH_FILE
+from showers.schema import (
+    AGE_FILE,
+    CORE_X_FILE,
+    CORE_Y_FILE,
+    SCALAR_NAMES,
+    SIMULATION,
+    TASKS,
+    TRUTH_FILE,
+)
 from stacking.predict import predict
 from stacking.run.chain import Predictions
 from stacking.run.read import Run, load
@@ -40,7 +49,10 @@ def is_simulated(dataset: Dataset) -> bool:
 
 def label_remarks(dataset: Dataset) -> list[str]:
     """Return a remark if a set to be measured holds labels; they are not read."""
-    events = [task.label_file for task in TASKS.values() if task.label_file and dataset.files.has(task.label_file)]
+    # The list of checksums may name a file that was taken away: what is there counts.
+    events = [
+        task.label_file for task in TASKS.values() if task.label_file and (dataset.path / task.label_file).exists()
+    ]
     if not events:
         return []
     why = "its showers are simulated" if is_simulated(dataset) else "a measured set has none: is it the right folder?"
@@ -93,6 +105,15 @@ class MeasuredFolders:
     prints: list[str] = field(default_factory=list)
     """Fingerprints of the folders so far."""
     remarks: list[str] = field(default_factory=list)
+    flows: list[dict[str, int]] = field(default_factory=list)
+    """How many events of each folder pass the cuts, one cut after the other."""
+
+    def passing(self, dataset: Dataset, cuts: Cuts) -> np.ndarray:
+        """Return which events of a folder pass, (N,) bool, and note how many pass each cut."""
+        columns = scalars(dataset)
+        self.flows.append(cuts.flow(columns))
+        self.remarks += [f"{dataset.path} has no {words}: it is not cut" for words in cuts.not_cut(columns)]
+        return cuts.mask(columns)
 
     def __iter__(self) -> Iterator[tuple[Dataset, Predictions]]:
         """Yield each folder with its predictions.
@@ -117,12 +138,43 @@ class MeasuredFolders:
 def scalars(dataset: Dataset) -> dict[str, np.ndarray]:
     """Return the reconstructed scalars by name, (N,) float32, compared as the benchmark does.
 
-    NaN for events that cannot be used: they pass no cut.
+    Age and core_m, the core's distance from the centre, stand beside them where the set has them: in files of their
+    own, or as reconstructed quantities of ``truth.parquet``. NaN for events that cannot be used: they pass no cut.
     """
     values = np.asarray(dataset.scalars, dtype=np.float32)
-    if not dataset.usable.all():
-        values = np.where(dataset.usable[:, None], values, np.float32(np.nan))
-    return {name: values[:, k] for k, name in enumerate(SCALAR_NAMES)}
+    columns = {name: values[:, k] for k, name in enumerate(SCALAR_NAMES)}
+    age, core = _age(dataset), _core(dataset)
+    columns |= ({} if age is None else {AGE: age}) | ({} if core is None else {CORE: np.hypot(*core)})
+    if dataset.usable.all():
+        return columns
+    return {name: np.where(dataset.usable, column, np.float32(np.nan)) for name, column in columns.items()}
+
+
+def _age(dataset: Dataset) -> np.ndarray | None:
+    if dataset.age is not None:
+        return np.asarray(dataset.age, dtype=np.float32)
+    if dataset.files.has(AGE_FILE):
+        return np.asarray(dataset.files.array(AGE_FILE, (), np.float32, len(dataset)))
+    return _reconstructed(dataset, "reconstructed_age")
+
+
+def _core(dataset: Dataset) -> tuple[np.ndarray, np.ndarray] | None:
+    if dataset.files.has(CORE_X_FILE) and dataset.files.has(CORE_Y_FILE):
+        x, y = (dataset.files.array(name, (), np.float32, len(dataset)) for name in (CORE_X_FILE, CORE_Y_FILE))
+        return np.asarray(x), np.asarray(y)
+    x_m, y_m = (_reconstructed(dataset, f"reconstructed_core_{axis}_m") for axis in "xy")
+    return None if x_m is None or y_m is None else (x_m, y_m)
+
+
+def _reconstructed(dataset: Dataset, column: str) -> np.ndarray | None:
+    """Return a reconstructed quantity that a simulated set keeps beside its truth, None where it has none."""
+    if not dataset.files.has(TRUTH_FILE):
+        return None
+    file = dataset.files.path(TRUTH_FILE)
+    if column not in pl.scan_parquet(file, glob=False).collect_schema():
+        return None
+    values = pl.read_parquet(file, columns=[column], glob=False)[column].to_numpy().astype(np.float32)
+    return values if len(values) == len(dataset) else None
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from rich.table import Table
 
 from analysis.photons.events import HADRON, PHOTON
 from analysis.photons.limits import BAND
-from analysis.photons.search import Limit, PhotonResult, PhotonSearch
+from analysis.photons.search import MANY_SIGMA, SEARCH_FILE, Limit, PhotonResult, PhotonSearch
 from analysis.spectra.fluxes import STATISTICAL
 from analysis.spectra.published import published
 from analysis.spectra.response import GROUPS
-from analysis.spectra.run import ALL, Spectra
+from analysis.spectra.run import ALL, PROVENANCE_FILE, Spectra
 from report.display import event_picture, read_showers
 from report.pictures.physics import (
     flux_picture,
@@ -29,10 +29,12 @@ from report.pictures.physics import (
 )
 from report.pictures.style import as_svg
 from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
-from runtime.files import atomic_path
+from runtime.files import atomic_path, read_json
 from showers.dataset import Dataset
 
 SPECTRA_PAGE_FILE = "spectra.html"
+NAMED = 6
+"""Folders that are named; of more, their number is given."""
 SOURCES = ("data", "simulation", "scales", "hadronic_model", "total")
 
 
@@ -80,8 +82,37 @@ def write_spectra_page(spectra: Spectra, out: Path, remarks: list[str]) -> Path:
     sections = [_spectra(spectra), *_knees(spectra), _errors(spectra), _spectra_doubts(spectra, remarks)]
     file = out / SPECTRA_PAGE_FILE
     with atomic_path(file) as temporary:
-        temporary.write_text(page("Elemental spectra", "", sections), encoding="utf-8")
+        temporary.write_text(page("Elemental spectra", _made_of(out / PROVENANCE_FILE), sections), encoding="utf-8")
     return file
+
+
+def _made_of(provenance: Path) -> str:
+    """Return what a page's figures were made from: run, data, exposure, cuts with the events left, versions, date."""
+    if not provenance.exists():
+        return ""
+    given = read_json(provenance)
+    data, flow = given.get("data", []), given.get("cut_flow", {})
+    if not data:
+        return ""
+    names = ", ".join(data) if len(data) <= NAMED else f"{', '.join(data[:NAMED])} and {len(data) - NAMED} more"
+    own = given.get("exposure_of_live_time_m2_sr_s")
+    exposure = f"{given['exposure_m2_sr_s']:.4g} m2 sr s ({given['exposure_from']})"
+    if own is not None and given["exposure_from"] == "option":
+        ratio = given["exposure_m2_sr_s"] / own
+        exposure += f", {ratio:.3g} times that of the runs' own live time, {own:.4g} m2 sr s"
+    simulation = given["simulation"]
+    rows = [
+        ("run", f"{given['run']} ({given['config_hash'][:12]})"),
+        ("data", f"{names}{' (simulated)' if given['simulated_data'] else ''}"),
+        ("simulation", simulation if isinstance(simulation, str) else ", ".join(simulation)),
+        ("exposure", exposure),
+        ("zenith angle", f"below {given['zenith_max_deg']:g} degrees"),
+        *((f"events, {name}", f"{count:,}") for name, count in flow.items()),
+        ("versions", ", ".join(f"{name} {version}" for name, version in given["versions"].items())),
+        ("revision", given["git_revision"] or "unknown"),
+        ("date", given["date"]),
+    ]
+    return table(("made from", ""), rows, kind="wide")
 
 
 def _spectra(spectra: Spectra) -> Section:
@@ -278,19 +309,35 @@ def write_photon_page(result: PhotonResult, out: Path) -> Path:
     search = result.search
     whole = next(one for one in search.limits if one.integral)
     expected = whole.backgrounds.data
+    excess = whole.significance > MANY_SIGMA
     lead = numbers(
         [
             ("candidates", f"{whole.candidates:,}", f"of {whole.measured:,} from lg(E/eV) {whole.lg_energy_low:g}"),
             ("expected", f"{expected.mean:.1f} ± {expected.error:.1f}", "from the sideband"),
+            ("excess", f"{whole.significance:.1f} sigma", "see the warning above") if excess else
             ("fraction", f"< {whole.limit * whole.fraction_per_event:.2g}",
              f"at {search.options.level:.0%}; expected {whole.expected[2] * whole.fraction_per_event:.2g}"),
         ]
     )  # fmt: skip
+    lead = "".join(paragraph(line, "warn") for line in excess_warning(search)) + lead + _made_of(out / SEARCH_FILE)
     sections = [_limits(search), _scores(search), _background(search), _candidates(result), _photon_doubts(search)]
     file = out / PHOTONS_PAGE_FILE
     with atomic_path(file) as temporary:
         temporary.write_text(page("Search for photons", lead, sections), encoding="utf-8")
     return file
+
+
+def excess_warning(search: PhotonSearch) -> list[str]:
+    """Return what comes before every limit where far more candidates are seen than background is expected."""
+    whole = next(one for one in search.limits if one.integral)
+    if whole.significance <= MANY_SIGMA:
+        return []
+    expected = whole.backgrounds.data
+    return [
+        f"Warning: {whole.candidates:,} candidates are seen where {expected.mean:.1f} ± {expected.error:.1f} are "
+        f"expected, {whole.significance:.1f} standard deviations. Limits are not the result here: these are photons, "
+        "or hadrons that the simulation does not know. Look at the candidates, their runs and the scores."
+    ]
 
 
 def _limits(photon_search: PhotonSearch) -> Section:
@@ -314,8 +361,8 @@ def _limits(photon_search: PhotonSearch) -> Section:
             what = "all energies from the lower end of each bar on" if integral else "in bins of energy"
             figures.append(picture(as_svg(drawn, f"limits, {what}, {len(figures)}"), f"Limits {what}."))
     note = paragraph(
-        "CLs with the background from the sideband and its error averaged over. The band is what is expected without "
-        f"photons. Photons are assumed to follow E^-{photon_search.options.index:g} within a range."
+        "CLs of the likelihood ratio of signal region and sideband, in data and simulation. The band is what is "
+        f"expected without photons. Photons are assumed to follow E^-{photon_search.options.index:g} within a range."
     )
     return Section(
         "limits", "Limits", pictures(figures) + table(HEADS, [_cells(one) for one in photon_search.limits]) + note
@@ -345,19 +392,21 @@ def _background(photon_search: PhotonSearch) -> Section:
                 *(_energy(one), f"{back.side_seen:,}", f"{back.side_expected:,.1f}", f"{back.transfer:.3g}"),
                 f"{back.data.mean:.2f} ± {back.data.error:.2f}",
                 f"{back.simulation.mean:.2f} ± {back.simulation.error:.2f}",
-                *(f"{one.candidates:,}", f"{one.significance:+.1f}", f"{one.interval[0]:.2f} to {one.interval[1]:.2f}"),
+                *(f"{one.candidates:,}", f"{one.significance:.1f}", f"{one.interval[0]:.2f} to {one.interval[1]:.2f}"),
                 f"{one.limit_simulation:.2f}",
             )
         )
     heads = (
         "lg(E/eV)", "sideband, seen", "simulated", "transfer", "background, data", "simulation", "seen", "sigma",
-        "Feldman-Cousins, events", "limit with simulation",
+        "unified interval, events", "limit with simulation",
     )  # fmt: skip
     step = photon_search.transfer
     lines = [
         f"Within the sideband {step.closure_ratio:.2f} ± {step.closure_error:.2f} times the events predicted from its "
         f"lower half are seen in the upper one; {step.closure:.0%} count as an error of every transfer.",
-        f"Hadronic models' transfers scatter by {step.models:.0%} beyond their statistics.",
+        "How much hadronic models' transfers scatter is unknown: fewer than two models have enough events."
+        if np.isnan(step.models)
+        else f"Hadronic models' transfers scatter by {step.models:.0%} beyond their statistics.",
         "Significances are those of one row; there are several rows, and they share events.",
     ]
     return Section("background", "Background", table(heads, rows) + bullets(lines))
@@ -390,7 +439,7 @@ def _photon_doubts(photon_search: PhotonSearch) -> Section:
         f"The expected band (quantiles {', '.join(f'{share:g}' for share in BAND)}) has the background from data.",
         "Simulated hadrons are protons where the run was trained on the benchmark's gamma sets; heavier nuclei have "
         "more muons and are easier to reject.",
-        "The fraction is that of photons among all particles of the same energy; reconstructed energies of photons are "
-        "too low, which is corrected as far as the simulation and the assumed spectrum go.",
+        "The fraction is that of photons among all particles of the same energy. Candidates and photons have the "
+        "energy of a photon with their lg Ne and zenith angle, all particles that of KASCADE's formula.",
     ]
     return Section("doubts", "What to keep in mind", bullets(lines))

@@ -8,7 +8,7 @@ were thrown is normalised on each class's plateau (:func:`analysis.spectra.foldi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from analysis.cuts import LG_NMU_MIN, Cuts, added, flow_words
 from analysis.events import MeasuredFolders, held_out, model_numbers, predicted, refuse_training_set, scalars, truth_of
 from analysis.spectra.folding import CUT_MARGIN, PLATEAU_LG_ENERGY, plateau_thrown
 from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
@@ -24,8 +25,8 @@ from runtime.errors import InputError
 from showers.dataset import Dataset
 from showers.schema import SIMULATION, task_named
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
-from showers.simulation.primaries import MODELS, throw_primaries
-from showers.simulation.settings import load_settings
+from showers.simulation.primaries import MODELS, Primaries, throw_primaries
+from showers.simulation.settings import Spectrum, load_settings
 from stacking.run.read import Run
 
 UNKNOWN = "how many primaries were thrown is not known"
@@ -34,7 +35,11 @@ SEED_OF_A_SET = ("world", "settings_hash", "task", "split", "seed", "model", "cu
 
 
 def thrown_primaries(
-    source: Mapping[str, Any], truth: pl.DataFrame, lg_energy_edges: np.ndarray, zenith_max_deg: float
+    source: Mapping[str, Any],
+    truth: pl.DataFrame,
+    lg_energy_edges: np.ndarray,
+    zenith_max_deg: float,
+    counted_as: Callable[[Primaries, Spectrum], tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> Thrown:
     """Count the primaries behind a simulated set.
 
@@ -48,6 +53,8 @@ def thrown_primaries(
         (T + 1,) borders of the true lg(E/eV).
     zenith_max_deg
         Primaries beyond this true zenith angle are not counted; the exposure's limit.
+    counted_as
+        Gives the classes and weights (N,) by which primaries are counted; None: their labels, each once.
 
     Raises
     ------
@@ -81,13 +88,12 @@ def thrown_primaries(
         counted = (first + number <= last) & (primaries.zenith_deg < zenith_max_deg)
         fine = np.searchsorted(lg_energy_edges, primaries.lg_energy, side="right") - 1
         counted &= (fine >= 0) & (fine < counts.shape[2])
-        where = (primaries.model[counted], primaries.label[counted], fine[counted])
-        np.add.at(counts, where, times[counted])
+        label, weight = (primaries.label, 1.0) if counted_as is None else counted_as(primaries, settings.spectrum)
+        where = (primaries.model[counted], label[counted], fine[counted])
+        np.add.at(counts, where, (times * weight)[counted])
     return Thrown(np.asarray(lg_energy_edges), counts)
 
 
-LG_NE_MIN, LG_NMU_MIN = 4.8, 3.6
-"""Cuts of published spectra (JINST 19 (2024) P01025), with the zenith angle; compared in float32."""
 TRUTH_COLUMNS = ("lg_energy", "model")
 MIN_HELD_OUT = 200
 """Held-out events of each class from which they alone are used."""
@@ -103,23 +109,19 @@ class Response:
     remarks: tuple[str, ...]
 
 
-def selected(content: dict[str, np.ndarray], zenith_max_deg: float, margin: float = 0.0) -> np.ndarray:
-    """Return which events pass the cuts of the spectra, (N,) bool; the cut in lg Nmu looser by a margin."""
-    return (
-        (content["Ze"] < np.float32(zenith_max_deg))
-        & (content["Ne"] > np.float32(LG_NE_MIN))
-        & (content["Nmu"] > np.float32(LG_NMU_MIN - margin))
-    )
+def spectra_cuts(zenith_max_deg: float, margin: float = 0.0) -> Cuts:
+    """Return the cuts of the spectra; the cut in lg Nmu looser by a margin."""
+    return Cuts(zenith_max_deg, LG_NMU_MIN - margin)
 
 
 def read_measured(
     run: Run, folders: list[Path], zenith_max_deg: float, ctx: Context = Context(), keep: Path | None = None
-) -> tuple[SpectrumEvents, list[str], list[str]]:
+) -> tuple[SpectrumEvents, list[str], list[str], dict[str, int]]:
     """Predict measured events.
 
     Returns
     -------
-    SpectrumEvents, fingerprints of the folders, remarks.
+    SpectrumEvents, fingerprints of the folders, remarks, events after each cut.
 
     Raises
     ------
@@ -129,13 +131,12 @@ def read_measured(
     parts: list[SpectrumEvents] = []
     measured = MeasuredFolders(run, folders, ctx, keep)
     for dataset, predictions in measured:
-        result = scalars(dataset)
-        parts.append(_events(predictions.log_proba, predictions.labels, result).take(selected(result, zenith_max_deg)))
+        whole = _events(predictions.log_proba, predictions.labels, scalars(dataset))
+        parts.append(whole.take(measured.passing(dataset, spectra_cuts(zenith_max_deg))))
     every = concatenated(parts)
     if not len(every):
-        raise InputError(f"{folders[0]}: no event passes zenith < {zenith_max_deg:g} deg, lg Ne > {LG_NE_MIN} and "
-                         f"lg Nmu > {LG_NMU_MIN}")  # fmt: skip
-    return every, measured.prints, measured.remarks
+        raise InputError(f"{folders[0]}: no event passes the cuts; left after each: {flow_words(measured.flows)}")
+    return every, measured.prints, measured.remarks, added(measured.flows)
 
 
 def read_response(
@@ -183,7 +184,7 @@ def held_out_response(run: Run, bins: Binning, zenith_max_deg: float) -> Respons
     InputError
         If the training set is no longer there.
     """
-    result = held_out(run, lambda values: selected(values, zenith_max_deg), MIN_HELD_OUT)
+    result = held_out(run, lambda values: spectra_cuts(zenith_max_deg).mask(values), MIN_HELD_OUT)
     dataset, rows, log_proba = result.dataset, result.rows, result.log_proba
     assert dataset.labels is not None
     shipped = run.chain.shipped
@@ -231,9 +232,9 @@ def _simulated(
         model=model_numbers(truth)[rows],
         group=group[rows].astype(np.int64) + (number << 40),
     )
-    passing = selected(result, zenith_max_deg)
     known = np.isfinite(truth["lg_energy"].to_numpy()[rows])
-    passing, near = passing & known, events.take(selected(result, zenith_max_deg, CUT_MARGIN) & known)
+    passing = spectra_cuts(zenith_max_deg).mask(result) & known
+    near = events.take(spectra_cuts(zenith_max_deg, CUT_MARGIN).mask(result) & known)
     try:
         numbered = truth_of(dataset, (*TRUTH_COLUMNS, "shower"))
         assert numbered is not None

@@ -6,13 +6,18 @@ The result on disk is tables with units in their columns' names, covariances, an
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from analysis.blinding import Blinding
+from analysis.cuts import LG_NMU_MIN
 from analysis.events import is_simulated, open_run
+from analysis.exchange import write_exchange
+from analysis.exposure import exposure_of, judge_exposure
 from analysis.spectra.fluxes import (
     SOURCES,
     STATISTICAL,
@@ -34,16 +39,8 @@ from analysis.spectra.folding import (
 )
 from analysis.spectra.knees import Knees, fit_knees, number
 from analysis.spectra.likelihood import FEW_EVENTS, SHARPNESS, FoldedFit, FoldingProblem
-from analysis.spectra.reading import LG_NE_MIN, LG_NMU_MIN, read_measured, read_response
-from analysis.spectra.response import (
-    GROUPS,
-    Binning,
-    Simulated,
-    SpectrumEvents,
-    binning,
-    judge_exposure,
-    parse_exposure,
-)
+from analysis.spectra.reading import read_measured, read_response
+from analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, binning
 from runtime.code import git_revision, versions
 from runtime.context import Context
 from runtime.errors import InputError
@@ -209,7 +206,8 @@ class SpectraOptions:
 
     run: Path
     data: list[Path]
-    exposure: str
+    exposure: str | None
+    """None: of the runs' own live time."""
     out: Path
     simulation: list[Path]
     edges: tuple[float, ...] = EDGES
@@ -218,6 +216,7 @@ class SpectraOptions:
     knee_toys: int = 0
     """Toy counts for each comparison of hypotheses on the knees; 0: no p-values."""
     knee_sharpness: float = SHARPNESS
+    blinding: Blinding = field(default_factory=Blinding)
     seed: int = 1
 
 
@@ -311,22 +310,22 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
     InputError
         For a run of another task, data that were trained on, an exposure that cannot be, bins without simulation.
     """
-    exposure = parse_exposure(options.exposure)
     bins = cell_binning(options.edges)
     if not 0 < options.zenith_max_deg <= 60:
         raise InputError(f"--zenith-max {options.zenith_max_deg:g}: give degrees above 0 and at most 60")
     if options.knee_toys < 0 or not 0.5 <= options.knee_sharpness <= 100:
         raise InputError("--knee-toys must be 0 or more, --knee-sharpness between 0.5 and 100")
+    exposure = exposure_of(options.exposure, options.data, options.zenith_max_deg)
     run = open_run(options.run, COMPOSITION.name, "spectra")
     keep = options.out / PREDICTIONS_FOLDER
-    data, prints, remarks = read_measured(run, options.data, options.zenith_max_deg, ctx, keep)
+    data, prints, remarks, flow = read_measured(run, options.data, options.zenith_max_deg, ctx, keep)
     response = read_response(run, options.simulation, prints, bins, options.zenith_max_deg, ctx, keep)
-    remarks += [*response.remarks, *outside(data, response.events, bins)]
+    remarks += [*response.remarks, *exposure.remarks, *outside(data, response.events, bins)]
     cells = make_cells(bins, response.events)
     with ctx.bars("spectra", "steps") as progress:
         progress(0, 1, "fit")
         result, new_remarks = folded_spectra(
-            data, response.events, response.thrown.counts, cells, np.array(options.edges), exposure,
+            data, response.events, response.thrown.counts, cells, np.array(options.edges), exposure.m2_sr_s,
             widths=options.widths, sharpness=options.knee_sharpness, toys=options.knee_toys, seed=options.seed,
         )  # fmt: skip
         progress(1, 1)
@@ -339,9 +338,12 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         "data_fingerprints": prints,
         "simulation": [folder.name for folder in options.simulation] or "held-out events of the run",
         "simulated_data": simulated,
-        "exposure_m2_sr_s": exposure,
+        **exposure.as_json(options.zenith_max_deg),
         "zenith_max_deg": options.zenith_max_deg,
-        "cuts": f"Ze < {options.zenith_max_deg:g} deg, Ne > {LG_NE_MIN}, Nmu > {LG_NMU_MIN} (lg)",
+        "data": [folder.name for folder in options.data],
+        "cut_flow": flow,
+        "blinding": options.blinding.as_json(options.data),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "nuisance_widths": asdict(options.widths),
         "measured_events": len(data),
         "simulated_events": len(response.events),
@@ -351,6 +353,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         "git_revision": git_revision(),
     }
     result.write(options.out, provenance)
+    write_exchange(options.out)
     return result, remarks
 
 

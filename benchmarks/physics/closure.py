@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from analysis.cuts import LG_NMU_MIN
 from analysis.events import open_run
 from analysis.photons.events import read_simulation
 from analysis.photons.search import SearchOptions
 from analysis.spectra.estimate import likelihood_ratios
 from analysis.spectra.folding import of_models
-from analysis.spectra.reading import LG_NMU_MIN, plateau_primaries, read_response
+from analysis.spectra.reading import plateau_primaries, read_response
 from analysis.spectra.response import binning
 from analysis.spectra.run import EDGES, cell_binning
 from benchmarks.physics.closure_page import write_page

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from analysis.cuts import LG_NMU_MIN
+from analysis.exposure import Exposure
 from analysis.photons.events import HADRON, SearchEvents, SimulatedSearch
 from analysis.photons.search import SearchOptions, search_events
 from analysis.spectra.estimate import estimating_functions, maximum_likelihood
@@ -31,7 +33,6 @@ from analysis.spectra.folding import (
 )
 from analysis.spectra.knees import profiled
 from analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
-from analysis.spectra.reading import LG_NMU_MIN
 from analysis.spectra.response import Binning, Simulated, Thrown
 from showers.simulation.sky import Sky
 
@@ -193,13 +194,16 @@ def photon_experiment(
     sent = 10.0 ** (-1.7 * (middle - 15.0)) * np.diff(bins.fine)
     counts = half.counts.sum(axis=0)
     rate = np.divide(sent, counts, out=np.zeros_like(counts), where=counts > 0)
-    mean = rate[other.labels, bins.place_fine(other.true_lg_energy)]
+    mean = rate[other.labels, bins.place_fine(other.true_lg_energy)] * other.weight
     hadron = other.labels == HADRON
-    mean *= (bins.place(other.lg_energy) >= 0) * np.where(hadron, 1.0, fraction / (1 - fraction))
-    exposure = min(events / mean[hadron].sum(), 1.0 / mean.max())
+    mean *= np.where(hadron, 1.0, fraction / (1 - fraction))
+    inside = hadron & (bins.place(other.lg_energy) >= 0)
+    exposure = min(events / mean[inside].sum(), 1.0 / mean.max())
     drawn = np.flatnonzero(rng.random(len(other)) < mean * exposure)
     columns = {name: value for name, value in vars(other.take(drawn)).items() if name in SearchEvents.__annotations__}
-    values = search_events(SearchEvents(**columns), pool.events.take(first), half, bins, options, 1.0)
+    values = search_events(
+        SearchEvents(**columns), pool.events.take(first), half, bins, options, Exposure(1.0, None, True)
+    )
     result = []
     for one in values.limits:
         per = one.fraction_per_event

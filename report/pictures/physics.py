@@ -300,13 +300,24 @@ def undefined_share(histograms: Histograms, difference: Difference) -> tuple[flo
     return counts[BINS] / max(counts.sum(), 1), sums[BINS] / sums.sum()
 
 
-def matrix_picture(values: np.ndarray, names: list[str], label: str, form: str) -> Figure:
-    """Draw (P, P) numbers as a coloured table."""
+NOISE_SHARE = 3.0
+"""A colour scale spans at least so many times the values' noise."""
+
+
+def matrix_scale(values: np.ndarray, noise: float) -> tuple[float, float]:
+    """Return the ends of a colour scale that holds 0 and does not turn noise into contrast."""
+    low = min(float(values.min()), 0.0)
+    return low, max(float(values.max()), low + NOISE_SHARE * noise, low + 1e-9)
+
+
+def matrix_picture(values: np.ndarray, names: list[str], label: str, form: str, noise: float) -> Figure:
+    """Draw (P, P) numbers as a coloured table with its colour bar; ``noise`` is their typical error."""
     with drawing():
         figure = new_figure(3.4)
         axes = figure.add_subplot()
-        low, high = float(values.min()), float(values.max())
-        axes.imshow(values, cmap=MAP, vmin=low, vmax=max(high, low + 1e-9), aspect="auto")
+        low, high = matrix_scale(values, noise)
+        image = axes.imshow(values, cmap=MAP, vmin=low, vmax=high, aspect="auto")
+        figure.colorbar(image, ax=axes, label=label)
         middle = (low + high) / 2
         for (row, column), value in np.ndenumerate(values):
             colour = "black" if value > middle else "white"

@@ -20,7 +20,7 @@ from analysis.spectra.folding import Widths, make_cells
 from analysis.spectra.labels import unfold, unfold_composition
 from analysis.spectra.published import published
 from analysis.spectra.reading import thrown_primaries
-from analysis.spectra.response import GROUPS, Simulated, Thrown, binning, judge_exposure, parse_exposure
+from analysis.spectra.response import GROUPS, Simulated, Thrown, binning
 from analysis.spectra.run import Spectra, SpectraOptions, cell_binning, folded_spectra, measure_spectra
 from commands.physics import numbers
 from report.physics_pages import knee_lines, spectra_text, write_spectra_page
@@ -190,21 +190,6 @@ def test_published_spectra_have_sources_and_plausible_heights() -> None:
             assert ((ratio > 0.5) & (ratio < 2))[inside].all(), one.name
     sums: dict[str, np.ndarray] = {one.group: one.value for one in spectra if one.experiment == "KASCADE 2024"}
     np.testing.assert_allclose(sum(sums[name] for name in GROUPS), sums["all"], rtol=0.02)
-
-
-def test_exposure_units() -> None:
-    assert parse_exposure("6.2e12") == 6.2e12
-    assert parse_exposure("2 km2_sr_yr") == pytest.approx(2 * 3.15576e13)
-    for text in ("", "-3", "nan", "6 h", "1e12 m2", "inf", "1e"):
-        with pytest.raises(InputError, match="--exposure"):
-            parse_exposure(text)
-    energy = np.array([1e15, 3e15])
-    right = 2.4e-21 * np.array([1.0, 3.0**-2.7])
-    assert judge_exposure(right, energy, simulated=False) == []
-    assert "3.9 times" in judge_exposure(3.9 * right, energy, simulated=False)[0]
-    with pytest.raises(InputError, match="times the published one"):
-        judge_exposure(1e-4 * right, energy, simulated=False)
-    assert judge_exposure(1e-4 * right, energy, simulated=True)
 
 
 def test_the_rigidity_sky_is_what_it_says() -> None:

@@ -29,6 +29,7 @@ from analysis.spectra.run import EDGES, cell_binning
 from benchmarks.fits.pulls import World, everything, pulls
 from benchmarks.learning.optimum import GAP, expected_errors, optimal_rule
 from benchmarks.learning.published_stacks import published_stacks
+from benchmarks.physics import spill_in
 from benchmarks.physics.closure_page import write_page
 from benchmarks.physics.pseudo_experiments import SmoothTruth, mixtures, spectra_experiment
 from benchmarks.shared.samples import sample, sample_name
@@ -56,6 +57,7 @@ from showers.realism.facts import FACTS, MATCHED
 from showers.realism.moments import Sizes
 from showers.schema import COMPOSITION, GAMMA, SOURCE_FILE
 from showers.simulation import load_settings
+from showers.simulation.blocks import BlockJob
 from showers.simulation.settings import Settings
 from showers.simulation.sky import Sky
 from stacking.decide.classes import Rule, class_mix, expected_confusion
@@ -564,3 +566,17 @@ def test_two_samples_are_told_apart_as_well_as_they_can_be() -> None:
     assert same.interval.low - 0.01 < 0.5 < same.interval.high + 0.01
     best = norm.cdf(0.6 * np.sqrt(3) / np.sqrt(2))
     assert best - 0.06 < apart.area < best + 0.02
+
+
+def test_spill_in_is_counted_from_true_and_reconstructed_cores() -> None:
+    """Without errors of the core nothing crosses the edge; with large ones as much comes in as a larger disc sends."""
+    world = spill_in.wider(load_settings("default"), 120.0)
+    for core_m, crossed in ((0.0, False), (12.0, True)):
+        exact = world.model_copy(update={"reconstruction": world.reconstruction.model_copy(update={"core_m": core_m})})
+        job = BlockJob(COMPOSITION, "test", 1, "qgs", "none", exact)
+        outside = sum(one.from_outside for row in spill_in.counts(job, 6) for one in row)
+        assert (outside > 0) is crossed
+    job = BlockJob(COMPOSITION, "test", 1, "qgs", "none", world)
+    *_, (_, _, flags, true) = spill_in.crossing(job, range(2))
+    assert true.max() > 100, "cores are thrown to 120 m"
+    assert not (flags[0] & ~flags[1]).any()

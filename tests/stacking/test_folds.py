@@ -138,7 +138,7 @@ def _meet(mine: Path, other: Path) -> bool:
     return other.exists()
 
 
-def test_lanes_work_at_the_same_time(tmp_path: Path) -> None:
+def test_devices_work_at_the_same_time(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     assert list(in_pools(_meet, {"cuda": [(a, b)], "cpu": [(b, a)]}, workers=POOLS, threads=1)) == [True, True]
 
@@ -150,7 +150,7 @@ def _slow_or_lost(lost: bool, file: Path) -> None:
     time.sleep(60)
 
 
-def test_a_lost_worker_ends_every_lane(tmp_path: Path) -> None:
+def test_a_lost_worker_ends_every_device(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(InputError, match="a worker process was lost"):
         list(
@@ -190,7 +190,7 @@ class FullDisk(Linear):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_no_lane_works_on_while_an_error_is_told(
+def test_no_device_works_on_while_an_error_is_told(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark, where = tmp_path / "mark", {"full_disk": "cuda", "sleeping": "cpu"}
@@ -231,7 +231,7 @@ def _stack(
 
 
 @pytest.mark.usefixtures("fakes")
-def test_lanes_change_no_byte_and_one_failing_learner_stops_no_other(
+def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = {"fake_linear": "cpu", "fake_noisy": "cuda", "fake_failing": "cuda"}
@@ -250,7 +250,7 @@ def test_lanes_change_no_byte_and_one_failing_learner_stops_no_other(
             np.testing.assert_array_equal(*files)
 
 
-def test_each_lane_has_the_whole_time() -> None:
+def test_each_device_has_the_whole_time() -> None:
     sizes = RunSizes(n_train=1_000_000, n_predict=100_000, n_folds=3, repeats=1, workers=4)
     slow = LearnerRate("on the CPU", "epochs", 10, 0.0, 2e-4, 1e-5)
     fast = LearnerRate("on the GPU", "epochs", 10, 0.0, 2e-4, 1e-5, device="cuda")
