@@ -12,6 +12,7 @@ import polars as pl
 from analysis.cuts import AGE, CORE, Cuts
 from runtime.context import Context
 from runtime.errors import InputError
+from runtime.files import write_npz
 from showers.dataset import Dataset
 from showers.schema import (
     AGE_FILE,
@@ -70,6 +71,28 @@ def refuse_training_set(run: Run, dataset: Dataset, what: str) -> None:
         raise InputError(f"{dataset.path} is what {run.folder} was trained on: give another set as {what}")
 
 
+def predicted(run: Run, folder: Path, ctx: Context = Context(), keep: Path | None = None) -> Predictions:
+    """Predict a dataset folder with an opened run.
+
+    Parameters
+    ----------
+    keep
+        Folder where predictions are kept for the next attempt, under the names of run and events; None: nowhere.
+    """
+    if keep is None:
+        return predict(run, folder, ctx).concatenated()
+    events = Dataset.open(folder, labels=False).fingerprint()
+    file = keep / f"{run.chain.config_hash[:16]}-{events[:16]}.npz"
+    if file.exists():
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = {"predictions": stored["predictions"]}
+            return Predictions(stored["log_proba"], arrays, run.chain.config_hash, events, {})
+    result = predict(run, folder, ctx).concatenated()
+    keep.mkdir(parents=True, exist_ok=True)
+    write_npz(file, log_proba=result.log_proba, predictions=result.labels)
+    return result
+
+
 @dataclass
 class MeasuredFolders:
     """Folders of measured events, opened and predicted one after the other; what was found is noted."""
@@ -77,6 +100,8 @@ class MeasuredFolders:
     run: Run
     folders: list[Path]
     ctx: Context = Context()
+    keep: Path | None = None
+    """Where predictions are kept for the next attempt."""
     prints: list[str] = field(default_factory=list)
     """Fingerprints of the folders so far."""
     remarks: list[str] = field(default_factory=list)
@@ -105,7 +130,7 @@ class MeasuredFolders:
             if dataset.fingerprint() in self.prints:
                 raise InputError(f"{folder} holds the same events as another folder of --data")
             self.prints.append(dataset.fingerprint())
-            predictions = predict(self.run, folder, self.ctx).concatenated()
+            predictions = predicted(self.run, folder, self.ctx, self.keep)
             self.remarks += predictions.remarks
             yield dataset, predictions
 
@@ -224,7 +249,28 @@ def truth_of(dataset: Dataset, columns: tuple[str, ...]) -> pl.DataFrame | None:
     return result
 
 
+MODELS_OF_MODES = ("qgs", "epos", "sib")
+"""How the raw archives' names of the hadronic models begin, in the order of their numbers; EPOS-LHC also as LHC."""
+
+
 def model_numbers(truth: pl.DataFrame) -> np.ndarray:
-    """Return (N,) int64 numbers of the hadronic models in the column ``model``, which raw archives give by name."""
+    """Return (N,) int64 numbers of the hadronic models in the column ``model``, which raw archives give by name.
+
+    Raises
+    ------
+    InputError
+        If a name begins as no known model's.
+    """
     model = truth["model"]
-    return (model if model.dtype.is_numeric() else model.rank("dense")).to_numpy().astype(np.int64)
+    if model.dtype.is_numeric():
+        return model.to_numpy().astype(np.int64)
+    names = model.unique().to_list()
+    numbers = {}
+    for name in names:
+        short = str(name).lower().replace("lhc", "epos", 1)
+        known = [k for k, prefix in enumerate(MODELS_OF_MODES) if short.startswith(prefix)]
+        if not known:
+            raise InputError(f"{TRUTH_FILE}: column model: unknown hadronic model {name!r}: expected names such as "
+                             "qgs_spectra, epos_spectra, LHC_gm_pr or sibyll-23c_gm_pr")  # fmt: skip
+        numbers[name] = known[0]
+    return model.replace_strict(numbers, return_dtype=pl.Int64).to_numpy()

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from runtime.files import atomic_path
+from showers.schema import COMPOSITION
 
 HEPDATA_FOLDER, CRDB_CSV = "hepdata", "crdb.csv"
 FLUX = "flux_m2_sr_s_eV"
@@ -115,7 +116,11 @@ def _is_statistical(source: str) -> bool:
 
 
 def _hepdata_matrix(table: pl.DataFrame, matrix: np.ndarray) -> dict[str, Any]:
-    rows = table.filter(pl.col("group") != "all").select("lg_energy_low_eV", "lg_energy_high_eV", "group").rows()
+    rows = (
+        table.filter(pl.col("group").is_in(COMPOSITION.classes))
+        .select("lg_energy_low_eV", "lg_energy_high_eV", "group")
+        .rows()
+    )
     names = [f"{low:g} to {high:g}, {group}" for low, high, group in rows]
     first, second = ([names[i] for i in pair] for pair in np.indices(matrix.shape).reshape(2, -1))
     values = [{"value": float(x) if np.isfinite(x) else "-"} for x in matrix.ravel()]

@@ -74,10 +74,10 @@ def spectra(
     zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees), as in the exposure.")] = 18.0,
     energy_scale: Annotated[float, typer.Option(min=0, help="Uncertainty of the energy scale, in lg E.")] = 0.04,
     muon_scale: Annotated[float, typer.Option(min=0, help="Uncertainty of the muon number scale, in lg Nmu.")] = 0.02,
-    replicas: Annotated[int, typer.Option(help="Repetitions for errors of the finite simulation.")] = 100,
+    electron_scale: Annotated[float, typer.Option(min=0, help="The same of the electron number, in lg Ne.")] = 0.02,
     knee_toys: Annotated[
-        int, typer.Option(help="Toy experiments for each hypothesis on the knees; 0: no fit of knees.")
-    ] = 100,
+        int, typer.Option(min=0, help="Toy counts for p-values of hypotheses on the knees; 0: no p-values.")
+    ] = 0,
     knee_sharpness: Annotated[float, typer.Option(help="How sharp knees are.")] = 5.0,
     seed: SeedOption = 1,
     anyway: Annotated[
@@ -90,18 +90,16 @@ def spectra(
     Example: [bold]python cli.py spectra --run runs/composition --data kascade --simulation data/composition_test
     --exposure 1.14e12[/bold]
     """
-    from analysis.spectra.errors import Widths
+    from analysis.spectra.folding import Widths
     from analysis.spectra.run import EDGES, SpectraOptions, measure_spectra
     from report.physics_pages import knee_lines, spectra_text, write_spectra_page
 
-    if not knee_toys:
-        refuse_unused(context, "with --knee-toys 0", ("knee_sharpness",))
     check_out(out)
     blinding = _blinding(context, open_share, unblind)
     options = SpectraOptions(
         run, blinding.chosen(_folders(data)), exposure, out, simulation or [],
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
-        widths=Widths(energy_scale, muon_scale), replicas=replicas, knee_toys=knee_toys,
+        widths=Widths(energy_scale, muon_scale, electron_scale), knee_toys=knee_toys,
         knee_sharpness=knee_sharpness, blinding=blinding, seed=seed,
     )  # fmt: skip
     result, remarks = measure_spectra(options, Context(bars=bar, trusted=trusted, other_code=anyway))

@@ -1,8 +1,4 @@
-"""What simulated events tell about measured ones: mixing of classes, migration in energy, efficiency; and the exposure.
-
-All of it depends a little on the spectrum, because bins of energy are wide and the resolution is finite. Simulated
-events are therefore weighted from the spectrum they were thrown with to the one that is being measured.
-"""
+"""Events of spectra, measured and simulated, the primaries behind them, and bins of energy."""
 
 from __future__ import annotations
 
@@ -12,6 +8,9 @@ from typing import Self
 import numpy as np
 
 from runtime.errors import InputError
+from showers.schema import COMPOSITION
+
+GROUPS = COMPOSITION.classes
 
 
 @dataclass(frozen=True)
@@ -130,110 +129,3 @@ def binning(edges: tuple[float, ...], low: float = 14.0, high: float = 18.0) -> 
 def _place(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     result = np.searchsorted(edges, np.asarray(values, dtype=np.float64), side="right") - 1
     return np.where((result >= 0) & (result < len(edges) - 1), result, -1)
-
-
-@dataclass(frozen=True)
-class ResponseSample:
-    """Simulated events sorted into bins, with what each stands for."""
-
-    bins: Binning
-    place: np.ndarray
-    """(N,) bin of the reconstructed energy, -1 outside."""
-    fine: np.ndarray | None
-    """(N,) fine bin of the true energy; None without truth."""
-    labels: np.ndarray
-    n_classes: int
-    thrown: np.ndarray | None
-    """(C, T) primaries thrown; None where nobody knows: there is no efficiency then."""
-
-    @classmethod
-    def of(
-        cls, simulated: Simulated, bins: Binning, thrown: Thrown | None, models: tuple[int, ...] | None
-    ) -> ResponseSample:
-        """Sort events into bins; ``models``: the hadronic models that ``simulated`` holds, None for all."""
-        fine = None if simulated.true_lg_energy is None else bins.place_fine(simulated.true_lg_energy)
-        counts = None
-        if thrown is not None and fine is not None:
-            counts = thrown.counts if models is None else thrown.counts[list(models)]
-            counts = counts.sum(axis=0).astype(np.float64)
-        n_classes = simulated.log_proba.shape[1]
-        return cls(bins, bins.place(simulated.lg_energy), fine, np.asarray(simulated.labels), n_classes, counts)
-
-    def weights(self, shape: np.ndarray) -> np.ndarray:
-        """Return (N,) weights that turn the thrown spectrum into ``shape``, (C, T) particles per fine bin."""
-        if self.fine is None:
-            return np.ones(len(self.labels))
-        if self.thrown is None:
-            # Thrown as dN/dE ~ E^-2 for want of anything better: only the change of slope inside a bin matters.
-            centre = (self.bins.fine[1:] + self.bins.fine[:-1]) / 2
-            lost = 10.0 ** (-(centre - 15.0)) * np.diff(self.bins.fine)
-            return np.asarray((shape / lost)[self.labels, self.fine])
-        share = np.divide(shape, self.thrown, out=np.zeros_like(shape), where=self.thrown > 0)
-        return np.asarray(share[self.labels, self.fine])
-
-    def mixing(self, functions: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return A (B, J, C): mean of each function over the simulated events of each class in each bin.
-
-        Parameters
-        ----------
-        functions
-            (N, J) estimating functions.
-        weights
-            (N,) weights.
-        """
-        inside = self.place >= 0
-        cell = self.place[inside] * self.n_classes + self.labels[inside]
-        n_cells = self.bins.n_bins * self.n_classes
-        total = np.bincount(cell, weights[inside], n_cells)
-        sums = np.stack([np.bincount(cell, weights[inside] * one[inside], n_cells) for one in functions.T])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = sums / total
-        return np.asarray(means.reshape(-1, self.bins.n_bins, self.n_classes).transpose(1, 0, 2))
-
-    def counts(self) -> np.ndarray:
-        """Return (B, C) simulated events."""
-        inside = self.place >= 0
-        cell = self.place[inside] * self.n_classes + self.labels[inside]
-        return np.bincount(cell, minlength=self.bins.n_bins * self.n_classes).reshape(-1, self.n_classes)
-
-    def acceptance(self, extra: np.ndarray | None = None) -> np.ndarray | None:
-        """Return R (C, B, T): probability of a particle of true energy t to be accepted and reconstructed in bin b.
-
-        Parameters
-        ----------
-        extra
-            (N,) weights of a bootstrap replica.
-        """
-        if self.thrown is None or self.fine is None:
-            return None
-        n_fine = len(self.bins.fine) - 1
-        inside = self.place >= 0
-        cell = (self.labels[inside] * self.bins.n_bins + self.place[inside]) * n_fine + self.fine[inside]
-        weights = None if extra is None else extra[inside]
-        result = np.bincount(cell, weights, self.n_classes * self.bins.n_bins * n_fine).astype(np.float64)
-        shape = (self.n_classes, self.bins.n_bins, n_fine)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = result.reshape(shape) / self.thrown[:, None, :]
-        return np.asarray(np.where(self.thrown[:, None, :] > 0, share, 0.0))
-
-
-def corrections(acceptance: np.ndarray | None, shape: np.ndarray, bins: Binning) -> np.ndarray:
-    """Return c (B, C): particles whose true energy lies in a bin, per event accepted and reconstructed in it.
-
-    It corrects efficiency and migration at once and depends on the spectrum only through its shape inside and
-    around the bin. Ones where the acceptance is not known.
-
-    Parameters
-    ----------
-    acceptance
-        R (C, B, T).
-    shape
-        (C, T) particles per fine bin.
-    """
-    if acceptance is None:
-        return np.ones((bins.n_bins, len(shape)))
-    accepted = np.einsum("cbt,ct->bc", acceptance, shape)
-    mine = bins.bins_of_fine()
-    sent = np.stack([shape[:, mine == b].sum(axis=1) for b in range(bins.n_bins)])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(sent / accepted)

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
 from analysis.datacheck.streamed import BINS, CHANNELS, Difference, Histograms, StationHits
+from analysis.spectra.published import PublishedSpectrum
 from report.pictures.style import INK, MAP, MARKERS, PALETTE, drawing, literal, new_figure
 
 POWER = 2.7
@@ -42,13 +43,26 @@ def flux_picture(
 
 
 def panel_pictures(
-    energy_ev: np.ndarray, flux: np.ndarray, statistical: np.ndarray, total: np.ndarray, names: tuple[str, ...]
-) -> list[Figure]:
-    """Draw one picture for each group; arguments as for :func:`flux_picture`."""
-    return [
-        _drawn(energy_ev, flux[:, k : k + 1], statistical[:, k : k + 1], total[:, k : k + 1], (name,), [k], name)
-        for k, name in enumerate(names)
-    ]
+    energy_ev: np.ndarray, flux: np.ndarray, statistical: np.ndarray, total: np.ndarray, names: tuple[str, ...],
+    published: tuple[PublishedSpectrum, ...] = (),
+) -> list[Figure]:  # fmt: skip
+    """Draw one picture for each group, beside what others published of it; arguments as for :func:`flux_picture`."""
+    figures = []
+    for k, name in enumerate(names):
+        one = slice(k, k + 1)
+        figure = _drawn(energy_ev, flux[:, one], statistical[:, one], total[:, one], (name,), [k], name)
+        axes, others = figure.axes[0], [each for each in published if each.group == name]
+        with drawing():
+            for n, each in enumerate(others):
+                scale = each.energy_ev**POWER
+                axes.errorbar(
+                    each.energy_ev, each.value * scale, each.error * scale, fmt=MARKERS[n % len(MARKERS)], mfc="none",
+                    color=INK, alpha=0.5, ms=3, elinewidth=0.5, label=each.name,
+                )  # fmt: skip
+            if others:
+                axes.legend(fontsize="x-small")
+        figures.append(figure)
+    return figures
 
 
 def _drawn(
@@ -73,7 +87,7 @@ def _drawn(
                 axes.errorbar(
                     x[good], y[good], (errors * scale[:, 0])[good], fmt="none", ecolor=colour, elinewidth=width
                 )
-            axes.plot(x[good], y[good], MARKERS[style], color=colour, label=names[k])
+            axes.plot(x[good], y[good], MARKERS[style % len(MARKERS)], color=colour, label=names[k])
         axes.axhline(0, color=INK, lw=0.6)
         axes.set_xscale("log")
         axes.set_xlabel("energy, eV")
