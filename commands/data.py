@@ -80,6 +80,9 @@ def simulate(
     ] = Protocol.v2,
     world: Annotated[str, typer.Option(help="default, harder, easier, or a TOML file of settings.")] = "default",
     reuse: Annotated[int, typer.Option(min=1, help="Use each shower this often, at different core positions.")] = 1,
+    rare: Annotated[
+        bool, typer.Option("--rare", help="Gamma: draw many muon-poor hadrons, with weights in weight.npy.")
+    ] = False,
     workers: WorkersOption = None,
     overwrite: Annotated[bool, typer.Option(help="Replace existing sets.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Write raw NPZ archives, TRAIN events for each model.")] = False,
@@ -114,7 +117,7 @@ def simulate(
         return
     refuse_unused(context, "without --task measured", ("spectrum",))
     if raw:
-        refuse_unused(context, "with --raw", ("test", "model", "train_cuts", "protocol"))
+        refuse_unused(context, "with --raw", ("test", "model", "train_cuts", "protocol", "rare"))
         from showers.simulation.raw import simulate_raw
 
         files = simulate_raw(
@@ -132,6 +135,7 @@ def simulate(
             console.print(f"wrote {file}", soft_wrap=True)
         return
     from showers.simulation import simulate as run
+    from showers.simulation.cascade import RARE
 
     folders = run(
         task_named(task),
@@ -147,6 +151,7 @@ def simulate(
         workers=workers,
         overwrite=overwrite,
         bars=bar,
+        proposal=RARE if rare else None,
     )
     for folder in folders:
         console.print(f"wrote {folder}", soft_wrap=True)

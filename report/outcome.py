@@ -81,12 +81,12 @@ def learner_table(run: Path, data: Path) -> Table:
                 table.add_row(failed, "left out", style="red")
             table.add_section()
         cells = {
-            s.rule: metric_text(metric.of(truth, s.output), metric.interval(labels, s.output, truth.groups), metric)
+            s.rule: metric_text(metric.of(truth, s.output), metric.interval_of(truth, s.output), metric)
             for s in systems
         }
         raw = systems[0]
         shares = task_report.second_metric(labels, raw.log_proba, raw.output).plus_minus
-        losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output), truth.groups), 3)
+        losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output), truth), 3)
         style = "bold" if name == opened.shipped else None
         table.add_row(name, shares, losses, *(cells.get(r, "") for r in rules), style=style)
     table.caption = f"shipped, as decided on held-out showers: {opened.shipped}"

@@ -3,17 +3,19 @@
 import numpy as np
 import pytest
 
-from showers.schema import COMPOSITION
+from showers.schema import COMPOSITION, GAMMA
 from showers.simulation.cascade import (
     GROUND_DEPTH,
+    RARE,
     Deviates,
+    Proposal,
     capped_exponential,
     develop,
     develop_mass,
     hadron_offset,
     lateral_age,
 )
-from showers.simulation.primaries import model_shift, throw_primaries
+from showers.simulation.primaries import Primaries, model_shift, throw_primaries
 from showers.simulation.settings import Cascade, Settings, Shape, Spectrum
 
 PLAIN = Cascade(
@@ -190,3 +192,69 @@ def test_heavier_nuclei_fluctuate_more_where_asked() -> None:
         for k in (0, 1, 2):
             ratio = (wide[k] - wide[k].mean()).std() / (plain[k] - plain[k].mean()).std()
             assert ratio == pytest.approx(mass**0.1, rel=0.03), "depth of maximum, electrons, muons"
+
+
+def _protons(n: int) -> Primaries:
+    same = np.zeros(n)
+    return Primaries(np.ones(n, int), np.ones(n, np.int8), np.zeros(n, np.int8), same + 15.5, same, same, same, same)
+
+
+@pytest.fixture(scope="module")
+def muon_tails() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """lg Nmu minus its median of vertical protons of lg E = 15.5, and weights: natural, and by two proposals."""
+    world = Settings().changed(cascade__muon_scale=1.0, cascade__xmax_scale=1.0)
+    tails = {}
+    proposals = {"natural": None, "wide": RARE, "narrow": Proposal(share=0.5, mean=3.0)}
+    for seed, (name, proposal) in enumerate(proposals.items()):
+        n = 400_000 if proposal is None else 200_000
+        showers = develop(_protons(n), world, np.random.default_rng(seed), proposal)
+        weights = np.ones(n) if showers.weight is None else showers.weight
+        tails[name] = showers.lg_nmu - _quantile(showers.lg_nmu, weights, 0.5), weights
+    return tails
+
+
+def _quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
+    order = np.argsort(values)
+    return float(values[order][np.searchsorted(np.cumsum(weights[order]), share * weights.sum())])
+
+
+def _share_below(tail: tuple[np.ndarray, np.ndarray], limit: float) -> tuple[float, float]:
+    values, weights = tail
+    inside = weights[values < limit]
+    return float(inside.sum() / weights.sum()), float(np.sqrt((inside**2).sum()) / weights.sum())
+
+
+@pytest.mark.parametrize("name", ["wide", "narrow"])
+def test_weights_of_rare_showers_add_up_to_what_was_thrown(muon_tails: dict, name: str) -> None:
+    weights = muon_tails[name][1]
+    assert abs(weights.sum() - len(weights)) < 4 * np.sqrt(len(weights)) * weights.std()
+
+
+@pytest.mark.parametrize("limit", [-0.2, -0.34, -0.55, -0.75, -0.86])
+def test_proposals_agree_with_natural_showers_down_to_1e_4(muon_tails: dict, limit: float) -> None:
+    """A wrong density, or a weight of the wrong deviate, is off by factors in the tail."""
+    results = [_share_below(muon_tails[name], limit) for name in ("natural", "wide", "narrow")]
+    for a in range(3):
+        for b in range(a):
+            gap, error = results[a][0] - results[b][0], np.hypot(results[a][1], results[b][1])
+            assert abs(gap) < 4 * error
+    share, error = results[1]
+    assert error < 0.04 * share, "the rare sample is sharp where the natural one has tens of showers"
+
+
+@pytest.mark.parametrize(("share", "known"), [(3e-5, -1.03), (1e-4, -0.865), (3e-4, -0.664), (1e-3, -0.548)])
+def test_known_quantiles_of_the_muon_tail_come_back(muon_tails: dict, share: float, known: float) -> None:
+    """Of 150,000 showers of the Monte Carlo with Sibyll-2.3d: the closed form follows them to .04 (its own errors)."""
+    for name in ("wide", "narrow"):
+        assert _quantile(*muon_tails[name], share) == pytest.approx(known, abs=0.04)
+
+
+def test_photons_keep_the_natural_density() -> None:
+    primaries = throw_primaries(GAMMA, 20_000, "qgs", Settings().spectrum, np.random.default_rng(2))
+    natural, rare = (develop(primaries, Settings(), np.random.default_rng(3), p) for p in (None, RARE))
+    assert rare.weight is not None
+    same = primaries.label == 0
+    assert (primaries.mass[same] == 1).any(), "protons with the photons' label are among them"
+    np.testing.assert_array_equal(natural.lg_nmu[same], rare.lg_nmu[same])
+    assert (rare.weight[same] == 1.0).all()
+    assert (natural.lg_nmu[~same] != rare.lg_nmu[~same]).mean() > 0.5
