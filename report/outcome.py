@@ -72,7 +72,7 @@ def learner_table(run: Path, data: Path) -> Table:
     )
     table.add_column("", no_wrap=True)
     first = next(iter(by_name.values()))[0]
-    beside = task_report.second_metric(labels, first.log_proba, first.output)
+    beside = task_report.second_metric(labels, first.log_proba, first.output, truth.weights)
     for column in (beside.head, scoring.loss_name, *(_heading(rule) for rule in rules)):
         table.add_column(column, justify="right", no_wrap=True)
     for name, systems in by_name.items():
@@ -85,7 +85,7 @@ def learner_table(run: Path, data: Path) -> Table:
             for s in systems
         }
         raw = systems[0]
-        shares = task_report.second_metric(labels, raw.log_proba, raw.output).plus_minus
+        shares = task_report.second_metric(labels, raw.log_proba, raw.output, truth.weights).plus_minus
         losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output), truth), 3)
         style = "bold" if name == opened.shipped else None
         table.add_row(name, shares, losses, *(cells.get(r, "") for r in rules), style=style)

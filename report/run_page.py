@@ -123,7 +123,7 @@ def learners(evaluated: EvaluatedRun) -> Section:
     rows: list[tuple[str, ...]] = []
     ours: list[int] = []
     for point, system in zip(evaluated.points, evaluated.systems, strict=True):
-        beside = task_report.second_metric(evaluated.labels, system.log_proba, system.output)
+        beside = task_report.second_metric(evaluated.labels, system.log_proba, system.output, evaluated.truth.weights)
         loss = plus_minus(*mean_loss(evaluated.losses(system), evaluated.truth), 4)
         metric, gap = ("", "")
         if (system.name, system.rule) in evaluated.against_shipped:

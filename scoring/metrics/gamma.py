@@ -267,7 +267,7 @@ def gamma_metrics(
     }
 
 
-def area_under_curve(positive: np.ndarray, score: np.ndarray) -> tuple[float, float]:
+def area_under_curve(positive: np.ndarray, score: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
     """Return the area under the ROC curve and its standard error.
 
     The area is the Mann-Whitney statistic (ties count one half); its variance follows from the placements of each event
@@ -279,7 +279,11 @@ def area_under_curve(positive: np.ndarray, score: np.ndarray) -> tuple[float, fl
         (N,) bool.
     score
         (N,) float, higher = more likely positive.
+    weights
+        (N,) importance weights, or None: placements are then among weights.
     """
+    if weights is not None:
+        return _weighted_area(score[positive], weights[positive], score[~positive], weights[~positive])
     n_positive, n_negative = int(positive.sum()), int((~positive).sum())
     ranks = rankdata(score)
     placed_positive = (ranks[positive] - rankdata(score[positive])) / n_negative
@@ -288,3 +292,16 @@ def area_under_curve(positive: np.ndarray, score: np.ndarray) -> tuple[float, fl
     for placed in (placed_positive, placed_negative):
         variance += float(placed.var(ddof=1)) / len(placed) if len(placed) > 1 else 0.25
     return float(placed_positive.mean()), float(np.sqrt(variance))
+
+
+def _weighted_area(a: np.ndarray, w_a: np.ndarray, b: np.ndarray, w_b: np.ndarray) -> tuple[float, float]:
+    """Return the area under the ROC curve of positive scores a over negative ones b, and its standard error."""
+    variance, area = 0.0, 0.0
+    for own, mine, others, theirs in ((b, w_b, a, w_a), (a, w_a, b, w_b)):
+        order = np.argsort(others)
+        below = np.concatenate([[0.0], np.cumsum(theirs[order])]) / theirs.sum()
+        sides = [below[np.searchsorted(others[order], own, side)] for side in ("left", "right")]
+        placed = 0.5 * (sides[0] + sides[1])
+        area = float(np.average(placed, weights=mine))
+        variance += float((mine**2 * (placed - area) ** 2).sum() / mine.sum() ** 2)
+    return area, math.sqrt(variance)

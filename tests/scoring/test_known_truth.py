@@ -8,7 +8,8 @@ from scipy.special import binom
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from scoring.metrics.gamma import GAMMA, HADRON, gamma_metrics, hadron_survival
+from scoring.metrics.classes import area, bins_at_threshold, efficiency_at_survival, q_factor
+from scoring.metrics.gamma import GAMMA, HADRON, area_under_curve, gamma_metrics, hadron_survival
 from scoring.metrics.intervals import clopper_pearson, survival_interval
 from scoring.metrics.paired import mcnemar, paired_fraction_error, paired_log_loss, paired_mean, paired_survival
 
@@ -133,6 +134,25 @@ def test_a_weight_counts_as_so_many_copies() -> None:
     assert weighted["key_metric"] == pytest.approx(copied["key_metric"])
     assert weighted["accuracy_at_0.5"] == pytest.approx(copied["accuracy_at_0.5"])
     assert weighted["energy_binned"]["15.0-15.5"]["hadron_survival"] == pytest.approx(copied["key_metric"])
+    for ours, theirs in (
+        (area(labels, scores, weights), area(labels[many], scores[many])),
+        (efficiency_at_survival(labels, scores, 0.1, weights), efficiency_at_survival(labels[many], scores[many], 0.1)),
+        (q_factor(labels, scores, weights=weights), q_factor(labels[many], scores[many])),
+    ):
+        assert ours.value == pytest.approx(theirs.value, rel=1e-12)
+        assert ours.interval.low < ours.value < ours.interval.high
+    place = {"energy": energy, "zenith_deg": zenith}
+    in_bin = bins_at_threshold(labels, scores, 0.5, **place, weights=weights)["energy"][0]
+    assert in_bin.survival == pytest.approx(np.mean(scores[many][labels[many] == 1] >= 0.5))
+
+
+def test_the_weighted_area_has_the_error_of_repeated_samples() -> None:
+    areas = []
+    for seed in range(200):
+        labels, scores, weights = _weighted(400, seed)
+        areas.append(area_under_curve(labels == GAMMA, scores, weights))
+    values, errors = np.array(areas).T
+    assert errors.mean() == pytest.approx(values.std(), rel=0.2)
 
 
 def test_weights_of_one_change_no_value() -> None:
