@@ -1,7 +1,7 @@
 """Hadrons that survive gamma/hadron separation, down to one in ten million: survival by efficiency and world.
 
     python benchmarks/physics/rare_gammas.py
-    python benchmarks/physics/rare_gammas.py --worlds gammas --natural --hadrons 60000
+    python benchmarks/physics/rare_gammas.py --worlds gammas --natural --test 100000
 
 Boosted trees learn from rare hadrons with their weights (``simulate --rare``), on 19 simple quantities: zenith, lg Ne,
 lg Nmu, age, and electrons, muons and stations with muons in five rings about the reconstructed core. A survival is
@@ -96,7 +96,8 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", default="default,gammas")
-    parser.add_argument("--hadrons", type=int, default=60_000, help="events of each sample under the test's cuts")
+    parser.add_argument("--train", type=int, default=50_000, help="events under the test's cuts to learn from")
+    parser.add_argument("--test", type=int, default=300_000, help="the same to test on")
     parser.add_argument("--natural", action="store_true", help="also unweighted showers and another proposal")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
@@ -105,15 +106,14 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for world in arguments.worlds.split(","):
         rare = BlockJob(GAMMA, "train", arguments.seed, "mix", "test", load_settings(world), proposal=RARE)
-        trees = learned(sample(rare, arguments.hadrons, arguments.workers))
+        trees = learned(sample(rare, arguments.train, arguments.workers))
         tests = {"rare": RARE} | ({"natural": None, "other proposal": OTHER} if arguments.natural else {})
         for name, proposal in tests.items():
             job = replace(rare, split="test", proposal=proposal)
-            for line in lines(world, name, trees, sample(job, arguments.hadrons, arguments.workers)):
+            for line in lines(world, name, trees, sample(job, arguments.test, arguments.workers)):
                 print(line, flush=True)
-    print(
-        f"\n{arguments.hadrons:,} events a sample, seed {arguments.seed}; {time.process_time():.0f} s of processor time"
-    )
+    learned_from = f"{arguments.train:,} events learned from, {arguments.test:,} tested on, seed {arguments.seed}"
+    print(f"\n{learned_from}; {time.process_time():.0f} s of processor time")
 
 
 if __name__ == "__main__":
