@@ -10,12 +10,13 @@ from showers.simulation.cascade import (
     Deviates,
     Proposal,
     capped_exponential,
+    coefficient,
     develop,
     develop_mass,
     hadron_offset,
     lateral_age,
 )
-from showers.simulation.primaries import Primaries, model_shift, throw_primaries
+from showers.simulation.primaries import PHOTON, Primaries, model_shift, throw_primaries
 from showers.simulation.settings import Cascade, Settings, Shape, Spectrum
 
 PLAIN = Cascade(
@@ -258,3 +259,63 @@ def test_photons_keep_the_natural_density() -> None:
     np.testing.assert_array_equal(natural.lg_nmu[same], rare.lg_nmu[same])
     assert (rare.weight[same] == 1.0).all()
     assert (natural.lg_nmu[~same] != rare.lg_nmu[~same]).mean() > 0.5
+
+
+def _protons_of(world: Settings, n: int = 60_000) -> tuple[np.ndarray, ...]:
+    """Xmax, lg Ne, lg Nmu and longitudinal age of vertical protons of lg E = 15.5."""
+    deviates = Deviates.draw(n, np.random.default_rng(8))
+    return develop_mass(1, np.zeros(n), np.zeros(n), deviates, world.cascade)
+
+
+def test_the_tail_of_protons_is_the_monte_carlos_and_their_core_as_fitted() -> None:
+    scales = {"cascade__xmax_scale": 0.6, "cascade__muon_scale": 0.6, "cascade__size_scale": 0.6}
+    plain = Settings().changed(**dict.fromkeys(scales, 1.0))
+    narrow, tailed = (Settings().changed(**scales, cascade__proton_tail=tail) for tail in (0.0, 1.0))
+
+    def spans(world: Settings) -> dict[str, float]:
+        xmax, _, lg_nmu, _ = _protons_of(world)
+        deep, poor = np.quantile(xmax, [0.97, 0.995]), np.quantile(lg_nmu, [0.001, 0.01])
+        core = np.quantile(lg_nmu, [0.3, 0.7])
+        return {"deep": float(np.ptp(deep)), "poor": float(np.ptp(poor)), "core": float(np.ptp(core))}
+
+    full, small, both = spans(plain), spans(narrow), spans(tailed)
+    for name in ("deep", "poor"):
+        assert both[name] == pytest.approx(full[name], rel=0.12)
+        assert small[name] < 0.75 * full[name]
+    assert both["core"] == pytest.approx(small["core"], rel=0.03)
+
+
+def test_muon_poor_protons_keep_their_electrons_and_get_a_photons_front() -> None:
+    """Where h is far below -0.2 neither depends on h any more; elsewhere nothing has changed."""
+    usual = Settings().changed(cascade__electron_loss_min=-100.0, cascade__hadronic_front=0.0)
+    changed = usual.changed(cascade__electron_loss_min=-0.2, cascade__hadronic_front=2.0)
+    _, lg_ne, lg_nmu, age = _protons_of(usual)
+    _, more_ne, same_nmu, steeper = _protons_of(changed)
+    np.testing.assert_array_equal(same_nmu, lg_nmu)
+    deviates = Deviates.draw(len(lg_nmu), np.random.default_rng(8))
+    zero = np.zeros(len(lg_nmu))
+    h = -coefficient("tM", 1, zero, zero) * (deviates.exponential[2] - 1.0)
+    h += coefficient("sM", 1, zero, zero) * deviates.normal[3] - 0.05 * np.maximum(0.0, deviates.exponential[2] - 8.0)
+    h *= usual.cascade.muon_scale
+    rich, poor = h > -0.199, h < -0.21
+    np.testing.assert_array_equal(more_ne[rich], lg_ne[rich])
+    np.testing.assert_array_equal(steeper[rich], age[rich])
+    gained = more_ne[poor] - lg_ne[poor]
+    np.testing.assert_allclose(gained, coefficient("nh", 1, zero, zero)[poor] * (-0.2 - h[poor]))
+    share = 10.0 ** (2.0 * (h[poor] + 0.2))
+    photon = (coefficient(name, PHOTON, zero, zero)[poor] for name in ("s0", "sz", "sr", "ss"))
+    s0, sz, sr, ss = photon
+    xmax_z = _z_and_r(usual, deviates)
+    expected = share * age[poor] + (1 - share) * (s0 + sz * xmax_z[0][poor] + sr * xmax_z[1][poor])
+    np.testing.assert_allclose(steeper[poor], expected + (1 - share) * ss * deviates.normal[2][poor])
+
+
+def _z_and_r(world: Settings, deviates: Deviates) -> list[np.ndarray]:
+    """Return the scaled fluctuations z and r of vertical protons of lg E = 15.5."""
+    zero = np.zeros(deviates.normal.shape[1])
+    result = []
+    widths = (("tX", "sX", world.cascade.xmax_scale / 100), ("tR", "sR", world.cascade.size_scale))
+    for k, (t, s, scale) in enumerate(widths):
+        wide = coefficient(t, 1, zero, zero) * capped_exponential(deviates.exponential[k], deviates.uniform[k])
+        result.append(scale * (wide + coefficient(s, 1, zero, zero) * deviates.normal[k]))
+    return result
