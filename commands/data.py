@@ -98,8 +98,8 @@ def simulate(
     With --raw the public data's raw archives are written instead, with arrival times, all columns and no cuts.
     With --check nothing is written: every known fact of the real data is printed beside its simulated value, and the
     exit code is 1 if one is outside its tolerance.
-    With --rare gamma sets hold many muon-poor hadrons, and weight.npy how many natural ones each stands for: survivals far
-    below one in a thousand can be measured then. In --world gammas hadrons survive about as in the public simulation.
+    With --rare gamma sets hold many muon-poor hadrons, and weight.npy how many natural ones each stands for: survivals
+    far below one in a thousand can be measured then. In --world gammas hadrons survive as in the public simulation.
     With --task measured OUT/measured_raw gets runs in the measured archive's form, of the sky in --spectrum.
 
     Example: [bold]python cli.py simulate --task gamma --out data --train 20000 --test 5000 --train-cuts test[/bold]

@@ -157,9 +157,10 @@ def bins_at_threshold(
         rows = []
         for name, inside in bins:
             g, h = inside & gamma, inside & ~gamma
-            counts = [int(np.count_nonzero(mask)) for mask in (g, g & passed, h, h & passed)]
+            n_gamma, n_kept, n_hadron, n_left = (int(np.count_nonzero(mask)) for mask in (g, g & passed, h, h & passed))
             total, left = (float(mask.sum() if weights is None else weights[mask].sum()) for mask in (h, h & passed))
-            rows.append(BinAtThreshold(name, *counts, left / total if total else 0.0))
+            survival = left / total if total else 0.0
+            rows.append(BinAtThreshold(name, n_gamma, n_kept, n_hadron, n_left, survival))
         return [row for row in rows if row.n_gamma + row.n_hadron]
 
     return {"energy": counted(energy_bins(energy)), "zenith": counted(zenith_bins(zenith_deg))}
