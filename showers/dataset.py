@@ -150,6 +150,19 @@ class Dataset:
         """The cuts under which predictions are scored, from ``source.json``; Ze < 30 and Ne > 4.8 otherwise."""
         return protocols.cut_set_named(str(self.source.get("evaluation_cuts", protocols.TEST.name)))
 
+    def refuse_weighted(self, what: str) -> None:
+        """Refuse showers with importance weights where ``what`` counts all alike.
+
+        Raises
+        ------
+        InputError
+            If the folder has weights.
+        """
+        if self.files.has(WEIGHT_FILE):
+            raise InputError(
+                f"{self.path / WEIGHT_FILE}: {what} counts all showers alike: simulate them without --rare"
+            )
+
     def scalar_frame(self) -> pl.DataFrame:
         """Return all reconstructed scalars as a float32 table (20 bytes an event)."""
         return protocols.scalar_frame(self.scalars, self.age)

@@ -532,6 +532,9 @@ def test_weights_go_with_the_labels_alone(tmp_path: Path) -> None:
     unlabelled = Dataset.open(tmp_path / "with", labels=False)
     assert unlabelled.weights is None
     assert unlabelled.fingerprint() == plain.fingerprint()
+    plain.refuse_weighted("a search")
+    with pytest.raises(InputError, match="a search counts all showers alike: simulate without --rare"):
+        unlabelled.refuse_weighted("a search")
     assert problems(tmp_path / "with") == []
     np.save(tmp_path / "with" / "weight.npy", weights[::-1])
     with pytest.raises(InputError, match=r"weight\.npy"):
