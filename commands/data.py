@@ -193,7 +193,7 @@ def features(
 
     if dataset is None:
         raise InputError("say which dataset folder: python cli.py features DATASET (or --list)")
-    table = build_table(dataset, out, device=device.value, workers=workers, bars=output.bars)
+    table = build_table(dataset, out, ctx=output.context(device=device.value, workers=workers))
     output.show(
         lambda: f"{len(table):,} events, {len(table.columns)} columns in {table.folder}",
         lambda: {"folder": table.folder, "events": len(table), "columns": list(table.columns)},
@@ -233,7 +233,7 @@ def download(
 
         chosen, raw = task_named(str(task)), out / "raw"
         download_raw(chosen, raw, protocol.value, base_url=base_url, bars=bar)
-        for folder in write_sets(raw, out, chosen, protocol=protocol.value, tell=remark, say=plain, bars=bar):
+        for folder in write_sets(raw, out, chosen, protocol=protocol.value, ctx=OutputFormat().context()):
             console.print(f"wrote {folder}", soft_wrap=True)
         return
     from showers.archives.download import BUCKET
@@ -296,9 +296,9 @@ def convert(
         refuse_unused(context, "with --measured", ("task",))
     if measured is not None and predict is not None:
         refuse_unused(context, "with --predict", ("strict", "times_of_arrival"))
-        names = names_of(runs)
-        options = {"protocol": protocol.value, "times": times, "delete_raw": delete_raw, "workers": workers}
-        predict_measured(measured, out, predict, trusted, runs=names, **options)
+        ctx = OutputFormat().context(workers=workers, trusted=trusted)
+        options = {"protocol": protocol.value, "times": times, "delete_raw": delete_raw}
+        predict_measured(measured, out, predict, ctx, runs=names_of(runs), **options)
         return
     if measured is not None:
         refuse_unused(context, "without --predict", ("trusted", "workers"))
@@ -311,16 +311,11 @@ def convert(
 
     chosen = task_named(task)
     folders = write_sets(
-        raw, out, chosen, protocol=protocol.value, strict=strict, times_of_arrival=times_of_arrival, tell=remark,
-        say=plain, bars=bar,
+        raw, out, chosen, protocol=protocol.value, strict=strict, times_of_arrival=times_of_arrival,
+        ctx=OutputFormat().context(),
     )  # fmt: skip
     for folder in folders:
         console.print(f"wrote {folder}", soft_wrap=True)
-
-
-def plain(line: str) -> None:
-    """Print a line as it is."""
-    console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def names_of(runs: str | None) -> list[str] | None:

@@ -6,16 +6,16 @@ labels: the submission is the run of the first seed, whatever the others reach.
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from report.outcome import outcome
 from report.public.rules import score_by_protocol
 from report.public.submission import write_submission
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.cost import in_words
 from runtime.errors import InputError
 from runtime.files import atomic_path, read_json
@@ -49,7 +49,6 @@ class Reproduction:
     seeds: int = 5
     preset: str = "good"
     learners: tuple[str, ...] | None = None
-    workers: int | None = None
 
     def __post_init__(self) -> None:
         if self.raw is not None and self.simulated is not None:
@@ -72,9 +71,22 @@ class Score:
     wall_s: float
 
 
-def reproduce(
-    wanted: Reproduction, *, bars: Bars = silent, tell: Callable[[str], None] = lambda line: None
-) -> tuple[Path, list[Score]]:
+class _Notes(logging.Handler):
+    """Notes what is logged, and hands it on; a remark once, however many runs repeat it."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        super().__init__()
+        self.log, self.plans, self.remarks = log, list[str](), list[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note one record."""
+        notes, line = self.remarks if record.levelno >= logging.WARNING else self.plans, record.getMessage()
+        if notes is self.plans or line not in notes:
+            notes.append(line)
+            self.log.handle(record)
+
+
+def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, list[Score]]:
     """Do all steps, or what is left of them, and write ``RESULT.md``.
 
     With a time limit every seed gets an equal share of it. A seed that would begin after the limit is left out, the
@@ -92,18 +104,14 @@ def reproduce(
     began, task, out = time.time(), wanted.task, Path(wanted.out)
     raw = wanted.raw or out / "raw"
     if wanted.simulated is not None:
-        simulate_raw(task, raw, wanted.simulated, workers=wanted.workers, bars=bars)
+        simulate_raw(task, raw, wanted.simulated, workers=ctx.workers, bars=ctx.bars)
     elif wanted.raw is None:
-        download_raw(task, raw, wanted.protocol, bars=bars)
-    data, remarks = out / "data", list[str]()
-
-    def remark(line: str) -> None:
-        if line not in remarks:
-            remarks.append(line)
-            tell(line)
-
-    flow = list[str]()
-    convert(raw, data, task, protocol=wanted.protocol, tell=remark, say=flow.append, bars=bars)
+        download_raw(task, raw, wanted.protocol, bars=ctx.bars)
+    data, notes, log = out / "data", _Notes(ctx.log), logging.Logger("reproduce", logging.INFO)
+    log.addHandler(notes)
+    ctx = replace(ctx, log=log)
+    convert(raw, data, task, protocol=wanted.protocol, ctx=ctx)
+    flow = notes.plans.copy()
     limit = None if wanted.hours is None else f"{max(1, round(wanted.hours * 60 / wanted.seeds))}m"
     runs: list[Path] = []
     scores: list[Score] = []
@@ -111,22 +119,23 @@ def reproduce(
         run = out / "runs" / f"{task.name}-seed-{seed}"
         late = wanted.hours is not None and time.time() - began > 3600 * wanted.hours
         if runs and late and not (run / MANIFEST_FILE).exists():
-            remark(f"{wanted.seeds - len(runs)} of {wanted.seeds} seeds are left out: the time is up")
+            log.warning("%d of %d seeds are left out: the time is up", wanted.seeds - len(runs), wanted.seeds)
             break
         config = StackConfig(
             task=task.name, data=data, run=run, preset=wanted.preset, seed=seed, time_limit=limit,
-            learners=wanted.learners, workers=wanted.workers, fast=False,
+            learners=wanted.learners, workers=ctx.workers, fast=False,
         )  # fmt: skip
-        stack(config, bars=bars, tell=remark, say=tell)
-        outcome(run, data, task, bars=bars)
+        stack(config, ctx)
+        outcome(run, data, bars=ctx.bars)
         runs.append(run)
         scores.append(_score(wanted, data, run, seed))
-        tell(f"seed {seed}: {_metric(task)} {_interval(scores[-1].value, scores[-1].low, scores[-1].high)}")
+        metric = _interval(scores[-1].value, scores[-1].low, scores[-1].high)
+        log.info("seed %d: %s %s", seed, _metric(task), metric)
     if not (out / SUBMISSION).exists():
         write_submission(runs[:1], SUBMISSION, data=data, out=out)
     file = out / RESULT_FILE
     with atomic_path(file) as temporary:
-        temporary.write_text(_result(wanted, data, runs, scores, [*flow, *remarks]), encoding="utf-8")
+        temporary.write_text(_result(wanted, data, runs, scores, [*flow, *notes.remarks]), encoding="utf-8")
     return file, scores
 
 

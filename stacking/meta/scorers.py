@@ -17,7 +17,7 @@ from scoring.metrics.intervals import Interval, group_weights, share_interval, w
 from scoring.metrics.paired import paired_log_loss
 from stacking.meta.softmax import log_loss_per_event
 
-JUDGED_EFFICIENCIES = (0.65, 0.70, 0.75, 0.80, 0.85)
+SCORED_EFFICIENCIES = (0.65, 0.70, 0.75, 0.80, 0.85)
 """Gamma efficiencies around the benchmark's 75 % over which ln(survival) is averaged."""
 TABLE_EFFICIENCIES = (0.25, 0.50, 0.60, 0.75, 0.90, 0.95, 0.99)
 REAL_RATIOS = (1e-4, 1e-5, 1e-6)
@@ -33,13 +33,13 @@ def gamma_scores(log_proba: np.ndarray) -> np.ndarray:
 
 
 def log_survivals(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Return ``ln((n + 0.5) / (N + 1))`` of surviving hadrons at each of :data:`JUDGED_EFFICIENCIES`.
+    """Return ``ln((n + 0.5) / (N + 1))`` of surviving hadrons at each of :data:`SCORED_EFFICIENCIES`.
 
     The half survivor keeps "none left" finite. With importance weights (N,) n and N are sums of them, and in place of 1
     stands the weight of a survivor at the highest of these efficiencies.
     """
     if weights is not None:
-        results = [hadron_survival(labels, scores, share, weights) for share in JUDGED_EFFICIENCIES]
+        results = [hadron_survival(labels, scores, share, weights) for share in SCORED_EFFICIENCIES]
         return _weighted_log(np.array([one.hadron_survival for one in results]), results[-1])
     gammas, hadrons = np.sort(scores[labels == GAMMA])[::-1], scores[labels == HADRON]
     return _log_survival(hadrons, gammas[_ranks(len(gammas))], len(hadrons))
@@ -71,8 +71,8 @@ def paired_log_survival(
     It resamples events within classes, or whole groups (N,); with importance weights (N,) all showers.
     """
     if weights is not None:
-        replicas = weighted_replicas(labels, (a, b), JUDGED_EFFICIENCIES, weights, groups, n_samples, seed)
-        widest = [hadron_survival(labels, scores, JUDGED_EFFICIENCIES[-1], weights) for scores in (a, b)]
+        replicas = weighted_replicas(labels, (a, b), SCORED_EFFICIENCIES, weights, groups, n_samples, seed)
+        widest = [hadron_survival(labels, scores, SCORED_EFFICIENCIES[-1], weights) for scores in (a, b)]
         first, second = map(_weighted_log, replicas, widest)
         difference = mean_log_survival(labels, a, weights) - mean_log_survival(labels, b, weights)
         return difference, float(np.std((first - second).mean(axis=0)))
@@ -103,7 +103,7 @@ def paired_log_survival(
 
 def _ranks(n_gamma: int) -> np.ndarray:
     """Return which of the descending gamma scores are the thresholds, counted from 0."""
-    return np.ceil(np.array(JUDGED_EFFICIENCIES) * n_gamma).astype(int) - 1
+    return np.ceil(np.array(SCORED_EFFICIENCIES) * n_gamma).astype(int) - 1
 
 
 def _log_survival(hadrons: np.ndarray, thresholds: np.ndarray, n_hadrons: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from features.build import build_table
 from features.table import CATALOGUE_FILE, FeatureTable, part_path
 from runtime import checksums
 from runtime.checksums import CHECKSUMS_FILE
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import LOCK_FILE, hash_file, locked
 
@@ -33,7 +34,7 @@ def _bits(table):
 
 
 def _build(folder, out=None):
-    return build_table(folder, out, workers=1, groups=GROUPS)
+    return build_table(folder, out, groups=GROUPS, ctx=Context(workers=1))
 
 
 def test_a_dataset_written_anew_gives_its_own_features(write, draw, tmp_path):

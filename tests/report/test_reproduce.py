@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 import report.selftest as selftest
 from report.reproduce import Reproduction, Score, over_events_and_seeds, reproduce
 from report.selftest import HASHES, N_EVENTS, converted_hash, generated
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import read_json
 from scoring.score import score_file
@@ -58,14 +60,16 @@ def test_selftest_passes_and_notices_what_is_wrong(monkeypatch: pytest.MonkeyPat
 
 def test_a_result_from_nothing_is_continued_and_says_how_it_was_made(tmp_path: Path) -> None:
     wanted = Reproduction(
-        COMPOSITION, "2026", tmp_path / "out", simulated=6_000, seeds=2, preset="quick", workers=1,
+        COMPOSITION, "2026", tmp_path / "out", simulated=6_000, seeds=2, preset="quick",
         learners=("quadratic_logit",),
     )  # fmt: skip
+    log = logging.Logger("stopped")
+    log.addHandler(_StopsAfter("seed 1"))
     with pytest.raises(KeyboardInterrupt):
-        reproduce(wanted, tell=_stop_after("seed 1"))
+        reproduce(wanted, Context(workers=1, log=log))
     first = (tmp_path / "out" / "runs" / "composition-seed-1" / "predictions.npz").stat().st_mtime_ns
     assert not (tmp_path / "out" / "RESULT.md").exists()
-    file, scores = reproduce(wanted)
+    file, scores = reproduce(wanted, Context(workers=1))
     assert (tmp_path / "out" / "runs" / "composition-seed-1" / "predictions.npz").stat().st_mtime_ns == first
     text = file.read_text()
     assert "embedded simulation: not a result on the public data" in text
@@ -79,12 +83,14 @@ def test_a_result_from_nothing_is_continued_and_says_how_it_was_made(tmp_path: P
     assert result["mean_fraction_error"] == scores[0].value, "rows are handed in in the published order"
 
 
-def _stop_after(word: str):
-    def tell(line: str) -> None:
-        if line.startswith(word):
-            raise KeyboardInterrupt
+class _StopsAfter(logging.Handler):
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.word = word
 
-    return tell
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith(self.word):
+            raise KeyboardInterrupt
 
 
 def test_interval_over_events_and_seeds() -> None:

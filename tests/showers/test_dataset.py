@@ -533,7 +533,7 @@ def test_weights_go_with_the_labels_alone(tmp_path: Path) -> None:
     assert unlabelled.weights is None
     assert unlabelled.fingerprint() == plain.fingerprint()
     plain.refuse_weighted("a search")
-    with pytest.raises(InputError, match="a search counts all showers alike: simulate without --rare"):
+    with pytest.raises(InputError, match="a search counts all showers alike: simulate them without --rare"):
         unlabelled.refuse_weighted("a search")
     assert problems(tmp_path / "with") == []
     np.save(tmp_path / "with" / "weight.npy", weights[::-1])

@@ -29,6 +29,7 @@ from models.base.learner import Batch
 from models.isolated import Isolated
 from models.tables.lightgbm import LightGBM
 from runtime.checksums import CHECKSUMS_FILE
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
@@ -40,7 +41,7 @@ from stacking.predict import PredictionStream, predict, prediction_table
 from stacking.predict import predict as predict_events
 from stacking.run.chain import Predictions
 from stacking.run.config import StackConfig, TableConfig
-from stacking.train import stack, stack_table
+from stacking.train import stack
 
 SMALL = {"lightgbm": {"rounds": 10}, "quadratic_logit": {}}
 
@@ -93,9 +94,9 @@ def _same(values: np.ndarray | None, expected: np.ndarray | None) -> None:
 @pytest.mark.usefixtures("borders")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_columns_are_those_of_the_table_bit_by_bit(showers: Path, tmp_path: Path, workers: int) -> None:
-    table = build_table(showers, tmp_path / "table", device="cpu", workers=1)
+    table = build_table(showers, tmp_path / "table", ctx=Context(device="cpu", workers=1))
     through = ShowerEvents(showers, table.folder, COMPOSITION)
-    events = ComputedEvents.of(showers, COMPOSITION, table.columns, workers=workers)
+    events = ComputedEvents.of(showers, COMPOSITION, table.columns, Context(workers=workers))
     assert ("Age" in table.columns) == (Dataset.open(showers, labels=False).age is not None)
     every, some = list(pieces(len(events))), ("e_hits", *CORE_COLUMNS, "E")
     assert [piece.stop for piece in every] == [700, 1400, 2000]
@@ -115,11 +116,11 @@ def test_columns_are_those_of_the_table_bit_by_bit(showers: Path, tmp_path: Path
 
 @pytest.mark.usefixtures("borders")
 def test_any_choice_of_columns_gives_the_same_bits(showers: Path, tmp_path: Path) -> None:
-    table = build_table(showers, tmp_path / "table", device="cpu", workers=1)
+    table = build_table(showers, tmp_path / "table", ctx=Context(device="cpu", workers=1))
     rows = np.arange(300, 900)
     for group in {CATALOGUE[name].group for name in table.columns}:
         columns = tuple(name for name in table.columns if CATALOGUE[name].group == group)
-        events = ComputedEvents.of(showers, COMPOSITION, columns, workers=1)
+        events = ComputedEvents.of(showers, COMPOSITION, columns, Context(workers=1))
         result = events.batch(rows, columns, grids=False).table
         _same(result, table.matrix(columns, rows))
 
@@ -133,7 +134,10 @@ def test_a_gpu_computes_in_this_process(new: Path, monkeypatch: pytest.MonkeyPat
         return compute_rows(data, start, stop, groups)
 
     monkeypatch.setattr(computed, "compute_rows", on_gpu)
-    one, other = (ComputedEvents.of(new, COMPOSITION, CORE_COLUMNS, device=device) for device in ("cuda", "cpu"))
+    monkeypatch.setattr(computed, "resolve_device", str)
+    one, other = (
+        ComputedEvents.of(new, COMPOSITION, CORE_COLUMNS, Context(device=device)) for device in ("cuda", "cpu")
+    )
     _same(one.fitted_core(slice(600, 1100)), other.fitted_core(slice(600, 1100)))
     assert asked == [(512, 1024, "cuda"), (1024, 1536, "cuda")]
 
@@ -141,11 +145,12 @@ def test_a_gpu_computes_in_this_process(new: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("borders")
 @pytest.mark.parametrize("fast", [False, True])
 def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path: Path, fast: bool) -> None:
-    opened = stacking.load(run, trusted=True)
-    options = {"fast": fast, "everything": not fast, "device": "cpu", "workers": 2}
-    result = predict(opened, new, no_table=True, **options).concatenated()
+    opened = stacking.load(run)
+    options = {"fast": fast, "everything": not fast}
+    ctx = Context(device="cpu", workers=2, trusted=True)
+    result = predict(opened, new, ctx, no_table=True, **options).concatenated()
     assert not list(new.parent.glob("*.features"))
-    expected = predict(opened, new, **options).concatenated()
+    expected = predict(opened, new, ctx, **options).concatenated()
     assert result.by_name.keys() == expected.by_name.keys()
     for name, log_proba in expected.by_name.items():
         _same(result.by_name[name], log_proba)
@@ -153,7 +158,7 @@ def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path:
     assert (result.config_hash, result.test_fingerprint) == (expected.config_hash, expected.test_fingerprint)
     assert result.remarks == expected.remarks
     (new / CHECKSUMS_FILE).unlink(missing_ok=True)
-    remark = predict(opened, new, no_table=True, **options).remarks[0]
+    remark = predict(opened, new, ctx, no_table=True, **options).remarks[0]
     assert remark.startswith(f"{new.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where")
 
 
@@ -166,7 +171,7 @@ def test_files_have_the_bytes_of_those_through_the_table(
         cli.main()
     assert not ended.value.code
     assert sorted(path.name for path in new.parent.iterdir()) == ["events"]
-    predict(stacking.load(run), new, workers=1, device="cpu").write(tmp_path / "table.npz")
+    predict(stacking.load(run), new, Context(workers=1, device="cpu")).write(tmp_path / "table.npz")
     assert FeatureTable.open(new.parent / "events.features").n_events == 2000
     assert (tmp_path / "memory.npz").read_bytes() == (tmp_path / "table.npz").read_bytes()
 
@@ -177,14 +182,16 @@ def test_a_bad_cell_far_behind_leaves_no_file(run: Path, new: Path, tmp_path: Pa
     matrices = np.load(new / MATRICES_FILE)
     matrices[1777, 2, 3, 1] = np.nan
     np.save(new / MATRICES_FILE, matrices)
-    opened = stacking.load(run, trusted=True)
+    opened = stacking.load(run)
     with pytest.raises(InputError, match=r"matrices.npy: row 1777, cell \(2, 3\), channel 1.*--strict"):
-        predict(opened, new, no_table=True, workers=workers, strict=True).write(tmp_path / "out.npz")
+        predict(opened, new, Context(workers=workers, trusted=True), no_table=True, strict=True).write(
+            tmp_path / "out.npz"
+        )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
 
 
 def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, tmp_path: Path) -> None:
-    opened = stacking.load(run, trusted=True)
+    opened = stacking.load(run)
     with pytest.raises(InputError, match="gives no feature 'Age'"):
         ComputedEvents.of(new, COMPOSITION, ("E", "Age"))
     events = ComputedEvents.of(new, COMPOSITION, ("E",))
@@ -193,7 +200,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
     with pytest.raises(InputError, match="none is to be used"):
         predict(opened, new, no_table=True, features=tmp_path / "table").concatenated()
     with pytest.raises(InputError, match="unknown device 'tpu'"):
-        predict(opened, new, no_table=True, device="tpu").concatenated()
+        predict(opened, new, Context(device="tpu"), no_table=True).concatenated()
     with (
         patch("stacking.predict.feature_code_version", lambda: "0" * 64),
         pytest.raises(InputError, match="features of other code"),
@@ -214,7 +221,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
 
 @pytest.mark.usefixtures("borders")
 def test_events_that_change_meanwhile_are_noticed(run: Path, new: Path) -> None:
-    predictions = predict(stacking.load(run, trusted=True), new, no_table=True, device="cpu", workers=1)
+    predictions = predict(stacking.load(run), new, Context(trusted=True, device="cpu", workers=1), no_table=True)
     taken = next(predictions.pieces)
     assert len(taken.log_proba) == 700
     state = (new / MATRICES_FILE).stat()
@@ -330,7 +337,7 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
         run=tmp_path / "run", table=train, test_table=test, label="kind", learners=tuple(small), settings=small,
         folds=2, metas=("average",), preset="quick", workers=1, fast=False,
     )  # fmt: skip
-    expected = stack_table(config).predictions
+    expected = stack(config).predictions
     assert expected is not None
     run = stacking.load(tmp_path / "run")
     opened = _counted(monkeypatch, Isolated, "load")
@@ -352,7 +359,7 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
         real(reader, *rest)
 
     monkeypatch.setattr(saved_fits, "_predict", predict)
-    run = stacking.load(tmp_path / "run", trusted=True)
+    run = stacking.load(tmp_path / "run")
     for workers in (1, 3):
         working.clear()
         monkeypatch.setattr("joblib.cpu_count", lambda workers=workers: workers)
