@@ -409,8 +409,9 @@ def survival_interval(
     With groups (N,) both sides are stretched by the root of the design effect: the variance where groups are resampled
     over that where events are. Where it cannot be measured it is the mean number of events in a group.
 
-    With importance weights (N,) showers are resampled (:func:`weighted_replicas`). Where the weights do not allow a
-    number to be quoted (:attr:`scoring.metrics.gamma.SurvivorWeights.quoted`), the interval runs from 0 to the upper
+    With importance weights (N,) showers are resampled (:func:`weighted_replicas`), and the interval runs between the
+    replicas' quantiles: survivals are positive and skewed, as far as the threshold decides them. Where the weights do
+    not allow a number to be quoted (:attr:`scoring.metrics.gamma.SurvivorWeights.quoted`), the interval runs from 0 to the upper
     limit.
     """
     if weights is not None:
@@ -421,8 +422,8 @@ def survival_interval(
         if not result.weights.quoted:
             limit = max(result.weights.limit(level), float(np.quantile(drawn, level)))
             return Interval(0.0, limit, level, is_limit=True)
-        span = basic_interval(result.hadron_survival, drawn - result.hadron_survival, level)
-        return Interval(max(0.0, span.low), min(1.0, span.high), level)
+        low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+        return Interval(float(low), float(high), level)
     if groups is not None:
         whole = survival_interval(labels, scores, efficiency, level=level, n_resamples=n_resamples, seed=seed)
         value = hadron_survival(labels, scores, efficiency).hadron_survival
