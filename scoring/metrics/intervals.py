@@ -411,7 +411,7 @@ def survival_interval(
 
     With importance weights (N,) showers are resampled (:func:`weighted_replicas`), and the interval runs between the
     replicas' quantiles: survivals are positive and skewed, as far as the threshold decides them. Where the weights do
-    not allow a number to be quoted (:attr:`scoring.metrics.gamma.SurvivorWeights.quoted`), the interval runs from 0 to the upper
+    not allow a number to be quoted (:attr:`scoring.metrics.gamma.SurvivorWeights.quoted`), it runs from 0 to the upper
     limit.
     """
     if weights is not None:
