@@ -252,7 +252,7 @@ def convert(
     protocol: Annotated[Protocol, typer.Option(help="2026 is what the public repository scores now.")] = Protocol.v2,
     measured: Annotated[Path | None, typer.Option(help="Folder with the measured runs' archives instead.")] = None,
     foreign: Annotated[
-        Path | None, typer.Option("--from", help="Folder of another format: station lists, KCDC text files.")
+        Path | None, typer.Option("--from", help="Files of another format: station lists, KCDC downloads.")
     ] = None,
     runs: RunsOption = None,
     times: TimesOption = False,
@@ -286,9 +286,10 @@ def convert(
         )
     if foreign is not None:
         refuse_unused(context, "with --from", all_but=("foreign", "out", "task"))
-        from showers.archives.foreign import convert_foreign
+        from showers.archives.formats import convert_foreign
 
-        console.print(f"wrote {convert_foreign(foreign, out, task_named(task), remark)}", soft_wrap=True)
+        for written in convert_foreign(foreign, out, task_named(task), remark):
+            console.print(f"wrote {written}", soft_wrap=True)
         return
     if raw is not None:
         refuse_unused(context, "with --raw", all_but=("raw", "out", "task", "protocol", "strict", "times_of_arrival"))

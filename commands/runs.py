@@ -150,8 +150,8 @@ def stack(
 def predict(
     context: typer.Context,
     run: Annotated[Path, typer.Option(help="Finished run folder.")],
-    data: Annotated[Path, typer.Option(help="Dataset folder (or table); labels are neither needed nor read.")],
-    out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz.")],
+    data: Annotated[Path, typer.Option(help="Dataset folder, folder of measured runs, or table; no label is read.")],
+    out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz; for runs a folder.")],
     device: DeviceOption = Device.auto,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
@@ -182,28 +182,36 @@ def predict(
             refuse_unused(context, "with a run on a table", ("device", "anyway", "features", "no_table"))
         else:
             refuse_unused(context, "with a run on showers", ("separator",))
+    from showers.archives.folders import unlabelled_in
     from stacking.predict import predict as predict_events
     from stacking.run.read import load
 
-    stream = predict_events(
-        load(run), data, output.context(device=device.value, trusted=trusted, other_code=anyway), features=features,
-        elsewhere=out.with_name(f"{out.name}.features"), no_table=no_table, fast=fast, separator=separator,
-        strict=strict,
-    )  # fmt: skip
-    stream.write(out)
-    for line in stream.remarks:
-        output.remark(line)
-    content = {"out": out, "events": stream.n_events, "remarks": list(stream.remarks)}
-    output.show(lambda: f"wrote {out}", lambda: content)
+    runs = unlabelled_in(data)
+    if runs and out.suffix:
+        raise InputError(f"{data} holds {len(runs)} runs, which get a file each: --out must be a folder, not {out}")
+    if runs:
+        refuse_unused(context, "with a folder of runs", ("features",))
+    model, content = load(run), list[dict[str, Any]]()
+    ctx = output.context(device=device.value, trusted=trusted, other_code=anyway)
+    for place, file in [(one, out / f"{one.name}.npz") for one in runs] or [(data, out)]:
+        stream = predict_events(
+            model, place, ctx, features=features, elsewhere=file.with_name(f"{file.name}.features"), no_table=no_table,
+            fast=fast, separator=separator, strict=strict,
+        )  # fmt: skip
+        file.parent.mkdir(parents=True, exist_ok=True)
+        stream.write(file)
+        for line in stream.remarks:
+            output.remark(line)
+        content.append({"out": file, "events": stream.n_events, "remarks": list(stream.remarks)})
+    written = "\n".join(f"wrote {one['out']}" for one in content)
+    output.show(lambda: written, lambda: content if runs else content[0])
 
 
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for data and runs.")] = Path("demo"),
-    train: Annotated[
-        int, typer.Option(min=500, help="Training showers for each task, under the test's cuts.")
-    ] = 22_000,
-    test: Annotated[int, typer.Option(min=200, help="Test showers for each task.")] = 12_000,
+    train: Annotated[int, typer.Option(min=500, help="Training showers for each task, under the test's cuts.")] = 8_000,
+    test: Annotated[int, typer.Option(min=200, help="Test showers for each task.")] = 8_000,
     seed: SeedOption = 1,
     workers: WorkersOption = None,
 ) -> None:
@@ -232,11 +240,12 @@ def reproduce(
     ] = False,
     showers: Annotated[int, typer.Option(min=1000, help="With --simulated: showers of each mode.")] = 60_000,
     learners: Annotated[str | None, typer.Option(help="Comma-separated names instead of the preset's.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="Another address with the raw archives.")] = None,
     workers: WorkersOption = None,
 ) -> None:
     """From nothing to a number that can be published: archives, conversion, runs, scores, submission, RESULT.md.
 
-    Given again after an interruption, it goes on. With --simulated it takes minutes.
+    Given again after an interruption, it goes on. With --simulated it takes minutes. The cost is told stage by stage.
 
     Example: [bold]python cli.py reproduce --task composition --protocol 2026 --out result --hours 8[/bold]
 
@@ -248,7 +257,7 @@ def reproduce(
     wanted = Reproduction(
         task_named(task), protocol.value, out, raw, simulated=showers if simulated else None,
         hours=hours or (None if simulated else 8.0), seeds=seeds, preset="quick" if simulated else "good",
-        learners=listed(learners),
+        learners=listed(learners), base_url=base_url,
     )  # fmt: skip
     file, scores = reproduced(wanted, OutputFormat().context(workers=workers))
     mean, low, high = over_events_and_seeds(scores)

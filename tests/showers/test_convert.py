@@ -193,7 +193,7 @@ def test_gamma_of_2026_is_cut_after_the_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize("protocol", ["v2", "matched", "2026"])
 def test_rows_do_not_follow_classes(tmp_path: Path, protocol: str) -> None:
     for k, mode in enumerate(("qgs_spectra", "epos_spectra")):
-        made = raw_mode(tmp_path, mode, 3000, k)
+        made = raw_mode(tmp_path, mode, 1500, k)
         blocks = np.sort(made["features"][:, 0])
         _replaced(tmp_path / f"{mode}_features.npz", "features", 0, blocks)
         _replaced(
@@ -445,8 +445,10 @@ def test_bad_cells_are_listed_and_arrival_times_are_not_looked_at(tmp_path: Path
     assert 47 in in_test[:16]
     assert _left_out(folders[0]).height == 0
     (row,) = _left_out(folders[1]).iter_rows()
-    assert row[1:4] == ("epos_spectra_matrices.npz", 7, "cell (1, 2), channel 0")
-    with pytest.raises(InputError, match=r"epos_spectra_matrices\.npz: row 7, cell \(1, 2\), channel 0.*--strict"):
+    assert row[1:4] == ("epos_spectra_matrices.npz", 7, "cell (1, 2), e/gamma deposit")
+    with pytest.raises(
+        InputError, match=r"epos_spectra_matrices\.npz: row 7, cell \(1, 2\), e/gamma deposit.*--strict"
+    ):
         convert(tmp_path, tmp_path / "strict", COMPOSITION, strict=True)
     assert [folder.name for folder in (tmp_path / "strict").iterdir()] == ["composition_train"]
 

@@ -356,12 +356,12 @@ def test_a_run_says_what_it_left_out_and_does_without(two_gaussians: tuple[Path,
     pruning = result.manifest["pruning"]
     gone = [one["name"] for one in pruning["left_out"]]
     assert len(gone) == 2
-    assert list(pruning["kept"]) == list(result.manifest["meta"]["weights"])
+    assert list(pruning["selected"]) == list(result.manifest["meta"]["weights"])
     remark = next(line for line in result.manifest["remarks"] if "left out of the stack" in line)
     assert all(name in remark for name in gone)
     assert {row["name"] for row in result.manifest["learners"]} == {"fake_linear", "fake_noisy", "fake_useless"}
     chain = stacking.load(result.run).chain
-    assert set(replace(chain, shipped="stack").needed) == set(pruning["kept"])
+    assert set(replace(chain, shipped="stack").needed) == set(pruning["selected"])
     assert result.predictions is not None
     values = predict(stacking.load(result.run), two_gaussians[1], Context(trusted=True)).concatenated()
     np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
