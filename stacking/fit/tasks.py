@@ -365,10 +365,12 @@ def _predicted(
 
 def _labelled(task: FoldTask, rows: np.ndarray) -> Batch:
     batch = task.train.batch(rows, task.columns, grids=task.spec.needs_grid)
-    weights = None
+    every = task.train.weights()
+    weights = None if every is None else every[rows]
     if task.off_cut_weight < 1.0:
         in_evaluation = np.asarray(open_npy(task.run / IN_EVALUATION_FILE))[rows]
-        weights = np.where(in_evaluation, 1.0, task.off_cut_weight)
+        share = np.where(in_evaluation, 1.0, task.off_cut_weight)
+        weights = share if weights is None else share * weights
     targets = task.train.targets(rows) if task.teaches_truth else None
     return replace(batch, labels=task.train.labels()[rows], weights=weights, targets=targets)
 
