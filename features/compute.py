@@ -85,9 +85,7 @@ def compute_parts(
         yield partial(_rows, dataset, part, pieces, groups)
 
 
-def _rows(
-    dataset: Dataset, part: slice, pieces: list[dict[str, np.ndarray]], groups: frozenset[str]
-) -> pl.DataFrame:
+def _rows(dataset: Dataset, part: slice, pieces: list[dict[str, np.ndarray]], groups: frozenset[str]) -> pl.DataFrame:
     age = None if dataset.age is None else finite(np.asarray(dataset.age[part]))
     return _with_scalars(pieces, finite(np.asarray(dataset.scalars[part], dtype=np.float32)), age, groups)
 

@@ -340,6 +340,7 @@ def _why(error: Exception) -> str:
 
 def _numbers(learner: Learner, batch: Batch, wish: str) -> np.ndarray:
     """Return what is wished for, (n, numbers of an event) float64."""
+    results: tuple[np.ndarray, ...]
     if wish == "both":
         results = learner.predict_both(batch)
     else:

@@ -9,9 +9,10 @@ rates are means with the standard error of the rounds, starting the processes in
 processes, with the part of it spent in the system; memory is the largest of this process and those that it has started,
 together. Where the set has labels, what the student costs on it is printed with its 95 % interval.
 
-With ``--against FOLDER``, another checkout of this project, the processor time of ``predict --no-table`` of a run that
-ships ``pretrained``, in turn, in one process each, medians and ranges: each checkout trains its own run on the same
-showers, and predicts the same new ones. What starting takes is read off a set of 1,000 showers.
+With ``--against FOLDER``, another checkout of this project, processor time and peak memory of ``predict --no-table`` of
+a run that ships ``pretrained``, and of ``features``, from folder to table with all columns; in turn, in one process
+each, medians and ranges. Each checkout trains its own run on the same showers, and predicts the same new ones. What
+starting takes is read off a set of 1,000 showers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 from joblib.externals.loky import get_reusable_executor
@@ -215,48 +216,69 @@ def compare(folder: Path, data: Path, scratch: Path, options: argparse.Namespace
             own = shutil.copytree(scratch / "data", scratch / f"{side}-data")  # beside it come feature tables
             _command(root, "stack", "--task", "composition", "--data", own, "--run", scratch / side,
                      "--config", scratch / "stack.toml", "--workers", 1, "--device", "cpu")  # fmt: skip
-    counts = (START_EVENTS, options.events)
-    sets = {n: _repeated(data, scratch / f"new-{n}", n) for n in counts}
-    spent: dict[str, list[dict[int, float]]] = {side: [] for side in sides}
+    sets = {n: _repeated(data, scratch / f"new-{n}", n) for n in (START_EVENTS, options.events)}
+    spent: dict[str, dict[str, list[dict[int, _Cost]]]] = {"predict": {}, "features": {}}
     for number in range(options.rounds + 1):
-        for side, root in sides.items():
-            arguments = ("--device", "cpu", "--no-table", "--trusted", "--quiet")
-            times = {
-                n: _command(root, "predict", "--run", scratch / side, "--data", events, "--out",
-                            scratch / f"{side}-{n}-{number}.npz", *arguments)
-                for n, events in sets.items()
-            }  # fmt: skip
-            if number:  # the first round compiles and fills caches
-                spent[side].append(times)
-    more = options.events - START_EVENTS
-    rows = {
-        f"{options.events:,} showers, start included, s": lambda times: times[options.events],
-        "start and 1,000 showers, s": lambda times: times[START_EVENTS],
-        "a further shower, us": lambda times: 1e6 * (times[options.events] - times[START_EVENTS]) / more,
+        for command, of_sides in spent.items():
+            for side, root in sides.items():
+                costs = {}
+                for n, events in sets.items():
+                    out = scratch / f"{command}-{side}-{n}-{number}"
+                    if command == "predict":
+                        costs[n] = _command(root, "predict", "--run", scratch / side, "--data", events, "--out",
+                                            out.with_suffix(".npz"), "--device", "cpu", "--no-table", "--trusted",
+                                            "--quiet", "--workers", 1)  # fmt: skip
+                    else:
+                        costs[n] = _command(root, "features", "--data", events, "--out", out, "--device", "cpu",
+                                            "--workers", 1, "--quiet")  # fmt: skip
+                        shutil.rmtree(out)
+                if number:  # the first round compiles and fills caches
+                    of_sides.setdefault(side, []).append(costs)
+        Console(stderr=True).print(f"round {number} of {options.rounds}")
+    few, many = START_EVENTS, options.events
+    rows: dict[str, tuple[Callable[[dict[int, _Cost]], float], int]] = {
+        f"{many:,} showers, start included, s": (lambda costs: costs[many].seconds, 1),
+        f"start and {few:,} showers, s": (lambda costs: costs[few].seconds, 1),
+        "a further shower, us": (lambda costs: 1e6 * (costs[many].seconds - costs[few].seconds) / (many - few), 1),
+        f"peak memory, {many:,} showers, GB": (lambda costs: costs[many].peak_gb, 3),
     }
-    lines = ["| processor time | before (range) | now (range) | ratio (range) |", "|---|---|---|---|"]
-    for name, value in rows.items():
-        before, now = ([value(times) for times in spent[side]] for side in sides)
-        ratios = [b / a for a, b in zip(before, now, strict=True)]
-        cells = [
-            f"{np.median(each):.{digits}f} ({min(each):.{digits}f}..{max(each):.{digits}f})"
-            for each, digits in ((before, 1), (now, 1), (ratios, 3))
-        ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines = ["| command | processor time | before (range) | now (range) | ratio (range) |", "|---|---|---|---|---|"]
+    for command, of_sides in spent.items():
+        for name, (value, digits) in rows.items():
+            before, now = ([value(costs) for costs in of_sides[side]] for side in sides)
+            ratios = [b / a for a, b in zip(before, now, strict=True)]
+            cells = [_range(before, digits), _range(now, digits), _range(ratios, 3)]
+            lines.append(f"| {command} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _command(root: Path, *arguments: object) -> float:
-    """Run a command of a checkout and return its processor time, s, that of its processes included."""
+def _range(values: list[float], digits: int) -> str:
+    return f"{np.median(values):.{digits}f} ({min(values):.{digits}f}..{max(values):.{digits}f})"
+
+
+class _Cost(NamedTuple):
+    """What a command took, that of its processes included."""
+
+    seconds: float
+    """Processor time."""
+    peak_gb: float
+    """Largest resident memory of one process."""
+
+
+def _command(root: Path, *arguments: object) -> _Cost:
+    """Run a command of a checkout."""
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
     environment["LOKY_MAX_CPU_COUNT"] = "1"  # one process, whose time is counted
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, str(root / "cli.py"), *map(str, arguments)]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, env=environment, cwd=root, stdout=subprocess.DEVNULL, stderr=errors)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            errors.seek(0)
+            what = errors.read().decode(errors="replace")[-2000:]
+            raise SystemExit(f"{' '.join(command)} ended with {process.returncode}: {what}")
+    return _Cost(used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6)
 
 
 def _measure(options: argparse.Namespace, long: Path) -> None:

@@ -190,9 +190,7 @@ def over_punch(res: StationResponse, area: Any, s: Any, punch: Any) -> Any:
     """Return a signal of the muon channel over punch-through and strays, and the variance of these."""
     strays = res.muon_strays * positive(area)
     beyond = s - punch - strays
-    variance = (
-        res.punch_through_dispersion * punch + punch_uncertainty(res, punch) + res.muon_dispersion * strays
-    )
+    variance = res.punch_through_dispersion * punch + punch_uncertainty(res, punch) + res.muon_dispersion * strays
     return beyond, variance
 
 

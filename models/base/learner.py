@@ -148,7 +148,7 @@ class Learner(ABC):
         raise TypeError(f"{type(self).__name__} estimates no true quantities")
 
     def predict_both(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Return what :meth:`predict_log_proba` and :meth:`predict_targets` return, at the price of one where it can."""
+        """Return what :meth:`predict_log_proba` and :meth:`predict_targets` return, in one pass where that can be."""
         return self.predict_log_proba(batch), self.predict_targets(batch)
 
     @classmethod

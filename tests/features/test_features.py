@@ -182,10 +182,11 @@ def test_columns_by_the_cuda_kernels_are_the_cpus(drawn, cuda_on_the_host, monke
     rows = slice(0, 400)
     ours = _compute(namespace("cpu"), drawn, rows)
     asked = []
-    for name, there in (("fit_fused", fit_cuda), ("sum_fused", sum_cuda), ("grid_fused", grid_cuda), ("order_fused", order_cuda)):
+    places = {"fit_fused": fit_cuda, "sum_fused": sum_cuda, "grid_fused": grid_cuda, "order_fused": order_cuda}
+    for name, there in places.items():
         monkeypatch.setattr(fitted, name, lambda *given, there=there: asked.append(there) or there(*given))
     theirs = _compute(namespace("cpu"), drawn, rows)
-    assert set(asked) == {fit_cuda, sum_cuda, grid_cuda, order_cuda}
+    assert set(asked) == set(places.values())
     words, same = column_agreement(theirs, ours)
     assert same, words
 

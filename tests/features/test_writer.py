@@ -196,14 +196,18 @@ def test_a_full_disk_is_told_in_one_line(write, draw, tmp_path):
 @pytest.fixture
 def a_gpu(monkeypatch):
     """A GPU that answers, whose arrays are NumPy's; returns the log of what it computes and of what is written."""
-    log, compute_chunk, write = [], compute.compute_chunk, build._write
+    log, compute_chunk, write, third = [], compute.compute_chunk, build._write, threading.Event()
 
     def computing(xp, grids, *rest):
         log.append("compute")
+        if log.count("compute") > 2:
+            third.set()
         return compute_chunk(xp, grids, *rest)
 
     def writing(number, *rest):
         log.append(f"{threading.current_thread() is threading.main_thread()} {number}")
+        # A shard is two chunks: those of the next are computed while this one is written.
+        assert number or third.wait(60)
         return write(number, *rest)
 
     monkeypatch.setattr(build, "GPU_SHARD_EVENTS", 32)
@@ -236,7 +240,7 @@ def test_what_a_thread_cannot_write_is_told_and_the_rest_continued(write, draw, 
         return original(path)
 
     monkeypatch.setattr(build, "atomic_path", full)
-    with pytest.raises(InputError, match="No space left on device.*what is finished is kept"):
+    with pytest.raises(InputError, match=r"No space left on device.*what is finished is kept"):
         _build(folder, out)
     monkeypatch.setattr(build, "atomic_path", original)
     del a_gpu[:]

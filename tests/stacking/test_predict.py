@@ -410,7 +410,8 @@ class Estimating(LightGBM):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "asked"), [((False,), "log_proba"), ((True,), "targets"), ((False, True), "both"), ((True, False), "both")]
+    ("wanted", "asked"),
+    [((False,), "log_proba"), ((True,), "targets"), ((False, True), "both"), ((True, False), "both")],
 )
 def test_events_go_through_a_fit_once(
     wanted: tuple[bool, ...], asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -423,11 +424,11 @@ def test_events_go_through_a_fit_once(
     folders = tuple(tmp_path / f"fold-{k}" for k in range(2))
     fits = [SavedFits(f"one/{truth}", folders, ("a", "b"), False, truth) for truth in wanted]
     ticks: list[tuple[int, int]] = []
-    parts = list(
-        saved_fits.predict_fits(
-            events, fits, trusted=True, threads=1, workers=1, progress=lambda done, total, note: ticks.append((done, total))
-        )
-    )
+
+    def progress(done: int, total: int, note: str = "") -> None:
+        ticks.append((done, total))
+
+    parts = list(saved_fits.predict_fits(events, fits, trusted=True, threads=1, workers=1, progress=progress))
     assert Estimating.asked == [asked] * 6
     assert ticks[-1] == (200, 200)
     for piece, results in parts:
