@@ -227,7 +227,7 @@ def compare(folder: Path, data: Path, scratch: Path, options: argparse.Namespace
                     if command == "predict":
                         costs[n] = _command(root, "predict", "--run", scratch / side, "--data", events, "--out",
                                             out.with_suffix(".npz"), "--device", "cpu", "--no-table", "--trusted",
-                                            "--quiet", "--workers", 1)  # fmt: skip
+                                            "--quiet")  # fmt: skip
                     else:
                         costs[n] = _command(root, "features", "--data", events, "--out", out, "--device", "cpu",
                                             "--workers", 1, "--quiet")  # fmt: skip
