@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from features.lateral.response import StationResponse
 from features.lateral.translate import in_c
+from runtime.errors import InputError
 from showers.array import DetectorArray
 
 WARPS = 4
-"""Events per block: the fit then has 46 kB of shared memory, below the 48 kB that every device has."""
+"""Events per block, at most: at KASCADE the fit then has 46 kB of shared memory."""
+SHARED_BYTES = 48 * 1024
+"""Shared memory of a block that every device has."""
 LANES = 32
 OPTIONS = ("--std=c++17",)
 
@@ -41,20 +44,48 @@ def struct_in_c(name: str, sizes: Mapping[str, int]) -> str:
     return f"struct {name} {{ {members} }};"
 
 
-def source(body: Path, response: StationResponse, array: DetectorArray, *declarations: str) -> str:
-    """Return a kernel's text: the constants, the array's numbers of cells and muon detectors, the model, the body."""
+class Source(NamedTuple):
+    """What a kernel is compiled of."""
+
+    text: str
+    warps: int
+    """Events per block."""
+
+
+def source(body: Path, response: StationResponse, array: DetectorArray, planes: int, *declarations: str) -> Source:
+    """Return a kernel's text: the constants, the array's numbers of cells and muon detectors, the model, the body.
+
+    Parameters
+    ----------
+    body
+        File with the kernel.
+    response, array
+        The detector.
+    planes
+        Float32 in shared memory for one event.
+    declarations
+        What the body needs beside the model.
+
+    Raises
+    ------
+    InputError
+        If one event of such an array is more than shared memory holds.
+    """
+    warps = min(WARPS, SHARED_BYTES // (4 * planes))
+    if not warps:
+        raise InputError(f"array {array.name}: {array.n_cells} cells are more than a GPU holds: use --device cpu")
     numbers = f"const int N_E = {array.n_cells}, N_M = {array.n_muon_detectors};"
     start = Path(__file__).with_name("warp.cu").read_text(encoding="utf-8")
-    head = [f"#define WARPS {WARPS}", start, numbers, space_in_c("response", response._asdict()), in_c()]
-    return "\n".join([*head, *declarations, body.read_text(encoding="utf-8")])
+    head = [f"#define WARPS {warps}", start, numbers, space_in_c("response", response._asdict()), in_c()]
+    return Source("\n".join([*head, *declarations, body.read_text(encoding="utf-8")]), warps)
 
 
-def launch(text: str, name: str, n_events: int, arguments: Sequence[Any]) -> None:
-    """Start a kernel of a text for so many events; ``arguments``: contiguous arrays and integers, in its order."""
+def launch(kernels: Source, name: str, n_events: int, arguments: Sequence[Any]) -> None:
+    """Start a kernel of them for so many events; ``arguments``: contiguous arrays and integers, in its order."""
     if n_events:
-        blocks = -(-n_events // WARPS)
+        blocks = -(-n_events // kernels.warps)
         given = [np.int32(value) if isinstance(value, int) else value for value in arguments]
-        _compiled(text, name)((blocks,), (WARPS * LANES,), tuple(given))
+        _compiled(kernels.text, name)((blocks,), (kernels.warps * LANES,), tuple(given))
 
 
 @lru_cache(maxsize=16)

@@ -22,8 +22,8 @@ from showers.array import KASCADE, DetectorArray
 
 
 @lru_cache(maxsize=4)
-def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> str:
-    """Return the text of the CUDA kernels."""
+def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> cuda.Source:
+    """Return the CUDA kernels."""
     zone = {name: getattr(sums, name) for name in ("FAR_M", "OUTER_M", "MUON_AGE_FROM_M", "MAX_DEVIATE")}
     table = {name: getattr(tail, name) for name in ("MIN_MEAN", "MAX_MEAN", "MEAN_STEP", "LOW", "STEP", "N_STEPS")}
     ordered = 1 << (array.n_cells - 1).bit_length()
@@ -32,6 +32,7 @@ def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> 
         Path(__file__).with_name("kernel.cu"),
         response,
         array,
+        max(7 * array.n_cells, ordered),
         record_in_c(),
         *(cuda.struct_in_c(name, dict.fromkeys(names, 1)) for name, names in records.items()),
         cuda.space_in_c("zone", zone),
@@ -83,7 +84,7 @@ def order_cuda(events: EventBatch) -> dict[str, Any]:
     xp, n, result = events.xp, len(events), {}
     for channel, cells in (("e", events.electron_mev), ("mu", events.muon_mev)):
         out = xp.empty((n, len(grid.ORDER)), dtype=xp.float32)
-        text = kernel_source(events.response, events.array)
-        cuda.launch(text, "order_cells", n, [xp.ascontiguousarray(cells), n, out])
+        kernels = kernel_source(events.response, events.array)
+        cuda.launch(kernels, "order_cells", n, [xp.ascontiguousarray(cells), n, out])
         result.update({f"{channel}_{name}": out[:, k] for k, name in enumerate(grid.ORDER)})
     return result

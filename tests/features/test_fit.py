@@ -21,6 +21,8 @@ from features.lateral.response import PUBLISHED
 from features.stations.cuda import kernel_source as sum_source
 from features.stations.sums import sum_reference
 from report.gpu import CHANNELS, fit_gaps
+from runtime.errors import InputError
+from showers.array import DetectorArray
 from tests.features.oracle import Oracle, full
 
 XP = namespace("cpu")
@@ -204,16 +206,35 @@ N = 400
 
 @pytest.mark.parametrize("text_of", [kernel_source, sum_source])
 def test_nvrtc_compiles_the_kernels(text_of):
-    nvrtc, text = pytest.importorskip("cupy.cuda").nvrtc, text_of(PUBLISHED)
+    nvrtc, text = pytest.importorskip("cupy.cuda").nvrtc, text_of(PUBLISHED).text
     program = nvrtc.createProgram(text, "kernel.cu", [], [])
     try:
         nvrtc.compileProgram(program, [*OPTIONS, "--gpu-architecture=compute_80"])
     except nvrtc.NVRTCError:
         pytest.fail(nvrtc.getProgramLog(program))
+    declared = re.findall(r"\.shared [^;]*\[(\d+)\]", nvrtc.getPTX(program).decode())
+    assert max(map(int, declared)) <= 48 * 1024
     names = re.findall(r"^FOR_EVENTS\((\w+)", text, re.MULTILINE)
     assert names == (["fit_events"] if text_of is kernel_source else ["sum_events", "sum_grids", "order_cells"])
     for name in names:
         assert f".entry {name}".encode() in nvrtc.getPTX(program)
+
+
+def _square(side):
+    """Return an array of so many cells a side, with a muon detector in each."""
+    x, y = np.meshgrid(np.arange(side) * 13.0, np.arange(side) * 13.0)
+    area = np.ones((side, side))
+    return DetectorArray("square", 13.0, x, y, area, area, np.zeros((side, side), np.int64))
+
+
+def test_larger_arrays_get_fewer_events_a_block_and_one_too_large_is_refused():
+    for text_of, rows in ((kernel_source, {16: 3, 20: 2, 30: 1}), (sum_source, {16: 4, 25: 2, 40: 1})):
+        for side, warps in rows.items():
+            kernels = text_of(PUBLISHED, _square(side))
+            assert kernels.warps == warps
+            assert f"#define WARPS {warps}\n" in kernels.text
+        with pytest.raises(InputError, match="array square: 2500 cells are more than a GPU holds: use --device cpu"):
+            text_of(PUBLISHED, _square(50))
 
 
 @pytest.mark.parametrize("lg_ne", [(4.6, 6.0), (3.6, 4.6)])
