@@ -217,38 +217,42 @@ def compare(folder: Path, data: Path, scratch: Path, options: argparse.Namespace
             _command(root, "stack", "--task", "composition", "--data", own, "--run", scratch / side,
                      "--config", scratch / "stack.toml", "--workers", 1, "--device", "cpu")  # fmt: skip
     sets = {n: _repeated(data, scratch / f"new-{n}", n) for n in (START_EVENTS, options.events)}
-    spent: dict[str, dict[str, list[dict[int, _Cost]]]] = {"predict": {}, "features": {}}
-    for number in range(options.rounds + 1):
-        for command, of_sides in spent.items():
-            for side, root in sides.items():
-                costs = {}
-                for n, events in sets.items():
-                    out = scratch / f"{command}-{side}-{n}-{number}"
-                    if command == "predict":
-                        costs[n] = _command(root, "predict", "--run", scratch / side, "--data", events, "--out",
-                                            out.with_suffix(".npz"), "--device", "cpu", "--no-table", "--trusted",
-                                            "--quiet")  # fmt: skip
-                    else:
-                        costs[n] = _command(root, "features", "--data", events, "--out", out, "--device", "cpu",
-                                            "--workers", 1, "--quiet")  # fmt: skip
-                        shutil.rmtree(out)
-                if number:  # the first round compiles and fills caches
-                    of_sides.setdefault(side, []).append(costs)
-        Console(stderr=True).print(f"round {number} of {options.rounds}")
     few, many = START_EVENTS, options.events
-    rows: dict[str, tuple[Callable[[dict[int, _Cost]], float], int]] = {
-        f"{many:,} showers, start included, s": (lambda costs: costs[many].seconds, 1),
-        f"start and {few:,} showers, s": (lambda costs: costs[few].seconds, 1),
-        "a further shower, us": (lambda costs: 1e6 * (costs[many].seconds - costs[few].seconds) / (many - few), 1),
-        f"peak memory, {many:,} showers, GB": (lambda costs: costs[many].peak_gb, 3),
+    commands = {"start": few, "predict": many, "features": many}
+    spent: dict[tuple[str, str], list[_Cost]] = {(what, side): [] for what in commands for side in sides}
+    for number in range(options.rounds + 1):
+        for (what, side), costs in spent.items():
+            root, out, events = sides[side], scratch / f"{what}-{side}-{number}", sets[commands[what]]
+            if what == "features":
+                cost = _command(root, "features", events, "--out", out, "--device", "cpu", "--workers", 1, "--quiet")
+                shutil.rmtree(out)
+            else:
+                new = ("--data", events, "--out", out.with_suffix(".npz"), "--no-table", "--device", "cpu")
+                cost = _command(root, "predict", "--run", scratch / side, *new, "--trusted", "--quiet")
+            if number:  # the first round compiles and fills caches
+                costs.append(cost)
+        Console(stderr=True).print(f"round {number} of {options.rounds}: {spent if number else 'not counted'}")
+
+    def seconds(what: str, side: str) -> list[float]:
+        return [cost.seconds for cost in spent[what, side]]
+
+    def further(side: str) -> list[float]:
+        pairs = zip(seconds("start", side), seconds("predict", side), strict=True)
+        return [1e6 * (long - short) / (many - few) for short, long in pairs]
+
+    rows: dict[str, tuple[list[list[float]], int]] = {
+        f"predict, {many:,} showers, s": ([seconds("predict", side) for side in sides], 1),
+        f"predict, start and {few:,} showers, s": ([seconds("start", side) for side in sides], 1),
+        "predict, a further shower, us": ([further(side) for side in sides], 1),
+        f"features, {many:,} showers, s": ([seconds("features", side) for side in sides], 1),
     }
-    lines = ["| command | processor time | before (range) | now (range) | ratio (range) |", "|---|---|---|---|---|"]
-    for command, of_sides in spent.items():
-        for name, (value, digits) in rows.items():
-            before, now = ([value(costs) for costs in of_sides[side]] for side in sides)
-            ratios = [b / a for a, b in zip(before, now, strict=True)]
-            cells = [_range(before, digits), _range(now, digits), _range(ratios, 3)]
-            lines.append(f"| {command} | {name} | {' | '.join(cells)} |")
+    for what in ("predict", "features"):
+        peaks = [[cost.peak_gb for cost in spent[what, side]] for side in sides]
+        rows[f"{what}, {many:,} showers, peak memory, GB"] = peaks, 3
+    lines = ["| | before (range) | now (range) | ratio (range) |", "|---|---|---|---|"]
+    for name, ((before, now), digits) in rows.items():
+        ratios = [b / a for a, b in zip(before, now, strict=True)]
+        lines.append(f"| {name} | {_range(before, digits)} | {_range(now, digits)} | {_range(ratios, 3)} |")
     return "\n".join(lines)
 
 
