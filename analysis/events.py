@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.dataset import Dataset
 from showers.schema import SCALAR_NAMES, SIMULATION, TASKS, TRUTH_FILE
@@ -18,7 +18,7 @@ from stacking.run.chain import Predictions
 from stacking.run.read import Run, load
 
 
-def open_run(run: Path, task: str, command: str, *, trusted: bool = False) -> Run:
+def open_run(run: Path, task: str, command: str) -> Run:
     """Open a finished run of one task.
 
     Raises
@@ -26,7 +26,7 @@ def open_run(run: Path, task: str, command: str, *, trusted: bool = False) -> Ru
     InputError
         If it is a run of another task, or none.
     """
-    opened = load(run, trusted=trusted)
+    opened = load(run)
     if opened.task.name != task:
         raise InputError(f"{run} was trained for {opened.task.name}: {command} needs a run trained for {task}")
     return opened
@@ -58,21 +58,13 @@ def refuse_training_set(run: Run, dataset: Dataset, what: str) -> None:
         raise InputError(f"{dataset.path} is what {run.folder} was trained on: give another set as {what}")
 
 
-def predicted(
-    run: Run, folder: Path, *, device: str = "auto", anyway: bool = False, bars: Bars = silent
-) -> Predictions:
-    """Predict a dataset folder with an opened run."""
-    return predict(run, folder, device=device, anyway=anyway, bars=bars).concatenated()
-
-
 @dataclass
 class MeasuredFolders:
     """Folders of measured events, opened and predicted one after the other; what was found is noted."""
 
     run: Run
     folders: list[Path]
-    anyway: bool = False
-    bars: Bars = silent
+    ctx: Context = Context()
     prints: list[str] = field(default_factory=list)
     """Fingerprints of the folders so far."""
     remarks: list[str] = field(default_factory=list)
@@ -92,7 +84,7 @@ class MeasuredFolders:
             if dataset.fingerprint() in self.prints:
                 raise InputError(f"{folder} holds the same events as another folder of --data")
             self.prints.append(dataset.fingerprint())
-            predictions = predicted(self.run, folder, anyway=self.anyway, bars=self.bars)
+            predictions = predict(self.run, folder, self.ctx).concatenated()
             self.remarks += predictions.remarks
             yield dataset, predictions
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import io
 import json
+import logging
 import re
 import shlex
 import signal
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from runtime.context import Bars, PlainConsole, bar, silent
+from runtime.context import Bars, Context, PlainConsole, bar, silent
 from runtime.errors import InputError, as_called, escaped, refuse_little_memory, reporting_errors
 from showers.schema import TASKS
 
@@ -111,6 +112,18 @@ console = PlainConsole()
 def remark(line: str) -> None:
     """Tell the user something about the data or a run."""
     console.print(escaped(f"remark: {line}"), style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+class _Lines(logging.Handler):
+    """Prints what is logged for people: remarks, and what is going to be done."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record."""
+        line = record.getMessage()
+        if record.levelno >= logging.WARNING:
+            remark(line)
+        else:
+            console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _version(requested: bool) -> None:
@@ -256,10 +269,11 @@ class OutputFormat:
         if self.for_people:
             remark(line)
 
-    def say(self, line: str) -> None:
-        """Tell the user what is going to be done."""
-        if self.for_people:
-            console.print(escaped(line), markup=False, highlight=False, soft_wrap=True)
+    def context(self, **options: Any) -> Context:
+        """Return where and how a command works and what it prints meanwhile; see :class:`runtime.context.Context`."""
+        log = logging.Logger("showerstack", logging.INFO)
+        log.addHandler(_Lines() if self.for_people else logging.NullHandler())
+        return Context(bars=self.bars, log=log, **options)
 
     def show(self, shown: Callable[[], Any], data: Callable[[], Any], *, paragraphs: bool = False) -> None:
         """Print what ``shown`` returns, or as JSON what ``data`` returns; only what is wanted is made.

@@ -184,7 +184,7 @@ def features(
 
     if dataset is None:
         raise InputError("say which dataset folder: python cli.py features DATASET (or --list)")
-    table = build_table(dataset, out, device=device.value, workers=workers, bars=output.bars)
+    table = build_table(dataset, out, ctx=output.context(device=device.value, workers=workers))
     output.show(
         lambda: f"{len(table):,} events, {len(table.columns)} columns in {table.folder}",
         lambda: {"folder": table.folder, "events": len(table), "columns": list(table.columns)},
@@ -224,7 +224,7 @@ def download(
 
         chosen, raw = task_named(str(task)), out / "raw"
         download_raw(chosen, raw, protocol.value, base_url=base_url, bars=bar)
-        for folder in write_sets(raw, out, chosen, protocol=protocol.value, tell=remark, say=plain, bars=bar):
+        for folder in write_sets(raw, out, chosen, protocol=protocol.value, ctx=OutputFormat().context()):
             console.print(f"wrote {folder}", soft_wrap=True)
         return
     from showers.archives.download import BUCKET
@@ -243,7 +243,7 @@ def convert(
     protocol: Annotated[Protocol, typer.Option(help="2026 is what the public repository scores now.")] = Protocol.v2,
     measured: Annotated[Path | None, typer.Option(help="Folder with the measured runs' archives instead.")] = None,
     foreign: Annotated[
-        Path | None, typer.Option("--from", help="Folder of another format: station lists, KCDC text files.")
+        Path | None, typer.Option("--from", help="Files of another format: station lists, KCDC downloads.")
     ] = None,
     runs: RunsOption = None,
     times: TimesOption = False,
@@ -277,9 +277,10 @@ def convert(
         )
     if foreign is not None:
         refuse_unused(context, "with --from", all_but=("foreign", "out", "task"))
-        from showers.archives.foreign import convert_foreign
+        from showers.archives.formats import convert_foreign
 
-        console.print(f"wrote {convert_foreign(foreign, out, task_named(task), remark)}", soft_wrap=True)
+        for written in convert_foreign(foreign, out, task_named(task), remark):
+            console.print(f"wrote {written}", soft_wrap=True)
         return
     if raw is not None:
         refuse_unused(context, "with --raw", all_but=("raw", "out", "task", "protocol", "strict", "times_of_arrival"))
@@ -287,9 +288,9 @@ def convert(
         refuse_unused(context, "with --measured", ("task",))
     if measured is not None and predict is not None:
         refuse_unused(context, "with --predict", ("strict", "times_of_arrival"))
-        names = names_of(runs)
-        options = {"protocol": protocol.value, "times": times, "delete_raw": delete_raw, "workers": workers}
-        predict_measured(measured, out, predict, trusted, runs=names, **options)
+        ctx = OutputFormat().context(workers=workers, trusted=trusted)
+        options = {"protocol": protocol.value, "times": times, "delete_raw": delete_raw}
+        predict_measured(measured, out, predict, ctx, runs=names_of(runs), **options)
         return
     if measured is not None:
         refuse_unused(context, "without --predict", ("trusted", "workers"))
@@ -302,16 +303,11 @@ def convert(
 
     chosen = task_named(task)
     folders = write_sets(
-        raw, out, chosen, protocol=protocol.value, strict=strict, times_of_arrival=times_of_arrival, tell=remark,
-        say=plain, bars=bar,
+        raw, out, chosen, protocol=protocol.value, strict=strict, times_of_arrival=times_of_arrival,
+        ctx=OutputFormat().context(),
     )  # fmt: skip
     for folder in folders:
         console.print(f"wrote {folder}", soft_wrap=True)
-
-
-def plain(line: str) -> None:
-    """Print a line as it is."""
-    console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def names_of(runs: str | None) -> list[str] | None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from commands.app import SeedOption, WorkersOption, app, console, refuse_unused
-from runtime.context import bar
+from runtime.context import Context, bar
 from runtime.errors import InputError
 
 
@@ -69,9 +69,9 @@ def spectra(
         run, _folders(data), exposure, out, simulation or [],
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
         widths=Widths(energy_scale, muon_scale), replicas=replicas, knee_toys=knee_toys,
-        knee_sharpness=knee_sharpness, seed=seed, anyway=anyway, trusted=trusted,
+        knee_sharpness=knee_sharpness, seed=seed,
     )  # fmt: skip
-    result, remarks = measure_spectra(options, bars=bar)
+    result, remarks = measure_spectra(options, Context(bars=bar, trusted=trusted, other_code=anyway))
     console.print(spectra_text(result))
     for line in knee_lines(result):
         console.print(line, soft_wrap=True)
@@ -121,10 +121,9 @@ def gamma_limit(
 
     options = SearchOptions(
         run, _folders(data), exposure, out, simulation, edges=EDGES if bins is None else numbers(bins, "--bins"),
-        zenith_max_deg=zenith_max, level=level, efficiency=efficiency, index=index, seed=seed, anyway=anyway,
-        trusted=trusted,
+        zenith_max_deg=zenith_max, level=level, efficiency=efficiency, index=index, seed=seed,
     )  # fmt: skip
-    photons = search_photons(options, bars=bar)
+    photons = search_photons(options, Context(bars=bar, trusted=trusted, other_code=anyway))
     console.print(limits_text(photons))
     for remark in photons.remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
@@ -158,9 +157,8 @@ def robustness(
     chosen = parse_places(",".join(PLACES) if places is None else places)
     options = RobustnessOptions(
         chosen, out, train=train, test=test, learner=learner, left_out=left_out, jitter=jitter, seed=seed,
-        workers=workers,
     )  # fmt: skip
-    result = study(options, bars=bar)
+    result = study(options, Context(bars=bar, workers=workers))
     console.print(robustness_text(result), soft_wrap=True, markup=False, highlight=False)
     console.print(f"wrote {write_robustness_page(result)} and tables beside it", soft_wrap=True)
 
@@ -207,7 +205,8 @@ def datacheck(
     from analysis.datacheck.check import check_data, verdict
     from report.check_pages import write_check
 
-    result = check_data(run, data, train=train, seed=seed, alarms=alarms, workers=workers, trusted=trusted, bars=bar)
+    ctx = Context(bars=bar, workers=workers, trusted=trusted)
+    result = check_data(run, data, train=train, seed=seed, alarms=alarms, ctx=ctx)
     for remark in result.remarks:
         console.print(f"remark: {remark}", soft_wrap=True)
     console.print(verdict(result), soft_wrap=True)
@@ -254,9 +253,9 @@ def sky_map(
         refuse_unused(context, "without --run", ("share", "anyway", "trusted"))
     options = SkyOptions(
         [folder for path in data for folder in measured_folders(path)], zenith_max, pixel, scrambles, window,
-        Azimuth(azimuth_of_north, clockwise), run, share, seed, anyway, trusted,
+        Azimuth(azimuth_of_north, clockwise), run, share, seed,
     )  # fmt: skip
-    result = measure(options, bars=bar)
+    result = measure(options, Context(bars=bar, trusted=trusted, other_code=anyway))
     for remark in result.remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     console.print(sky_words(result), soft_wrap=True, highlight=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
@@ -190,7 +190,7 @@ def display(
 def doctor(
     context: typer.Context,
     datasets: Annotated[
-        list[Path] | None, typer.Argument(help="Datasets, folders of runs or raw archives to examine instead.")
+        list[Path] | None, typer.Argument(help="Datasets, archives, others' files or runs to examine instead.")
     ] = None,
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Test the GPU: kernels, boosted trees, networks (a minute).")
@@ -202,16 +202,21 @@ def doctor(
     Example: [bold]python cli.py doctor[/bold]
 
     A dataset: [bold]python cli.py doctor data/composition_test[/bold]
+
+    Measured columns beside the simulation's: [bold]python cli.py doctor measured_raw raw[/bold]
     """
     output = OutputFormat(as_json=as_json)
     if datasets:
         refuse_unused(context, "with DATASETS", ("gpu",))
-        from report.doctor import examine_dataset, folder_findings
+        from report.doctor import column_quartiles, examine_datasets, folder_findings
 
-        output.show(
-            lambda: Group(*map(examine_dataset, datasets)),
-            lambda: {str(folder): [asdict(line) for line in folder_findings(folder)] for folder in datasets},
-        )
+        def records() -> dict[str, Any]:
+            lines: dict[str, Any] = {
+                str(folder): [asdict(line) for line in folder_findings(folder)] for folder in datasets
+            }
+            return lines | {"columns": column_quartiles(datasets)}
+
+        output.show(lambda: examine_datasets(datasets), records)
         return
     if gpu:
         from report.gpu import examine_gpu, gpu_findings

@@ -26,7 +26,7 @@ from commands.app import (
     listed,
     refuse_unused,
 )
-from runtime.context import bar
+from runtime.context import Context, bar
 from runtime.errors import InputError
 from showers.schema import task_named
 
@@ -37,6 +37,12 @@ class Preset(StrEnum):
     quick = "quick"
     good = "good"
     best = "best"
+
+
+OF_SHOWERS = ("task", "data", "features")
+OF_TABLE = ("table", "label", "group", "test_table", "id", "columns", "separator")
+NOT_OF_THE_RUN = ("config", "strict", "quiet", "as_json")
+"""Options of ``stack``: of runs on showers, of runs on tables, and of the command alone; the others are of any run."""
 
 
 @app.command()
@@ -88,28 +94,12 @@ def stack(
     """
     output = OutputFormat(quiet, as_json)
     options: dict[str, Any] = {
-        "run": run,
-        "preset": preset.value,
-        "learners": listed(learners),
-        "folds": folds,
-        "time_limit": time_limit,
-        "prune": prune,
-        "seed": seed,
-        "device": device.value,
-        "workers": workers,
-        "scheduler": scheduler,
+        name: value.value if isinstance(value, StrEnum) else value
+        for name, value in context.params.items()
+        if name not in NOT_OF_THE_RUN
     }
-    of_showers = {"task": str(task), "data": data, "features": features}
-    of_table = {
-        "table": table,
-        "label": label,
-        "group": group,
-        "test_table": test_table,
-        "id": listed(id),
-        "columns": listed(columns),
-        "separator": {"tab": "\t", "\\t": "\t"}.get(separator or "", separator),
-    }
-    options |= of_showers | of_table
+    options |= {name: listed(options[name]) for name in ("learners", "id", "columns")}
+    options["separator"] = {"tab": "\t", "\\t": "\t"}.get(separator or "", separator)
     in_file: dict[str, Any] = {}
     if config:
         from stacking.run.config import read_config
@@ -125,12 +115,12 @@ def stack(
         spec(name)  # a mistyped name is told before anything slow is imported
     run, on_table = Path(options["run"]), bool(options["table"])
     if on_table:
-        refuse_unused(context, "with --table", of_showers, in_file=in_file)
+        refuse_unused(context, "with --table", (*OF_SHOWERS, "strict"), in_file=in_file)
     else:
-        refuse_unused(context, "without --table", of_table, in_file=in_file)
+        refuse_unused(context, "without --table", OF_TABLE, in_file=in_file)
     if on_table and not options["label"]:
         raise InputError("say which column of the table holds the classes: --label COLUMN")
-    for name in of_showers if on_table else of_table:
+    for name in OF_SHOWERS if on_table else OF_TABLE:
         del options[name]
     if on_table:
         inputs = [Path(options[name]) for name in ("table", "test_table") if options[name]]
@@ -146,22 +136,12 @@ def stack(
         return
     from report.outcome import outcome
     from runtime.processes import process_began
+    from stacking.run.config import StackConfig, TableConfig
+    from stacking.train import stack as train
 
-    if on_table:
-        from stacking.run.config import TableConfig
-        from stacking.train import stack_table
-
-        stack_table(TableConfig(**options), bars=output.bars, say=output.say, began=process_began())
-        result = outcome(run, None, None, bars=output.bars)
-    else:
-        from stacking.run.config import StackConfig
-        from stacking.train import stack as train
-
-        train(
-            StackConfig(**options), bars=output.bars, tell=output.remark, say=output.say, began=process_began(),
-            strict=strict,
-        )  # fmt: skip
-        result = outcome(run, Path(options["data"]), task_named(options["task"]), bars=output.bars)
+    chosen = TableConfig(**options) if on_table else StackConfig(**options)
+    train(chosen, output.context(began=process_began()), strict=strict)
+    result = outcome(run, None if on_table else Path(options["data"]), bars=output.bars)
     result.keep(requested, inputs)
     output.show(lambda: result.shown, lambda: result.content)
 
@@ -170,8 +150,8 @@ def stack(
 def predict(
     context: typer.Context,
     run: Annotated[Path, typer.Option(help="Finished run folder.")],
-    data: Annotated[Path, typer.Option(help="Dataset folder (or table); labels are neither needed nor read.")],
-    out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz.")],
+    data: Annotated[Path, typer.Option(help="Dataset folder, folder of measured runs, or table; no label is read.")],
+    out: Annotated[Path, typer.Option(help="File to write, e.g. predictions.npz; for runs a folder.")],
     device: DeviceOption = Device.auto,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
@@ -202,19 +182,29 @@ def predict(
             refuse_unused(context, "with a run on a table", ("device", "anyway", "features", "no_table"))
         else:
             refuse_unused(context, "with a run on showers", ("separator",))
+    from showers.archives.folders import unlabelled_in
     from stacking.predict import predict as predict_events
     from stacking.run.read import load
 
-    stream = predict_events(
-        load(run, trusted=trusted), data, device=device.value, anyway=anyway, features=features,
-        elsewhere=out.with_name(f"{out.name}.features"), no_table=no_table, fast=fast, separator=separator,
-        strict=strict, bars=output.bars,
-    )  # fmt: skip
-    stream.write(out)
-    for line in stream.remarks:
-        output.remark(line)
-    content = {"out": out, "events": stream.n_events, "remarks": list(stream.remarks)}
-    output.show(lambda: f"wrote {out}", lambda: content)
+    runs = unlabelled_in(data)
+    if runs and out.suffix:
+        raise InputError(f"{data} holds {len(runs)} runs, which get a file each: --out must be a folder, not {out}")
+    if runs:
+        refuse_unused(context, "with a folder of runs", ("features",))
+    model, content = load(run), list[dict[str, Any]]()
+    ctx = output.context(device=device.value, trusted=trusted, other_code=anyway)
+    for place, file in [(one, out / f"{one.name}.npz") for one in runs] or [(data, out)]:
+        stream = predict_events(
+            model, place, ctx, features=features, elsewhere=file.with_name(f"{file.name}.features"), no_table=no_table,
+            fast=fast, separator=separator, strict=strict,
+        )  # fmt: skip
+        file.parent.mkdir(parents=True, exist_ok=True)
+        stream.write(file)
+        for line in stream.remarks:
+            output.remark(line)
+        content.append({"out": file, "events": stream.n_events, "remarks": list(stream.remarks)})
+    written = "\n".join(f"wrote {one['out']}" for one in content)
+    output.show(lambda: written, lambda: content if runs else content[0])
 
 
 @app.command()
@@ -233,7 +223,8 @@ def demo(
     """
     from report.outcome import run_demo
 
-    run_demo(out, n_train=train, n_test=test, seed=seed, workers=workers, console=console, bars=bar)
+    ctx = Context(bars=bar, workers=workers)
+    run_demo(out, n_train=train, n_test=test, seed=seed, console=console, ctx=ctx)
 
 
 @app.command()
@@ -251,11 +242,12 @@ def reproduce(
     ] = False,
     showers: Annotated[int, typer.Option(min=1000, help="With --simulated: showers of each mode.")] = 60_000,
     learners: Annotated[str | None, typer.Option(help="Comma-separated names instead of the preset's.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="Another address with the raw archives.")] = None,
     workers: WorkersOption = None,
 ) -> None:
     """From nothing to a number that can be published: archives, conversion, runs, scores, submission, RESULT.md.
 
-    Given again after an interruption, it goes on. With --simulated it takes minutes.
+    Given again after an interruption, it goes on. With --simulated it takes minutes. The cost is told stage by stage.
 
     Example: [bold]python cli.py reproduce --task composition --protocol 2026 --out result --hours 8[/bold]
 
@@ -267,9 +259,9 @@ def reproduce(
     wanted = Reproduction(
         task_named(task), protocol.value, out, raw, simulated=showers if simulated else None,
         hours=hours or (None if simulated else 8.0), seeds=seeds, preset="quick" if simulated else "good",
-        learners=listed(learners), workers=workers,
+        learners=listed(learners), base_url=base_url,
     )  # fmt: skip
-    file, scores = reproduced(wanted, bars=bar, tell=OutputFormat().remark)
+    file, scores = reproduced(wanted, OutputFormat().context(workers=workers))
     mean, low, high = over_events_and_seeds(scores)
     console.print(f"{len(scores)} seeds: {mean:.4g} [{low:.4g}, {high:.4g}]; wrote {file}", soft_wrap=True)
 
@@ -395,13 +387,13 @@ def pretrain(
     console.print(f"wrote {file}, SHA-256 {hash_file(file)}", soft_wrap=True)
 
 
-def predict_measured(raw: Path, out: Path, run: Path, trusted: bool, **options: Any) -> None:
+def predict_measured(raw: Path, out: Path, run: Path, ctx: Context, **options: Any) -> None:
     """Convert and predict measured runs one by one, list them, and say what was left out."""
     from showers.archives.measured import write_run_list
     from stacking.measured import predict_measured as predict
 
     folder = out / "predicted" / run.resolve().name
-    predictions = predict(raw, folder, run, trusted=trusted, bars=bar, **options)
+    predictions = predict(raw, folder, run, ctx=ctx, **options)
     for left_out in predictions.left_out:
         console.print(f"left out: run {left_out.run}: {left_out.reason}", soft_wrap=True)
     for remark in predictions.remarks:

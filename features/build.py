@@ -37,7 +37,7 @@ from features.table import (
     read_head,
 )
 from runtime.checksums import CHECKSUMS_FILE, Checksums, checksum
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import LOCK_FILE, FileState, atomic_path, file_state, locked, write_json
 from runtime.processes import in_processes
@@ -170,10 +170,8 @@ def build_table(
     out: str | Path | None = None,
     *,
     elsewhere: str | Path | None = None,
-    device: str = "auto",
-    workers: int | None = None,
     groups: Iterable[str] | None = None,
-    bars: Bars = silent,
+    ctx: Context = Context(),
 ) -> FeatureTable:
     """Compute the features of a dataset, or reuse a valid table of it.
 
@@ -189,15 +187,10 @@ def build_table(
         Folder of the table, by default ``<dataset>.features``.
     elsewhere
         Folder of the table if nothing can be written beside the dataset and no valid table lies there.
-    device
-        ``"auto"``, ``"cpu"`` or ``"cuda"``.
-    workers
-        Processes; by default one per core for large datasets. Under another joblib backend (such as Dask), that
-        backend's workers.
     groups
         Feature groups, by default all.
-    bars
-        Opens progress bars.
+    ctx
+        Device, processes and progress. Under another joblib backend (such as Dask), that backend's workers.
 
     Raises
     ------
@@ -205,14 +198,14 @@ def build_table(
         For a bad dataset or one without events, an unknown group, a device that is not there, or a folder that holds
         something else, is being written by another process or cannot be written.
     """
-    device = resolve_device(device)
+    device = resolve_device(ctx.device)
     chosen = check_groups(GROUPS if groups is None else groups)
     # Before the data are read: a dataset that changes from here on is noticed.
     stamp = _stamp(Path(dataset))
     data = Dataset.open(dataset, labels=False)
     if not len(data):
         raise InputError(f"{dataset} holds no events")
-    with bars(f"reading {data.path.name}", "files") as progress:
+    with ctx.bars(f"reading {data.path.name}", "files") as progress:
         source = Source(data.path, data.fingerprint(progress), stamp)
     folder = Path(out) if out else default_path(Path(dataset))
     head = _head(data, chosen, source.fingerprint, device)
@@ -221,7 +214,7 @@ def build_table(
         folder.parent.mkdir(parents=True, exist_ok=True)
     if not _is_finished(folder, head):
         with opened_for_writing(folder, head, replace=out is None) as writer:
-            _run(writer, source, tuple(sorted(chosen)), device, workers, bars)
+            _run(writer, source, tuple(sorted(chosen)), device, ctx)
             writer.finish()
     return FeatureTable.open(folder)
 
@@ -266,13 +259,11 @@ def _is_finished(folder: Path, head: dict[str, Any]) -> bool:
     return True
 
 
-def _run(
-    writer: TableWriter, source: Source, groups: tuple[str, ...], device: str, workers: int | None, bars: Bars
-) -> None:
+def _run(writer: TableWriter, source: Source, groups: tuple[str, ...], device: str, ctx: Context) -> None:
     missing, shard_events, total = writer.missing(), writer.head["shard_events"], writer.head["n_events"]
     done = total - sum(_length(k, shard_events, total) for k in missing)
-    jobs = min(workers or joblib.cpu_count(), max(len(missing), 1))
-    with bars("features", "events") as progress:
+    jobs = min(ctx.workers or joblib.cpu_count(), max(len(missing), 1))
+    with ctx.bars("features", "events") as progress:
         progress(done, total)
         if device == "cuda":
             written = _from_gpu(missing, source, writer.folder, shard_events, groups)

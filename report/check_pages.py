@@ -133,10 +133,10 @@ def _order(check: DataCheck) -> Section:
         worst = check.run_p.argsort()[:10]
         rows = []
         for f in worst:
-            run = int(abs(check.run_pulls[:, f]).argmax())
+            run = int(abs(check.run_residuals[:, f]).argmax())
             name = check.histograms.names[f]
-            rows.append([name, f"{check.run_p[f]:.2g}", check.run_names[run], f"{check.run_pulls[run, f]:+.1f}"])
-        body += "<h3>From run to run</h3>" + table(["feature", "p, adjusted", "run farthest off", "its pull"], rows)
+            rows.append([name, f"{check.run_p[f]:.2g}", check.run_names[run], f"{check.run_residuals[run, f]:+.1f}"])
+        body += "<h3>From run to run</h3>" + table(["feature", "p, adjusted", "run farthest off", "its residual"], rows)
     return Section("order", "Order of rows and runs", body)
 
 

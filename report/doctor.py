@@ -14,12 +14,14 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.table import Table
 
 from features.device import resolve_device
@@ -35,18 +37,21 @@ from runtime.errors import InputError, did_you_mean
 from scoring.score import ORIGIN_KEYS, Origin
 from showers import writer
 from showers.archives.convert import RANGES
-from showers.archives.measured import COLUMNS, azimuth_convention, front_azimuth
-from showers.archives.raw import RAW_COLUMNS, TRUTH_KIND, archive_path, head_of, stream_npz
-from showers.array import KASCADE, RAW_SHAPE, DetectorArray
+from showers.archives.folders import DatasetFolders, datasets_in
+from showers.archives.formats import DEPOSITS, UNITS, format_of, formats
+from showers.archives.measured import MeasuredReader, azimuth_convention, front_azimuth
+from showers.archives.raw import SimulatedReader, archive_path, stream_npz
+from showers.array import KASCADE, DetectorArray
 from showers.dataset import Dataset, ordering_of
 from showers.event_files import EventFiles, bad_cells
-from showers.protocols import LABELS_FROM_TYPE, MODES, TEST_WITH_AGE
-from showers.schema import ARRIVAL_FILE, MATRICES_FILE, TASKS, Task
+from showers.protocols import TEST, TEST_WITH_AGE
+from showers.schema import AGE, ARRIVAL_FILE, TASKS, Task
 from stacking.run.folder import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
 from stacking.run.read import Run
 
 NEEDED_PYTHON = (3, 11)
 DISTRIBUTION = "showerstack"
+SUBMISSION_FILE = "metadata.yaml"
 COMFORTABLE_MEMORY_GB = 8.0
 """Enough for the demo with a process per core; the full benchmark wants 24."""
 COMFORTABLE_DISK_GB = 30.0
@@ -200,75 +205,157 @@ FIRST_EVENTS = 4_096
 """Events of an archive whose grids are looked at."""
 
 
-def examine_dataset(folder: Path) -> Table:
-    """Return what is to be said of a folder of events.
+def examine_datasets(folders: Sequence[Path]) -> Group:
+    """Return what is to be said of folders of events, and their columns side by side.
 
     Raises
     ------
     InputError
-        If it cannot be opened.
+        If one cannot be opened.
     """
-    return findings_table(str(folder), folder_findings(Path(folder)))
+    tables = [findings_table(str(folder), folder_findings(Path(folder))) for folder in folders]
+    return Group(*tables, *columns_table(column_quartiles(folders)))
 
 
 def folder_findings(folder: Path) -> Iterator[Finding]:
-    """Yield what is to be said of a dataset, a folder of datasets, or a folder of raw archives."""
-    if (folder / MATRICES_FILE).exists() or not folder.is_dir():
-        yield from dataset_findings(folder)
-    elif list(folder.glob("*_features.npz")):
-        yield from archive_findings(folder)
-    elif inside := sorted(file.parent for file in folder.glob(f"*/{MATRICES_FILE}")):
-        for each in inside:
-            yield from (replace(result, what=f"{each.name}: {result.what}") for result in dataset_findings(each))
-    else:
-        yield from dataset_findings(folder)
+    """Yield what is to be said of a folder of any known format, and of one that the program wrote itself.
 
-
-def archive_findings(folder: Path) -> Iterator[Finding]:
-    """Yield what is to be said of raw archives, simulated modes or measured runs."""
-    files = {file.name.removesuffix("_features.npz") for file in folder.glob("*_features.npz")}
-    names = sorted(name for name in files if not name.endswith(("_true", "_extra")))
-    measured = False
-    for name in names:
-        try:
-            kind, result = _archive(folder, name)
-        except InputError as error:
-            yield Finding(name, str(error), "note")
-            continue
-        measured |= kind == "measured"
-        yield from result
-    if measured:
-        yield Finding("next", f"python cli.py convert --measured {folder} --times --protocol 2026 --out data", "ok")
+    Raises
+    ------
+    InputError
+        If it is none of them.
+    """
+    if results := list(_results(folder)):
+        yield from results
         return
-    possible = [
-        (protocol, task)
-        for (protocol, task), modes in MODES.items()
-        if set(modes) <= set(names)
-        and ((protocol, task) in LABELS_FROM_TYPE or all(archive_path(folder, m, TRUTH_KIND).exists() for m in modes))
-    ]
-    for protocol, task in possible:
-        command = f"python cli.py convert --raw {folder} --task {task} --protocol {protocol} --out data"
-        yield Finding("next", command, "ok")
-    if not possible:
-        yield Finding("next", "no protocol can be made: modes are missing (see docs/data.md)", "note")
+    one = format_of(folder)
+    if one is None and (writer.is_dataset(folder) or not folder.is_dir()):
+        yield from dataset_findings(folder)
+        return
+    if one is None:
+        known = "; ".join(f"{each.name} ({each.holds})" for each in formats())
+        raise InputError(f"{folder} holds nothing that is known: no run, submission, feature table or {known}")
+    if isinstance(one, DatasetFolders):
+        inside = datasets_in(folder)
+        for each in inside:
+            prefix = "" if each == folder else f"{each.name}: "
+            yield from (replace(result, what=f"{prefix}{result.what}") for result in dataset_findings(each))
+    else:
+        yield Finding("format", one.name, "ok")
+        lost = list[str]()
+        for reader in one.open(folder, lost.append):
+            if isinstance(reader, SimulatedReader | MeasuredReader):
+                try:
+                    yield from _archive(reader)
+                except InputError as error:
+                    yield Finding(reader.name, str(error), "note")
+            else:
+                signals = "with" if DEPOSITS in reader.units else "without"
+                yield Finding(reader.name, f"{reader.n_events:,} events {signals} deposits by station", "ok")
+                try:
+                    for _ in reader.chunks([name for name in COMPARED if name in reader.units]):
+                        pass
+                except InputError as error:
+                    yield Finding(reader.name, str(error), "bad")
+        yield from (Finding("left out", line, "note") for line in lost)
+    yield from (Finding("next", command, "ok") for command in one.next_commands(folder))
 
 
-def _archive(folder: Path, name: str) -> tuple[str, list[Finding]]:
-    """Return what a mode or run is, and what is to be said of it."""
-    blocks = list(stream_npz(archive_path(folder, name, "features"), "features", 1 << 18))
-    if not blocks:
-        raise InputError("holds no events")
-    features = np.concatenate(blocks)
-    n_grids = head_of(archive_path(folder, name, "matrices"), "matrices", RAW_SHAPE)[0]
-    if n_grids != len(features):
-        raise InputError(f"{n_grids:,} events in {name}_matrices.npz, but {len(features):,} in {name}_features.npz")
-    measured = features.shape[1:] == (len(COLUMNS),)
-    columns = COLUMNS if measured else RAW_COLUMNS
-    if features.shape[1:] != (len(columns),):
-        raise InputError(f"{archive_path(folder, name, 'features')}: events have shape {features.shape[1:]}")
-    frame = {column: features[:, k].astype(np.float64) for k, column in enumerate(columns)}
+def _results(folder: Path) -> Iterator[Finding]:
+    """Yield what is to be said of a run, a folder of runs, a submission, a feature table or an export."""
+    if (folder / SUBMISSION_FILE).exists():
+        yield Finding("kind", "submission", "ok")
+        yield Finding("next", f"{folder / 'README.md'} says how it is scored and handed in", "ok")
+        return
+    if any((folder / name).exists() for name in (MANIFEST_FILE, CATALOGUE_FILE, EXPORT_FILE)):
+        kind, problems = check_folder(folder)
+        yield Finding("kind", kind, "ok")
+        yield from (Finding("damage", line, "bad") for line in problems)
+        predict = f"python cli.py predict --run {folder} --data DATA --out predictions.npz"
+        yield Finding("next", predict if kind == "run" else f"python cli.py check {folder}", "ok")
+        return
+    runs = sorted(file.parent for file in folder.glob(f"*/{MANIFEST_FILE}"))
+    for run in runs:
+        kind, problems = check_folder(run)
+        yield Finding(run.name, problems[0] if problems else f"a sound {kind}", "bad" if problems else "ok")
+    if runs:
+        yield Finding("next", f"python cli.py leaderboard {' '.join(map(str, runs))}", "ok")
+
+
+COMPARED = ("E", "Ze", "Az", "Ne", "Nmu", "Age", "Xc", "Yc")
+QUARTILES = (25.0, 50.0, 75.0)
+MAX_COMPARED = 200_000
+"""Events of a set whose columns are compared."""
+
+
+def column_quartiles(folders: Sequence[Path]) -> list[dict[str, object]]:
+    """Return median and quartiles of reconstructed columns, by set, of events that pass the test's cuts.
+
+    Measured runs of one folder count as one set.
+
+    Returns
+    -------
+    list of dict
+        ``set``, ``simulated``, ``events`` (that pass), and for each column it has ``{name: (25 %, 50 %, 75 %)}``.
+    """
+    frames: dict[tuple[str, bool], list[pl.DataFrame]] = {}
+    for folder in map(Path, folders):
+        one = format_of(folder)
+        for reader in one.open(folder) if one else ():
+            label = reader.name if reader.is_simulated else folder.name
+            result = frames.setdefault((label, reader.is_simulated), [])
+            names = [name for name in COMPARED if name in reader.units]
+            cuts = TEST_WITH_AGE if AGE.name in names else TEST
+            if not {"Ze", "Ne"} <= set(names):
+                continue
+            try:
+                for chunk in reader.chunks(names):
+                    if sum(len(part) for part in result) >= MAX_COMPARED:
+                        break
+                    part = pl.DataFrame({name: np.asarray(chunk[name], np.float64) for name in names})
+                    result.append(part.filter(cuts.mask(part)))
+            except InputError:  # the findings of that set say what is damaged
+                continue
+    rows: list[dict[str, object]] = []
+    for (label, is_simulated), parts in frames.items():
+        if not parts:
+            continue
+        frame = pl.concat(parts, how="diagonal")
+        quartiles = {
+            name: tuple(np.nanpercentile(frame[name].to_numpy(), QUARTILES).round(4).tolist())
+            for name in frame.columns
+            if frame.height and frame[name].is_finite().any()
+        }
+        rows.append({"set": label, "simulated": is_simulated, "events": frame.height, **quartiles})
+    return sorted(rows, key=lambda row: bool(row["simulated"]))
+
+
+def columns_table(sets: list[dict[str, object]]) -> list[Table]:
+    """Return the columns of sets side by side, measured ones first; nothing without sets."""
+    if not sets:
+        return []
+    table = Table(
+        box=SIMPLE_HEAD, title="25 %, 50 % and 75 % of events that pass the test's cuts", title_justify="left"
+    )
+    table.add_column("")
+    for row in sets:
+        kind = "simulated" if row["simulated"] else "measured"
+        table.add_column(f"{row['set']}\n{row['events']:,} {kind}", justify="right")
+    for name in COMPARED:
+        if any(name in row for row in sets):
+            cells = (" ".join(f"{value:.2f}" for value in row[name]) if name in row else "–" for row in sets)  # type: ignore[attr-defined]
+            table.add_row(f"{name}, {UNITS[name]}", *cells)
+    return [table]
+
+
+def _archive(reader: SimulatedReader | MeasuredReader) -> list[Finding]:
+    """Return what is to be said of a mode or run."""
+    name, folder, measured = reader.name, reader.folder, not reader.is_simulated
+    columns = [column for column in reader.units if column != DEPOSITS]
+    chunks = list(reader.chunks(columns))
+    frame = {column: np.concatenate([chunk[column] for chunk in chunks]).astype(np.float64) for column in columns}
     result = [
-        Finding(name, f"{len(features):,} events of {'a measured run' if measured else 'a simulated mode'}", "ok")
+        Finding(name, f"{reader.n_events:,} events of {'a measured run' if measured else 'a simulated mode'}", "ok")
     ]
     if not measured:
         kinds, counts = np.unique(frame["type"], return_counts=True)
@@ -296,12 +383,7 @@ def _archive(folder: Path, name: str) -> tuple[str, list[Finding]]:
             Finding("  stations", f"{dead} of {int(KASCADE.has_station.sum())} give no e/gamma signal", "note")
         )
     result.append(replace(_azimuth(grids[..., 0], grids[..., 1], frame["Az"], frame["Ze"], KASCADE), what="  azimuth"))
-    passing = TEST_WITH_AGE.mask(pl.DataFrame(frame))
-    if passing.any():
-        spread = (f"{column} {np.nanmedian(frame[column][passing]):.2f}" for column in ("E", "Ze", "Ne", "Nmu", "Age"))
-        text = f"{int(passing.sum()):,} events pass the test's cuts; medians: {', '.join(spread)}"
-        result.append(Finding("  columns", text, "ok"))
-    return ("measured" if measured else "simulated"), result
+    return result
 
 
 def _azimuth(
@@ -345,13 +427,6 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
     unusable = data.unusable_words()
     if unusable:
         yield Finding("rows that cannot be used", unusable, "note")
-    yield Finding("next", _next_command(folder, task), "ok")
-
-
-def _next_command(folder: Path, task: Task | None) -> str:
-    if task is None:
-        return f"python cli.py predict --run RUN --data {folder} --out predictions.npz"
-    return f"python cli.py stack --task {task.name} --data {folder.parent} --run runs/{task.name}"
 
 
 def _labelled(folder: Path) -> Task | None:

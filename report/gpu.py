@@ -31,6 +31,7 @@ from features.lateral.fit import RawFit
 from features.table import FeatureTable
 from models.registry import create, device_for, learner_class, spec
 from report.shared.text import Finding, findings_table
+from runtime.context import Context
 from runtime.errors import InputError
 from scoring.metrics.paired import paired_log_loss
 from showers.dataset import Dataset
@@ -100,7 +101,7 @@ def compare(n_events: int, learners: tuple[str, ...] = LEARNERS, rounds: int = 1
         ]
         for step in steps:
             yield _tried(step)
-        table = build_table(folder, Path(scratch) / "columns", device="cpu")
+        table = build_table(folder, Path(scratch) / "columns", ctx=Context(device="cpu"))
         for name in learners:
             yield _tried(partial(_learner, name, data, table))
 
@@ -271,7 +272,7 @@ def _tables(data: Dataset, scratch: Path, rounds: int) -> DeviceComparison:
 
         def run(device: str = device, folder: Path = folder, numbers: Iterator[int] = numbers) -> None:
             out = scratch / f"{device}{next(numbers)}"
-            tables[device] = build_table(folder, out, device=device)
+            tables[device] = build_table(folder, out, ctx=Context(device=device))
 
         seconds[device] = _seconds(run, rounds)
     n, first = len(data), slice(len(data))

@@ -26,7 +26,7 @@ from report.shared.text import metric_text, plus_minus
 from report.table_page import write_table_report
 from report.tasks.target import report_of
 from runtime.checksums import Checksums
-from runtime.context import Bars, PlainConsole, silent
+from runtime.context import Bars, Context, PlainConsole, silent
 from runtime.errors import InputError, escaped
 from runtime.files import read_json
 from scoring import scoring_of
@@ -36,7 +36,7 @@ from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import simulate
 from stacking.run.chain import STUDENT
 from stacking.run.config import StackConfig
-from stacking.run.folder import MANIFEST_FILE, METRICS_FILE, TABLE_TEST_FILE
+from stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
 from stacking.run.read import COMBINED, Run, System, shipped_system
 from stacking.student import student_line
 from stacking.train import stack
@@ -136,12 +136,13 @@ class RunOutcome:
         keep_outcome(self.run, requested, inputs, stream.getvalue())
 
 
-def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = silent) -> RunOutcome:
-    """Score ``run`` on ``data``'s test set, write report and model card; of a run on a table, tell what it reached.
+def outcome(run: Path, data: Path | None = None, *, bars: Bars = silent) -> RunOutcome:
+    """Score a run on the test set in ``data``, write report and model card; of one on a table, say what it reached.
 
     A test set without labels is left unscored, and the reader is told so.
     """
-    manifest = read_json(run / MANIFEST_FILE)
+    opened = Run.open(run)
+    manifest, task = opened.manifest, opened.task
     parts: list[RenderableType] = list(_notes(manifest))
     gate = manifest.get("gate", {})
     content: dict[str, Any] = {
@@ -153,7 +154,7 @@ def outcome(run: Path, data: Path | None, task: Task | None, *, bars: Bars = sil
         "remarks": manifest.get("remarks", []),
         "predictions": str(run / "predictions.npz"),
     }
-    if task is None or data is None:
+    if opened.on_table or data is None:
         report = write_table_report(run, bars=bars)
         content["model_card"] = str(write_card(run))
         content |= {
@@ -216,9 +217,8 @@ def run_demo(
     n_train: int,
     n_test: int,
     seed: int = 1,
-    workers: int | None = None,
     console: Console,
-    bars: Bars = silent,
+    ctx: Context = Context(),
 ) -> None:
     """Simulate, extract features, stack, predict, verify and report, for both tasks.
 
@@ -249,9 +249,9 @@ def run_demo(
                 n_test=n_test,
                 seed=seed,
                 train_cuts="test",
-                workers=workers,
+                workers=ctx.workers,
                 overwrite=True,  # a set left alone by a killed demo has the same bytes
-                bars=bars,
+                bars=ctx.bars,
             )
         run = out / "runs" / task.name
         requested, inputs = (
@@ -262,8 +262,8 @@ def run_demo(
         if kept is not None:
             console.print(kept, end="", markup=False, highlight=False, soft_wrap=True)
             continue
-        stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=workers), bars=bars)
-        result = outcome(run, data, task, bars=bars)
+        stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=ctx.workers), ctx)
+        result = outcome(run, data, bars=ctx.bars)
         console.print(result.shown, soft_wrap=True)
         result.keep(requested, inputs)
     console.rule(f"done in {(time.monotonic() - started) / 60:.1f} minutes")

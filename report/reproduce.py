@@ -1,27 +1,31 @@
 """A published result from nothing: archives, conversion, runs of several seeds, scores, submission, and ``RESULT.md``.
 
 Every step keeps what it has finished, so the same command goes on after an interruption. No choice looks at test
-labels: the submission is the run of the first seed, whatever the others reach.
+labels: the submission is the run of the first seed, whatever the others reach. That run alone has a report and a model
+card. What each stage cost is added up over all interruptions.
 """
 
 from __future__ import annotations
 
+import logging
 import statistics
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from report.outcome import outcome
+from report.card import write_card
 from report.public.rules import score_by_protocol
 from report.public.submission import write_submission
-from runtime.context import Bars, silent
-from runtime.cost import in_words
+from report.run_page import write_report
+from runtime.context import Context
+from runtime.cost import in_words, measured
 from runtime.errors import InputError
-from runtime.files import atomic_path, read_json
+from runtime.files import atomic_path, read_json, write_json
 from showers.archives.convert import convert
 from showers.archives.download import download_raw
 from showers.dataset import Dataset
+from showers.protocols import modes_of
 from showers.schema import GAMMA, Task
 from showers.simulation.raw import simulate_raw
 from stacking.run.config import StackConfig
@@ -30,6 +34,7 @@ from stacking.run.read import finished_learners, shipped_system
 from stacking.train import stack
 
 RESULT_FILE = "RESULT.md"
+STAGES_FILE = "stages.json"
 SUBMISSION = "submission"
 
 
@@ -44,16 +49,19 @@ class Reproduction:
     """Folder of the archives; None downloads them to ``out/raw`` (or simulates them there)."""
     simulated: int | None = None
     """Events of each mode from the embedded simulation, in place of the public archives."""
+    base_url: str | None = None
+    """Another address with the archives."""
     hours: float | None = None
     """For all seeds together; None: no limit."""
     seeds: int = 5
     preset: str = "good"
     learners: tuple[str, ...] | None = None
-    workers: int | None = None
 
     def __post_init__(self) -> None:
         if self.raw is not None and self.simulated is not None:
             raise InputError("--raw names archives, --simulated makes them: choose one")
+        if self.base_url is not None and (self.raw is not None or self.simulated is not None):
+            raise InputError("--base-url is where archives are downloaded from: leave out --raw and --simulated")
         if self.hours is not None and self.hours <= 0:
             raise InputError(f"--hours {self.hours:g}: expected a time above 0")
 
@@ -72,13 +80,69 @@ class Score:
     wall_s: float
 
 
-def reproduce(
-    wanted: Reproduction, *, bars: Bars = silent, tell: Callable[[str], None] = lambda line: None
-) -> tuple[Path, list[Score]]:
+@dataclass
+class Stages:
+    """What each stage of a result has cost so far, in a file that survives interruptions."""
+
+    file: Path
+    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Stage to ``wall_s`` and ``cpu_s``."""
+
+    @classmethod
+    def open(cls, folder: Path) -> Stages:
+        """Read what earlier calls have used."""
+        file = folder / STAGES_FILE
+        return cls(file, read_json(file) if file.exists() else {})
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add what the block uses, child processes included, to a stage; what a killed one used is lost."""
+        try:
+            with measured(name) as cost:
+                yield
+        finally:
+            before = self.seconds.get(name, {"wall_s": 0.0, "cpu_s": 0.0})
+            self.seconds[name] = {"wall_s": before["wall_s"] + cost.wall_s, "cpu_s": before["cpu_s"] + cost.cpu_s}
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.file, self.seconds)
+
+    @property
+    def wall_s(self) -> float:
+        """Of the runs alone, to which the time limit applies."""
+        return sum(cost["wall_s"] for name, cost in self.seconds.items() if name.startswith(RUNS))
+
+    def lines(self) -> list[str]:
+        """Return a table: stage, processor time, wall time."""
+        total = {key: sum(cost[key] for cost in self.seconds.values()) for key in ("cpu_s", "wall_s")}
+        rows = [*self.seconds.items(), ("all", total)]
+        head = ["| stage | processor time | wall time |", "|---|---:|---:|"]
+        return head + [f"| {name} | {c['cpu_s']:,.0f} s | {c['wall_s']:,.0f} s |" for name, c in rows]
+
+
+RUNS = "runs"
+"""First word of the stages that train."""
+
+
+class _Notes(logging.Handler):
+    """Notes what is logged, and hands it on; a remark once, however many runs repeat it."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        super().__init__()
+        self.log, self.plans, self.remarks = log, list[str](), list[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note one record."""
+        notes, line = self.remarks if record.levelno >= logging.WARNING else self.plans, record.getMessage()
+        if notes is self.plans or line not in notes:
+            notes.append(line)
+            self.log.handle(record)
+
+
+def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, list[Score]]:
     """Do all steps, or what is left of them, and write ``RESULT.md``.
 
     With a time limit every seed gets an equal share of it. A seed that would begin after the limit is left out, the
-    first one never.
+    first one never. What interrupted calls used counts.
 
     Returns
     -------
@@ -89,44 +153,51 @@ def reproduce(
     InputError
         If a step is refused.
     """
-    began, task, out = time.time(), wanted.task, Path(wanted.out)
-    raw = wanted.raw or out / "raw"
-    if wanted.simulated is not None:
-        simulate_raw(task, raw, wanted.simulated, workers=wanted.workers, bars=bars)
-    elif wanted.raw is None:
-        download_raw(task, raw, wanted.protocol, bars=bars)
-    data, remarks = out / "data", list[str]()
-
-    def remark(line: str) -> None:
-        if line not in remarks:
-            remarks.append(line)
-            tell(line)
-
-    flow = list[str]()
-    convert(raw, data, task, protocol=wanted.protocol, tell=remark, say=flow.append, bars=bars)
+    task, out = wanted.task, Path(wanted.out)
+    raw, stages = wanted.raw or out / "raw", Stages.open(out)
+    with stages.stage("archives"):
+        if wanted.simulated is not None:
+            modes = modes_of(wanted.protocol, task)
+            simulate_raw(task, raw, wanted.simulated, workers=ctx.workers, modes=modes, bars=ctx.bars)
+        elif wanted.raw is None:
+            download_raw(task, raw, wanted.protocol, base_url=wanted.base_url, bars=ctx.bars)
+    data, notes, log = out / "data", _Notes(ctx.log), logging.Logger("reproduce", logging.INFO)
+    log.addHandler(notes)
+    ctx = replace(ctx, log=log)
+    with stages.stage("conversion"):
+        convert(raw, data, task, protocol=wanted.protocol, ctx=ctx)
+    flow = notes.plans.copy()
     limit = None if wanted.hours is None else f"{max(1, round(wanted.hours * 60 / wanted.seeds))}m"
     runs: list[Path] = []
     scores: list[Score] = []
     for seed in range(1, wanted.seeds + 1):
         run = out / "runs" / f"{task.name}-seed-{seed}"
-        late = wanted.hours is not None and time.time() - began > 3600 * wanted.hours
-        if runs and late and not (run / MANIFEST_FILE).exists():
-            remark(f"{wanted.seeds - len(runs)} of {wanted.seeds} seeds are left out: the time is up")
+        is_late = wanted.hours is not None and stages.wall_s > 3600 * wanted.hours
+        if runs and is_late and not (run / MANIFEST_FILE).exists():
+            log.warning("%d of %d seeds are left out: the time is up", wanted.seeds - len(runs), wanted.seeds)
             break
         config = StackConfig(
             task=task.name, data=data, run=run, preset=wanted.preset, seed=seed, time_limit=limit,
-            learners=wanted.learners, workers=wanted.workers, fast=False,
+            learners=wanted.learners, workers=ctx.workers, fast=False,
         )  # fmt: skip
-        stack(config, bars=bars, tell=remark, say=tell)
-        outcome(run, data, task, bars=bars)
+        with stages.stage(f"{RUNS}: seed {seed}"):
+            stack(config, ctx)
         runs.append(run)
-        scores.append(_score(wanted, data, run, seed))
-        tell(f"seed {seed}: {_metric(task)} {_interval(scores[-1].value, scores[-1].low, scores[-1].high)}")
-    if not (out / SUBMISSION).exists():
-        write_submission(runs[:1], SUBMISSION, data=data, out=out)
+        with stages.stage("scores"):
+            scores.append(_score(wanted, data, run, seed))
+        metric = _interval(scores[-1].value, scores[-1].low, scores[-1].high)
+        log.info("seed %d: %s %s", seed, _metric(task), metric)
+    with stages.stage("report and submission"):
+        if not (out / SUBMISSION).exists():
+            write_report(runs[0], data, bars=ctx.bars)
+            write_card(runs[0])
+            write_submission(runs[:1], SUBMISSION, data=data, out=out)
     file = out / RESULT_FILE
     with atomic_path(file) as temporary:
-        temporary.write_text(_result(wanted, data, runs, scores, [*flow, *remarks]), encoding="utf-8")
+        lines = _result(wanted, data, runs, scores, [*flow, *notes.remarks], stages)
+        temporary.write_text(lines, encoding="utf-8")
+    for line in stages.lines()[2:]:
+        log.info(" ".join(line.strip("| ").replace(" |", ",").split()))
     return file, scores
 
 
@@ -170,7 +241,9 @@ def _interval(value: float, low: float, high: float) -> str:
     return f"{value:.4g} [{low:.4g}, {high:.4g}]"
 
 
-def _result(wanted: Reproduction, data: Path, runs: list[Path], scores: list[Score], remarks: list[str]) -> str:
+def _result(
+    wanted: Reproduction, data: Path, runs: list[Path], scores: list[Score], remarks: list[str], stages: Stages
+) -> str:
     task, manifest = wanted.task, read_json(runs[0] / MANIFEST_FILE)
     sets = {split: Dataset.open(data / f"{task.name}_{split}", labels=False) for split in ("train", "test")}
     mean, low, high = over_events_and_seeds(scores)
@@ -212,6 +285,12 @@ def _result(wanted: Reproduction, data: Path, runs: list[Path], scores: list[Sco
         f"- Judged on: {manifest['judged']['on']}, {manifest['judged']['events']:,} events.",
         "- The submission is the run of seed 1, whatever the other seeds reach.",
         "",
+        "## Cost",
+        "",
+        *stages.lines(),
+        "",
+        *_training_lines(runs),
+        "",
         "## Versions",
         "",
         *(f"- {name} {version}" for name, version in manifest["versions"].items()),
@@ -227,7 +306,20 @@ def _result(wanted: Reproduction, data: Path, runs: list[Path], scores: list[Sco
         f"--protocol {wanted.protocol}",
         "```",
         "",
-        f"`{SUBMISSION}/` holds what is handed in; each run folder has its report and model card.",
+        f"`{SUBMISSION}/` holds what is handed in; the run of seed 1 has a report and a model card, and `python cli.py "
+        "report RUN --data RESULT/data` writes those of another.",
         "",
     ]
     return "\n".join(lines)
+
+
+def _training_lines(runs: list[Path]) -> list[str]:
+    """Return a table of the steps of all runs: processor time by step and learner, most first."""
+    cpu_s: dict[str, float] = {}
+    for run in runs:
+        for step in read_json(run / MANIFEST_FILE)["steps"]:
+            name = f"{step['step']} {step['learner'] or ''}".strip()
+            cpu_s[name] = cpu_s.get(name, 0.0) + float(step["cpu_s"])
+    rows = sorted(cpu_s.items(), key=lambda row: -row[1])
+    head = ["| step of the runs | processor time |", "|---|---:|"]
+    return head + [f"| {name} | {seconds:,.0f} s |" for name, seconds in rows if seconds >= 0.5]

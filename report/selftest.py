@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from report.shared.text import Finding
+from runtime.context import Context
 from scoring.metrics.composition import composition_metrics
 from scoring.metrics.gamma import gamma_metrics
 from showers.archives.convert import convert
@@ -109,7 +110,7 @@ def _features(folder: Path, workers: int | None) -> tuple[bool, str]:
 
     simulate(COMPOSITION, folder / "data", n_train=1_200, n_test=400, seed=1, train_cuts="test", workers=workers)
     data = Dataset.open(folder / "data" / "composition_train", COMPOSITION)
-    fitted = build_table(data.path, workers=workers).matrix(CORE_COLUMNS)
+    fitted = build_table(data.path, ctx=Context(workers=workers)).matrix(CORE_COLUMNS)
     truth = data.truth().select("core_x_m", "core_y_m").to_numpy()
     distance = float(np.nanmedian(np.hypot(*(fitted - truth).T)))
     return distance < CORE_M, f"median distance of fitted and true cores {distance:.1f} m (below {CORE_M:g} m)"
@@ -122,7 +123,8 @@ def _saved_run(folder: Path, workers: int | None) -> tuple[bool, str]:
     )  # fmt: skip
     stack(config)
     again = folder / "again.npz"
-    predict(load(config.run), folder / "data" / "composition_test", device="cpu", workers=workers).write(again)
+    ctx = Context(device="cpu", workers=workers)
+    predict(load(config.run), folder / "data" / "composition_test", ctx).write(again)
     with np.load(folder / "run" / PREDICTIONS_FILE) as first, np.load(again) as second:
         good = np.array_equal(first["log_proba"], second["log_proba"])
         n_events = len(first["log_proba"])

@@ -1,19 +1,21 @@
-"""Progress of long work, drawn by entry points alone, and text that is safe to print on a terminal.
+"""Where and how work is done and whom it tells, progress drawn by entry points alone, and text safe for a terminal.
 
 Library functions with one long step take ``progress: Progress | None = None`` and call ``progress(done, total, note)``;
 those with several steps take ``bars: Bars = silent`` and open one bar a step, as in ``with bars("features", "events")
-as progress:``. Only entry points pass :func:`bar`. Names reach the terminal as they are, never as markup or as commands
-to the terminal.
+as progress:``; those that also need processes, a device or a log take a :class:`Context`. Only entry points pass
+:func:`bar`. Names reach the terminal as they are, never as markup or as commands to the terminal.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -99,6 +101,34 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
     finally:
         if console.is_terminal:
             drawn.stop()
+
+
+LOG = logging.getLogger("showerstack")
+"""Gets, unless another log is asked for, remarks on data and runs as warnings, and what will be done as information."""
+LOG.addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where and how something is done and whom it tells: nothing of it changes what a task, run or table is."""
+
+    bars: Bars = silent
+    """Opens progress bars."""
+    log: logging.Logger = field(default=LOG)
+    """Gets remarks (warnings) and what will be done (information)."""
+    device: str = "auto"
+    """Where features of showers are computed: ``auto``, ``cpu`` or ``cuda``."""
+    workers: int | None = None
+    """Processes; one a core if None."""
+    threads: int = 1
+    """Numerical threads of each process."""
+    trusted: bool = False
+    """Open model files in this process: faster, for one's own runs. Others are opened in a limited process of their
+    own (:mod:`models.isolated`), because the libraries' parsers of such files are not memory-safe."""
+    other_code: bool = False
+    """Predict even if feature code or its libraries have changed since the training; a remark then says so."""
+    began: float | None = None
+    """Seconds since 1970 from which a time limit counts; by default from the first step of the work."""
 
 
 FILE_WIDTH = 120

@@ -61,7 +61,7 @@ def in_processes(
             raise InputError(_LOST) from None
 
 
-def in_lanes(
+def in_pools(
     function: Callable[..., Any],
     arguments: Mapping[str, Sequence[tuple[Any, ...]]],
     *,
@@ -79,16 +79,16 @@ def in_lanes(
         If a worker of any device is lost: killed by somebody or by the system.
     """
     pools = {
-        lane: ProcessPoolExecutor(
-            workers[lane],
+        device: ProcessPoolExecutor(
+            workers[device],
             initializer=end_with_parent,
             initargs=(os.getpid(),),
             env=dict.fromkeys(_THREADS, str(threads)),
         )
-        for lane in arguments
+        for device in arguments
     }
     try:
-        futures = [pools[lane].submit(function, *one) for lane, part in arguments.items() for one in part]
+        futures = [pools[device].submit(function, *one) for device, part in arguments.items() for one in part]
         for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool:
@@ -144,14 +144,14 @@ def process_began() -> float:
 Work = TypeVar("Work")
 
 
-def in_their_lanes(
-    work: Iterable[Work], lanes: Mapping[str, int], device_of: Callable[[Work], str]
+def by_device(
+    work: Iterable[Work], pools: Mapping[str, int], device_of: Callable[[Work], str]
 ) -> dict[str, list[Work]]:
     """Return the work by device, in its order; that of a device without a pool goes to the first."""
-    first = next(iter(lanes))
-    result: dict[str, list[Work]] = {lane: [] for lane in lanes}
+    first = next(iter(pools))
+    result: dict[str, list[Work]] = {device: [] for device in pools}
     for one in work:
-        result[device if (device := device_of(one)) in lanes else first].append(one)
+        result[device if (device := device_of(one)) in pools else first].append(one)
     return result
 
 
@@ -164,7 +164,7 @@ def in_devices(
 ) -> Generator[Any, None, None]:
     """Yield ``function(*one)`` as they finish: devices side by side, or where joblib works if there is only one."""
     if len(arguments) > 1:
-        yield from in_lanes(function, arguments, workers=workers, threads=threads)
+        yield from in_pools(function, arguments, workers=workers, threads=threads)
         return
-    for lane, part in arguments.items():
-        yield from in_processes(function, part, workers=workers[lane], ordered=False)
+    for device, part in arguments.items():
+        yield from in_processes(function, part, workers=workers[device], ordered=False)

@@ -40,7 +40,7 @@ class BadValue:
     """In the folder."""
     file: str
     column: str
-    """A quantity, or ``cell (row, column), channel k``."""
+    """A quantity, or ``cell (row, column), e/gamma deposit``: raw archives count channels otherwise than folders."""
     value: float
     file_row: int | None = None
     """In the file, where that is not the folder's."""
@@ -50,6 +50,8 @@ class BadValue:
         return f"{self.file}: row {row}, {self.column} holds {self.value:g}"
 
 
+CHANNEL_NAMES = ("e/gamma", "muon")
+"""Of a grid's deposits."""
 LEFT_OUT_SCHEMA = {"row": pl.Int64, "file": pl.String, "file_row": pl.Int64, "column": pl.String, "value": pl.Float64}
 """Columns of ``left_out.csv``: one row an event."""
 
@@ -79,7 +81,9 @@ class EventFiles:
         if not checksums and not _is_there(folder / MATRICES_FILE):
             inside = sorted(str(file.parent) for file in folder.glob(f"*/{MATRICES_FILE}"))
             if inside:
-                raise InputError(f"{folder} is no dataset folder, but holds some: did you mean {' or '.join(inside)}?")
+                more = f" (or {len(inside) - 3:,} more)" if len(inside) > 3 else ""
+                some = " or ".join(inside[:3])
+                raise InputError(f"{folder} is no dataset folder, but holds some: did you mean {some}{more}?")
         return cls(folder, Checksums.open(folder, required=(MATRICES_FILE, SCALARS_FILE)) if checksums else None)
 
     def has(self, name: str) -> bool:
@@ -319,7 +323,7 @@ def bad_cells(grids: np.ndarray, file: str, first_row: int = 0) -> list[BadValue
     for row in np.flatnonzero(bad.any(axis=(1, 2, 3))).tolist():
         y, x, channel = (int(k) for k in np.argwhere(bad[row])[0])
         value = float(grids[row, y, x, channel])
-        result.append(BadValue(first_row + row, file, f"cell ({y}, {x}), channel {channel}", value))
+        result.append(BadValue(first_row + row, file, f"cell ({y}, {x}), {CHANNEL_NAMES[channel]} deposit", value))
     return result
 
 

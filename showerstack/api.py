@@ -184,7 +184,7 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     """
     from runtime.errors import InputError
     from stacking.run.config import StackConfig, TableConfig
-    from stacking.train import stack_table
+    from stacking.train import stack
 
     run = Path(run).expanduser()
     if not isinstance(data, str | os.PathLike):
@@ -192,16 +192,14 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
         if (labels is None) == (label is None):
             raise InputError("say what the classes are: fit(x, labels, ...), or fit(frame, label='column', ...)")
         columns = {} if labels is None else {LABEL: labels}
-        stack_table(TableConfig(run=run, table=write_table(run, data, columns), label=label or LABEL, **options))
+        stack(TableConfig(run=run, table=write_table(run, data, columns), label=label or LABEL, **options))
         return fitted(run)
     path = Path(data).expanduser()
     if labels is not None:
         raise InputError("labels go with an array; of a table, name the column: fit(table, label='class', ...)")
     if "label" in options:
-        stack_table(TableConfig(run=run, table=path, **options))
+        stack(TableConfig(run=run, table=path, **options))
         return fitted(run)
-    from stacking.train import stack
-
     if path.is_file():
         raise InputError(f"{path} is a table: name its column of classes, fit({path.name!r}, label=...)")
     stack(StackConfig(run=run, data=path, task=task or "composition", **options))
@@ -260,6 +258,7 @@ def predict(
     """
     import tempfile
 
+    from runtime.context import Context
     from runtime.errors import InputError
     from showers.schema import TASKS
     from stacking import load
@@ -278,10 +277,8 @@ def predict(
     with tempfile.TemporaryDirectory() as folder:
         is_path = isinstance(data, str | os.PathLike)
         place = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
-        result = predict_events(
-            load(run.folder, trusted=trusted), place,
-            device=device, workers=workers, fast=fast, no_table=no_table, anyway=anyway,
-        ).concatenated()  # fmt: skip
+        ctx = Context(device=device, workers=workers, trusted=trusted, other_code=anyway)
+        result = predict_events(load(run.folder), place, ctx, fast=fast, no_table=no_table).concatenated()
     return Predicted(
         run.task,
         run.classes,

@@ -17,7 +17,7 @@ The process that combines needs 8 bytes for each learner and class of an event u
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -27,8 +27,8 @@ import numpy as np
 from models.base.spec import RESIDENT_BYTES, LearnerSpec
 from runtime.cost import seconds_of
 from runtime.files import hash_json, read_json, write_json
-from runtime.processes import in_their_lanes
-from stacking.fit.folds import judged_events
+from runtime.processes import by_device
+from stacking.fit.folds import evaluation_events
 from stacking.fit.plan import RunPlan, RunSizes, SecondLevel, make_plan, student_epochs
 from stacking.fit.speed import LearnerRate, measure_rates
 from stacking.fit.tasks import TASK_FILE, FoldTask
@@ -124,8 +124,6 @@ PLAN_FILE = "plan.json"
 FORESEEN_FROM = 20_000
 """Training events from which a run without a limit says what it will cost: to measure it takes half a minute."""
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class StoredPlan:
@@ -149,7 +147,7 @@ class Clock:
     def of(cls, job: Job) -> Self:
         """Return the clock of a run: it began when that was said, or with the first of its costs (feature tables)."""
         limit = job.config.time_limit
-        began = time.time() - sum(cost.wall_s for cost in job.costs) if job.began is None else job.began
+        began = time.time() - sum(cost.wall_s for cost in job.costs) if job.ctx.began is None else job.ctx.began
         return cls(began, None if limit is None else seconds_of(limit))
 
     @property
@@ -157,7 +155,7 @@ class Clock:
         """Seconds that are left; None without a limit."""
         return None if self.limit_s is None else self.limit_s - (time.time() - self.began)
 
-    def limited(self, plan: RunPlan | None, tasks: Sequence[FoldTask], lanes: Mapping[str, int]) -> list[FoldTask]:
+    def limited(self, plan: RunPlan | None, tasks: Sequence[FoldTask], pools: Mapping[str, int]) -> list[FoldTask]:
         """Return the tasks with the time at which they give up: early enough for the second level.
 
         What earlier starts of the same run have finished counts as time used. The first learner does not give up:
@@ -165,17 +163,17 @@ class Clock:
         """
         if self.limit_s is None or plan is None:
             return list(tasks)
-        done = in_their_lanes((task for task in tasks if task.is_done()), lanes, lambda task: task.device)
+        done = by_device((task for task in tasks if task.is_done()), pools, lambda task: task.device)
         before = max(
-            sum(float(read_json(task.folder / TASK_FILE)["cost"]["wall_s"]) for task in part) / lanes[lane]
-            for lane, part in done.items()
+            sum(float(read_json(task.folder / TASK_FILE)["cost"]["wall_s"]) for task in part) / pools[device]
+            for device, part in done.items()
         )
         deadline = self.began + self.limit_s - before - plan.second_level_s
         first = plan.shares[0].learner
         return [replace(task, deadline=None if task.name == first else deadline) for task in tasks]
 
 
-def plan_within_limit(job: Job, clock: Clock, say: Say) -> tuple[Job, StoredPlan]:
+def plan_within_limit(job: Job, clock: Clock) -> tuple[Job, StoredPlan]:
     """Return the run as its time limit allows it, and the plan; without a limit the run as it is.
 
     Raises
@@ -186,49 +184,48 @@ def plan_within_limit(job: Job, clock: Clock, say: Say) -> tuple[Job, StoredPlan
     if clock.limit_s is None:
         return job, StoredPlan()
     requested = hash_json(job.fits_identity)
-    kept = _read(job.config.run, requested)
-    if kept is None:
+    stored = _read(job.config.run, requested)
+    if stored is None:
         if job.prepare:
             job.prepare()
-        say(f"measuring how fast the learners are on this machine, for a plan of {job.config.time_limit}")
+        limit = job.config.time_limit
+        job.ctx.log.info("measuring how fast the learners are on this machine, for a plan of %s", limit)
         rates = _rates(job, job.train.labels())
         plan = make_plan(rates, sizes_of(job), max(0.0, clock.left_s or 0.0))
         full = {rate.learner: rate.full for rate in rates}
-        kept = StoredPlan(requested, plan, plan.options({name: job.config.settings_of(name) for name in full}, full))
+        stored = StoredPlan(requested, plan, plan.options({name: job.config.settings_of(name) for name in full}, full))
         for line in plan.lines():
-            say(line)
-    assert kept.options is not None
-    return replace(job, config=job.config.model_copy(update=kept.options)), kept
+            job.ctx.log.info("%s", line)
+    assert stored.options is not None
+    return replace(job, config=job.config.model_copy(update=stored.options)), stored
 
 
-def plan_without_limit(job: Job, labels: np.ndarray, say: Say) -> StoredPlan:
+def plan_without_limit(job: Job, labels: np.ndarray) -> StoredPlan:
     """Say what a run without a limit will cost, if it is one of many events."""
     if len(labels) < FORESEEN_FROM:
         return StoredPlan()
     plan = make_plan(_rates(job, labels), sizes_of(job), None)
     for line in plan.lines():
-        say(line)
+        job.ctx.log.info("%s", line)
     return StoredPlan(plan=plan)
 
 
 def memory_remark(job: Job) -> str | None:
     """Return what to do where the machine has less memory than the run may need."""
     config = job.config
-    specs = [
-        (spec, len(job.train.columns_for(spec))) for spec in config.learner_specs(job.task, grids=job.train.has_grids)
-    ]
+    specs = [(spec, len(job.train.columns_for(spec))) for spec in config.learner_specs(job.task)]
     n_train = round(len(job.train) * (1 - config.holdout))
     need = estimated(
         specs, n_train, job.task.n_classes, rows={spec.name: n for spec, _ in specs if (n := config.rows_of(spec.name))}
     )
     n_tasks = len(specs) * config.n_folds * config.repeats
-    return need.remark(min(sum(job.lanes.values()), n_tasks), available_bytes() if config.scheduler is None else None)
+    return need.remark(min(sum(job.pools.values()), n_tasks), available_bytes() if config.scheduler is None else None)
 
 
-def keep_plan(run: Path, kept: StoredPlan) -> None:
+def keep_plan(run: Path, stored: StoredPlan) -> None:
     """Write the plan into the run's folder, where a continued run finds it."""
-    assert kept.plan is not None
-    write_json(run / PLAN_FILE, {"asked": kept.requested, "plan": kept.plan.as_json(), "options": kept.options})
+    assert stored.plan is not None
+    write_json(run / PLAN_FILE, {"asked": stored.requested, "plan": stored.plan.as_json(), "options": stored.options})
 
 
 def left_out_remarks(plan: RunPlan | None) -> list[str]:
@@ -251,7 +248,7 @@ def _read(run: Path, requested: str) -> StoredPlan | None:
 
 def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
     config = job.config
-    specs = config.learner_specs(job.task, grids=job.train.has_grids)
+    specs = config.learner_specs(job.task)
     return measure_rates(
         job.train,
         specs,
@@ -261,7 +258,7 @@ def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
         settings={spec.name: config.settings_of(spec.name) for spec in specs},
         threads=config.threads,
         devices=job.devices,
-        lanes=job.lanes,
+        pools=job.pools,
         n_rows=round(len(job.train) * (1 - config.holdout) * (config.n_folds - 1) / config.n_folds),
     )
 
@@ -270,18 +267,18 @@ def sizes_of(job: Job) -> RunSizes:
     """Return how much there is to do in a run."""
     n, config = len(job.train), job.config
     n_test = len(job.test) if job.test is not None else 0
-    judged, _ = judged_events(
+    in_evaluation, _ = evaluation_events(
         job.train.passes_evaluation_cuts(), job.train.labels(), job.task.n_classes, job.train.usable()
     )
-    counting = int(judged.sum())  # no others are predicted out-of-fold
-    n_judged = round(counting * config.holdout)
+    counting = int(in_evaluation.sum())  # no others are predicted out-of-fold
+    n_holdout = round(counting * config.holdout)
     second = SecondLevel(
-        n_inner=counting - n_judged,
-        n_judged=n_judged,
+        n_inner=counting - n_holdout,
+        n_holdout=n_holdout,
         student_epochs=student_epochs(config.preset) if config.fast else 0,
         student_events=config.student_events,
-        students=1.0 if n_judged else 2.0,
+        students=1.0 if n_holdout else 2.0,
     )
-    n_predict = (counting - n_judged) // config.n_folds + n_judged + n_test
+    n_predict = (counting - n_holdout) // config.n_folds + n_holdout + n_test
     n_train = round(n * (1 - config.holdout))
-    return RunSizes(n_train, n_predict, config.n_folds, config.repeats, job.workers, second, job.lanes)
+    return RunSizes(n_train, n_predict, config.n_folds, config.repeats, job.workers, second, job.pools)

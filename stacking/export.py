@@ -7,7 +7,7 @@ go through the files and through the run.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY, OPSETS, NotPortabl
 from models.onnx.learners import EXAMPLES, exported, graphs_of, space_of
 from models.registry import load as load_learner
 from runtime.checksums import write_checksums
-from runtime.context import Bars, silent
+from runtime.context import Bars, Context, silent
 from runtime.errors import InputError
 from runtime.files import atomic_folder, hash_file, write_json
 from scoring.metrics.gamma import GAMMA, HADRON
@@ -91,26 +91,6 @@ def averaged(each: Sequence[np.ndarray], space: str) -> np.ndarray:
         return log_softmax(stacked.mean(axis=0))
     result: np.ndarray = np.logaddexp.reduce(stacked, axis=0) - np.log(len(stacked))
     return result
-
-
-def run_combination(opened: Any, fits: Mapping[str, np.ndarray], context: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Return all outputs of the combination by name.
-
-    Parameters
-    ----------
-    opened
-        What :func:`session` returned.
-    fits
-        (F, n, C) log-probabilities by learner.
-    context
-        (n, K), where the file wants it.
-    """
-    wanted = [one.name for one in opened.get_inputs()]
-    feed = {name: np.ascontiguousarray(z.transpose(1, 0, 2), dtype=np.float32) for name, z in fits.items()}
-    if context is not None:
-        feed["context"] = context.astype(np.float32)
-    names = [one.name for one in opened.get_outputs()]
-    return dict(zip(names, opened.run(names, {name: feed[name] for name in wanted}), strict=True))
 
 
 def largest_difference(graphs: Sequence[Portable], space: str, learner: Learner, batch: Batch) -> float:
@@ -305,7 +285,7 @@ def export_run(
         its fit.
     """
     check_packages()
-    opened = load(run, trusted=True)
+    opened = load(run)
     known = opened.chain.learners
     names = tuple(learners) if learners is not None else opened.chain.needed
     unknown = [name for name in names if name not in known]
@@ -422,7 +402,6 @@ def described(names: set[str]) -> dict[str, dict[str, str]]:
 
 
 def _events(run: Run, dataset: Path, bars: Bars) -> ShowerEvents:
-    if run.on_table:
-        raise InputError(f"{run.folder} was trained on a table: --check takes a dataset folder of showers")
-    table = build_table(dataset, None, device="cpu", bars=bars)
+    run.require_showers("--check with a dataset folder")
+    table = build_table(dataset, ctx=Context(bars=bars, device="cpu"))
     return ShowerEvents(dataset, table.folder, run.task)

@@ -19,13 +19,13 @@ from runtime.errors import InputError
 from runtime.files import atomic_path, hash_json, read_json
 from runtime.processes import in_processes
 from scoring.metrics.paired import Paired
-from stacking.fit.folds import JUDGED_FOLDS, assign_folds, judged_events, outer_holdout
+from stacking.fit.folds import EVALUATION_FOLDS, assign_folds, evaluation_events, outer_holdout
 from stacking.fit.one_network import MARGIN, average_weights
 from stacking.fit.plan import FIXED_S
 from stacking.fit.running import TaskFailure
 from stacking.fit.tasks import (
     FOLDS_FILE,
-    JUDGED_FILE,
+    IN_EVALUATION_FILE,
     TASK_FILE,
     FoldTask,
     TimeLimitReached,
@@ -50,10 +50,11 @@ def make_folds(job: Job) -> Folds:
     """
     labels, energy, groups = job.train.labels(), job.train.energy(), job.train.groups()
     usable = job.train.usable()
-    judged, all_judged = judged_events(job.train.passes_evaluation_cuts(), labels, job.task.n_classes, usable)
+    passes = job.train.passes_evaluation_cuts()
+    in_evaluation, remark = evaluation_events(passes, labels, job.task.n_classes, usable)
     config = job.config
     outer, no_holdout = outer_holdout(
-        judged,
+        in_evaluation,
         labels,
         config.holdout,
         seed=config.seed,
@@ -72,16 +73,16 @@ def make_folds(job: Job) -> Folds:
             groups=None if groups is None else groups[rest],
             classes=job.task.classes,
         )
-    for name, array in ((FOLDS_FILE, partitions), (JUDGED_FILE, judged)):
+    for name, array in ((FOLDS_FILE, partitions), (IN_EVALUATION_FILE, in_evaluation)):
         with atomic_path(job.config.run / name) as temporary, temporary.open("wb") as file:
             np.save(file, array, allow_pickle=False)
-    return Folds(partitions, judged, labels, tuple(filter(None, (all_judged, no_holdout))))
+    return Folds(partitions, in_evaluation, labels, tuple(filter(None, (remark, no_holdout))))
 
 
 def fold_tasks(job: Job) -> list[FoldTask]:
     """Return every (learner, fold) of the run."""
     config, fits_hash = job.config, hash_json(job.fits_identity)
-    specs = config.learner_specs(job.task, grids=job.train.has_grids)
+    specs = config.learner_specs(job.task)
     if config.time_limit is None:
         # Networks on grids take longest: they go first, so that no worker is left alone with one at the end. A plan has
         # an order of its own: what is not finished in time should be what costs most.
@@ -270,7 +271,7 @@ def _cross_fit(
         return cross_fit(log_proba, labels, folds, groups)
 
 
-def judged(job: Job, folds: Folds, level: FirstLevel, stacked: Stacked) -> EvaluationSample:
+def evaluation_sample(job: Job, folds: Folds, level: FirstLevel, stacked: Stacked) -> EvaluationSample:
     """Return the sample for scoring, on the outer holdout if there is one."""
     learners = dict(zip(level.names, level.out_of_fold, strict=True))
     inner = {**learners, "average": average_of(level.out_of(stacked.meta.learners)), "stack": stacked.log_proba}
@@ -289,7 +290,7 @@ def judged(job: Job, folds: Folds, level: FirstLevel, stacked: Stacked) -> Evalu
         labels=labels,
         folds=assign_folds(
             labels,
-            JUDGED_FOLDS,
+            EVALUATION_FOLDS,
             seed=job.config.seed,
             energy=None if energy is None else energy[folds.outer],
             groups=outer_groups,

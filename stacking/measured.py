@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from runtime.checksums import CHECKSUMS_FILE
-from runtime.context import Bars, silent
+from runtime.context import Context, silent
 from runtime.errors import InputError
 from runtime.files import LOCK_FILE, atomic_folder, hash_file, hash_json, locked, read_json, write_json
 from showers.archives.measured import (
@@ -25,7 +25,7 @@ from showers.archives.measured import (
 )
 from showers.archives.raw import archive_path
 from showers.schema import MATRICES_FILE, SOURCE_FILE
-from stacking.predict import Options, predict
+from stacking.predict import predict
 from stacking.run.folder import PREDICTIONS_FILE
 from stacking.run.read import Run, load
 
@@ -53,11 +53,7 @@ def predict_measured(
     protocol: str = "v2",
     times: bool = False,
     delete_raw: bool = False,
-    device: str = "auto",
-    workers: int | None = None,
-    anyway: bool = False,
-    trusted: bool = False,
-    bars: Bars = silent,
+    ctx: Context = Context(),
 ) -> PredictedRuns:
     """Predict every measured run of an archive; what is finished is kept, whenever this is ended and started again.
 
@@ -72,12 +68,8 @@ def predict_measured(
         Finished run folder of a task of the benchmark.
     runs, protocol, times, delete_raw
         As in :func:`showers.archives.measured.convert_measured`.
-    device, workers, anyway
-        As in :class:`stacking.predict.Options`.
-    trusted
-        Open the run's models in this process.
-    bars
-        Progress.
+    ctx
+        As in :func:`stacking.predict.predict`.
 
     Raises
     ------
@@ -86,12 +78,11 @@ def predict_measured(
     """
     if protocol not in PROTOCOLS:
         raise InputError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
-    opened = load(run, trusted=trusted)
-    if opened.on_table:
-        raise InputError(f"{run} was trained on a table: measured runs need one trained on showers")
+    opened = load(run)
+    opened.require_showers("a prediction of measured runs")
     names = runs_in(raw, runs)
     result = PredictedRuns([], [], [])
-    with locked(out), bars("convert and predict runs", "runs") as progress:
+    with locked(out), ctx.bars("convert and predict runs", "runs") as progress:
         for done, name in enumerate(names, start=1):
             grids = archive_path(raw, name, "matrices")
             try:
@@ -103,8 +94,7 @@ def predict_measured(
                     if not made.folders:
                         continue
                     result.remarks.extend(made.remarks)
-                    options: Options = {"device": device, "workers": workers, "anyway": anyway, "no_table": True}
-                    result.remarks.extend(_predict(opened, made.folders[0], out / name, options, result.remarks))
+                    result.remarks.extend(_predict(opened, made.folders[0], out / name, ctx, result.remarks))
             except _Damaged as error:
                 result.left_out.append(LeftOut(name, str(error)))
                 continue
@@ -147,9 +137,9 @@ def _is_predicted(folder: Path, run: Run, origin: dict[str, Any]) -> bool:
     return True
 
 
-def _predict(run: Run, data: Path, folder: Path, options: Options, message: list[str]) -> list[str]:
+def _predict(run: Run, data: Path, folder: Path, ctx: Context, message: list[str]) -> list[str]:
     """Write a run's folder from its dataset folder; return remarks that were not said before."""
-    stream = predict(run, data, **options)
+    stream = predict(run, data, replace(ctx, bars=silent), no_table=True)
     with atomic_folder(folder) as temporary:
         stream.write(temporary / PREDICTIONS_FILE)
         for file in sorted(data.iterdir()):

@@ -2,8 +2,8 @@
 
 >>> import stacking                                                             # doctest: +SKIP
 >>> from stacking.predict import predict                                        # doctest: +SKIP
->>> found = predict(stacking.load("runs/composition"), "data/new_events")       # doctest: +SKIP
->>> found.write("new.npz")                                                      # doctest: +SKIP
+>>> stream = predict(stacking.load("runs/composition"), "data/new_events")      # doctest: +SKIP
+>>> stream.write("new.npz")                                                     # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-import joblib
 import numpy as np
 import polars as pl
 from threadpoolctl import threadpool_limits
 
 from features.build import build_table
-from features.device import resolve_device
 from features.table import feature_code_version
 from runtime.arrays import write_frames, write_pieces
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import check_target, hash_file, read_json
 from showers.dataset import Dataset
@@ -47,10 +45,6 @@ TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
 class Options(TypedDict, total=False):
     """How new events are to be predicted."""
 
-    device: str
-    """Where features of showers are computed; ``auto`` if not given."""
-    workers: int | None
-    """Processes; all cores if None."""
     everything: bool
     """Also return the learners that the shipped prediction does not need."""
     fast: bool
@@ -61,8 +55,6 @@ class Options(TypedDict, total=False):
     """Folder of the feature table where nothing can be written beside the dataset."""
     no_table: bool
     """Compute features in memory while predicting, only those that are needed: no table is read, built or kept."""
-    anyway: bool
-    """Predict even if feature code or its libraries have changed since the training; a remark then says so."""
     strict: bool
     """Refuse events that cannot be used, instead of giving them the training prior."""
     separator: str | None
@@ -140,7 +132,7 @@ def prediction_table(
 
 
 def predict(
-    run: Run, data: str | Path | Events, *, bars: Bars = silent, **options: Unpack[Options]
+    run: Run, data: str | Path | Events, ctx: Context = Context(), **options: Unpack[Options]
 ) -> PredictionStream:
     """Predict new events with a finished run, in pieces of bounded memory; labels are neither needed nor looked at.
 
@@ -153,6 +145,9 @@ def predict(
     data
         Dataset folder, for a run on showers; its feature table is built if missing, unless ``no_table`` is asked for.
         Table (CSV, Parquet), for a run on a table. Or events that are open already.
+    ctx
+        Device of the features, processes, whether to trust the run's model files and to use it after a change of the
+        feature code. Numerical threads are those of the training.
     options
         See :class:`Options`.
 
@@ -166,9 +161,9 @@ def predict(
     elif run.on_table:
         source = _rows(run, Path(data), options.get("separator"))
     else:
-        source = _showers(run, Path(data), options, bars)
+        source = _showers(run, Path(data), options, ctx)
     predictor = _Predictor.of(run, everything=options.get("everything", False), fast=options.get("fast", False))
-    pieces = _pieces(run, source, predictor, options.get("workers"), bars)
+    pieces = _pieces(run, source, predictor, ctx)
     remarks = (*source.remarks, *predictor.remarks)
     return PredictionStream(run.task, source.n_events, pieces, remarks, source.identifiers)
 
@@ -184,31 +179,23 @@ class _Source:
     identifiers: pl.DataFrame | None = None
 
 
-def _showers(run: Run, dataset: Path, options: Options, bars: Bars) -> _Source:
+def _showers(run: Run, dataset: Path, options: Options, ctx: Context) -> _Source:
     if dataset.is_file():
         raise InputError(f"{run.folder} was trained on showers: give it a dataset folder, not a table")
     data = Dataset.open(dataset, labels=False)
     if not len(data):
         raise InputError(f"{dataset} holds no events")
-    remarks = _code_remarks(run, anyway=options.get("anyway", False))
+    remarks = _code_remarks(run, other_code=ctx.other_code)
     remarks += unusable_remarks(data, strict=options.get("strict", False))
     if options.get("no_table", False) and options.get("features"):
         raise InputError("a folder for the feature table, and none is to be used: leave one of the two options out")
 
     def opened(columns: tuple[str, ...]) -> ShowerEvents:
-        device, workers = resolve_device(options.get("device", "auto")), options.get("workers")
         if not options.get("no_table", False):
-            table = build_table(
-                dataset,
-                options.get("features"),
-                elsewhere=options.get("elsewhere"),
-                device=device,
-                workers=workers,
-                bars=bars,
-            )
+            table = build_table(dataset, options.get("features"), elsewhere=options.get("elsewhere"), ctx=ctx)
             return ShowerEvents(dataset, table.folder, run.task)
-        events = ComputedEvents.of(dataset, run.task, columns, device=device, workers=workers)
-        with bars(f"reading {dataset.name}", "files") as progress:
+        events = ComputedEvents.of(dataset, run.task, columns, ctx)
+        with ctx.bars(f"reading {dataset.name}", "files") as progress:
             Dataset.open(dataset, labels=False).fingerprint(progress)
         return events
 
@@ -265,18 +252,11 @@ class _Predictor:
         return tuple(dict.fromkeys((*(name for one in self.fits for name in one.columns), *cores)))
 
 
-def _pieces(run: Run, source: _Source, predictor: _Predictor, workers: int | None, bars: Bars) -> Iterator[Predictions]:
+def _pieces(run: Run, source: _Source, predictor: _Predictor, ctx: Context) -> Iterator[Predictions]:
     events = source.opened(predictor.columns)
-    threads = int(run.manifest["config"]["threads"])
-    with threadpool_limits(threads), bars("predicting", "predictions of fits") as progress:
-        fits = predict_fits(
-            events,
-            predictor.fits,
-            trusted=run.trusted,
-            threads=threads,
-            workers=max(1, (workers or joblib.cpu_count()) // threads),
-            progress=progress,
-        )
+    ctx = replace(ctx, threads=int(run.manifest["config"]["threads"]))
+    with threadpool_limits(ctx.threads), ctx.bars("predicting", "predictions of fits") as progress:
+        fits = predict_fits(events, predictor.fits, ctx, progress)
         yield from predictor.chain.stream(fits, events, events.events_fingerprint())
 
 
@@ -294,13 +274,13 @@ def _student_remarks(run: Run) -> list[str]:
     return remarks
 
 
-def _code_remarks(run: Run, *, anyway: bool) -> tuple[str, ...]:
+def _code_remarks(run: Run, *, other_code: bool) -> tuple[str, ...]:
     """Refuse a run whose learners were trained on features of other code, or say so."""
     made_by, now = run.manifest.get("feature_code_version"), feature_code_version()
     if made_by == now:
         return ()
     changed = f"{run.folder} was trained on features of other code or libraries ({str(made_by)[:12]}, now {now[:12]})"
-    if anyway:
+    if other_code:
         return (f"{changed}: the learners may be given numbers that they do not know",)
     raise InputError(
         f"{changed}: train again (python cli.py stack --task {run.task.name} --data DATA --run NEW_RUN), "

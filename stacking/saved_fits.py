@@ -14,11 +14,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import joblib
 import numpy as np
 
 from models.base.learner import Batch, Learner
 from models.isolated import learners_of
-from runtime.context import Progress
+from runtime.context import Context, Progress
 from stacking.fit.tasks import check_log_proba, checked_log_proba
 from stacking.inputs.events import Events, pieces
 from stacking.run.chain import Piece
@@ -29,15 +30,7 @@ PROCESS_PREDICTIONS = 5_000
 """Predictions of single fits that are worth another process: it first has to import the learners' libraries."""
 
 
-def predict_fits(
-    events: Events,
-    learners: Sequence[SavedFits],
-    *,
-    trusted: bool,
-    threads: int,
-    workers: int,
-    progress: Progress,
-) -> Iterator[Piece]:
+def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, progress: Progress) -> Iterator[Piece]:
     """Yield the raw log-probabilities of all fits, piece by piece in the order of the events.
 
     Parameters
@@ -46,12 +39,9 @@ def predict_fits(
         Unlabelled events.
     learners
         Which fits of which learners; each piece has (F, n, C) float64 per name, or (F, n, T, 2) of true quantities.
-    trusted
-        Open models in this process, in as many threads, instead of limited processes of their own.
-    threads
-        Numerical threads of each process, as in training.
-    workers
-        Processes, or threads, at a time, at most.
+    ctx
+        Whether models are opened in this process, in as many threads, instead of limited processes of their own; cores
+        to be used at most; numerical threads of each process, as in training.
     progress
         Called with (predictions of single fits done, all of them, what was done last).
 
@@ -64,8 +54,9 @@ def predict_fits(
     every = list(pieces(len(events)))
     with ExitStack() as stack:
         worth = -(-n_jobs * len(events) // PROCESS_PREDICTIONS)
+        workers = (ctx.workers or joblib.cpu_count()) // ctx.threads
         n_openers = max(1, min(workers, n_jobs * len(every), worth))
-        openers = [stack.enter_context(learners_of(trusted=trusted, threads=threads)) for _ in range(n_openers)]
+        openers = [stack.enter_context(learners_of(trusted=ctx.trusted, threads=ctx.threads)) for _ in range(n_openers)]
         pool = stack.enter_context(ThreadPoolExecutor(n_openers))
         crew = [_Reader(opened) for opened in openers]
         tally = _Tally(n_jobs * len(events), progress)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from runtime.context import Bars
 from runtime.cost import Cost, measured
 from runtime.errors import InputError
 from scoring.metrics.paired import paired_log_loss
@@ -20,7 +19,7 @@ from stacking.decide.classes import stacking_of
 from stacking.decide.target import TargetCalibration, fits_of
 from stacking.fit.tasks import TimeLimitReached, has_truth, held_out_truth, outer_truth, test_log_proba, test_truth
 from stacking.inputs.events import Binned, pieces
-from stacking.levels import EvaluationSample, FirstLevel, judged
+from stacking.levels import EvaluationSample, FirstLevel, evaluation_sample
 from stacking.meta.base import StackInputs
 from stacking.meta.calibration import Calibrator, reliability
 from stacking.meta.choice import Stacked, choose_and_fit, confirmed, prune
@@ -33,7 +32,7 @@ from stacking.run.job import Folds, Job
 from stacking.student import Student, train_student
 
 
-def taught_truth(
+def fit_target_calibration(
     job: Job, folds: Folds, level: FirstLevel, rows: np.ndarray
 ) -> tuple[TargetCalibration | None, dict[str, Any] | None]:
     """Return what estimates energy and core, and the manifest's entry; None each where no learner learned them.
@@ -71,9 +70,9 @@ class Outcome:
     remarks: list[str]
 
 
-def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str, bars: Bars) -> Outcome:
+def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str) -> Outcome:
     """Choose and fit the meta-learner, calibrate, pass the gate, decide, predict the test events, write all files."""
-    procedure, costs = stacking_of(job.task), []
+    procedure, costs, bars = stacking_of(job.task), [], job.ctx.bars
     scorer = procedure.scorer
     with measured("pruning") as cost, bars("weighing the learners", "steps"):
         every = _inputs(job, folds, level)
@@ -83,12 +82,12 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
             groups = job.train.groups()
             outer_groups = None if groups is None else groups[folds.outer]
             pruning = confirmed(pruning, every, scorer, level.averages(), folds.labels[folds.outer], outer_groups)
-        inputs = every.only(pruning.kept)
+        inputs = every.only(pruning.selected)
     costs.append(cost)
     with measured("meta-learner") as cost, bars("choosing the meta-learner", "fits") as progress:
         stacked = choose_and_fit(job.config.meta_names, inputs, scorer, workers=job.workers, progress=progress)
     costs.append(cost)
-    sample = judged(job, folds, level, stacked)
+    sample = evaluation_sample(job, folds, level, stacked)
     calibrators: dict[str, Calibrator] = {}
     systems: dict[str, np.ndarray] = {}
     with measured("calibration") as cost, bars("calibrating", "systems") as progress:
@@ -113,8 +112,8 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
         decision, rules = procedure.decide(_held_out(job, folds, sample, decided, shipped), job.config.run, progress)
     costs.append(cost)
     n_fits = job.config.n_folds * job.config.repeats
-    target_calibration, estimates = taught_truth(job, folds, level, sample.rows)
-    shares = np.bincount(folds.labels[folds.judged], minlength=job.task.n_classes) / folds.judged.sum()
+    target_calibration, estimates = fit_target_calibration(job, folds, level, sample.rows)
+    shares = np.bincount(folds.labels[folds.in_evaluation], minlength=job.task.n_classes) / folds.in_evaluation.sum()
     chain = Chain(
         task=job.task,
         calibrators=calibrators,
@@ -138,7 +137,7 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
             name: {"raw": reliability(sample.raw[name], sample.labels), "calibrated": reliability(z, sample.labels)}
             for name, z in systems.items()
         },
-        "judged": {"on": sample.where, "events": len(sample.labels), "fits": _fits_judged(sample, n_fits, folds)},
+        "judged": {"on": sample.where, "events": len(sample.labels), "fits": _fits_evaluated(sample, n_fits, folds)},
         "meta": _meta_record(stacked, scorer, inputs),
         "pruning": pruning.as_json() | {"on_holdout": _cost_on_holdout(every, inputs, level, sample)},
         "gate": gate.as_json(),
@@ -187,20 +186,20 @@ def _student(
 
 
 def _cost_on_holdout(
-    every: StackInputs, kept: StackInputs, level: FirstLevel, sample: EvaluationSample
+    every: StackInputs, selected: StackInputs, level: FirstLevel, sample: EvaluationSample
 ) -> dict[str, Any] | None:
     """Return what pruning cost on the outer holdout, averages of fits pooled; None without one."""
-    if level.outer is None or every.learners == kept.learners:
+    if level.outer is None or every.learners == selected.learners:
         return None
     averages = level.averages()
     whole, pruned = (
         pooled(np.stack([averages[name] for name in part.learners]), *fit_pool(part.log_proba, part.labels))
-        for part in (every, kept)
+        for part in (every, selected)
     )
     return paired_log_loss(sample.labels, pruned, whole, sample.groups).as_dict()
 
 
-def _fits_judged(sample: EvaluationSample, n_fits: int, folds: Folds) -> int:
+def _fits_evaluated(sample: EvaluationSample, n_fits: int, folds: Folds) -> int:
     """Return how many fits are averaged in what was scored."""
     return n_fits if sample.single is not None else len(folds.partitions)
 
@@ -217,7 +216,7 @@ def _held_out(
         energy=None if energy is None else energy[sample.rows],
         groups=sample.groups,
         offsets=None if offsets is None else offsets[sample.rows],
-        training=None if offsets is None else Binned(offsets[folds.judged], folds.labels[folds.judged]),
+        training=None if offsets is None else Binned(offsets[folds.in_evaluation], folds.labels[folds.in_evaluation]),
     )
 
 

@@ -21,7 +21,6 @@ from stacking.fit.tasks import predict, watch
 from stacking.levels import ON_HOLDOUT, EvaluationSample
 from stacking.meta.calibration import Calibrator, cross_fit
 from stacking.meta.scorers import Scorer
-from stacking.run.config import TableConfig, for_table
 from stacking.run.job import Folds, Job
 
 IMITATES_WITH = "mlp"
@@ -98,8 +97,7 @@ class _StudentTrainer:
         self.rows = np.flatnonzero(folds.inner)
         """(inner,) positions among the training events."""
         self.energy, self.groups = job.train.energy(), job.train.groups()
-        on_table = isinstance(job.config, TableConfig)
-        self.imitates = spec(for_table(IMITATES_WITH) if on_table else IMITATES_WITH)
+        self.imitates = spec(job.config.serving(IMITATES_WITH) or IMITATES_WITH)
         self.columns = job.train.columns_for(self.imitates)
 
     def fit(self, places: np.ndarray, *, soft: bool = True) -> Learner:

@@ -1,15 +1,15 @@
-"""Training a run, from dataset folders (:func:`stack`) or tables of any origin (:func:`stack_table`) to predictions.
+"""Training a run, from dataset folders or tables of any origin to predictions: :func:`stack`.
 
 Feature tables are made where missing. Both kinds of data then take the same way: folds, learners, calibration,
-meta-learner, gate, decision. Tables are Parquet, CSV or TSV with a label column and two or more classes, and have
-learners and settings made for them. Test labels do not exist in this module: test events come without them, and a label
-column in a test table is dropped while reading. Tables are scored on rows of the training table that no fit learned
-from.
+meta-learner, gate, decision. A table is a task whose events have no grids: Parquet, CSV or TSV with a label column and
+two or more classes; it has learners and settings made for it. Test labels do not exist in this module: test events come
+without them, and a label column in a test table is dropped while reading. Tables are scored on rows of the training
+table that no fit learned from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from features.build import build_table
 from features.device import resolve_device
 from models.registry import device_remarks, devices_for
 from runtime.code import command, git_revision, machine, started, versions
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.cost import Cost, measured
 from runtime.errors import InputError
 from runtime.files import hash_file, hash_json, read_json, write_json
@@ -53,7 +53,7 @@ from stacking.run.folder import (
     METRICS_FILE,
     PLAN_FILE,
     PREDICTIONS_TABLE,
-    is_sealed,
+    has_checksums,
     opened_for_writing,
     refuse_other_configuration,
     remove_second_level,
@@ -76,8 +76,8 @@ class StackResult:
     """Of the test events; None where there are none, or where the run had been finished before."""
 
 
-def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda line: None) -> StackResult:
-    """Do the whole run, or what is left of it; ``say`` gets the plan before the work begins.
+def run(job: Job) -> StackResult:
+    """Do the whole run, or what is left of it; the job's log gets the plan before the work begins.
 
     Raises
     ------
@@ -89,43 +89,43 @@ def run(job: Job, *, bars: Bars = silent, say: Callable[[str], None] = lambda li
     with opened_for_writing(folder):
         requested = job.fits_identity
         refuse_other_configuration(folder, requested)
-        job, kept = plan_within_limit(replace(job, began=clock.began), clock, say)
+        job, stored = plan_within_limit(replace(job, ctx=replace(job.ctx, began=clock.began)), clock)
         identity = job.identity
         config_hash = hash_json(identity)
         finished = _finished(folder, config_hash)
         if finished:
             return StackResult(folder, finished, None)
         remove_second_level(folder)
-        if kept.requested:
-            keep_plan(folder, kept)
+        if stored.requested:
+            keep_plan(folder, stored)
         if job.prepare:
             job.prepare()
         folds = make_folds(job)
         manifest = _opening(job, folds, identity, config_hash) | {"requested": requested}
         write_config(folder / CONFIG_FILE, manifest["config"])
-        if kept.plan is None and job.config.time_limit is None:
-            kept = plan_without_limit(job, folds.labels, say)
-        manifest["plan"] = kept.plan.as_json() if kept.plan else None
+        if stored.plan is None and job.config.time_limit is None:
+            stored = plan_without_limit(job, folds.labels)
+        manifest["plan"] = stored.plan.as_json() if stored.plan else None
         tasks = fold_tasks(job)
-        tasks = clock.limited(kept.plan, tasks, job.lanes)
+        tasks = clock.limited(stored.plan, tasks, job.pools)
         short_of_memory = memory_remark(job)
         if short_of_memory:
-            say(short_of_memory)
+            job.ctx.log.info("%s", short_of_memory)
             manifest["remarks"].append(short_of_memory)
-        manifest["remarks"] += [*_made_again(tasks), *left_out_remarks(kept.plan)]
+        manifest["remarks"] += [*_made_again(tasks), *left_out_remarks(stored.plan)]
         write_manifest(folder, manifest)
-        with bars("training", "") as progress:
+        with job.ctx.bars("training", "") as progress:
             failures = run_tasks(
                 tasks,
-                lanes=job.lanes,
+                pools=job.pools,
                 threads=job.config.threads,
                 scheduler=job.config.scheduler,
-                expected={share.learner: share.task_s for share in kept.plan.shares} if kept.plan else {},
+                expected={share.learner: share.task_s for share in stored.plan.shares} if stored.plan else {},
                 progress=progress,
             )
         # Small fits and their predictions: one thread gives the same last bits on every machine.
         with threadpool_limits(1):
-            return _second_level(job, folds, tasks, failures, manifest, bars)
+            return _second_level(job, folds, tasks, failures, manifest)
 
 
 def _finished(folder: Path, config_hash: str) -> dict[str, Any] | None:
@@ -133,7 +133,7 @@ def _finished(folder: Path, config_hash: str) -> dict[str, Any] | None:
     if not file.exists():
         return None
     manifest: dict[str, Any] = read_json(file)
-    done = manifest.get("complete") and is_sealed(folder) and manifest.get("config_hash") == config_hash
+    done = manifest.get("complete") and has_checksums(folder) and manifest.get("config_hash") == config_hash
     return manifest if done and manifest.get("code_version") == stacking_code_version() else None
 
 
@@ -161,7 +161,7 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
             "train_source": job.train.source(),
             "test_source": job.test.source() if job.test is not None else None,
             "n_train": len(job.train),
-            "n_judged": int(folds.judged.sum()),
+            "n_judged": int(folds.in_evaluation.sum()),
             "n_holdout": int(folds.outer.sum()),
             "n_test": len(job.test) if job.test is not None else 0,
             "grouped": job.train.groups() is not None,
@@ -177,11 +177,11 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
 
 
 def _second_level(
-    job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], manifest: dict[str, Any], bars: Bars
+    job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], manifest: dict[str, Any]
 ) -> StackResult:
     with measured("collection") as cost:
         level = collected(job, folds, tasks, failures)
-    outcome = stack_and_decide(job, folds, level, manifest["config_hash"], bars)
+    outcome = stack_and_decide(job, folds, level, manifest["config_hash"])
     steps = [*job.costs, *_training_costs(tasks, failures), cost, *outcome.costs]
     manifest |= {
         "complete": True,
@@ -206,28 +206,38 @@ def _training_costs(tasks: list[FoldTask], failures: list[TaskFailure]) -> list[
 __all__ = ["StackResult", "stack"]
 
 
-def stack(
-    config: StackConfig,
-    *,
-    bars: Bars = silent,
-    tell: Callable[[str], None] = lambda line: None,
-    say: Callable[[str], None] = lambda line: None,
-    began: float | None = None,
-    strict: bool = False,
-) -> StackResult:
-    """Train base learners and the stack on ``DATA/{task}_train``, predict ``DATA/{task}_test``.
+def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict: bool = False) -> StackResult:
+    """Train base learners and the stack, and predict the test events.
 
-    Killed at any moment and started again, it continues and ends with the same bytes in ``predictions.npz``. The
-    test folder's labels are neither needed nor looked at. ``tell`` gets remarks on the data and ``say`` the plan
-    before the work begins. A time limit counts from ``began`` (seconds since 1970), by default from the feature tables.
-    Events that cannot be used are not trained on, and get the training prior in the test set; ``strict`` refuses them.
+    Killed at any moment and started again, it continues and ends with the same bytes in its predictions. Test labels
+    are neither needed nor looked at. The log gets remarks on the data, and the plan before the work begins. Device,
+    processes and threads are those of the configuration.
+
+    Parameters
+    ----------
+    config
+        Of dataset folders: trains on ``DATA/{task}_train``, predicts ``DATA/{task}_test`` into ``predictions.npz``. Of
+        a table: writes ``predictions.parquet``, per row of the test table (without one: of the training table,
+        out-of-fold) the identifiers, the probability of each class and the most probable one, and
+        ``metrics_table.json``.
+    ctx
+        Progress, log, and when a time limit begins: by default with the feature tables, or when the table has been
+        read.
+    strict
+        Refuse showers that cannot be used. Otherwise they are not trained on, and get the training prior in the test
+        set.
 
     Raises
     ------
     InputError
         For data that cannot be used, too few events of a class, an unknown learner, a device that is not there, or a
-        run folder of another configuration.
+        run folder of another configuration, which stays as it is.
     """
+    return run(_table_job(config, ctx) if isinstance(config, TableConfig) else _shower_job(config, ctx, strict=strict))
+
+
+def _shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
+    """Open both dataset folders and make their feature tables."""
     task = task_named(config.task)
     device = resolve_device(config.device)
     # Before any work: both folders must be readable, and every fold must be able to hold every class.
@@ -255,7 +265,7 @@ def stack(
         *device_remarks(devices),
     )
     for remark in remarks:
-        tell(remark)
+        ctx.log.warning("%s", remark)
     costs: list[Cost] = []
     tables = {}
     for split, folder in (("train", config.train_folder), ("test", config.test_folder)):
@@ -265,38 +275,19 @@ def stack(
                 folder,
                 config.features / name if config.features else None,
                 elsewhere=config.run.with_name(f"{config.run.name}.features") / name,
-                device=device,
-                workers=config.workers,
-                bars=bars,
+                ctx=replace(ctx, device=device, workers=config.workers),
             ).folder
         costs.append(cost)
     train = ShowerEvents(config.train_folder, tables["train"], task, labelled=True)
     test = ShowerEvents(config.test_folder, tables["test"], task)
-    return run(Job(config, task, train, test, devices, costs, remarks=remarks, began=began), bars=bars, say=say)
+    return Job(config, task, train, test, devices, costs, remarks=remarks, ctx=ctx)
 
 
 TASK_NAME = "table"
 
 
-def stack_table(
-    config: TableConfig,
-    *,
-    bars: Bars = silent,
-    say: Callable[[str], None] = lambda line: None,
-    began: float | None = None,
-) -> StackResult:
-    """Train on a table, write ``predictions.parquet`` and ``metrics_table.json`` into the run folder.
-
-    ``predictions.parquet`` holds, per row of the test table (without one: of the training table, out-of-fold), the
-    identifiers, the probability of each class and the most probable one. A time limit counts from ``began``
-    (seconds since 1970), by default from when the table has been read.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read, a missing column, labels that are missing or not classes, infinite values, a
-        test table that lacks columns. A refused run leaves its folder free.
-    """
+def _table_job(config: TableConfig, ctx: Context) -> Job:
+    """Read the tables and say what their columns are; files are written when the run begins."""
     train = read_table(config.table, separator=config.separator)
     label, classes = _labels(train, config.table, config.label)
     group = _groups(train, config.table, config.group)
@@ -338,26 +329,22 @@ def stack_table(
 
     names = train if test_raw is None else test_raw
     identifiers = names.select([name for name in config.id if name in names.columns])
-    return run(
-        Job(
-            config=resolved,
-            task=task,
-            train=TableEvents(
-                folder / "train.parquet",
-                result.names,
-                hashes["train"],
-                grouped=group is not None,
-                categories=result.categories,
-            ),
-            test=test,
-            devices=devices_for(config.learner_specs(task, grids=False), config.device),
-            prepare=prepare,
-            began=began,
-            conclude=conclude,
-            remarks=tuple(remarks),
+    return Job(
+        config=resolved,
+        task=task,
+        train=TableEvents(
+            folder / "train.parquet",
+            result.names,
+            hashes["train"],
+            grouped=group is not None,
+            categories=result.categories,
         ),
-        bars=bars,
-        say=say,
+        test=test,
+        devices=devices_for(config.learner_specs(task), config.device),
+        prepare=prepare,
+        conclude=conclude,
+        remarks=tuple(remarks),
+        ctx=ctx,
     )
 
 
@@ -385,12 +372,13 @@ def _write_results(
     shipped, systems = shipped_system(manifest), (*finished_learners(manifest), *COMBINED)
     oof = {name: read_oof(folder / "oof" / f"{name}.parquet", classes) for name in systems}
     out_of_fold = {name: log_proba for name, (log_proba, _) in oof.items()}
-    judged = evaluated_rows(*oof["stack"], holdout=bool(manifest["data"]["n_holdout"]))
+    evaluated = evaluated_rows(*oof["stack"], holdout=bool(manifest["data"]["n_holdout"]))
     metrics: dict[str, Any] = {
         "judged_on": f"{manifest['judged']['on']} of the training table",
         "shipped": shipped,
         "systems": {
-            name: table_metrics(labels[judged], log_proba[judged], classes) for name, log_proba in out_of_fold.items()
+            name: table_metrics(labels[evaluated], log_proba[evaluated], classes)
+            for name, log_proba in out_of_fold.items()
         },
     }
     write_json(folder / METRICS_FILE, metrics)

@@ -25,9 +25,10 @@ from rich.table import Table
 from rich.text import Text
 
 import cli
+from commands.app import OutputFormat
 from report.finished import keep_outcome, kept_outcome
 from runtime.checksums import write_checksums
-from runtime.context import PlainConsole
+from runtime.context import Context, PlainConsole
 from runtime.errors import InputError, as_called, escaped, explained, reporting_errors
 from runtime.files import write_json
 from scoring.score import score_file
@@ -154,6 +155,7 @@ def test_near_words_are_suggested_for_mistyped_choices(
         ("stack --run r --table t.csv --label x --task composition", "--task has no effect with --table"),
         ("stack --run r --table t.csv --label x --features f", "--features has no effect with --table"),
         ("stack --config c.toml --table t.csv --label x", "data (in c.toml) has no effect with --table"),
+        ("stack --run r --table t.csv --label x --strict", "--strict has no effect with --table"),
         ("features d --group lateral", "--group has no effect without --list"),
         ("features d --format md", "--format has no effect without --list"),
         ("features --list --out o", "--out has no effect with --list"),
@@ -259,6 +261,15 @@ def test_a_finished_run_answers_at_once(tmp_path: Path) -> None:
     labels.write_bytes(b"new")
     os.utime(labels, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert kept_outcome(folder, asked, inputs) is None, "a changed file is looked at, whatever its length and time"
+
+
+def test_remarks_and_plans_are_printed_for_people_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for asked, printed in (({}, "remark: odd [rows]\nplan: 3 fits\n"), ({"quiet": True}, ""), ({"as_json": True}, "")):
+        log = OutputFormat(**asked).context().log
+        log.warning("%s", "odd [rows]")
+        log.info("plan: %d fits", 3)
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err) == (printed, "")
 
 
 def test_quiet_and_json_exclude_each_other(
@@ -402,9 +413,9 @@ CASES: dict[str, tuple[Spoil, str]] = {
     "type": (_replace("matrices.npy", lambda m: m.astype(np.complex128)), "matrices.npy has type complex128"),
     "length": (_replace("features.npy", lambda f: f[:-1]), "features.npy has 59 rows"),
     "label": (_label_nine, "row 17 holds label 9"),
-    "nan": (_cell(np.nan), "matrices.npy: row 5, cell (1, 2), channel 0 holds nan"),
-    "infinite": (_cell(np.inf), "matrices.npy: row 5, cell (1, 2), channel 0 holds inf"),
-    "negative": (_cell(-1.0), "matrices.npy: row 5, cell (1, 2), channel 0 holds -1"),
+    "nan": (_cell(np.nan), "matrices.npy: row 5, cell (1, 2), e/gamma deposit holds nan"),
+    "infinite": (_cell(np.inf), "matrices.npy: row 5, cell (1, 2), e/gamma deposit holds inf"),
+    "negative": (_cell(-1.0), "matrices.npy: row 5, cell (1, 2), e/gamma deposit holds -1"),
     "scalar": (_no_size, "row 5, column Ne holds nan"),
     "few": (_one_iron, "iron"),
     "objects": (_replace("features.npy", lambda f: f.astype(object)), "features.npy"),
@@ -525,17 +536,17 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
         )
         with np.load(run / "predictions.npz") as stored:
             runs[value] = stored["log_proba"]
-        again = predict(load(run), data / "composition_test", workers=1, no_table=True)
+        again = predict(load(run), data / "composition_test", Context(workers=1), no_table=True)
         again.write(tmp_path / f"{value}.npz")
         assert any("training prior" in remark for remark in again.remarks)
         with np.load(tmp_path / f"{value}.npz") as stored:
             np.testing.assert_array_equal(stored["log_proba"], runs[value])
     np.testing.assert_array_equal(runs[np.nan], runs[-1.0])
-    judged = np.load(tmp_path / "runnan" / "judged.npy")
-    assert not judged[rows["train"]].any()
+    in_evaluation = np.load(tmp_path / "runnan" / "in_evaluation.npy")
+    assert not in_evaluation[rows["train"]].any()
     assert (np.load(tmp_path / "runnan" / "folds.npy")[:, rows["train"]] == -1).all()
     all_labels = np.load(tiny_composition / "composition_train" / "labels_composition.npy")[:n]
-    prior = np.bincount(all_labels[judged], minlength=5) / judged.sum()
+    prior = np.bincount(all_labels[in_evaluation], minlength=5) / in_evaluation.sum()
     np.testing.assert_allclose(np.exp(runs[np.nan][rows["test"]]), np.tile(prior, (2, 1)))
 
 

@@ -10,6 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from features import catalogue as features_catalogue
@@ -18,12 +19,14 @@ from features.device import namespace
 from models import catalogue, registry
 from models.base.learner import Batch
 from models.base.posterior import log_softmax
+from report.doctor import column_quartiles, folder_findings
 from report.run_page import write_report
 from runtime.code import plugins
 from scoring import tasks as scoring_tasks
 from scoring.score import score_file
 from scoring.tasks import base as scoring_registry
-from showers import schema
+from showers import archives, schema
+from showers.archives.formats import convert_foreign
 from showers.array import KASCADE, DetectorArray
 from showers.simulation import blocks, simulate
 from stacking import decide, meta, predict
@@ -141,3 +144,18 @@ def test_an_array() -> None:
     made: dict[str, DetectorArray] = {}
     exec(BLOCKS[6], made)
     assert made["ARRAY"].n_stations == made["ARRAY"].n_muon_detectors == 144
+
+
+def test_a_file_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file_of(tmp_path, 7, "showers.archives")
+    monkeypatch.setattr(archives, "__path__", [*archives.__path__, str(tmp_path)])
+    (tmp_path / "mine").mkdir()
+    frame = pl.DataFrame({"E": [15.0, 15.5, 16.0], "Ze": [10.0, 20.0, 25.0], "Ne": [5.0, 5.5, 6.0]})
+    frame.write_csv(tmp_path / "mine" / "events.csv")
+    lines = [(line.what, line.outcome) for line in folder_findings(tmp_path / "mine")]
+    assert lines[:2] == [("format", "a table of events"), ("mine", "3 events without deposits by station")]
+    (columns,) = column_quartiles([tmp_path / "mine"])
+    assert (columns["events"], columns["E"]) == (3, (15.25, 15.5, 15.75))
+    (table,) = convert_foreign(tmp_path / "mine", tmp_path / "out", None)
+    assert pl.read_parquet(table).equals(frame)
+    sys.modules.pop("showers.archives.event_table")

@@ -16,7 +16,7 @@ import pytest
 from features.build import build_table
 from models.networks.data import cell_sources
 from report.outcome import outcome
-from runtime.context import PlainConsole
+from runtime.context import Context, PlainConsole
 from runtime.errors import InputError
 from showers.array import DetectorArray, lattice, square_clusters
 from showers.dataset import Dataset
@@ -58,7 +58,7 @@ def test_a_stack_beats_the_reconstructed_energy(data: Path, tmp_path: Path, caps
     stack(config)
     with np.load(run / "predictions.npz", allow_pickle=False) as stored:
         assert {"lg_energy", "lg_energy_error", "log_proba"} <= set(stored.files)
-    PlainConsole().print(outcome(run, data, ENERGY).shown, soft_wrap=True)
+    PlainConsole().print(outcome(run, data).shown, soft_wrap=True)
     shown = capsys.readouterr().out
     assert "resolution" in shown
     assert "quadratic_logit" in shown
@@ -92,7 +92,7 @@ def test_dataset_carries_its_array(folders):
 
 
 def test_fits_find_core_and_size(folders):
-    table = pl.read_parquet(build_table(folders[0], workers=1).parts())
+    table = pl.read_parquet(build_table(folders[0], ctx=Context(workers=1)).parts())
     truth = pl.read_parquet(folders[0] / "truth.parquet")
     inside = (np.abs(truth["core_x_m"].to_numpy()) < 80) & (np.abs(truth["core_y_m"].to_numpy()) < 80)
     core = np.hypot(table["fit_core_x_m"] - truth["core_x_m"], table["fit_core_y_m"] - truth["core_y_m"]).to_numpy()

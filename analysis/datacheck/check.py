@@ -13,7 +13,7 @@ from analysis.datacheck.streamed import CHANNELS, Difference, Histograms, RowOrd
 from analysis.datacheck.tests import ClassifierTest, Distance, Tail, classify
 from analysis.datacheck.weights import FittedWeights, fit_weights
 from features.catalogue import CATALOGUE
-from runtime.context import Bars, silent
+from runtime.context import Bars, Context
 from runtime.errors import InputError
 from showers.schema import TASKS
 from stacking.run.read import load
@@ -62,7 +62,7 @@ class DataCheck:
     run_names: tuple[str, ...]
     run_p: np.ndarray
     """(F,) adjusted p of each feature's stability; empty for one run."""
-    run_pulls: np.ndarray
+    run_residuals: np.ndarray
     """(runs, F)."""
     remarks: tuple[str, ...]
 
@@ -89,9 +89,7 @@ def check_data(
     alarms: float = ALARMS,
     chosen: int = CHOSEN_EVENTS,
     reference: int = MAX_EVENTS,
-    workers: int | None = None,
-    trusted: bool = False,
-    bars: Bars = silent,
+    ctx: Context = Context(),
 ) -> DataCheck:
     """Compare unlabelled data with the simulation that a run was trained on.
 
@@ -109,10 +107,8 @@ def check_data(
         Rate of false alarms of the whole check on samples of the simulation's own world.
     chosen, reference
         Largest numbers of data for posteriors, classifier and stations, and of simulated events.
-    workers
-        Processes for the features.
-    trusted
-        Open the run's models in this process.
+    ctx
+        As in :func:`stacking.predict.predict`.
 
     Raises
     ------
@@ -121,21 +117,20 @@ def check_data(
     """
     if not 0.0 < alarms < 1.0:
         raise InputError(f"alarms must be between 0 and 1, got {alarms:g}")
-    opened = load(run, trusted=trusted)
-    if opened.on_table:
-        raise InputError(f"{run} was trained on a table: a data check needs showers")
-    simulation = read_reference(opened, train, seed=seed, max_events=reference, bars=bars)
-    sample = open_sample(Path(data), simulation, workers=workers, bars=bars)
+    opened = load(run)
+    opened.require_showers("a data check")
+    simulation = read_reference(opened, train, seed=seed, max_events=reference, ctx=ctx)
+    sample = open_sample(Path(data), simulation, ctx)
     if len(sample) < LEAST_EVENTS:
         raise InputError(f"{data}: {len(sample)} events pass the cuts, at least {LEAST_EVENTS} are needed")
     rows = sample.chosen(chosen, seed)
-    posteriors = predicted(opened, sample, rows, bars=bars)
+    posteriors = predicted(opened, sample, rows, ctx)
     energy = np.concatenate([f.data.scalars[r, 0] for f, r in zip(sample.folders, rows, strict=True)]).astype(
         np.float64
     )
     s = simulation
     fitted = fit_weights(s.labels, s.lg_energy, s.reconstructed, s.log_proba, energy, posteriors)
-    histograms, distance, order = _streamed(sample, simulation, fitted.weights, bars)
+    histograms, distance, order = _streamed(sample, simulation, fitted.weights, ctx.bars)
     values = np.concatenate(
         [f.table.matrix(sample.columns, r) for f, r in zip(sample.folders, rows, strict=True)], dtype=np.float32
     )
@@ -145,7 +140,7 @@ def check_data(
     )
     differences, tails, ordered = histograms.differences(), distance.tails(), order.p_values()
     several = len(sample.folders) > 1
-    run_p, pulls = histograms.unstable() if several else (np.zeros(0), np.zeros((1, 0)))
+    run_p, residuals = histograms.unstable() if several else (np.zeros(0), np.zeros((1, 0)))
     p_values = {
         "features": min((d.p for d in differences), default=1.0),
         "classifier": result.p,
@@ -174,7 +169,7 @@ def check_data(
         order=ordered,
         run_names=tuple(folder.name for folder in sample.folders),
         run_p=run_p,
-        run_pulls=pulls,
+        run_residuals=residuals,
         remarks=_remarks(sample, simulation, fitted),
     )
 
@@ -316,7 +311,7 @@ def reasons(check: DataCheck) -> list[str]:
         name = min(check.order, key=lambda key: check.order[key])
         result.append(f"rows are ordered: {name} of neighbours agrees, or changes along the file")
     if "runs" in raised:
-        worst, feature = np.unravel_index(np.abs(check.run_pulls).argmax(), check.run_pulls.shape)
+        worst, feature = np.unravel_index(np.abs(check.run_residuals).argmax(), check.run_residuals.shape)
         result.append(
             f"runs differ from each other, most of all {check.run_names[worst]} in {check.histograms.names[feature]}"
         )

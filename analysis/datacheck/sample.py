@@ -18,7 +18,7 @@ from features.catalogue import NOT_LEARNED
 from features.table import FeatureTable
 from models.base.learner import Batch
 from models.base.spec import LearnerSpec
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.archives.measured import measured_folders
 from showers.dataset import Dataset
@@ -62,7 +62,7 @@ class Reference:
 
 
 def read_reference(
-    run: Run, train: Path | None, *, seed: int, max_events: int = MAX_EVENTS, bars: Bars = silent
+    run: Run, train: Path | None, *, seed: int, max_events: int = MAX_EVENTS, ctx: Context = Context()
 ) -> Reference:
     """Read a run's training events.
 
@@ -84,7 +84,7 @@ def read_reference(
     folder = Path(train or str(stated))
     if not folder.is_dir():
         raise InputError(f"{folder}, on which {run.folder} was trained, is not there: say where with --train FOLDER")
-    table = build_table(folder, bars=bars)
+    table = build_table(folder, ctx=ctx)
     events = ShowerEvents(folder, table.folder, run.task, labelled=True)
     if events.fingerprint() != run.manifest["data"]["train_fingerprint"]:
         raise InputError(
@@ -204,7 +204,7 @@ class Sample:
         ]
 
 
-def open_sample(path: Path, reference: Reference, *, workers: int | None = None, bars: Bars = silent) -> Sample:
+def open_sample(path: Path, reference: Reference, ctx: Context = Context()) -> Sample:
     """Open the data; feature tables are built where they are missing.
 
     Raises
@@ -221,7 +221,7 @@ def open_sample(path: Path, reference: Reference, *, workers: int | None = None,
                 f"{place}: scalars are {data.scalars.dtype}, those of the training set {reference.data.scalars.dtype}: "
                 "convert with the protocol of the training set"
             )
-        table = build_table(place, workers=workers, bars=bars)
+        table = build_table(place, ctx=ctx)
         missing = [name for name in reference.columns if name not in table.columns]
         if missing:
             raise InputError(f"{table.folder} lacks {missing[0]}, which the training set has ({len(missing)} in all)")
@@ -236,8 +236,6 @@ def open_sample(path: Path, reference: Reference, *, workers: int | None = None,
 @dataclass(frozen=True)
 class ChosenEvents(Events):
     """Some rows of a dataset folder, for a prediction of them alone."""
-
-    has_grids = True
 
     whole: ShowerEvents
     rows: tuple[int, ...]
@@ -275,12 +273,12 @@ class ChosenEvents(Events):
         return f"part of {self.whole.fingerprint()}"
 
 
-def predicted(run: Run, sample: Sample, chosen: Sequence[np.ndarray], *, bars: Bars = silent) -> np.ndarray:
+def predicted(run: Run, sample: Sample, chosen: Sequence[np.ndarray], ctx: Context = Context()) -> np.ndarray:
     """Return (n, C) log-posteriors of the chosen events, folder by folder."""
     entries = [np.empty((0, run.task.n_classes))]
     for folder, rows in zip(sample.folders, chosen, strict=True):
         if len(rows):
             events = ShowerEvents(folder.data.path, folder.table.folder, run.task)
             part = ChosenEvents(events, tuple(int(row) for row in rows))
-            entries.append(predict(run, part, bars=bars).concatenated().log_proba)
+            entries.append(predict(run, part, ctx).concatenated().log_proba)
     return np.concatenate(entries)

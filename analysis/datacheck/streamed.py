@@ -138,10 +138,10 @@ class Histograms:
         )
         used = self.by_run[..., 0] >= 20
         with np.errstate(divide="ignore", invalid="ignore"):
-            pulls = np.where(used & (within > 0), (mean - middle) / np.sqrt(within / n), 0.0)
+            residuals = np.where(used & (within > 0), (mean - middle) / np.sqrt(within / n), 0.0)
         freedom = used.sum(axis=0) - 1
-        p = np.where(freedom > 0, chi2.sf((pulls**2).sum(axis=0), np.maximum(freedom, 1)), 1.0)
-        return holm(np.maximum(p, TINY_P)), pulls
+        p = np.where(freedom > 0, chi2.sf((residuals**2).sum(axis=0), np.maximum(freedom, 1)), 1.0)
+        return holm(np.maximum(p, TINY_P)), residuals
 
 
 def _quantiles(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -201,9 +201,9 @@ def compare_stations(
     array = simulation.array
     there = np.stack([array.has_station, array.has_muon], axis=-1) | (observed > 0) | (expected > 0)
     pooled = np.clip((observed + expected) / 2, 0.5 / n, 1 - 0.5 / n)
-    pull = (observed - expected) / np.sqrt(pooled * (1 - pooled) * (1.0 / n + (w**2).sum()))
+    residual = (observed - expected) / np.sqrt(pooled * (1 - pooled) * (1.0 / n + (w**2).sum()))
     p = np.ones(expected.shape)
-    p[there] = holm(two_sided(pull[there]))
+    p[there] = holm(two_sided(residual[there]))
     return StationHits(np.asarray(observed), expected, p)
 
 
@@ -267,9 +267,9 @@ class RowOrder:
         mean = sums.sum(axis=1) / np.maximum(total, 1)
         variance = np.maximum(self.squares / np.maximum(total, 1) - mean**2, 1e-30)
         used = n >= LEAST_IN_BLOCK
-        pulls = np.where(used, (sums - n * mean[:, None]) ** 2 / (np.maximum(n, 1) * variance[:, None]), 0.0)
+        terms = np.where(used, (sums - n * mean[:, None]) ** 2 / (np.maximum(n, 1) * variance[:, None]), 0.0)
         freedom = np.maximum(used.sum(axis=1) - 1, 0).sum(axis=0)
-        of_blocks = np.where(freedom > 0, chi2.sf(pulls.sum(axis=(0, 1)), np.maximum(freedom, 1)), 1.0)
+        of_blocks = np.where(freedom > 0, chi2.sf(terms.sum(axis=(0, 1)), np.maximum(freedom, 1)), 1.0)
         pairs, products, first, second = np.moveaxis(self.neighbours, -1, 0)
         safe = np.maximum(pairs, 1)
         covariance = products / safe - first * second / safe**2

@@ -85,9 +85,9 @@ def fit_weights(
         observed = counts[covered]
         curved = penalty @ theta
         value = expected.sum() - observed @ np.log(expected) + 0.5 * SMOOTHNESS * theta @ curved
-        pull = np.zeros(n_cells)
-        pull[covered] = 1.0 - observed / expected
-        return float(value), _transposed(basis, pull[here] * w, len(theta)) + SMOOTHNESS * curved
+        residual = np.zeros(n_cells)
+        residual[covered] = 1.0 - observed / expected
+        return float(value), _transposed(basis, residual[here] * w, len(theta)) + SMOOTHNESS * curved
 
     fit = minimize(loss, np.zeros(len(penalty)), jac=True, method="L-BFGS-B", options={"maxiter": 500})
     weights = np.exp(np.clip(_of(basis, fit.x), -LIMIT, LIMIT))

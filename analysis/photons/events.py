@@ -8,13 +8,14 @@ from typing import Self
 
 import numpy as np
 
-from analysis.events import MeasuredFolders, held_out, model_numbers, predicted, refuse_training_set, scalars, truth_of
+from analysis.events import MeasuredFolders, held_out, model_numbers, refuse_training_set, scalars, truth_of
 from analysis.spectra.reading import thrown_primaries
 from analysis.spectra.response import Thrown
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.dataset import Dataset
 from stacking.meta.scorers import gamma_scores
+from stacking.predict import predict
 from stacking.run.read import Run
 
 LG_NE_MIN = 4.8
@@ -67,7 +68,7 @@ def passes(content: dict[str, np.ndarray], zenith_max_deg: float) -> np.ndarray:
 
 
 def read_data(
-    run: Run, folders: list[Path], zenith_max_deg: float, *, anyway: bool = False, bars: Bars = silent
+    run: Run, folders: list[Path], zenith_max_deg: float, ctx: Context = Context()
 ) -> tuple[SearchEvents, list[str], list[str]]:
     """Score measured events.
 
@@ -81,7 +82,7 @@ def read_data(
         If a folder cannot be used, is the training set, is given twice, or no event passes the cuts.
     """
     parts = []
-    measured = MeasuredFolders(run, folders, anyway, bars)
+    measured = MeasuredFolders(run, folders, ctx)
     for number, (dataset, predictions) in enumerate(measured):
         result = scalars(dataset)
         whole = _events(predictions.log_proba, result, np.arange(len(dataset)), number)
@@ -98,9 +99,7 @@ def read_simulation(
     data_prints: list[str],
     fine: np.ndarray,
     zenith_max_deg: float,
-    *,
-    anyway: bool = False,
-    bars: Bars = silent,
+    ctx: Context = Context(),
 ) -> tuple[SimulatedSearch, Thrown | None, list[str]]:
     """Score a labelled simulated set that the run was not trained on, or take the run's own held-out events.
 
@@ -125,7 +124,7 @@ def read_simulation(
         refuse_training_set(run, dataset, "--simulation")
         if dataset.fingerprint() in data_prints:
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")
-        predictions = predicted(run, folder, anyway=anyway, bars=bars)
+        predictions = predict(run, folder, ctx).concatenated()
         remarks += predictions.remarks
         rows, log_proba, shares = np.arange(len(dataset)), predictions.log_proba, np.ones(run.task.n_classes)
     assert dataset.labels is not None

@@ -35,7 +35,7 @@ from analysis.photons.events import (
 from analysis.photons.limits import BAND, LEVEL, cls_limit, expected_limits, feldman_cousins, significance
 from analysis.spectra.response import Binning, Thrown, binning, judge_exposure, parse_exposure
 from runtime.code import git_revision, versions
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import atomic_path, write_json
 from showers.dataset import Dataset
@@ -66,8 +66,6 @@ class SearchOptions:
     index: float = 2.7
     """Spectral index assumed for the photons."""
     seed: int = 1
-    anyway: bool = False
-    trusted: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ class PhotonSearch:
     simulated_data: bool
 
 
-def search_photons(options: SearchOptions, *, bars: Bars = silent) -> PhotonSearch:
+def search_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonSearch:
     """Look for photons among measured events.
 
     Raises
@@ -145,14 +143,14 @@ def search_photons(options: SearchOptions, *, bars: Bars = silent) -> PhotonSear
     exposure = parse_exposure(options.exposure)
     bins = binning(options.edges)
     _check(options)
-    run = open_run(options.run, GAMMA.name, "gamma-limit", trusted=options.trusted)
-    data, prints, remarks = read_data(run, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
+    run = open_run(options.run, GAMMA.name, "gamma-limit")
+    data, prints, remarks = read_data(run, options.data, options.zenith_max_deg, ctx)
     simulated, thrown, new_remarks = read_simulation(
-        run, options.simulation, prints, bins.fine, options.zenith_max_deg, anyway=options.anyway, bars=bars
+        run, options.simulation, prints, bins.fine, options.zenith_max_deg, ctx
     )
     remarks += new_remarks
     is_sky = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
-    with bars("gamma-limit", "energies") as progress:
+    with ctx.bars("gamma-limit", "energies") as progress:
         events = search_events(
             data, simulated, thrown, bins, options, exposure, simulated_data=is_sky, remarks=remarks, progress=progress
         )

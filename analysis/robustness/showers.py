@@ -10,7 +10,7 @@ import numpy as np
 from features.build import build_table
 from models.base.learner import Batch
 from models.base.spec import LearnerSpec
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.dataset import Dataset
 from showers.protocols import Layout
@@ -77,23 +77,22 @@ class PlaceShowers:
 
 
 def showers_of(
-    place: Place, spec: LearnerSpec, work: Path, *, train: int, test: int, seed: int, workers: int | None,
-    bars: Bars = silent,
+    place: Place, spec: LearnerSpec, work: Path, *, train: int, test: int, seed: int, ctx: Context,
 ) -> PlaceShowers:  # fmt: skip
     """Simulate a place's showers under the test's cuts, unless they are there, and compute their features."""
     folder = work / place.folder
     simulate(
         COMPOSITION, folder, n_train=train, n_test=test, seed=seed, model=place.model, world=place.world,
-        train_cuts="test", workers=workers, bars=bars,
+        train_cuts="test", workers=ctx.workers, bars=ctx.bars,
     )  # fmt: skip
     sets = (folder / f"composition_{split}" for split in ("train", "test"))
-    return PlaceShowers(place, *(batch_of(each, spec, workers=workers, bars=bars) for each in sets))
+    return PlaceShowers(place, *(batch_of(each, spec, ctx) for each in sets))
 
 
-def batch_of(folder: Path, spec: LearnerSpec, *, workers: int | None, bars: Bars = silent) -> Batch:
+def batch_of(folder: Path, spec: LearnerSpec, ctx: Context) -> Batch:
     """Return all events of a labelled dataset folder as a learner sees them."""
     dataset = Dataset.open(folder, COMPOSITION)
-    table = build_table(folder, workers=workers, bars=bars)
+    table = build_table(folder, ctx=ctx)
     assert dataset.labels is not None
     events = ShowerEvents(folder, table.folder, COMPOSITION)
     batch = events.batch(np.arange(len(dataset)), events.columns_for(spec), grids=spec.needs_grid)

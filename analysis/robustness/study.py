@@ -23,7 +23,7 @@ from analysis.spectra.estimate import estimating_functions, likelihood_ratios, m
 from models.base.learner import Batch
 from models.registry import create, spec
 from runtime.code import git_revision, source_hash, versions
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import atomic_path, write_json, write_npz
 from scoring.metrics.intervals import accuracy_interval
@@ -89,7 +89,6 @@ class RobustnessOptions:
     jitter: float = 0.03
     """Width of the jitter of sizes, in lg."""
     seed: int = 1
-    workers: int | None = None
     threads: int = 1
 
 
@@ -174,7 +173,7 @@ ALONE, WITHOUT, JITTER, MIX = "alone", "without differing features", "jittered s
 VALID_SHARE = 0.1
 
 
-def study(options: RobustnessOptions, *, bars: Bars = silent) -> Robustness:
+def study(options: RobustnessOptions, ctx: Context = Context()) -> Robustness:
     """Do the study; showers and fits that are there already are kept.
 
     Raises
@@ -193,7 +192,7 @@ def study(options: RobustnessOptions, *, bars: Bars = silent) -> Robustness:
     entries = [
         showers_of(
             place, chosen, work, train=options.train, test=options.test, seed=options.seed + 100 * k,
-            workers=options.workers, bars=bars,
+            ctx=ctx,
         )
         for k, place in enumerate(options.places)
     ]  # fmt: skip
@@ -203,7 +202,7 @@ def study(options: RobustnessOptions, *, bars: Bars = silent) -> Robustness:
         work / home.place.folder / "composition_train", work / f"{home.place.folder}-jitter-{options.jitter:g}",
         options.jitter, options.seed,
     )  # fmt: skip
-    shaken = batch_of(copy, chosen, workers=options.workers, bars=bars)
+    shaken = batch_of(copy, chosen, ctx)
     kept = np.array([name not in differing for name in home.train.columns])
     trainings: list[tuple[str, str, Batch, list[PlaceShowers], np.ndarray | None, list[PlaceShowers]]] = [
         (ALONE, one.place.name, one.train, [one], None, entries) for one in entries
@@ -217,7 +216,7 @@ def study(options: RobustnessOptions, *, bars: Bars = silent) -> Robustness:
             trainings.append((MIX, name, _mixed(sources, options), sources, None, [tested]))
     fits = _Fits(options)
     cells: list[Cell] = []
-    with bars("robustness", "fits") as progress:
+    with ctx.bars("robustness", "fits") as progress:
         reference: dict[str, np.ndarray] = {}
         for number, (kind, name, train, sources, columns, tested_in) in enumerate(trainings):
             wanted = {one.place.name: one.test for one in (*sources, *tested_in)}

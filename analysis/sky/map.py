@@ -24,7 +24,7 @@ from analysis.events import label_remarks, open_run, scalars
 from analysis.photons.events import LG_NE_MIN, passes, read_data
 from analysis.sky.coordinates import HEIGHT_M, LATITUDE_DEG, LONGITUDE_DEG, Azimuth, equatorial, need_astropy
 from runtime.code import git_revision, versions
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import atomic_path, write_json
 from showers.dataset import Dataset
@@ -153,8 +153,6 @@ class SkyOptions:
     share: float = 0.01
     """Share of the events that is kept, highest scores first; only with a run."""
     seed: int = 1
-    anyway: bool = False
-    trusted: bool = False
 
     def checked(self) -> SkyOptions:
         """Return these options, or say in one line which cannot be."""
@@ -210,7 +208,7 @@ class SkyMap:
         return best, float(values[best]), after_trials(float(values[best]), int(np.isfinite(values).sum()))
 
 
-def sky_map(options: SkyOptions, *, bars: Bars = silent) -> SkyMap:
+def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
     """Make the map.
 
     Raises
@@ -227,9 +225,9 @@ def sky_map(options: SkyOptions, *, bars: Bars = silent) -> SkyMap:
     remarks: list[str] = []
     prints: list[str] = []
     opened = _opened(options, remarks, prints)
-    chosen, threshold = _chosen(options, remarks, bars)
+    chosen, threshold = _chosen(options, remarks, ctx)
     events = 0
-    with bars("sky map", "runs") as progress:
+    with ctx.bars("sky map", "runs") as progress:
         for number, dataset in enumerate(opened):
             result = _directions(dataset, options.zenith_max_deg, None if chosen is None else chosen[number])
             if result is not None:
@@ -263,12 +261,12 @@ def _opened(options: SkyOptions, remarks: list[str], prints: list[str]) -> list[
     return result
 
 
-def _chosen(options: SkyOptions, remarks: list[str], bars: Bars) -> tuple[list[np.ndarray] | None, float | None]:
+def _chosen(options: SkyOptions, remarks: list[str], ctx: Context) -> tuple[list[np.ndarray] | None, float | None]:
     """Return each folder's rows with the highest gamma scores, and the lowest of these scores; None without a run."""
     if options.run is None:
         return None, None
-    run = open_run(options.run, GAMMA.name, "sky-map", trusted=options.trusted)
-    events, _, new_remarks = read_data(run, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
+    run = open_run(options.run, GAMMA.name, "sky-map")
+    events, _, new_remarks = read_data(run, options.data, options.zenith_max_deg, ctx)
     remarks += [line for line in new_remarks if line not in remarks]
     kept = max(round(options.share * len(events)), 1)
     threshold = float(np.partition(events.score, len(events) - kept)[len(events) - kept])

@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.events import MeasuredFolders, held_out, model_numbers, predicted, refuse_training_set, scalars, truth_of
+from analysis.events import MeasuredFolders, held_out, model_numbers, refuse_training_set, scalars, truth_of
 from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.dataset import Dataset
 from showers.schema import SIMULATION, task_named
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
 from showers.simulation.primaries import MODELS, throw_primaries
 from showers.simulation.settings import load_settings
+from stacking.predict import predict
 from stacking.run.read import Run
 
 UNKNOWN = "how many primaries were thrown is not known"
@@ -107,7 +108,7 @@ def selected(content: dict[str, np.ndarray], zenith_max_deg: float) -> np.ndarra
 
 
 def read_measured(
-    run: Run, folders: list[Path], zenith_max_deg: float, *, anyway: bool = False, bars: Bars = silent
+    run: Run, folders: list[Path], zenith_max_deg: float, ctx: Context = Context()
 ) -> tuple[SpectrumEvents, list[str], list[str]]:
     """Predict measured events.
 
@@ -121,7 +122,7 @@ def read_measured(
         If a folder cannot be used, is the training set, or is given twice.
     """
     parts: list[SpectrumEvents] = []
-    measured = MeasuredFolders(run, folders, anyway, bars)
+    measured = MeasuredFolders(run, folders, ctx)
     for dataset, predictions in measured:
         result = scalars(dataset)
         parts.append(_events(predictions.log_proba, predictions.labels, result).take(selected(result, zenith_max_deg)))
@@ -138,9 +139,7 @@ def read_response(
     data_prints: list[str],
     bins: Binning,
     zenith_max_deg: float,
-    *,
-    anyway: bool = False,
-    bars: Bars = silent,
+    ctx: Context = Context(),
 ) -> Response:
     """Predict labelled simulated sets that the run was not trained on, or take its own held-out events.
 
@@ -159,7 +158,7 @@ def read_response(
         refuse_training_set(run, dataset, "--simulation")
         if dataset.fingerprint() in data_prints:
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")
-        predictions = predicted(run, folder, anyway=anyway, bars=bars)
+        predictions = predict(run, folder, ctx).concatenated()
         remarks += predictions.remarks
         events, primaries, new_remarks = _simulated(
             dataset, predictions.log_proba, predictions.labels, np.arange(len(dataset)), bins, zenith_max_deg, number

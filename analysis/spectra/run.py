@@ -31,7 +31,7 @@ from analysis.spectra.power_law import SHARPNESS
 from analysis.spectra.reading import LG_NE_MIN, LG_NMU_MIN, read_measured, read_response, training_prior
 from analysis.spectra.response import Binning, Simulated, SpectrumEvents, binning, judge_exposure, parse_exposure
 from runtime.code import git_revision, versions
-from runtime.context import Bars, silent
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import atomic_path, write_json, write_npz
 from showers.dataset import Dataset
@@ -187,11 +187,9 @@ class SpectraOptions:
     """Toy experiments a hypothesis; 0: no fit of knees."""
     knee_sharpness: float = SHARPNESS
     seed: int = 1
-    anyway: bool = False
-    trusted: bool = False
 
 
-def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Spectra, list[str]]:
+def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[Spectra, list[str]]:
     """Measure fluxes and fractions by mass group and energy, write them, and return them with all remarks.
 
     Raises
@@ -207,15 +205,13 @@ def measure_spectra(options: SpectraOptions, *, bars: Bars = silent) -> tuple[Sp
         raise InputError(f"--replicas {options.replicas}: at least 20, or errors of the simulation mean nothing")
     if options.knee_toys < 0 or not 0.5 <= options.knee_sharpness <= 100:
         raise InputError("--knee-toys must be 0 or more, --knee-sharpness between 0.5 and 100")
-    run = open_run(options.run, COMPOSITION.name, "spectra", trusted=options.trusted)
-    data, prints, remarks = read_measured(run, options.data, options.zenith_max_deg, anyway=options.anyway, bars=bars)
-    response = read_response(
-        run, options.simulation, prints, bins, options.zenith_max_deg, anyway=options.anyway, bars=bars
-    )
+    run = open_run(options.run, COMPOSITION.name, "spectra")
+    data, prints, remarks = read_measured(run, options.data, options.zenith_max_deg, ctx)
+    response = read_response(run, options.simulation, prints, bins, options.zenith_max_deg, ctx)
     prior, new_remarks = training_prior(run, bins, options.zenith_max_deg, response)
     remarks += [*response.remarks, *([new_remarks] if new_remarks else []), *outside(data, response.events, bins)]
     setting = Setting(bins, exposure, prior)
-    with bars("spectra", "steps") as progress:
+    with ctx.bars("spectra", "steps") as progress:
         progress(0, 5, "fluxes")
         values = estimate(data, response.events, response.thrown, setting)
         simulated = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)

@@ -14,7 +14,7 @@ import polars as pl
 from features.build import build_table
 from features.lateral.response import PUBLISHED
 from features.table import FeatureTable
-from runtime.context import bar
+from runtime.context import Context, bar
 from showers.lateral import ELECTRON_R0_M
 from showers.schema import COMPOSITION, TRUTH_FILE
 from showers.simulation import simulate
@@ -131,7 +131,7 @@ class World:
 
 def measure(folder: Path) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], dict[str, np.ndarray]]:
     """Return deviations from the truth (fit, reconstruction) per quantity, and the table's columns by name."""
-    table: FeatureTable = build_table(folder, bars=bar)
+    table: FeatureTable = build_table(folder, ctx=Context(bars=bar))
     names = [*COLUMNS, *ERRORS]
     values = dict(zip(names, table.matrix(names).T, strict=True))
     truth = {

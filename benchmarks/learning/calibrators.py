@@ -24,7 +24,7 @@ from features.build import build_table
 from features.catalogue import feature_set
 from models.base.learner import Batch
 from models.registry import create, spec
-from runtime.context import bar
+from runtime.context import Context, bar
 from scoring.metrics.paired import paired_mean
 from showers.dataset import Dataset
 from showers.schema import ENERGY, SCALAR_NAMES, TASKS, Task, bins
@@ -63,7 +63,7 @@ def posteriors(task: Task, options: argparse.Namespace) -> tuple[dict[str, list[
     batches, labels = [], []
     for split in ("train", "test"):
         data = Dataset.open(folder / f"{task.name}_{split}", task)
-        table = build_table(data.path, workers=options.workers, bars=bar)
+        table = build_table(data.path, ctx=Context(workers=options.workers, bars=bar))
         columns = feature_set("fits", table.columns)
         batches.append(Batch(np.arange(len(table)), table=table.matrix(columns), columns=columns))
         truth = np.asarray(data.labels)

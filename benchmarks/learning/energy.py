@@ -23,7 +23,7 @@ from features.build import build_table
 from features.catalogue import feature_set
 from models.base.learner import Batch
 from models.registry import create, spec
-from runtime.context import bar
+from runtime.context import Context, bar
 from scoring.metrics.residuals import paired_resolution, residual_metrics
 from scoring.tasks.base import scoring_of
 from showers.dataset import Dataset
@@ -73,7 +73,7 @@ def estimates(folder: Path, seed: int, run: Path | None) -> tuple[dict[str, np.n
     columns: tuple[str, ...] = ()
     batches = []
     for one in data:
-        table = build_table(one.path, workers=1, bars=bar)
+        table = build_table(one.path, ctx=Context(workers=1, bars=bar))
         columns = feature_set("fits", table.columns)
         batches.append(Batch(np.arange(len(table)), table=table.matrix(columns), columns=columns))
     order = np.random.default_rng(seed).permutation(len(data[0]))

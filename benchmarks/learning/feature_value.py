@@ -23,7 +23,7 @@ from features.catalogue import SETS, feature_set
 from features.table import feature_code_version
 from models.base.learner import Batch
 from models.registry import create, spec
-from runtime.context import bar
+from runtime.context import Context, bar
 from runtime.files import write_npz
 from scoring.metrics.composition import fraction_error
 from scoring.metrics.gamma import hadron_survival
@@ -70,7 +70,7 @@ def batches(task: Task, folder: Path, seed: int) -> tuple[Batch, Batch, Batch]:
     made = []
     for split in ("train", "test"):
         path = folder / f"{task.name}_{split}"
-        table = build_table(path, bars=bar)
+        table = build_table(path, ctx=Context(bars=bar))
         columns = feature_set("all", table.columns)
         labels = np.asarray(Dataset.open(path, task).labels, np.int64)
         made.append(Batch(np.arange(len(table)), table=table.matrix(columns), columns=columns, labels=labels))

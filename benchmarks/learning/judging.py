@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from benchmarks.learning.stack import markdown, write_section
-from runtime.context import bar
+from runtime.context import Context, bar
 from runtime.files import read_json
 from scoring.metrics.paired import Paired, paired_log_loss
 from showers.dataset import Dataset
@@ -90,9 +90,7 @@ def run(task: Task, data: Path, seed: int, holdout: float, options: argparse.Nam
         StackConfig(
             task=task.name, data=data, run=folder, preset=options.preset, folds=options.folds, seed=seed,
             learners=tuple(options.learners.split(",")), holdout=holdout, device="cpu", workers=options.workers,
-        ),
-        bars=bar,
-    )  # fmt: skip
+        ), Context(bars=bar))  # fmt: skip
     return folder
 
 

@@ -28,7 +28,7 @@ from features.build import build_table
 from features.table import default_path, feature_code_version
 from models.base.learner import Batch
 from models.registry import LEARNERS, create, spec
-from runtime.context import bar
+from runtime.context import Context, bar
 from runtime.errors import InputError
 from runtime.files import atomic_folder, read_json, write_json, write_npz
 from runtime.processes import in_processes
@@ -227,7 +227,7 @@ def prepare(arguments: argparse.Namespace, task: Task) -> Path:
         workers=arguments.workers, bars=bar,
     )  # fmt: skip
     for split in ("train", "test"):
-        build_table(data / f"{task.name}_{split}", device="cpu", workers=arguments.workers, bars=bar)
+        build_table(data / f"{task.name}_{split}", ctx=Context(device="cpu", workers=arguments.workers, bars=bar))
     return data
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.learning.optimum import expected_errors, optimal_rule
 from benchmarks.shared.samples import sample
-from runtime.context import bar
+from runtime.context import Context, bar
 from runtime.errors import InputError
 from runtime.files import read_json
 from scoring import metric_for
@@ -103,7 +103,7 @@ def run_task(task: Task, options: argparse.Namespace) -> FinishedTask:
         settings={name: SETTINGS[name] for name in SETTINGS if name in options.learners.split(",")},
         metas=("average", "log_pool", "greedy", "calibrated_pool", "logistic", "boosted"),
     )  # fmt: skip
-    manifest = dict(stack(config, bars=bar).manifest)
+    manifest = dict(stack(config, Context(bars=bar)).manifest)
     labels = np.asarray(Dataset.open(data / f"{task.name}_test", task).labels)
     return FinishedTask(task, run, manifest, labels)
 

@@ -30,7 +30,7 @@ from benchmarks.shared.tables import CHOICE, LABEL, PROOF, table
 from scoring.metrics.paired import paired_mean
 from stacking.run.config import TableConfig
 from stacking.run.read import Run
-from stacking.train import stack_table
+from stacking.train import stack
 
 TRAIN_SHARE = 0.6
 FLOOR = 1e-15
@@ -54,7 +54,7 @@ def main() -> None:
             print(f"{name}: its package is not installed", flush=True)
             continue
         results[name] = compared(name, frame, options)
-        print(told(name, results[name]), flush=True)
+        print(result_line(name, results[name]), flush=True)
     options.work.mkdir(parents=True, exist_ok=True)
     (options.work / "tables.json").write_text(json.dumps(results, indent=1))
 
@@ -73,7 +73,7 @@ def compared(name: str, frame: pl.DataFrame, options: argparse.Namespace) -> dic
     train.write_parquet(folder / "train.parquet")
     test.drop(LABEL).write_parquet(folder / "test.parquet")
     began = time.perf_counter()
-    run = stack_table(
+    run = stack(
         TableConfig(
             run=folder / "run",
             table=folder / "train.parquet",
@@ -164,7 +164,7 @@ def _few_levels(frame: pandas.DataFrame, words: list[str]) -> pandas.DataFrame:
     return frame.drop(columns=[name for name in words if len(frame[name].cat.categories) > 255])
 
 
-def told(name: str, content: dict[str, Any]) -> str:
+def result_line(name: str, content: dict[str, Any]) -> str:
     """Return a line: log-loss of what ships, of the best peer, their difference with its interval."""
     losses = content["log_loss"]
     best = min(content["difference"], key=losses.get)

@@ -34,7 +34,7 @@ from benchmarks.physics.pseudo_experiments import (
     spectra_experiment,
 )
 from benchmarks.shared.samples import sample
-from runtime.context import bar
+from runtime.context import Context, bar
 from showers.archives.measured import convert_measured
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation.measured import simulate_measured
@@ -126,14 +126,14 @@ def _run(task: Task, given: argparse.Namespace) -> tuple[Path, Path]:
     data = sample(task, given.work, **sizes, seed=61, workers=given.workers, bars=bar)
     run = given.work / f"run-{data.name}"
     config = {"task": task.name, "data": data, "run": run, "preset": "quick", "folds": 3, "device": "cpu"}
-    stack(StackConfig(**config, learners=(given.learner,), workers=given.workers), bars=bar)
+    stack(StackConfig(**config, learners=(given.learner,), workers=given.workers), Context(bars=bar))
     return run, data / f"{task.name}_test"
 
 
 def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
     run, test = _run(COMPOSITION, given)
-    opened = open_run(run, COMPOSITION.name, "closure", trusted=True)
-    response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, bars=bar)
+    opened = open_run(run, COMPOSITION.name, "closure")
+    response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, Context(bars=bar, trusted=True))
     assert response.thrown is not None
     prior, _ = training_prior(opened, BINS, ZENITH_MAX_DEG, response)
     pool = SpectraPool(response.events, response.thrown)
@@ -192,8 +192,10 @@ def _resimulated(
 
 def _photons(given: argparse.Namespace) -> dict[str, Experiment]:
     run, test = _run(GAMMA, given)
-    opened = open_run(run, GAMMA.name, "closure", trusted=True)
-    events, thrown, _ = read_simulation(opened, test, [], PHOTON_BINS.fine, ZENITH_MAX_DEG, bars=bar)
+    opened = open_run(run, GAMMA.name, "closure")
+    events, thrown, _ = read_simulation(
+        opened, test, [], PHOTON_BINS.fine, ZENITH_MAX_DEG, Context(bars=bar, trusted=True)
+    )
     assert thrown is not None
     pool = PhotonPool(events, thrown)
     options = SearchOptions(run, [test], "1", given.work)

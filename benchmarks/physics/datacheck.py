@@ -1,4 +1,4 @@
-"""How often does the data check raise a false alarm, and what does it say of spoiled samples? How fast is it?
+"""How often does the data check raise a false alarm, and what does it say of damaged samples? How fast is it?
 
 ``python benchmarks/physics/datacheck.py --work bench/datacheck`` prints both tables from one run on simulated showers.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from analysis.datacheck.check import check_data, verdict
-from benchmarks.physics.spoiled import spoiled
+from benchmarks.physics.damaged import damaged
 from benchmarks.shared.samples import sample
-from runtime.context import bar
+from runtime.context import Context, bar
 from scoring.metrics.intervals import clopper_pearson
 from showers.schema import COMPOSITION
 from stacking.run.config import StackConfig
@@ -39,13 +39,13 @@ def main() -> None:
     new = sample(COMPOSITION, given.work, n_train=200, n_test=many, seed=42, workers=given.workers, bars=bar)
     run = given.work / f"run-{data.name}"
     config = {"task": "composition", "data": data, "run": run, "preset": "quick", "folds": 2}
-    stack(StackConfig(**config, learners=("quadratic_logit",), device="cpu", workers=given.workers), bars=bar)
+    stack(StackConfig(**config, learners=("quadratic_logit",), device="cpu", workers=given.workers), Context(bars=bar))
     alarms, seconds, smallest = 0, 0.0, []
     for number in range(given.fresh):
         rows = np.arange(number * given.events, (number + 1) * given.events)
         place = _made(new / "composition_test", given.work / "fresh", "fresh", rows)
         started = time.perf_counter()
-        result = check_data(run, place, workers=given.workers, trusted=True)
+        result = check_data(run, place, ctx=Context(workers=given.workers, trusted=True))
         seconds += time.perf_counter() - started
         alarms += bool(result.raised)
         smallest.append(min(result.p_values.values()) * len(result.p_values))
@@ -70,16 +70,16 @@ def main() -> None:
         source = hard if kind == "harder" else new
         chosen = np.arange(given.harder) if kind == "harder" else rows
         place = _made(
-            source / "composition_test", given.work / "spoiled", "fresh" if kind == "harder" else kind, chosen
+            source / "composition_test", given.work / "damaged", "fresh" if kind == "harder" else kind, chosen
         )
-        result = check_data(run, place, workers=given.workers, trusted=True)
+        result = check_data(run, place, ctx=Context(workers=given.workers, trusted=True))
         print(f"{kind} ({len(chosen):,}): {_shown(result.p_values)}\n  {verdict(result)}", flush=True)
 
 
 def _made(source: Path, out: Path, kind: str, rows: np.ndarray) -> Path:
     for old in (out, out.with_name(f"{out.name}.features")):
         shutil.rmtree(old, ignore_errors=True)
-    return spoiled(source, out, kind, rows=rows)
+    return damaged(source, out, kind, rows=rows)
 
 
 def _shown(p_values: dict[str, float]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from analysis.robustness.showers import PLACES, parse_places
 from analysis.robustness.study import ALONE, MIX, Cell, Robustness, RobustnessOptions, study
-from runtime.context import bar
+from runtime.context import Context, bar
 from runtime.files import atomic_path
 from showers.schema import COMPOSITION
 
@@ -39,9 +39,9 @@ def main() -> None:
     started = time.perf_counter()
     options = RobustnessOptions(
         parse_places(given.places), given.work, train=given.train, test=given.test, learner=given.learner,
-        seed=given.seed, workers=given.workers,
+        seed=given.seed,
     )  # fmt: skip
-    result = study(options, bars=bar)
+    result = study(options, Context(bars=bar, workers=given.workers))
     parts = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu = sum(part.ru_utime + part.ru_stime for part in parts)
     text = "\n".join(page_lines(result, cpu / 60, (time.perf_counter() - started) / 60))

@@ -47,6 +47,7 @@ from features.lateral.events import (
 )
 from features.lateral.fit import fit_fused
 from features.lateral.station import ELECTRON_G_REF
+from runtime.context import Context
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, Task
 from showers.simulation import simulate
@@ -59,7 +60,7 @@ SCIPY_EVENTS = 40
 def _table(groups: frozenset[str], workers: int, folder: Path) -> Callable[[], None]:
     def run() -> None:
         with tempfile.TemporaryDirectory() as scratch:
-            build_table(folder, Path(scratch) / "table", groups=groups, workers=workers)
+            build_table(folder, Path(scratch) / "table", groups=groups, ctx=Context(workers=workers))
 
     return run
 

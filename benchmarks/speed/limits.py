@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.learning.stack import markdown
 from benchmarks.shared.samples import sample
-from runtime.context import bar
+from runtime.context import Context, bar
 from runtime.files import read_json, write_json
 from scoring import metric_for
 from scoring.metrics.paired import Paired, paired_log_loss
@@ -78,9 +78,7 @@ def finished(task: Task, data: Path, limit: str, options: argparse.Namespace) ->
             StackConfig(
                 task=task.name, data=data, run=folder, preset=options.preset, seed=options.seed, device="cpu",
                 workers=options.workers, time_limit=None if limit == NONE else limit,
-            ),
-            bars=bar,
-        )  # fmt: skip
+            ), Context(bars=bar))  # fmt: skip
     finally:
         write_json(file, {"wall_s": before + time.perf_counter() - begun})
     return folder

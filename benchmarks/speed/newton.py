@@ -25,8 +25,8 @@ from runtime.errors import InputError
 from showers.dataset import Dataset
 from stacking.fit.folds import subsampled
 from stacking.inputs.events import class_numbers
-from stacking.meta.calibration import MATRIX_PULL
-from stacking.meta.corrections import LOGISTIC_PULL_EVENTS
+from stacking.meta.calibration import MATRIX_L2
+from stacking.meta.corrections import LOGISTIC_L2_EVENTS
 from stacking.meta.softmax import MAX_ITERATIONS, TOLERANCE, fit_linear
 from stacking.run.read import Run
 
@@ -44,16 +44,16 @@ def main() -> None:
     stacked = np.concatenate(list(log_proba), axis=1)
     fits = {
         f"logistic meta-learner of {len(names)} learners": (
-            stacked, np.tile(np.eye(n_classes) / len(names), (len(names), 1)), LOGISTIC_PULL_EVENTS / n_events,
+            stacked, np.tile(np.eye(n_classes) / len(names), (len(names), 1)), LOGISTIC_L2_EVENTS / n_events,
         )
     }  # fmt: skip
-    pull = MATRIX_PULL * n_classes * (n_classes - 1) / n_events
-    fits |= {f"matrix of {name}": (z, np.eye(n_classes), pull) for name, z in zip(names, log_proba, strict=True)}
+    l2 = MATRIX_L2 * n_classes * (n_classes - 1) / n_events
+    fits |= {f"matrix of {name}": (z, np.eye(n_classes), l2) for name, z in zip(names, log_proba, strict=True)}
     rows = []
     for what, (inputs, centre, strength) in fits.items():
         seconds: dict[str, list[float]] = {"newton": [], "lbfgs": []}
         for _ in range(options.rounds):
-            ours, took = timed(lambda: fit_linear(inputs, labels, centre, pull=strength))  # noqa: B023
+            ours, took = timed(lambda: fit_linear(inputs, labels, centre, l2=strength))  # noqa: B023
             seconds["newton"].append(took)
             theirs, took = timed(lambda: lbfgs(inputs, labels, centre, strength))  # noqa: B023
             seconds["lbfgs"].append(took)
@@ -90,7 +90,7 @@ def timed(fit: Callable[[], Fitted]) -> tuple[Fitted, float]:
     return result, time.process_time() - begun
 
 
-def lbfgs(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, pull: float) -> Fitted:
+def lbfgs(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, l2: float) -> Fitted:
     """Fit what :func:`stacking.meta.softmax.fit_linear` fits, by SciPy."""
     thin = subsampled(len(labels))
     x, y = inputs[thin], labels[thin]
@@ -104,21 +104,21 @@ def lbfgs(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, pull: floa
         slope[events, y] -= 1.0
         slope /= len(y)
         away = theta - start
-        gradient = np.vstack([x.T @ slope, slope.sum(axis=0)]) + pull * away
-        return -float(log_proba[events, y].mean()) + 0.5 * pull * float((away**2).sum()), gradient.ravel()
+        gradient = np.vstack([x.T @ slope, slope.sum(axis=0)]) + l2 * away
+        return -float(log_proba[events, y].mean()) + 0.5 * l2 * float((away**2).sum()), gradient.ravel()
 
     limits = {"maxiter": MAX_ITERATIONS, "ftol": TOLERANCE}
     theta = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options=limits).x.reshape(start.shape)
     return theta[:-1], theta[-1]
 
 
-def penalised(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, pull: float, fitted: Fitted) -> float:
+def penalised(inputs: np.ndarray, labels: np.ndarray, centre: np.ndarray, l2: float, fitted: Fitted) -> float:
     """Return the loss that both minimise, in nats."""
     thin = subsampled(len(labels))
     matrix, bias = fitted
     log_proba = log_softmax(inputs[thin] @ matrix + bias)
     away = ((matrix - centre) ** 2).sum() + (bias**2).sum()
-    return -float(log_proba[np.arange(len(log_proba)), labels[thin]].mean()) + 0.5 * pull * float(away)
+    return -float(log_proba[np.arange(len(log_proba)), labels[thin]].mean()) + 0.5 * l2 * float(away)
 
 
 if __name__ == "__main__":

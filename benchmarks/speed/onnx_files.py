@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="Markdown file to write")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    run = stacking.load(options.run, trusted=True)
+    run = stacking.load(options.run)
     events = ShowerEvents(options.data, build_table(options.data).folder, run.task)
     rows = np.arange(min(options.events, len(events)))
     entries = []

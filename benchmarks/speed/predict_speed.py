@@ -41,6 +41,7 @@ from benchmarks.shared.memory import FamilyMemory
 from features.build import build_table
 from models.base.learner import Batch
 from models.base.spec import LearnerSpec
+from runtime.context import Context
 from scoring.metrics.paired import paired_log_loss
 from showers.dataset import Dataset
 from showers.schema import AGE_FILE, COMPOSITION, MATRICES_FILE, SCALARS_FILE, SOURCE_FILE, TASKS
@@ -57,8 +58,6 @@ class RepeatedEvents(Events):
 
     once: ShowerEvents
     n_events: int
-
-    has_grids = True
 
     def __len__(self) -> int:
         return self.n_events
@@ -127,22 +126,16 @@ def _alone(run: Run, name: str, events: Events, workers: int) -> Callable[[], in
     chain, threads = replace(run.chain, shipped=name), int(run.manifest["config"]["threads"])
 
     def once() -> int:
-        fits = predict_fits(
-            events,
-            [run.fits(name)],
-            trusted=run.trusted,
-            threads=threads,
-            workers=max(1, workers // threads),
-            progress=lambda *done: None,
-        )
+        ctx = Context(workers=workers, threads=threads)
+        fits = predict_fits(events, [run.fits(name)], ctx, lambda *done: None)
         return sum(len(piece.log_proba) for piece in chain.stream(fits, events, None))
 
     return once
 
 
-def _predicting(run: Run, data: Path | Events, workers: int, **options: Unpack[Options]) -> Callable[[], int]:
+def _predicting(run: Run, data: Path | Events, ctx: Context, **options: Unpack[Options]) -> Callable[[], int]:
     def once() -> int:
-        return sum(len(piece.log_proba) for piece in predict(run, data, workers=workers, **options).pieces)
+        return sum(len(piece.log_proba) for piece in predict(run, data, ctx, **options).pieces)
 
     return once
 
@@ -166,7 +159,7 @@ def _repeated(data: Path, folder: Path, n_events: int) -> Path:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _printed(what: str) -> Iterator[None]:
     started = time.perf_counter()
     yield
     Console(stderr=True).print(f"{what}: {time.perf_counter() - started:.0f} s")
@@ -212,10 +205,13 @@ def compare(folder: Path, data: Path, scratch: Path, options: argparse.Namespace
     simulate(COMPOSITION, scratch / "data", n_train=options.train, n_test=200, seed=5, train_cuts="test")
     (scratch / "stack.toml").write_text(SHORT, encoding="utf-8")
     for side, root in sides.items():
-        with _told(f"training {side}"):
+        with _printed(f"training {side}"):
             own = shutil.copytree(scratch / "data", scratch / f"{side}-data")  # beside it come feature tables
             _command(root, "stack", "--task", "composition", "--data", own, "--run", scratch / side,
                      "--config", scratch / "stack.toml", "--workers", 1, "--device", "cpu")  # fmt: skip
+    chain = stacking.load(scratch / "now").chain
+    if "pretrained" not in chain.networks:
+        raise SystemExit(f"with --train {options.train} the fits were not averaged in their weights: give it more")
     sets = {n: _repeated(data, scratch / f"new-{n}", n) for n in (START_EVENTS, options.events)}
     few, many = START_EVENTS, options.events
     commands = {"start": few, "predict": many, "features": many}
@@ -288,15 +284,16 @@ def _command(root: Path, *arguments: object) -> _Cost:
 def _measure(options: argparse.Namespace, long: Path) -> None:
     run = stacking.load(options.run)
     once = ShowerEvents(options.data, build_table(options.data).folder, run.task)
+    ctx = Context(workers=options.workers)
     few, many = (RepeatedEvents(once, n) for n in (options.events, options.fast_events))
     ways = {
-        f"all that ships ({len(run.chain.needed)} learners)": Measured(_predicting(run, few, options.workers)),
-        "--fast": Measured(_predicting(run, many, options.workers, fast=True)),
-        "--fast --no-table": Measured(_predicting(run, long, options.workers, fast=True, no_table=True, device="cpu")),
+        f"all that ships ({len(run.chain.needed)} learners)": Measured(_predicting(run, few, ctx)),
+        "--fast": Measured(_predicting(run, many, ctx, fast=True)),
+        "--fast --no-table": Measured(_predicting(run, long, replace(ctx, device="cpu"), fast=True, no_table=True)),
     }
     for number in range(options.rounds):
         for name, way in ways.items():
-            with _told(f"round {number + 1}, {name}"):
+            with _printed(f"round {number + 1}, {name}"):
                 way.round()
     if options.learners:
         for name in run.chain.needed:

@@ -20,7 +20,7 @@ from runtime.files import read_json
 from scoring.metrics.paired import paired_log_loss
 from showers.dataset import Dataset
 from showers.schema import TASKS
-from stacking.fit.tasks import FOLDS_FILE, JUDGED_FILE
+from stacking.fit.tasks import FOLDS_FILE, IN_EVALUATION_FILE
 from stacking.inputs.events import class_numbers
 from stacking.meta.softmax import log_loss_per_event
 from stacking.run.read import finished_learners
@@ -40,15 +40,15 @@ def main() -> None:
     options = parser.parse_args()
     runs = (options.first, options.second)
     manifests = [read_json(run / "manifest.json") for run in runs]
-    masks = [(np.load(run / JUDGED_FILE), np.load(run / FOLDS_FILE)[0]) for run in runs]
+    masks = [(np.load(run / IN_EVALUATION_FILE), np.load(run / FOLDS_FILE)[0]) for run in runs]
     if not all(np.array_equal(one, other) for one, other in zip(*masks, strict=True)):
         raise InputError(f"{options.first} and {options.second} have other events, folds or holdouts")
     labels = class_numbers(Dataset.open(options.data, TASKS[manifests[0]["task"]], labels=True))
-    judged, folds = masks[0]
+    in_evaluation, folds = masks[0]
     names = [set(finished_learners(manifest)) for manifest in manifests]
     for name in (*sorted(names[0] & names[1]), "stack"):
         first, second = (_predicted(run, name) for run in runs)
-        for what, rows in (("holdout", judged & (folds < 0)), ("out-of-fold", judged & (folds >= 0))):
+        for what, rows in (("holdout", in_evaluation & (folds < 0)), ("out-of-fold", in_evaluation & (folds >= 0))):
             result = paired_log_loss(labels[rows], second[rows], first[rows]).as_dict()
             before, after = (log_loss_per_event(z[rows], labels[rows]).mean() for z in (first, second))
             print(

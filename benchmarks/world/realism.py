@@ -31,7 +31,7 @@ from features.build import build_table
 from features.catalogue import feature_set
 from models.base.learner import Batch
 from models.registry import create, spec
-from runtime.context import bar
+from runtime.context import Context, bar
 from scoring.metrics.gamma import hadron_survival
 from scoring.metrics.intervals import Interval, accuracy_interval, survival_interval
 from showers.dataset import Dataset
@@ -122,13 +122,13 @@ def batch(data: Dataset, columns: tuple[str, ...] | str | None, rows: np.ndarray
     """Return labelled events for a learner: a table of columns, or the grids with their scalars."""
     frame = data.scalar_frame()
     if isinstance(columns, str):
-        columns = feature_set(columns, build_table(data.path, bars=bar).columns)
+        columns = feature_set(columns, build_table(data.path, ctx=Context(bars=bar)).columns)
     table = None
     if columns is not None:
         if set(columns) <= set(frame.columns):
             table = np.asfortranarray(frame.select(columns).to_numpy()[rows])
         else:
-            table = build_table(data.path, bars=bar).matrix(columns, rows)
+            table = build_table(data.path, ctx=Context(bars=bar)).matrix(columns, rows)
     return Batch(
         index=rows,
         table=table,
@@ -175,7 +175,7 @@ def gamma_rows(data: Path, world: str, size: float, preset: str, seed: int, only
         return
     train, test = prepared(data, GAMMA, protocol="v2", model="mix", world=world, size=size, seed=seed)
     labels = np.asarray(test.labels)
-    columns = build_table(train.path, bars=bar).columns
+    columns = build_table(train.path, ctx=Context(bars=bar)).columns
     cases = (
         ("boosted trees, all features", columns, REAL_SURVIVAL),
         ("boosted trees, 5 scalars", SCALARS, {0.75: REAL_SCALAR_SURVIVAL}),

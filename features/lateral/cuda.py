@@ -44,15 +44,15 @@ def struct_in_c(name: str, sizes: Mapping[str, int]) -> str:
     return f"struct {name} {{ {members} }};"
 
 
-class Source(NamedTuple):
-    """What a kernel is compiled of."""
+class Kernels(NamedTuple):
+    """What kernels are compiled of."""
 
     text: str
     warps: int
     """Events per block."""
 
 
-def source(body: Path, response: StationResponse, array: DetectorArray, planes: int, *declarations: str) -> Source:
+def source(body: Path, response: StationResponse, array: DetectorArray, planes: int, *declarations: str) -> Kernels:
     """Return a kernel's text: the constants, the array's numbers of cells and muon detectors, the model, the body.
 
     Parameters
@@ -77,10 +77,10 @@ def source(body: Path, response: StationResponse, array: DetectorArray, planes: 
     numbers = f"const int N_E = {array.n_cells}, N_M = {array.n_muon_detectors};"
     start = Path(__file__).with_name("warp.cu").read_text(encoding="utf-8")
     head = [f"#define WARPS {warps}", start, numbers, space_in_c("response", response._asdict()), in_c()]
-    return Source("\n".join([*head, *declarations, body.read_text(encoding="utf-8")]), warps)
+    return Kernels("\n".join([*head, *declarations, body.read_text(encoding="utf-8")]), warps)
 
 
-def launch(kernels: Source, name: str, n_events: int, arguments: Sequence[Any]) -> None:
+def launch(kernels: Kernels, name: str, n_events: int, arguments: Sequence[Any]) -> None:
     """Start a kernel of them for so many events; ``arguments``: contiguous arrays and integers, in its order."""
     if n_events:
         blocks = -(-n_events // kernels.warps)

@@ -22,7 +22,7 @@ from showers.array import KASCADE, DetectorArray
 
 
 @lru_cache(maxsize=4)
-def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> cuda.Source:
+def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> cuda.Kernels:
     """Return the CUDA kernels."""
     zone = {name: getattr(sums, name) for name in ("FAR_M", "OUTER_M", "MUON_AGE_FROM_M", "MAX_DEVIATE")}
     table = {name: getattr(tail, name) for name in ("MIN_MEAN", "MAX_MEAN", "MEAN_STEP", "LOW", "STEP", "N_STEPS")}

@@ -330,8 +330,8 @@ def truth_losses(answers: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Te
     """
     mean, log_width = answers.chunk(2, dim=1)
     known = ~torch.isnan(targets)
-    pull = (torch.where(known, targets, 0.0) - mean) * torch.exp(-log_width)
-    return (0.5 * pull.square() + log_width) * known, known
+    residual = (torch.where(known, targets, 0.0) - mean) * torch.exp(-log_width)
+    return (0.5 * residual.square() + log_width) * known, known
 
 
 def check_finite(loss: torch.Tensor) -> None:

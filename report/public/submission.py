@@ -68,7 +68,7 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     if not opened or len(set(tasks)) != len(tasks):
         raise InputError(f"a submission holds one run of each task, got {', '.join(tasks) or 'none'}")
     truths = [read_labels(run, data) for run in opened]
-    outputs = [judged_output(run, truth) for run, truth in zip(opened, truths, strict=True)]
+    outputs = [scored_output(run, truth) for run, truth in zip(opened, truths, strict=True)]
     handed_in = [truth.published(output) for truth, output in zip(truths, outputs, strict=True)]
     with atomic_folder(Path(out) / name) as folder:
         arrays = {
@@ -122,7 +122,7 @@ def snapshot(target: Path) -> None:
             shutil.copy2(SOURCE / name, target / name)
 
 
-def judged_output(run: Run, truth: Truth) -> np.ndarray:
+def scored_output(run: Run, truth: Truth) -> np.ndarray:
     """Return what a protocol scores: the run's labels or scores (N,), the most probable class where it asks for it."""
     output = read_run_output(run, truth)
     if raw_labels_only(origin_of(truth.folder, run.task), run.task):

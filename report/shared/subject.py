@@ -155,7 +155,7 @@ def read_labels(run: Run, data: Path) -> Truth:
     InputError
         If they cannot be read, are of other events than the run predicted, or it was trained on a table.
     """
-    _refuse_table(run)
+    run.require_showers("a test set of showers")
     truth = read_truth(data, run.task)
     check_test_set(run, truth.folder)
     return truth
@@ -163,16 +163,11 @@ def read_labels(run: Run, data: Path) -> Truth:
 
 def check_test_set(run: Run, folder: Path) -> None:
     """Refuse a test set whose events are not those that the run predicted."""
-    _refuse_table(run)
+    run.require_showers("a test set of showers")
     fingerprint = run.manifest.get("data", {}).get("test_fingerprint")
     if not fingerprint:
         raise InputError(f"{run.folder / MANIFEST_FILE} does not say which test set the run predicted")
     check_events(str(run.folder), str(fingerprint), folder)
-
-
-def _refuse_table(run: Run) -> None:
-    if run.on_table:
-        raise InputError(f"{run.folder} was trained on a table: it predicted no test set of showers")
 
 
 def read_run_output(run: Run, truth: Truth) -> np.ndarray:

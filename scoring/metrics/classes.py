@@ -37,8 +37,7 @@ def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str,
     counts = np.bincount(labels, minlength=len(classes))
     # A class without a row, or with all of them, has no such area.
     columns = [k for k in ([1] if len(classes) == 2 else range(len(classes))) if 0 < counts[k] < len(labels)]
-    margins = [log_proba[:, k] - np.log(np.maximum(-np.expm1(log_proba[:, k]), 1e-300)) for k in columns]
-    areas = [area_under_curve(labels == k, margin) for k, margin in zip(columns, margins, strict=True)]
+    areas = [area_under_curve(labels == k, log_proba[:, k]) for k in columns]
     area = float(np.mean([value for value, _ in areas])) if areas else float("nan")
     # One-against-rest areas share their events; adding their errors as if fully correlated is the safe bound.
     error = float(np.mean([e for _, e in areas])) if areas else float("nan")

@@ -16,6 +16,7 @@ the published ones bit by bit; ``left_out.csv`` names them, and nothing is train
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,7 +28,7 @@ import numpy as np
 import polars as pl
 
 from runtime.code import source_hash
-from runtime.context import Bars, Progress, silent
+from runtime.context import Context, Progress
 from runtime.errors import InputError
 from showers import protocols
 from showers.archives.raw import RAW_COLUMNS, TRUE_COLUMNS, TRUTH_KIND, SimulatedReader, arrival_times, common_source
@@ -213,9 +214,7 @@ def convert(
     protocol: str = "v2",
     strict: bool = False,
     times_of_arrival: bool = False,
-    tell: Callable[[str], None] = lambda line: None,
-    say: Callable[[str], None] = lambda line: None,
-    bars: Bars = silent,
+    ctx: Context = Context(),
 ) -> list[Path]:
     """Write the dataset folders of a protocol from raw NPZ files.
 
@@ -239,10 +238,9 @@ def convert(
         Refuse events that cannot be used, instead of listing them in ``left_out.csv``.
     times_of_arrival
         Also keep the arrival times, in ``arrival_ns.npy``; no learner reads them.
-    tell
-        Gets remarks.
-    say
-        Gets a line for each folder: how many events were read, were left by each cut, and can be used.
+    ctx
+        Progress; its log gets remarks, and as information a line for each folder: how many events were read, were left
+        by each cut, and can be used.
 
     Returns
     -------
@@ -264,9 +262,9 @@ def convert(
         )
     archives = [SimulatedReader.open(raw, mode) for mode in modes]
     origin = common_source(archives)
-    events = _read(archives, task, protocol, tell)
+    events = _read(archives, task, protocol, ctx.log)
     splits = SPLITS[protocol](task, events.features, events.groups, together=origin is not None)
-    splits = [_with_labels(task, events, split, tell) for split in splits]
+    splits = [_with_labels(task, events, split, ctx.log) for split in splits]
     straddling = None
     if events.groups is not None:
         straddling = int(np.intersect1d(*(events.groups[split.rows] for split in splits)).size)
@@ -292,15 +290,15 @@ def convert(
         wanted.append((folder, split, source, left_out, made))
     for folder, split, source, left_out, made in wanted:
         if not made:
-            with bars(f"writing {split.folder}", "events") as progress:
+            with ctx.bars(f"writing {split.folder}", "events") as progress:
                 _write(folder, task, events, split, source, layout, left_out, progress, strict=strict)
         data = Dataset.open(folder, task)
         words = data.unusable_words()
         if words:
-            tell(f"{words}; {WHAT_BECOMES[split.name]}")
+            ctx.log.warning("%s; %s", words, WHAT_BECOMES[split.name])
         steps = [("read", len(events.features)), *split.flow, ("written", len(data))]
         steps.append(("usable", int(data.usable.sum())))
-        say(f"{split.folder}: " + ", ".join(f"{step} {count:,}" for step, count in steps))
+        ctx.log.info("%s: %s", split.folder, ", ".join(f"{step} {count:,}" for step, count in steps))
     return [folder for folder, *_ in wanted]
 
 
@@ -311,7 +309,7 @@ WHAT_BECOMES = {
 """Of events that cannot be used, by the set."""
 
 
-def _read(archives: list[SimulatedReader], task: Task, protocol: str, tell: Callable[[str], None]) -> RawEvents:
+def _read(archives: list[SimulatedReader], task: Task, protocol: str, log: logging.Logger) -> RawEvents:
     """Read everything but the grids."""
     features = [archive.read("features") for archive in archives]
     truth = None
@@ -322,9 +320,9 @@ def _read(archives: list[SimulatedReader], task: Task, protocol: str, tell: Call
     elif task.target or (protocol, task.name) not in LABELS_FROM_TYPE:
         raise InputError(f"{lacking[0]} is missing: {task.name} of protocol {protocol} takes its labels from it")
     else:
-        tell(f"{lacking[0].name} is missing: showers thrown several times cannot be told (no groups, no truth)")
+        log.warning("%s is missing: showers thrown several times cannot be told (no groups, no truth)", lacking[0].name)
     parts = zip(archives, features, [None] * len(archives) if truth is None else truth, strict=True)
-    labels, known = zip(*(_labels(task, protocol, *each, tell) for each in parts), strict=True)
+    labels, known = zip(*(_labels(task, protocol, *each, log) for each in parts), strict=True)
     what_happened = None if truth is None else np.concatenate(truth)
     groups = None if what_happened is None else _groups(what_happened)
     every = np.concatenate(features)
@@ -346,7 +344,7 @@ def _labels(
     archives: SimulatedReader,
     features: np.ndarray,
     truth: np.ndarray | None,
-    tell: Callable[[str], None],
+    log: logging.Logger,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the labels (N,) of one mode, and which of them are known.
 
@@ -373,7 +371,8 @@ def _labels(
         true_labels, true_known = _labels_of_particles(task, truth)
         differing = int(np.count_nonzero((labels != true_labels) & known & true_known))
         if differing:
-            tell(f"{archives.path('features').name}: {differing} rows have another type than the true particle's")
+            file = archives.path("features").name
+            log.warning("%s: %d rows have another type than the true particle's", file, differing)
     return labels, known
 
 
@@ -385,7 +384,7 @@ def _labels_of_particles(task: Task, truth: np.ndarray) -> tuple[np.ndarray, np.
     return np.where(known, np.minimum(result.argmax(axis=1), task.n_classes - 1), -1).astype(np.int8), known
 
 
-def _with_labels(task: Task, events: RawEvents, split: Split, tell: Callable[[str], None]) -> Split:
+def _with_labels(task: Task, events: RawEvents, split: Split, log: logging.Logger) -> Split:
     """Return a split without test events whose class nobody knows; refuse files where these are many."""
     unknown = ~events.known[split.rows]
     if not unknown.any():
@@ -398,7 +397,8 @@ def _with_labels(task: Task, events: RawEvents, split: Split, tell: Callable[[st
         )
     if split.name == "train":
         return split
-    tell(f"{split.folder} is without {unknown.sum():,} event(s) of unknown class (first: {path.name}, row {row})")
+    without = f"{split.folder} is without {unknown.sum():,} event(s) of unknown class (first: {path.name}, row {row})"
+    log.warning("%s", without)
     part = None if split.part is None else split.part[~unknown]
     return replace(split, rows=split.rows[~unknown], part=part).after("known class")
 

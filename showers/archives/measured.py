@@ -9,7 +9,7 @@ place; ``left_out.csv`` names them. A list of all runs with a few numbers on eac
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,18 @@ from runtime.errors import InputError, did_you_mean
 from runtime.files import atomic_path, check_name
 from showers import protocols
 from showers.archives.convert import MAX_UNKNOWN, RANGES
-from showers.archives.raw import TIMES_KIND, archive_path, arrival_times, head_of, read_times, stream_npz
+from showers.archives.formats import DEPOSITS, UNITS
+from showers.archives.raw import (
+    TIMES_KIND,
+    archive_path,
+    arrival_times,
+    chunks_of,
+    head_of,
+    n_columns,
+    read_times,
+    sets_in,
+    stream_npz,
+)  # fmt: skip
 from showers.array import KASCADE, RAW_SHAPE
 from showers.dataset import Dataset
 from showers.event_files import BadValue, EventFiles, bad_cells
@@ -419,8 +430,21 @@ class MeasuredReader:
         digest = hashlib.sha256("\n".join(members).encode()).hexdigest()
         return cls(Path(folder), name, lengths["features"], sources["features"], digest)
 
+    array = KASCADE
+    is_simulated = False
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Column to unit."""
+        return {name: UNITS[name] for name in (*COLUMNS, DEPOSITS)}
+
     def path(self, kind: str) -> Path:
+        """Return the path of one archive."""
         return archive_path(self.folder, self.name, kind)
+
+    def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield columns of consecutive events."""
+        return chunks_of(self.path, COLUMNS, names)
 
     def features(self) -> np.ndarray:
         """Return (N, 8) float32 reconstructed quantities."""
@@ -581,3 +605,32 @@ def measured_folders(path: Path) -> list[Path]:
     if not result:
         raise InputError(f"{path} is neither a dataset folder nor a folder of runs")
     return result
+
+
+class MeasuredArchives:
+    """The format of the public measured runs."""
+
+    name = "raw archives of measured runs"
+    holds = "{run}_matrices.npz and {run}_features.npz with 8 columns"
+    is_foreign = False
+
+    def accepts(self, path: Path) -> bool:
+        """Return whether a folder holds runs."""
+        return n_columns(path) == len(COLUMNS)
+
+    def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[MeasuredReader]:
+        """Open every run; those that cannot be used are told."""
+        result = []
+        for run in sets_in(path):
+            try:
+                result.append(MeasuredReader.open(path, run))
+            except InputError as error:
+                tell(str(error))
+        return result
+
+    def next_commands(self, path: Path) -> list[str]:
+        """Return the command that converts all runs."""
+        return [f"python cli.py convert --measured {path} --times --protocol 2026 --out data"]
+
+
+FORMAT = MeasuredArchives()

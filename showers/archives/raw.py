@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import repeat
 from math import prod
 from pathlib import Path
 from typing import IO, Any, cast
@@ -33,7 +34,9 @@ import numpy as np
 from runtime.arrays import Header, read_header, told_when_full
 from runtime.errors import InputError
 from runtime.files import open_regular
-from showers.array import RAW_SHAPE
+from showers.archives.formats import DEPOSITS, TABLE_EVENTS, UNITS
+from showers.array import KASCADE, RAW_SHAPE
+from showers.protocols import LABELS_FROM_TYPE, MODES
 from showers.schema import SOURCE_FILE
 
 KINDS: dict[str, tuple[int, ...]] = {"matrices": RAW_SHAPE, "features": (10,), "true_features": (10,)}
@@ -93,9 +96,26 @@ class SimulatedReader:
                 raise InputError(f"{path} and {first.name} beside it were not made together: make them again")
         return cls(folder, mode, lengths[first], sources[first], "\n".join(members), has_truth)
 
+    array = KASCADE
+    is_simulated = True
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Column to unit."""
+        return {name: UNITS[name] for name in (*RAW_COLUMNS, DEPOSITS)}
+
+    @property
+    def name(self) -> str:
+        """The mode."""
+        return self.mode
+
     def path(self, kind: str) -> Path:
         """Return the path of one archive."""
         return archive_path(self.folder, self.mode, kind)
+
+    def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield columns of consecutive events."""
+        return chunks_of(self.path, RAW_COLUMNS, names)
 
     def stream(self, kind: str, events_at_once: int = EVENTS_AT_ONCE) -> Iterator[np.ndarray]:
         """Yield consecutive events of one archive."""
@@ -104,6 +124,27 @@ class SimulatedReader:
     def read(self, kind: str) -> np.ndarray:
         """Return all events of one archive of columns, (N, 10)."""
         return np.concatenate([np.empty((0, *KINDS[kind]), np.float32), *self.stream(kind, 1 << 18)])
+
+
+def chunks_of(
+    path: Callable[[str], Path], columns: Sequence[str], names: Sequence[str]
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield quantities and, where they are asked for, deposits of consecutive events of one pair of archives.
+
+    Parameters
+    ----------
+    path
+        From a kind of archive to its path.
+    columns
+        Of the quantities.
+    names
+        What is wanted.
+    """
+    size = EVENTS_AT_ONCE if DEPOSITS in names else TABLE_EVENTS
+    grids = stream_npz(path("matrices"), "matrices", size) if DEPOSITS in names else repeat(None)
+    for values, block in zip(stream_npz(path("features"), "features", size), grids, strict=False):
+        chunk = {name: values[:, columns.index(name)] for name in names if name != DEPOSITS}
+        yield chunk if block is None else chunk | {DEPOSITS: block[..., 1:]}
 
 
 def arrival_times(grids: np.ndarray) -> np.ndarray:
@@ -416,3 +457,68 @@ class _Reader(pickle.Unpickler):
         if (module, name) == ("datetime", "timezone"):
             return _Admitted(timezone)
         raise _Foreign(f"{module}.{name}"[:80])
+
+
+FEATURES_ENDING = "_features.npz"
+
+
+def sets_in(folder: Path) -> list[str]:
+    """Return the names of modes or runs whose quantities a folder holds, in order."""
+    names = (file.name.removesuffix(FEATURES_ENDING) for file in Path(folder).glob(f"*{FEATURES_ENDING}"))
+    return sorted(name for name in names if not name.endswith(("_true", "_extra")))
+
+
+def n_columns(folder: Path) -> int:
+    """Return how many quantities the first readable archive of a folder has, 0 where there is none."""
+    for name in sets_in(folder):
+        try:
+            with _opened(archive_path(folder, name, "features"), "features") as (archive, file):
+                header = _checked(
+                    archive_path(folder, name, "features"), "features", archive.getinfo("features.npy"), file
+                )
+            return int(header.shape[1]) if len(header.shape) == 2 else 0
+        except InputError:
+            continue
+    return 0
+
+
+class SimulatedArchives:
+    """The format of the public simulation."""
+
+    name = "raw archives of simulated modes"
+    holds = "{mode}_matrices.npz and {mode}_features.npz with 10 columns"
+    is_foreign = False
+
+    def accepts(self, path: Path) -> bool:
+        """Return whether a folder holds modes."""
+        return n_columns(path) == len(RAW_COLUMNS)
+
+    def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[SimulatedReader]:
+        """Open every mode; those that cannot be used are told."""
+        result = []
+        for mode in sets_in(path):
+            try:
+                result.append(SimulatedReader.open(path, mode))
+            except InputError as error:
+                tell(str(error))
+        return result
+
+    def next_commands(self, path: Path) -> list[str]:
+        """Return the command that makes the sets of each possible protocol, newest first."""
+        there = set(sets_in(path))
+
+        def possible(protocol: str, task: str, modes: tuple[str, ...]) -> bool:
+            true = (protocol, task) in LABELS_FROM_TYPE or all(
+                archive_path(path, m, TRUTH_KIND).exists() for m in modes
+            )
+            return set(modes) <= there and true
+
+        commands = [
+            f"python cli.py convert --raw {path} --task {task} --protocol {protocol} --out data"
+            for (protocol, task), modes in reversed(MODES.items())
+            if possible(protocol, task, modes)
+        ]
+        return commands or ["no protocol can be made: modes are missing (see docs/data.md)"]
+
+
+FORMAT = SimulatedArchives()

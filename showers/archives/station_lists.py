@@ -9,17 +9,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from runtime.errors import InputError
+from showers.archives.formats import DEPOSITS, GRID_EVENTS, LABEL, UNITS
 from showers.array import DetectorArray
-from showers.protocols import Layout
-from showers.schema import CONVERSION, SCALAR_NAMES, Task
-from showers.writer import write_dataset
+from showers.schema import SCALAR_NAMES
 
 FILES = {
     "stations": ("id", "x_m", "y_m", "electron_area_m2"),
@@ -27,7 +27,8 @@ FILES = {
     "events": ("event", *SCALAR_NAMES),
 }
 """Columns that each file needs."""
-EVENTS_AT_ONCE = 8_192
+CHANNELS = ("electron_mev", "muon_mev")
+"""Columns of deposits, by channel."""
 
 
 class StationLists:
@@ -35,13 +36,14 @@ class StationLists:
 
     name = "station lists"
     holds = ", ".join(f"{name}.parquet" for name in FILES)
+    is_foreign = True
 
     def accepts(self, path: Path) -> bool:
         """Return whether a folder holds the three files."""
         return all((path / f"{name}.parquet").is_file() for name in FILES)
 
-    def convert(self, path: Path, out: Path, task: Task | None, tell: Callable[[str], None]) -> Path:
-        """Write the dataset folder ``OUT/<folder>``, with labels where there are some and a task is named.
+    def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[ListedEvents]:
+        """Open the lists.
 
         Raises
         ------
@@ -65,26 +67,53 @@ class StationLists:
             tell(f"{signals.height - placed.height:,} signals are of events that events.parquet does not have")
         if placed.select("row", "cell").is_duplicated().any():
             raise InputError(f"{path / 'signals.parquet'}: a station appears twice in one event")
-        labelled = task if task is not None and "label" in events.columns else None
-        folder = out / path.resolve().name
-        source = {"generator": f"{CONVERSION} of station lists", "array": array.as_json(), "evaluation_cuts": "none"}
-        scalars = events.select(SCALAR_NAMES).cast(pl.Float32).to_numpy()
-        layout = Layout(np.float32, np.float32)
-        rows, n_cells = placed["row"].to_numpy(), array.x_m.size
-        names = ("electron_mev", "muon_mev") if "muon_mev" in placed.columns else ("electron_mev",)
-        values = placed.select(names).cast(pl.Float32).fill_null(0.0).to_numpy()
-        cell = placed["cell"].to_numpy()
-        with write_dataset(folder, events.height, labelled, source=source, layout=layout) as writer:
-            for start in range(0, events.height, EVENTS_AT_ONCE):
-                stop = min(start + EVENTS_AT_ONCE, events.height)
+        return [ListedEvents(path.resolve().name, array, events, placed)]
+
+    def next_commands(self, path: Path) -> list[str]:
+        """Return the command that writes a dataset folder."""
+        return [f"python cli.py convert --from {path} --task gamma --out data"]
+
+
+@dataclass(frozen=True)
+class ListedEvents:
+    """Events of an array of any form."""
+
+    name: str
+    array: DetectorArray
+    events: pl.DataFrame
+    signals: pl.DataFrame
+    """``row``, ``cell`` and deposits, sorted by ``row``."""
+
+    @property
+    def n_events(self) -> int:
+        """How many there are."""
+        return self.events.height
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the classes are known."""
+        return LABEL in self.events.columns
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Column to unit."""
+        return {name: UNITS[name] for name in (*self.events.columns, DEPOSITS) if name in UNITS}
+
+    def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield columns of consecutive events."""
+        rows, cell = self.signals["row"].to_numpy(), self.signals["cell"].to_numpy()
+        channels = [name for name in CHANNELS if name in self.signals.columns]
+        values = self.signals.select(channels).cast(pl.Float32).fill_null(0.0).to_numpy()
+        for start in range(0, self.n_events, GRID_EVENTS):
+            stop = min(start + GRID_EVENTS, self.n_events)
+            chunk = {name: self.events[name][start:stop].to_numpy() for name in names if name != DEPOSITS}
+            if DEPOSITS in names:
                 here = slice(*np.searchsorted(rows, [start, stop]).tolist())
-                grids = np.zeros((stop - start, n_cells, 2), np.float32)
-                for channel in range(len(names)):
+                grids = np.zeros((stop - start, self.array.x_m.size, len(CHANNELS)), np.float32)
+                for channel in range(len(channels)):
                     grids[rows[here] - start, cell[here], channel] = values[here, channel]
-                labels = events["label"].to_numpy()[start:stop] if labelled else None
-                shape = (stop - start, *array.grid_shape)
-                writer.put(start, grids.reshape(shape), scalars[start:stop], labels)
-        return folder
+                chunk[DEPOSITS] = grids.reshape(stop - start, *self.array.grid_shape)
+            yield chunk
 
 
 def array_of_stations(name: str, stations: pl.DataFrame) -> tuple[DetectorArray, np.ndarray]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
 from pathlib import Path
@@ -77,6 +77,7 @@ def simulate_raw(
     world: str | Path = "default",
     workers: int | None = None,
     reuse: int = 1,
+    modes: Sequence[str] | None = None,
     overwrite: bool = False,
     bars: Bars = silent,
 ) -> list[Path]:
@@ -95,6 +96,8 @@ def simulate_raw(
         Events a mode, without cuts.
     seed, world, workers, reuse
         As in :func:`showers.simulation.simulate`; a shower thrown several times keeps its true quantities.
+    modes
+        Only these; all of the v2 protocol if None.
     overwrite
         Replace existing archives, if they were simulated here.
     bars
@@ -114,6 +117,8 @@ def simulate_raw(
     out = Path(out)
     wanted = []
     for mode, model in zip(MODES["v2", str(task.primaries)], MODELS, strict=False):
+        if modes is not None and mode not in modes:
+            continue
         job = BlockJob(task, "train", seed, model, "none", settings, reuse)
         check(job, n, workers)
         known = source_of(job, str(world), "raw")

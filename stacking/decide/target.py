@@ -200,12 +200,12 @@ class TargetCalibration:
                 scale.append(0.0)
                 continue
             residual = result[known, k, 0] - targets[known, k]
-            pull = residual / result[known, k, 1]
-            scale.append(resolution(pull))
+            in_errors = residual / result[known, k, 1]
+            scale.append(resolution(in_errors))
             record["held_out"][TARGETS[k].name] = {
                 "unit": TARGETS[k].unit,
                 **residual_metrics(residual * TARGETS[k].width),
-                "in_errors": residual_metrics(pull / scale[-1]),
+                "in_errors": residual_metrics(in_errors / scale[-1]),
                 "factor_of_errors": scale[-1],
             }
         return cls(learner, (scale[0], scale[1], scale[2])), record

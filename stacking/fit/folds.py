@@ -17,7 +17,7 @@ MAX_EVENTS = 200_000
 
 MIN_PER_CLASS = 100
 """With fewer events of any class passing the evaluation cuts, all events count as passing."""
-JUDGED_FOLDS = 5
+EVALUATION_FOLDS = 5
 """Folds of the outer holdout, where something is both fitted and scored there."""
 LG_ENERGY_EDGES = (15.0, 15.5, 16.0, 16.5, 17.0)
 """Borders of the benchmark's energy bins, lg(E/eV)."""
@@ -73,7 +73,7 @@ def class_counts(labels: np.ndarray, groups: np.ndarray | None, n_classes: int =
     return np.bincount(values, minlength=n_classes)
 
 
-def judged_events(
+def evaluation_events(
     passing: np.ndarray, labels: np.ndarray, n_classes: int, usable: np.ndarray | None = None
 ) -> tuple[np.ndarray, str]:
     """Return the events that calibration, meta-learner and decision see, (N,) bool, and a remark if it is all of them.
@@ -92,7 +92,7 @@ def judged_events(
 
 
 def outer_holdout(
-    judged: np.ndarray,
+    in_evaluation: np.ndarray,
     labels: np.ndarray,
     share: float,
     *,
@@ -107,7 +107,7 @@ def outer_holdout(
 
     Parameters
     ----------
-    judged
+    in_evaluation
         (N,) bool: events of the kind that predictions are scored on; only these, and all events of their groups, are
         taken.
     labels, energy, groups
@@ -120,7 +120,7 @@ def outer_holdout(
     nobody = np.zeros(len(labels), dtype=bool)
     if share == 0:
         return nobody, "without an outer holdout single fits are judged out-of-fold, but their average ships"
-    rows = np.flatnonzero(judged)
+    rows = np.flatnonzero(in_evaluation)
     inside = None if groups is None else groups[rows]
     first, member = _groups_of(inside, labels[rows])
     order = _order(labels[rows][first], None if energy is None else energy[rows][first], np.random.SeedSequence([seed]))
@@ -132,7 +132,7 @@ def outer_holdout(
     n_classes = int(labels.max()) + 1
     short = [(int(np.bincount(labels[outer], minlength=n_classes).min()), least, "events")]
     if groups is not None:
-        short.append((int(class_counts(labels[outer], groups[outer], n_classes).min()), JUDGED_FOLDS, "groups"))
+        short.append((int(class_counts(labels[outer], groups[outer], n_classes).min()), EVALUATION_FOLDS, "groups"))
     for fewest, needed, what in short:
         if fewest < needed:
             return nobody, (

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from runtime.cost import in_words
-from runtime.processes import in_their_lanes
+from runtime.processes import by_device
 from stacking.fit.speed import LearnerRate
 
 STUDENT_SETTINGS: dict[str, Any] = {"width": 160, "hidden": 160, "dropout": 0.1, "epochs": 30}
@@ -48,7 +48,7 @@ class SecondLevel:
 
     n_inner: int = 0
     """Events with out-of-fold predictions that count."""
-    n_judged: int = 0
+    n_holdout: int = 0
     """Events on which systems are scored."""
     student_epochs: int = 0
     """0 without a student."""
@@ -60,8 +60,8 @@ class SecondLevel:
     def seconds(self, n_learners: int, workers: int, student_events: int) -> float:
         """Return what all of it takes, s."""
         meta = META_EVENT_S * self.n_inner / workers
-        choice = CHOICE_EVENT_S * min(self.n_judged, CHOICE_EVENTS)
-        scaling = SCALING_EVENT_S * min(self.n_judged, SCALING_EVENTS)
+        choice = CHOICE_EVENT_S * min(self.n_holdout, CHOICE_EVENTS)
+        scaling = SCALING_EVENT_S * min(self.n_holdout, SCALING_EVENTS)
         systems = (n_learners + OTHER_SYSTEMS) * (choice + scaling) / workers
         return FIXED_S + meta + systems + self._student_s(student_events)
 
@@ -114,14 +114,14 @@ class RunSizes:
     repeats: int
     workers: int
     second: SecondLevel = field(default_factory=SecondLevel)
-    lanes: Mapping[str, int] = field(default_factory=dict)
+    pools: Mapping[str, int] = field(default_factory=dict)
     """Processes at once by device, where fits on a GPU and on the CPU go on side by side; empty for ``workers``."""
 
-    def by_lane(self, learners: Sequence[Timed]) -> list[tuple[list[Timed], int]]:
+    def by_device(self, learners: Sequence[Timed]) -> list[tuple[list[Timed], int]]:
         """Return the learners of every device, as rates or shares, and its processes."""
-        lanes = self.lanes or {"cpu": self.workers}
-        parts = in_their_lanes(learners, lanes, lambda one: one.device)
-        return [(part, lanes[lane]) for lane, part in parts.items() if part]
+        pools = self.pools or {"cpu": self.workers}
+        parts = by_device(learners, pools, lambda one: one.device)
+        return [(part, pools[device]) for device, part in parts.items() if part]
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,8 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
         return _plan(result[1], sizes, result[0], limit_s, (), second(len(rates)), student)
     folds = min(sizes.n_folds, FEWEST_FOLDS)
     shares: list[Share] = []
-    for rates_of_lane, workers in sizes.by_lane(rates):
-        candidates = sorted(rates_of_lane, key=lambda rate: _cost(rate, sizes, folds))
+    for rates_of_device, workers in sizes.by_device(rates):
+        candidates = sorted(rates_of_device, key=lambda rate: _cost(rate, sizes, folds))
         others = len(rates) - len(candidates)
         rooms = [workers * room(number + others) for number in range(len(candidates) + 1)]
         shares += _shares(candidates, sizes, folds, rooms)
@@ -280,8 +280,8 @@ def _shares(candidates: list[LearnerRate], sizes: RunSizes, folds: int, rooms: S
     largest = LARGEST_PART * rooms[-1] / (folds * sizes.repeats)
     worthier = sorted(candidates, key=lambda rate: not (rate.last_out and _least_s(rate, sizes, folds) <= largest))
     for number in range(len(candidates), 0, -1):
-        kept = worthier[:number]
-        shares = _parts([rate for rate in candidates if rate in kept], sizes, folds, rooms[number])
+        selected = worthier[:number]
+        shares = _parts([rate for rate in candidates if rate in selected], sizes, folds, rooms[number])
         if len(shares) == number:
             return shares
     return []
@@ -314,11 +314,11 @@ def _plan(
 
 def _training_s(shares: list[Share], sizes: RunSizes, folds: int) -> float:
     """Return the wall-clock seconds of all fits: none is shared, so the longest is a lower bound."""
-    lanes = [
+    seconds = [
         max(sum(share.task_s for share in part) * folds * sizes.repeats / workers, *(share.task_s for share in part))
-        for part, workers in sizes.by_lane(shares)
+        for part, workers in sizes.by_device(shares)
     ]
-    return max(lanes, default=0.0)
+    return max(seconds, default=0.0)
 
 
 def _rows_of_fit(sizes: RunSizes, folds: int) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 
 from runtime.context import Progress
 from runtime.errors import InputError, remedy_of
-from runtime.processes import in_devices, in_their_lanes
+from runtime.processes import by_device, in_devices
 from stacking.fit.cluster import connected, on_cluster, refuse_unshared
 from stacking.fit.tasks import CHECKPOINTS, FoldTask, do_task, watch
 from stacking.inputs.events import Events
@@ -107,7 +107,7 @@ class TaskFailure:
 def run_tasks(
     tasks: Sequence[FoldTask],
     *,
-    lanes: Mapping[str, int],
+    pools: Mapping[str, int],
     threads: int,
     scheduler: str | None = None,
     expected: Mapping[str, float] = MappingProxyType({}),
@@ -117,7 +117,7 @@ def run_tasks(
 
     Parameters
     ----------
-    lanes
+    pools
         Processes at once by device: with more than one, each does the tasks of its device, side by side. A device
         without processes of its own is served by the first.
     scheduler
@@ -139,11 +139,11 @@ def run_tasks(
     """
     waiting = [task for task in tasks if not task.is_done()]
     failures = []
-    with _workers(scheduler, waiting, lanes, threads) as (parts, at_once, outcomes):
-        left = {(task.name, task.fold): lane for lane, part in parts.items() for task in part}
+    with _workers(scheduler, waiting, pools, threads) as (parts, at_once, outcomes):
+        left = {(task.name, task.fold): device for device, part in parts.items() for task in part}
         outlooks = [
-            RemainingTime({(task.name, task.fold): expected.get(task.name, 1.0) for task in part}, at_once[lane])
-            for lane, part in parts.items()
+            RemainingTime({(task.name, task.fold): expected.get(task.name, 1.0) for task in part}, at_once[device])
+            for device, part in parts.items()
         ]
         with _Report(progress, outlooks) as report:
             if waiting:
@@ -204,22 +204,22 @@ class _Report:
 def _running(left: Mapping[tuple[str, int], str], workers: Mapping[str, int]) -> str:
     """Return what is at work: the tasks of a device begin in their order, so many at once."""
     now: list[str] = []
-    for lane, n in workers.items():
-        now += [f"{name} fold {fold}" for (name, fold), where in left.items() if where == lane][:n]
+    for device, n in workers.items():
+        now += [f"{name} fold {fold}" for (name, fold), where in left.items() if where == device][:n]
     return "running " + ", ".join(now[:3]) + (f" and {len(now) - 3} more" if len(now) > 3 else "") if now else ""
 
 
 Parts = dict[str, list[FoldTask]]
-"""Tasks by lane."""
+"""Tasks by device."""
 Attempted = tuple[str, int, str, str | None]
 """Learner, fold, the error of a failed task, and what to do where that says nothing about the learner."""
 
 
 @contextmanager
 def _workers(
-    scheduler: str | None, waiting: Sequence[FoldTask], lanes: Mapping[str, int], threads: int
+    scheduler: str | None, waiting: Sequence[FoldTask], pools: Mapping[str, int], threads: int
 ) -> Iterator[tuple[Parts, dict[str, int], Iterator[Attempted]]]:
-    """Give tasks to the processes of every lane, or all to a cluster; yields tasks and processes by lane, and outcomes.
+    """Give tasks to the processes of every device, or all to a cluster; yields both by device, and outcomes.
 
     Left with an error, no worker goes on to the next task while the error is told.
     """
@@ -233,9 +233,9 @@ def _workers(
             with closing(on_cluster(_attempt, [(task,) for task in there], client)) as outcomes:
                 yield {"cluster": list(waiting)}, {"cluster": at_once}, outcomes
         return
-    parts = {lane: part for lane, part in in_their_lanes(waiting, lanes, lambda task: task.device).items() if part}
-    processes = {lane: min(lanes[lane], len(part)) for lane, part in parts.items()}
-    attempts = {lane: [(task,) for task in part] for lane, part in parts.items()}
+    parts = {device: part for device, part in by_device(waiting, pools, lambda task: task.device).items() if part}
+    processes = {device: min(pools[device], len(part)) for device, part in parts.items()}
+    attempts = {device: [(task,) for task in part] for device, part in parts.items()}
     with local_processes(threads), closing(in_devices(_attempt, attempts, processes, threads=threads)) as outcomes:
         yield parts, processes, outcomes
 

@@ -14,7 +14,7 @@ from models.base.learner import Batch, Learner
 from models.base.spec import LearnerSpec
 from models.registry import create, most_events
 from runtime.errors import InputError
-from runtime.processes import in_devices, in_their_lanes
+from runtime.processes import by_device, in_devices
 from stacking.fit.running import local_processes
 from stacking.inputs.events import Events
 
@@ -95,7 +95,7 @@ def measure_rates(
     settings: dict[str, dict[str, Any]],
     threads: int,
     devices: Mapping[str, str],
-    lanes: Mapping[str, int],
+    pools: Mapping[str, int],
     n_rows: int | None = None,
 ) -> list[LearnerRate]:
     """Return the rate of every learner that could be tried; the others will fail in the run and be told there.
@@ -119,9 +119,9 @@ def measure_rates(
         for spec in sorted(specs, key=lambda spec: not spec.needs_grid)
     ]
     with local_processes(threads):
-        parts = in_their_lanes(pilots, lanes, lambda pilot: pilot.device)
-        arguments = {lane: [(pilot,) for pilot in part] for lane, part in parts.items() if part}
-        entries = [rate for rate in in_devices(_measured, arguments, lanes, threads=threads) if rate is not None]
+        parts = by_device(pilots, pools, lambda pilot: pilot.device)
+        arguments = {device: [(pilot,) for pilot in part] for device, part in parts.items() if part}
+        entries = [rate for rate in in_devices(_measured, arguments, pools, threads=threads) if rate is not None]
     order = [pilot.spec.name for pilot in pilots]
     return sorted(entries, key=lambda rate: order.index(rate.learner))
 

@@ -77,14 +77,14 @@ def key_of(folder: Path) -> str | None:
     return key
 
 
-def held_out_log_proba(run: Path, learner: str, folds: np.ndarray, judged: np.ndarray) -> np.ndarray:
+def held_out_log_proba(run: Path, learner: str, folds: np.ndarray, in_evaluation: np.ndarray) -> np.ndarray:
     """Collect a learner's out-of-fold log-probabilities.
 
     Parameters
     ----------
     folds
         (R, N) int8, one partition per repetition; -1 in the outer holdout.
-    judged
+    in_evaluation
         (N,) bool: rows that were predicted.
 
     Returns
@@ -99,7 +99,7 @@ def held_out_log_proba(run: Path, learner: str, folds: np.ndarray, judged: np.nd
     result = np.full((repeats, n_events, parts[0].shape[1]), np.nan)
     for fold, part in parts.items():
         repeat, k = divmod(fold, n_folds)
-        result[repeat, (folds[repeat] == k) & judged] = part
+        result[repeat, (folds[repeat] == k) & in_evaluation] = part
     return result
 
 
@@ -119,12 +119,12 @@ def has_truth(run: Path, learner: str) -> bool:
         return TRUTH in stored.files
 
 
-def held_out_truth(run: Path, learner: str, partition: np.ndarray, judged: np.ndarray) -> np.ndarray:
+def held_out_truth(run: Path, learner: str, partition: np.ndarray, in_evaluation: np.ndarray) -> np.ndarray:
     """Collect a learner's out-of-fold estimates, (N, T, 2), of one partition (N,); NaN where there is none."""
     parts = [_stored(fold_folder(run, learner, k), HELD_OUT_FILE, TRUTH) for k in range(int(partition.max()) + 1)]
     result = np.full((len(partition), *parts[0].shape[1:]), np.nan)
     for k, part in enumerate(parts):
-        result[(partition == k) & judged] = part
+        result[(partition == k) & in_evaluation] = part
     return result
 
 
@@ -155,7 +155,7 @@ WEIGHTS_SUFFIX = ".safetensors"
 CHECKPOINTS = "checkpoints"
 """Folder of a run with the state of unfinished fits; gone when all are done."""
 FOLDS_FILE = "folds.npy"
-JUDGED_FILE = "judged.npy"
+IN_EVALUATION_FILE = "in_evaluation.npy"
 
 
 @dataclass(frozen=True)
@@ -239,8 +239,8 @@ def do_task(task: FoldTask) -> None:
             train, valid, held_out = split_rows(task)
             learner = _fitted(task, _labelled(task, train), _labelled(task, valid))
             learner.save(folder)
-            taught = task.teaches_truth
-            write_npz(folder / HELD_OUT_FILE, **_predicted(task, learner, task.train, held_out, truth=taught))
+            truth = task.teaches_truth
+            write_npz(folder / HELD_OUT_FILE, **_predicted(task, learner, task.train, held_out, truth=truth))
             predict_unseen(task, learner, folder)
         write_json(folder / TASK_FILE, _task_record(task, learner, cost, len(train), len(valid)))
         write_task_checksums(folder)
@@ -313,10 +313,10 @@ def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     kind come first.
     """
     folds = open_npy(task.run / FOLDS_FILE)[task.fold // task.n_folds]
-    judged = np.asarray(open_npy(task.run / JUDGED_FILE))
-    held_out = np.flatnonzero((folds == task.fold % task.n_folds) & judged)
+    in_evaluation = np.asarray(open_npy(task.run / IN_EVALUATION_FILE))
+    held_out = np.flatnonzero((folds == task.fold % task.n_folds) & in_evaluation)
     outside = (folds != task.fold % task.n_folds) & (folds >= 0)
-    usable = np.flatnonzero(outside & (judged if task.off_cut_weight == 0 else True))
+    usable = np.flatnonzero(outside & (in_evaluation if task.off_cut_weight == 0 else True))
     labels = task.train.labels()
     stop = early_stopping_rows(
         usable,
@@ -327,29 +327,29 @@ def split_rows(task: FoldTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         groups=task.train.groups(),
     )
     train, valid = usable[~stop], usable[stop]
-    of_kind = valid[judged[valid]]
+    of_kind = valid[in_evaluation[valid]]
     if len(np.unique(labels[of_kind])) == len(task.classes):
         valid = of_kind
     if task.rows is not None and len(train) > task.rows:
-        train = _most_useful(train, judged, task.rows, task.fit_seed)
+        train = _most_useful(train, in_evaluation, task.rows, task.fit_seed)
         valid = valid[subsampled(len(valid), max(MIN_VALID, round(task.rows * task.valid_fraction)))]
     most = most_events(create(task.spec, task.classes, overrides=task.settings, preset=task.preset))
     if most is not None and len(train) > most:
         # A learner draws evenly from what it is given: it shall not fill its cap with events that do not count.
-        train = _most_useful(train, judged, max(most, int(judged[train].sum())), task.fit_seed)
+        train = _most_useful(train, in_evaluation, max(most, int(in_evaluation[train].sum())), task.fit_seed)
     return train, valid, held_out
 
 
-def _most_useful(rows: np.ndarray, judged: np.ndarray, n: int, seed: int) -> np.ndarray:
+def _most_useful(rows: np.ndarray, in_evaluation: np.ndarray, n: int, seed: int) -> np.ndarray:
     """Return n of the rows, in their order: a random choice of those under the evaluation cuts, then of the others."""
     mixed = np.random.default_rng(seed).permutation(rows)
-    return np.sort(mixed[np.argsort(~judged[mixed], kind="stable")][:n])
+    return np.sort(mixed[np.argsort(~in_evaluation[mixed], kind="stable")][:n])
 
 
 def outer_rows(task: FoldTask) -> np.ndarray:
     """Return the rows of the outer holdout that are scored, (n,): no fit of any fold learns from them."""
     folds = open_npy(task.run / FOLDS_FILE)[0]
-    return np.flatnonzero((folds < 0) & np.asarray(open_npy(task.run / JUDGED_FILE)))
+    return np.flatnonzero((folds < 0) & np.asarray(open_npy(task.run / IN_EVALUATION_FILE)))
 
 
 def _predicted(
@@ -367,8 +367,8 @@ def _labelled(task: FoldTask, rows: np.ndarray) -> Batch:
     batch = task.train.batch(rows, task.columns, grids=task.spec.needs_grid)
     weights = None
     if task.off_cut_weight < 1.0:
-        judged = np.asarray(open_npy(task.run / JUDGED_FILE))[rows]
-        weights = np.where(judged, 1.0, task.off_cut_weight)
+        in_evaluation = np.asarray(open_npy(task.run / IN_EVALUATION_FILE))[rows]
+        weights = np.where(in_evaluation, 1.0, task.off_cut_weight)
     targets = task.train.targets(rows) if task.teaches_truth else None
     return replace(batch, labels=task.train.labels()[rows], weights=weights, targets=targets)
 

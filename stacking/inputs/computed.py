@@ -18,10 +18,11 @@ import polars as pl
 from features.build import table_fingerprint
 from features.catalogue import CATALOGUE, FIT_GROUPS, feature_set
 from features.compute import column_names, compute_events, compute_rows, warm_up
-from features.device import GPU_CHUNK, decoded
+from features.device import GPU_CHUNK, decoded, resolve_device
 from features.table import default_path
 from models.base.learner import Batch
 from models.base.spec import LearnerSpec
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import FileState, file_state
 from runtime.processes import in_processes
@@ -52,9 +53,7 @@ class ComputedEvents(ShowerEvents):
     """(n, 2) float32 fitted cores by block, until they are asked for."""
 
     @classmethod
-    def of(
-        cls, dataset: Path, task: Task, columns: Iterable[str], *, device: str = "cpu", workers: int | None = None
-    ) -> Self:
+    def of(cls, dataset: Path, task: Task, columns: Iterable[str], ctx: Context = Context()) -> Self:
         """Prepare events for prediction.
 
         Parameters
@@ -65,10 +64,8 @@ class ComputedEvents(ShowerEvents):
             What is predicted.
         columns
             Features that learners will ask for.
-        device
-            Where features are computed, resolved: ``"cpu"`` (in ``workers`` processes) or ``"cuda"`` (in this one).
-        workers
-            Processes; all cores if None.
+        ctx
+            Device and processes; on a GPU features are computed in this process.
 
         Raises
         ------
@@ -80,7 +77,8 @@ class ComputedEvents(ShowerEvents):
         missing = [name for name in wanted if name not in column_names(data.age is not None, _groups(wanted))]
         if missing:
             raise InputError(f"{dataset} gives no feature {missing[0]!r} ({len(missing)} missing of {len(wanted)})")
-        jobs = max(1, min(workers or joblib.cpu_count(), -(-len(data) // BLOCK_EVENTS)))
+        device = resolve_device(ctx.device)
+        jobs = max(1, min(ctx.workers or joblib.cpu_count(), -(-len(data) // BLOCK_EVENTS)))
         if jobs > 1 and device == "cpu" and FIT_GROUPS & _groups(wanted):
             warm_up()
         return cls(dataset, default_path(dataset), task, wanted=wanted, device=device, workers=jobs, state=state)

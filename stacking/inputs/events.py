@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
@@ -89,8 +89,6 @@ def pieces(n_events: int) -> Iterator[slice]:
 
 class Events(ABC):
     """Events that learners can be given. Holds paths only, so it travels to any process."""
-
-    has_grids: ClassVar[bool] = False
 
     @abstractmethod
     def __len__(self) -> int:
@@ -173,8 +171,6 @@ class Events(ABC):
 @dataclass(frozen=True)
 class ShowerEvents(Events):
     """A dataset folder and the feature table made from it."""
-
-    has_grids: ClassVar[bool] = True
 
     dataset: Path
     table: Path

@@ -18,7 +18,7 @@ from stacking.fit.folds import assign_folds, subsampled
 from stacking.meta.gate import standard_error
 from stacking.meta.softmax import fit_linear, fit_scaling, log_loss_per_event
 
-MATRIX_PULL = 0.3
+MATRIX_L2 = 0.3
 """Pull of matrix scaling towards the temperature's result, times C (C - 1) / N: as many events as numbers to fit."""
 KEEP_SIGMA = 2.0
 """Gain over no calibration, in standard errors, from which a calibrator is kept."""
@@ -73,12 +73,12 @@ def _vector(log_proba: np.ndarray, labels: np.ndarray) -> Calibrator:
 def _matrix(log_proba: np.ndarray, labels: np.ndarray) -> Calibrator:
     """Fit a matrix to what the temperature leaves.
 
-    As in structured scaling (E. Berta et al., arXiv:2511.03685) the pull falls with the number of events N.
+    As in structured scaling (E. Berta et al., arXiv:2511.03685) ``l2`` falls with the number of events N.
     """
     n_events, n_classes = log_proba.shape
     scales, _ = fit_scaling(log_proba, labels, per_class=False)
-    pull = MATRIX_PULL * n_classes * (n_classes - 1) / n_events
-    matrix, bias = fit_linear(log_proba * scales, labels, np.eye(n_classes), pull=pull)
+    l2 = MATRIX_L2 * n_classes * (n_classes - 1) / n_events
+    matrix, bias = fit_linear(log_proba * scales, labels, np.eye(n_classes), l2=l2)
     return Calibrator("matrix", scales[:, None] * matrix, bias)
 
 

@@ -195,7 +195,7 @@ class Pruning:
     """Which learners the stack uses."""
 
     tolerance: float
-    kept: tuple[str, ...]
+    selected: tuple[str, ...]
     """In the order of the run."""
     left_out: tuple[DroppedLearner, ...]
     """In the order in which they went."""
@@ -240,17 +240,17 @@ def prune(inputs: StackInputs, scorer: Scorer, tolerance: float, slow: frozenset
     left_out: list[DroppedLearner] = []
     if tolerance > 0 and len(inputs.learners) > 1:
         sample = _Sample.of(inputs, scorer)
-        kept = list(inputs.learners)
-        for group in ([name for name in kept if name in slow], [name for name in kept if name not in slow]):
+        selected = list(inputs.learners)
+        for group in ([name for name in selected if name in slow], [name for name in selected if name not in slow]):
             candidates = list(group)
-            while candidates and len(kept) > 1:
-                entries = {name: sample.cost([k for k in kept if k != name]) for name in candidates}
+            while candidates and len(selected) > 1:
+                entries = {name: sample.cost([k for k in selected if k != name]) for name in candidates}
                 candidates = [name for name in candidates if entries[name].allowed(tolerance)]
                 if not candidates:
                     break
                 cheapest = min(candidates, key=lambda name: entries[name].mean)
                 left_out.append(DroppedLearner(cheapest, entries[cheapest].mean, entries[cheapest].standard_error))
-                kept.remove(cheapest)
+                selected.remove(cheapest)
                 candidates.remove(cheapest)
     gone = {one.name for one in left_out}
     return Pruning(tolerance, tuple(name for name in inputs.learners if name not in gone), tuple(left_out))
@@ -282,7 +282,7 @@ def confirmed(
     Taken back is what helps most. A cost counts as shown from one standard error above the tolerance, so that few
     events take nothing back.
     """
-    sample, kept = _Sample.of(inputs, scorer), set(pruning.kept)
+    sample, selected = _Sample.of(inputs, scorer), set(pruning.selected)
 
     def losses(names: set[str]) -> np.ndarray:
         part = sample.inputs.only([name for name in inputs.learners if name in names])
@@ -290,14 +290,14 @@ def confirmed(
         return log_loss_per_event(pooled(np.stack([averages[name] for name in part.learners]), *pool), labels)
 
     whole = losses(set(inputs.learners))
-    while gone := set(inputs.learners) - kept:
-        cost = losses(kept) - whole
+    while gone := set(inputs.learners) - selected:
+        cost = losses(selected) - whole
         if cost.mean() - standard_error(cost, groups) <= pruning.tolerance:
             break
-        kept.add(min(sorted(gone), key=lambda name: losses(kept | {name}).mean()))
+        selected.add(min(sorted(gone), key=lambda name: losses(selected | {name}).mean()))
     left_out: list[DroppedLearner] = []
     rest = list(inputs.learners)
-    for name in (one.name for one in pruning.left_out if one.name not in kept):
+    for name in (one.name for one in pruning.left_out if one.name not in selected):
         rest.remove(name)
         result = sample.cost(rest)
         left_out.append(DroppedLearner(name, result.mean, result.standard_error))

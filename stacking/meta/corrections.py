@@ -14,7 +14,7 @@ from stacking.meta.pools import LogPool
 from stacking.meta.scorers import Scorer
 from stacking.meta.softmax import fit_linear, fit_scaling
 
-LOGISTIC_PULL_EVENTS = 100.0
+LOGISTIC_L2_EVENTS = 100.0
 """Pull of the logistic weights towards the plain average of the learners, in events: it fades as 1/N."""
 
 
@@ -31,8 +31,8 @@ class Logistic(MetaLearner):
         centre = np.tile(np.eye(n_classes) / n_learners, (n_learners, 1))
         columns = self._columns(inputs.log_proba, inputs.context)
         centre = np.vstack([centre, np.zeros((columns.shape[1] - len(centre), n_classes))])
-        pull = LOGISTIC_PULL_EVENTS / len(inputs.labels)
-        self.matrix_, self.bias_ = fit_linear(columns, inputs.labels, centre, inputs.weights, pull=pull)
+        l2 = LOGISTIC_L2_EVENTS / len(inputs.labels)
+        self.matrix_, self.bias_ = fit_linear(columns, inputs.labels, centre, inputs.weights, l2=l2)
         self.scales_ = np.ones(n_classes)
         self.shift_ = np.zeros(n_classes)
         if inputs.weights is not None:

@@ -17,7 +17,7 @@ from scoring.metrics.intervals import Interval, group_weights, share_interval
 from scoring.metrics.paired import paired_log_loss
 from stacking.meta.softmax import log_loss_per_event
 
-JUDGED_EFFICIENCIES = (0.65, 0.70, 0.75, 0.80, 0.85)
+SCORED_EFFICIENCIES = (0.65, 0.70, 0.75, 0.80, 0.85)
 """Gamma efficiencies around the benchmark's 75 % over which ln(survival) is averaged."""
 TABLE_EFFICIENCIES = (0.25, 0.50, 0.60, 0.75, 0.90, 0.95, 0.99)
 REAL_RATIOS = (1e-4, 1e-5, 1e-6)
@@ -33,7 +33,7 @@ def gamma_scores(log_proba: np.ndarray) -> np.ndarray:
 
 
 def log_survivals(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Return ``ln((n + 0.5) / (N + 1))`` of surviving hadrons at each of :data:`JUDGED_EFFICIENCIES`.
+    """Return ``ln((n + 0.5) / (N + 1))`` of surviving hadrons at each of :data:`SCORED_EFFICIENCIES`.
 
     The half survivor keeps "none left" finite.
     """
@@ -86,7 +86,7 @@ def paired_log_survival(
 
 def _ranks(n_gamma: int) -> np.ndarray:
     """Return which of the descending gamma scores are the thresholds, counted from 0."""
-    return np.ceil(np.array(JUDGED_EFFICIENCIES) * n_gamma).astype(int) - 1
+    return np.ceil(np.array(SCORED_EFFICIENCIES) * n_gamma).astype(int) - 1
 
 
 def _log_survival(hadrons: np.ndarray, thresholds: np.ndarray, n_hadrons: int) -> np.ndarray:

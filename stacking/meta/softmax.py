@@ -41,7 +41,7 @@ def pooled(log_proba: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> np.n
 
 
 def fit_pool(
-    log_proba: np.ndarray, labels: np.ndarray, event_weights: np.ndarray | None = None, *, pull: float = 1e-4
+    log_proba: np.ndarray, labels: np.ndarray, event_weights: np.ndarray | None = None, *, l2: float = 1e-4
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit a non-negative log-linear pool.
 
@@ -53,8 +53,8 @@ def fit_pool(
         (N,) class numbers.
     event_weights
         (N,) or None.
-    pull
-        Strength of the quadratic pull of the weights towards 1/L and of the biases towards 0.
+    l2
+        Weight of the squared distance of the weights towards 1/L and of the biases towards 0.
 
     Returns
     -------
@@ -73,12 +73,12 @@ def fit_pool(
         return value, np.concatenate([flat @ slope.ravel(), slope.sum(axis=0)])
 
     bounds = [(0.0, 10.0)] * n_learners + [(-10.0, 10.0)] * n_classes
-    theta = _minimise(loss, start, pull, bounds)
+    theta = _minimise(loss, start, l2, bounds)
     return theta[:n_learners], theta[n_learners:]
 
 
 def fit_scaling(
-    log_proba: np.ndarray, labels: np.ndarray, *, per_class: bool, pull: float = 1e-4
+    log_proba: np.ndarray, labels: np.ndarray, *, per_class: bool, l2: float = 1e-4
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit ``z_c -> a_c z_c + b_c`` with all a equal and b = 0 (temperature 1/a), or free ``per_class``.
 
@@ -98,7 +98,7 @@ def fit_scaling(
         return value, np.concatenate([by_class, slope.sum(axis=0)]) if per_class else by_class.sum(keepdims=True)
 
     bounds = [(0.05, 20.0)] * n_scales + [(-10.0, 10.0)] * (len(start) - n_scales)
-    theta = _minimise(loss, start, pull, bounds)
+    theta = _minimise(loss, start, l2, bounds)
     scales = np.broadcast_to(theta[:n_scales], (n_classes,)).copy()
     return scales, theta[n_scales:] if per_class else np.zeros(n_classes)
 
@@ -109,7 +109,7 @@ def fit_linear(
     centre: np.ndarray,
     event_weights: np.ndarray | None = None,
     *,
-    pull: float,
+    l2: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit a multinomial logistic regression ``logits = x W + b``, its W pulled towards ``centre``.
 
@@ -118,9 +118,9 @@ def fit_linear(
     inputs
         (N, F).
     centre
-        (F, C): where the pull leads; for stacked log-probabilities the plain average of the learners.
-    pull
-        Strength of the quadratic pull, positive.
+        (F, C): from where the distance is taken; for stacked log-probabilities the plain average of the learners.
+    l2
+        Weight of the squared distance, positive.
 
     Returns
     -------
@@ -136,20 +136,20 @@ def fit_linear(
             value, slope = _cross_entropy(x @ theta.reshape(start.shape), y, w)
             return value, (x.T @ slope).ravel()
 
-        result = _minimise(loss, start.ravel(), pull, None).reshape(start.shape)
+        result = _minimise(loss, start.ravel(), l2, None).reshape(start.shape)
         return result[:-1], result[-1]
     theta, (value, slope) = start, _cross_entropy(x @ start, y, w)
     for _ in range(MAX_ITERATIONS):
-        gradient = x.T @ slope + pull * (theta - start)
-        curvature = _curvature(x, softmax(x @ theta, axis=1), w) + pull * np.eye(theta.size)
+        gradient = x.T @ slope + l2 * (theta - start)
+        curvature = _curvature(x, softmax(x @ theta, axis=1), w) + l2 * np.eye(theta.size)
         step = solve(curvature, gradient.T.ravel(), assume_a="pos").reshape(theta.shape[::-1]).T
         promised = float((gradient * step).sum())
-        penalised = value + 0.5 * pull * float(((theta - start) ** 2).sum())
+        penalised = value + 0.5 * l2 * float(((theta - start) ** 2).sum())
         length = 1.0
         while True:
             moved = theta - length * step
             value, slope = _cross_entropy(x @ moved, y, w)
-            now = value + 0.5 * pull * float(((moved - start) ** 2).sum())
+            now = value + 0.5 * l2 * float(((moved - start) ** 2).sum())
             if now <= penalised - 1e-4 * length * promised or length < SHORTEST:
                 break
             length *= 0.5
@@ -189,13 +189,13 @@ def _cross_entropy(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray |
 def _minimise(
     loss: Callable[[np.ndarray], tuple[float, np.ndarray]],
     start: np.ndarray,
-    pull: float,
+    l2: float,
     bounds: list[tuple[float, float]] | None,
 ) -> np.ndarray:
     def penalised(theta: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = loss(theta)
         away = theta - start
-        return value + 0.5 * pull * float(away @ away), gradient + pull * away
+        return value + 0.5 * l2 * float(away @ away), gradient + l2 * away
 
     options = {"maxiter": MAX_ITERATIONS, "ftol": TOLERANCE}
     return np.asarray(minimize(penalised, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x)

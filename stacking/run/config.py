@@ -7,13 +7,13 @@ reads, and what every run writes beside its manifest.
 
 from __future__ import annotations
 
-import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from models.base.spec import LearnerSpec
@@ -49,6 +49,9 @@ class EngineConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    has_grids: ClassVar[bool]
+    """Whether events have detector grids: those of a table have none."""
 
     run: Path
     preset: Preset = "good"
@@ -88,13 +91,17 @@ class EngineConfig(BaseModel):
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per learner, settings that replace the registered ones."""
 
+    def serving(self, name: str) -> str | None:
+        """Return the learner that serves under this name; None where none does."""
+        return name
+
     def settings_of(self, name: str) -> dict[str, Any]:
-        """Return what replaces a learner's registered settings."""
-        return self.settings.get(name, {})
+        """Return what replaces a learner's registered settings, given under any name that it serves under."""
+        return _of_learner(self.settings, name, self.serving) or {}
 
     def rows_of(self, name: str) -> int | None:
-        """Return how many training events each fit of a learner gets at most."""
-        return self.rows.get(name)
+        """Return how many training events each fit of a learner gets at most; None: all."""
+        return _of_learner(self.rows, name, self.serving)
 
     def __init__(self, **options: Any) -> None:
         try:
@@ -145,7 +152,7 @@ class EngineConfig(BaseModel):
         """Meta-learners to choose from."""
         return self.metas if self.metas is not None else metas_of(self.preset)
 
-    def learner_specs(self, task: Task, *, grids: bool = True) -> tuple[LearnerSpec, ...]:
+    def learner_specs(self, task: Task) -> tuple[LearnerSpec, ...]:
         """Return the learners of this run that fit the task (and, without grids, need none).
 
         Raises
@@ -156,12 +163,15 @@ class EngineConfig(BaseModel):
         names = self.learners or tuple(
             entry.name
             for entry in LEARNERS.values()
-            if self.preset in entry.presets and entry.for_tables == isinstance(self, TableConfig)
+            if self.preset in entry.presets and entry.for_tables != self.has_grids
         )
+        serving = dict.fromkeys(one for one in map(self.serving, names) if one is not None)
+        if not serving:
+            raise InputError(f"{', '.join(names)} can be trained on showers only: name another learner")
         fitting = []
-        for chosen in map(spec, names):
+        for chosen in map(spec, serving):
             serves = not chosen.tasks or task.name in chosen.tasks or task.name not in TASKS
-            if serves and (grids or not chosen.needs_grid):
+            if serves and (self.has_grids or not chosen.needs_grid):
                 fitting.append(chosen)
             elif self.learners:
                 why = "needs detector grids" if serves else f"serves only {', '.join(chosen.tasks)}"
@@ -179,6 +189,8 @@ class EngineConfig(BaseModel):
 
 class StackConfig(EngineConfig):
     """A run on the benchmark's dataset folders ``DATA/{task}_train`` and ``DATA/{task}_test``."""
+
+    has_grids = True
 
     task: str
     data: Path
@@ -203,6 +215,8 @@ class StackConfig(EngineConfig):
 
 class TableConfig(EngineConfig):
     """A run on a table of any origin (Parquet, CSV or TSV)."""
+
+    has_grids = False
 
     table: Path
     label: str
@@ -234,38 +248,20 @@ class TableConfig(EngineConfig):
         """Rows of each class without which there is no outer holdout: calibration needs fewer than a decision."""
         return TABLE_LEAST_HELD_OUT
 
-    def learner_specs(self, task: Task, *, grids: bool = True) -> tuple[LearnerSpec, ...]:
-        """Return the learners of this run; those tuned for showers give way to the ones for tables of that name.
-
-        Raises
-        ------
-        InputError
-            As :meth:`EngineConfig.learner_specs`.
-        """
-        if not self.learners:
-            return super().learner_specs(task, grids=grids)
-        names = [for_table(name) for name in self.learners if not spec(name).only_showers]
-        if not names:
-            raise InputError(f"{', '.join(self.learners)} can be trained on showers only: name another learner")
-        requested = self.model_copy(update={"learners": tuple(dict.fromkeys(names))})
-        return EngineConfig.learner_specs(requested, task, grids=grids)
-
-    def settings_of(self, name: str) -> dict[str, Any]:
-        """Return what replaces a learner's settings, also under its name among showers."""
-        return self.settings.get(name, self.settings.get(name.removeprefix(TABLE_PREFIX), {}))
-
-    def rows_of(self, name: str) -> int | None:
-        """Return how many rows each fit of a learner gets at most, also under its name among showers."""
-        return self.rows.get(name, self.rows.get(name.removeprefix(TABLE_PREFIX)))
+    def serving(self, name: str) -> str | None:
+        """Return the learner for tables of that name, if there is one; None for learners of showers alone."""
+        for_tables = TABLE_PREFIX + name
+        return for_tables if for_tables in LEARNERS else None if spec(name).only_showers else name
 
     def learner_remarks(self) -> list[str]:
         """Return which learners asked for were replaced or left out."""
         remarks = []
         for name in self.learners or ():
-            if spec(name).only_showers:
+            serving = self.serving(name)
+            if serving is None:
                 remarks.append(f"learner {name} starts from a network of showers: it is left out on a table")
-            elif for_table(name) != name:
-                remarks.append(f"learner {name} is tuned for showers: {for_table(name)} takes its place")
+            elif serving != name:
+                remarks.append(f"learner {name} is tuned for showers: {serving} takes its place")
         return remarks
 
     def for_rows(
@@ -292,9 +288,13 @@ TABLE_LEAST_HELD_OUT = 20
 TABLE_PREFIX = "table."
 
 
-def for_table(name: str) -> str:
-    """Return the learner that serves tables under this name, or the name itself."""
-    return TABLE_PREFIX + name if TABLE_PREFIX + name in LEARNERS else name
+T = TypeVar("T")
+
+
+def _of_learner(by_name: Mapping[str, T], learner: str, serving: Callable[[str], str | None]) -> T | None:
+    """Return what is given for a learner, under its own name before others that it serves under."""
+    names = [learner, *(name for name in by_name if serving(name) == learner)]
+    return next((by_name[name] for name in names if name in by_name), None)
 
 
 def _one_line(error: ValidationError, known: Iterable[str]) -> str:
@@ -334,37 +334,12 @@ def write_config(file: Path, options: Mapping[str, Any]) -> None:
         If the disk is full.
     """
     with atomic_path(file) as temporary:
-        temporary.write_text("\n".join(_lines(options, ())) + "\n", encoding="utf-8")
+        temporary.write_text(tomli_w.dumps(_given(options)), encoding="utf-8")
 
 
-def _lines(options: Mapping[str, Any], inside: tuple[str, ...]) -> Iterator[str]:
-    tables = {name: value for name, value in options.items() if isinstance(value, Mapping)}
-    if inside:
-        yield f"\n[{'.'.join(map(_quoted, inside))}]"
-    for name, value in options.items():
-        if value is not None and name not in tables:
-            yield f"{_quoted(name)} = {_value(value)}"
-    for name, value in tables.items():
-        if value:
-            yield from _lines(value, (*inside, name))
-
-
-def _quoted(name: str) -> str:
-    return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else _text(name)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(one) for one in value if one is not None) + "]"
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_quoted(name)} = {_value(one)}" for name, one in value.items()) + " }"
-    return _text(str(value))
-
-
-def _text(value: str) -> str:
-    """Return a basic string: JSON's, whose escapes TOML shares but for the delete character, which it forbids."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _given(value) if isinstance(value, Mapping) else value
+        for name, value in options.items()
+        if value is not None
+    }

@@ -181,6 +181,6 @@ def write_run_checksums(run: Path) -> Checksums:
     return write_checksums(run, [name for name in plain if name not in (*MADE_LATER, CHECKSUMS_FILE)])
 
 
-def is_sealed(run: Path) -> bool:
+def has_checksums(run: Path) -> bool:
     """Return whether a run was finished to the last file."""
     return (run / CHECKSUMS_FILE).exists()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime.context import Context
 from runtime.cost import Cost, seconds_of
 from showers.schema import Task
 from stacking.inputs.events import Events
@@ -33,8 +34,8 @@ class Job:
     """What to write into the run folder last, from the run's manifest."""
     remarks: tuple[str, ...] = ()
     """What the user should know about the input."""
-    began: float | None = None
-    """Seconds since 1970 from which a time limit counts; by default the first step in ``costs``."""
+    ctx: Context = Context()
+    """Progress, log, and when a time limit begins: by default with the first step in ``costs``."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -58,7 +59,7 @@ class Job:
 
     def _targets_fingerprint(self) -> str | None:
         """Return the hash of the true quantities that learners of this run are given; None if none is."""
-        specs = self.config.learner_specs(self.task, grids=self.train.has_grids)
+        specs = self.config.learner_specs(self.task)
         return self.train.targets_fingerprint() if any(spec.uses_truth for spec in specs) else None
 
     @property
@@ -75,10 +76,10 @@ class Job:
     def deadline(self) -> float | None:
         """Seconds since 1970 at which the time limit ends; None without one, or where the beginning is not known."""
         limit = self.config.time_limit
-        return None if limit is None or self.began is None else self.began + seconds_of(limit)
+        return None if limit is None or self.ctx.began is None else self.ctx.began + seconds_of(limit)
 
     @property
-    def lanes(self) -> dict[str, int]:
+    def pools(self) -> dict[str, int]:
         """Processes at once by device: one trains on the GPU, unless asked otherwise, the others beside it.
 
         A cluster gives the work to its workers itself.
@@ -96,7 +97,7 @@ class Folds:
 
     partitions: np.ndarray
     """(R, N) int8; -1 in the outer holdout, the same in every repetition."""
-    judged: np.ndarray
+    in_evaluation: np.ndarray
     """(N,) bool."""
     labels: np.ndarray
     """(N,) int64."""
@@ -110,9 +111,9 @@ class Folds:
     @property
     def inner(self) -> np.ndarray:
         """(N,) bool: events under the evaluation cuts that are predicted out-of-fold."""
-        return self.judged & (self.partitions[0] >= 0)
+        return self.in_evaluation & (self.partitions[0] >= 0)
 
     @property
     def outer(self) -> np.ndarray:
         """(N,) bool: events under the evaluation cuts of the outer holdout, in no learner's training."""
-        return self.judged & (self.partitions[0] < 0)
+        return self.in_evaluation & (self.partitions[0] < 0)

@@ -30,7 +30,7 @@ from stacking.decide.gamma import SCORES_FILE
 from stacking.fit.tasks import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
 from stacking.meta.scorers import REAL_RATIOS, TABLE_EFFICIENCIES, threshold_table
 from stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, STUDENT, Chain, load_chain
-from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, is_sealed
+from stacking.run.folder import MANIFEST_FILE, PREDICTIONS_FILE, has_checksums
 
 COMBINED = ("average", "stack")
 """Systems of a run that are not base learners."""
@@ -128,18 +128,10 @@ class Run:
     manifest: Mapping[str, Any]
     checksums: Checksums
     """Checksums by which every file is compared before it is used."""
-    trusted: bool = False
-    """Whether the learners' model files are opened in this process: faster, but a damaged or hostile one can end it."""
 
     @classmethod
-    def open(cls, folder: str | Path, *, trusted: bool = False) -> Run:
+    def open(cls, folder: str | Path) -> Run:
         """Open a run folder; nothing in it is executed, and only its manifest is read.
-
-        Parameters
-        ----------
-        trusted
-            For one's own runs: predictions open the learners' model files in this process instead of a limited one of
-            their own (:mod:`models.isolated`), because the libraries' parsers of such files are not memory-safe.
 
         Raises
         ------
@@ -150,15 +142,15 @@ class Run:
         file = folder / MANIFEST_FILE
         if not file.exists():
             raise InputError(f"{folder} is not a finished run folder{did_you_mean(folder)}: it has no {MANIFEST_FILE}")
-        if not is_sealed(folder):
-            raise InputError(_why_unsealed(folder, read_json(file)))
+        if not has_checksums(folder):
+            raise InputError(_why_without_checksums(folder, read_json(file)))
         checksums = Checksums.open(folder, required=(MANIFEST_FILE,))
         manifest = read_json(checksums.path(MANIFEST_FILE))
         if not isinstance(manifest, dict) or "task" not in manifest:
             raise InputError(f"{file} names no task: expected the manifest of a stacking run")
         for row in manifest.get("learners", []):
             check_name(row["name"], file)
-        return cls(folder, manifest, checksums, trusted)
+        return cls(folder, manifest, checksums)
 
     @property
     def name(self) -> str:
@@ -177,6 +169,17 @@ class Run:
     def on_table(self) -> bool:
         """Whether it was trained on a table, not on showers."""
         return str(self.manifest["task"]) not in TASKS
+
+    def require_showers(self, what: str) -> None:
+        """Refuse a run on a table, which ``what`` (such as ``a data check``) can do nothing with.
+
+        Raises
+        ------
+        InputError
+            If it was trained on a table.
+        """
+        if self.on_table:
+            raise InputError(f"{self.folder} was trained on a table: {what} needs a run trained on showers")
 
     @property
     def class_values(self) -> tuple[Any, ...]:
@@ -314,7 +317,7 @@ class Run:
             return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios, groups)
 
 
-def _why_unsealed(folder: Path, manifest: Any) -> str:
+def _why_without_checksums(folder: Path, manifest: Any) -> str:
     if isinstance(manifest, dict) and manifest.get("complete"):
         return (
             f"{folder} has no {CHECKSUMS_FILE}, so that damage could not be noticed (made by an earlier version?): "
@@ -323,7 +326,7 @@ def _why_unsealed(folder: Path, manifest: Any) -> str:
     return f"{folder} is not finished: start the same command again to continue it"
 
 
-def load(folder: str | Path, *, trusted: bool = False) -> Run:
+def load(folder: str | Path) -> Run:
     """Open a finished run folder for predictions: like :meth:`Run.open`, and nothing that it needs is missing.
 
     Raises
@@ -332,7 +335,7 @@ def load(folder: str | Path, *, trusted: bool = False) -> Run:
         If it is not a run folder, not finished, a file that such a run has is not listed in its checksums, or its chain
         cannot be read.
     """
-    run = Run.open(folder, trusted=trusted)
+    run = Run.open(folder)
     Checksums.open(run.folder, required=run.required_files)
     _ = run.chain  # read now: damage is noticed before any event is
     return run

@@ -20,8 +20,9 @@ from analysis.datacheck.sample import Piece
 from analysis.datacheck.streamed import Histograms
 from analysis.datacheck.tests import histograms_differ, holm, more_than_expected, weighted_auc
 from analysis.datacheck.weights import fit_weights
-from benchmarks.physics.spoiled import CLUSTER, spoiled
+from benchmarks.physics.damaged import CLUSTER, damaged
 from report.check_pages import write_check
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.schema import COMPOSITION
 from showers.simulation import simulate
@@ -29,7 +30,7 @@ from stacking.run.config import StackConfig
 from stacking.train import stack
 
 N_TRAIN, N_NEW = 6_000, 3_000
-OPTIONS = {"reference": 4_000, "workers": 1, "trusted": True}
+OPTIONS = {"reference": 4_000, "ctx": Context(workers=1, trusted=True)}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def checked(world: Path) -> Callable[[str], DataCheck]:
 
     def check(kind: str) -> DataCheck:
         if kind not in content:
-            data = spoiled(world / "new" / "composition_test", world / kind, kind)
+            data = damaged(world / "new" / "composition_test", world / kind, kind)
             content[kind] = check_data(world / "run", data, **OPTIONS)
         return content[kind]
 
@@ -117,7 +118,7 @@ def test_the_command_writes_a_page_and_its_numbers(
 
 
 def test_labels_are_named_and_not_opened(world: Path) -> None:
-    data = spoiled(world / "new" / "composition_test", world / "labelled", "fresh", rows=np.arange(1000))
+    data = damaged(world / "new" / "composition_test", world / "labelled", "fresh", rows=np.arange(1000))
     (data / "labels_composition.npy").write_bytes(b"poison")
     (data / "checksums.json").unlink()
     check = check_data(world / "run", data, **OPTIONS)
@@ -125,7 +126,7 @@ def test_labels_are_named_and_not_opened(world: Path) -> None:
 
 
 def test_what_cannot_be_checked_is_refused(world: Path, tmp_path: Path) -> None:
-    few = spoiled(world / "new" / "composition_test", tmp_path / "few", "fresh", rows=np.arange(50))
+    few = damaged(world / "new" / "composition_test", tmp_path / "few", "fresh", rows=np.arange(50))
     with pytest.raises(InputError, match="at least 200 are needed"):
         check_data(world / "run", few, **OPTIONS)
     with pytest.raises(InputError, match="is not the set on which"):
@@ -201,14 +202,14 @@ def test_runs_that_are_alike_raise_no_alarm() -> None:
 
 
 def test_a_run_that_drifts_is_named() -> None:
-    p, pulls = _measured(np.random.default_rng(2), shift=0.3).unstable()
+    p, residuals = _measured(np.random.default_rng(2), shift=0.3).unstable()
     assert p[1] < 1e-6
     assert p[[0, 2]].min() > 0.01
-    assert np.abs(pulls[:, 1]).argmax() == 4
-    assert pulls[4, 1] > 5
+    assert np.abs(residuals[:, 1]).argmax() == 4
+    assert residuals[4, 1] > 5
 
 
 def test_runs_with_few_events_are_not_judged() -> None:
-    p, pulls = _measured(np.random.default_rng(3), shift=5.0, events=10).unstable()
+    p, residuals = _measured(np.random.default_rng(3), shift=5.0, events=10).unstable()
     assert (p == 1).all()
-    assert (pulls == 0).all()
+    assert (residuals == 0).all()

@@ -70,14 +70,14 @@ def test_gradient_is_that_of_central_differences(name: str, monkeypatch: pytest.
 
 
 def test_linear_fit_ends_where_the_penalised_loss_is_flat() -> None:
-    rng, pull = np.random.default_rng(9), 0.03
+    rng, l2 = np.random.default_rng(9), 0.03
     x, centre = rng.normal(size=(N, 2)), rng.normal(size=(2, CLASSES))
-    result = np.vstack(fit_linear(x, LABELS, centre, WEIGHTS, pull=pull))
+    result = np.vstack(fit_linear(x, LABELS, centre, WEIGHTS, l2=l2))
 
     def loss(theta: np.ndarray) -> float:
         log_proba = log_softmax(x @ theta[:-1] + theta[-1])
         away = theta - np.vstack([centre, np.zeros(CLASSES)])
-        return float(-(WEIGHTS @ log_proba[np.arange(N), LABELS]) / WEIGHTS.sum() + 0.5 * pull * (away**2).sum())
+        return float(-(WEIGHTS @ log_proba[np.arange(N), LABELS]) / WEIGHTS.sum() + 0.5 * l2 * (away**2).sum())
 
     for step in 1e-4 * np.eye(result.size):
         turn = step.reshape(result.shape)
@@ -85,7 +85,7 @@ def test_linear_fit_ends_where_the_penalised_loss_is_flat() -> None:
 
 
 def _linear(log_proba: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> Any:
-    return fit_linear(log_proba[0], labels, np.eye(CLASSES), weights, pull=0.01)
+    return fit_linear(log_proba[0], labels, np.eye(CLASSES), weights, l2=0.01)
 
 
 @pytest.mark.parametrize("fit", [fit_pool, _linear])

@@ -13,7 +13,7 @@ from analysis.robustness import study as study_module
 from analysis.robustness.showers import jittered, parse_places
 from analysis.robustness.study import ALONE, JITTER, MIX, WITHOUT, Robustness, RobustnessOptions, share_bias, study
 from report.check_pages import robustness_text, write_robustness_page
-from runtime.context import PlainConsole
+from runtime.context import Context, PlainConsole
 from runtime.errors import InputError
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION
@@ -46,7 +46,7 @@ def test_biases_of_shares_are_zero_at_home_and_seen_abroad() -> None:
 def found(tmp_path_factory: pytest.TempPathFactory) -> Robustness:
     places = parse_places("default/qgs,default/sibyll,harder/mix")
     out = tmp_path_factory.mktemp("robustness")
-    return study(RobustnessOptions(places, out, train=600, test=500, learner="quadratic_logit", workers=1))
+    return study(RobustnessOptions(places, out, train=600, test=500, learner="quadratic_logit"), Context(workers=1))
 
 
 def test_every_training_is_tested_everywhere(found: Robustness) -> None:

@@ -30,7 +30,7 @@ from analysis.spectra.response import Simulated, Thrown, binning, judge_exposure
 from analysis.spectra.run import SpectraOptions, measure_spectra
 from commands.physics import numbers
 from report.physics_pages import spectra_text, write_spectra_page
-from runtime.context import PlainConsole
+from runtime.context import Context, PlainConsole
 from runtime.errors import InputError
 from runtime.files import read_json
 from tests.analysis.skies import CHARGES, EXPOSURE, Sky, measured, simulated, true_flux
@@ -182,11 +182,11 @@ COMMAND_EDGES = (14.9, 15.4, 16.0)
 
 def _options(run: Path, sky: Path, out: Path, **changes: object) -> SpectraOptions:
     entries = {"exposure": "1e7", "simulation": [], "edges": COMMAND_EDGES, "zenith_max_deg": 30.0, "replicas": 20}
-    return SpectraOptions(run, [sky], out=out, trusted=True, **(entries | changes))  # type: ignore[arg-type]
+    return SpectraOptions(run, [sky], out=out, **(entries | changes))  # type: ignore[arg-type]
 
 
 def test_spectra_of_a_small_sky(composition_run: Path, composition_sky: Path, tmp_path: Path) -> None:
-    result, remarks = measure_spectra(_options(composition_run, composition_sky, tmp_path))
+    result, remarks = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context(trusted=True))
     table = pl.read_parquet(tmp_path / "spectra.parquet")
     assert table.height == 2 * 6
     assert {"flux_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV", "lg_energy_low_eV"} <= set(table.columns)

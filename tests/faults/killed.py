@@ -20,13 +20,14 @@ import numpy as np
 from features import build, compute
 from models.registry import LEARNERS
 from report.doctor import check_folder
+from runtime.context import Context
 from runtime.files import LOCK_FILE
 from showers.archives.convert import convert
 from showers.archives.download import download
 from showers.schema import COMPOSITION, GAMMA
 from showers.simulation import blocks, simulate
 from stacking.run.config import TableConfig
-from stacking.train import stack_table
+from stacking.train import stack
 from tests.faults.kills import Step, content, run
 from tests.stacking.fakes import FAKES
 
@@ -40,14 +41,14 @@ def _stack(source: str) -> Step:
     options: dict[str, object] = {"preset": "quick", "folds": 2, "workers": 1, "device": "cpu", "test_table": source}
     learners = ("lightgbm", "fake_linear")
     options |= {"learners": learners, "settings": {"lightgbm": {"rounds": 20}}}
-    return lambda out: stack_table(
-        TableConfig(repeats=1, holdout=0.1, run=out, table=Path(source), label="kind", **options)
-    )
+    return lambda out: stack(TableConfig(repeats=1, holdout=0.1, run=out, table=Path(source), label="kind", **options))
 
 
 COMMANDS: dict[str, Callable[[str], Step]] = {
     "stack": _stack,
-    "features": lambda source: lambda out: build.build_table(source, out, groups=["reconstruction", "size"], workers=1),
+    "features": lambda source: (
+        lambda out: build.build_table(source, out, groups=["reconstruction", "size"], ctx=Context(workers=1))
+    ),
     "simulate": lambda source: lambda out: simulate(COMPOSITION, out, n_train=400, n_test=40, workers=1),
     "convert": lambda source: lambda out: convert(Path(source), out, COMPOSITION),
     "download": lambda source: lambda out: download(GAMMA, out, base_url=source),

@@ -30,7 +30,7 @@ from runtime.errors import InputError, remedy_of
 from runtime.processes import in_processes
 from stacking.fit.tasks import CHECKPOINTS
 from stacking.run.config import TableConfig
-from stacking.train import StackResult, stack_table
+from stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import Linear
 
@@ -82,7 +82,7 @@ def unlucky(monkeypatch: pytest.MonkeyPatch) -> None:
 def _stack(
     table: Path, run: Path, learner: str, settings: dict[str, Any], workers: int = 1, **more: Any
 ) -> StackResult:
-    return stack_table(
+    return stack(
         TableConfig(repeats=1, holdout=0.1,
             run=run, table=table, label="kind", preset="quick", folds=2, device="cpu", fast=False, workers=workers,
             learners=(learner,), settings={learner: settings}, **more,
@@ -113,7 +113,7 @@ def test_a_learners_own_errors_are_its_own() -> None:
 @pytest.mark.usefixtures("fakes")
 def test_a_learner_left_out_is_told(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    stack_table(
+    stack(
         TableConfig(repeats=1, holdout=0.1,
             run=run, table=two_gaussians[0], label="kind", preset="quick", folds=2, device="cpu", workers=1,
             fast=False, learners=("fake_linear", "fake_failing"),
@@ -121,7 +121,7 @@ def test_a_learner_left_out_is_told(two_gaussians: tuple[Path, Path], tmp_path: 
     )  # fmt: skip
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(outcome(run, None, None).shown, soft_wrap=True)
+        console.print(outcome(run).shown, soft_wrap=True)
     message = captured.get()
     assert "learner fake_failing was left out, fold 0: RuntimeError: this learner always fails" in message
     assert "fake_linear was left out" not in message

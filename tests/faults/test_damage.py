@@ -30,6 +30,7 @@ from models.registry import LEARNERS
 from runtime.arrays import read_arrays
 from runtime.checksums import CHECKSUMS_FILE
 from runtime.checksums import write_checksums as write_checksums
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import LOCK_FILE
 from scoring.score import Origin, read_output
@@ -41,7 +42,7 @@ from showers.writer import write_dataset
 from stacking.inputs.tables import read_table, scan_table
 from stacking.predict import predict
 from stacking.run.config import TableConfig
-from stacking.train import stack_table
+from stacking.train import stack
 from tests.faults.damages import outcomes
 from tests.faults.rounds import rounds
 from tests.showers.test_convert import raw_mode
@@ -60,7 +61,9 @@ def test_feature_tables(
     n: int, tiny_composition: Path, tiny_gamma: Path, tmp_path: Path, survived: Counter[str]
 ) -> None:
     for name, data in (("set", tiny_composition / "composition_test"), ("other", tiny_gamma / "gamma_test")):
-        made = build_table(data, tmp_path / "made" / name, workers=1, groups=["reconstruction", "size"]).folder
+        made = build_table(
+            data, tmp_path / "made" / name, groups=["reconstruction", "size"], ctx=Context(workers=1)
+        ).folder
         shutil.copytree(made, tmp_path / name, ignore=shutil.ignore_patterns(LOCK_FILE))
     result = outcomes(tmp_path / "set", read_features, n, read_features(tmp_path / "set"))
     assert result["refused"] > 0.8 * n
@@ -77,7 +80,7 @@ def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
         options: dict[str, object] = {"preset": "quick", "folds": 2, "workers": 1, "device": "cpu"}
         options |= {"learners": ("fake_linear",), "metas": ("average",), "test_table": tmp_path / "set.parquet"}
         with patch.dict(LEARNERS, FAKES):
-            stack_table(
+            stack(
                 TableConfig(
                     repeats=1,
                     holdout=0.1,
@@ -90,7 +93,7 @@ def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
         shutil.copytree(tmp_path / "made" / name, tmp_path / name, ignore=shutil.ignore_patterns(LOCK_FILE))
 
     def read(run: Path) -> str:
-        predictions = predict(stacking.load(run, trusted=True), tmp_path / "set.parquet").concatenated()
+        predictions = predict(stacking.load(run), tmp_path / "set.parquet", Context(trusted=True)).concatenated()
         return hashlib.sha256(predictions.log_proba.tobytes() + predictions.config_hash.encode()).hexdigest()
 
     result = outcomes(tmp_path / "set", read, n, read(tmp_path / "set"))
@@ -114,7 +117,7 @@ def tables(draw, tmp_path_factory):
             showers, folder = draw(48, seed=seed), tmp_path_factory.mktemp("tables") / f"set-{seed}"
             with write_dataset(folder, 48, None, source={"generator": "tests"}) as writer:
                 writer.put(0, showers.matrices, showers.scalars)
-            made.append(build_table(folder, workers=1, groups=["reconstruction", "size", "shape"]))
+            made.append(build_table(folder, groups=["reconstruction", "size", "shape"], ctx=Context(workers=1)))
     return made
 
 

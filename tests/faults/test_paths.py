@@ -21,6 +21,7 @@ import cli
 import stacking
 from features.table import CATALOGUE_FILE, FeatureTable, part_path
 from runtime.checksums import write_checksums
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import LOCK_FILE, atomic_folder, atomic_path, check_target, locked, write_json
 from stacking.fit.tasks import fold_folder
@@ -29,7 +30,7 @@ from stacking.predict import predict
 from stacking.run.config import TableConfig
 from stacking.run.folder import opened_for_writing, write_run_checksums
 from stacking.run.read import Run, load
-from stacking.train import stack_table
+from stacking.train import stack
 
 PARTIAL = ".partial-"
 
@@ -179,13 +180,11 @@ def test_a_table_is_not_its_neighbour(suffix: str, tmp_path: Path) -> None:
     meant = write("x[1]", x, ("low", "high"))
     standard = {"preset": "quick", "folds": 3, "workers": 1, "device": "cpu", "fast": False}
     standard["learners"] = ("fake_linear",)
-    result = stack_table(
-        TableConfig(repeats=1, holdout=0.1, run=tmp_path / "run*", table=meant, label="kind", **standard)
-    )
+    result = stack(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "run*", table=meant, label="kind", **standard))
     assert set(result.manifest["classes"]) == {"low", "high"}
     write("new1", np.full(3, -2.0), ("low", "high"))
     new = write("new[1]", np.full(5, 2.0), ("low", "high"))
-    predict(load(tmp_path / "run*", trusted=True), new).write(tmp_path / "out.csv")
+    predict(load(tmp_path / "run*"), new, Context(trusted=True)).write(tmp_path / "out.csv")
     assert pl.read_csv(tmp_path / "out.csv")["predicted"].to_list() == ["high"] * 5
 
 

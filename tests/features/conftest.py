@@ -160,7 +160,7 @@ def on_the_host(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]
         pytest.skip("no C++ compiler here")
     libraries: dict[str, ctypes.CDLL] = {}
 
-    def launch(kernels: cuda.Source, name: str, n_events: int, arguments: Sequence[Any]) -> None:
+    def launch(kernels: cuda.Kernels, name: str, n_events: int, arguments: Sequence[Any]) -> None:
         text = kernels.text
         if text not in libraries:
             folder = tmp_path_factory.mktemp("kernel")

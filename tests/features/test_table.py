@@ -21,7 +21,7 @@ from features.catalogue import CATALOGUE, feature_set
 from features.compute import compute_rows
 from features.device import on_device, prefetched
 from features.table import CATALOGUE_FILE, EVENT_COLUMN, FeatureTable, default_path, part_path
-from runtime.context import silent
+from runtime.context import Context, silent
 from runtime.errors import InputError
 from showers.array import KASCADE
 from showers.dataset import Chunk, Dataset
@@ -72,11 +72,11 @@ def test_grids_in_float32_give_the_same_features(write, draw, tmp_path):
 @pytest.mark.usefixtures("small_shards")
 def test_same_bits_for_any_number_of_workers_and_shards(write, draw, tmp_path, monkeypatch):
     folder = write(draw(1_300))
-    one = build_table(folder, tmp_path / "one", workers=1)
-    two = build_table(folder, tmp_path / "two", workers=2)
+    one = build_table(folder, tmp_path / "one", ctx=Context(workers=1))
+    two = build_table(folder, tmp_path / "two", ctx=Context(workers=2))
     assert len(one.parts()) == 3
     monkeypatch.setattr(build, "SHARD_EVENTS", 16_384)
-    whole = build_table(folder, tmp_path / "whole", workers=1)
+    whole = build_table(folder, tmp_path / "whole", ctx=Context(workers=1))
     assert len(whole.parts()) == 1
     _same_bits(_all(one), _all(two))
     _same_bits(_all(one), _all(whole))
@@ -123,7 +123,7 @@ def test_resumes_and_reuses(write, draw, monkeypatch):
 
     monkeypatch.setattr(build, "write_shard", stopping)
     with pytest.raises(KeyboardInterrupt):
-        build_table(folder, workers=1)
+        build_table(folder, ctx=Context(workers=1))
     with pytest.raises(InputError, match="unfinished"):
         FeatureTable.open(default_path(folder))
     first = part_path(default_path(folder), 0).stat().st_mtime_ns
@@ -133,13 +133,13 @@ def test_resumes_and_reuses(write, draw, monkeypatch):
         return original(number, *arguments)
 
     monkeypatch.setattr(build, "write_shard", counting)
-    table = build_table(folder, workers=1)
+    table = build_table(folder, ctx=Context(workers=1))
     assert written == [0, 1, 2]
     assert part_path(table.folder, 0).stat().st_mtime_ns == first
-    build_table(folder, workers=1)
+    build_table(folder, ctx=Context(workers=1))
     assert written == [0, 1, 2]
     monkeypatch.setattr(build, "feature_code_version", lambda: "another")
-    build_table(folder, workers=1)
+    build_table(folder, ctx=Context(workers=1))
     assert written == [0, 1, 2, 0, 1, 2]
 
 
@@ -183,10 +183,10 @@ def test_rows_and_refusals(write, draw, tmp_path):
 @pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
 def test_an_event_with_a_bad_cell_changes_no_other(write, draw, value):
     showers = draw(40)
-    before = build_table(write(showers), workers=1)
+    before = build_table(write(showers), ctx=Context(workers=1))
     usual = before.matrix(before.columns)
     showers.matrices[33, 2, 3, 1] = value
-    table = build_table(write(showers, "odd"), workers=1)
+    table = build_table(write(showers, "odd"), ctx=Context(workers=1))
     values = table.matrix(table.columns)
     _same_bits(np.delete(values, 33, axis=0), np.delete(usual, 33, axis=0))
     assert not np.isinf(values).any()
@@ -203,7 +203,7 @@ def test_a_dataset_without_events_is_refused(tmp_path):
 
 
 def test_labels_are_not_needed_nor_in_the_table(tiny_composition, tmp_path):
-    table = build_table(tiny_composition / "composition_test", tmp_path / "table", bars=silent)
+    table = build_table(tiny_composition / "composition_test", tmp_path / "table", ctx=Context(bars=silent))
     assert not any("label" in name.lower() for name in table.columns)
     converged = table.matrix(["fit_converged"])[:, 0]
     assert np.nanmean(converged) > 0.995
@@ -211,7 +211,7 @@ def test_labels_are_not_needed_nor_in_the_table(tiny_composition, tmp_path):
 
 def test_memory_does_not_grow_with_events(write, draw):
     folder = write(draw(3_000))
-    build_table(folder, workers=1)
+    build_table(folder, ctx=Context(workers=1))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     large = draw(3_000)
     many = type(large)(
@@ -219,7 +219,7 @@ def test_memory_does_not_grow_with_events(write, draw):
     )
     big = write(many, "big")
     after_writing = max(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    build_table(big, workers=1)
+    build_table(big, ctx=Context(workers=1))
     grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - after_writing) / 1024
     assert grown_mb < 150
 

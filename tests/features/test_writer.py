@@ -18,6 +18,7 @@ from features.device import columns_to_host, namespace, on_device
 from features.table import CATALOGUE_FILE, FeatureTable, part_path
 from runtime import checksums
 from runtime.checksums import CHECKSUMS_FILE
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import LOCK_FILE, hash_file, locked
 
@@ -36,7 +37,7 @@ def _bits(table):
 
 
 def _build(folder, out=None):
-    return build_table(folder, out, workers=1, groups=GROUPS)
+    return build_table(folder, out, groups=GROUPS, ctx=Context(workers=1))
 
 
 def test_a_dataset_written_anew_gives_its_own_features(write, draw, tmp_path):
@@ -227,7 +228,7 @@ def test_a_gpu_computes_on_while_a_thread_writes(write, draw, tmp_path, a_gpu):
     assert [line for line in a_gpu if line != "compute"] == [f"False {k}" for k in range(5)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "resolve_device", lambda device: device)
-        expected = build_table(folder, tmp_path / "cpu", device="cpu", workers=1, groups=GROUPS)
+        expected = build_table(folder, tmp_path / "cpu", groups=GROUPS, ctx=Context(device="cpu", workers=1))
     np.testing.assert_array_equal(_bits(table), _bits(expected))
 
 

@@ -32,6 +32,7 @@ from report.run_page import learners, plain_words, write_report
 from report.run_sections import group_of, importances, shuffle
 from report.shared.subject import EvaluatedRun
 from report.tasks.composition import mass_posteriors
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import read_json, write_json, write_npz
 from scoring.metrics.composition import fraction_error
@@ -165,7 +166,7 @@ COLUMNS = ("fit_lg_nmu", "fit_lg_ne", "prof_e_r50_m")
 @pytest.fixture(scope="module")
 def world(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run whose only learner was trained on labels that depend on the muon fit alone."""
-    table = build_table(tiny_composition / "composition_test", workers=1)
+    table = build_table(tiny_composition / "composition_test", ctx=Context(workers=1))
     matrix = table.matrix(COLUMNS)
     cuts = np.nanquantile(matrix[:, 0], [0.2, 0.4, 0.6, 0.8])
     labels = np.digitize(np.nan_to_num(matrix[:, 0], nan=-9.0), cuts).astype(np.int64)

@@ -30,6 +30,7 @@ from report.pictures.tasks import (
 )
 from report.run_page import chosen_events
 from report.shared.subject import Point
+from runtime.context import Context
 from runtime.errors import InputError
 from scoring.metrics.intervals import Interval
 from scoring.metrics.paired import paired_mean
@@ -149,7 +150,7 @@ def test_fits_of_the_display_are_those_of_the_table(tiny_composition: Path) -> N
     from features.build import build_table
 
     folder = tiny_composition / "composition_test"
-    table = build_table(folder, workers=1)
+    table = build_table(folder, ctx=Context(workers=1))
     events = [0, 17, 400]
     expected = table.matrix(FIT_COLUMNS, np.array(events))
     for row, shower in enumerate(read_showers(Dataset.open(folder, labels=False), events)):

@@ -18,8 +18,9 @@ from rich.console import Console
 
 import cli
 import verify
+from report import selftest
 from report.compare import compare, differences
-from report.doctor import examine_dataset, findings
+from report.doctor import column_quartiles, examine_datasets, findings, folder_findings
 from report.public.leaderboard import Standing, leaderboard, march_of_nines, scores, standing, tables
 from report.public.rules import HEADS, MAX_ATTEMPTS, log_attempt, next_attempt, score_by_protocol
 from report.public.submission import write_submission, yaml_text
@@ -402,16 +403,56 @@ def test_attempts_at_gamma_have_their_own_columns(tmp_path: Path) -> None:
 
 def test_doctor_of_a_dataset(world: tuple[Path, Path]) -> None:
     test = world[1] / "composition_test"
-    shown = protocol_text(examine_dataset(test))
+    shown = protocol_text(examine_datasets([test]))
     assert "simulation of 2026" in shown
     assert "runs of equal labels" in shown
     assert "ordered by class" not in shown
     labels = np.load(test / "labels_composition.npy")
     np.save(test / "labels_composition.npy", np.sort(labels))
-    assert "5 runs of equal labels" in protocol_text(examine_dataset(test))
-    assert "ordered by class" in protocol_text(examine_dataset(test))
+    assert "5 runs of equal labels" in protocol_text(examine_datasets([test]))
+    assert "ordered by class" in protocol_text(examine_datasets([test]))
     (test / "labels_composition.npy").unlink()
-    assert "events to be predicted" in protocol_text(examine_dataset(test))
+    assert "events to be predicted" in protocol_text(examine_datasets([test]))
+
+
+def test_doctor_shows_measured_columns_beside_simulated_ones(tmp_path: Path) -> None:
+    measured, raw = tmp_path / "measured_raw", tmp_path / "raw"
+    for folder in (measured, raw):
+        folder.mkdir()
+    selftest.generated(raw, "qgs_spectra", 300, gamma=False)
+    quantities = np.tile([15.0, 1, 2, 20, 100, 5, 4, 1], (40, 1))
+    quantities[:, 0] += np.arange(40) / 40
+    quantities[20:, 3] = 35.0  # cut away
+    for run in ("004000", "004001"):
+        np.savez(measured / f"{run}_features.npz", features=quantities)
+        np.savez(measured / f"{run}_matrices.npz", matrices=np.ones((40, 16, 16, 3), np.float32))
+    of_measured, of_simulated = column_quartiles([raw, measured])
+    assert (of_measured["set"], of_measured["events"], of_measured["Ze"]) == ("measured_raw", 40, (20.0, 20.0, 20.0))
+    assert of_measured["E"] == pytest.approx(np.percentile(np.tile(quantities[:20, 0], 2), (25, 50, 75)), abs=1e-4)
+    columns = np.load(raw / "qgs_spectra_features.npz")["features"]
+    e, ze, ne, age = columns[:, [1, 5, 7, 9]].T
+    passes = (ze < 30) & (ne > 4.8) & (age > 0.2) & (age < 1.48)
+    assert of_simulated["events"] == passes.sum() > 20
+    assert of_simulated["E"] == pytest.approx(np.percentile(e[passes], (25, 50, 75)), abs=1e-4)
+    shown = protocol_text(examine_datasets([measured, raw]))
+    assert "E, lg(E/eV)" in shown
+    assert "15.12 15.24 15.36" in shown
+    nexts = [line.outcome for line in folder_findings(raw) if line.what == "next"]
+    assert nexts[0] == f"python cli.py convert --raw {raw} --task composition --protocol 2026 --out data"
+
+
+def test_doctor_knows_what_the_program_wrote_itself(world: tuple[Path, Path], tmp_path: Path) -> None:
+    run, data = world
+    (run_words,) = [line.outcome for line in folder_findings(run) if line.what == "kind"]
+    assert run_words == "run"
+    assert [line.what for line in folder_findings(run.parent)] == [run.name, "next"], "a folder of runs"
+    folder = write_submission([run], "mine", data=data, out=tmp_path)
+    assert next(folder_findings(folder)).outcome == "submission"
+    (tmp_path / "pictures").mkdir()
+    with pytest.raises(InputError, match=r"pictures holds nothing that is known: no run, .*station lists"):
+        list(folder_findings(tmp_path / "pictures"))
+    with pytest.raises(InputError, match="nowhere is not a folder"):
+        list(folder_findings(tmp_path / "nowhere"))
 
 
 def test_published_results_of_2026() -> None:

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +19,15 @@ import torch
 import report.selftest as selftest
 from report.reproduce import Reproduction, Score, over_events_and_seeds, reproduce
 from report.selftest import HASHES, N_EVENTS, converted_hash, generated
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import read_json
 from scoring.score import score_file
 from showers.schema import COMPOSITION, GAMMA, Task
+from showers.simulation.raw import simulate_raw
+from tests.showers.test_download import Server
+
+ROOT = Path(__file__).parents[2]
 
 
 def _by_hand(folder: Path, task: Task) -> str:
@@ -56,35 +68,79 @@ def test_selftest_passes_and_notices_what_is_wrong(monkeypatch: pytest.MonkeyPat
     assert "0.3100 (0.32)" in line.outcome
 
 
-def test_a_result_from_nothing_is_continued_and_says_how_it_was_made(tmp_path: Path) -> None:
+def test_a_killed_result_is_continued_and_says_how_it_was_made(tmp_path: Path) -> None:
+    out = tmp_path / "out"
     wanted = Reproduction(
-        COMPOSITION, "2026", tmp_path / "out", simulated=6_000, seeds=2, preset="quick", workers=1,
-        learners=("quadratic_logit",),
-    )  # fmt: skip
-    with pytest.raises(KeyboardInterrupt):
-        reproduce(wanted, tell=_stop_after("seed 1"))
-    first = (tmp_path / "out" / "runs" / "composition-seed-1" / "predictions.npz").stat().st_mtime_ns
-    assert not (tmp_path / "out" / "RESULT.md").exists()
-    file, scores = reproduce(wanted)
-    assert (tmp_path / "out" / "runs" / "composition-seed-1" / "predictions.npz").stat().st_mtime_ns == first
+        COMPOSITION, "2026", out, simulated=6_000, seeds=2, preset="quick", learners=("quadratic_logit",)
+    )
+    options = "--simulated --showers 6000 --seeds 2 --workers 1 --learners quadratic_logit --out"
+    log = tmp_path / "log"
+    with log.open("w") as stream:
+        command = [sys.executable, str(ROOT / "cli.py"), "reproduce", *options.split(), str(out)]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=stream, stderr=stream)
+        while process.poll() is None and "seed 1:" not in log.read_text():
+            time.sleep(0.05)
+        process.kill()
+        process.wait()
+    assert process.returncode == -signal.SIGKILL, log.read_text()
+    first = out / "runs" / "composition-seed-1" / "predictions.npz"
+    before = first.stat().st_mtime_ns
+    assert not (out / "RESULT.md").exists()
+    lines = _Lines()
+    file, scores = reproduce(wanted, Context(workers=1, log=lines.log))
+    assert first.stat().st_mtime_ns == before
     text = file.read_text()
     assert "embedded simulation: not a result on the public data" in text
     for score in scores:
-        run = tmp_path / "out" / "runs" / f"composition-seed-{score.seed}"
+        run = out / "runs" / f"composition-seed-{score.seed}"
         assert score.config_hash == read_json(run / "manifest.json")["config_hash"]
         assert score.config_hash[:16] in text
-    result = score_file(
-        tmp_path / "out" / "submission" / "predictions.npz", tmp_path / "out" / "data", COMPOSITION, write=False
-    )
+        assert (run / "report.html").exists() == (score.seed == 1), "one report, of what is handed in"
+    result = score_file(out / "submission" / "predictions.npz", out / "data", COMPOSITION, write=False)
     assert result["mean_fraction_error"] == scores[0].value, "rows are handed in in the published order"
+    assert {file.name.split("_")[0] for file in (out / "raw").iterdir()} == {"qgs"}, "what the protocol takes, no more"
+    stages = read_json(out / "stages.json")
+    names = ["archives", "conversion", "runs: seed 1", "scores", "runs: seed 2", "report and submission"]
+    assert list(stages) == names, "those of the killed call are kept"
+    assert all(f"| {name} |" in text for name in (*names, "all", "train quadratic_logit"))
+    assert sum(line.startswith(tuple(f"{name}, " for name in names)) for line in lines.messages) == len(names)
 
 
-def _stop_after(word: str):
-    def tell(line: str) -> None:
-        if line.startswith(word):
-            raise KeyboardInterrupt
+class _Lines(logging.Handler):
+    """What was logged."""
 
-    return tell
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+        self.log = logging.Logger("lines")
+        self.log.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+def test_archives_are_downloaded_and_late_seeds_left_out(tmp_path: Path) -> None:
+    made = simulate_raw(COMPOSITION, tmp_path / "made", 6_000, workers=1, modes=("qgs_spectra",))
+    lines = _Lines()
+    with Server() as server:
+        server.files = {f"/{file.name}": file.read_bytes() for file in made}
+        server.break_after = [50_000, 100_000]  # the connection breaks twice and is taken up again
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        wanted = Reproduction(
+            COMPOSITION, "2026", tmp_path / "out", hours=1e-6, seeds=3, preset="quick",
+            learners=("quadratic_logit",), base_url=server.url,
+        )  # fmt: skip
+        _, scores = reproduce(wanted, Context(workers=1, log=lines.log))
+        server.shutdown()
+        thread.join()
+    assert sum(asked is not None for asked in server.ranges) == 2
+    assert [score.seed for score in scores] == [1]
+    assert "2 of 3 seeds are left out: the time is up" in lines.messages
+    for mode_file in ("qgs_spectra_matrices.npz", "qgs_spectra_features.npz"):
+        assert (tmp_path / "out" / "raw" / mode_file).read_bytes() == (tmp_path / "made" / mode_file).read_bytes()
+    with pytest.raises(InputError, match="--base-url is where archives are downloaded from"):
+        replace(wanted, simulated=1000)
 
 
 def test_interval_over_events_and_seeds() -> None:

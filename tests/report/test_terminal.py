@@ -165,7 +165,7 @@ def test_remarks_and_failures_are_told_on_the_terminal(composition_world: tuple[
     write_json(run / "manifest.json", manifest | {"remarks": ["rows are in order [of classes]"]})
     write_run_checksums(run)
     stream = io.StringIO()
-    Console(file=stream, width=200).print(outcome(run, tmp_path, COMPOSITION).shown, soft_wrap=True)
+    Console(file=stream, width=200).print(outcome(run, tmp_path).shown, soft_wrap=True)
     assert "remark: rows are in order [of classes]\n" in stream.getvalue()
     assert "learner lenet was left out, out of memory\n" in stream.getvalue()
 

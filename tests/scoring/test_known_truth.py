@@ -7,6 +7,9 @@ import pytest
 from scipy.special import binom
 from scipy.stats import t as student
 
+from runtime.errors import InputError
+from scoring.metrics.classes import table_metrics
+from scoring.metrics.composition import composition_metrics, energy_bins, row_normalised
 from scoring.metrics.gamma import GAMMA, HADRON, hadron_survival
 from scoring.metrics.intervals import clopper_pearson, survival_interval
 from scoring.metrics.paired import mcnemar, paired_fraction_error, paired_log_loss, paired_mean, paired_survival
@@ -111,3 +114,79 @@ def test_the_paired_interval_of_fraction_errors_lies_around_the_difference() -> 
     result = paired_fraction_error(labels, a, b, n_resamples=400)
     middle = 0.5 * (result.interval.low + result.interval.high)
     assert abs(middle - result.difference) < 0.4 * result.standard_error
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_metrics_of_a_table_by_hand(n_classes: int) -> None:
+    rng = np.random.default_rng(9)
+    labels, proba = rng.integers(0, n_classes, 60), rng.dirichlet(np.ones(n_classes), 60)
+    metrics = table_metrics(labels, np.log(proba), ("a", "b", "c")[:n_classes])
+    columns = [1] if n_classes == 2 else [0, 1, 2]
+    pairs = {k: proba[labels == k, k][:, None] > proba[labels != k, k] for k in columns}
+    assert {name: one["value"] for name, one in metrics["auc_by_class"].items()} == pytest.approx(
+        {"abc"[k]: float(larger.mean()) for k, larger in pairs.items()}
+    )
+    assert metrics["auc"]["value"] == pytest.approx(np.mean([larger.mean() for larger in pairs.values()]))
+    loss = -np.log(proba[np.arange(60), labels])
+    half = 1.959964 * loss.std() / 60**0.5
+    assert metrics["log_loss"] == pytest.approx(
+        {"value": loss.mean(), "low": loss.mean() - half, "high": loss.mean() + half}, rel=1e-6
+    )
+    predicted = proba.argmax(axis=1)
+    assert metrics["accuracy"]["value"] == np.mean(predicted == labels)
+    table = [[int(np.sum((labels == i) & (predicted == j))) for j in range(n_classes)] for i in range(n_classes)]
+    assert metrics["confusion"] == table
+
+
+def test_areas_stay_between_0_and_1() -> None:
+    labels = np.arange(8) % 2
+    log_proba = np.log(np.where(np.eye(2)[[0, 1, 0, 1, 0, 1, 1, 1]] > 0, 0.9, 0.1))  # one row of eight is wrong
+    area = table_metrics(labels, log_proba, ("a", "b"))["auc"]
+    assert area["value"] == 0.875
+    assert area["high"] == 1.0
+    assert 0.0 < area["low"] < 0.875
+
+
+def test_bins_of_energy_hold_their_events_alone() -> None:
+    labels = np.tile(np.arange(5), 6)
+    energy = np.repeat([15.25, 16.25, 16.75], 10)
+    predicted = np.where(energy > 16.5, (labels + 1) % 5, labels)
+    binned = composition_metrics(labels, predicted, energy)["energy_binned"]
+    masks = {name: mask for name, mask in energy_bins(energy) if mask.any()}
+    assert 1 < len(masks) < len(labels)
+    assert set(binned) == set(masks)
+    for name, mask in masks.items():
+        assert binned[name]["count"] == mask.sum()
+        assert binned[name]["accuracy"] == np.mean(labels[mask] == predicted[mask])
+
+
+def test_every_empty_row_of_a_confusion_is_named() -> None:
+    confusion = np.eye(5)
+    confusion[[1, 3]] = 0.0
+    with pytest.raises(InputError, match=r"none of class \[1, 3\]"):
+        row_normalised(confusion)
+    with pytest.raises(InputError, match=r"none of class \[1, 3\]"):
+        row_normalised(np.stack([np.eye(5), confusion]))
+
+
+def test_two_values_have_an_error_and_one_has_none() -> None:
+    two = paired_mean(np.array([1.0, 3.0]))
+    assert (two.difference, two.standard_error) == (2.0, pytest.approx(1.0))
+    assert paired_mean(np.array([1.0])).standard_error == np.inf
+
+
+def test_paired_survivals_do_not_depend_on_the_scale_of_a_score() -> None:
+    rng = np.random.default_rng(10)
+    labels = np.repeat([GAMMA, HADRON], [50, 300])
+    a, b = rng.normal(np.where(labels == GAMMA, 1.5, 0.0), 1.0, (2, 350))
+    first = paired_survival(labels, a, b, 0.75, n_resamples=200)
+    for scaled in ((a + 100.0, b), (a, b + 100.0), (np.exp(a), 3.0 * b)):
+        assert paired_survival(labels, *scaled, 0.75, n_resamples=200) == first
+
+
+def test_survivals_of_groups_stay_between_0_and_1() -> None:
+    labels = np.repeat([GAMMA, HADRON], [20, 24])
+    groups = np.concatenate([np.arange(20), 100 + np.repeat(np.arange(4), 6)])
+    scores = np.where((labels == HADRON) & (groups == 100), -1.0, 1.0)  # three groups of four survive
+    result = survival_interval(labels, scores, 0.75, groups, n_resamples=200)
+    assert 0.0 <= result.low < 0.75 < result.high == 1.0

@@ -235,7 +235,9 @@ def _left_out(folder: Path) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("value", [257, 0, 6, 2.5, -3, np.nan])
-def test_rows_of_an_unknown_class_are_not_trained_on_and_not_tested(tmp_path: Path, value: float) -> None:
+def test_rows_of_an_unknown_class_are_not_trained_on_and_not_tested(
+    tmp_path: Path, value: float, caplog: pytest.LogCaptureFixture
+) -> None:
     f = raw_mode(tmp_path, "qgs_spectra", 900, 3)["features"]
     passing = _passing(f)
     order = torch.randperm(len(passing), generator=torch.Generator().manual_seed(42)).numpy()
@@ -243,8 +245,9 @@ def test_rows_of_an_unknown_class_are_not_trained_on_and_not_tested(tmp_path: Pa
     train, test = passing[order[: len(order) - n_test]], passing[order[len(order) - n_test :]]
     for row in (train[11], test[5]):
         _changed(tmp_path, "features", int(row), 0, value)
-    message: list[str] = []
-    folders = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="2026", tell=message.append)
+    caplog.clear()
+    folders = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="2026")
+    message = caplog.messages
     assert len(message) == 2
     assert (
         f"composition_test is without 1 event(s) of unknown class (first: qgs_spectra_features.npz, row {test[5]})"
@@ -266,7 +269,7 @@ def test_rows_of_an_unknown_class_are_not_trained_on_and_not_tested(tmp_path: Pa
     ("column", "name", "value"), [(1, "E", np.nan), (1, "E", np.inf), (1, "E", 0.0), (6, "Az", 1e4)]
 )
 def test_rows_with_impossible_quantities_stay_in_the_arrays_and_are_listed(
-    tmp_path: Path, protocol: str, column: int, name: str, value: float
+    tmp_path: Path, protocol: str, column: int, name: str, value: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     raw_mode(tmp_path, "epos_spectra", 400, 1)
     f = raw_mode(tmp_path, "qgs_spectra", 400, 0)["features"]
@@ -274,8 +277,9 @@ def test_rows_with_impossible_quantities_stay_in_the_arrays_and_are_listed(
     whole = convert(tmp_path, tmp_path / "before", COMPOSITION, protocol=protocol)
     for row in rows:
         _changed(tmp_path, "features", row, column, value)
-    message: list[str] = []
-    folders = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol=protocol, tell=message.append)
+    caplog.clear()
+    folders = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol=protocol)
+    message = caplog.messages
     result = pl.concat([_left_out(folder) for folder in folders])
     assert sorted(result["file_row"].to_list()) == rows
     assert set(result["column"]) == {f"column {name}"}
@@ -308,7 +312,7 @@ def test_archives_of_another_task_are_refused(tmp_path: Path) -> None:
         convert(tmp_path, tmp_path / "out", GAMMA, protocol="2026")
 
 
-def test_an_unknown_particle_is_left_out_of_v2(tmp_path: Path) -> None:
+def test_an_unknown_particle_is_left_out_of_v2(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for k, mode in enumerate(("qgs-4_gm_pr", "LHC_gm_pr", "sibyll-23c_gm_pr")):
         raw_mode(tmp_path, mode, 60, k, gamma=True)
     path = tmp_path / "LHC_gm_pr_true_features.npz"
@@ -316,8 +320,9 @@ def test_an_unknown_particle_is_left_out_of_v2(tmp_path: Path) -> None:
         truth = archive["true_features"]
     truth[7, 1] = np.nan
     np.savez(path, true_features=truth)
-    message: list[str] = []
-    folders = convert(tmp_path, tmp_path / "out", GAMMA, tell=message.append)
+    caplog.clear()
+    folders = convert(tmp_path, tmp_path / "out", GAMMA)
+    message = caplog.messages
     listed = _left_out(folders[0])
     assert len(message) == 1
     if listed.height:
@@ -325,7 +330,9 @@ def test_an_unknown_particle_is_left_out_of_v2(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("task", [COMPOSITION, GAMMA])
-def test_2026_needs_no_true_quantities_and_takes_any_number_format(tmp_path: Path, task: Task) -> None:
+def test_2026_needs_no_true_quantities_and_takes_any_number_format(
+    tmp_path: Path, task: Task, caplog: pytest.LogCaptureFixture
+) -> None:
     modes = ("qgs_spectra",) if task == COMPOSITION else ("qgs-4_gm_pr", "LHC_gm_pr", "sibyll-23c_gm_pr")
     for k, mode in enumerate(modes):
         raw_mode(tmp_path, mode, 500, k, gamma=task == GAMMA)
@@ -337,8 +344,9 @@ def test_2026_needs_no_true_quantities_and_takes_any_number_format(tmp_path: Pat
             with np.load(path) as archive:
                 array = archive[kind]
             np.savez(path, **{kind: foreign(array)})
-    message: list[str] = []
-    folders = convert(tmp_path, tmp_path / "out", task, protocol="2026", tell=message.append)
+    caplog.clear()
+    folders = convert(tmp_path, tmp_path / "out", task, protocol="2026")
+    message = caplog.messages
     assert message == [
         f"{modes[0]}_true_features.npz is missing: showers thrown several times cannot be told (no groups, no truth)"
     ]
@@ -437,8 +445,10 @@ def test_bad_cells_are_listed_and_arrival_times_are_not_looked_at(tmp_path: Path
     assert 47 in in_test[:16]
     assert _left_out(folders[0]).height == 0
     (row,) = _left_out(folders[1]).iter_rows()
-    assert row[1:4] == ("epos_spectra_matrices.npz", 7, "cell (1, 2), channel 0")
-    with pytest.raises(InputError, match=r"epos_spectra_matrices\.npz: row 7, cell \(1, 2\), channel 0.*--strict"):
+    assert row[1:4] == ("epos_spectra_matrices.npz", 7, "cell (1, 2), e/gamma deposit")
+    with pytest.raises(
+        InputError, match=r"epos_spectra_matrices\.npz: row 7, cell \(1, 2\), e/gamma deposit.*--strict"
+    ):
         convert(tmp_path, tmp_path / "strict", COMPOSITION, strict=True)
     assert [folder.name for folder in (tmp_path / "strict").iterdir()] == ["composition_train"]
 
@@ -458,7 +468,7 @@ def test_true_energies_become_labels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(made.labels), truth[published, 0])
 
 
-def test_a_line_says_what_each_cut_leaves(tmp_path: Path) -> None:
+def test_a_line_says_what_each_cut_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     features = raw_mode(tmp_path, "qgs_spectra", 300, 5)["features"]
     with np.load(tmp_path / "qgs_spectra_features.npz") as stored:
         odd = stored["features"]
@@ -466,8 +476,10 @@ def test_a_line_says_what_each_cut_leaves(tmp_path: Path) -> None:
     passing &= (features[:, 9] < np.float32(1.48)) & (features[:, 8] > np.float32(3.6))
     odd[np.flatnonzero(passing)[0], 1] = 0
     np.savez(tmp_path / "qgs_spectra_features.npz", features=odd)
-    lines: list[str] = []
-    train, test = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="2026", say=lines.append)
+    caplog.set_level("INFO")
+    caplog.clear()
+    train, test = convert(tmp_path, tmp_path / "out", COMPOSITION, protocol="2026")
+    lines = [line for line in caplog.messages if ": read " in line]
     left = {folder.name: len(Dataset.open(folder)) for folder in (train, test)}
     zenith = np.count_nonzero((features[:, 5] > 0) & (features[:, 5] < 30))
     for name, line in zip(left, lines, strict=True):

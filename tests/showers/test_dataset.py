@@ -123,7 +123,7 @@ def test_cells_that_are_no_deposits_are_found_and_read_as_nothing(tmp_path: Path
     assert bad_cells(cells, "matrices.npy") == []
     cells[2, 3, 4, 1] = value
     (bad,) = bad_cells(cells, "matrices.npy", 100)
-    assert str(bad) == f"matrices.npy: row 102, cell (3, 4), channel 1 holds {value:g}"
+    assert str(bad) == f"matrices.npy: row 102, cell (3, 4), muon deposit holds {value:g}"
     np.save(tmp_path / "matrices.npy", cells)
     expected = cells.copy()
     expected[2, 3, 4, 1] = 0
@@ -378,7 +378,7 @@ def test_bad_cells_are_found_without_checksums(folder: Path) -> None:
     grids = np.load(folder / "matrices.npy")
     grids[2, 3, 4, 1] = np.nan
     np.save(folder / "matrices.npy", grids)
-    assert "matrices.npy: row 2, cell (3, 4), channel 1 holds nan" in problems(folder)[0]
+    assert "matrices.npy: row 2, cell (3, 4), muon deposit holds nan" in problems(folder)[0]
 
 
 def test_reading_for_a_fingerprint_says_what_is_read(folder: Path) -> None:

@@ -31,6 +31,7 @@ import pytest
 
 import cli
 from report.doctor import folder_findings
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.archives.download import download_measured, listed
 from showers.archives.measured import (
@@ -156,7 +157,9 @@ def test_archive_goes_through_download_convert_features_and_predict(
     assert (np.diff(times) >= 0).all()
     config = {"task": "composition", "data": tiny_composition, "run": tmp_path / "run", "preset": "quick"}
     stack(StackConfig(**config, learners=("quadratic_logit",), folds=2, device="cpu", workers=1, fast=False))
-    predictions = predict(load(tmp_path / "run", trusted=True), data.path, device="cpu", workers=1).concatenated()
+    predictions = predict(
+        load(tmp_path / "run"), data.path, Context(trusted=True, device="cpu", workers=1)
+    ).concatenated()
     assert predictions.log_proba.shape == (len(data), 5)
     assert np.isfinite(predictions.log_proba).all()
 
@@ -388,9 +391,9 @@ def test_doctor_says_what_archives_hold(raw: Path, tmp_path: Path) -> None:
     damaged(raw, tmp_path / "raw")
     message = {(result.what, result.outcome) for result in folder_findings(tmp_path / "raw")}
     assert any(what.strip() == "azimuth" and "as in the simulated sets" in words for what, words in message)
-    assert ("005000", "holds no events") in message
+    assert any(what == "left out" and words.endswith("005000_matrices.npz holds no events") for what, words in message)
     assert any(what.strip() == "column Ze" and "row 7 holds 400" in words for what, words in message)
-    assert any("cell (2, 1), channel 0 holds -1" in words for _, words in message)
+    assert any("cell (2, 1), e/gamma deposit holds -1" in words for _, words in message)
     assert any(what == "next" and words.startswith("python cli.py convert --measured") for what, words in message)
     folders = convert_measured(tmp_path / "raw", tmp_path / "sets", protocol="2026").folders
     data = Dataset.open(folders[0], labels=False)
@@ -505,6 +508,7 @@ def test_runs_of_another_sky_are_not_replaced(tmp_path: Path) -> None:
 KILLED_IN_THE_SECOND_RUN = """
 import os, signal, sys
 from pathlib import Path
+from runtime import context
 from stacking import measured, predict
 
 raw, run, out = (Path(name) for name in sys.argv[1:])
@@ -518,7 +522,7 @@ def killed(file, n_events, pieces):
     whole(file, n_events, pieces)
 
 predict.write_pieces = killed
-measured.predict_measured(raw, out, run, trusted=True, workers=1, device="cpu")
+measured.predict_measured(raw, out, run, ctx=context.Context(trusted=True, workers=1, device="cpu"))
 """
 
 
@@ -548,7 +552,7 @@ def expected(measured_raw: Path, run: Path, tmp_path_factory: pytest.TempPathFac
     result = {}
     for folder in convert_measured(measured_raw, out / "measured").folders:
         file = out / f"{folder.name}.npz"
-        predict(load(run, trusted=True), folder, workers=1, device="cpu").write(file)
+        predict(load(run), folder, Context(trusted=True, workers=1, device="cpu")).write(file)
         result[folder.name] = file.read_bytes()
     assert len(result) == 2
     return result
@@ -603,7 +607,7 @@ def test_killed_it_goes_on(measured_raw: Path, run: Path, expected: dict[str, by
     assert _predictions(out).keys() == {first}
     left = {path.name for path in (out / UNFINISHED).glob("*/*") if not path.name.startswith(".")}
     assert left == {second}, "no features"
-    result = predict_measured(measured_raw, out, run, trusted=True, workers=1, device="cpu")
+    result = predict_measured(measured_raw, out, run, ctx=Context(trusted=True, workers=1, device="cpu"))
     assert [folder.name for folder in result.folders] == [first, second]
     assert _predictions(out) == expected
     assert not (out / UNFINISHED).exists()
@@ -618,7 +622,7 @@ def test_what_an_interruption_left_is_not_taken_for_another_protocol(
 ) -> None:
     first = min(expected)
     convert_measured(measured_raw, tmp_path / UNFINISHED, runs=[first], protocol="matched")
-    predict_measured(measured_raw, tmp_path, run, runs=[first], trusted=True, workers=1, device="cpu")
+    predict_measured(measured_raw, tmp_path, run, runs=[first], ctx=Context(trusted=True, workers=1, device="cpu"))
     assert _predictions(tmp_path) == {first: expected[first]}
 
 
@@ -626,7 +630,7 @@ def test_other_predictions_are_never_overwritten(
     measured_raw: Path, run: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     first = min(expected)
-    options = {"runs": [first], "trusted": True, "workers": 1, "device": "cpu"}
+    options = {"runs": [first], "ctx": Context(trusted=True, workers=1, device="cpu")}
     predict_measured(measured_raw, tmp_path, run, **options)
     with pytest.raises(InputError, match="differs in times_asked_for"):
         predict_measured(measured_raw, tmp_path, run, **options, times=True)

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import hash_file
 from showers.dataset import Dataset
@@ -132,9 +133,9 @@ def test_truth_is_never_needed_or_read(tmp_path: Path) -> None:
     from features.build import build_table
 
     folder, _ = simulate(COMPOSITION, tmp_path / "a", n_train=300, n_test=1, train_cuts="test")
-    before = build_table(folder, tmp_path / "t1", workers=1)
+    before = build_table(folder, tmp_path / "t1", ctx=Context(workers=1))
     (folder / "truth.parquet").write_text("poison")
-    after = build_table(folder, tmp_path / "t2", workers=1)
+    after = build_table(folder, tmp_path / "t2", ctx=Context(workers=1))
     assert np.array_equal(before.matrix(before.columns), after.matrix(after.columns), equal_nan=True)
     assert before.fingerprint == after.fingerprint
 

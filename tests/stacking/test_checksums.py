@@ -18,12 +18,13 @@ import stacking
 from models.registry import LEARNERS
 from models.registry import load as load_learner
 from report.doctor import check_folder
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import write_json, write_npz
 from stacking.predict import predict
 from stacking.run.config import TableConfig
 from stacking.run.folder import write_run_checksums
-from stacking.train import stack_table
+from stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
@@ -41,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
         options: dict[str, object] = {"preset": "quick", "folds": 3, "workers": 1, "device": "cpu"}
         options |= {"learners": ("fake_linear",), "metas": ("average",), "test_table": folder / "one.parquet"}
         with patch.dict(LEARNERS, FAKES):
-            stack_table(
+            stack(
                 TableConfig(
                     repeats=1, holdout=0.1, run=folder / name, table=folder / f"{name}.parquet", label="kind", **options
                 )
@@ -100,7 +101,7 @@ def test_no_damaged_file_predicts(case: str, run: Path, made: tuple[Path, Path, 
     name, damage = DAMAGES[case]
     damage(run / name)
     with pytest.raises(InputError, match=f"{name} (is not the file that was written|does not exist)") as caught:
-        predict(stacking.load(run, trusted=True), made[2]).concatenated()
+        predict(stacking.load(run), made[2], Context(trusted=True)).concatenated()
     assert "\n" not in str(caught.value)
 
 
@@ -128,7 +129,7 @@ def test_a_file_exchanged_with_its_checksum_is_one_line(name: str, content: obje
 def test_no_file_of_another_run_predicts(name: str, run: Path, made: tuple[Path, Path, Path]) -> None:
     shutil.copy(made[1] / name, run / name)
     with pytest.raises(InputError, match=f"{name} is not the file that was written"):
-        predict(stacking.load(run, trusted=True), made[2]).concatenated()
+        predict(stacking.load(run), made[2], Context(trusted=True)).concatenated()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -136,7 +137,7 @@ def test_a_learner_from_another_fold_is_refused(run: Path, made: tuple[Path, Pat
     shutil.rmtree(run / SHIPPED)
     shutil.copytree(run / "learners/fake_linear/fold-0", run / SHIPPED)
     with pytest.raises(InputError, match=f"{SHIPPED}/.* is not the file that was written"):
-        predict(stacking.load(run, trusted=True), made[2]).concatenated()
+        predict(stacking.load(run), made[2], Context(trusted=True)).concatenated()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -158,7 +159,7 @@ def test_files_that_are_not_used_are_not_read(run: Path, made: tuple[Path, Path,
     for name, damage in UNREAD.values():
         damage(run / name)
     with patch("models.isolated.load", wraps=load_learner) as loaded:
-        predict(stacking.load(run, trusted=True), made[2]).concatenated()
+        predict(stacking.load(run), made[2], Context(trusted=True)).concatenated()
     assert loaded.call_count == 3
 
 
@@ -197,7 +198,7 @@ def test_a_run_killed_before_its_last_file_is_completed(run: Path, made: tuple[P
     before = (run / "predictions.npz").read_bytes()
     (run / "checksums.json").unlink()
     config = json.loads((run / "manifest.json").read_text())["config"] | {"run": run}
-    result = stack_table(TableConfig(**{name: value for name, value in config.items() if value is not None}))
+    result = stack(TableConfig(**{name: value for name, value in config.items() if value is not None}))
     assert result.predictions is not None
     assert (run / "predictions.npz").read_bytes() == before
     assert check_folder(run) == ("run", [])
@@ -231,7 +232,7 @@ def test_fits_that_were_damaged_before_the_run_goes_on_are_done_again(case: str,
     name, damage = UNFINISHED[case]
     damage(run / name)
     config = manifest["config"] | {"run": run}
-    result = stack_table(TableConfig(**{name: value for name, value in config.items() if value is not None}))
+    result = stack(TableConfig(**{name: value for name, value in config.items() if value is not None}))
     remarks = [remark for remark in result.manifest["remarks"] if "fitted again" in remark]
     assert len(remarks) == 1
     assert remarks[0].startswith("fake_linear fold 1 is fitted again: ")

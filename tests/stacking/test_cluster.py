@@ -14,7 +14,7 @@ import pytest
 from runtime.errors import InputError, remedy_of
 from stacking.fit.cluster import ATTEMPTS, on_cluster, refuse_unshared
 from stacking.run.config import TableConfig
-from stacking.train import stack_table
+from stacking.train import stack
 
 distributed = pytest.importorskip("distributed", reason="needs the extra 'cluster'")
 pytestmark = pytest.mark.filterwarnings("default")  # of the cluster's own libraries
@@ -45,8 +45,8 @@ def _hold_to_this_machine(scheduler: str, train: Path, test: Path) -> None:
     """Compare runs on a cluster and in a process of this machine, byte by byte."""
     options = {"table": train, "label": "kind", "test_table": test, "preset": "quick", "folds": 3, "workers": 1}
     options |= {"device": "cpu", "fast": False, "learners": ("fake_linear", "fake_oftheprocess", "fake_failing")}
-    here = stack_table(TableConfig(repeats=1, holdout=0.1, run=Path("here"), **options))
-    there = stack_table(TableConfig(repeats=1, holdout=0.1, run=Path("there"), scheduler=scheduler, **options))
+    here = stack(TableConfig(repeats=1, holdout=0.1, run=Path("here"), **options))
+    there = stack(TableConfig(repeats=1, holdout=0.1, run=Path("there"), scheduler=scheduler, **options))
     for name in ("predictions.npz", "test/fake_linear.npz", "test/fake_oftheprocess.npz"):
         assert (there.run / name).read_bytes() == (here.run / name).read_bytes(), name
     errors = {row["name"]: row["error"] for row in there.manifest["learners"]}

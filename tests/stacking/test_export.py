@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+
+from runtime.context import Context
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -25,7 +29,7 @@ from runtime.files import hash_file
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA
 from stacking.decide.target import OWN_ENERGY
-from stacking.export import averaged, combination_graph, export_run, outputs_of, run_combination, run_graph, session
+from stacking.export import averaged, combination_graph, export_run, outputs_of, run_graph, session
 from stacking.inputs.events import ShowerEvents
 from stacking.meta.base import MetaLearner, meta_learners
 from stacking.predict import predict
@@ -39,6 +43,16 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Deprec
 LEARNERS = ("xgboost", "lenet_fits")
 """One of trees, one of grids."""
 SETTINGS = {"xgboost": {"rounds": 40}, "lenet_fits": {"epochs": 1}}
+
+
+def run_combination(opened: Any, fits: Mapping[str, np.ndarray], context: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Return all outputs of a combination by name, from (F, n, C) log-probabilities by learner and (n, K) context."""
+    wanted = [one.name for one in opened.get_inputs()]
+    feed = {name: np.ascontiguousarray(z.transpose(1, 0, 2), dtype=np.float32) for name, z in fits.items()}
+    if context is not None:
+        feed["context"] = context.astype(np.float32)
+    names = [one.name for one in opened.get_outputs()]
+    return dict(zip(names, opened.run(names, {name: feed[name] for name in wanted}), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +95,7 @@ def test_files_alone_give_what_the_run_predicts(exported: Path, finished: Path, 
             outcomes.append(averaged(parts, fit["average"]))
         fits[row["name"]] = np.stack(outcomes)
     result = run_combination(session(exported / described["combination"]["file"]), fits, events.context())
-    expected = predict(stacking.load(finished, trusted=True), tiny_gamma / "gamma_test").concatenated()
+    expected = predict(stacking.load(finished), tiny_gamma / "gamma_test", Context(trusted=True)).concatenated()
     np.testing.assert_allclose(np.exp(result["log_probability"]), np.exp(expected.log_proba), atol=1e-5)
     assert expected.scores is not None
     np.testing.assert_allclose(result["gamma_score"], expected.scores, atol=1e-3)
@@ -101,7 +115,7 @@ def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path
     assert result.manifest["truth"]["learner"] == "pretrained"
     assert result.predictions is not None
     bundle = stacking.load(result.run)
-    for options in ({}, {"fast": True}, {"no_table": True, "device": "cpu"}):
+    for options in ({}, {"fast": True}, {"no_table": True}):
         again = predict(bundle, tiny_composition / "composition_test", **options).concatenated()
         np.testing.assert_array_equal(again.log_proba, result.predictions.log_proba)
         for name in ("lg_energy", "core_x_error_m"):
@@ -146,7 +160,7 @@ def test_every_column_has_its_unit(exported: Path) -> None:
 
 @pytest.mark.parametrize("meta", sorted(meta_learners()))
 def test_every_meta_learner_or_its_refusal(meta: str, finished: Path, tiny_gamma: Path) -> None:
-    chain = _with_meta(stacking.load(finished, trusted=True).chain, meta_learners()[meta], tiny_gamma)
+    chain = _with_meta(stacking.load(finished).chain, meta_learners()[meta], tiny_gamma)
     rng = np.random.default_rng(1)
     fits = {name: np.log(rng.dirichlet([1.0, 1.0], (chain.n_fits, 500))) for name in chain.needed}
     context = rng.normal(15, 1, (500, 4))

@@ -22,6 +22,7 @@ from models.base.learner import Batch
 from models.networks.physics import TabularMLP
 from runtime.arrays import write_frames, write_pieces
 from runtime.checksums import CHECKSUMS_FILE
+from runtime.context import Context
 from runtime.errors import InputError
 from scoring.metrics.paired import paired_log_loss
 from showers.schema import COMPOSITION
@@ -30,7 +31,7 @@ from stacking.inputs.events import ShowerEvents, TableEvents
 from stacking.predict import predict
 from stacking.run.chain import STUDENT
 from stacking.run.config import StackConfig, TableConfig
-from stacking.train import StackResult, stack, stack_table
+from stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 SMALL: dict[str, dict[str, object]] = {"lightgbm": {"rounds": 30}, "quadratic_logit": {}}
@@ -46,7 +47,7 @@ def _run(folder: Path, n_train: int, **options: object) -> StackResult:
         "workers": 1, "learners": tuple(SMALL), "settings": SMALL, "metas": ("log_pool",), "device": "cpu",
         "repeats": 1, "holdout": 0.1,
     }  # fmt: skip
-    return stack_table(TableConfig(**(standard | options)))
+    return stack(TableConfig(**(standard | options)))
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +69,8 @@ def test_stated_cost_is_that_on_new_rows(finished: StackResult, new_rows: tuple[
     record = finished.manifest["fast"]
     assert record["judged_on"] == "outer holdout"
     assert record["judged_events"] == 600
-    run = stacking.load(finished.run, trusted=True)
-    whole, fast = (predict(run, file, fast=fast).concatenated() for fast in (False, True))
+    run = stacking.load(finished.run)
+    whole, fast = (predict(run, file, Context(trusted=True), fast=fast).concatenated() for fast in (False, True))
     true = paired_log_loss(labels, fast.log_proba, whole.log_proba)
     stated = record["log_loss"]
     assert abs(true.difference - stated["difference"]) < 3 * np.hypot(true.standard_error, stated["standard_error"])
@@ -93,7 +94,7 @@ def test_labels_do_not_come_back_through_what_is_imitated(tmp_path: Path) -> Non
     place = np.repeat(np.arange(100), 10)
     frame = pl.DataFrame({f"x{k}": (place == k).astype(np.float32) for k in range(100)})
     frame.with_columns(kind=pl.Series(rng.choice(CLASSES, 1000))).write_parquet(tmp_path / "train.parquet")
-    manifest = stack_table(TableConfig(
+    manifest = stack(TableConfig(
         run=tmp_path / "run", table=tmp_path / "train.parquet", label="kind", preset="quick", folds=3, repeats=1,
         holdout=0.0, workers=1, learners=("fake_neighbours",), metas=("average",), device="cpu",
     )).manifest  # fmt: skip
@@ -118,9 +119,9 @@ def test_pieces_and_processes_change_no_bit(
     points, _ = gaussians(20_000, 6)
     run = stacking.load(finished.run)
     events = TableEvents(new_rows[0], ("x", "y"), "hash")
-    whole = predict(run, events, fast=True, workers=1).concatenated()
+    whole = predict(run, events, Context(workers=1), fast=True).concatenated()
     monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 4096)
-    in_pieces = predict(run, events, fast=True, workers=2).concatenated()
+    in_pieces = predict(run, events, Context(workers=2), fast=True).concatenated()
     np.testing.assert_array_equal(in_pieces.log_proba, whole.log_proba)
     assert len(points) == len(in_pieces.log_proba)
 
@@ -135,7 +136,7 @@ def test_its_files_are_sealed_and_hold_no_pickle(finished: StackResult) -> None:
     try:
         file.write_bytes(content[:-1] + b"x")
         points, _ = gaussians(10, 6)
-        run = stacking.load(finished.run, trusted=True)
+        run = stacking.load(finished.run)
         with pytest.raises(InputError, match=r"network\.safetensors"):
             predict(run, TableEvents(finished.run / "table" / "train.parquet", ("x", "y"), "hash"), fast=True)
         assert len(points) == 10
@@ -245,7 +246,7 @@ OPTIONS: dict[str, Any] = {
 def _copy(data: Path, to: Path) -> Path:
     for split in ("train", "test"):
         source = data / f"composition_{split}"
-        table = build_table(source, device="cpu", workers=1).folder
+        table = build_table(source, ctx=Context(device="cpu", workers=1)).folder
         shutil.copytree(source, to / source.name)
         shutil.copytree(table, to / table.name)
     return to
@@ -266,7 +267,7 @@ def test_a_run_ships_energy_and_core_and_reads_no_truth_of_test_events(tiny_comp
     assert np.median(np.hypot(*(arrays[f"core_{k}_m"] - truth[f"core_{k}_m"].to_numpy() for k in "xy"))) < 5
     run = stacking.load(tmp_path / "clean")
     for no_table in (False, True):
-        again = predict(run, data / "composition_test", no_table=no_table, device="cpu").concatenated()
+        again = predict(run, data / "composition_test", Context(device="cpu"), no_table=no_table).concatenated()
         for name, values in arrays.items():
             np.testing.assert_array_equal(again.arrays[name], values)
     for file in (data / "composition_test" / "truth.parquet", data / "composition_test" / "labels_composition.npy"):

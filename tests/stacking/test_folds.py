@@ -23,12 +23,12 @@ from models.registry import LEARNERS
 from runtime.context import Progress
 from runtime.errors import InputError
 from runtime.files import atomic_path
-from runtime.processes import in_lanes
+from runtime.processes import in_pools
 from stacking.fit.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows, outer_holdout
 from stacking.fit.plan import RunSizes, make_plan
 from stacking.fit.speed import LearnerRate
 from stacking.run.config import TableConfig
-from stacking.train import StackResult, stack_table
+from stacking.train import StackResult, stack
 from tests.faults.test_causes import REASONS
 from tests.stacking.fakes import Linear
 
@@ -126,7 +126,7 @@ def test_too_few_groups_leave_no_holdout_instead_of_failing_after_training() -> 
     assert "too few groups for an outer holdout (3 of one class, fewer than 5)" in remark
 
 
-LANES = {"cuda": 1, "cpu": 1}
+POOLS = {"cuda": 1, "cpu": 1}
 
 
 def _meet(mine: Path, other: Path) -> bool:
@@ -138,9 +138,9 @@ def _meet(mine: Path, other: Path) -> bool:
     return other.exists()
 
 
-def test_lanes_work_at_the_same_time(tmp_path: Path) -> None:
+def test_devices_work_at_the_same_time(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
-    assert list(in_lanes(_meet, {"cuda": [(a, b)], "cpu": [(b, a)]}, workers=LANES, threads=1)) == [True, True]
+    assert list(in_pools(_meet, {"cuda": [(a, b)], "cpu": [(b, a)]}, workers=POOLS, threads=1)) == [True, True]
 
 
 def _slow_or_lost(lost: bool, file: Path) -> None:
@@ -150,14 +150,14 @@ def _slow_or_lost(lost: bool, file: Path) -> None:
     time.sleep(60)
 
 
-def test_a_lost_worker_ends_every_lane(tmp_path: Path) -> None:
+def test_a_lost_worker_ends_every_device(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(InputError, match="a worker process was lost"):
         list(
-            in_lanes(
+            in_pools(
                 _slow_or_lost,
                 {"cuda": [(True, tmp_path / "a")], "cpu": [(False, tmp_path / "b")]},
-                workers=LANES,
+                workers=POOLS,
                 threads=1,
             )
         )
@@ -190,7 +190,7 @@ class FullDisk(Linear):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_no_lane_works_on_while_an_error_is_told(
+def test_no_device_works_on_while_an_error_is_told(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark, where = tmp_path / "mark", {"full_disk": "cuda", "sleeping": "cpu"}
@@ -199,7 +199,7 @@ def test_no_lane_works_on_while_an_error_is_told(
     monkeypatch.setattr("stacking.train.devices_for", lambda specs, asked: where)
     with pytest.raises(InputError, match=r"full_disk fold . could not be trained: OSError") as kept:
         _stack(two_gaussians[0], tmp_path / "run", 2, tuple(where), {name: {"mark": str(mark)} for name in where})
-    assert kept.traceback, "whoever keeps the error, as a notebook does, must not wait for the other lane"
+    assert kept.traceback, "whoever keeps the error, as a notebook does, must not wait for the other device"
     assert _ended(int(mark.read_text()))
 
 
@@ -222,7 +222,7 @@ def _stack(
     learners: tuple[str, ...] = ("fake_linear", "fake_noisy", "fake_failing"),
     settings: dict[str, dict[str, str]] | None = None,
 ) -> StackResult:
-    return stack_table(
+    return stack(
         TableConfig(
             run=run, table=table, label="kind", preset="quick", folds=2, repeats=1, holdout=0.1, workers=workers,
             learners=learners, settings=settings or {}, metas=("log_pool",), fast=False,
@@ -231,7 +231,7 @@ def _stack(
 
 
 @pytest.mark.usefixtures("fakes")
-def test_lanes_change_no_byte_and_one_failing_learner_stops_no_other(
+def test_devices_change_no_byte_and_one_failing_learner_stops_no_other(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = {"fake_linear": "cpu", "fake_noisy": "cuda", "fake_failing": "cuda"}
@@ -250,12 +250,12 @@ def test_lanes_change_no_byte_and_one_failing_learner_stops_no_other(
             np.testing.assert_array_equal(*files)
 
 
-def test_each_lane_has_the_whole_time() -> None:
+def test_each_device_has_the_whole_time() -> None:
     sizes = RunSizes(n_train=1_000_000, n_predict=100_000, n_folds=3, repeats=1, workers=4)
     slow = LearnerRate("on the CPU", "epochs", 10, 0.0, 2e-4, 1e-5)
     fast = LearnerRate("on the GPU", "epochs", 10, 0.0, 2e-4, 1e-5, device="cuda")
     alone = make_plan([slow], replace(sizes, workers=3), 2000)
-    both = make_plan([slow, fast], replace(sizes, lanes={"cuda": 1, "cpu": 3}), 2000)
+    both = make_plan([slow, fast], replace(sizes, pools={"cuda": 1, "cpu": 3}), 2000)
     mixed = make_plan([slow, fast], replace(sizes, workers=1), 2000)
     rows = {share.learner: (share.rows or 666_667, share.amount) for share in both.shares}
     assert rows["on the CPU"] == (alone.shares[0].rows or 666_667, alone.shares[0].amount)

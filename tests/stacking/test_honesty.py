@@ -16,13 +16,14 @@ import models
 import stacking
 from features.build import build_table
 from models.base.posterior import log_softmax
+from runtime.context import Context
 from runtime.errors import InputError
 from showers.schema import COMPOSITION, GAMMA, Task
 from stacking.inputs.events import ShowerEvents
 from stacking.meta.gate import decide_gate, entropy, leak_remarks
 from stacking.meta.scorers import GammaScorer, LogLossScorer
 from stacking.run.config import StackConfig, TableConfig
-from stacking.train import stack, stack_table
+from stacking.train import stack
 from tests.stacking.conftest import gaussians
 from tests.stacking.fakes import Leaking
 
@@ -49,7 +50,7 @@ def opened() -> Any:
 def _copy(data: Path, task: Task, to: Path) -> Path:
     for split in ("train", "test"):
         source = data / f"{task.name}_{split}"
-        table = build_table(source, device="cpu", workers=1).folder
+        table = build_table(source, ctx=Context(device="cpu", workers=1)).folder
         shutil.copytree(source, to / source.name)
         shutil.copytree(table, to / table.name)
     return to
@@ -95,7 +96,7 @@ def test_shuffled_labels_give_chance_level_and_a_closed_gate(tmp_path: Path) -> 
     shuffled = np.random.default_rng(0).permutation(labels)
     pl.DataFrame({"x": points[:, 0], "y": points[:, 1], "kind": shuffled}).write_parquet(tmp_path / "t.parquet")
     learners = {"lightgbm": {"rounds": 40}, "random_forest": {"trees": 30}}
-    result = stack_table(
+    result = stack(
         TableConfig(repeats=1, holdout=0.1,
             run=tmp_path / "run", table=tmp_path / "t.parquet", label="kind", preset="quick", folds=3, workers=1,
             device="cpu", learners=tuple(learners), settings=learners,
@@ -116,7 +117,7 @@ def test_a_learner_that_memorises_gets_no_say(two_gaussians: tuple[Path, Path], 
     pl.concat([frame, frame]).write_parquet(doubled)
     options: dict[str, Any] = {"table": doubled, "label": "kind", "test_table": test, "preset": "quick", "folds": 3}
     options |= {"workers": 1, "device": "cpu", "learners": ("fake_linear", "fake_memorising"), "metas": ("log_pool",)}
-    honest = stack_table(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "honest", group="shower", **options))
+    honest = stack(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "honest", group="shower", **options))
     rows = {row["name"]: row for row in honest.manifest["learners"]}
     assert rows["fake_memorising"]["log_loss"] == pytest.approx(np.log(2), abs=0.01)
     alone = rows["fake_linear"]["single_fit_log_loss"]
@@ -126,7 +127,7 @@ def test_a_learner_that_memorises_gets_no_say(two_gaussians: tuple[Path, Path], 
     # Without the groups its twins betray the labels; the leak test sees that it is surer than on new rows, and says so.
     frame_only = tmp_path / "no_index.parquet"
     pl.concat([frame, frame]).drop("shower").write_parquet(frame_only)
-    caught = stack_table(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "leak", **{**options, "table": frame_only}))
+    caught = stack(TableConfig(repeats=1, holdout=0.1, run=tmp_path / "leak", **{**options, "table": frame_only}))
     (remark,) = [text for text in caught.manifest["remarks"] if "seen their labels" in text]
     assert remark.startswith("fake_memorising is surer")
 
@@ -135,7 +136,7 @@ def test_a_learner_that_memorises_gets_no_say(two_gaussians: tuple[Path, Path], 
 def test_a_learner_that_remembers_other_folds_is_caught(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = two_gaussians
     Leaking.seen.clear()
-    result = stack_table(
+    result = stack(
         TableConfig(repeats=1, holdout=0.1,
             run=tmp_path / "run", table=train, label="kind", test_table=test, preset="quick", folds=3, workers=1,
             device="cpu", learners=("fake_leaking", "fake_linear"),

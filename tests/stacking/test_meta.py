@@ -15,6 +15,7 @@ import pytest
 
 import stacking
 from models.base.posterior import log_softmax
+from runtime.context import Context
 from stacking.meta.base import StackInputs, meta_from_json, meta_learners, meta_to_json
 from stacking.meta.calibration import Calibrator, cross_fit, fit_calibrator, identity, reliability
 from stacking.meta.choice import DroppedLearner, Pruning, choose_and_fit, confirmed, prune
@@ -23,7 +24,7 @@ from stacking.meta.scorers import HADRON_WEIGHT, CompositionScorer, GammaScorer,
 from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
 from stacking.predict import predict
 from stacking.run.config import TableConfig
-from stacking.train import StackResult, stack_table
+from stacking.train import StackResult, stack
 
 N = 5000
 
@@ -283,14 +284,14 @@ def _twin_problem(n: int = 20_000, n_classes: int = 3) -> StackInputs:
 def test_what_others_say_already_is_left_out_within_the_tolerance() -> None:
     problem = _twin_problem()
     result = prune(problem, LogLossScorer(), 2e-4)
-    assert set(result.kept) == {"left", "right"}
+    assert set(result.selected) == {"left", "right"}
     total = result.left_out[-1].cost
     assert total < 2e-4
     # The stated cost is that of all left out together.
-    pools = [fit_pool(part.log_proba, part.labels) for part in (problem, problem.only(result.kept))]
+    pools = [fit_pool(part.log_proba, part.labels) for part in (problem, problem.only(result.selected))]
     losses = [
         log_loss_per_event(pooled(part.log_proba, *pool), problem.labels).mean()
-        for part, pool in zip((problem, problem.only(result.kept)), pools, strict=True)
+        for part, pool in zip((problem, problem.only(result.selected)), pools, strict=True)
     ]
     assert total == pytest.approx(losses[1] - losses[0], abs=1e-4)
 
@@ -305,36 +306,37 @@ def test_what_the_holdout_misses_comes_back_and_nothing_else() -> None:
     said = dict(zip(held_out.learners, held_out.log_proba, strict=True))
     pruned = prune(problem, LogLossScorer(), 2e-4)
     same = confirmed(pruned, problem, LogLossScorer(), said, held_out.labels)
-    assert (same.kept, [one.name for one in same.left_out]) == (pruned.kept, [one.name for one in pruned.left_out])
+    names = [one.name for one in same.left_out]
+    assert (same.selected, names) == (pruned.selected, [one.name for one in pruned.left_out])
     one = replace(prune(problem, LogLossScorer(), 10.0), tolerance=2e-4)
-    assert len(one.kept) == 1
+    assert len(one.selected) == 1
     result = confirmed(one, problem, LogLossScorer(), said, held_out.labels)
-    assert set(result.kept) in ({"left", "right"}, {"twin", "right"})
+    assert set(result.selected) in ({"left", "right"}, {"twin", "right"})
     assert result.left_out[-1].cost < 2e-4, "stated is the cost of what stays out"
     few = held_out.take(np.arange(len(held_out.labels)) < 30)
     little = confirmed(
         pruned, problem, LogLossScorer(), dict(zip(few.learners, few.log_proba, strict=True)), few.labels
     )
-    assert little.kept == pruned.kept, "few events show nothing"
+    assert little.selected == pruned.selected, "few events show nothing"
 
 
 def test_slow_learners_go_first_and_nothing_goes_unasked() -> None:
     problem = _twin_problem()
     slow_first = prune(problem, LogLossScorer(), 2e-4, frozenset({"left"}))
     assert slow_first.left_out[0].name == "left"
-    assert set(slow_first.kept) == {"twin", "right"}
-    assert prune(problem, LogLossScorer(), 0.0).kept == problem.learners
-    assert prune(problem.only(["noise"]), LogLossScorer(), 1.0).kept == ("noise",)
-    assert len(prune(problem, LogLossScorer(), 10.0).kept) == 1, "one learner always stays"
+    assert set(slow_first.selected) == {"twin", "right"}
+    assert prune(problem, LogLossScorer(), 0.0).selected == problem.learners
+    assert prune(problem.only(["noise"]), LogLossScorer(), 1.0).selected == ("noise",)
+    assert len(prune(problem, LogLossScorer(), 10.0).selected) == 1, "one learner always stays"
 
 
 def test_a_veto_keeps_what_the_log_loss_would_not() -> None:
     problem = _twin_problem(n_classes=2)
     vetoing = GammaScorer()
     vetoing.difference = lambda a, b, labels, groups=None: (1.0, 0.5)  # type: ignore[method-assign]
-    assert prune(problem, vetoing, 2e-4).kept == problem.learners
+    assert prune(problem, vetoing, 2e-4).selected == problem.learners
     vetoing.difference = lambda a, b, labels, groups=None: (0.1, 0.5)  # type: ignore[method-assign]
-    assert set(prune(problem, vetoing, 2e-4).kept) == {"left", "right"}
+    assert set(prune(problem, vetoing, 2e-4).selected) == {"left", "right"}
 
 
 def _run(two_gaussians: tuple[Path, Path], run: Path, **options: object) -> StackResult:
@@ -344,7 +346,7 @@ def _run(two_gaussians: tuple[Path, Path], run: Path, **options: object) -> Stac
         "learners": ("fake_linear", "fake_noisy", "fake_useless"), "metas": ("log_pool",),
         "fast": False,
     }  # fmt: skip
-    return stack_table(TableConfig(**({"repeats": 1, "holdout": 0.1} | standard | options)))
+    return stack(TableConfig(**({"repeats": 1, "holdout": 0.1} | standard | options)))
 
 
 @pytest.mark.usefixtures("fakes")
@@ -353,14 +355,14 @@ def test_a_run_says_what_it_left_out_and_does_without(two_gaussians: tuple[Path,
     pruning = result.manifest["pruning"]
     gone = [one["name"] for one in pruning["left_out"]]
     assert len(gone) == 2
-    assert list(pruning["kept"]) == list(result.manifest["meta"]["weights"])
+    assert list(pruning["selected"]) == list(result.manifest["meta"]["weights"])
     remark = next(line for line in result.manifest["remarks"] if "left out of the stack" in line)
     assert all(name in remark for name in gone)
     assert {row["name"] for row in result.manifest["learners"]} == {"fake_linear", "fake_noisy", "fake_useless"}
     chain = stacking.load(result.run).chain
-    assert set(replace(chain, shipped="stack").needed) == set(pruning["kept"])
+    assert set(replace(chain, shipped="stack").needed) == set(pruning["selected"])
     assert result.predictions is not None
-    values = predict(stacking.load(result.run, trusted=True), two_gaussians[1]).concatenated()
+    values = predict(stacking.load(result.run), two_gaussians[1], Context(trusted=True)).concatenated()
     np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
 
 
@@ -401,7 +403,7 @@ def test_copies_of_a_shower_make_the_cost_no_more_certain() -> None:
     uncertainty = confirmed(
         everything, single.only(["twin", "right"]), LogLossScorer(), said, part.labels[times], times
     )
-    assert (set(sure.kept), set(uncertainty.kept)) == ({"twin", "right"}, {"twin"})
+    assert (set(sure.selected), set(uncertainty.selected)) == ({"twin", "right"}, {"twin"})
 
 
 def test_copies_of_events_do_not_make_a_cost_certain() -> None:
@@ -415,5 +417,5 @@ def test_copies_of_events_do_not_make_a_cost_certain() -> None:
         np.repeat(few.folds, copies),
     )
     grouped = replace(many, groups=np.repeat(np.arange(200), copies))
-    assert "noise" not in prune(many, LogLossScorer(), 5e-6).kept
-    assert "noise" in prune(grouped, LogLossScorer(), 5e-6).kept
+    assert "noise" not in prune(many, LogLossScorer(), 5e-6).selected
+    assert "noise" in prune(grouped, LogLossScorer(), 5e-6).selected

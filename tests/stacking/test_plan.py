@@ -22,6 +22,7 @@ from models.networks.data import EventTensors, GridSource
 from models.networks.loop import BLOCK_EVENTS, BLOCKS_AT_ONCE, _epoch_orders, shuffled_in_blocks
 from models.registry import spec
 from models.tables.logit import QuadraticLogit
+from runtime.context import Context
 from runtime.cost import in_words, seconds_of
 from runtime.errors import InputError
 from stacking.budget import LIBRARIES, PLAN_FILE, Clock, available_bytes, estimated
@@ -33,7 +34,7 @@ from stacking.inputs.events import ROW_GROUP, TableEvents
 from stacking.inputs.tables import write_table
 from stacking.run.chain import STUDENT
 from stacking.run.config import TableConfig
-from stacking.train import stack_table
+from stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
@@ -99,7 +100,7 @@ def test_the_best_learner_is_left_out_last_unless_it_needs_too_much(slowness: fl
 
 
 def test_what_follows_the_fits_is_in_the_plan_and_the_student_learns_less_where_time_is_short() -> None:
-    second = SecondLevel(n_inner=400_000, n_judged=45_000, student_epochs=30, student_events=600_000)
+    second = SecondLevel(n_inner=400_000, n_holdout=45_000, student_epochs=30, student_events=600_000)
     sizes = replace(SIZES, second=second)
     free, short = make_plan(RATES, sizes, None), make_plan(RATES, sizes, 3600)
     assert free.student_events == 400_000
@@ -140,7 +141,7 @@ def test_folds_are_given_up_one_by_one_and_filled_again() -> None:
 def test_learners_that_are_left_out_take_no_time_in_the_second_level() -> None:
     sizes = RunSizes(
         n_train=60_000, n_predict=0, n_folds=3, repeats=1, workers=2,
-        second=SecondLevel(n_inner=54_000, n_judged=6000),
+        second=SecondLevel(n_inner=54_000, n_holdout=6000),
     )  # fmt: skip
     slow = [LearnerRate(f"slow-{k}", "epochs", 10, 0.0, 1.0, 0.0, waits=3.0) for k in range(20)]
     # All rows and epochs would take too long: the learner gets what the second level of one learner leaves.
@@ -156,7 +157,7 @@ def test_a_cap_on_events_bounds_what_a_fit_costs(tmp_path: Path) -> None:
     events, labels = TableEvents(file, ("x", "y"), "hash"), gaussians(6000, 5)[1].astype(np.int64)
     (rate,) = measure_rates(
         events, (spec("quadratic_logit"),), labels, CLASSES, preset="quick",
-        settings={"quadratic_logit": {"max_events": 4000}}, threads=1, devices={}, lanes={"cpu": 1},
+        settings={"quadratic_logit": {"max_events": 4000}}, threads=1, devices={}, pools={"cpu": 1},
     )  # fmt: skip
     assert rate.most == 4000
     assert rate.fit_s(5_000_000, 1) == rate.fit_s(4000, 1) > rate.fit_s(2000, 1)
@@ -169,14 +170,14 @@ def test_learners_are_timed_with_the_settings_for_the_number_of_rows(tmp_path: P
     events, labels = TableEvents(_table(tmp_path, 6000), ("x", "y"), "hash"), gaussians(6000, 5)[1].astype(np.int64)
     for n_rows, trees in ((4000, 16), (20_000, 32)):
         (rate,) = measure_rates(
-            events, (sized,), labels, CLASSES, preset="good", settings={}, threads=1, devices={}, lanes={"cpu": 1},
+            events, (sized,), labels, CLASSES, preset="good", settings={}, threads=1, devices={}, pools={"cpu": 1},
             n_rows=n_rows,
         )  # fmt: skip
         assert rate.full == trees
 
 
 def test_all_students_are_counted(tmp_path: Path) -> None:
-    one = SecondLevel(n_inner=10_000, n_judged=1000, student_epochs=10, student_events=600_000)
+    one = SecondLevel(n_inner=10_000, n_holdout=1000, student_epochs=10, student_events=600_000)
     two = replace(one, students=2.0)
     assert two.seconds(3, 2, 10_000) - one.seconds(3, 2, 10_000) == pytest.approx(STUDENT_STEP_S * 10 * 10_000)
     assert two.student_events_within(30.0, 1.0) == one.student_events_within(30.0, 1.0) // 2
@@ -195,7 +196,7 @@ def test_predictions_obey_the_deadline(tmp_path: Path) -> None:
 
 def test_the_student_obeys_the_deadline(tmp_path: Path) -> None:
     config = _config(tmp_path, n=400, time_limit="60s", fast=True)
-    result = stack_table(config, began=time.time() - 59)
+    result = stack(config, Context(began=time.time() - 59))
     assert result.manifest[STUDENT] is None
     assert any("predict --fast is not possible" in line and "time limit" in line for line in result.manifest["remarks"])
     assert [row["status"] for row in result.manifest["learners"]].count("ok") == 1, "a late run is better than none"
@@ -253,7 +254,7 @@ def test_measured_rates_foretell_a_fit(tmp_path: Path) -> None:
         settings={},
         threads=1,
         devices={},
-        lanes={"cpu": 1},
+        pools={"cpu": 1},
     )
     assert (rate.work, rate.full) == ("trees", 80)
     from models.registry import create
@@ -265,21 +266,23 @@ def test_measured_rates_foretell_a_fit(tmp_path: Path) -> None:
     assert 0.25 < rate.fit_s(16_000, 80) / took < 4.0
 
 
-def test_a_run_within_its_limit_tells_its_plan_and_a_continued_one_keeps_it(tmp_path: Path) -> None:
-    said: list[str] = []
-    first = stack_table(_config(tmp_path, time_limit="5m"), say=said.append)
-    assert said[1].startswith("plan: 2 learners x 3 folds")
+def test_a_run_within_its_limit_tells_its_plan_and_a_continued_one_keeps_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    first = stack(_config(tmp_path, time_limit="5m"))
+    assert caplog.messages[1].startswith("plan: 2 learners x 3 folds")
     assert first.manifest["plan"]["limit_s"] is not None
     plan = (tmp_path / "run" / PLAN_FILE).read_bytes()
     (tmp_path / "run" / "checksums.json").unlink()  # as if it had been killed before its last file
-    said.clear()
-    again = stack_table(_config(tmp_path, time_limit="5m"), say=said.append)
-    assert said == [], "nothing is measured again"
+    caplog.clear()
+    again = stack(_config(tmp_path, time_limit="5m"))
+    assert caplog.messages == [], "nothing is measured again"
     assert (tmp_path / "run" / PLAN_FILE).read_bytes() == plan
     assert again.manifest["config_hash"] == first.manifest["config_hash"]
     for other, changed in (({"time_limit": "6m"}, "time_limit"), ({"time_limit": "5m", "seed": 2}, "seed")):
         with pytest.raises(InputError, match=rf"another configuration \(different: {changed}\)"):
-            stack_table(_config(tmp_path, **other))
+            stack(_config(tmp_path, **other))
 
 
 def _slow_after(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
@@ -303,7 +306,7 @@ def test_only_events_under_the_cuts_are_expected_to_be_predicted(
 
     monkeypatch.setattr("stacking.budget.make_plan", kept)
     monkeypatch.setattr(TableEvents, "passes_evaluation_cuts", lambda events: np.arange(len(events)) % 4 == 0)
-    result = stack_table(_config(tmp_path, time_limit="5m"))
+    result = stack(_config(tmp_path, time_limit="5m"))
     (sizes,) = plan_within_limit
     predicted = [
         len(np.load(file)["log_proba"])
@@ -318,7 +321,7 @@ def test_what_is_not_finished_in_time_is_left_out_and_the_run_ships(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _slow_after(monkeypatch, "random_forest")
-    result = stack_table(_config(tmp_path, time_limit="5m"))
+    result = stack(_config(tmp_path, time_limit="5m"))
     status = {row["name"].removeprefix("table."): row["status"] for row in result.manifest["learners"]}
     assert status == {"lightgbm": "ok", "random_forest": "failed"}
     error = next(row["error"] for row in result.manifest["learners"] if row["name"].endswith("random_forest"))
@@ -327,7 +330,7 @@ def test_what_is_not_finished_in_time_is_left_out_and_the_run_ships(
 
 
 def test_rows_are_limited_where_asked(tmp_path: Path) -> None:
-    result = stack_table(_config(tmp_path, rows={"lightgbm": 1000}))
+    result = stack(_config(tmp_path, rows={"lightgbm": 1000}))
     from runtime.files import read_json
 
     counts = {
@@ -342,17 +345,17 @@ def test_the_first_learner_of_a_plan_never_gives_up(tmp_path: Path) -> None:
     # A clock that is over before the fits begin: what is planned first is finished all the same, the rest is not begun.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Clock, "left_s", property(lambda self: 300.0))
-        result = stack_table(_config(tmp_path, time_limit="1s"))
+        result = stack(_config(tmp_path, time_limit="1s"))
     status = {row["name"]: row["status"] for row in result.manifest["learners"]}
     first = result.manifest["plan"]["shares"][0]["learner"]
     assert status[first] == "ok"
     assert sorted(status.values()) == ["failed", "ok"]
 
 
-def test_a_limit_counts_from_when_the_program_was_started(tmp_path: Path) -> None:
-    said: list[str] = []
-    stack_table(_config(tmp_path, n=400, time_limit="60s"), began=time.time() - 59, say=said.append)
-    assert "the limit cannot be kept" in " ".join(said)
+def test_a_limit_counts_from_when_the_program_was_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    stack(_config(tmp_path, n=400, time_limit="60s"), Context(began=time.time() - 59))
+    assert "the limit cannot be kept" in " ".join(caplog.messages)
 
 
 GB = 1_000_000_000

@@ -30,7 +30,9 @@ from models.base.learner import Batch
 from models.isolated import Isolated
 from models.tables.lightgbm import LightGBM
 from runtime.checksums import CHECKSUMS_FILE
+from runtime.context import Context
 from runtime.errors import InputError
+from showers.archives.folders import unlabelled_in
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
 from stacking import saved_fits
@@ -42,7 +44,7 @@ from stacking.predict import predict as predict_events
 from stacking.run.chain import Predictions
 from stacking.run.config import StackConfig, TableConfig
 from stacking.run.read import SavedFits
-from stacking.train import stack, stack_table
+from stacking.train import stack
 
 SMALL = {"lightgbm": {"rounds": 10}, "quadratic_logit": {}}
 
@@ -95,9 +97,9 @@ def _same(values: np.ndarray | None, expected: np.ndarray | None) -> None:
 @pytest.mark.usefixtures("borders")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_columns_are_those_of_the_table_bit_by_bit(showers: Path, tmp_path: Path, workers: int) -> None:
-    table = build_table(showers, tmp_path / "table", device="cpu", workers=1)
+    table = build_table(showers, tmp_path / "table", ctx=Context(device="cpu", workers=1))
     through = ShowerEvents(showers, table.folder, COMPOSITION)
-    events = ComputedEvents.of(showers, COMPOSITION, table.columns, workers=workers)
+    events = ComputedEvents.of(showers, COMPOSITION, table.columns, Context(workers=workers))
     assert ("Age" in table.columns) == (Dataset.open(showers, labels=False).age is not None)
     every, some = list(pieces(len(events))), ("e_hits", *CORE_COLUMNS, "E")
     assert [piece.stop for piece in every] == [700, 1400, 2000]
@@ -117,11 +119,11 @@ def test_columns_are_those_of_the_table_bit_by_bit(showers: Path, tmp_path: Path
 
 @pytest.mark.usefixtures("borders")
 def test_any_choice_of_columns_gives_the_same_bits(showers: Path, tmp_path: Path) -> None:
-    table = build_table(showers, tmp_path / "table", device="cpu", workers=1)
+    table = build_table(showers, tmp_path / "table", ctx=Context(device="cpu", workers=1))
     rows = np.arange(300, 900)
     for group in {CATALOGUE[name].group for name in table.columns}:
         columns = tuple(name for name in table.columns if CATALOGUE[name].group == group)
-        events = ComputedEvents.of(showers, COMPOSITION, columns, workers=1)
+        events = ComputedEvents.of(showers, COMPOSITION, columns, Context(workers=1))
         result = events.batch(rows, columns, grids=False).table
         _same(result, table.matrix(columns, rows))
 
@@ -135,7 +137,10 @@ def test_a_gpu_computes_in_this_process(new: Path, monkeypatch: pytest.MonkeyPat
         return compute_rows(data, start, stop, groups)
 
     monkeypatch.setattr(computed, "compute_rows", on_gpu)
-    one, other = (ComputedEvents.of(new, COMPOSITION, CORE_COLUMNS, device=device) for device in ("cuda", "cpu"))
+    monkeypatch.setattr(computed, "resolve_device", str)
+    one, other = (
+        ComputedEvents.of(new, COMPOSITION, CORE_COLUMNS, Context(device=device)) for device in ("cuda", "cpu")
+    )
     _same(one.fitted_core(slice(600, 1100)), other.fitted_core(slice(600, 1100)))
     assert asked == [(512, 1024, "cuda"), (1024, 1536, "cuda")]
 
@@ -143,11 +148,12 @@ def test_a_gpu_computes_in_this_process(new: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("borders")
 @pytest.mark.parametrize("fast", [False, True])
 def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path: Path, fast: bool) -> None:
-    opened = stacking.load(run, trusted=True)
-    options = {"fast": fast, "everything": not fast, "device": "cpu", "workers": 2}
-    result = predict(opened, new, no_table=True, **options).concatenated()
+    opened = stacking.load(run)
+    options = {"fast": fast, "everything": not fast}
+    ctx = Context(device="cpu", workers=2, trusted=True)
+    result = predict(opened, new, ctx, no_table=True, **options).concatenated()
     assert not list(new.parent.glob("*.features"))
-    expected = predict(opened, new, **options).concatenated()
+    expected = predict(opened, new, ctx, **options).concatenated()
     assert result.by_name.keys() == expected.by_name.keys()
     for name, log_proba in expected.by_name.items():
         _same(result.by_name[name], log_proba)
@@ -155,7 +161,7 @@ def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path:
     assert (result.config_hash, result.test_fingerprint) == (expected.config_hash, expected.test_fingerprint)
     assert result.remarks == expected.remarks
     (new / CHECKSUMS_FILE).unlink(missing_ok=True)
-    remark = predict(opened, new, no_table=True, **options).remarks[0]
+    remark = predict(opened, new, ctx, no_table=True, **options).remarks[0]
     assert remark.startswith(f"{new.name} has no {CHECKSUMS_FILE}: damage to its files is noticed only where")
 
 
@@ -168,9 +174,29 @@ def test_files_have_the_bytes_of_those_through_the_table(
         cli.main()
     assert not ended.value.code
     assert sorted(path.name for path in new.parent.iterdir()) == ["events"]
-    predict(stacking.load(run), new, workers=1, device="cpu").write(tmp_path / "table.npz")
+    predict(stacking.load(run), new, Context(workers=1, device="cpu")).write(tmp_path / "table.npz")
     assert FeatureTable.open(new.parent / "events.features").n_events == 2000
     assert (tmp_path / "memory.npz").read_bytes() == (tmp_path / "table.npz").read_bytes()
+
+
+def test_a_folder_of_runs_gets_a_file_each(
+    run: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "measured"
+    for name in ("004000", "004001"):
+        shutil.copytree(new, folder / name)
+    options = ["--run", str(run), "--data", str(folder), "--device", "cpu", "--no-table"]
+    for out, code in ((tmp_path / "one.npz", 2), (tmp_path / "predicted", 0)):
+        monkeypatch.setattr(sys, "argv", ["cli.py", "predict", *options, "--out", str(out)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert (ended.value.code or 0) == code
+    assert "holds 2 runs, which get a file each: --out must be a folder" in capsys.readouterr().err
+    written = [(tmp_path / "predicted" / f"{name}.npz").read_bytes() for name in ("004000", "004001")]
+    predict(stacking.load(run), new, Context(device="cpu"), no_table=True).write(tmp_path / "alone.npz")
+    assert written[0] == written[1] == (tmp_path / "alone.npz").read_bytes()
+    shutil.copy(new / MATRICES_FILE, new / "labels_composition.npy")
+    assert unlabelled_in(new.parent) == [], "a labelled set is no measured run"
 
 
 @pytest.mark.usefixtures("borders")
@@ -179,14 +205,16 @@ def test_a_bad_cell_far_behind_leaves_no_file(run: Path, new: Path, tmp_path: Pa
     matrices = np.load(new / MATRICES_FILE)
     matrices[1777, 2, 3, 1] = np.nan
     np.save(new / MATRICES_FILE, matrices)
-    opened = stacking.load(run, trusted=True)
-    with pytest.raises(InputError, match=r"matrices.npy: row 1777, cell \(2, 3\), channel 1.*--strict"):
-        predict(opened, new, no_table=True, workers=workers, strict=True).write(tmp_path / "out.npz")
+    opened = stacking.load(run)
+    with pytest.raises(InputError, match=r"matrices.npy: row 1777, cell \(2, 3\), muon deposit.*--strict"):
+        predict(opened, new, Context(workers=workers, trusted=True), no_table=True, strict=True).write(
+            tmp_path / "out.npz"
+        )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
 
 
 def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, tmp_path: Path) -> None:
-    opened = stacking.load(run, trusted=True)
+    opened = stacking.load(run)
     with pytest.raises(InputError, match="gives no feature 'Age'"):
         ComputedEvents.of(new, COMPOSITION, ("E", "Age"))
     events = ComputedEvents.of(new, COMPOSITION, ("E",))
@@ -195,7 +223,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
     with pytest.raises(InputError, match="none is to be used"):
         predict(opened, new, no_table=True, features=tmp_path / "table").concatenated()
     with pytest.raises(InputError, match="unknown device 'tpu'"):
-        predict(opened, new, no_table=True, device="tpu").concatenated()
+        predict(opened, new, Context(device="tpu"), no_table=True).concatenated()
     with (
         patch("stacking.predict.feature_code_version", lambda: "0" * 64),
         pytest.raises(InputError, match="features of other code"),
@@ -216,7 +244,7 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
 
 @pytest.mark.usefixtures("borders")
 def test_events_that_change_meanwhile_are_noticed(run: Path, new: Path) -> None:
-    predictions = predict(stacking.load(run, trusted=True), new, no_table=True, device="cpu", workers=1)
+    predictions = predict(stacking.load(run), new, Context(trusted=True, device="cpu", workers=1), no_table=True)
     taken = next(predictions.pieces)
     assert len(taken.log_proba) == 700
     state = (new / MATRICES_FILE).stat()
@@ -332,7 +360,7 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
         run=tmp_path / "run", table=train, test_table=test, label="kind", learners=tuple(small), settings=small,
         folds=2, metas=("average",), preset="quick", workers=1, fast=False,
     )  # fmt: skip
-    expected = stack_table(config).predictions
+    expected = stack(config).predictions
     assert expected is not None
     run = stacking.load(tmp_path / "run")
     opened = _counted(monkeypatch, Isolated, "load")
@@ -354,7 +382,7 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
         real(reader, *rest)
 
     monkeypatch.setattr(saved_fits, "_predict", predict)
-    run = stacking.load(tmp_path / "run", trusted=True)
+    run = stacking.load(tmp_path / "run")
     for workers in (1, 3):
         working.clear()
         monkeypatch.setattr("joblib.cpu_count", lambda workers=workers: workers)
@@ -428,7 +456,7 @@ def test_events_go_through_a_fit_once(
     def progress(done: int, total: int, note: str = "") -> None:
         ticks.append((done, total))
 
-    parts = list(saved_fits.predict_fits(events, fits, trusted=True, threads=1, workers=1, progress=progress))
+    parts = list(saved_fits.predict_fits(events, fits, Context(trusted=True, workers=1), progress))
     assert Estimating.asked == [asked] * 6
     assert ticks[-1] == (200, 200)
     for piece, results in parts:

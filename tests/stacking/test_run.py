@@ -30,12 +30,13 @@ from models.registry import spec
 from report.outcome import _notes
 from runtime import code
 from runtime.checksums import Checksums
+from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import LOCK_FILE
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA
 from showers.writer import write_dataset
-from stacking.fit.folds import judged_events, outer_holdout
+from stacking.fit.folds import evaluation_events, outer_holdout
 from stacking.fit.tasks import FoldTask, outer_rows, split_rows
 from stacking.inputs.events import ShowerEvents, TableEvents
 from stacking.meta.gate import mean_and_error, standard_error
@@ -45,10 +46,11 @@ from stacking.run.config import StackConfig, TableConfig
 from stacking.run.identity import fit_code_version
 from stacking.run.job import Job
 from stacking.run.read import Run, evaluated_rows
-from stacking.train import StackResult, stack, stack_table
+from stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
 
+TRUSTED = Context(trusted=True)
 QUICK = {"preset": "quick", "folds": 3, "device": "cpu", "workers": 1, "fast": False}
 SMALL_LEARNERS = {"lightgbm": {"rounds": 30}, "random_forest": {"trees": 20}}
 
@@ -81,10 +83,10 @@ def test_run_folder_holds_what_it_promises(finished: Path, tiny_composition: Pat
         assert frame.schema["fold"] == pl.Int8
         log_proba = frame.select(f"logp_{c}" for c in COMPOSITION.classes).to_numpy()
         # An event or two at the edge of the cuts leaves them when its scalars are rounded to float16: never judged.
-        judged = np.isfinite(log_proba).all(axis=1)
-        assert judged.mean() > 0.99
-        np.testing.assert_allclose(np.exp(log_proba[judged]).sum(axis=1), 1.0, atol=1e-9)
-        assert np.mean(np.argmax(log_proba[judged], axis=1) == labels[judged]) > 0.35
+        in_evaluation = np.isfinite(log_proba).all(axis=1)
+        assert in_evaluation.mean() > 0.99
+        np.testing.assert_allclose(np.exp(log_proba[in_evaluation]).sum(axis=1), 1.0, atol=1e-9)
+        assert np.mean(np.argmax(log_proba[in_evaluation], axis=1) == labels[in_evaluation]) > 0.35
         with np.load(finished / "test" / f"{name}.npz", allow_pickle=False) as test:
             assert test["log_proba"].shape == (1000, 5)
             assert test["argmax"].dtype == test["decided"].dtype == np.int8
@@ -100,7 +102,7 @@ def test_a_run_predicts_the_same_bits_from_python_and_to_a_file(
 ) -> None:
     test = tiny_composition / "composition_test"
     # Models in this process; below, in others.
-    predictions = predict(stacking.load(finished, trusted=True), test).concatenated()
+    predictions = predict(stacking.load(finished), test, Context(trusted=True)).concatenated()
     predict(stacking.load(finished), test).write(tmp_path / "new.npz")
     with np.load(finished / "predictions.npz") as ours:
         np.testing.assert_array_equal(ours["log_proba"], predictions.log_proba)
@@ -116,7 +118,7 @@ def test_predictions_say_for_which_events_they_were_made(finished: Path, tiny_co
     assert manifest["data"]["test_fingerprint"] == expected
     with np.load(finished / "predictions.npz", allow_pickle=False) as stored:
         assert str(stored["test_fingerprint"]) == expected
-    new = predict(stacking.load(finished, trusted=True), tiny_composition / "composition_train").concatenated()
+    new = predict(stacking.load(finished), tiny_composition / "composition_train", Context(trusted=True)).concatenated()
     assert new.test_fingerprint == Dataset.open(tiny_composition / "composition_train", labels=False).fingerprint()
     assert new.remarks == ()
 
@@ -167,7 +169,7 @@ def test_what_ships_and_who_finished_is_read_off_the_manifest(gate: dict[str, An
 
 
 def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Path, tiny_composition: Path) -> None:
-    test, run = tiny_composition / "composition_test", stacking.load(finished, trusted=True)
+    test, run = tiny_composition / "composition_test", stacking.load(finished)
     with (
         patch("stacking.predict.feature_code_version", lambda: "0" * 64),
         patch("stacking.predict.stacking_code_version", lambda: "1" * 16),
@@ -175,9 +177,9 @@ def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Pa
         with pytest.raises(InputError, match=r"features of other code.*train again \(python cli.py stack") as caught:
             predict(run, test)
         assert "\n" not in str(caught.value)
-        result = predict(run, test, anyway=True).concatenated()
+        result = predict(run, test, Context(trusted=True, other_code=True)).concatenated()
     assert ["features of other code" in result.remarks[0], "another version" in result.remarks[1]] == [True, True]
-    np.testing.assert_array_equal(result.log_proba, predict(run, test).concatenated().log_proba)
+    np.testing.assert_array_equal(result.log_proba, predict(run, test, TRUSTED).concatenated().log_proba)
 
 
 def test_another_configuration_is_refused_and_named(finished: Path, tiny_composition: Path, tmp_path: Path) -> None:
@@ -257,8 +259,9 @@ def test_repeats_off_cut_weight_and_gamma(tiny_gamma: Path, tmp_path: Path) -> N
     with np.load(tmp_path / "run" / "predictions.npz") as stored:
         np.testing.assert_array_equal(stored["gamma_scores"], result.predictions.scores)
     assert [row["efficiency"] for row in result.manifest["decision"]["thresholds"]][3] == 0.75
-    run = stacking.load(tmp_path / "run", trusted=True)  # no other process knows the fakes
-    again = predict(run, tiny_gamma / "gamma_test").concatenated()
+    run = stacking.load(tmp_path / "run")
+    # No other process knows the fakes.
+    again = predict(run, tiny_gamma / "gamma_test", Context(trusted=True)).concatenated()
     np.testing.assert_array_equal(again.scores, result.predictions.scores)
     (row,) = run.thresholds((0.8,), (1e-3,))
     assert 0.8 <= row["gamma_efficiency"] < 0.85
@@ -273,7 +276,7 @@ def test_events_outside_the_cuts_are_never_judged(two_gaussians: tuple[Path, Pat
         run=tmp_path / "run", table=two_gaussians[0], label="kind", **QUICK, learners=("fake_linear",)
     )  # fmt: skip
     with patch.object(TableEvents, "passes_evaluation_cuts", lambda events: np.arange(len(events)) % 2 == 1):
-        result = stack_table(config)
+        result = stack(config)
     assert result.manifest["data"]["n_judged"] == 600
     for name in ("fake_linear", "stack"):
         log_proba = pl.read_parquet(tmp_path / "run" / "oof" / f"{name}.parquet")["logp_far"].to_numpy()
@@ -284,12 +287,12 @@ def test_events_outside_the_cuts_are_never_judged(two_gaussians: tuple[Path, Pat
 def test_all_events_are_judged_where_too_few_pass() -> None:
     labels = np.repeat([0, 1], 500)
     few = np.arange(1000) % 500 < 99
-    judged, remark = judged_events(few, labels, 2)
-    assert judged.all()
+    in_evaluation, remark = evaluation_events(few, labels, 2)
+    assert in_evaluation.all()
     assert "only 99 events of one class pass" in remark
     enough = np.arange(1000) % 500 < 100
-    judged, remark = judged_events(enough, labels, 2)
-    np.testing.assert_array_equal(judged, enough)
+    in_evaluation, remark = evaluation_events(enough, labels, 2)
+    np.testing.assert_array_equal(in_evaluation, enough)
     assert not remark
 
 
@@ -353,7 +356,7 @@ def sets(tiny_composition: Path, tmp_path: Path) -> Path:
         with write_dataset(tmp_path / f"composition_{split}", 60, COMPOSITION, source=dict(whole.source)) as writer:
             assert whole.labels is not None
             writer.put(0, whole.matrices[:60], whole.scalars[:60], whole.labels[:60])
-        build_table(tmp_path / f"composition_{split}", groups=("reconstruction",), workers=1)
+        build_table(tmp_path / f"composition_{split}", groups=("reconstruction",), ctx=Context(workers=1))
     return tmp_path
 
 
@@ -384,7 +387,7 @@ def test_test_labels_are_in_no_identity(sets: Path) -> None:
     (sets / "composition_test" / "labels_composition.npy").write_text("poison")
     assert _identity(sets) == before
     shutil.rmtree(sets / "composition_test.features")
-    build_table(sets / "composition_test", groups=("reconstruction",), workers=1)
+    build_table(sets / "composition_test", groups=("reconstruction",), ctx=Context(workers=1))
     assert _identity(sets) == before
 
 
@@ -414,7 +417,7 @@ def test_fits_are_discarded_by_what_can_change_them_and_by_nothing_else(monkeypa
 @pytest.mark.usefixtures("fakes")
 def test_another_second_level_keeps_the_fits(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     def run(name: str, **options: object) -> StackResult:
-        return stack_table(TableConfig(
+        return stack(TableConfig(
             run=tmp_path / name, table=two_gaussians[0], label="kind", test_table=two_gaussians[1], preset="quick",
             folds=3, repeats=1, holdout=0.2, workers=1, device="cpu", learners=("fake_linear", "fake_noisy"), **options,
         ))  # fmt: skip
@@ -463,7 +466,7 @@ def _stacked(folder: Path, n_train: int, learners: tuple[str, ...], **options: A
         run=folder / "run", table=train, label="kind", test_table=test, preset="quick", workers=1, device="cpu",
         learners=learners, **({"repeats": 1, "holdout": 0.1, "fast": False} | options),
     )  # fmt: skip
-    return stack_table(config), 1 - labels
+    return stack(config), 1 - labels
 
 
 @pytest.mark.usefixtures("fakes")
@@ -506,7 +509,7 @@ def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
     # The network's answers take the place of the averaged ones, in the meta-learner as well.
     noisy = [_arrays(result.run / "learners" / "fake_noisy" / f"fold-{k}" / "test.npz")["log_proba"] for k in range(3)]
     network = _arrays(folders[3] / "test.npz")["log_proba"]
-    bundle = stacking.load(result.run, trusted=True)
+    bundle = stacking.load(result.run)
     given = [log_softmax(network), log_softmax(np.mean(noisy, axis=0))]
     by_name = dict(zip(learners, given, strict=True))
     pooled = bundle.chain.meta.predict(np.stack([by_name[name] for name in bundle.chain.meta.learners]), None)
@@ -520,14 +523,16 @@ def test_fits_of_one_start_ship_as_one_network(tmp_path: Path) -> None:
     # It ships, so that nobody needs a student.
     assert result.manifest["gate"]["best_learner"] == "fake_onestart"
     assert result.manifest["fast"] is None
-    whole, fast = (predict(bundle, tmp_path / "test.parquet", fast=fast).concatenated() for fast in (False, True))
+    whole, fast = (
+        predict(bundle, tmp_path / "test.parquet", TRUSTED, fast=fast).concatenated() for fast in (False, True)
+    )
     assert result.predictions is not None
     for values in (whole, fast):
         np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
     assert "--fast changes nothing: what ships, fake_onestart, is one network" in fast.remarks[-1]
     (folders[3] / "fitted.npz").unlink()
     with pytest.raises(InputError, match=r"average.fitted\.npz"):
-        predict(bundle, tmp_path / "test.parquet").concatenated()
+        predict(bundle, tmp_path / "test.parquet", TRUSTED).concatenated()
 
 
 @pytest.mark.usefixtures("fakes")
@@ -543,10 +548,10 @@ def test_fits_stay_where_one_network_is_worse_or_nothing_shows_that_it_is_not(
     assert remark.startswith("fake_farapart: the predictions of its fits are averaged: " + why)
     assert result.manifest["learners"][0]["one_network"] is None
     assert not (result.run / "learners" / "fake_farapart" / "average").exists()
-    bundle = stacking.load(result.run, trusted=True)
+    bundle = stacking.load(result.run)
     assert len(bundle.fits("fake_farapart").folders) == 3
     assert result.predictions is not None
-    values = predict(bundle, tmp_path / "test.parquet").concatenated()
+    values = predict(bundle, tmp_path / "test.parquet", TRUSTED).concatenated()
     np.testing.assert_array_equal(values.log_proba, result.predictions.log_proba)
 
 
@@ -582,17 +587,17 @@ def test_no_fit_sees_the_holdout_and_its_groups_stay_whole(tmp_path: Path) -> No
 def test_a_part_of_the_rows_is_first_of_those_that_are_judged(tmp_path: Path) -> None:
     result, _ = _stacked(tmp_path, 6000, ("fake_linear",), folds=3, holdout=0.2)
     events = TableEvents(result.run / "table" / "train.parquet", ("x", "y"), "")
-    judged = np.random.default_rng(4).random(6000) < 0.25
-    np.save(result.run / "judged.npy", judged)
+    in_evaluation = np.random.default_rng(4).random(6000) < 0.25
+    np.save(result.run / "in_evaluation.npy", in_evaluation)
     task = FoldTask(result.run, FAKES["fake_linear"], 0, 3, events, None, events.columns, CLASSES)
     everyone, valid, _ = split_rows(task)
-    assert judged[valid].all()
+    assert in_evaluation[valid].all()
     few = split_rows(replace(task, rows=500))[0]
     assert len(few) == 500
-    assert judged[few].all(), "there are enough of the kind"
+    assert in_evaluation[few].all(), "there are enough of the kind"
     many = split_rows(replace(task, rows=2000))[0]
     assert len(many) == 2000
-    assert np.isin(everyone[judged[everyone]], many).all(), "all of the kind, others fill up"
+    assert np.isin(everyone[in_evaluation[everyone]], many).all(), "all of the kind, others fill up"
     assert np.isin(many, everyone).all()
 
 
@@ -605,36 +610,36 @@ def test_a_part_of_the_rows_is_first_of_those_that_are_judged(tmp_path: Path) ->
 def test_a_learner_with_a_cap_on_events_is_given_those_that_are_judged(tmp_path: Path, spec: LearnerSpec) -> None:
     result, _ = _stacked(tmp_path, 6000, ("fake_linear",), folds=3, holdout=0.2)
     events = TableEvents(result.run / "table" / "train.parquet", ("x", "y"), "")
-    judged = np.random.default_rng(4).random(6000) < 0.25
-    np.save(result.run / "judged.npy", judged)
+    in_evaluation = np.random.default_rng(4).random(6000) < 0.25
+    np.save(result.run / "in_evaluation.npy", in_evaluation)
     task = FoldTask(result.run, spec, 0, 3, events, None, events.columns, CLASSES)
     everyone, valid, held_out = split_rows(replace(task, settings={"max_events": 6000}))
     for most in (300, 1500):
         train, same_valid, same_held_out = split_rows(replace(task, settings={"max_events": most}))
-        of_kind = int(judged[everyone].sum())
+        of_kind = int(in_evaluation[everyone].sum())
         assert len(train) == max(most, of_kind), "the cap is filled with others, or drawn from those of the kind"
-        assert judged[train].sum() == of_kind
+        assert in_evaluation[train].sum() == of_kind
         np.testing.assert_array_equal(valid, same_valid)
         np.testing.assert_array_equal(held_out, same_held_out)
 
 
 def test_holdout_is_stratified_and_takes_whole_groups_of_judged_events() -> None:
     rng = np.random.default_rng(0)
-    labels, energy, judged = rng.integers(0, 3, 9000), rng.uniform(14.5, 17, 9000), rng.random(9000) < 0.6
-    outer, remark = outer_holdout(judged, labels, 0.15, seed=3, energy=energy)
+    labels, energy, in_evaluation = rng.integers(0, 3, 9000), rng.uniform(14.5, 17, 9000), rng.random(9000) < 0.6
+    outer, remark = outer_holdout(in_evaluation, labels, 0.15, seed=3, energy=energy)
     assert not remark
-    assert not outer[~judged].any()
-    assert outer.sum() == pytest.approx(0.15 * judged.sum(), abs=1)
+    assert not outer[~in_evaluation].any()
+    assert outer.sum() == pytest.approx(0.15 * in_evaluation.sum(), abs=1)
     for k in range(3):
         for low in (14.5, 15.0, 15.5, 16.0, 16.5):
-            cell = judged & (labels == k) & (energy >= low) & (energy < low + 0.5)
+            cell = in_evaluation & (labels == k) & (energy >= low) & (energy < low + 0.5)
             assert outer[cell].sum() == pytest.approx(0.15 * cell.sum(), abs=1.01)
     groups = np.arange(9000) // 3
-    together, _ = outer_holdout(judged, labels, 0.15, seed=3, energy=energy, groups=groups)
+    together, _ = outer_holdout(in_evaluation, labels, 0.15, seed=3, energy=energy, groups=groups)
     assert set(np.bincount(groups[together]).tolist()) == {0, 3}
-    assert outer_holdout(judged, labels, 0.0, seed=3)[0].sum() == 0
-    assert "without an outer holdout" in outer_holdout(judged, labels, 0.0, seed=3)[1]
-    assert "too few events" in outer_holdout(judged, labels, 0.05, seed=3)[1]
+    assert outer_holdout(in_evaluation, labels, 0.0, seed=3)[0].sum() == 0
+    assert "without an outer holdout" in outer_holdout(in_evaluation, labels, 0.0, seed=3)[1]
+    assert "too few events" in outer_holdout(in_evaluation, labels, 0.05, seed=3)[1]
 
 
 def test_control_is_unbiased_and_its_error_covers() -> None:

@@ -29,9 +29,9 @@ def test_many_numbers_are_fitted_without_their_curvature(monkeypatch: pytest.Mon
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 4, 2000)
     x = np.eye(4)[labels] + rng.normal(size=(2000, 4))
-    newton = fit_linear(x, labels, np.eye(4), pull=0.01)
+    newton = fit_linear(x, labels, np.eye(4), l2=0.01)
     monkeypatch.setattr(softmax, "NEWTON_NUMBERS", 10)
-    for result, expected in zip(fit_linear(x, labels, np.eye(4), pull=0.01), newton, strict=True):
+    for result, expected in zip(fit_linear(x, labels, np.eye(4), l2=0.01), newton, strict=True):
         np.testing.assert_allclose(result, expected, atol=2e-3)
 
 
@@ -40,7 +40,7 @@ def test_a_hundred_classes_fit_into_memory_and_go_without_a_matrix() -> None:
     labels = np.arange(2000) % 100
     log_proba = log_softmax(2 * np.eye(100)[labels] + rng.normal(size=(2000, 100)))
     tracemalloc.start()
-    matrix, _ = fit_linear(np.tile(log_proba, 3), labels, np.tile(np.eye(100) / 3, (3, 1)), pull=0.05)
+    matrix, _ = fit_linear(np.tile(log_proba, 3), labels, np.tile(np.eye(100) / 3, (3, 1)), l2=0.05)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert matrix.shape == (300, 100)

@@ -20,6 +20,7 @@ import stacking
 from models.registry import LEARNERS
 from report.outcome import outcome
 from report.public.leaderboard import table_standings
+from runtime.context import Context
 from runtime.errors import InputError
 from scoring.metrics.gamma import area_under_curve
 from stacking.inputs.columns import Plan, plan, repeated_remarks
@@ -27,7 +28,7 @@ from stacking.inputs.tables import class_positions, read_table
 from stacking.meta.softmax import log_loss_per_event
 from stacking.predict import predict
 from stacking.run.config import TableConfig
-from stacking.train import stack_table
+from stacking.train import stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 
@@ -46,15 +47,13 @@ def _config(run: Path, train: Path, **options: object) -> TableConfig:
 @pytest.mark.usefixtures("fakes")
 def test_two_gaussians_are_learned_but_not_beaten(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = two_gaussians
-    result = stack_table(_config(tmp_path / "run", train, test_table=test))
+    result = stack(_config(tmp_path / "run", train, test_table=test))
     metrics = json.loads((result.run / "metrics_table.json").read_text())
     points, labels = gaussians(1200, 1)
     exact = bayes_log_proba(points)
-    stack = (
-        pl.read_parquet(result.run / "oof" / "stack.parquet").select(f"logp_{c}" for c in sorted(CLASSES)).to_numpy()
-    )
+    oof = pl.read_parquet(result.run / "oof" / "stack.parquet").select(f"logp_{c}" for c in sorted(CLASSES)).to_numpy()
     # Classes are sorted by name: "far" is 0 and "near" is 1 here, the reverse of gaussians().
-    loss = log_loss_per_event(stack[:, ::-1], labels)
+    loss = log_loss_per_event(oof[:, ::-1], labels)
     excess = loss - log_loss_per_event(exact, labels)
     error = excess.std() / np.sqrt(len(excess))
     assert -2 * error < excess.mean() < 0.01
@@ -77,8 +76,8 @@ def test_a_label_column_in_the_test_table_is_never_seen(two_gaussians: tuple[Pat
     train, test = two_gaussians
     poisoned = tmp_path / "poisoned.csv"
     pl.read_parquet(test).with_columns(pl.lit("nonsense").alias("kind"), pl.lit(1.0).alias("z")).write_csv(poisoned)
-    plain = stack_table(_config(tmp_path / "a", train, test_table=test))
-    other = stack_table(_config(tmp_path / "b", train, test_table=poisoned))
+    plain = stack(_config(tmp_path / "a", train, test_table=test))
+    other = stack(_config(tmp_path / "b", train, test_table=poisoned))
     np.testing.assert_allclose(plain.predictions.log_proba, other.predictions.log_proba, rtol=1e-6)
     assert "z" in other.manifest["remarks"][0]
     assert "kind" not in pl.read_parquet(other.run / "table" / "test.parquet").columns
@@ -93,7 +92,7 @@ def test_columns_may_have_any_name(name: str, two_gaussians: tuple[Path, Path], 
     frame.with_columns(pl.Series("noise", noise)).write_parquet(tmp_path / "plain.parquet")
     options: dict[str, object] = {"group": "box", "learners": ("fake_linear",), "metas": ("average",)}
     named, plain = (
-        stack_table(_config(tmp_path / kind, tmp_path / f"{kind}.parquet", **options)) for kind in ("named", "plain")
+        stack(_config(tmp_path / kind, tmp_path / f"{kind}.parquet", **options)) for kind in ("named", "plain")
     )
     accuracy = [result.manifest["learners"][0]["accuracy"] for result in (named, plain)]
     assert accuracy[0] == accuracy[1] < 0.9
@@ -103,11 +102,12 @@ def test_columns_may_have_any_name(name: str, two_gaussians: tuple[Path, Path], 
 @pytest.mark.usefixtures("fakes")
 def test_a_run_predicts_new_tables_alike(two_gaussians: tuple[Path, Path], tmp_path: Path) -> None:
     train, test = two_gaussians
-    result = stack_table(_config(tmp_path / "run", train, test_table=test))
-    run = stacking.load(result.run, trusted=True)  # no other process knows the fakes
-    predictions = predict(run, test).concatenated()
+    result = stack(_config(tmp_path / "run", train, test_table=test))
+    run = stacking.load(result.run)
+    ctx = Context(trusted=True)  # no other process knows the fakes
+    predictions = predict(run, test, ctx).concatenated()
     np.testing.assert_array_equal(predictions.log_proba, result.predictions.log_proba)
-    predict(run, test).write(tmp_path / "new.csv")
+    predict(run, test, ctx).write(tmp_path / "new.csv")
     stored = pl.read_csv(tmp_path / "new.csv")
     np.testing.assert_allclose(stored["p_far"].to_numpy(), np.exp(predictions.log_proba)[:, 0], rtol=1e-12)
     assert stored["config_hash"].unique().to_list() == [result.manifest["config_hash"]]
@@ -129,7 +129,7 @@ def test_real_learners_take_missing_values_three_classes_and_groups(tmp_path: Pa
         learners=("lightgbm", "random_forest"), workers=1, device="cpu", repeats=1, fast=False,
         settings={"lightgbm": {"rounds": 40}, "random_forest": {"trees": 40}},
     )  # fmt: skip
-    result = stack_table(config)
+    result = stack(config)
     metrics = json.loads((result.run / "metrics_table.json").read_text())["systems"]["stack"]
     assert metrics["accuracy"]["value"] > 0.6
     assert metrics["auc"]["low"] > 0.8
@@ -146,10 +146,10 @@ def test_classes_that_differ_in_spaces_or_letters_alone_are_remarked(
     spaced = pl.when(pl.int_range(pl.len()) % 4 == 0).then(pl.col("kind") + " ").otherwise(pl.col("kind"))
     frame.with_columns(kind=spaced).write_parquet(tmp_path / "spaced.parquet")
     options = {"test_table": None, "learners": ("fake_linear",)}
-    result = stack_table(_config(tmp_path / "run", tmp_path / "spaced.parquet", **options))
+    result = stack(_config(tmp_path / "run", tmp_path / "spaced.parquet", **options))
     (remark,) = [line for line in result.manifest["remarks"] if "differ" in line]
     assert "labels 'far', 'far ' and 'near', 'near ' differ in spaces or case alone: they are classes" in remark
-    result = stack_table(_config(tmp_path / "plain", two_gaussians[0], **options))
+    result = stack(_config(tmp_path / "plain", two_gaussians[0], **options))
     assert not any("differ" in line for line in result.manifest["remarks"])
 
 
@@ -189,7 +189,7 @@ def test_bad_tables_are_refused_in_one_line(
         change = {"test_table": tmp_path / "short.parquet"}
     options = {"run": tmp_path / "run", "table": train, "label": "kind", "preset": "quick", "device": "cpu", **change}
     with pytest.raises(InputError, match=message) as caught:
-        stack_table(TableConfig(**options))
+        stack(TableConfig(**options))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run" / "learners").exists()
 
@@ -209,7 +209,7 @@ def test_bad_tables_are_refused_in_one_line(
 def test_unreadable_tables_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
-        stack_table(TableConfig(run=tmp_path / "run", table=tmp_path / name, label="kind", device="cpu"))
+        stack(TableConfig(run=tmp_path / "run", table=tmp_path / name, label="kind", device="cpu"))
     assert "\n" not in str(caught.value)
 
 
@@ -217,7 +217,7 @@ def test_unreadable_tables_are_refused(tmp_path: Path, name: str, content: bytes
 def test_infinite_values_name_column_and_row(tmp_path: Path, value: float) -> None:
     pl.DataFrame({"x": [0.0, value, 1.0, 2.0], "kind": [0, 1, 0, 1]}).write_parquet(tmp_path / "t.parquet")
     with pytest.raises(InputError, match="row 1, column 'x' is infinite"):
-        stack_table(TableConfig(run=tmp_path / "run", table=tmp_path / "t.parquet", label="kind", device="cpu"))
+        stack(TableConfig(run=tmp_path / "run", table=tmp_path / "t.parquet", label="kind", device="cpu"))
 
 
 @pytest.mark.usefixtures("fakes")
@@ -226,15 +226,15 @@ def test_the_plain_average_ships_where_the_stack_gains_nothing_over_it(
 ) -> None:
     train, test = two_gaussians
     options = {"test_table": test, "learners": ("fake_noisy", "fake_noisy_twin"), "metas": "average", "prune": 0}
-    result = stack_table(_config(tmp_path / "run", train, **options))
+    result = stack(_config(tmp_path / "run", train, **options))
     gate = result.manifest["gate"]
     assert (gate["shipped"], gate["best_learner"]) == (False, "average")
     assert "gains 0.00000 ± 0.00000 nats over average: not more than twice its error" in gate["reason"]
     by_name = {row["name"]: row["log_loss"] for row in result.manifest["learners"]}
     assert result.manifest["meta"]["log_losses"]["average"] < min(by_name.values())
-    run = stacking.load(result.run, trusted=True)
+    run = stacking.load(result.run)
     assert set(run.chain.needed) == {"fake_noisy", "fake_noisy_twin"}
-    predicted = predict(run, test).concatenated().log_proba
+    predicted = predict(run, test, Context(trusted=True)).concatenated().log_proba
     with np.load(result.run / "test" / "average.npz") as stored:
         np.testing.assert_allclose(predicted, stored["log_proba"])
 
@@ -284,10 +284,10 @@ def _strange_config(folder: Path, run: Path, **options: object) -> TableConfig:
 
 
 def test_every_learner_for_tables_uses_categories(tables: Path, tmp_path: Path) -> None:
-    result = stack_table(_strange_config(tables, tmp_path / "run", learners=tuple(MADE_FOR_TABLES)))
+    result = stack(_strange_config(tables, tmp_path / "run", learners=tuple(MADE_FOR_TABLES)))
     assert [row["error"] for row in result.manifest["learners"]] == [None] * len(MADE_FOR_TABLES)
     assert result.manifest["learners"][0]["features"] == ["Ze", "colour", "town", "stamp", "flag"]
-    content = outcome(result.run, None, None).content
+    content = outcome(result.run).content
     for name, metrics in content["test"]["systems"].items():
         # With the number alone the area is .64, without the towns at most .80.
         assert metrics["auc"]["value"] > 0.80, name
@@ -304,7 +304,7 @@ def test_every_learner_for_tables_uses_categories(tables: Path, tmp_path: Path) 
 
     new = strange(50, 3).with_columns(pl.lit("orange").alias("colour"))
     new.write_csv(tmp_path / "new.tsv", separator="\t")
-    content = predict(stacking.load(result.run, trusted=True), tmp_path / "new.tsv")
+    content = predict(stacking.load(result.run), tmp_path / "new.tsv", Context(trusted=True))
     assert "'orange', which training rows do not have" in content.remarks[0]
     content.write(tmp_path / "predicted.parquet")
     frame = pl.read_parquet(tmp_path / "predicted.parquet")
@@ -313,18 +313,18 @@ def test_every_learner_for_tables_uses_categories(tables: Path, tmp_path: Path) 
 
 
 def test_test_labels_do_not_move_predictions(tables: Path, tmp_path: Path) -> None:
-    one = stack_table(_strange_config(tables, tmp_path / "a", learners=("table.logistic",)))
+    one = stack(_strange_config(tables, tmp_path / "a", learners=("table.logistic",)))
     blind = pl.read_csv(tables / "test.tsv", separator="\t").with_columns(pl.lit("no").alias("class"))
     blind.write_csv(tmp_path / "blind.tsv", separator="\t")
     config = _strange_config(tables, tmp_path / "b", learners=("table.logistic",), test_table=tmp_path / "blind.tsv")
-    other = stack_table(config)
+    other = stack(config)
     np.testing.assert_array_equal(one.predictions.log_proba, other.predictions.log_proba)
 
 
 def test_one_row_to_predict_loses_no_learner(tables: Path, tmp_path: Path) -> None:
     strange(1, 5).drop("class").write_csv(tmp_path / "one.tsv", separator="\t")
     names = ("table.logistic", "table.extra_trees")
-    result = stack_table(_strange_config(tables, tmp_path / "run", learners=names, test_table=tmp_path / "one.tsv"))
+    result = stack(_strange_config(tables, tmp_path / "run", learners=names, test_table=tmp_path / "one.tsv"))
     assert [row["status"] for row in result.manifest["learners"]] == ["ok", "ok"]
     assert not any("may have seen" in remark for remark in result.manifest["remarks"])
 
@@ -333,7 +333,7 @@ def test_learners_tuned_for_showers_give_way(tables: Path, tmp_path: Path) -> No
     config = _strange_config(
         tables, tmp_path / "run", learners=("lightgbm", "pretrained"), settings={"lightgbm": {"rounds": 9}}
     )
-    result = stack_table(config)
+    result = stack(config)
     assert [row["name"] for row in result.manifest["learners"]] == ["table.lightgbm"]
     message = " ".join(result.manifest["remarks"])
     assert "table.lightgbm takes its place" in message
@@ -341,7 +341,7 @@ def test_learners_tuned_for_showers_give_way(tables: Path, tmp_path: Path) -> No
     header = json.loads((result.run / "learners" / "table.lightgbm" / "fold-0" / "learner.json").read_text())
     assert header["settings"]["rounds"] == 9
     with pytest.raises(InputError, match="pretrained can be trained on showers only"):
-        stack_table(_strange_config(tables, tmp_path / "none", learners=("pretrained",)))
+        stack(_strange_config(tables, tmp_path / "none", learners=("pretrained",)))
     assert not (tmp_path / "none").exists()
 
 
@@ -361,7 +361,7 @@ def test_a_refused_run_leaves_its_folder_free(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     for run in ("run", "mine"):
         with pytest.raises(InputError, match="fewer than the 3 folds"):
-            stack_table(TableConfig(run=tmp_path / run, table=tmp_path / "t.csv", label="kind", folds=3, device="cpu"))
+            stack(TableConfig(run=tmp_path / run, table=tmp_path / "t.csv", label="kind", folds=3, device="cpu"))
     assert not (tmp_path / "run").exists()
     assert list((tmp_path / "mine").iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Samples to try the data check on: a fresh one, and spoiled ones, each a dataset folder without labels."""
+"""Samples to try the data check on: a fresh one, and damaged ones, each a dataset folder without labels."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ CLUSTER = (slice(0, 4), slice(8, 12))
 """Cells of the cluster that is dead in one of the samples."""
 
 
-def spoiled(source: Path, out: Path, kind: str, *, seed: int = 1, rows: np.ndarray | None = None) -> Path:
-    """Write a copy of a dataset without labels, spoiled in one way.
+def damaged(source: Path, out: Path, kind: str, *, seed: int = 1, rows: np.ndarray | None = None) -> Path:
+    """Write a copy of a dataset without labels, damaged in one way.
 
     Parameters
     ----------
     source
         Dataset folder.
     kind
-        ``fresh`` (not spoiled), ``muons`` (lg Nmu higher by .035, and the energy that follows from it), ``deposits``
+        ``fresh`` (not damaged), ``muons`` (lg Nmu higher by .035, and the energy that follows from it), ``deposits``
         (5 % larger), ``cluster`` (16 stations silent), ``swapped`` (1 % of the events with the channels exchanged) or
         ``ordered`` (sorted by class).
     rows
@@ -48,7 +48,7 @@ def spoiled(source: Path, out: Path, kind: str, *, seed: int = 1, rows: np.ndarr
         grids, scalars = grids[order], scalars[order]
     dtype = data.scalars.dtype
     with write_dataset(
-        out, len(rows), None, source={"generator": "spoiled"}, layout=Layout(scalar_type=dtype)
+        out, len(rows), None, source={"generator": "damaged"}, layout=Layout(scalar_type=dtype)
     ) as writer:
         writer.put(0, grids.astype(np.float16), scalars.astype(dtype))
     return out

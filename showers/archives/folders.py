@@ -1,0 +1,111 @@
+"""Dataset folders as readers: one, or all that a folder holds, among them the runs in its folder ``measured``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from showers.archives.formats import DEPOSITS, GRID_EVENTS, UNITS
+from showers.array import DetectorArray
+from showers.dataset import Dataset
+from showers.event_files import EventFiles
+from showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, TASKS, Task
+
+INSIDE = (f"*/{MATRICES_FILE}", f"measured/*/{MATRICES_FILE}")
+"""Where a folder of datasets holds them."""
+
+
+def datasets_in(path: Path) -> list[Path]:
+    """Return the dataset folders that a path means: itself, or those inside, in order; none where there are none."""
+    if (path / MATRICES_FILE).exists():
+        return [path]
+    return [file.parent for pattern in INSIDE for file in sorted(path.glob(pattern))] if path.is_dir() else []
+
+
+def unlabelled_in(path: Path) -> list[Path]:
+    """Return the dataset folders inside a folder of measured runs; none where a path is another thing."""
+    inside = [] if (path / MATRICES_FILE).exists() else datasets_in(path)
+    return [] if any(_tasks_of(folder) for folder in inside) else inside
+
+
+def _tasks_of(folder: Path) -> list[Task]:
+    """Return the tasks whose labels a dataset folder has."""
+    files = EventFiles.open(folder)
+    return [task for task in TASKS.values() if task.label_file and files.has(task.label_file)]
+
+
+class DatasetFolders:
+    """The format."""
+
+    name = "dataset folders"
+    holds = MATRICES_FILE
+    is_foreign = False
+
+    def accepts(self, path: Path) -> bool:
+        """Return whether a path is or holds a dataset folder."""
+        return bool(datasets_in(path))
+
+    def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[DatasetEvents]:
+        """Open each, without labels."""
+        return [DatasetEvents(Dataset.open(folder, labels=False)) for folder in datasets_in(path)]
+
+    def next_commands(self, path: Path) -> list[str]:
+        """Return a command for labelled sets, and one for those to be predicted."""
+        commands: dict[str, None] = {}
+        for folder in datasets_in(path):
+            tasks = _tasks_of(folder)
+            for task in tasks:
+                commands[f"python cli.py stack --task {task.name} --data {folder.parent} --run runs/{task.name}"] = None
+            if not tasks:
+                data = folder if folder == path else folder.parent
+                out = "predictions.npz" if folder == path else "predictions"
+                commands[f"python cli.py predict --run RUN --data {data} --out {out}"] = None
+        return list(commands)
+
+
+@dataclass(frozen=True)
+class DatasetEvents:
+    """One folder."""
+
+    data: Dataset
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.data.path.name
+
+    @property
+    def n_events(self) -> int:
+        """How many there are."""
+        return len(self.data)
+
+    @property
+    def array(self) -> DetectorArray:
+        """Of the deposits."""
+        return self.data.array
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether it has labels of a task."""
+        return bool(_tasks_of(self.data.path))
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Column to unit."""
+        names = (*SCALAR_NAMES, *([] if self.data.age is None else [AGE.name]), DEPOSITS)
+        return {name: UNITS[name] for name in names}
+
+    def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield columns of consecutive events; quantities that are not finite are 0."""
+        for part in self.data.chunks(GRID_EVENTS):
+            here = slice(part.start, part.start + len(part))
+            columns = {name: part.scalars[:, k] for k, name in enumerate(SCALAR_NAMES)} | {DEPOSITS: part.matrices}
+            if self.data.age is not None:
+                columns[AGE.name] = self.data.age[here]
+            yield {name: columns[name] for name in names}
+
+
+FORMAT = DatasetFolders()

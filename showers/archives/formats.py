@@ -1,0 +1,214 @@
+"""One protocol for all files of events: a module of this folder with a ``FORMAT`` is found by itself.
+
+A format says whether it knows a path and opens what is there as readers. A reader gives named columns with units, chunk
+by chunk. ``doctor`` compares the columns of any two formats; ``convert --from`` writes those of others' files as what
+the project reads: a dataset folder where there are stations' deposits, a table elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import polars as pl
+
+from runtime.errors import InputError, did_you_mean
+from runtime.files import atomic_path
+from showers import archives
+from showers.array import KASCADE, DetectorArray
+from showers.event_files import bad_cells, bad_quantities
+from showers.protocols import MATCHED, Layout
+from showers.schema import AGE, CONVERSION, CORE_X_FILE, CORE_Y_FILE, SCALAR_NAMES, SCALARS, TIMES_FILE, Task
+from showers.writer import write_dataset
+
+DEPOSITS = "deposits"
+"""(n, rows, columns, 2) MeV by station: e/gamma, muon."""
+LABEL = "label"
+"""Class number of a task, or true value of its target."""
+UNITS = {scalar.name: scalar.unit for scalar in (*SCALARS, AGE)} | {
+    DEPOSITS: "MeV", LABEL: "", "type": "", "Xc": "m", "Yc": "m", "R": "m", "Gt": "s, UTC", "Mt": "ns",
+}  # fmt: skip
+"""Of columns that several formats have."""
+TABLE_EVENTS = 65_536
+GRID_EVENTS = 8_192
+"""Events of a chunk, without and with deposits."""
+
+
+class EventReader(Protocol):
+    """Events of one set, opened; nothing but their heads has been read."""
+
+    @property
+    def name(self) -> str:
+        """Of the folder or table that a conversion writes."""
+
+    @property
+    def n_events(self) -> int:
+        """How many there are."""
+
+    @property
+    def units(self) -> Mapping[str, str]:
+        """Column to unit, for all columns there are."""
+
+    @property
+    def array(self) -> DetectorArray:
+        """Of the deposits."""
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the events are not measured ones."""
+
+    def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield columns of consecutive events, each (n, ...); memory stays bounded by a chunk."""
+
+
+class Format(Protocol):
+    """One format of events."""
+
+    name: str
+    """In messages."""
+    holds: str
+    """By what a path of this format is known."""
+    is_foreign: bool
+    """Whether ``convert --from`` takes it; the project's own formats are read as they are, or have their own option."""
+
+    def accepts(self, path: Path) -> bool:
+        """Return whether a path is of this format, from names and heads alone."""
+
+    def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> Sequence[EventReader]:
+        """Open every set there is; ``tell`` gets what is left out.
+
+        Raises
+        ------
+        InputError
+            If a file cannot be used.
+        """
+
+    def next_commands(self, path: Path) -> Sequence[str]:
+        """Return what to do with it next, or one line that says why nothing can be done."""
+
+
+def formats() -> list[Format]:
+    """Return all formats, by the names of their modules."""
+    names = [entry.name for entry in pkgutil.iter_modules(archives.__path__)]
+    modules = (importlib.import_module(f"{archives.__name__}.{name}") for name in sorted(names))
+    return [module.FORMAT for module in modules if hasattr(module, "FORMAT")]
+
+
+def format_of(path: Path) -> Format | None:
+    """Return the format that knows a path, None where none does."""
+    return next((one for one in formats() if Path(path).exists() and one.accepts(Path(path))), None)
+
+
+def convert_foreign(
+    path: Path, out: Path, task: Task | None, tell: Callable[[str], None] = lambda line: None
+) -> list[Path]:
+    """Write what another program wrote as dataset folders, or as tables where there are no deposits.
+
+    Parameters
+    ----------
+    path
+        Of any format that is not the project's own.
+    out
+        Gets a folder or a Parquet file for each set.
+    task
+        Whose labels to take, where the events have some.
+    tell
+        Gets remarks.
+
+    Raises
+    ------
+    InputError
+        If no format knows it, it is one of the project's own, or its files cannot be used.
+    """
+    path, out = Path(path), Path(out)
+    if not path.exists():
+        raise InputError(f"{path} does not exist{did_you_mean(path)}")
+    one = format_of(path)
+    if one is None:
+        known = "; ".join(f"{each.name}: {each.holds}" for each in formats() if each.is_foreign)
+        raise InputError(f"{path} is of no known format: {known}")
+    if not one.is_foreign:
+        raise InputError(f"{path} holds {one.name}, which --from does not take; next: {one.next_commands(path)[0]}")
+    result = []
+    for reader in one.open(path, tell):
+        is_dataset = {DEPOSITS, *SCALAR_NAMES} <= set(reader.units)
+        result.append(_dataset(reader, out, one, task, tell) if is_dataset else _table(reader, out))
+    return result
+
+
+@dataclass(frozen=True)
+class _Extra:
+    """A file of measured events beside the grids."""
+
+    stem: str
+    kind: type
+    columns: tuple[str, ...]
+    value: Callable[..., np.ndarray]
+
+
+_EXTRAS = (
+    _Extra(Path(CORE_X_FILE).stem, np.float32, ("Xc",), lambda x: x),
+    _Extra(Path(CORE_Y_FILE).stem, np.float32, ("Yc",), lambda y: y),
+    _Extra(Path(TIMES_FILE).stem, np.float64, ("Gt", "Mt"), lambda s, ns: s + 1e-9 * ns),
+)
+
+
+def _dataset(reader: EventReader, out: Path, one: Format, task: Task | None, tell: Callable[[str], None]) -> Path:
+    folder, there = out / reader.name, set(reader.units)
+    labelled = task if task is not None and LABEL in there else None
+    source: dict[str, Any] = {"generator": f"{CONVERSION} of {one.name}", "evaluation_cuts": "none"}
+    layout, extras = Layout(np.float32, np.float32), list[_Extra]()
+    if reader.array != KASCADE:  # its positions are counted from another place than its cores
+        source |= {"array": reader.array.as_json()}
+    else:
+        extras = [extra for extra in _EXTRAS if set(extra.columns) <= there]
+    if reader.array == KASCADE and AGE.name in there:
+        layout = Layout(np.float32, np.float32, "column")
+        source |= {"protocol": "2026", "age": True, "evaluation_cuts": MATCHED.name}
+    names = [*layout.scalars, DEPOSITS, *([LABEL] if labelled else []), *(c for extra in extras for c in extra.columns)]
+    kinds = {extra.stem: extra.kind for extra in extras}
+    start = 0
+    with write_dataset(folder, reader.n_events, labelled, source=source, extras=kinds, layout=layout) as writer:
+        for chunk in reader.chunks(names):
+            scalars = np.column_stack([chunk[name] for name in layout.scalars]).astype(np.float32)
+            grids = chunk[DEPOSITS].astype(np.float32)
+            writer.left_out += bad_quantities(reader.name, scalars, layout.scalars, start)
+            writer.left_out += bad_cells(grids, reader.name, start)
+            values: dict[str, Any] = {extra.stem: extra.value(*(chunk[c] for c in extra.columns)) for extra in extras}
+            writer.put(start, grids, scalars, chunk[LABEL] if labelled else None, **values)
+            start += len(grids)
+    if writer.left_out:
+        rows = len({bad.row for bad in writer.left_out})
+        tell(f"{rows:,} of {start:,} rows cannot be used (listed in {folder / 'left_out.csv'}); they stay in place")
+    return folder
+
+
+def _table(reader: EventReader, out: Path) -> Path:
+    import pyarrow.parquet as pq  # writes a table piece by piece; slow to import, and needed here alone
+
+    file, names = out / f"{reader.name}.parquet", [name for name in reader.units if name != DEPOSITS]
+    out.mkdir(parents=True, exist_ok=True)
+    with atomic_path(file) as temporary:
+        writer = None
+        try:
+            for chunk in reader.chunks(names):
+                frame = pl.DataFrame([pl.Series(name, _of_one_type(chunk[name])) for name in names])
+                part = frame.to_arrow()
+                writer = writer or pq.ParquetWriter(temporary, part.schema)
+                writer.write_table(part)
+        finally:
+            if writer:
+                writer.close()
+        if writer is None:
+            raise InputError(f"{reader.name} holds no events")
+    return file
+
+
+def _of_one_type(values: np.ndarray) -> pl.Series:
+    """Return a column whose type does not depend on which rows of it are missing."""
+    return pl.Series(values.tolist(), dtype=pl.String) if values.dtype.kind == "O" else pl.Series(values)

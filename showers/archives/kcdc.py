@@ -1,0 +1,440 @@
+"""Downloads of the KCDC DataShop: text files of a job, ``events.h5`` or ``events.root``, joined to one list of events.
+
+A job has one table for each part of the experiment: ``array`` (E lg eV, Xc, Yc m, Ze, Az deg, Ne, Nmu lg, Age),
+``general`` (R, Ev, Gt, Mt, Datetime, T, P) and others of other lengths. ``row_mapping`` says for every event which row
+of each table is its own, -1 for none; tables are joined by it, never by position. Older jobs write names in capitals.
+
+What the stored pages of KCDC do not say, and no file was there to show: the names and types of tables, groups and
+branches in HDF5 and ROOT, and in which order stations are numbered. Tables are therefore known by their columns, and
+the station of each number by the cores of the showers that fell beside it. Text never holds stations' signals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import polars as pl
+from scipy.optimize import linear_sum_assignment
+
+from runtime.errors import InputError
+from showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EVENTS, UNITS
+from showers.array import KASCADE, DetectorArray
+
+MAPPING = "row_mapping"
+QUANTITIES = {
+    "array": ("E", "Xc", "Yc", "Ze", "Az", "Ne", "Nmu", "Age"),
+    "general": ("R", "Ev", "Gt", "Mt", "Datetime", "T", "P"),
+    "calorimeter": ("Nhad", "Ehad"),
+}
+"""Quantities that are taken, by table, as KCDC names them; the first column of a table is by what it is known."""
+NEEDED = {"array": QUANTITIES["array"], "general": ("R", "Ev"), "calorimeter": ("Nhad",)}
+"""By what a table is known, whatever it is called."""
+SIGNALS = ("EDeposit", "MDeposit")
+"""MeV by station, in ROOT and HDF5."""
+TRUE_ENERGY = "TrEP"
+"""A column of KCDC's simulations alone."""
+KCDC_UNITS = {"R": "", "Ev": "", "T": "deg C", "P": "hPa", "Datetime": "ISO", "Nhad": "", "Ehad": "lg(E/eV)"}
+UNCHECKED = "no such file was there when this reader was written: tables are known by their columns"
+
+
+class Table(Protocol):
+    """One table of a download."""
+
+    @property
+    def columns(self) -> Mapping[str, tuple[int, ...]]:
+        """Name as stored to shape of a row's value: () for a number or text."""
+
+    @property
+    def length(self) -> int:
+        """Rows."""
+
+    def read(self, names: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
+        """Return columns of consecutive rows."""
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A tab-separated file with a header, in memory."""
+
+    frame: pl.DataFrame
+
+    @classmethod
+    def open(cls, file: Path) -> TextTable:
+        """Read a file."""
+        try:
+            frame = pl.read_csv(file, separator="\t", glob=False, truncate_ragged_lines=True)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise InputError(f"{file} cannot be read as a table with tabs: {str(error).splitlines()[0]}") from None
+        return cls(frame.rename(str.strip))
+
+    @property
+    def columns(self) -> dict[str, tuple[int, ...]]:
+        return dict.fromkeys(self.frame.columns, ())
+
+    @property
+    def length(self) -> int:
+        return self.frame.height
+
+    def read(self, names: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
+        return {name: self.frame[name][start:stop].to_numpy() for name in names}
+
+
+@dataclass(frozen=True)
+class Hdf5Table:
+    """A compound dataset, or a group of datasets of one length."""
+
+    columns: Mapping[str, tuple[int, ...]]
+    length: int
+    stored: Any
+    """h5py.Dataset or h5py.Group."""
+
+    @classmethod
+    def all_in(cls, file: Path) -> dict[str, Table]:
+        """Return the tables of a file by their paths in it."""
+        h5py = _library("h5py", file)
+        try:
+            opened = h5py.File(file, "r")
+        except OSError as error:
+            raise InputError(f"{file} cannot be read as HDF5: {' '.join(str(error).split())[:120]}") from None
+        result: dict[str, Table] = {}
+
+        def look(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset) and item.dtype.names and item.ndim == 1:
+                shapes = {field: item.dtype[field].shape for field in item.dtype.names}
+                result[name] = cls(shapes, len(item), item)
+            elif isinstance(item, h5py.Group):
+                inside = {key: one for key, one in item.items() if isinstance(one, h5py.Dataset) and one.ndim}
+                plain = {key: one for key, one in inside.items() if not one.dtype.names}
+                if plain and len({len(one) for one in plain.values()}) == 1:
+                    length = len(next(iter(plain.values())))
+                    result[name] = cls({key: one.shape[1:] for key, one in plain.items()}, length, item)
+
+        look("", opened)
+        opened.visititems(look)
+        return result
+
+    def read(self, names: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
+        if hasattr(self.stored, "fields"):
+            rows = self.stored.fields(list(names))[start:stop]
+            return {name: rows[name] for name in names}
+        return {name: self.stored[name][start:stop] for name in names}
+
+
+@dataclass(frozen=True)
+class RootTable:
+    """A TTree."""
+
+    columns: Mapping[str, tuple[int, ...]]
+    length: int
+    tree: Any
+
+    @classmethod
+    def all_in(cls, file: Path) -> dict[str, Table]:
+        """Return the trees of a file by their paths in it."""
+        uproot = _library("uproot", file)
+        try:
+            opened = uproot.open(file)
+            names = opened.keys(cycle=False, filter_classname=["TTree", "ROOT::RNTuple"])
+            trees = {name: opened[name] for name in names}
+        except Exception as error:  # a damaged file raises nearly anything in the parser
+            raise InputError(f"{file} cannot be read as ROOT: {' '.join(str(error).split())[:120]}") from None
+        return {
+            name: cls({b.name: b.interpretation.inner_shape if _is_plain(b) else (-1,) for b in tree.branches},
+                      tree.num_entries, tree)
+            for name, tree in trees.items()
+        }  # fmt: skip
+
+    def read(self, names: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
+        return dict(self.tree.arrays(list(names), entry_start=start, entry_stop=stop, library="np"))
+
+
+def _is_plain(branch: Any) -> bool:
+    """Return whether a branch holds as many values for each event."""
+    return hasattr(branch.interpretation, "inner_shape")
+
+
+def _library(name: str, file: Path) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise InputError(f"{file} needs {name}: install the extra [kcdc] (pip install 'showerstack[kcdc]')") from None
+
+
+class KcdcDownload:
+    """The format."""
+
+    name = "a KCDC download"
+    holds = f"events.h5, events.root, or array.txt and {MAPPING}.txt of a DataShop job"
+    is_foreign = True
+
+    def accepts(self, path: Path) -> bool:
+        """Return whether a folder holds a job, or a file is one."""
+        return self._file(path) is not None
+
+    def open(self, path: Path, tell: Callable[[str], None] = lambda line: None) -> list[KcdcEvents]:
+        """Open the tables and how they are joined.
+
+        Raises
+        ------
+        InputError
+            If a file cannot be read, its library is missing, no table has the quantities of the array, or a row is
+            asked for that a table does not have.
+        """
+        file = self._file(path)
+        assert file is not None
+        if file.suffix == ".txt":
+            files = [file.with_name(f"{name}.txt") for name in (*QUANTITIES, MAPPING)]
+            tables: dict[str, Table] = {one.stem: TextTable.open(one) for one in files if one.is_file()}
+        else:
+            tables = (RootTable if file.suffix.lower() == ".root" else Hdf5Table).all_in(file)
+        folder = path if path.is_dir() else path.with_suffix("")
+        return [KcdcEvents.join(file, folder.resolve().name, tables, tell)]
+
+    def next_commands(self, path: Path) -> list[str]:
+        """Return the command that writes what the project reads."""
+        return [f"python cli.py convert --from {path} --out data"]
+
+    def _file(self, path: Path) -> Path | None:
+        if path.is_file():
+            return path if path.suffix.lower() in (".h5", ".hdf5", ".root") else None
+        names = [path / "events.h5", path / "events.root"]
+        if (path / f"{MAPPING}.txt").is_file():
+            names.append(path / "array.txt")
+        return next((file for file in names if file.is_file()), None)
+
+
+@dataclass(frozen=True)
+class KcdcEvents:
+    """Events that the array has reconstructed."""
+
+    name: str
+    file: Path
+    tables: Mapping[str, tuple[Table, dict[str, str]]]
+    """By role: the table, and its columns by KCDC's names."""
+    rows: Mapping[str, np.ndarray]
+    """By role: row (N,) int64 of each event, -1 for none."""
+    n_events: int
+    is_simulated: bool
+    """KCDC's own simulations have true quantities, which are not read."""
+    array: DetectorArray = KASCADE
+
+    @classmethod
+    def join(cls, file: Path, name: str, tables: dict[str, Table], tell: Callable[[str], None]) -> KcdcEvents:
+        """Find the tables by their columns, and join them by the mapping."""
+        known: dict[str, tuple[str, Table, dict[str, str]]] = {}
+        for role, needed in NEEDED.items():
+            for key, table in sorted(tables.items(), key=lambda one: one[0].rsplit("/", 1)[-1].lower() != role):
+                names = {column.lower(): column for column in table.columns}
+                if role not in known and all(one.lower() in names for one in needed):
+                    wanted = (*QUANTITIES[role], *(SIGNALS if role == "array" else ()))
+                    known[role] = key, table, {one: names[one.lower()] for one in wanted if one.lower() in names}
+        if "array" not in known:
+            there = "; ".join(f"{key or '/'}: {', '.join(list(t.columns)[:12])}" for key, t in tables.items())
+            raise InputError(
+                f"{file} has no table with the columns {', '.join(NEEDED['array'])} ({UNCHECKED}); found "
+                f"{there or 'no table'}"
+            )
+        mapping = _mapping(file, {key: role for role, (key, *_) in known.items()}, tables)
+        _, array, columns = known["array"]
+        if mapping is None:
+            n, separate = array.length, [key for role, (key, t, _) in known.items() if t is not array]
+            if separate:
+                tell(f"{file.name} has no {MAPPING}: {', '.join(separate)} cannot be joined to the events, left out")
+            rows = {role: np.arange(n) for role, (_, table, _) in known.items() if table is array}
+        else:
+            has_array = mapping["array"] >= 0
+            if not has_array.all():
+                lost, n = int((~has_array).sum()), len(has_array)
+                tell(f"{lost:,} of {n:,} events have no array data and are left out")
+            rows = {role: values[has_array] for role, values in mapping.items() if role in known}
+            n = int(has_array.sum())
+            for role, values in rows.items():
+                key, table, _ = known[role]
+                if values.max(initial=-1) >= table.length:
+                    asked = int(values.max())
+                    raise InputError(
+                        f"{file}: table {key} has {table.length} rows, but {MAPPING} beside it asks for row {asked}"
+                    )
+        for signal in SIGNALS:
+            if signal in columns and array.columns[columns[signal]] != (KASCADE.n_stations,):
+                shape = array.columns[columns.pop(signal)]
+                tell(f"{signal} of {file.name} is left out: {shape} values an event, expected {KASCADE.n_stations}")
+        everything = {column.lower() for table in tables.values() for column in table.columns}
+        is_simulated = TRUE_ENERGY.lower() in everything
+        return cls(name, file, {role: known[role][1:] for role in rows}, rows, n, is_simulated)
+
+    @cached_property
+    def units(self) -> dict[str, str]:
+        """Column to unit."""
+        names = [name for _, columns in self.tables.values() for name in columns]
+        result = {name: (UNITS | KCDC_UNITS)[name] for name in names if name not in SIGNALS}
+        return result | ({DEPOSITS: UNITS[DEPOSITS]} if set(SIGNALS) <= set(names) else {})
+
+    def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield columns of consecutive events; a quantity of a table that has no row of the event is NaN or null."""
+        size = GRID_EVENTS if DEPOSITS in names else TABLE_EVENTS
+        cell_of = self._cell_of_station if DEPOSITS in names else np.empty(0, np.int64)
+        wanted = [*(name for name in names if name != DEPOSITS), *(SIGNALS if DEPOSITS in names else ())]
+        for start in range(0, self.n_events, size):
+            stop = min(start + size, self.n_events)
+            chunk = self._read(wanted, start, stop)
+            if DEPOSITS in names:
+                grids = np.zeros((stop - start, KASCADE.x_m.size, len(SIGNALS)), np.float32)
+                for channel, signal in enumerate(SIGNALS):
+                    grids[:, cell_of, channel] = chunk.pop(signal)
+                chunk[DEPOSITS] = grids.reshape(-1, *KASCADE.grid_shape)
+            yield {name: chunk[name] for name in names}
+
+    def _read(self, names: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
+        result = {}
+        for role, (table, columns) in self.tables.items():
+            here = [name for name in names if name in columns]
+            if not here:
+                continue
+            rows = self.rows[role][start:stop]
+            there = rows >= 0
+            first, last = (int(rows[there].min()), int(rows.max()) + 1) if there.any() else (0, 1)
+            try:
+                part = table.read([columns[name] for name in here], first, min(last, table.length))
+            except Exception as error:  # libraries raise nearly anything where data are damaged
+                why = " ".join(str(error).split())[:120]
+                raise InputError(f"{self.file}: rows from {first} of its table {role} cannot be read: {why}") from None
+            complete = self._complete[role]
+            for name in here:
+                values = _decoded(part[columns[name]])
+                result[name] = values[rows - first] if complete else _at(values, rows - first, there)
+        return result
+
+    @cached_property
+    def _complete(self) -> dict[str, bool]:
+        """Whether every event has a row, by role: columns have one type in all chunks."""
+        return {role: bool((rows >= 0).all()) for role, rows in self.rows.items()}
+
+    @cached_property
+    def _cell_of_station(self) -> np.ndarray:
+        return stations_by_cores(
+            (self._read((SIGNALS[0], "Xc", "Yc"), k, min(k + GRID_EVENTS, self.n_events))
+             for k in range(0, self.n_events, GRID_EVENTS)),
+            self.file,
+        )  # fmt: skip
+
+
+def _at(values: np.ndarray, rows: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Return values of rows (n,), NaN or None where there is no row."""
+    if values.dtype.kind in "OU":
+        result = np.full(len(rows), None, object)
+    else:
+        result = np.full((len(rows), *values.shape[1:]), np.nan)
+    result[there] = values[rows[there]]
+    return result
+
+
+def _decoded(values: np.ndarray) -> np.ndarray:
+    """Return text as text: HDF5 stores bytes."""
+    if values.dtype.kind not in "SO":
+        return values
+    return np.array(
+        [one.decode(errors="replace") if isinstance(one, bytes) else one for one in values.tolist()], object
+    )
+
+
+def _mapping(file: Path, role_of: Mapping[str, str], tables: Mapping[str, Table]) -> dict[str, np.ndarray] | None:
+    """Return each event's row (n,) int64 in each table by its role; None where no table says."""
+    for key, table in tables.items():
+        short = {one.rsplit("/", 1)[-1].lower(): role for one, role in role_of.items()}
+        names = {short[name.lower()]: name for name in table.columns if name.lower() in short}
+        if "array" in names and (key.rsplit("/", 1)[-1].lower() == MAPPING or len(names) > 1):
+            stored = table.read(list(names.values()), 0, table.length)
+            try:
+                return {role: np.nan_to_num(stored[name].astype(float), nan=-1).astype(np.int64)
+                        for role, name in names.items()}  # fmt: skip
+            except (ValueError, TypeError):
+                raise InputError(f"{file}: {key} holds other things than row numbers") from None
+    return None
+
+
+REACH_M = 25.0
+"""Distance from a core at which half of the nearness is left."""
+
+
+def stations_by_cores(chunks: Iterable[dict[str, np.ndarray]], file: Path) -> np.ndarray:
+    """Return the cell (n_stations,) of each station number, from where the showers fell that it saw.
+
+    Parameters
+    ----------
+    chunks
+        ``EDeposit`` (n, n_stations) MeV, ``Xc``, ``Yc`` (n,) m, of consecutive events.
+    file
+        For messages.
+
+    Raises
+    ------
+    InputError
+        If two halves of the events do not give the same answer: too few, or no deposits by station.
+
+    Notes
+    -----
+    Over events, ln(1 + deposit / MeV) of a number, less the event's mean over stations, is correlated with the
+    nearness 1 / (1 + (r / 25 m)^2) of a place, r from the core. Of all assignments of numbers to places the one with
+    the largest sum of correlations is taken.
+    """
+    cells = np.flatnonzero(KASCADE.has_station.ravel())
+    x, y = KASCADE.x_m.ravel()[cells], KASCADE.y_m.ravel()[cells]
+    halves = [_Correlation.of(len(cells)) for _ in range(2)]
+    for chunk in chunks:
+        signal = np.log1p(np.maximum(np.nan_to_num(np.asarray(chunk[SIGNALS[0]], np.float64)), 0.0))
+        signal -= signal.mean(axis=1, keepdims=True)
+        r = np.hypot(np.asarray(chunk["Xc"])[:, None] - x, np.asarray(chunk["Yc"])[:, None] - y)
+        near = 1 / (1 + (r / REACH_M) ** 2)
+        good = np.isfinite(near).all(axis=1)
+        for k, half in enumerate(halves):
+            half.add(signal[good][k::2], near[good][k::2])
+    results = [linear_sum_assignment(-half.values())[1] for half in halves]
+    differing = int((results[0] != results[1]).sum())
+    if differing:
+        n_events = sum(half.n for half in halves)
+        raise InputError(
+            f"{file}: {n_events:,} showers do not tell which station is which ({differing} of {len(cells)} stand "
+            "elsewhere in one half of them): ask KCDC for more, or is EDeposit not in MeV by station?"
+        )
+    both = halves[0].values() + halves[1].values()
+    return cells[linear_sum_assignment(-both)[1]]
+
+
+@dataclass
+class _Correlation:
+    """Sums over events for the correlation of every signal (columns of one array) with every nearness."""
+
+    n: int
+    a: np.ndarray
+    b: np.ndarray
+    aa: np.ndarray
+    bb: np.ndarray
+    ab: np.ndarray
+
+    @classmethod
+    def of(cls, size: int) -> _Correlation:
+        a, b, aa, bb = np.zeros((4, size))
+        return cls(0, a, b, aa, bb, np.zeros((size, size)))
+
+    def add(self, a: np.ndarray, b: np.ndarray) -> None:
+        self.n += len(a)
+        self.a, self.b = self.a + a.sum(axis=0), self.b + b.sum(axis=0)
+        self.aa, self.bb = self.aa + (a**2).sum(axis=0), self.bb + (b**2).sum(axis=0)
+        self.ab = self.ab + a.T @ b
+
+    def values(self) -> np.ndarray:
+        """(signals, places); 0 where a signal never changes."""
+        n = max(self.n, 1)
+        variances = np.outer(self.aa / n - (self.a / n) ** 2, self.bb / n - (self.b / n) ** 2)
+        covariance = self.ab / n - np.outer(self.a, self.b) / n**2
+        return np.divide(covariance, np.sqrt(np.maximum(variances, 1e-24)))
+
+
+FORMAT = KcdcDownload()

@@ -1,0 +1,349 @@
+"""The one protocol of event formats: station lists of a small array, KCDC downloads, archives and dataset folders."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from report import selftest
+from runtime.errors import InputError
+from showers.archives import kcdc
+from showers.archives.formats import DEPOSITS, UNITS, convert_foreign, format_of, formats
+from showers.archives.kcdc import stations_by_cores
+from showers.array import KASCADE
+from showers.dataset import Dataset
+from showers.schema import GAMMA, SCALAR_NAMES
+from stacking.run.config import StackConfig
+from stacking.train import stack
+
+N_STATIONS = 12
+
+
+def station_lists(folder: Path, n: int, seed: int) -> dict[str, pl.DataFrame]:
+    """Write events of 12 stations on a circle and inside it; hadrons have more muons."""
+    rng = np.random.default_rng(seed)
+    angle = np.arange(N_STATIONS) * 2 * np.pi / N_STATIONS
+    radius = np.where(np.arange(N_STATIONS) % 2, 60.0, 25.0)
+    stations = pl.DataFrame(
+        {"id": np.arange(100, 100 + N_STATIONS), "x_m": radius * np.cos(angle) + 500, "y_m": radius * np.sin(angle),
+         "electron_area_m2": np.full(N_STATIONS, 2.0), "muon_area_m2": np.full(N_STATIONS, 2.0)}
+    )  # fmt: skip
+    label = np.arange(n) % 2
+    events = pl.DataFrame(
+        {"event": rng.permutation(n) + 7, "E": rng.uniform(15, 16, n), "Ze": rng.uniform(1, 29, n),
+         "Az": rng.uniform(0, 360, n), "Ne": rng.uniform(5, 6, n), "Nmu": 3.5 + 0.8 * label + rng.normal(0, 0.3, n),
+         "label": label}
+    )  # fmt: skip
+    hit = rng.random((n, N_STATIONS)) < 0.8
+    event, station = np.nonzero(hit)
+    signals = pl.DataFrame(
+        {"event": events["event"].to_numpy()[event], "station": station + 100,
+         "electron_mev": rng.exponential(100.0, len(event)).astype(np.float32),
+         "muon_mev": (rng.exponential(5.0 + 20 * label[event])).astype(np.float32),
+         "time_ns": rng.uniform(0, 400, len(event))}
+    ).sample(fraction=1.0, shuffle=True, seed=1)  # fmt: skip
+    folder.mkdir(parents=True)
+    tables = {"stations": stations, "signals": signals, "events": events}
+    for name, table in tables.items():
+        table.write_parquet(folder / f"{name}.parquet")
+    return tables
+
+
+def test_station_lists_become_a_dataset_that_is_stacked(tmp_path: Path) -> None:
+    for split, n in (("train", 2_000), ("test", 120)):
+        tables = station_lists(tmp_path / "lists" / f"gamma_{split}", n, seed=n)
+        (folder,) = convert_foreign(tmp_path / "lists" / f"gamma_{split}", tmp_path / "data", GAMMA)
+    data = Dataset.open(folder, GAMMA)
+    assert data.array.has_station.sum() == N_STATIONS
+    place = {100 + k: np.unravel_index(k, data.array.x_m.shape) for k in range(N_STATIONS)}
+    expected = np.zeros((120, *data.array.grid_shape), np.float32)
+    row_of = {event: row for row, event in enumerate(tables["events"]["event"].to_list())}
+    for event, station, electron, muon, _ in tables["signals"].iter_rows():
+        expected[(row_of[event], *place[station])] = electron, muon
+    np.testing.assert_array_equal(data.matrices[:], expected)
+    np.testing.assert_allclose(data.scalars, tables["events"].select(SCALAR_NAMES).to_numpy(), rtol=1e-6)
+    assert data.labels.tolist() == tables["events"]["label"].to_list()
+    assert data.array.x_m[place[100]] == pytest.approx(tables["stations"]["x_m"][0] - tables["stations"]["x_m"].mean())
+    config = StackConfig(
+        task="gamma", data=tmp_path / "data", run=tmp_path / "run", preset="quick", folds=2, fast=False, workers=1,
+        learners=("lightgbm",), device="cpu",
+    )  # fmt: skip
+    predictions = stack(config).predictions
+    assert predictions.scores[data.labels == 0].mean() > predictions.scores[data.labels == 1].mean() + 1
+
+
+def test_the_array_of_the_page_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own_files.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    for split, n in (("train", 2000), ("test", 120)):
+        assert f"convert --from mine/gamma_{split} --task gamma --out data" in page
+        (folder,) = convert_foreign(Path("mine", f"gamma_{split}"), Path("data"), GAMMA)
+        data = Dataset.open(folder, GAMMA)
+        assert (len(data), data.array.n_stations, data.usable.all()) == (n, 12, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("signals", lambda t: t.with_columns(station=pl.lit(5)), r"signals\.parquet: station 5 is not in stations"),
+        ("signals", lambda t: pl.concat([t, t[:1]]), r"signals\.parquet: a station appears twice in one event"),
+        ("events", lambda t: pl.concat([t, t[3:4]]), r"events\.parquet: event \d+ appears more than once"),
+        ("events", lambda t: t.drop("Ne"), r"events\.parquet has no column Ne: found event, E"),
+    ],
+)
+def test_station_lists_that_cannot_be_used(tmp_path: Path, name: str, change, message: str) -> None:
+    tables = station_lists(tmp_path / "lists", 20, seed=1)
+    change(tables[name]).write_parquet(tmp_path / "lists" / f"{name}.parquet")
+    with pytest.raises(InputError, match=message):
+        convert_foreign(tmp_path / "lists", tmp_path / "data", GAMMA)
+    assert not (tmp_path / "data" / "lists").exists()
+
+
+QUANTITIES = ("Age", "Az", "E", "Ne", "Nmu", "Xc", "Yc", "Ze")
+"""Of the array, in the alphabetical order of text files."""
+
+
+def array_table(n: int) -> dict[str, np.ndarray]:
+    """Return quantities of n events by their names."""
+    k = np.arange(n)
+    columns = (0.9 + k / 10, 10.0 * k, 15 + k / 10, 5.0 + 0 * k, 4.0 + 0 * k, 1.0 * k, -1.0 + 0 * k, 20.0 + 0 * k)
+    return dict(zip(QUANTITIES, columns, strict=True))
+
+
+GENERAL = {"Ev": np.arange(5) + 50, "Gt": 899391407 + np.arange(5), "R": np.full(5, 1000)}
+TIMES = np.array([f"1998-07-02T14:56:4{k}" for k in range(5)], dtype="S19")
+MAPPING = {"array": [0, -1, 1, 2, -1], "general": [0, 1, 2, -1, 4], "grande": [-1, 0, -1, -1, 1]}
+"""Five events: three with the array, of which one lacks general data."""
+
+
+def kcdc_text(folder: Path, *, capitals: bool = False) -> None:
+    """Write a job of five events in the documented form: tables of different lengths, joined by ``row_mapping.txt``."""
+    folder.mkdir()
+    rows = np.column_stack(list(array_table(3).values()))
+    head = "\t".join(name.upper() if capitals else name for name in QUANTITIES)
+    (folder / "array.txt").write_text("\n".join([head, *("\t".join(f"{v:.5e}" for v in row) for row in rows)]) + "\n")
+    for name, table in (("general", GENERAL), ("row_mapping", MAPPING)):
+        pl.DataFrame(table).write_csv(folder / f"{name}.txt", separator="\t")
+
+
+def kcdc_hdf5(folder: Path, *, capitals: bool = False) -> None:
+    """Write the same as compound datasets, or with one dataset a column."""
+    h5py = pytest.importorskip("h5py")
+    folder.mkdir()
+    with h5py.File(folder / "events.h5", "w") as file:
+        general = GENERAL | {"Datetime": TIMES}
+        for name, table in (("array", array_table(3)), ("general", general), ("row_mapping", MAPPING)):
+            if capitals:
+                for column, values in table.items():
+                    file[f"{name}/{column.upper() if name == 'array' else column}"] = np.asarray(values)
+                continue
+            kinds = [(column, np.asarray(values).dtype) for column, values in table.items()]
+            rows = np.empty(len(next(iter(table.values()))), kinds)
+            for column, values in table.items():
+                rows[column] = values
+            file[name] = rows
+
+
+def kcdc_root(folder: Path, *, capitals: bool = False) -> None:
+    """Write the same as trees."""
+    uproot = pytest.importorskip("uproot")
+    folder.mkdir()
+    with uproot.recreate(folder / "events.root") as file:
+        for name, table in (("array", array_table(3)), ("general", GENERAL), ("row_mapping", MAPPING)):
+            renamed = {
+                (one.upper() if capitals and name == "array" else one): np.asarray(v) for one, v in table.items()
+            }
+            tree = file.mktree(name, {one: values.dtype for one, values in renamed.items()})
+            tree.extend(renamed)
+
+
+WRITERS = {"text": kcdc_text, "hdf5": kcdc_hdf5, "root": kcdc_root}
+
+
+@pytest.mark.parametrize("capitals", [False, True])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_tables_of_a_kcdc_download_are_joined_by_their_mapping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, capitals: bool
+) -> None:
+    WRITERS[kind](tmp_path / "job", capitals=capitals)
+    message: list[str] = []
+    monkeypatch.setattr(kcdc, "TABLE_EVENTS", 2)  # the row that a table lacks is alone in the last chunk
+    (file,) = convert_foreign(tmp_path / "job", tmp_path / "out", None, message.append)
+    assert message == ["2 of 5 events have no array data and are left out"]
+    table = pl.read_parquet(file)
+    np.testing.assert_allclose(table["E"], [15.0, 15.1, 15.2])
+    assert table["Ev"].fill_nan(None).to_list() == [50, 52, None]
+    assert table["Gt"].fill_nan(None).to_list() == [899391407, 899391409, None]
+    if kind == "hdf5":
+        assert table["Datetime"].to_list() == ["1998-07-02T14:56:40", "1998-07-02T14:56:42", None]
+
+
+def test_a_row_that_a_table_lacks_is_refused(tmp_path: Path) -> None:
+    kcdc_text(tmp_path / "job")
+    (tmp_path / "job" / "row_mapping.txt").write_text("array\tgeneral\n7\t0\n")
+    with pytest.raises(
+        InputError, match=r"array\.txt: table array has 3 rows, but row_mapping beside it asks for row 7"
+    ):
+        convert_foreign(tmp_path / "job", tmp_path / "out", None)
+    (tmp_path / "job" / "row_mapping.txt").write_text("array\tgeneral\nx\t0\n")
+    with pytest.raises(InputError, match=r"array\.txt: row_mapping holds other things than row numbers"):
+        convert_foreign(tmp_path / "job", tmp_path / "out", None)
+
+
+def test_tables_without_a_mapping_are_never_joined_by_position(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    kcdc_hdf5(tmp_path / "job")
+    with h5py.File(tmp_path / "job" / "events.h5", "a") as file:
+        del file["row_mapping"]
+    message: list[str] = []
+    (table,) = convert_foreign(tmp_path / "job", tmp_path / "out", None, message.append)
+    assert message == ["events.h5 has no row_mapping: general cannot be joined to the events, left out"]
+    assert sorted(pl.read_parquet(table).columns) == sorted(QUANTITIES)
+
+
+def test_files_that_are_no_kcdc_tables_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    h5py = pytest.importorskip("h5py")
+    for name in ("job", "damaged"):
+        (tmp_path / name).mkdir()
+    with h5py.File(tmp_path / "job" / "events.h5", "w") as file:
+        file["other/Energy"] = np.arange(3.0)
+    (tmp_path / "damaged" / "events.root").write_bytes(b"no tree")
+    (tmp_path / "damaged.h5").write_bytes(b"no tree")
+    for path, why in (
+        ("job", r"no table with the columns E, .*no such file was there.*found other: Energy"),
+        ("damaged", r"events\.root cannot be read as ROOT"),
+        ("damaged.h5", r"damaged\.h5 cannot be read as HDF5"),
+    ):
+        with pytest.raises(InputError, match=why) as error:
+            convert_foreign(tmp_path / path, tmp_path / "out", None)
+        assert "\n" not in str(error.value)
+    monkeypatch.setattr(kcdc, "import_module", _refused)
+    with pytest.raises(InputError, match=r"events\.h5 needs h5py: install the extra \[kcdc\]"):
+        convert_foreign(tmp_path / "job", tmp_path / "out", None)
+
+
+def _refused(name: str) -> None:
+    raise ImportError(name)
+
+
+def seen_by_stations(n: int, order: np.ndarray) -> dict[str, np.ndarray]:
+    """Return deposits (n, 252) MeV of showers on the array, and their cores; number k stands in cell ``order[k]``."""
+    rng = np.random.default_rng(3)
+    core = rng.uniform(-91, 91, (2, n))
+    r = np.hypot(core[0][:, None] - KASCADE.x_m.ravel()[order], core[1][:, None] - KASCADE.y_m.ravel()[order])
+    mean = 10 ** rng.uniform(1, 3, (n, 1)) * (1 + r / 20) ** -2.5
+    return {"EDeposit": 8.0 * rng.poisson(mean), "MDeposit": rng.poisson(mean / 20) * 7.0, "Xc": core[0], "Yc": core[1]}
+
+
+@pytest.fixture(scope="module")
+def numbered() -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """A shuffled numbering of the stations, and showers as they saw them."""
+    order = np.random.default_rng(7).permutation(np.flatnonzero(KASCADE.has_station.ravel()))
+    return order, seen_by_stations(12_000, order)
+
+
+def test_which_station_is_which_follows_from_the_cores(numbered: tuple[np.ndarray, dict[str, np.ndarray]]) -> None:
+    order, events = numbered
+    np.testing.assert_array_equal(stations_by_cores([events], Path("events.h5")), order)
+    few = {name: values[:300] for name, values in events.items()}
+    with pytest.raises(InputError, match=r"events\.h5: 300 showers do not tell which station is which \(\d+ of 252"):
+        stations_by_cores([few], Path("events.h5"))
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "root"])
+def test_signals_of_a_kcdc_download_become_grids(
+    tmp_path: Path, numbered: tuple[np.ndarray, dict[str, np.ndarray]], kind: str
+) -> None:
+    library = pytest.importorskip({"hdf5": "h5py", "root": "uproot"}[kind])
+    order, events = numbered
+    n = len(events["Xc"])
+    quantities = {name: np.full(n, 5.0) for name in QUANTITIES} | {"Ze": np.linspace(1, 29, n), "E": np.full(n, 15.2)}
+    table = quantities | events
+    if kind == "hdf5":
+        with library.File(tmp_path / "small.h5", "w") as file:
+            for name, values in table.items():
+                file[f"Array/{name}"] = values
+    else:
+        with library.recreate(tmp_path / "small.root") as file:
+            kinds = {name: (values.dtype, values.shape[1:]) if values.ndim > 1 else values.dtype
+                     for name, values in table.items()}  # fmt: skip
+            file.mktree("Array", kinds).extend(table)
+    (folder,) = convert_foreign(tmp_path / f"small.{'h5' if kind == 'hdf5' else 'root'}", tmp_path / "out", None)
+    data = Dataset.open(folder, labels=False)
+    grids = np.asarray(data.matrices).reshape(n, -1, 2)
+    np.testing.assert_array_equal(grids[:, order, 0], events["EDeposit"].astype(np.float32))
+    np.testing.assert_array_equal(grids[:, order, 1], events["MDeposit"].astype(np.float32))
+    np.testing.assert_allclose(data.scalars[:, 1], quantities["Ze"], rtol=1e-6)
+    assert data.age is not None
+    assert data.evaluation_cuts.name == "matched", "as of measured runs, which runs of protocol 2026 predict"
+    np.testing.assert_array_equal(np.load(folder / "core_x_m.npy"), events["Xc"].astype(np.float32))
+
+
+def test_quantities_of_another_array_keep_its_own_origin(tmp_path: Path) -> None:
+    tables = station_lists(tmp_path / "lists", 20, seed=1)
+    more = tables["events"].with_columns(Xc=pl.lit(500.0), Yc=pl.lit(0.0), Age=pl.lit(1.0))
+    more.write_parquet(tmp_path / "lists" / "events.parquet")
+    (folder,) = convert_foreign(tmp_path / "lists", tmp_path / "data", GAMMA)
+    assert not (folder / "core_x_m.npy").exists(), "stations are counted from their mean, these cores are not"
+    data = Dataset.open(folder, GAMMA)
+    assert (data.age, data.evaluation_cuts.name) == (None, "none"), "of no protocol of KASCADE"
+
+
+def test_simulations_of_kcdc_are_known_by_their_truth(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    kcdc_hdf5(tmp_path / "job", capitals=True)
+    assert not kcdc.FORMAT.open(tmp_path / "job")[0].is_simulated
+    with h5py.File(tmp_path / "job" / "events.h5", "a") as file:
+        file["true/TrEP"] = np.arange(3.0)
+    assert kcdc.FORMAT.open(tmp_path / "job")[0].is_simulated
+
+
+def test_unknown_folders_are_told_what_is_known(tmp_path: Path) -> None:
+    names = [one.name for one in formats()]
+    assert names == ["dataset folders", "a KCDC download", "raw archives of measured runs",
+                     "raw archives of simulated modes", "station lists"]  # fmt: skip
+    with pytest.raises(
+        InputError, match=r"is of no known format: a KCDC download: events\.h5.*station lists: stations"
+    ):
+        convert_foreign(tmp_path, tmp_path / "out", None)
+
+
+def test_every_format_gives_its_columns_alike(tmp_path: Path) -> None:
+    """What a reader yields has the columns and units that it names, in order, as many as it says."""
+    station_lists(tmp_path / "lists", 40, seed=2)
+    kcdc_text(tmp_path / "job")
+    convert_foreign(tmp_path / "lists", tmp_path / "data", GAMMA)
+    selftest.generated(tmp_path, "qgs_spectra", 60, gamma=False)
+    measured_archive(tmp_path / "measured")
+    paths = {"lists": "station lists", "job": "a KCDC download", "data": "dataset folders",
+             "measured": "raw archives of measured runs", ".": "raw archives of simulated modes"}  # fmt: skip
+    assert set(paths.values()) == {one.name for one in formats()}
+    for name, wanted in paths.items():
+        path = tmp_path / name
+        one = format_of(path)
+        assert one is not None
+        assert one.name == wanted
+        assert all(command.startswith("python cli.py ") for command in one.next_commands(path))
+        for reader in one.open(path):
+            names = list(reader.units)
+            chunks = list(reader.chunks(names))
+            assert sum(len(chunk[names[0]]) for chunk in chunks) == reader.n_events > 0
+            assert all(list(chunk) == names for chunk in chunks), "no other columns than those asked for"
+            for chunk in chunks:
+                assert {len(values) for values in chunk.values()} == {len(chunk[names[0]])}
+                if DEPOSITS in names:
+                    assert chunk[DEPOSITS].shape[1:] == reader.array.grid_shape
+            assert reader.units["Ze"] == UNITS["Ze"] == "deg"
+
+
+def measured_archive(folder: Path) -> None:
+    """Write a run of five events."""
+    folder.mkdir()
+    np.savez(folder / "004000_features.npz", features=np.tile([15.0, 1, 2, 20, 100, 5, 4, 1], (5, 1)))
+    np.savez(folder / "004000_matrices.npz", matrices=np.ones((5, 16, 16, 3), np.float32))
