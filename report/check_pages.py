@@ -85,7 +85,7 @@ def _tests(check: DataCheck) -> Section:
 
 def _features(check: DataCheck) -> Section:
     rows = [
-        [d.feature, energy_range(d.energy_bin), f"{d.shift:+.4g}", f"{d.sigmas:+.3f}", f"{d.p:.2g}"]
+        [d.feature, energy_range(d.energy_bin), f"{d.shift:+.4g}", f"{d.sigmas:+z.3f}", f"{d.p:.2g}"]
         for d in check.differences[:15]
     ]
     drawn: list[str] = []
@@ -163,7 +163,7 @@ def _row(one: Cell) -> tuple[str, ...]:
     against = one.against_home
     return (
         one.training, one.trained_on, one.tested_on, f"{100 * one.accuracy:.1f} [{100 * low:.1f}, {100 * high:.1f}]",
-        f"{against.difference:+.4f} [{against.interval.low:+.4f}, {against.interval.high:+.4f}]",
+        f"{against.difference:+z.4f} [{against.interval.low:+z.4f}, {against.interval.high:+z.4f}]",
         f"{COMPOSITION.classes[worst]} {100 * one.bias[worst]:+.1f} ± {100 * one.bias_error[worst]:.1f}",
     )  # fmt: skip
 
@@ -184,7 +184,7 @@ def _matrix(robustness: Robustness) -> Section:
     loss = np.array([[at[a, b].log_loss.difference - at[b, b].log_loss.difference for b in names] for a in names])
     bias = np.array([[100 * np.abs(at[a, b].bias).max() for b in names] for a in names])
     figures = [
-        picture(as_svg(matrix_picture(loss, names, "log-loss lost, nats", "{:+.3f}"), "log-loss lost"),
+        picture(as_svg(matrix_picture(loss, names, "log-loss lost, nats", "{:+z.3f}"), "log-loss lost"),
                 "Log-loss minus that of a training in the tested place."),
         picture(as_svg(matrix_picture(bias, names, "largest bias of a share, %", "{:.1f}"), "bias of shares"),
                 "Largest bias of a group's share. On the diagonal: what statistics alone make."),
@@ -240,7 +240,7 @@ def sky_words(sky_map: SkyMap) -> str:
     best, sigma, p_value = sky_map.highest
     values = sky_map.significance[np.isfinite(sky_map.significance)]
     ra_low, ra_high, dec_low, dec_high = sky_map.pixels.borders()[best]
-    spread = "" if len(values) < 2 else f"; mean {values.mean():+.3f}, standard deviation {values.std(ddof=1):.3f}"
+    spread = "" if len(values) < 2 else f"; mean {values.mean():+z.3f}, standard deviation {values.std(ddof=1):.3f}"
     return (
         f"{start}, {len(values):,} with a significance{spread} (an isotropic sky: 0 and nearly 1). Highest: "
         f"{sigma:.2f} standard deviations at right ascension {(ra_low + ra_high) / 2:.1f}, declination "

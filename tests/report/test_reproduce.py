@@ -68,12 +68,13 @@ def test_selftest_passes_and_notices_what_is_wrong(monkeypatch: pytest.MonkeyPat
     assert "0.3100 (0.32)" in line.outcome
 
 
-def test_a_killed_result_is_continued_and_says_how_it_was_made(tmp_path: Path) -> None:
+def test_a_killed_result_is_continued_and_says_how_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("report.reproduce.write_report", lambda run, data, bars: run)
     out = tmp_path / "out"
     wanted = Reproduction(
-        COMPOSITION, "2026", out, simulated=6_000, seeds=2, preset="quick", learners=("quadratic_logit",)
+        COMPOSITION, "2026", out, simulated=3_000, seeds=2, preset="quick", learners=("quadratic_logit",)
     )
-    options = "--simulated --showers 6000 --seeds 2 --workers 1 --learners quadratic_logit --out"
+    options = "--simulated --showers 3000 --seeds 2 --workers 1 --learners quadratic_logit --out"
     log = tmp_path / "log"
     with log.open("w") as stream:
         command = [sys.executable, str(ROOT / "cli.py"), "reproduce", *options.split(), str(out)]

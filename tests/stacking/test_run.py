@@ -210,6 +210,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.faults
 def test_killed_and_continued_ends_with_the_same_bytes(finished: Path, tiny_composition: Path, tmp_path: Path) -> None:
     script, run = tmp_path / "child.py", tmp_path / "run"
     script.write_text(CHILD)
