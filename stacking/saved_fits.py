@@ -1,6 +1,7 @@
 """Predictions of all saved fits of a run, events in pieces: nothing is read twice, memory does not grow with events.
 
-Each piece is read once for all learners that see the same columns. Fits are opened in several processes at a time
+Each piece is read once for all learners that see the same columns, and goes once through a fit of which both
+log-probabilities and true quantities are wanted. Fits are opened in several processes at a time
 (:mod:`models.isolated`); each keeps the fits it has opened, so that every model file is read once.
 """
 
@@ -11,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import joblib
@@ -23,7 +23,7 @@ from models.isolated import learners_of
 from models.registry import gpu_answers
 from runtime.context import Context, Progress
 from runtime.files import read_json
-from stacking.fit.tasks import checked_log_proba
+from stacking.fit.tasks import check_log_proba, checked_log_proba
 from stacking.inputs.events import Events, pieces
 from stacking.run.chain import Piece
 from stacking.run.read import SavedFits
@@ -55,13 +55,14 @@ def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, pr
     InputError
         If a model file cannot be used.
     """
-    on_gpu = {folder for learner in learners for folder in learner.folders if uses_gpu(folder)}
-    n_jobs, every = sum(len(learner.folders) for learner in learners), list(pieces(len(events)))
+    every_folder = {folder for learner in learners for folder in learner.folders}
+    on_gpu = {folder for folder in every_folder if uses_gpu(folder)}
+    n_jobs, every = len(every_folder), list(pieces(len(events)))
     with ExitStack() as stack:
         worth = -(-n_jobs * len(events) // PROCESS_PREDICTIONS)
         workers = (ctx.workers or joblib.cpu_count()) // ctx.threads
         n_openers = max(1, min(workers, n_jobs * len(every), worth))
-        if all(folder in on_gpu for learner in learners for folder in learner.folders):
+        if on_gpu == every_folder:
             n_openers = min(n_openers, GPU_READERS)
         openers = [stack.enter_context(learners_of(trusted=ctx.trusted, threads=ctx.threads)) for _ in range(n_openers)]
         pool = stack.enter_context(ThreadPoolExecutor(n_openers))
@@ -97,9 +98,19 @@ def _finished(under_way: tuple[list[_Work], list[Future[None]]] | None) -> list[
 def _predict(reader: _Reader, jobs: _Jobs, tally: _Tally) -> None:
     while job := jobs.next_for(reader):
         learner = reader.learner(job.folder)
-        ask = learner.predict_targets if job.truth else partial(checked_log_proba, learner)
-        job.results[job.fold] = ask(job.batch)
+        for truth, result in _asked(learner, job).items():
+            job.results[truth][job.fold] = result
         tally.add(len(job.batch), f"{job.name} fold {job.fold}")
+
+
+def _asked(learner: Learner, job: _Job) -> dict[bool, np.ndarray]:
+    """Return what is asked for: estimates of true quantities (true), log-probabilities (false), both in one pass."""
+    if len(job.results) == 2:
+        log_proba, targets = learner.predict_both(job.batch)
+        return {False: check_log_proba(log_proba, learner, job.batch), True: targets}
+    if True in job.results:
+        return {True: learner.predict_targets(job.batch)}
+    return {False: checked_log_proba(learner, job.batch)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +121,8 @@ class _Job:
     fold: int
     folder: Path
     batch: Batch
-    results: list[np.ndarray | None]
-    """Gets the outcome at the place of the fold."""
-    truth: bool = False
+    results: dict[bool, list[np.ndarray | None]] = field(default_factory=dict)
+    """What is asked for, as in :func:`_asked`: each list gets the outcome at the place of the fold."""
     on_gpu: bool = False
 
 
@@ -129,16 +139,15 @@ class _Work:
         """Read a piece once for all learners that see the same columns."""
         rows = np.arange(piece.start, piece.stop)
         content: dict[str, list[np.ndarray | None]] = {one.name: [None] * len(one.folders) for one in learners}
-        jobs = []
+        jobs: dict[Path, _Job] = {}
         for columns, needs_grid in dict.fromkeys((one.columns, one.needs_grid) for one in learners):
             batch = events.batch(rows, columns, grids=needs_grid)
-            like = [one for one in learners if (one.columns, one.needs_grid) == (columns, needs_grid)]
-            jobs += [
-                _Job(one.name, fold, path, batch, content[one.name], one.truth, on_gpu=path in on_gpu)
-                for one in like
-                for fold, path in enumerate(one.folders)
-            ]
-        return cls(piece, content, jobs)
+            for one in learners:
+                if (one.columns, one.needs_grid) == (columns, needs_grid):
+                    for fold, path in enumerate(one.folders):
+                        job = jobs.setdefault(path, _Job(one.name, fold, path, batch, on_gpu=path in on_gpu))
+                        job.results[one.truth] = content[one.name]
+        return cls(piece, content, list(jobs.values()))
 
 
 @dataclass

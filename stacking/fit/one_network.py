@@ -25,7 +25,11 @@ MARGIN = 1e-4
 
 
 def average_weights(
-    tasks: Sequence[FoldTask], labels: np.ndarray, groups: np.ndarray | None, deadline: Deadline | None
+    tasks: Sequence[FoldTask],
+    labels: np.ndarray,
+    groups: np.ndarray | None,
+    weights: np.ndarray | None,
+    deadline: Deadline | None,
 ) -> Paired:
     """Make one network of a learner's fits, and keep it if it is as good as their averaged predictions.
 
@@ -38,7 +42,7 @@ def average_weights(
         All finished tasks of the learner.
     labels
         (m,) int64 classes of the outer holdout, which is not empty.
-    groups
+    groups, weights
         (m,) of the outer holdout, or None.
     deadline
         When it gives up; None for never.
@@ -67,7 +71,7 @@ def average_weights(
         log_softmax(outer_log_proba(first.run, first.name, those).mean(axis=0))
         for those in ((None,), range(len(tasks)))
     )
-    worse = paired_log_loss(labels, network, predictions, groups)
+    worse = paired_log_loss(labels, network, predictions, groups, weights)
     if worse.difference > MARGIN:
         shutil.rmtree(target)
     return worse

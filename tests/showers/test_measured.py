@@ -51,9 +51,7 @@ from showers.simulation.settings import load_settings
 from showers.simulation.sky import Sky, Thrower, load_sky
 from stacking.measured import UNFINISHED, predict_measured
 from stacking.predict import predict
-from stacking.run.config import StackConfig
 from stacking.run.read import load
-from stacking.train import stack
 
 SKY = """
 runs = 3
@@ -134,7 +132,7 @@ def bucket(raw: Path) -> Iterator[Bucket]:
 
 
 def test_archive_goes_through_download_convert_features_and_predict(
-    raw: Path, bucket: Bucket, tiny_composition: Path, tmp_path: Path
+    raw: Path, bucket: Bucket, run: Path, tmp_path: Path
 ) -> None:
     (raw / "004009_matrices.npz").write_bytes(b"not in use: its name ends in 9")
     names = download_measured(tmp_path / "raw", times=True, base_url=bucket.url)
@@ -155,11 +153,7 @@ def test_archive_goes_through_download_convert_features_and_predict(
     started = datetime(2000, 1, 1, 0, 39, tzinfo=UTC).timestamp()  # one run and one pause later
     np.testing.assert_allclose(times - started, truth["second"], atol=1e-5)
     assert (np.diff(times) >= 0).all()
-    config = {"task": "composition", "data": tiny_composition, "run": tmp_path / "run", "preset": "quick"}
-    stack(StackConfig(**config, learners=("quadratic_logit",), folds=2, device="cpu", workers=1, fast=False))
-    predictions = predict(
-        load(tmp_path / "run"), data.path, Context(trusted=True, device="cpu", workers=1)
-    ).concatenated()
+    predictions = predict(load(run), data.path, Context(trusted=True, device="cpu", workers=1)).concatenated()
     assert predictions.log_proba.shape == (len(data), 5)
     assert np.isfinite(predictions.log_proba).all()
 
@@ -387,6 +381,41 @@ def test_few_events_do_not_make_a_convention() -> None:
     assert "no relation" in convention.words, "five events are 3 standard deviations"
 
 
+def _azimuth_words(folder: Path) -> str:
+    return next(one.outcome for one in folder_findings(folder) if one.what.strip() == "azimuth")
+
+
+def test_doctor_says_which_convention_azimuths_obey(raw: Path, tmp_path: Path) -> None:
+    """The same showers counted anticlockwise from +x, and clockwise from north as a compass does."""
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for kind in ("matrices", "features"):
+        shutil.copy(raw / f"004000_{kind}.npz", folder)
+    words = _azimuth_words(folder)
+    assert "Az counts anticlockwise" in words
+    assert ": as in the simulated sets" in words
+    assert "--counter-clockwise" in words
+    with np.load(folder / "004000_features.npz") as stored:
+        values = {name: stored[name] for name in stored.files}
+    values["features"][:, 4] = (105.0 - values["features"][:, 4]) % 360.0
+    np.savez(folder / "004000_features.npz", **values)
+    words = _azimuth_words(folder)
+    assert "Az counts clockwise" in words
+    assert ": not as in the simulated sets" in words
+    north = float(words.split("--azimuth-of-north ")[1].split()[0])
+    assert abs((north + 180) % 360 - 180) < 3
+    assert words.endswith("--clockwise")
+    converted = convert_measured(raw, tmp_path / "sets", runs=["004000"], times_of_arrival=True).folders[0]
+    assert "Az counts anticlockwise" in _azimuth_words(converted), "the same of a converted folder"
+    scalars = np.load(converted / "features.npy")
+    scalars[:, 2] = (105.0 - scalars[:, 2].astype(np.float32)) % 360.0
+    np.save(converted / "features.npy", scalars)
+    (converted / "checksums.json").unlink()
+    assert "Az counts clockwise" in _azimuth_words(converted)
+    significance = float(words.split("(")[1].split()[0])
+    assert significance > 10
+
+
 def test_doctor_says_what_archives_hold(raw: Path, tmp_path: Path) -> None:
     damaged(raw, tmp_path / "raw")
     message = {(result.what, result.outcome) for result in folder_findings(tmp_path / "raw")}
@@ -527,12 +556,8 @@ measured.predict_measured(raw, out, run, ctx=context.Context(trusted=True, worke
 
 
 @pytest.fixture(scope="module")
-def run(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "composition"
-    options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "workers": 1, "device": "cpu"}
-    options["fast"] = False
-    stack(StackConfig(task="composition", data=tiny_composition, run=folder, **options))
-    return folder
+def run(composition_run: Path) -> Path:
+    return composition_run
 
 
 @pytest.fixture(scope="module")
@@ -580,7 +605,7 @@ def test_the_bytes_of_two_steps_and_no_grids(
     options = ["--out", str(tmp_path / "out"), "--predict", str(run), "--trusted", "--workers", "1", "--times"]
     command = ["convert", "--measured", str(archives), *options, "--delete-raw"]
     output = _said(command, monkeypatch, capsys)
-    out = tmp_path / "out" / "predicted" / "composition"
+    out = tmp_path / "out" / "predicted" / run.name
     assert _predictions(out) == expected
     assert not list(tmp_path.glob("out/**/matrices.npy"))
     assert not list(tmp_path.glob("out/**/*.features"))
