@@ -408,14 +408,19 @@ def estimate(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[
 
 
 def checked_log_proba(learner: Learner, batch: Batch) -> np.ndarray:
-    """Return a learner's (n, C) float64 log-probabilities.
+    """Return a learner's (n, C) float64 log-probabilities, as :func:`check_log_proba` lets them pass."""
+    return check_log_proba(learner.predict_log_proba(batch), learner, batch)
+
+
+def check_log_proba(log_proba: np.ndarray, learner: Learner, batch: Batch) -> np.ndarray:
+    """Return a learner's log-probabilities as (n, C) float64.
 
     Raises
     ------
     ValueError
-        If it returns something else than finite log-probabilities.
+        If they are something else than finite log-probabilities.
     """
-    result = np.asarray(learner.predict_log_proba(batch), dtype=np.float64)
+    result = np.asarray(log_proba, dtype=np.float64)
     if result.shape != (len(batch), len(learner.classes)):
         raise ValueError(f"{len(batch)} events got log-probabilities of shape {result.shape}")
     if not np.isfinite(result).all():
