@@ -381,6 +381,14 @@ def test_few_events_do_not_make_a_convention() -> None:
     assert "no relation" in convention.words, "five events are 3 standard deviations"
 
 
+def test_a_run_without_times_is_told(raw: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(raw, tmp_path / "raw")
+    file = sorted(copy.glob("*_extra_features.npz"))[0]
+    file.unlink()
+    remarks = convert_measured(copy, tmp_path / "sets", times=True).remarks
+    assert remarks == [f"{file} is missing: this run has no event times"], "no other file is suggested in its place"
+
+
 def test_doctor_says_what_archives_hold(raw: Path, tmp_path: Path) -> None:
     damaged(raw, tmp_path / "raw")
     message = {(result.what, result.outcome) for result in folder_findings(tmp_path / "raw")}
