@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 
 INSIDE = "showerstack.packages"
 OWN = runpy.run_path("runtime/packages.py")["OWN"]
-FILES = ["*.cu", "*.json", "*.toml", "weights/*", "worlds/*.toml", "scripts/*.py", "py.typed"]
+FILES = ["*.csv", "*.cu", "*.json", "*.toml", "weights/*", "worlds/*.toml", "scripts/*.py", "py.typed"]
 found = find_packages(include=[pattern for name in OWN for pattern in (name, f"{name}.*")])
 
 if "editable_wheel" in sys.argv:

@@ -9,10 +9,20 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from analysis.cuts import AGE, CORE, Cuts
 from runtime.context import Context
 from runtime.errors import InputError
+from runtime.files import write_npz
 from showers.dataset import Dataset
-from showers.schema import SCALAR_NAMES, SIMULATION, TASKS, TRUTH_FILE
+from showers.schema import (
+    AGE_FILE,
+    CORE_X_FILE,
+    CORE_Y_FILE,
+    SCALAR_NAMES,
+    SIMULATION,
+    TASKS,
+    TRUTH_FILE,
+)
 from stacking.predict import predict
 from stacking.run.chain import Predictions
 from stacking.run.read import Run, load
@@ -39,7 +49,10 @@ def is_simulated(dataset: Dataset) -> bool:
 
 def label_remarks(dataset: Dataset) -> list[str]:
     """Return a remark if a set to be measured holds labels; they are not read."""
-    events = [task.label_file for task in TASKS.values() if task.label_file and dataset.files.has(task.label_file)]
+    # The list of checksums may name a file that was taken away: what is there counts.
+    events = [
+        task.label_file for task in TASKS.values() if task.label_file and (dataset.path / task.label_file).exists()
+    ]
     if not events:
         return []
     why = "its showers are simulated" if is_simulated(dataset) else "a measured set has none: is it the right folder?"
@@ -58,6 +71,28 @@ def refuse_training_set(run: Run, dataset: Dataset, what: str) -> None:
         raise InputError(f"{dataset.path} is what {run.folder} was trained on: give another set as {what}")
 
 
+def predicted(run: Run, folder: Path, ctx: Context = Context(), keep: Path | None = None) -> Predictions:
+    """Predict a dataset folder with an opened run.
+
+    Parameters
+    ----------
+    keep
+        Folder where predictions are kept for the next attempt, under the names of run and events; None: nowhere.
+    """
+    if keep is None:
+        return predict(run, folder, ctx).concatenated()
+    events = Dataset.open(folder, labels=False).fingerprint()
+    file = keep / f"{run.chain.config_hash[:16]}-{events[:16]}.npz"
+    if file.exists():
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = {"predictions": stored["predictions"]}
+            return Predictions(stored["log_proba"], arrays, run.chain.config_hash, events, {})
+    result = predict(run, folder, ctx).concatenated()
+    keep.mkdir(parents=True, exist_ok=True)
+    write_npz(file, log_proba=result.log_proba, predictions=result.labels)
+    return result
+
+
 @dataclass
 class MeasuredFolders:
     """Folders of measured events, opened and predicted one after the other; what was found is noted."""
@@ -65,9 +100,20 @@ class MeasuredFolders:
     run: Run
     folders: list[Path]
     ctx: Context = Context()
+    keep: Path | None = None
+    """Where predictions are kept for the next attempt."""
     prints: list[str] = field(default_factory=list)
     """Fingerprints of the folders so far."""
     remarks: list[str] = field(default_factory=list)
+    flows: list[dict[str, int]] = field(default_factory=list)
+    """How many events of each folder pass the cuts, one cut after the other."""
+
+    def passing(self, dataset: Dataset, cuts: Cuts) -> np.ndarray:
+        """Return which events of a folder pass, (N,) bool, and note how many pass each cut."""
+        columns = scalars(dataset)
+        self.flows.append(cuts.flow(columns))
+        self.remarks += [f"{dataset.path} has no {words}: it is not cut" for words in cuts.not_cut(columns)]
+        return cuts.mask(columns)
 
     def __iter__(self) -> Iterator[tuple[Dataset, Predictions]]:
         """Yield each folder with its predictions.
@@ -84,7 +130,7 @@ class MeasuredFolders:
             if dataset.fingerprint() in self.prints:
                 raise InputError(f"{folder} holds the same events as another folder of --data")
             self.prints.append(dataset.fingerprint())
-            predictions = predict(self.run, folder, self.ctx).concatenated()
+            predictions = predicted(self.run, folder, self.ctx, self.keep)
             self.remarks += predictions.remarks
             yield dataset, predictions
 
@@ -92,12 +138,43 @@ class MeasuredFolders:
 def scalars(dataset: Dataset) -> dict[str, np.ndarray]:
     """Return the reconstructed scalars by name, (N,) float32, compared as the benchmark does.
 
-    NaN for events that cannot be used: they pass no cut.
+    Age and core_m, the core's distance from the centre, stand beside them where the set has them: in files of their
+    own, or as reconstructed quantities of ``truth.parquet``. NaN for events that cannot be used: they pass no cut.
     """
     values = np.asarray(dataset.scalars, dtype=np.float32)
-    if not dataset.usable.all():
-        values = np.where(dataset.usable[:, None], values, np.float32(np.nan))
-    return {name: values[:, k] for k, name in enumerate(SCALAR_NAMES)}
+    columns = {name: values[:, k] for k, name in enumerate(SCALAR_NAMES)}
+    age, core = _age(dataset), _core(dataset)
+    columns |= ({} if age is None else {AGE: age}) | ({} if core is None else {CORE: np.hypot(*core)})
+    if dataset.usable.all():
+        return columns
+    return {name: np.where(dataset.usable, column, np.float32(np.nan)) for name, column in columns.items()}
+
+
+def _age(dataset: Dataset) -> np.ndarray | None:
+    if dataset.age is not None:
+        return np.asarray(dataset.age, dtype=np.float32)
+    if dataset.files.has(AGE_FILE):
+        return np.asarray(dataset.files.array(AGE_FILE, (), np.float32, len(dataset)))
+    return _reconstructed(dataset, "reconstructed_age")
+
+
+def _core(dataset: Dataset) -> tuple[np.ndarray, np.ndarray] | None:
+    if dataset.files.has(CORE_X_FILE) and dataset.files.has(CORE_Y_FILE):
+        x, y = (dataset.files.array(name, (), np.float32, len(dataset)) for name in (CORE_X_FILE, CORE_Y_FILE))
+        return np.asarray(x), np.asarray(y)
+    x_m, y_m = (_reconstructed(dataset, f"reconstructed_core_{axis}_m") for axis in "xy")
+    return None if x_m is None or y_m is None else (x_m, y_m)
+
+
+def _reconstructed(dataset: Dataset, column: str) -> np.ndarray | None:
+    """Return a reconstructed quantity that a simulated set keeps beside its truth, None where it has none."""
+    if not dataset.files.has(TRUTH_FILE):
+        return None
+    file = dataset.files.path(TRUTH_FILE)
+    if column not in pl.scan_parquet(file, glob=False).collect_schema():
+        return None
+    values = pl.read_parquet(file, columns=[column], glob=False)[column].to_numpy().astype(np.float32)
+    return values if len(values) == len(dataset) else None
 
 
 @dataclass(frozen=True)
@@ -172,7 +249,28 @@ def truth_of(dataset: Dataset, columns: tuple[str, ...]) -> pl.DataFrame | None:
     return result
 
 
+MODELS_OF_MODES = ("qgs", "epos", "sib")
+"""How the raw archives' names of the hadronic models begin, in the order of their numbers; EPOS-LHC also as LHC."""
+
+
 def model_numbers(truth: pl.DataFrame) -> np.ndarray:
-    """Return (N,) int64 numbers of the hadronic models in the column ``model``, which raw archives give by name."""
+    """Return (N,) int64 numbers of the hadronic models in the column ``model``, which raw archives give by name.
+
+    Raises
+    ------
+    InputError
+        If a name begins as no known model's.
+    """
     model = truth["model"]
-    return (model if model.dtype.is_numeric() else model.rank("dense")).to_numpy().astype(np.int64)
+    if model.dtype.is_numeric():
+        return model.to_numpy().astype(np.int64)
+    names = model.unique().to_list()
+    numbers = {}
+    for name in names:
+        short = str(name).lower().replace("lhc", "epos", 1)
+        known = [k for k, prefix in enumerate(MODELS_OF_MODES) if short.startswith(prefix)]
+        if not known:
+            raise InputError(f"{TRUTH_FILE}: column model: unknown hadronic model {name!r}: expected names such as "
+                             "qgs_spectra, epos_spectra, LHC_gm_pr or sibyll-23c_gm_pr")  # fmt: skip
+        numbers[name] = known[0]
+    return model.replace_strict(numbers, return_dtype=pl.Int64).to_numpy()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from commands.app import SeedOption, WorkersOption, app, console, refuse_unused
 from runtime.context import Context, bar
 from runtime.errors import InputError
+from runtime.files import check_out, check_target
+
+if TYPE_CHECKING:
+    from analysis.blinding import Blinding
 
 
 def numbers(text: str, option: str) -> tuple[float, ...]:
@@ -26,6 +30,31 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
         raise InputError(f"{option} {text!r}: give numbers with commas between, such as 15.2,15.4,15.6") from None
 
 
+ExposureOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Area times solid angle times live time, m2 sr s, such as 1.14e12; default: of the runs' own live time."
+    ),
+]
+
+
+OpenShareOption = Annotated[
+    float | None, typer.Option(help="Look at this share of the runs alone, chosen by their names; the rest stays shut.")
+]
+UnblindOption = Annotated[
+    bool, typer.Option("--unblind", help="Look at the shut runs as well; provenance says that you did.")
+]
+
+
+def _blinding(context: typer.Context, open_share: float | None, unblind: bool) -> Blinding:
+    from analysis.blinding import Blinding
+
+    if open_share is None:
+        refuse_unused(context, "without --open-share", ("unblind",))
+        return Blinding()
+    return Blinding(open_share, unblind)
+
+
 @app.command()
 def spectra(
     context: typer.Context,
@@ -33,7 +62,9 @@ def spectra(
     data: Annotated[
         list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
     ],
-    exposure: Annotated[str, typer.Option(help="Area times solid angle times live time, m2 sr s, such as 6.2e12.")],
+    exposure: ExposureOption = None,
+    open_share: OpenShareOption = None,
+    unblind: UnblindOption = False,
     out: Annotated[Path, typer.Option(help="Folder for tables and provenance.")] = Path("spectra"),
     simulation: Annotated[
         list[Path] | None,
@@ -43,10 +74,10 @@ def spectra(
     zenith_max: Annotated[float, typer.Option(help="Largest zenith angle (degrees), as in the exposure.")] = 18.0,
     energy_scale: Annotated[float, typer.Option(min=0, help="Uncertainty of the energy scale, in lg E.")] = 0.04,
     muon_scale: Annotated[float, typer.Option(min=0, help="Uncertainty of the muon number scale, in lg Nmu.")] = 0.02,
-    replicas: Annotated[int, typer.Option(help="Repetitions for errors of the finite simulation.")] = 100,
+    electron_scale: Annotated[float, typer.Option(min=0, help="The same of the electron number, in lg Ne.")] = 0.02,
     knee_toys: Annotated[
-        int, typer.Option(help="Toy experiments for each hypothesis on the knees; 0: no fit of knees.")
-    ] = 100,
+        int, typer.Option(min=0, help="Toy counts for p-values of hypotheses on the knees; 0: no p-values.")
+    ] = 0,
     knee_sharpness: Annotated[float, typer.Option(help="How sharp knees are.")] = 5.0,
     seed: SeedOption = 1,
     anyway: Annotated[
@@ -57,19 +88,19 @@ def spectra(
     """Measure fluxes and fractions of five mass groups by energy, with errors from every known source.
 
     Example: [bold]python cli.py spectra --run runs/composition --data kascade --simulation data/composition_test
-    --exposure 6.2e12[/bold]
+    --exposure 1.14e12[/bold]
     """
-    from analysis.spectra.errors import Widths
+    from analysis.spectra.folding import Widths
     from analysis.spectra.run import EDGES, SpectraOptions, measure_spectra
     from report.physics_pages import knee_lines, spectra_text, write_spectra_page
 
-    if not knee_toys:
-        refuse_unused(context, "with --knee-toys 0", ("knee_sharpness",))
+    check_out(out)
+    blinding = _blinding(context, open_share, unblind)
     options = SpectraOptions(
-        run, _folders(data), exposure, out, simulation or [],
+        run, blinding.chosen(_folders(data)), exposure, out, simulation or [],
         edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max,
-        widths=Widths(energy_scale, muon_scale), replicas=replicas, knee_toys=knee_toys,
-        knee_sharpness=knee_sharpness, seed=seed,
+        widths=Widths(energy_scale, muon_scale, electron_scale), knee_toys=knee_toys,
+        knee_sharpness=knee_sharpness, blinding=blinding, seed=seed,
     )  # fmt: skip
     result, remarks = measure_spectra(options, Context(bars=bar, trusted=trusted, other_code=anyway))
     console.print(spectra_text(result))
@@ -89,11 +120,14 @@ def _folders(data: list[Path]) -> list[Path]:
 
 @app.command(name="gamma-limit")
 def gamma_limit(
+    context: typer.Context,
     run: Annotated[Path, typer.Option(help="Finished gamma run.")],
     data: Annotated[
         list[Path], typer.Option(help="Measured events: a dataset folder or a folder of runs; may be repeated.")
     ],
-    exposure: Annotated[str, typer.Option(help="Area times solid angle times live time, m2 sr s, such as 6.2e12.")],
+    exposure: ExposureOption = None,
+    open_share: OpenShareOption = None,
+    unblind: UnblindOption = False,
     out: Annotated[Path, typer.Option(help="Folder for tables, provenance and page.")] = Path("gamma_limit"),
     simulation: Annotated[
         Path | None, typer.Option(help="Labelled simulated set, not trained on; default: the run's held-out events.")
@@ -105,6 +139,7 @@ def gamma_limit(
         float | None, typer.Option(help="Share of photons above the threshold; default: of the best expected limit.")
     ] = None,
     index: Annotated[float, typer.Option(help="Spectral index assumed for the photons.")] = 2.7,
+    toys: Annotated[int, typer.Option(help="Experiments drawn for each signal that is tried.")] = 1000,
     seed: SeedOption = 1,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
@@ -114,21 +149,27 @@ def gamma_limit(
     """Look for photons: candidates, background from simulation and data, limits on fraction and flux.
 
     Example: [bold]python cli.py gamma-limit --run runs/gamma --data kascade --simulation data/gamma_test
-    --exposure 1.7e13[/bold]
+    --exposure 3.0e12[/bold]
     """
     from analysis.photons.search import EDGES, PhotonResult, SearchOptions, search_photons
-    from report.physics_pages import limits_text, write_photon_page
+    from report.physics_pages import excess_warning, limits_text, write_photon_page
 
+    check_out(out)
+    blinding = _blinding(context, open_share, unblind)
     options = SearchOptions(
-        run, _folders(data), exposure, out, simulation, edges=EDGES if bins is None else numbers(bins, "--bins"),
-        zenith_max_deg=zenith_max, level=level, efficiency=efficiency, index=index, seed=seed,
+        run, blinding.chosen(_folders(data)), exposure, out, simulation,
+        edges=EDGES if bins is None else numbers(bins, "--bins"), zenith_max_deg=zenith_max, level=level,
+        efficiency=efficiency, index=index, toys=toys, blinding=blinding, seed=seed,
     )  # fmt: skip
     photons = search_photons(options, Context(bars=bar, trusted=trusted, other_code=anyway))
+    for line in excess_warning(photons):
+        console.print(line, soft_wrap=True, markup=False)
     console.print(limits_text(photons))
     for remark in photons.remarks:
         console.print(f"remark: {remark}", soft_wrap=True, markup=False)
     result = PhotonResult(photons)
-    result.write(out)
+    for line in result.write(out):
+        console.print(f"remark: {line}", soft_wrap=True, markup=False)
     console.print(f"wrote {write_photon_page(result, out)} and tables beside it", soft_wrap=True)
 
 
@@ -155,6 +196,7 @@ def robustness(
     from report.check_pages import robustness_text, write_robustness_page
 
     chosen = parse_places(",".join(PLACES) if places is None else places)
+    check_out(out)
     options = RobustnessOptions(
         chosen, out, train=train, test=test, learner=learner, left_out=left_out, jitter=jitter, seed=seed,
     )  # fmt: skip
@@ -205,6 +247,7 @@ def datacheck(
     from analysis.datacheck.check import check_data, verdict
     from report.check_pages import write_check
 
+    check_target(out, (".html", ".htm"))
     ctx = Context(bars=bar, workers=workers, trusted=trusted)
     result = check_data(run, data, train=train, seed=seed, alarms=alarms, ctx=ctx)
     for remark in result.remarks:
@@ -231,6 +274,11 @@ def sky_map(
     ] = True,
     run: Annotated[Path | None, typer.Option(help="Gamma run: map only events with the highest scores.")] = None,
     share: Annotated[float, typer.Option(help="With --run: share of the events that is kept.")] = 0.01,
+    events: Annotated[
+        bool, typer.Option("--events", help="Also write the events as FITS (GADF), which gammapy opens.")
+    ] = False,
+    open_share: OpenShareOption = None,
+    unblind: UnblindOption = False,
     seed: SeedOption = 1,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Predict even if the feature code has changed since.")
@@ -247,13 +295,14 @@ def sky_map(
     from analysis.sky.map import SkyOptions, write_map
     from analysis.sky.map import sky_map as measure
     from report.check_pages import sky_words, write_sky_picture
-    from showers.archives.measured import measured_folders
 
     if run is None:
         refuse_unused(context, "without --run", ("share", "anyway", "trusted"))
+    check_out(out)
+    blinding = _blinding(context, open_share, unblind)
     options = SkyOptions(
-        [folder for path in data for folder in measured_folders(path)], zenith_max, pixel, scrambles, window,
-        Azimuth(azimuth_of_north, clockwise), run, share, seed,
+        blinding.chosen(_folders(data)), zenith_max, pixel, scrambles, window, Azimuth(azimuth_of_north, clockwise),
+        run, share, seed, events, blinding,
     )  # fmt: skip
     result = measure(options, Context(bars=bar, trusted=trusted, other_code=anyway))
     for remark in result.remarks:

@@ -17,6 +17,7 @@ from analysis.datacheck.check import TESTS, DataCheck, as_json, verdict
 from analysis.datacheck.streamed import ENERGY_EDGES
 from analysis.robustness.study import ALONE, Cell, Robustness
 from analysis.sky.map import MIN_EXPECTED, SkyMap
+from features.catalogue import CATALOGUE
 from report.pictures.physics import (
     distribution_picture,
     matrix_picture,
@@ -70,10 +71,13 @@ def energy_range(number: int) -> str:
 
 def _tests(check: DataCheck) -> Section:
     limit = check.alarms / len(check.p_values)
-    rows = [[TESTS[name], f"{p:.2g}", "alarm" if name in check.raised else ""] for name, p in check.p_values.items()]
-    stressed = [k for k, row in enumerate(rows) if row[2]]
+    rows = [
+        [TESTS[name], f"{p:.2g}", _effect(check, name), "alarm" if name in check.raised else ""]
+        for name, p in check.p_values.items()
+    ]
+    stressed = [k for k, row in enumerate(rows) if row[3]]
     fractions = zip(check.classes, check.fitted.fractions, strict=True)
-    body = table(["test", "p, adjusted within the test", ""], rows, ours=stressed)
+    body = table(["test", "p, adjusted within the test", "size of the difference", ""], rows, ours=stressed)
     body += paragraph(
         f"Each test gives an alarm below {limit:.2g}, so that {100 * check.alarms:g} % of samples from the "
         "simulation's own world would raise one or more. The simulation was weighted to the data's composition and "
@@ -83,9 +87,39 @@ def _tests(check: DataCheck) -> Section:
     return Section("tests", "Tests", body)
 
 
+def _unit(feature: str) -> str:
+    """Return a feature's unit in words."""
+    unit = CATALOGUE[feature].unit if feature in CATALOGUE else ""
+    return {"1": "pure number", "lg": "decimal logarithm"}.get(unit, unit)
+
+
+def _effect(check: DataCheck, name: str) -> str:
+    """Return how large the difference is, whatever its significance."""
+    if name in check.physics:
+        one = check.physics[name]
+        return f"{one.effect:+.3f} ± {one.error:.3f} {one.unit}"
+    if name == "features" and check.differences:
+        best = check.differences[0]
+        return f"{best.sigmas:+.2f} standard deviations of {best.feature}"
+    if name == "classifier":
+        return f"AUC {check.classifier.auc:.3f} (.5: none)"
+    if name == "distance":
+        tail = min(check.tails, key=lambda one: one.p)
+        return f"{100 * (tail.observed - tail.expected):+.2f} % of the events"
+    return ""
+
+
 def _features(check: DataCheck) -> Section:
     rows = [
-        [d.feature, energy_range(d.energy_bin), f"{d.shift:+.4g}", f"{d.sigmas:+.3f}", f"{d.p:.2g}"]
+        [
+            d.feature,
+            _unit(d.feature),
+            CATALOGUE[d.feature].meaning if d.feature in CATALOGUE else "",
+            energy_range(d.energy_bin),
+            f"{d.shift:+.4g}",
+            f"{d.sigmas:+.3f}",
+            f"{d.p:.2g}",
+        ]
         for d in check.differences[:15]
     ]
     drawn: list[str] = []
@@ -101,7 +135,10 @@ def _features(check: DataCheck) -> Section:
         caption = f"{d.feature}, lg(E/eV) {energy_range(d.energy_bin)}: p = {d.p:.2g}{undefined}"
         drawn.append(picture(as_svg(distribution_picture(check.histograms, d), caption), caption))
     away = [[name, f"{100 * share:.1f} %"] for name, share in check.classifier.giving_away]
-    body = table(["feature", "lg(E/eV)", "mean shift", "in standard deviations", "p, adjusted"], rows)
+    body = table(
+        ["feature", "unit of the shift", "meaning", "lg(E/eV)", "mean shift", "in standard deviations", "p, adjusted"],
+        rows,
+    )
     body += (
         pictures(drawn)
         + "<h3>Features by which the classifier separates data and simulation</h3>"
@@ -163,7 +200,7 @@ def _row(one: Cell) -> tuple[str, ...]:
     against = one.against_home
     return (
         one.training, one.trained_on, one.tested_on, f"{100 * one.accuracy:.1f} [{100 * low:.1f}, {100 * high:.1f}]",
-        f"{against.difference:+.4f} [{against.interval.low:+.4f}, {against.interval.high:+.4f}]",
+        f"{against.difference:+z.4f} [{against.interval.low:+z.4f}, {against.interval.high:+z.4f}]",
         f"{COMPOSITION.classes[worst]} {100 * one.bias[worst]:+.1f} ± {100 * one.bias_error[worst]:.1f}",
     )  # fmt: skip
 
@@ -183,10 +220,11 @@ def _matrix(robustness: Robustness) -> Section:
     at = {(one.trained_on, one.tested_on): one for one in cells}
     loss = np.array([[at[a, b].log_loss.difference - at[b, b].log_loss.difference for b in names] for a in names])
     bias = np.array([[100 * np.abs(at[a, b].bias).max() for b in names] for a in names])
+    noise = max(one.log_loss.standard_error for one in cells), 100 * float(max(one.bias_error.max() for one in cells))
     figures = [
-        picture(as_svg(matrix_picture(loss, names, "log-loss lost, nats", "{:+.3f}"), "log-loss lost"),
+        picture(as_svg(matrix_picture(loss, names, "log-loss lost, nats", "{:+.3f}", noise[0]), "log-loss lost"),
                 "Log-loss minus that of a training in the tested place."),
-        picture(as_svg(matrix_picture(bias, names, "largest bias of a share, %", "{:.1f}"), "bias of shares"),
+        picture(as_svg(matrix_picture(bias, names, "largest bias of a share, %", "{:.1f}", noise[1]), "bias of shares"),
                 "Largest bias of a group's share. On the diagonal: what statistics alone make."),
     ]  # fmt: skip
     return Section("matrix", "Trained here, tested there", pictures(figures) + table(HEADS, map(_row, cells)))
@@ -240,7 +278,7 @@ def sky_words(sky_map: SkyMap) -> str:
     best, sigma, p_value = sky_map.highest
     values = sky_map.significance[np.isfinite(sky_map.significance)]
     ra_low, ra_high, dec_low, dec_high = sky_map.pixels.borders()[best]
-    spread = "" if len(values) < 2 else f"; mean {values.mean():+.3f}, standard deviation {values.std(ddof=1):.3f}"
+    spread = "" if len(values) < 2 else f"; mean {values.mean():+z.3f}, standard deviation {values.std(ddof=1):.3f}"
     return (
         f"{start}, {len(values):,} with a significance{spread} (an isotropic sky: 0 and nearly 1). Highest: "
         f"{sigma:.2f} standard deviations at right ascension {(ra_low + ra_high) / 2:.1f}, declination "

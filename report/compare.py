@@ -176,7 +176,7 @@ def _where(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
             f"{n:,}",
             f"{result.only_a:,}",
             f"{result.only_b:,}",
-            f"{100 * share.difference:+.2f} [{100 * share.interval.low:+.2f}, {100 * share.interval.high:+.2f}]",
+            f"{100 * share.difference:+z.2f} [{100 * share.interval.low:+z.2f}, {100 * share.interval.high:+z.2f}]",
             f"{result.p_value:.2g}",
         )
     table.caption = f"{len(rows)} places are looked at: one p of 0.05 among them is expected by chance."

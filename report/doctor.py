@@ -386,12 +386,23 @@ def _archive(reader: SimulatedReader | MeasuredReader) -> list[Finding]:
     return result
 
 
+NORTH_FROM_X_DEG = 105.0
+"""Where north lies, from the array's +x, anticlockwise: the array is turned by 15 degrees (D. Fokkema, PhD thesis,
+Twente 2012, map of KASCADE)."""
+
+
 def _azimuth(
     times_ns: np.ndarray, deposits: np.ndarray, azimuth_deg: np.ndarray, zenith_deg: np.ndarray, array: DetectorArray
 ) -> Finding:
     """Return how the azimuths of the first events (n of N) are counted; no time and 0 both mean none."""
     front = front_azimuth(times_ns, (deposits > 0) & (times_ns != 0), array.x_m, array.y_m)
-    words = azimuth_convention(front, azimuth_deg[: len(front)], zenith_deg[: len(front)]).words
+    convention = azimuth_convention(front, azimuth_deg[: len(front)], zenith_deg[: len(front)])
+    words = convention.words
+    if "no relation" in words:
+        return Finding("azimuth", words, "note")
+    north = (convention.offset_deg + convention.sense * NORTH_FROM_X_DEG) % 360.0
+    sense = "counter-clockwise" if convention.sense > 0 else "clockwise"
+    words += f"; for sky-map: --azimuth-of-north {north:.1f} --{sense}"
     return Finding("azimuth", words, "ok" if ": as in" in words else "note")
 
 

@@ -278,7 +278,7 @@ def _learner(name: str, data: Dataset, table: FeatureTable) -> DeviceComparison:
         result[device] = learner.predict_log_proba(replace(values, labels=None))
     paired = paired_log_loss(values.labels, result["cuda"], result["cpu"])
     loss = -result["cuda"][np.arange(len(values)), values.labels].mean()
-    words = f"log-loss {loss:.4f}, minus the CPU's {paired.difference:+.4f} ± {paired.standard_error:.4f}"
+    words = f"log-loss {loss:.4f}, minus the CPU's {paired.difference:+z.4f} ± {paired.standard_error:.4f}"
     ok = abs(paired.difference) < LOSS_TOLERANCE + 3 * paired.standard_error
     return DeviceComparison(what, words, ok, rates["cpu"], rates["cuda"])
 

@@ -13,8 +13,11 @@ from rich.table import Table
 
 from analysis.photons.events import HADRON, PHOTON
 from analysis.photons.limits import BAND
-from analysis.photons.search import Limit, PhotonResult, PhotonSearch
-from analysis.spectra.run import ALL, Spectra
+from analysis.photons.search import MANY_SIGMA, SEARCH_FILE, Limit, PhotonResult, PhotonSearch
+from analysis.spectra.fluxes import STATISTICAL
+from analysis.spectra.published import published
+from analysis.spectra.response import GROUPS
+from analysis.spectra.run import ALL, PROVENANCE_FILE, Spectra
 from report.display import event_picture, read_showers
 from report.pictures.physics import (
     flux_picture,
@@ -26,24 +29,28 @@ from report.pictures.physics import (
 )
 from report.pictures.style import as_svg
 from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
-from runtime.files import atomic_path
+from runtime.files import atomic_path, read_json
 from showers.dataset import Dataset
 
 SPECTRA_PAGE_FILE = "spectra.html"
-SOURCES = ("data", "simulation", "hadronic_model", "energy_scale", "muon_scale", "total")
+NAMED = 6
+"""Folders that are named; of more, their number is given."""
+SOURCES = ("data", "simulation", "scales", "hadronic_model", "total")
 
 
 def spectra_text(spectra: Spectra) -> Table:
     """Return shares of the groups by energy, with statistical and total errors, and the test of the fit."""
-    rows = spectra.table().filter(pl.col("group") != ALL)
-    good = spectra.goodness
+    rows = spectra.table().filter(pl.col("group").is_in(GROUPS))
+    masses = spectra.masses()
     drawn = Table(
         "lg(E/eV)", "events", title="share of each group ± statistical ± total error, %", title_justify="left",
-        caption=f"fit in lg Ne - lg Nmu: chi2 {good.chi2:.0f} in {good.cells} cells, p = {good.p_value:.3f}",
+        caption=_goodness(spectra),
     )  # fmt: skip
-    for name in spectra.estimate.setting.classes:
+    for name in (*GROUPS, "mean ln A"):
         drawn.add_column(name, justify="right", no_wrap=True)
-    for part in rows.partition_by("lg_energy_low_eV", maintain_order=True):
+    for part, mass in zip(
+        rows.partition_by("lg_energy_low_eV", maintain_order=True), masses.iter_rows(named=True), strict=True
+    ):
         first = part.row(0, named=True)
         cells = [
             "not used"
@@ -55,37 +62,79 @@ def spectra_text(spectra: Spectra) -> Table:
             for row in part.iter_rows(named=True)
         ]
         energy = f"{first['lg_energy_low_eV']:.2f}-{first['lg_energy_high_eV']:.2f}"
-        drawn.add_row(energy, f"{first['measured_events']:,}", *cells)
+        drawn.add_row(energy, f"{first['measured_events']:,}", *cells, _mass(mass))
     return drawn
+
+
+def _goodness(spectra: Spectra) -> str:
+    fit = spectra.fit
+    return f"fit in cells of energy and mass: chi2 {fit.chi2:.0f} for {fit.ndf} degrees, p = {spectra.p_value:.3f}"
+
+
+def _mass(row: dict[str, float | None]) -> str:
+    if row["mean_ln_mass"] is None:
+        return "not used"
+    return "±".join([f"{row['mean_ln_mass']:.2f}", _error(row["error_statistical"]), _error(row["error_total"])])
 
 
 def write_spectra_page(spectra: Spectra, out: Path, remarks: list[str]) -> Path:
     """Write ``OUT/spectra.html`` and return its path."""
-    sections = [
-        _spectra(spectra),
-        *_knees(spectra),
-        _errors(spectra),
-        _methods(spectra),
-        _spectra_doubts(spectra, remarks),
-    ]
+    sections = [_spectra(spectra), *_knees(spectra), _errors(spectra), _spectra_doubts(spectra, remarks)]
     file = out / SPECTRA_PAGE_FILE
     with atomic_path(file) as temporary:
-        temporary.write_text(page("Elemental spectra", "", sections), encoding="utf-8")
+        temporary.write_text(page("Elemental spectra", _made_of(out / PROVENANCE_FILE), sections), encoding="utf-8")
     return file
 
 
+def _made_of(provenance: Path) -> str:
+    """Return what a page's figures were made from: run, data, exposure, cuts with the events left, versions, date."""
+    if not provenance.exists():
+        return ""
+    given = read_json(provenance)
+    data, flow = given.get("data", []), given.get("cut_flow", {})
+    if not data:
+        return ""
+    names = ", ".join(data) if len(data) <= NAMED else f"{', '.join(data[:NAMED])} and {len(data) - NAMED} more"
+    own = given.get("exposure_of_live_time_m2_sr_s")
+    exposure = f"{given['exposure_m2_sr_s']:.4g} m2 sr s ({given['exposure_from']})"
+    if own is not None and given["exposure_from"] == "option":
+        ratio = given["exposure_m2_sr_s"] / own
+        exposure += f", {ratio:.3g} times that of the runs' own live time, {own:.4g} m2 sr s"
+    simulation = given["simulation"]
+    rows = [
+        ("run", f"{given['run']} ({given['config_hash'][:12]})"),
+        ("data", f"{names}{' (simulated)' if given['simulated_data'] else ''}"),
+        ("simulation", simulation if isinstance(simulation, str) else ", ".join(simulation)),
+        ("exposure", exposure),
+        ("zenith angle", f"below {given['zenith_max_deg']:g} degrees"),
+        *((f"events, {name}", f"{count:,}") for name, count in flow.items()),
+        ("versions", ", ".join(f"{name} {version}" for name, version in given["versions"].items())),
+        ("revision", given["git_revision"] or "unknown"),
+        ("date", given["date"]),
+    ]
+    return table(("made from", ""), rows, kind="wide")
+
+
 def _spectra(spectra: Spectra) -> Section:
-    estimate, errors = spectra.estimate, spectra.errors
-    shape, energy = estimate.flux.shape, estimate.setting.bins.centres_ev
-    arguments = (
-        energy, estimate.flux, errors.standard(shape, ("data", "simulation")), errors.standard(shape),
-        estimate.setting.classes,
-    )  # fmt: skip
-    caption = "Thick bars: measured and simulated statistics; thin bars: all errors. Points are not clipped at zero."
+    arguments = (spectra.centres_ev, spectra.flux, spectra.standard(STATISTICAL), spectra.standard(), GROUPS)
+    caption = (
+        "Thick bars: measured and simulated statistics; thin bars: all errors. Points are not clipped at zero. Open "
+        f"marks are published: {', '.join(sorted({one.experiment for one in published()}))} "
+        "(analysis/spectra/published.csv names the sources); nobody agrees on the energy scale to better than 10 %."
+    )
     figures = [picture(as_svg(flux_picture(*arguments), "spectra of all groups"), caption)]
-    for name, drawn in zip(estimate.setting.classes, panel_pictures(*arguments), strict=True):
+    total, sums = spectra.table().filter(pl.col("group") == ALL), []
+    for column in ("flux_m2_sr_s_eV", "flux_error_statistical_m2_sr_s_eV", "flux_error_total_m2_sr_s_eV"):
+        sums.append(total[column].cast(pl.Float64).fill_null(np.nan).to_numpy()[:, None])
+    flux, statistical, error = (np.concatenate(pair, axis=1) for pair in zip(arguments[1:4], sums, strict=True))
+    names = (*GROUPS, ALL)
+    drawings = panel_pictures(arguments[0], flux, statistical, error, names, published())
+    for name, drawn in zip(names, drawings, strict=True):
         figures.append(picture(as_svg(drawn, f"spectrum of {name}"), f"{name}."))
-    return Section("spectra", "Spectra", pictures(figures))
+    heads = ("lg(E/eV)", "mean ln A ± statistical ± total")
+    rows = [(f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}", _mass(row))
+            for row in spectra.masses().iter_rows(named=True)]  # fmt: skip
+    return Section("spectra", "Spectra", pictures(figures) + table(heads, rows))
 
 
 LEVELS, SIDES = ("68", "95"), ("low", "high")
@@ -106,7 +155,15 @@ def knee_lines(spectra: Spectra) -> list[str]:
     lines = [f"knee of {row['group']}: lg(E/eV) {_range(row)}" for row in rows]
     lines[-1] = lines[-1].replace("knee of rigidity: lg(E/eV)", "common rigidity of the knees: lg(R/V)")
     compared = next(one for one in spectra.knees.comparisons if (one.null, one.other) == ("rigidity", "free"))
-    return [*lines, f"{HYPOTHESES['rigidity']}: p = {compared.p_value:.2g} against {HYPOTHESES['free']}"]
+    return [
+        *lines,
+        f"{HYPOTHESES['free']}: -2 ln L {compared.gained:.1f} lower than {HYPOTHESES['rigidity']}, "
+        f"p {_p_value(compared.p_value)}",
+    ]
+
+
+def _p_value(value: float) -> str:
+    return "unknown" if np.isnan(value) else f"= {value:.2g}"
 
 
 def _range(row: dict[str, float | None]) -> str:
@@ -136,16 +193,21 @@ def _knees(spectra: Spectra) -> list[Section]:
     knees = spectra.knees
     if knees is None:
         return []
-    used = knees.data
-    energy = (10.0**used.edges).mean(axis=1)
-    error = np.sqrt(np.einsum("bcc->bc", knees.fits["rigidity"].covariance))
-    drawn = knee_picture(energy, used.flux, error, knees.fits["rigidity"].flux, knees.classes)
+    best = knees.fits["rigidity"]
+    energy = spectra.centres_ev
+    drawn = knee_picture(
+        energy, spectra.flux, spectra.standard(STATISTICAL),
+        best.likelihood.flux(best.parameters, np.log10(energy)).T, GROUPS,
+    )  # fmt: skip
     ranges = [(one.name, one.grid, one.profile) for one in (*knees.groups, knees.rigidity)]
     figures = [
-        picture(as_svg(drawn, "fit of knees"), "Fit with knees at charge times one rigidity; bars: statistics."),
+        picture(
+            as_svg(drawn, "fit of knees"),
+            "Lines: the fit with knees at charge times one rigidity, to the counts; points: without a form.",
+        ),
         picture(
             as_svg(profile_picture(ranges), "profiles of the knees"),
-            "Chi-square above its minimum along each position; dashed: 68 and 95 %. Dotted black: the rigidity.",
+            "-2 ln L above its minimum along each position; dashed: 68 and 95 %. Dotted black: the rigidity.",
         ),
     ]
     sources = list(knees.rigidity.systematic)
@@ -156,30 +218,27 @@ def _knees(spectra: Spectra) -> list[Section]:
         rows.append((row["group"], f"{row['lg_knee_eV']:.2f}", *limits, *errors))
     heads = ("", "lg(E/eV) or lg(R/V)", "68 %", "95 %", *(f"± {source.replace('_', ' ')}" for source in sources))
     compared = [
-        (HYPOTHESES[one.null], HYPOTHESES[one.other], f"{one.gained:.1f}", f"{one.p_value:.2g}",
-         f"{one.gained_moved[0]:.1f} to {one.gained_moved[1]:.1f}")
+        (HYPOTHESES[one.null], HYPOTHESES[one.other], f"{one.gained:.1f}", _p_value(one.p_value).removeprefix("= "))
         for one in knees.comparisons
-    ]  # fmt: skip
+    ]
     note = paragraph(
-        f"Chi-square gained by the second hypothesis over the first; p from {knees.toys} toy experiments made as the "
-        "first says; last column: the gain when each systematic source is moved by one standard deviation. The "
-        f"sharpness of the knees is {used.sharpness:g} and not fitted. Where a limit is open, the data do not bound "
-        "the knee on that side; positions are then only where the profile happens to be lowest."
+        f"-2 ln L gained by the second hypothesis over the first; p from {knees.toys} toy counts drawn as the first "
+        "says (--knee-toys). Intervals hold the statistics of data and simulation and the scales of energy, muons and "
+        f"electrons. The sharpness of the knees is {best.likelihood.sharpness:g} and not fitted. Where a limit is "
+        "open, the data do not bound the knee on that side; positions are then only where the profile is lowest."
     )
     good = bullets(
-        f"{HYPOTHESES[name]}: chi-square {one.chi2:.1f} for {used.flux.size} fluxes, p = {knees.goodness[name]:.2g}"
+        f"{HYPOTHESES[name]}: chi-square {one.chi2:.1f} for {one.ndf} degrees of freedom"
         for name, one in knees.fits.items()
     )
     body = pictures(figures) + table(heads, rows)
-    body += table(("hypothesis", "against", "gain", "p", "gain, moved"), compared) + note + good
+    body += table(("hypothesis", "against", "gain", "p"), compared) + note + good
     return [Section("knees", "Knees", body)]
 
 
 def _errors(spectra: Spectra) -> Section:
     rows = []
     for row in spectra.table().filter(pl.col("used")).iter_rows(named=True):
-        if row["group"] == ALL:
-            continue
         cells = [_percent(row[f"fraction_error_{source}"], 1) for source in SOURCES]
         energy = f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}"
         rows.append((energy, row["group"], f"{100 * row['fraction']:.1f}", *cells))
@@ -190,36 +249,13 @@ def _errors(spectra: Spectra) -> Section:
     return Section("errors", "Shares and their errors, %", table(heads, rows) + note)
 
 
-def _methods(spectra: Spectra) -> Section:
-    frame = spectra.methods().filter(pl.col("used"))
-    names = [name for name in frame.columns if name.startswith("events_")]
-    rows = []
-    for part in frame.partition_by("lg_energy_low_eV", maintain_order=True):
-        totals = {name: part[name].sum() for name in names}
-        for row in part.iter_rows(named=True):
-            energy = f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}"
-            rows.append((energy, row["group"], *(f"{100 * row[name] / totals[name]:.1f}" for name in names)))
-    heads = ("lg(E/eV)", "group", *(name.removeprefix("events_").replace("_", " ") for name in names))
-    note = paragraph(
-        f"Shares of the accepted events, %. Iterations of Bayes' theorem ({spectra.labels.iterations}) and strength of "
-        f"the regularisation ({spectra.labels.strength:g}) were chosen on simulation. The clipped inverse is how "
-        "published spectra were made."
-    )
-    return Section("methods", "Other methods on the same events", table(heads, rows) + note)
-
-
 def _spectra_doubts(spectra: Spectra, remarks: list[str]) -> Section:
-    good = spectra.goodness
     lines = [
-        f"Fit in lg Ne - lg Nmu: chi-square {good.chi2:.1f} in {good.cells} cells, p = {good.p_value:.3f} "
-        f"from {good.toys} toy experiments.",
+        f"{_goodness(spectra)}: chi-square does not see a difference that looks like another composition.",
         *remarks,
         "A difference between nature and all simulations that looks like another composition cannot be seen by any "
-        "test here: the hadronic models' scatter is the only hint of it.",
+        "test here: the hadronic models' difference is the only hint of it.",
     ]
-    bad = [b for b in np.flatnonzero(spectra.estimate.usable) if good.p_by_bin[b] < 0.01]
-    edges = spectra.estimate.setting.bins.edges
-    lines += [f"The fit is bad (p = {good.p_by_bin[b]:.3f}) in lg(E/eV) {edges[b]:g}-{edges[b + 1]:g}." for b in bad]
     return Section("doubts", "What to keep in mind", bullets(lines))
 
 
@@ -273,19 +309,35 @@ def write_photon_page(result: PhotonResult, out: Path) -> Path:
     search = result.search
     whole = next(one for one in search.limits if one.integral)
     expected = whole.backgrounds.data
+    excess = whole.significance > MANY_SIGMA
     lead = numbers(
         [
             ("candidates", f"{whole.candidates:,}", f"of {whole.measured:,} from lg(E/eV) {whole.lg_energy_low:g}"),
             ("expected", f"{expected.mean:.1f} ± {expected.error:.1f}", "from the sideband"),
+            ("excess", f"{whole.significance:.1f} sigma", "see the warning above") if excess else
             ("fraction", f"< {whole.limit * whole.fraction_per_event:.2g}",
              f"at {search.options.level:.0%}; expected {whole.expected[2] * whole.fraction_per_event:.2g}"),
         ]
     )  # fmt: skip
+    lead = "".join(paragraph(line, "warn") for line in excess_warning(search)) + lead + _made_of(out / SEARCH_FILE)
     sections = [_limits(search), _scores(search), _background(search), _candidates(result), _photon_doubts(search)]
     file = out / PHOTONS_PAGE_FILE
     with atomic_path(file) as temporary:
         temporary.write_text(page("Search for photons", lead, sections), encoding="utf-8")
     return file
+
+
+def excess_warning(search: PhotonSearch) -> list[str]:
+    """Return what comes before every limit where far more candidates are seen than background is expected."""
+    whole = next(one for one in search.limits if one.integral)
+    if whole.significance <= MANY_SIGMA:
+        return []
+    expected = whole.backgrounds.data
+    return [
+        f"Warning: {whole.candidates:,} candidates are seen where {expected.mean:.1f} ± {expected.error:.1f} are "
+        f"expected, {whole.significance:.1f} standard deviations. Limits are not the result here: these are photons, "
+        "or hadrons that the simulation does not know. Look at the candidates, their runs and the scores."
+    ]
 
 
 def _limits(photon_search: PhotonSearch) -> Section:
@@ -309,8 +361,8 @@ def _limits(photon_search: PhotonSearch) -> Section:
             what = "all energies from the lower end of each bar on" if integral else "in bins of energy"
             figures.append(picture(as_svg(drawn, f"limits, {what}, {len(figures)}"), f"Limits {what}."))
     note = paragraph(
-        "CLs with the background from the sideband and its error averaged over. The band is what is expected without "
-        f"photons. Photons are assumed to follow E^-{photon_search.options.index:g} within a range."
+        "CLs of the likelihood ratio of signal region and sideband, in data and simulation. The band is what is "
+        f"expected without photons. Photons are assumed to follow E^-{photon_search.options.index:g} within a range."
     )
     return Section(
         "limits", "Limits", pictures(figures) + table(HEADS, [_cells(one) for one in photon_search.limits]) + note
@@ -340,19 +392,21 @@ def _background(photon_search: PhotonSearch) -> Section:
                 *(_energy(one), f"{back.side_seen:,}", f"{back.side_expected:,.1f}", f"{back.transfer:.3g}"),
                 f"{back.data.mean:.2f} ± {back.data.error:.2f}",
                 f"{back.simulation.mean:.2f} ± {back.simulation.error:.2f}",
-                *(f"{one.candidates:,}", f"{one.significance:+.1f}", f"{one.interval[0]:.2f} to {one.interval[1]:.2f}"),
+                *(f"{one.candidates:,}", f"{one.significance:.1f}", f"{one.interval[0]:.2f} to {one.interval[1]:.2f}"),
                 f"{one.limit_simulation:.2f}",
             )
         )
     heads = (
         "lg(E/eV)", "sideband, seen", "simulated", "transfer", "background, data", "simulation", "seen", "sigma",
-        "Feldman-Cousins, events", "limit with simulation",
+        "unified interval, events", "limit with simulation",
     )  # fmt: skip
     step = photon_search.transfer
     lines = [
         f"Within the sideband {step.closure_ratio:.2f} ± {step.closure_error:.2f} times the events predicted from its "
         f"lower half are seen in the upper one; {step.closure:.0%} count as an error of every transfer.",
-        f"Hadronic models' transfers scatter by {step.models:.0%} beyond their statistics.",
+        "How much hadronic models' transfers scatter is unknown: fewer than two models have enough events."
+        if np.isnan(step.models)
+        else f"Hadronic models' transfers scatter by {step.models:.0%} beyond their statistics.",
         "Significances are those of one row; there are several rows, and they share events.",
     ]
     return Section("background", "Background", table(heads, rows) + bullets(lines))
@@ -385,7 +439,7 @@ def _photon_doubts(photon_search: PhotonSearch) -> Section:
         f"The expected band (quantiles {', '.join(f'{share:g}' for share in BAND)}) has the background from data.",
         "Simulated hadrons are protons where the run was trained on the benchmark's gamma sets; heavier nuclei have "
         "more muons and are easier to reject.",
-        "The fraction is that of photons among all particles of the same energy; reconstructed energies of photons are "
-        "too low, which is corrected as far as the simulation and the assumed spectrum go.",
+        "The fraction is that of photons among all particles of the same energy. Candidates and photons have the "
+        "energy of a photon with their lg Ne and zenith angle, all particles that of KASCADE's formula.",
     ]
     return Section("doubts", "What to keep in mind", bullets(lines))

@@ -159,7 +159,7 @@ def learners(evaluated: EvaluatedRun) -> Section:
 def _on_the_same_events(evaluated: EvaluatedRun) -> str:
     """Return in words, system by system, what the paired comparison with what ships shows."""
     lines = []
-    form = ".1e" if evaluated.metric.logarithmic else ".4f"
+    form = ".1e" if evaluated.metric.logarithmic else "z.4f"
     for (name, rule), (metric, _) in evaluated.against_shipped.items():
         if rule == evaluated.shipped.rule:
             clear = metric.interval.low > 0 or metric.interval.high < 0
@@ -172,7 +172,7 @@ def _on_the_same_events(evaluated: EvaluatedRun) -> str:
 
 
 def _difference(paired: Paired, logarithmic: bool = False) -> str:
-    form = "+.1e" if logarithmic else "+.4f"
+    form = "+.1e" if logarithmic else "+z.4f"
     return f"{paired.difference:{form}} [{paired.interval.low:{form}}, {paired.interval.high:{form}}]"
 
 
@@ -303,7 +303,7 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     sections = []
     with bars("report", "parts") as progress:
         for k, part in enumerate(parts):
-            progress(k, len(parts), part.__name__)
+            progress(k, len(parts), part.__name__.replace("_", " "))
             result = part(evaluated)
             if result is not None:
                 sections.append(result)

@@ -77,7 +77,7 @@ def choices_of(manifest: Mapping[str, Any]) -> Section | None:
         lines = []
         for rule, error in decision["held_out_fraction_error"].items():
             gap = worse.get(rule, {})
-            text = f"{gap['difference']:+.4f} ± {gap['standard_error']:.4f}" if gap else ""
+            text = f"{gap['difference']:+z.4f} ± {gap['standard_error']:.4f}" if gap else ""
             lines.append((rule, f"{error:.4f}", text))
         parts.append(paragraph(f"Decision rule: {decision.get('chosen')}, the simplest within one standard error."))
         parts.append(table(("rule", "held-out fraction error", "worse than the best by (standard error)"), lines))

@@ -338,3 +338,21 @@ def check_target(path: Path, suffixes: tuple[str, ...]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise InputError(f"{path.parent} cannot be written: choose another place, or change its permissions")
+
+
+def check_out(folder: Path) -> None:
+    """Refuse a folder for results that cannot be written, before any work is done for it.
+
+    Raises
+    ------
+    InputError
+        If it is something else than a folder, or cannot be made or written to.
+    """
+    if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
+        raise InputError(f"--out {folder} is {kind_of(folder)}, not a folder: name another")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {folder} cannot be made: {error.strerror}: name another folder") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"--out {folder} cannot be written to: name another folder")

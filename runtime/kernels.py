@@ -19,7 +19,7 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from runtime.code import imported_files, source_hash
 
 LIBRARIES = ("llvmlite", "numba", "numpy")
-PACKAGES = ("showers", "features")
+PACKAGES = ("showers", "features", "analysis")
 """Packages of this project that compiled functions may come from."""
 
 

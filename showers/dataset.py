@@ -228,7 +228,7 @@ class Dataset:
         content = []
         for k, name in enumerate(names):
             if progress:
-                progress(k, len(names), f"{name}, {(self.path / name).stat().st_size / 1e9:.2f} GB")
+                progress(k, len(names), f"{name}, {(self.path / name).stat().st_size / 1e6:,.2f} MB")
             content.append(f"{name} {self._hash(name)}")
         content += [self.protocol, self.evaluation_cuts.name]
         content += [self.array.digest] if self.array != KASCADE else []

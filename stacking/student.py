@@ -140,9 +140,9 @@ def student_line(record: dict[str, Any]) -> str:
     low, high = cost["interval"]["low"], cost["interval"]["high"]
     more = ""
     if scorer["name"] != "log_loss":
-        more = f", {scorer['name'].replace('_', ' ')} by {scorer['difference']:+.3f} ± {scorer['standard_error']:.3f}"
+        more = f", {scorer['name'].replace('_', ' ')} by {scorer['difference']:+z.3f} ± {scorer['standard_error']:.3f}"
     return (
         f"predict --fast, a network of {record['parameters']:,} weights that imitates what ships, changes the log-loss "
-        f"by {cost['difference']:+.4f} [{low:+.4f}, {high:+.4f}] nats{more} ({record['judged_events']:,} events, "
+        f"by {cost['difference']:+z.4f} [{low:+z.4f}, {high:+z.4f}] nats{more} ({record['judged_events']:,} events, "
         f"{record['judged_on']})"
     )

@@ -179,7 +179,6 @@ def test_near_words_are_suggested_for_mistyped_choices(
         ("convert --measured m --out o --trusted", "--trusted has no effect without --predict"),
         ("sky-map --data d --share .1", "--share has no effect without --run"),
         ("sky-map --data d --trusted", "--trusted has no effect without --run"),
-        ("spectra --run r --data d --exposure 1 --knee-toys 0 --knee-sharpness 4", "--knee-sharpness has no effect wi"),
         ("doctor d --gpu", "--gpu has no effect with DATASETS"),
     ],
 )

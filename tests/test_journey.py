@@ -65,7 +65,15 @@ def test_stack_predict_and_verify(
 ) -> None:
     out, shown, program = demo
     run = out / "runs" / task
-    for name in ("lightgbm", "mlp", "average", "stack", str(run / "report.html")):
+    for name in (
+        "published.",
+        "lightgbm",
+        "pretrained",
+        "gain in log-loss",
+        "average",
+        "stack",
+        str(run / "report.html"),
+    ):
         assert name in shown
     assert (run / "report.html").stat().st_size > 10_000
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.datacheck.physics import CheckedEvents, Consistency, consistency
 from analysis.datacheck.sample import MAX_EVENTS, Reference, Sample, open_sample, predicted, read_reference
 from analysis.datacheck.streamed import CHANNELS, Difference, Histograms, RowOrder, StationHits, compare_stations
 from analysis.datacheck.tests import ClassifierTest, Distance, Tail, classify
@@ -15,7 +16,7 @@ from analysis.datacheck.weights import FittedWeights, fit_weights
 from features.catalogue import CATALOGUE
 from runtime.context import Bars, Context
 from runtime.errors import InputError
-from showers.schema import TASKS
+from showers.schema import COMPOSITION, TASKS, Task
 from stacking.run.read import load
 
 CHOSEN_EVENTS = 30_000
@@ -32,7 +33,12 @@ TESTS = {
     "stations": "hits of stations",
     "order": "order of rows",
     "runs": "stability from run to run",
+    "zenith": "composition in three zenith bands at equal energy",
+    "muons": "composition by muons alone against electrons and age",
+    "tail": "slope of the muon-poor tail at equal lg Ne",
 }
+LN_A = np.log([1.0, 4.0, 12.0, 28.0, 56.0])
+"""Of the composition classes, in label order."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class DataCheck:
     """Distance, folder and row of the events farthest from the training sample."""
     stations: StationHits
     order: dict[str, float]
+    physics: dict[str, Consistency]
+    """What has to agree if the simulation is right, by name."""
     run_names: tuple[str, ...]
     run_p: np.ndarray
     """(F,) adjusted p of each feature's stability; empty for one run."""
@@ -150,6 +158,11 @@ def check_data(
     }
     if several:
         p_values["runs"] = float(run_p.min())
+    of_data = _checked(sample.columns, values, posteriors, opened.task, np.ones(len(values)))
+    of_simulation = _checked(s.columns, s.values, s.log_proba, opened.task, fitted.weights)
+    nuclei = of_data.mean_ln_a is not None
+    physics = consistency(of_data, of_simulation, LN_A[s.labels] if nuclei else None)
+    p_values |= {name: one.p for name, one in physics.items()}
     return DataCheck(
         run=Path(run),
         data=Path(data),
@@ -167,11 +180,23 @@ def check_data(
         farthest=[(d, sample.folders[k].name, row) for d, k, row in distance.farthest],
         stations=stations,
         order=ordered,
+        physics=physics,
         run_names=tuple(folder.name for folder in sample.folders),
         run_p=run_p,
         run_residuals=residuals,
         remarks=_remarks(sample, simulation, fitted),
     )
+
+
+def _checked(
+    names: tuple[str, ...], values: np.ndarray, log_proba: np.ndarray, task: Task, weight: np.ndarray
+) -> CheckedEvents:
+    """Return what the physical checks need, from features (N, F) and posteriors (N, C)."""
+    e, ze, ne, nmu, age = (
+        values[:, names.index(name)].astype(np.float64) for name in ("E", "Ze", "Ne", "Nmu", "fit_age")
+    )
+    mean_ln_a = np.exp(log_proba) @ LN_A if task.name == COMPOSITION.name else None
+    return CheckedEvents(e, ze, ne, nmu, age, mean_ln_a, weight)
 
 
 def _streamed(
@@ -204,7 +229,7 @@ def _remarks(sample: Sample, simulation: Reference, fitted: FittedWeights) -> tu
         f"{folder.data.path} holds labels ({task.label_file}), which measured events cannot have: they were not opened"
         for folder in sample.folders
         for task in TASKS.values()
-        if task.label_file and folder.data.files.has(task.label_file)
+        if task.label_file and (folder.data.path / task.label_file).exists()
     ]
     if not simulation.true_energy:
         entries.append(
@@ -253,6 +278,10 @@ def as_json(check: DataCheck) -> dict[str, Any]:
             for d in check.differences[:50]
         ],
         "order": check.order,
+        "physics": {
+            name: {"p": one.p, "effect": one.effect, "effect_error": one.error, "unit": one.unit}
+            for name, one in check.physics.items()
+        },
         "remarks": list(check.remarks),
     }
 
@@ -307,6 +336,9 @@ def reasons(check: DataCheck) -> list[str]:
         )
     if "stations" in raised:
         result.append(_stations(check))
+    for name in (name for name in check.physics if name in raised):
+        one = check.physics[name]
+        result.append(f"{TESTS[name]}: {one.effect:+.3f} ± {one.error:.3f} {one.unit}")
     if "order" in raised:
         name = min(check.order, key=lambda key: check.order[key])
         result.append(f"rows are ordered: {name} of neighbours agrees, or changes along the file")

@@ -12,12 +12,13 @@ hadronic models' ratios, and how far the same step fails within the sideband, fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from analysis.photons.events import HADRON, PHOTON, SearchEvents, SimulatedSearch
 from analysis.photons.limits import Background, expected_limits
+from analysis.photons.on_off import OnOff
 from analysis.spectra.response import Binning, Thrown
 
 EFFICIENCIES = np.arange(0.1, 0.96, 0.05)
@@ -60,7 +61,7 @@ class Weighted:
         events
             Simulated events.
         thrown
-            Primaries; without them photons keep the spectrum that they were accepted with.
+            Primaries; without them the photons sent are those accepted.
         index
             Spectral index of the photons.
         share
@@ -81,13 +82,15 @@ class Weighted:
         weight[hadron] *= np.divide(total, values, out=np.zeros(bins.n_bins), where=values > 0)[place[hadron]]
         photon = (events.labels == PHOTON) & (place >= 0)
         if thrown is None or events.true_lg_energy is None:
-            weight[photon] = 1.0
-            return cls(events, place, weight, np.bincount(place[photon], minlength=bins.n_bins).astype(float))
+            # All simulated photons are thrown as E^-2.
+            steeper = (2 - index) * (0.0 if events.true_lg_energy is None else events.true_lg_energy - 15.0)
+            weight[photon] = (10.0**steeper * events.weight)[photon]
+            return cls(events, place, weight, np.bincount(place[photon], weight[photon], bins.n_bins))
         lg, mine = (bins.fine[1:] + bins.fine[:-1]) / 2, bins.bins_of_fine()
         sent = 10.0 ** ((1 - index) * (lg - 15.0)) * np.diff(bins.fine)
         counts = thrown.counts[:, PHOTON].sum(axis=0) * share
         per_event = np.divide(sent, counts, out=np.zeros_like(sent), where=counts > 0)
-        weight[photon] = per_event[bins.place_fine(events.true_lg_energy[photon])]
+        weight[photon] = per_event[bins.place_fine(events.true_lg_energy[photon])] * events.weight[photon]
         return cls(events, place, weight, np.bincount(mine[mine >= 0], sent[mine >= 0], bins.n_bins))
 
 
@@ -121,6 +124,19 @@ class Regions:
         borders = [np.where(np.isnan(edge), np.inf, edge)[place] for edge in (self.side, self.middle, self.threshold)]
         result = sum((score >= border).astype(int) for border in borders) - 1
         return np.asarray(np.where(place >= 0, result, -1))
+
+    def measurable(self, measuring: Weighted) -> Regions:
+        """Return these regions without bins in which the measuring half cannot tell efficiency or background."""
+        where, events = self.of(measuring.place, measuring.events.score), measuring.events
+        n, why_not, threshold = len(self.threshold), dict(self.why_not), self.threshold.copy()
+        photons = np.bincount(measuring.place[(events.labels == PHOTON) & (where == 2)], minlength=n)
+        beside = (events.labels == HADRON) & ((where == 0) | (where == 1))
+        hadrons = np.bincount(measuring.place[beside], minlength=n)
+        for b in np.flatnonzero(self.usable & ((photons == 0) | (hadrons == 0))):
+            which = "photons above the threshold" if not photons[b] else "hadrons in the sideband"
+            why_not[int(b)] = f"the half of the simulation that measures has no {which}"
+            threshold[b] = np.nan
+        return replace(self, threshold=threshold, why_not=why_not)
 
 
 def choose_regions(chosen: Weighted, measured: np.ndarray, level: float, efficiency: float | None) -> Regions:
@@ -161,7 +177,7 @@ def choose_regions(chosen: Weighted, measured: np.ndarray, level: float, efficie
         best = np.inf
         for share in tried:
             at = gammas[order][min(np.searchsorted(reached, share), len(order) - 1)]
-            background = survivors(scores >= at, events)
+            background = _guessed(scores >= at, events)
             limit = expected_limits(background, level, shares=(0.5,))[0] / share
             if limit < best:
                 best, threshold[b] = limit, at
@@ -169,12 +185,12 @@ def choose_regions(chosen: Weighted, measured: np.ndarray, level: float, efficie
     return Regions(threshold, middle, side, why_not)
 
 
-def survivors(kept: np.ndarray, weights: np.ndarray) -> Background:
-    """Return the weighted number of simulated events that survive, half an event more, and its error.
+def _guessed(kept: np.ndarray, weights: np.ndarray) -> Background:
+    """Return the background by which a threshold is chosen: surviving simulated hadrons and half of one more.
 
-    The half keeps "none left" from meaning "none expected": it is the mean of the posterior for Jeffreys' prior.
+    The half keeps thresholds from being drawn to where by chance none is left. What is measured there has none.
     """
-    mean_weight = weights.mean() if len(weights) else 0.0
+    mean_weight = weights.mean()
     total = weights[kept].sum() + mean_weight / 2
     return Background(float(total), float(np.sqrt((weights[kept] ** 2).sum() + mean_weight**2 / 2)))
 
@@ -225,11 +241,14 @@ class Backgrounds:
     """Expected events above the threshold for a set of bins together."""
 
     simulation: Background
+    """From simulated hadrons alone; 0 where none is left."""
     data: Background
+    """From the sideband: the likeliest value and its error."""
     side_expected: float
     """Events that simulation expects in the sideband."""
     side_seen: int
     transfer: float
+    """Mean ratio of signal region to sideband."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +256,7 @@ class Transfer:
     """What is common to all energies."""
 
     models: float
-    """Relative scatter of the hadronic models' ratios of the regions, beyond statistics."""
+    """Relative scatter of the hadronic models' ratios of the regions, beyond statistics; NaN where it is not known."""
     closure: float
     """Relative failure of the step from the far to the near half of the sideband, beyond statistics."""
     closure_ratio: float
@@ -246,8 +265,8 @@ class Transfer:
 
     @property
     def relative(self) -> float:
-        """Relative error of every transfer factor."""
-        return float(np.hypot(self.models, self.closure))
+        """Relative error of every transfer factor, as far as it is known."""
+        return float(np.hypot(np.nan_to_num(self.models), self.closure))
 
 
 def judge_transfer(regions: Regions, measuring: Weighted, counts: Counts) -> Transfer:
@@ -276,10 +295,13 @@ def judge_transfer(regions: Regions, measuring: Weighted, counts: Counts) -> Tra
 
 
 def _models(measuring: Weighted, where: np.ndarray) -> float:
-    """Return the relative scatter of the models' ratios of signal region to sideband beyond statistics."""
+    """Return the relative scatter of the models' ratios of signal region to sideband beyond statistics.
+
+    NaN where fewer than two models have enough events in both regions.
+    """
     model = measuring.events.model
     if model is None:
-        return 0.0
+        return float("nan")
     ratios, errors = [], []
     for number in np.unique(model):
         mine = model == number
@@ -289,43 +311,66 @@ def _models(measuring: Weighted, where: np.ndarray) -> float:
             ratios.append(ratio)
             errors.append(ratio**2 * ((on**2).sum() / on.sum() ** 2 + (side**2).sum() / side.sum() ** 2))
     if len(ratios) < 2:
-        return 0.0
+        return float("nan")
     return float(np.sqrt(max(np.var(ratios, ddof=1) - np.mean(errors), 0.0)) / np.mean(ratios))
 
 
+def on_off(regions: Regions, measuring: Weighted, counts: Counts, bins: np.ndarray) -> OnOff:
+    """Return the counts of some bins, with the shares of a signal.
+
+    Parameters
+    ----------
+    bins
+        (B,) bool, of which the usable ones are taken.
+    """
+    events, used = measuring.events, np.flatnonzero(bins & regions.usable)
+    where = regions.of(measuring.place, events.score)
+    hadron, photon = events.labels == HADRON, events.labels == PHOTON
+
+    def sums(chosen: np.ndarray, power: int = 1) -> np.ndarray:
+        return np.bincount(measuring.place[chosen], measuring.weight[chosen] ** power, len(regions.threshold))[used]
+
+    above, beside, inside = where == 2, (where == 0) | (where == 1), measuring.place >= 0
+    # Simulated events of equal weight that say as much, and how many of them stand for one measured event.
+    whole = sums(hadron & inside) / sums(hadron & inside, 2)
+    (k, on), (l, side) = (  # noqa: E741
+        (np.where(total > 0, total**2 / np.maximum(squares, 1e-300), 0.0),
+         np.where(total > 0, total / np.maximum(squares, 1e-300), whole))
+        for total, squares in ((sums(hadron & r), sums(hadron & r, 2)) for r in (above, beside))
+    )  # fmt: skip
+    signal = sums(photon & above)
+    total = max(float(signal.sum()), 1e-300)
+    return OnOff(
+        counts.on[used].astype(float), counts.side[used].astype(float), k, l, side / on, signal / total,
+        sums(photon & beside) / total,
+    )  # fmt: skip
+
+
 def backgrounds(
-    regions: Regions, measuring: Weighted, counts: Counts, transfer: Transfer, bins: np.ndarray
+    regions: Regions, measuring: Weighted, counts: OnOff, transfer: Transfer, bins: np.ndarray
 ) -> Backgrounds:
     """Return the background expected in some bins together.
 
     Parameters
     ----------
+    counts
+        Those of the bins.
     bins
         (B,) bool.
     """
     events = measuring.events
     mine = (events.labels == HADRON) & np.isin(measuring.place, np.flatnonzero(bins & regions.usable))
     where = regions.of(measuring.place, events.score)
-    simulated = survivors((where == 2)[mine], measuring.weight[mine])
-    simulated = Background(simulated.mean, float(np.hypot(simulated.error, transfer.models * simulated.mean)))
-    side_expected = float(measuring.weight[mine & ((where == 0) | (where == 1))].sum())
-    # Bin by bin, because the sidebands of different energies are of different depth.
-    mean, variance, steps = 0.0, 0.0, []
-    for b in np.flatnonzero(bins & regions.usable):
-        here = mine & (measuring.place == b)
-        side = here & ((where == 0) | (where == 1))
-        below = survivors(side[here], measuring.weight[here])
-        above = survivors((where == 2)[here], measuring.weight[here])
-        factor = above.mean / below.mean if below.mean else 0.0
-        n_side = counts.side[b] + 0.5
-        relative = (
-            1 / n_side + (below.error / max(below.mean, 1e-300)) ** 2 + (above.error / max(above.mean, 1e-300)) ** 2
-        )
-        mean += n_side * factor
-        variance += (n_side * factor) ** 2 * relative
-        steps.append(factor)
-    error = float(np.sqrt(variance + (transfer.relative * mean) ** 2))
-    observed = int(counts.side[bins & regions.usable].sum())
+    weights, whole = measuring.weight[mine & (where == 2)], measuring.weight[mine]
+    # None left: the error is that which the likelihood of 0 allows, half an event.
+    scatter = np.sqrt((weights**2).sum()) if len(weights) else 0.5 * whole.mean() if len(whole) else 0.0
+    simulated, models = float(weights.sum()), np.nan_to_num(transfer.models)
+    mean = float(counts.background.sum())
+    error = np.hypot(np.sqrt((counts.background_error**2).sum()), transfer.relative * mean)
     return Backgrounds(
-        simulated, Background(mean, error), side_expected, observed, float(np.mean(steps)) if steps else 0.0
+        Background(simulated, float(np.hypot(scatter, models * simulated))),
+        Background(mean, float(error)),
+        float(measuring.weight[mine & ((where == 0) | (where == 1))].sum()),
+        int(counts.m.sum()),
+        float(np.mean(counts.g * counts.k / counts.l)) if len(counts.l) else 0.0,
     )

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
+from analysis.cuts import Cuts, added, flow_words
 from analysis.events import MeasuredFolders, held_out, model_numbers, refuse_training_set, scalars, truth_of
 from analysis.spectra.reading import thrown_primaries
 from analysis.spectra.response import Thrown
 from runtime.context import Context
 from runtime.errors import InputError
 from showers.dataset import Dataset
+from showers.simulation.primaries import PHOTON as PHOTON_MASS
+from showers.simulation.primaries import Primaries
+from showers.simulation.settings import Spectrum, load_settings
 from stacking.meta.scorers import gamma_scores
 from stacking.predict import predict
 from stacking.run.read import Run
 
-LG_NE_MIN = 4.8
-"""Cut of published searches, with the zenith angle; none on muons, which photons lack."""
 PHOTON, HADRON = 0, 1
 MIN_HELD_OUT = 100
 """Held-out events of each class from which they alone are used."""
@@ -32,7 +34,9 @@ class SearchEvents:
     score: np.ndarray
     """Gamma scores, higher = more like a photon."""
     lg_energy: np.ndarray
-    """Reconstructed lg(E/eV)."""
+    """Reconstructed lg(E/eV), by which events are sorted: of a hadron, until :class:`PhotonEnergy` gives a photon's."""
+    lg_energy_hadron: np.ndarray
+    """lg(E/eV) by KASCADE's formula, for hadrons."""
     zenith_deg: np.ndarray
     lg_ne: np.ndarray
     lg_nmu: np.ndarray
@@ -60,21 +64,75 @@ class SimulatedSearch(SearchEvents):
     true_lg_energy: np.ndarray | None = None
     model: np.ndarray | None = None
     """Number of the hadronic model."""
+    weight: np.ndarray = field(default_factory=lambda: np.ones(1))
+    """Photons: what makes the directions thrown isotropic."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", np.broadcast_to(self.weight, self.score.shape))
 
 
-def passes(content: dict[str, np.ndarray], zenith_max_deg: float) -> np.ndarray:
-    """Return which events pass the cuts of the search, (N,) bool."""
-    return (content["Ze"] < np.float32(zenith_max_deg)) & (content["Ne"] > np.float32(LG_NE_MIN))
+@dataclass(frozen=True)
+class PhotonEnergy:
+    """lg(E/eV) of a shower if it was a photon's: linear in lg Ne and sec(zenith); muons say nothing of a photon.
+
+    KASCADE's formula is that of hadrons, and gives photons of the shipped world some .4 too little.
+    """
+
+    coefficients: np.ndarray
+    """(3,) constant, slope in lg Ne - 5, slope in sec(zenith) - 1."""
+    resolution: float
+    """Standard deviation of reconstructed - true, where it was fitted."""
+
+    @classmethod
+    def fitted(cls, events: SimulatedSearch, index: float) -> PhotonEnergy:
+        """Fit to simulated photons of known energy, thrown as E^-2 and weighted to E^-index."""
+        photon = events.labels == PHOTON
+        assert events.true_lg_energy is not None
+        true = events.true_lg_energy[photon]
+        root = np.sqrt(10.0 ** ((2 - index) * (true - 15.0)) * events.weight[photon])
+        x = _terms(events.take(photon))
+        coefficients = np.linalg.lstsq(x * root[:, None], true * root, rcond=None)[0]
+        return cls(coefficients, float(np.std(x @ coefficients - true)))
+
+    def of(self, events: SearchEvents) -> np.ndarray:
+        """Return lg(E/eV), (N,) float64."""
+        return np.asarray(_terms(events) @ self.coefficients)
+
+
+def _terms(events: SearchEvents) -> np.ndarray:
+    secant = 1 / np.cos(np.radians(events.zenith_deg))
+    return np.column_stack([np.ones(len(events)), events.lg_ne - 5.0, secant - 1.0])
+
+
+def isotropic_weight(zenith_deg: np.ndarray, photon: np.ndarray, spectrum: Spectrum) -> np.ndarray:
+    """Return (N,) weights of thrown primaries that make photons' directions isotropic on the flat array.
+
+    Isotropic means uniform in sin^2(zenith); worlds throw photons as its power ``photon_zenith_power``.
+    """
+    power = spectrum.photon_zenith_power
+    share = (np.sin(np.radians(zenith_deg)) / np.sin(np.radians(spectrum.photon_zenith_max_deg))) ** 2
+    return np.where(photon, power * np.maximum(share, 1e-6) ** (1 - 1 / power), 1.0)
+
+
+def _counted(primaries: Primaries, spectrum: Spectrum) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels and weights of thrown primaries: what they are, whatever their label says."""
+    photon = primaries.mass == PHOTON_MASS
+    return np.where(photon, PHOTON, HADRON), isotropic_weight(primaries.zenith_deg, photon, spectrum)
+
+
+def search_cuts(zenith_max_deg: float) -> Cuts:
+    """Return the cuts of published searches: none on muons, which photons lack."""
+    return Cuts(zenith_max_deg)
 
 
 def read_data(
     run: Run, folders: list[Path], zenith_max_deg: float, ctx: Context = Context()
-) -> tuple[SearchEvents, list[str], list[str]]:
+) -> tuple[SearchEvents, list[str], list[str], dict[str, int]]:
     """Score measured events.
 
     Returns
     -------
-    SearchEvents, fingerprints of the folders, remarks.
+    SearchEvents, fingerprints of the folders, remarks, events after each cut.
 
     Raises
     ------
@@ -86,11 +144,11 @@ def read_data(
     for number, (dataset, predictions) in enumerate(measured):
         result = scalars(dataset)
         whole = _events(predictions.log_proba, result, np.arange(len(dataset)), number)
-        parts.append(whole.take(passes(result, zenith_max_deg)))
+        parts.append(whole.take(measured.passing(dataset, search_cuts(zenith_max_deg))))
     every = SearchEvents(**{name: np.concatenate([vars(p)[name] for p in parts]) for name in vars(parts[0])})
     if not len(every):
-        raise InputError(f"{folders[0]}: no event passes zenith < {zenith_max_deg:g} deg and lg Ne > {LG_NE_MIN}")
-    return every, measured.prints, measured.remarks
+        raise InputError(f"{folders[0]}: no event passes the cuts; left after each: {flow_words(measured.flows)}")
+    return every, measured.prints, measured.remarks, added(measured.flows)
 
 
 def read_simulation(
@@ -115,7 +173,7 @@ def read_simulation(
     """
     remarks: list[str] = []
     if folder is None:
-        values = held_out(run, lambda result: passes(result, zenith_max_deg), MIN_HELD_OUT)
+        values = held_out(run, lambda result: search_cuts(zenith_max_deg).mask(result), MIN_HELD_OUT)
         dataset, rows, log_proba, shares = values.dataset, values.rows, values.log_proba, values.shares
         log_proba = run.chain.predictions({run.chain.shipped: log_proba}, None, None).log_proba
         remarks += values.remarks
@@ -129,29 +187,38 @@ def read_simulation(
         rows, log_proba, shares = np.arange(len(dataset)), predictions.log_proba, np.ones(run.task.n_classes)
     assert dataset.labels is not None
     result = {name: column[rows] for name, column in scalars(dataset).items()}
+    labels, weight = np.asarray(dataset.labels, dtype=np.int64), np.ones(len(dataset))
     truth, thrown = truth_of(dataset, ("lg_energy", "model", "shower")), None
     try:
         if truth is None:
             raise InputError("it has no truth.parquet")
-        thrown = thrown_primaries(dataset.source, truth, fine, zenith_max_deg)
+        thrown = thrown_primaries(dataset.source, truth, fine, zenith_max_deg, _counted)
         thrown = Thrown(thrown.lg_energy_edges, thrown.counts * shares[None, :, None])
+        own = truth_of(dataset, ("mass", "zenith_deg"))
+        assert own is not None
+        photon = own["mass"].to_numpy() == PHOTON_MASS
+        spectrum = load_settings(str(dataset.source["world"])).spectrum
+        weight = isotropic_weight(own["zenith_deg"].to_numpy().astype(np.float64), photon, spectrum)
+        labels = np.where(photon, PHOTON, HADRON)
     except InputError as error:
         remarks.append(f"{dataset.path}: the efficiency of cuts and trigger is not known, and no flux: {error}")
     group = np.asarray(dataset.groups) if dataset.groups is not None else np.arange(len(dataset))
     events = SimulatedSearch(
         **vars(_events(log_proba, result, rows, 0)),
-        labels=np.asarray(dataset.labels, dtype=np.int64)[rows],
+        labels=labels[rows],
+        weight=weight[rows],
         group=group[rows],
         true_lg_energy=None if truth is None else truth["lg_energy"].to_numpy().astype(np.float64)[rows],
         model=None if truth is None else model_numbers(truth)[rows],
     )
-    return events.take(passes(result, zenith_max_deg)), thrown, remarks
+    return events.take(search_cuts(zenith_max_deg).mask(result)), thrown, remarks
 
 
 def _events(log_proba: np.ndarray, content: dict[str, np.ndarray], rows: np.ndarray, folder: int) -> SearchEvents:
     return SearchEvents(
         score=gamma_scores(log_proba),
         lg_energy=content["E"].astype(np.float64),
+        lg_energy_hadron=content["E"].astype(np.float64),
         zenith_deg=content["Ze"].astype(np.float64),
         lg_ne=content["Ne"].astype(np.float64),
         lg_nmu=content["Nmu"].astype(np.float64),

@@ -5,14 +5,18 @@ The result on disk is tables with units in their columns' names, and provenance.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from analysis.blinding import Blinding
 from analysis.events import is_simulated, open_run
+from analysis.exposure import Exposure, exposure_of, judge_exposure
+from analysis.fits import LIMITS_FITS, has_astropy, write_limits_fits
 from analysis.photons.background import (
     Backgrounds,
     Counts,
@@ -22,18 +26,20 @@ from analysis.photons.background import (
     backgrounds,
     choose_regions,
     judge_transfer,
+    on_off,
 )
 from analysis.photons.events import (
     HADRON,
-    LG_NE_MIN,
     PHOTON,
+    PhotonEnergy,
     SearchEvents,
     SimulatedSearch,
     read_data,
     read_simulation,
 )
-from analysis.photons.limits import BAND, LEVEL, cls_limit, expected_limits, feldman_cousins, significance
-from analysis.spectra.response import Binning, Thrown, binning, judge_exposure, parse_exposure
+from analysis.photons.limits import BAND, LEVEL, cls_limit
+from analysis.photons.on_off import Common, signal_limits, significance
+from analysis.spectra.response import Binning, Thrown, binning
 from runtime.code import git_revision, versions
 from runtime.context import Context
 from runtime.errors import InputError
@@ -46,7 +52,9 @@ EDGES = (14.8, 15.0, 15.25, 15.5, 15.75, 16.0, 16.5, 17.0)
 HALVES = 17
 """Keeps the random halves of the simulation apart from other random numbers of the same seed."""
 LEAK = 0.3
-"""Share of a signal that the background from data takes for itself, above which a remark says so."""
+"""Share of a signal that lies in the sideband, of what lies above it, from which a remark says so."""
+MANY_SIGMA = 3.0
+"""Significance of all energies together from which a page says that a limit is not the result."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,8 @@ class SearchOptions:
 
     run: Path
     data: list[Path]
-    exposure: str
+    exposure: str | None
+    """None: of the runs' own live time."""
     out: Path
     simulation: Path | None = None
     edges: tuple[float, ...] = EDGES
@@ -65,6 +74,9 @@ class SearchOptions:
     """Share of the accepted photons above the threshold; None: that of the smallest expected limit."""
     index: float = 2.7
     """Spectral index assumed for the photons."""
+    toys: int = 1000
+    """Experiments drawn for each signal that is tried."""
+    blinding: Blinding = field(default_factory=Blinding)
     seed: int = 1
 
 
@@ -89,15 +101,15 @@ class Limit:
     expected: np.ndarray
     """(5,) limits expected without photons, at the quantiles of :data:`analysis.photons.limits.BAND`."""
     interval: tuple[float, float]
-    """Events, by Feldman and Cousins, background from data."""
+    """Events: the unified interval by the likelihood ratio, background from data."""
     significance: float
+    """Of an excess, standard deviations; 0 for a deficit."""
     sent_per_flux: float
     """Photons sent for a flux of one m^-2 sr^-1 s^-1 (eV^-1 where not integral); NaN where it is not known."""
     hadrons_sent: float
     """Particles that the measured events stand for, in the exposure."""
     leak: float
-    """Share of a signal that the background from data takes for itself, because photons reach the sideband: limits
-    and intervals are divided by what is left."""
+    """Signal events in the sideband for one above the threshold, which the likelihood knows of."""
 
     @property
     def flux_per_event(self) -> float:
@@ -115,7 +127,7 @@ class PhotonSearch:
     """All that a search found."""
 
     options: SearchOptions
-    exposure_m2_sr_s: float
+    exposure: Exposure
     bins: Binning
     regions: Regions
     transfer: Transfer
@@ -125,11 +137,15 @@ class PhotonSearch:
     candidates: np.ndarray
     """Positions in :attr:`data`, highest score first."""
     measuring: Weighted
+    energy: PhotonEnergy | None
+    """None where true energies are not known: the hadrons' formula stands in."""
     efficiency_known: bool
     remarks: tuple[str, ...]
     fingerprints: tuple[str, ...]
     config_hash: str
     simulated_data: bool
+    flow: dict[str, int] = field(default_factory=dict)
+    """Measured events left after each cut."""
 
 
 def search_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonSearch:
@@ -140,23 +156,24 @@ def search_photons(options: SearchOptions, ctx: Context = Context()) -> PhotonSe
     InputError
         For a run of another task, data that were trained on, an exposure that cannot be, or no usable energy.
     """
-    exposure = parse_exposure(options.exposure)
     bins = binning(options.edges)
     _check(options)
+    exposure = exposure_of(options.exposure, options.data, options.zenith_max_deg)
     run = open_run(options.run, GAMMA.name, "gamma-limit")
-    data, prints, remarks = read_data(run, options.data, options.zenith_max_deg, ctx)
+    data, prints, remarks, flow = read_data(run, options.data, options.zenith_max_deg, ctx)
     simulated, thrown, new_remarks = read_simulation(
         run, options.simulation, prints, bins.fine, options.zenith_max_deg, ctx
     )
-    remarks += new_remarks
+    remarks += [*new_remarks, *exposure.remarks]
     is_sky = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
     with ctx.bars("gamma-limit", "energies") as progress:
         events = search_events(
             data, simulated, thrown, bins, options, exposure, simulated_data=is_sky, remarks=remarks, progress=progress
         )
     return PhotonSearch(
-        **{name: value for name, value in vars(events).items() if name not in ("fingerprints", "config_hash")},
-        fingerprints=tuple(prints), config_hash=run.chain.config_hash,
+        **{name: value for name, value in vars(events).items()
+           if name not in ("fingerprints", "config_hash", "flow")},
+        flow=flow, fingerprints=tuple(prints), config_hash=run.chain.config_hash,
     )  # fmt: skip
 
 
@@ -167,6 +184,8 @@ def _check(options: SearchOptions) -> None:
         raise InputError(f"--level {options.level:g}: give a confidence level of at least 0.5 and below 1")
     if options.efficiency is not None and not 0 < options.efficiency < 1:
         raise InputError(f"--efficiency {options.efficiency:g}: give a share between 0 and 1")
+    if options.toys < 100:
+        raise InputError(f"--toys {options.toys}: at least 100, or limits are chance")
     if not 1 < options.index < 5:
         raise InputError(f"--index {options.index:g}: give a spectral index between 1 and 5")
 
@@ -177,7 +196,7 @@ def search_events(
     thrown: Thrown | None,
     bins: Binning,
     options: SearchOptions,
-    exposure: float,
+    exposure: Exposure,
     *,
     simulated_data: bool = True,
     remarks: list[str] | None = None,
@@ -188,16 +207,26 @@ def search_events(
     if thrown is not None and simulated.true_lg_energy is None:
         thrown = None
     half = np.random.default_rng((options.seed, HALVES)).random(int(simulated.group.max()) + 1)[simulated.group] < 0.5
+    energy = None
+    if simulated.true_lg_energy is None or (half & (simulated.labels == PHOTON)).sum() < 10:
+        new_remarks.append(
+            "photons have the energy of KASCADE's formula for hadrons, too low for them: the simulated set has "
+            "no true energies of photons"
+        )
+    else:
+        energy = PhotonEnergy.fitted(simulated.take(half), options.index)
+        data = replace(data, lg_energy=energy.of(data))
+        simulated = replace(simulated, lg_energy=energy.of(simulated))
     choosing = Weighted.of(simulated.take(half), data, thrown, bins, options.index, 0.5)
     measuring = Weighted.of(simulated.take(~half), data, thrown, bins, options.index, 0.5)
     place = bins.place(data.lg_energy)
     measured = np.bincount(place[place >= 0], minlength=bins.n_bins)
-    regions = choose_regions(choosing, measured, options.level, options.efficiency)
+    regions = choose_regions(choosing, measured, options.level, options.efficiency).measurable(measuring)
     if not regions.usable.any():
         why = "; ".join(f"{bins.edges[b]:g}-{bins.edges[b + 1]:g}: {text}" for b, text in regions.why_not.items())
         raise InputError(
-            f"{options.run}: no energy bin can be used, by column E ({why}): give wider --bins, more "
-            "measured events in --data, or a larger labelled set by --simulation"
+            f"{options.run}: no energy bin can be used, by a photon's energy of columns Ne and Ze ({why}): give "
+            "wider --bins, more measured events in --data, or a larger labelled set by --simulation"
         )
     new_remarks += [
         f"lg(E/eV) {bins.edges[b]:g}-{bins.edges[b + 1]:g} is not used: {text}"
@@ -221,9 +250,10 @@ def search_events(
             f"within the sideband simulation fails: {transfer.closure_ratio:.2f} ± {transfer.closure_error:.2f} times "
             "the predicted events are seen in its upper half; the excess of that over its error counts as an error"
         )
-    hadrons = _hadrons_sent(measuring, thrown, bins, measured)
+    theirs = bins.place(data.lg_energy_hadron)
+    hadrons = _hadrons_sent(measuring, thrown, bins, np.bincount(theirs[theirs >= 0], minlength=bins.n_bins))
     if thrown is not None:
-        flux = hadrons / (exposure * bins.widths_ev)
+        flux = hadrons / (exposure.m2_sr_s * bins.widths_ev)
         new_remarks += judge_exposure(flux[regions.usable], bins.centres_ev[regions.usable], simulated=simulated_data)
     limits = []
     usable = [int(b) for b in np.flatnonzero(regions.usable)]
@@ -233,13 +263,23 @@ def search_events(
         mine = np.zeros(bins.n_bins, dtype=bool)
         mine[low:high] = True
         one = _limit(
-            mine, integral, regions, measuring, counts, transfer, bins, options, exposure, hadrons, thrown is not None
+            mine,
+            integral,
+            regions,
+            measuring,
+            counts,
+            transfer,
+            bins,
+            options,
+            exposure.m2_sr_s,
+            hadrons,
+            thrown is not None,
         )
         limits.append(one)
         if one.leak > LEAK:
             new_remarks.append(
-                f"lg(E/eV) from {one.lg_energy_low:g}: {one.leak:.0%} of a signal would be taken for background, "
-                "because photons reach the sideband; limits allow for it"
+                f"lg(E/eV) from {one.lg_energy_low:g}: for one photon above the threshold {one.leak:.2g} lie in the "
+                "sideband; limits allow for it"
             )
         if callable(progress):
             progress(number + 1, len(chosen), "limits")
@@ -247,26 +287,27 @@ def search_events(
     candidates = np.flatnonzero(where == 2)
     candidates = candidates[np.argsort(-data.score[candidates], kind="stable")]
     return PhotonSearch(
-        options, exposure, bins, regions, transfer, tuple(limits), data, candidates, measuring, thrown is not None,
-        tuple(new_remarks), (), "", simulated_data,
+        options, exposure, bins, regions, transfer, tuple(limits), data, candidates, measuring, energy,
+        thrown is not None, tuple(new_remarks), (), "", simulated_data,
     )  # fmt: skip
 
 
 def _hadrons_sent(measuring: Weighted, thrown: Thrown | None, bins: Binning, measured: np.ndarray) -> np.ndarray:
     """Return the particles (B,) that the measured events stand for: corrected for the hadrons' efficiency.
 
-    Simulated hadrons are weighted to the steepness of the measured spectrum by their reconstructed energies.
+    Energies are those of hadrons here, ``measured`` (B,) is counted by them.
     """
     if thrown is None:
         return measured.astype(np.float64)
     events = measuring.events
-    mine = (events.labels == HADRON) & (measuring.place >= 0)
+    place = bins.place(events.lg_energy_hadron)
+    mine = (events.labels == HADRON) & (place >= 0)
     assert events.true_lg_energy is not None
     lg, into = (bins.fine[1:] + bins.fine[:-1]) / 2, bins.bins_of_fine()
     sent = 10.0 ** (-1.7 * (lg - 15.0)) * np.diff(bins.fine)
     counts = thrown.counts[:, HADRON].sum(axis=0) / 2
     weight = np.divide(sent, counts, out=np.zeros_like(sent), where=counts > 0)
-    accepted = np.bincount(measuring.place[mine], weight[bins.place_fine(events.true_lg_energy[mine])], bins.n_bins)
+    accepted = np.bincount(place[mine], weight[bins.place_fine(events.true_lg_energy[mine])], bins.n_bins)
     inside = np.bincount(into[into >= 0], sent[into >= 0], bins.n_bins)
     return measured * np.divide(inside, accepted, out=np.full(bins.n_bins, np.nan), where=accepted > 0)
 
@@ -293,23 +334,18 @@ def _limit(
     sent = measuring.sent[mine].sum() if known else measuring.sent[used].sum()
     efficiency, error = (float(x / sent) if sent > 0 else 0.0 for x in (kept.sum(), np.sqrt((kept**2).sum())))
     relative = error / efficiency if efficiency > 0 else 0.0
-    expected = backgrounds(regions, measuring, counts, transfer, used)
-    n = int(counts.on[used].sum())
-    beside = measuring.weight[photon & ((where == 0) | (where == 1))].sum()
+    pair = on_off(regions, measuring, counts, used)
+    expected = backgrounds(regions, measuring, pair, transfer, used)
     edges = bins.edges[:-1][mine].min(), bins.edges[1:][mine].max()
     width = 1.0 if integral else float(10.0 ** edges[1] - 10.0 ** edges[0])
-
-    level = options.level
-    aside = float(beside / kept.sum()) if kept.sum() > 0 else 0.0
-    leak = min(aside * expected.data.mean / max(expected.side_seen, 1), 0.9)
-    observed = feldman_cousins(n, expected.data, level, efficiency_error=relative)
+    n = int(pair.n.sum())
+    common = Common(transfer.relative, relative, options.toys, options.seed)
+    result = signal_limits(pair, options.level, common)
     return Limit(
         float(edges[0]), float(edges[1]), integral, int(counts.all[used].sum()), n, expected, efficiency, error,
-        cls_limit(n, expected.data, level, efficiency_error=relative) / (1 - leak),
-        cls_limit(n, expected.simulation, level, efficiency_error=relative),
-        expected_limits(expected.data, level, efficiency_error=relative) / (1 - leak),
-        (observed[0] / (1 - leak), observed[1] / (1 - leak)), significance(n, expected.data),
-        exposure * width if known else float("nan"), float(hadrons[used].sum()), leak,
+        result.limit, cls_limit(n, expected.simulation, options.level, efficiency_error=relative), result.expected,
+        result.interval, significance(pair, transfer.relative), exposure * width if known else float("nan"),
+        float(hadrons[used].sum()), float(pair.c.sum()),
     )  # fmt: skip
 
 
@@ -373,19 +409,24 @@ class PhotonResult:
                 "score": data.score,
                 "score_above_threshold": data.score - search.regions.threshold[place],
                 "lg_energy_eV": data.lg_energy,
+                "lg_energy_hadron_eV": data.lg_energy_hadron,
                 "zenith_deg": data.zenith_deg,
                 "lg_ne": data.lg_ne,
                 "lg_nmu": data.lg_nmu,
             }
         )
 
-    def write(self, out: Path) -> None:
-        """Write both tables and the provenance."""
+    def write(self, out: Path) -> list[str]:
+        """Write both tables, limits on the flux as FITS where there are any, and the provenance; return remarks."""
         out.mkdir(parents=True, exist_ok=True)
         for name, frame in ((LIMITS_CSV, self.limits()), (CANDIDATES_CSV, self.candidates())):
             with atomic_path(out / name) as temporary:
                 frame.write_csv(temporary)
-        result, options = self.search, self.search.options
+        result, options, remarks = self.search, self.search.options, []
+        if has_astropy():
+            write_limits_fits(self.limits(), out / LIMITS_FITS, options.level)
+        else:
+            remarks.append(f"{LIMITS_FITS} is not written: it needs astropy (pip install 'showerstack[sky]')")
         transfer = result.transfer
         write_json(
             out / SEARCH_FILE,
@@ -395,10 +436,22 @@ class PhotonResult:
                 "data_fingerprints": list(result.fingerprints),
                 "simulation": options.simulation.name if options.simulation else "held-out events of the run",
                 "simulated_data": result.simulated_data,
-                "exposure_m2_sr_s": result.exposure_m2_sr_s,
-                "cuts": f"Ze < {options.zenith_max_deg:g} deg, Ne > {LG_NE_MIN} (lg)",
+                **result.exposure.as_json(options.zenith_max_deg),
+                "data": [folder.name for folder in options.data],
+                "zenith_max_deg": options.zenith_max_deg,
+                "cut_flow": result.flow,
+                "blinding": options.blinding.as_json(options.data),
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
                 "confidence_level": options.level,
                 "photon_spectral_index": options.index,
+                "photon_energy": None
+                if result.energy is None
+                else {
+                    "of": ["1", "lg_ne - 5", "sec(zenith) - 1"],
+                    "coefficients": result.energy.coefficients.tolist(),
+                    "resolution_lg": result.energy.resolution,
+                },
+                "toys": options.toys,
                 "efficiency_and_migration_known": result.efficiency_known,
                 "thresholds": [
                     {
@@ -410,7 +463,7 @@ class PhotonResult:
                     for b in np.flatnonzero(result.regions.usable)
                 ],
                 "transfer": {
-                    "relative_error_models": transfer.models,
+                    "relative_error_models": None if np.isnan(transfer.models) else transfer.models,
                     "relative_error_closure": transfer.closure,
                     "closure_seen_over_predicted": transfer.closure_ratio,
                     "closure_error": transfer.closure_error,
@@ -424,3 +477,4 @@ class PhotonResult:
                 "git_revision": git_revision(),
             },
         )
+        return remarks

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.errors import InputError
+from analysis.fits import HEIGHT_M, LATITUDE_DEG, LONGITUDE_DEG, need_astropy
 
-LONGITUDE_DEG, LATITUDE_DEG, HEIGHT_M = 8.4, 49.1, 110.0
-"""KASCADE in Karlsruhe: degrees east and north, metres above the sea."""
 CHUNK = 1 << 18
 RESOLUTION_S = 300.0
 """Positions of Earth are computed so often and interpolated between, far within a thousandth of a degree."""
@@ -30,18 +27,6 @@ class Azimuth:
         """Return azimuths from north over east, (N,) degrees in [0, 360)."""
         turned = np.asarray(azimuth_deg, dtype=np.float64) - self.of_north_deg
         return np.mod(turned if self.clockwise else -turned, 360.0)
-
-
-def need_astropy() -> None:
-    """Refuse to begin without the extra ``sky``.
-
-    Raises
-    ------
-    InputError
-        If ``astropy`` is not installed.
-    """
-    if importlib.util.find_spec("astropy") is None:
-        raise InputError("sky maps need astropy: pip install 'showerstack[sky]'")
 
 
 def equatorial(

@@ -1,8 +1,9 @@
 """Knees of the groups: positions with profile intervals and systematic errors, and hypotheses on what they share.
 
-Intervals are those of the profile of chi-square, by Minuit; a limit that the profile never reaches is left open.
+All come from one likelihood (:mod:`analysis.spectra.likelihood`): intervals are where its profile crosses 1 and 3.84,
+and hold the statistics of data and simulation and the scales. A limit that the profile never reaches is left open.
 Likelihood ratios do not follow chi-square here (a knee outside the data is no parameter), so p-values come from toy
-experiments. The fits are those of :mod:`analysis.spectra.power_law`.
+counts.
 """
 
 from __future__ import annotations
@@ -13,25 +14,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.spectra.errors import STATISTICAL, Errors
-from analysis.spectra.estimate import SpectrumEstimate
-from analysis.spectra.power_law import (
-    BEYOND,
+from analysis.spectra.likelihood import (
     HYPOTHESES,
-    SHARPNESS,
+    KNEE_RANGE,
     SHARPNESS_RANGE,
-    KneeData,
-    KneeFit,
-    fit,
-    fit_from,
-    knee_data,
-    parameter_names,
-    start_minuit,
+    FoldedFit,
+    FoldingProblem,
+    fit_once,
+    minimise,
 )
+from analysis.spectra.response import GROUPS
 
-PROFILE_POINTS = 41
-LARGEST_MOVES = 3
-"""Independent ways in which a source of systematic errors moves the fluxes; all others are smaller."""
+LEVELS = (1.0, 3.841459)
+STEP_GROWTH = 1.2
+"""Steps of a profile grow: where it is flat, few are needed."""
+COMPARED = (("none", "rigidity"), ("rigidity", "free"), ("constant", "rigidity"), ("mass", "rigidity"))
 
 
 @dataclass(frozen=True)
@@ -52,10 +49,10 @@ class Knee:
     interval68: KneeInterval
     interval95: KneeInterval
     systematic: dict[str, float]
-    """Standard deviation of lg E by source; NaN where the source's covariance is not known."""
+    """Standard deviation of lg E by source; NaN where it is not known."""
     grid: np.ndarray
     profile: np.ndarray
-    """Difference of chi-square to its minimum, along :attr:`grid`."""
+    """Difference of -2 ln L to its minimum, along :attr:`grid`."""
 
 
 @dataclass(frozen=True)
@@ -65,25 +62,19 @@ class LikelihoodRatio:
     null: str
     other: str
     gained: float
-    """Chi-square of the null less that of the other."""
+    """-2 ln L of the null less that of the other."""
     p_value: float
-    """Share of toy experiments, made as the null says, in which the other gains as much."""
-    gained_moved: tuple[float, float]
-    """Range of the gain when each systematic source is moved by one standard deviation."""
+    """Share of toy counts, drawn as the null says, in which the other gains as much; NaN without toys."""
 
 
 @dataclass(frozen=True)
 class Knees:
     """All fits."""
 
-    data: KneeData
-    classes: tuple[str, ...]
-    fits: dict[str, KneeFit]
+    fits: dict[str, FoldedFit]
     rigidity: Knee
     groups: tuple[Knee, ...]
     comparisons: tuple[LikelihoodRatio, ...]
-    goodness: dict[str, float]
-    """p-value of chi-square of each hypothesis, from toy experiments."""
     toys: int
 
     def table(self) -> pl.DataFrame:
@@ -106,16 +97,17 @@ class Knees:
     def as_json(self) -> dict[str, Any]:
         """Return what is said of the fits."""
         return {
-            "sharpness": self.data.sharpness,
+            "sharpness": next(iter(self.fits.values())).likelihood.sharpness,
             "toys": self.toys,
             "hypotheses": {
-                name: {"chi2": one.chi2, "p_value": self.goodness[name], "index": one.index.tolist(),
-                       "change_of_index": one.change, "lg_knee_eV": [number(value) for value in one.lg_knee]}
+                name: {"minus_2_ln_likelihood": one.cost, "chi2": one.chi2, "ndf": one.ndf,
+                       "index": one.parameters[one.likelihood.layout.indices].tolist(),
+                       "change_of_index": change_of_index(one),
+                       "lg_knee_eV": [number(value) for value in one.likelihood.layout.lg_knees(one.parameters)]}
                 for name, one in self.fits.items()
             },
             "likelihood_ratios": [
-                {"null": one.null, "against": one.other, "chi2_difference": one.gained, "p_value": one.p_value,
-                 "chi2_difference_with_systematics": list(one.gained_moved)}
+                {"null": one.null, "against": one.other, "gained": one.gained, "p_value": number(one.p_value)}
                 for one in self.comparisons
             ],
         }  # fmt: skip
@@ -126,178 +118,149 @@ def number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-COMPARED = (("none", "rigidity"), ("rigidity", "free"), ("constant", "free"), ("constant", "rigidity"),
-            ("rigidity", "constant"), ("mass", "rigidity"), ("rigidity", "mass"))  # fmt: skip
+def change_of_index(fit: FoldedFit) -> float:
+    """Return d of a fit, 0 without knees."""
+    layout = fit.likelihood.layout
+    return float(fit.parameters[layout.knees.start - 1]) if layout.n_knees else 0.0
 
 
 def fit_knees(
-    spectrum_estimate: SpectrumEstimate, errors: Errors, *, sharpness: float = SHARPNESS, toys: int = 100, seed: int = 4
-) -> Knees | str:
-    """Fit all hypotheses, profile the knees, and compare; or say why not.
+    problem: FoldingProblem, best: FoldedFit, by_model: list[FoldedFit], *, toys: int = 0, seed: int = 4
+) -> Knees:
+    """Fit all hypotheses with the response of a fit, profile the knees, and compare.
 
     Parameters
     ----------
-    spectrum_estimate
-        Fluxes.
-    errors
-        Their covariances by source.
-    sharpness
-        Of the knee.
+    problem
+        What the fit was made from.
+    best
+        The fit of knees at one rigidity.
+    by_model
+        The same with each hadronic model's response alone; fewer than two: the models' error is not known.
     toys
-        Toy experiments a hypothesis; the smallest p-value that can be stated is 1 / (toys + 1).
+        Toy counts for each comparison; the smallest p-value that can be stated is 1 / (toys + 1).
     """
-    data = knee_data(spectrum_estimate, errors, sharpness)
-    if isinstance(data, str):
-        return data
-    classes = spectrum_estimate.setting.classes
-    fits = {name: fit(data, name) for name in HYPOTHESES}
-    moved = _moved(data, spectrum_estimate, errors)
-    again = {source: [_all_again(one, fits) for one in every] for source, every in moved.items()}
-    drawn = {name: _toys(data, fits, name, toys, seed + k) for k, name in enumerate(HYPOTHESES)}
-    comparisons = []
-    for null, other in COMPARED:
-        gained = fits[null].chi2 - fits[other].chi2
-        toy = drawn[null][null] - drawn[null][other]
-        ranged = [one[null].chi2 - one[other].chi2 for every in again.values() for one in every] + [gained]
-        comparisons.append(LikelihoodRatio(null, other, gained, _p(toy, gained), (min(ranged), max(ranged))))
-    unknown = [source for source in errors.flux if source not in STATISTICAL and source not in again]
-    groups = tuple(_knee(data, fits, "free", k, name, again, unknown) for k, name in enumerate(classes))
-    rigidity = _knee(data, fits, "rigidity", 0, "rigidity", again, unknown)
-    goodness = {name: _p(drawn[name][name], fits[name].chi2) for name in HYPOTHESES}
-    return Knees(data, classes, fits, rigidity, groups, tuple(comparisons), goodness, toys)
-
-
-def _all_again(data: KneeData, fits: dict[str, KneeFit]) -> dict[str, KneeFit]:
-    """Fit all hypotheses to moved data; a general one from the fits of the special ones as well."""
-    result = {name: fit(data, name, fits[name]) for name in HYPOTHESES}
-    for name in ("rigidity", "constant"):
-        other = fit(data, "free", replace(_like(result[name], "free", data), covariance=fits["free"].covariance))
-        result["free"] = min(result["free"], other, key=lambda one: one.chi2)
-    return result
-
-
-def _moved(data: KneeData, spectrum_estimate: SpectrumEstimate, errors: Errors) -> dict[str, list[KneeData]]:
-    """Return the data as each systematic source moves them by one standard deviation, up and down.
-
-    Sources whose covariance is not finite in all bins have none.
-    """
-    n_classes = spectrum_estimate.flux.shape[1]
-    used = np.isin(spectrum_estimate.setting.bins.edges[:-1], data.edges[:, 0])
-    rows = np.repeat(used, n_classes)
-    unit = np.repeat(data.unit, n_classes)
-    every = {}
-    for source, covariance in errors.flux.items():
-        if source in STATISTICAL:
-            continue
-        relative = covariance[np.ix_(rows, rows)] / np.outer(unit, unit)
-        if not np.isfinite(relative).all():
-            continue
-        values, vectors = np.linalg.eigh(relative)
-        large = np.flatnonzero(values > 1e-6 * max(values.max(), 1e-12))[-LARGEST_MOVES:]
-        moves = [(np.sqrt(values[k]) * vectors[:, k] * unit).reshape(-1, n_classes) for k in large]
-        every[source] = [replace(data, flux=data.flux + sign * move) for move in moves for sign in (-1, 1)]
-    every["sharpness"] = [replace(data, sharpness=value) for value in SHARPNESS_RANGE]
-    return {source: moved for source, moved in every.items() if moved}
-
-
-def _toys(data: KneeData, fits: dict[str, KneeFit], truth: str, toys: int, seed: int) -> dict[str, np.ndarray]:
-    """Return chi-square (toys,) of the hypotheses that are compared with ``truth``, in data that it describes."""
+    best, common = profiled(best, 0)
+    fits = {"rigidity": best} | {name: _like(problem, best, name) for name in HYPOTHESES if name != "rigidity"}
     rng = np.random.default_rng(seed)
-    wanted = {truth, *(other for null, other in COMPARED if null == truth)}
-    covariance = fits[truth].covariance
-    root = np.linalg.cholesky(covariance)
-    drawn = np.zeros((toys, len(wanted)))
-    for t in range(toys):
-        noise = np.einsum("bij,bj->bi", root, rng.normal(size=data.flux.shape))
-        toy = replace(data, flux=fits[truth].flux + noise)
-        for k, name in enumerate(wanted):
-            starts = [fits[name]] if name == truth else [fits[name], _like(fits[truth], name, data)]
-            drawn[t, k] = min(fit_from(toy, name, start.parameters, covariance).chi2 for start in starts)
-    return {name: drawn[:, k] for k, name in enumerate(wanted)}
+    comparisons = tuple(_compared(fits, null, other, toys, rng) for null, other in COMPARED)
+    moved = {
+        "sharpness": [fit_once(replace(best.likelihood, sharpness=value), best.parameters) for value in SHARPNESS_RANGE]
+    }
+    rigidity = _knee("rigidity", best, common, 0, moved["sharpness"], by_model)
+    free = fits["free"]
+    sharp = [fit_once(replace(free.likelihood, sharpness=value), free.parameters) for value in SHARPNESS_RANGE]
+    models = [_like(problem, one, "free") for one in by_model]
+    groups = []
+    for k, name in enumerate(GROUPS):
+        _, values = profiled(free, k)
+        groups.append(_knee(name, free, values, k, sharp, models))
+    return Knees(fits, rigidity, tuple(groups), comparisons, toys)
 
 
-def _like(other: KneeFit, hypothesis: str, data: KneeData) -> KneeFit:
-    """Return a start for one hypothesis from the fit of another."""
-    n_classes = data.flux.shape[1]
-    knees = np.where(np.isfinite(other.lg_knee), other.lg_knee, data.middle)
-    first = {"free": knees, "none": knees[:0]}.get(hypothesis, knees[:1])
-    rest = (max(other.change, 0.2), *first) if hypothesis != "none" else ()
-    return replace(other, hypothesis=hypothesis, parameters=(*other.parameters[:n_classes], *rest))
+def _like(problem: FoldingProblem, best: FoldedFit, hypothesis: str) -> FoldedFit:
+    """Fit another hypothesis with the response of a fit, from its parameters."""
+    likelihood = problem.likelihood(best.likelihood.response, hypothesis)
+    layout, old = likelihood.layout, best.likelihood.layout
+    start = likelihood.start()
+    for part in ("heights", "indices", "scales"):
+        start[getattr(layout, part)] = best.parameters[getattr(old, part)]
+    starts = [start]
+    if layout.n_knees:
+        start[layout.knees.start - 1] = max(change_of_index(best), 0.1)
+        lg_knees = np.clip(old.lg_knees(best.parameters), *KNEE_RANGE)
+        for knees in (lg_knees[: layout.n_knees], np.full(layout.n_knees, lg_knees[0] + 0.3)):
+            starts.append(start.copy())
+            starts[-1][layout.knees] = knees
+        starts = starts[1:]
+    return min((fit_once(likelihood, one) for one in starts), key=lambda one: one.cost)
 
 
-def _p(toys: np.ndarray, observed: float) -> float:
-    return float((1 + np.count_nonzero(toys >= observed)) / (len(toys) + 1))
+def _compared(
+    fits: dict[str, FoldedFit], null: str, other: str, toys: int, rng: np.random.Generator
+) -> LikelihoodRatio:
+    gained = fits[null].cost - fits[other].cost
+    if not toys:
+        return LikelihoodRatio(null, other, gained, np.nan)
+    one = fits[null].likelihood
+    mean = np.maximum(one.expectation(fits[null].parameters)[0], one.floor) * one.simulated
+    tau = np.minimum(one.tau, 1e12)
+    drawn = []
+    for _ in range(toys):
+        counts = rng.poisson(mean * rng.gamma(tau) / tau).astype(np.float64)
+        costs = [
+            minimise(fit.likelihood.with_counts(counts, one.tau), fit.parameters)[0]
+            for fit in (fits[null], fits[other])
+        ]
+        drawn.append(costs[0] - costs[1])
+    return LikelihoodRatio(null, other, gained, float((1 + np.count_nonzero(np.array(drawn) >= gained)) / (toys + 1)))
 
 
-def _knee(
-    data: KneeData,
-    fits: dict[str, KneeFit],
-    hypothesis: str,
-    place: int,
-    name: str,
-    again: dict[str, list[dict[str, KneeFit]]],
-    unknown: list[str],
-) -> Knee:
-    """Profile one knee and collect its systematic errors; those of unknown sources are NaN."""
-    best = fits[hypothesis]
-    at = float(best.lg_knee[place])
-    grid, profile, lowest, intervals = profiled(data, best, place)
-    systematic = dict.fromkeys(unknown, np.nan)
-    for source, every in again.items():
-        moves = np.array([one[hypothesis].lg_knee[place] for one in every]) - at
-        if source == "sharpness":
-            systematic[source] = float(np.abs(moves).max())
-        else:  # up and down in pairs: half the difference of each, in quadrature
-            systematic[source] = float(np.sqrt(((moves[1::2] - moves[::2]) ** 2 / 4).sum()))
-    return Knee(name, lowest, *intervals, systematic, grid, profile)
-
-
-def profiled(
-    data: KneeData, best: KneeFit, place: int
-) -> tuple[np.ndarray, np.ndarray, float, tuple[KneeInterval, KneeInterval]]:
+def profiled(fit: FoldedFit, place: int) -> tuple[FoldedFit, tuple[np.ndarray, np.ndarray]]:
     """Profile one knee of a fit.
 
     Returns
     -------
-    Positions lg E, chi-square above its minimum there, the lowest position, its 68 and 95 % intervals.
+    The fit, from a lower start if the profile found one; positions lg E and -2 ln L above the minimum there.
     """
-    low, high = data.edges.min() - BEYOND, data.edges.max() + BEYOND
-    at = float(best.parameters[data.flux.shape[1] + 1 + place])
-    grid = np.concatenate([np.linspace(low, high, PROFILE_POINTS), at + np.linspace(-0.3, 0.3, 13)])
-    grid = np.unique(grid[(grid >= low) & (grid <= high)])
-    profile = np.array([_fixed(data, best, f"k{place}", lg, at) for lg in grid])
-    profile = profile - min(profile.min(), best.chi2)
-    lowest = float(grid[profile.argmin()])
-    first, second = (_crossing(grid, profile, lowest, level) for level in (1.0, 3.841459))
-    return grid, profile, lowest, (first, second)
-
-
-def _fixed(data: KneeData, best: KneeFit, parameter: str, value: float, at: float) -> float:
-    """Return chi-square with one knee held, the least of starts from the best fit with and without a bend."""
-    entries = []
-    n_classes = data.flux.shape[1]
-    for change in {best.change, 0.3}:
-        start = list(best.parameters)
-        start[n_classes] = change
-        start[parameter_names(best.hypothesis, n_classes).index(parameter)] = value
-        minuit, _ = start_minuit(data, best.hypothesis, best.covariance, tuple(start))
-        minuit.fixed[parameter] = True
-        minuit.migrad()
-        entries.append(float(minuit.fval or 0.0))
-        if abs(value - at) < 1e-9:
+    name = f"lg_r{place}"
+    column = fit.likelihood.layout.names.index(name)
+    for _ in range(3):
+        grid, profile, starts = _walked(fit, name, column)
+        lowest = int(profile.argmin())
+        if profile[lowest] > fit.cost - 0.02:
             break
-    return min(entries)
+        cost, parameters, valid = minimise(fit.likelihood, starts[lowest])
+        chi2 = float(fit.likelihood.terms(parameters).sum())
+        fit = replace(fit, parameters=parameters, cost=cost, chi2=chi2, valid=valid)
+    return fit, (grid, profile - min(profile.min(), fit.cost))
 
 
-def _crossing(grid: np.ndarray, profile: np.ndarray, at: float, level: float) -> KneeInterval:
-    """Return where a profile crosses a level, nearest to its minimum on either side, by linear interpolation."""
+def _walked(fit: FoldedFit, name: str, column: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return positions on both sides of a fit, the costs there and the parameters, until the costs are high enough."""
+    at = float(fit.parameters[column])
+    step = float(np.clip(np.sqrt(fit.covariance()[column, column]) / 2, 0.01, 0.1))
+    rows = [(at, fit.cost, fit.parameters)]
+    for sign in (-1, 1):
+        start, position, length, cost = fit.parameters, at, step, fit.cost
+        while cost - fit.cost < 2 * LEVELS[1] and position != KNEE_RANGE[sign > 0]:
+            position = float(np.clip(position + sign * length, *KNEE_RANGE))
+            cost, start = fit.profile(name, position, start)
+            rows.append((position, cost, start))
+            length *= STEP_GROWTH
+    rows.sort(key=lambda row: row[0])
+    grid, costs, starts = zip(*rows, strict=True)
+    return np.array(grid), np.array(costs), np.array(starts)
+
+
+def _knee(
+    name: str, fit: FoldedFit, values: tuple[np.ndarray, np.ndarray], place: int, sharp: list[FoldedFit],
+    models: list[FoldedFit],
+) -> Knee:  # fmt: skip
+    """Collect a knee's intervals and systematic errors; those of unknown sources are NaN."""
+    grid, profile = values
+    at = float(grid[profile.argmin()])
+    first, second = (crossing(grid, profile, at, level) for level in LEVELS)
+
+    def position(one: FoldedFit) -> float:
+        return float(one.parameters[one.likelihood.layout.names.index(f"lg_r{place}")])
+
+    systematic = {
+        "hadronic_model": float(np.std([position(one) for one in models])) if len(models) > 1 else np.nan,
+        "sharpness": max(abs(position(one) - position(fit)) for one in sharp),
+    }
+    return Knee(name, at, first, second, systematic, grid, profile)
+
+
+def crossing(grid: np.ndarray, profile: np.ndarray, at: float, level: float) -> KneeInterval:
+    """Return where a profile crosses a level, nearest to its minimum on either side; straight in its square root."""
 
     def side(x: np.ndarray, y: np.ndarray) -> float | None:
         above = np.flatnonzero(y > level)
         if not len(above) or above[0] == 0:
             return None
         k = above[0]
-        return float(np.interp(level, [y[k - 1], y[k]], [x[k - 1], x[k]]))
+        return float(np.interp(np.sqrt(level), np.sqrt(np.maximum([y[k - 1], y[k]], 0)), [x[k - 1], x[k]]))
 
     down, up = grid <= at, grid >= at
     return KneeInterval(side(grid[down][::-1], profile[down][::-1]), side(grid[up], profile[up]))

@@ -2,12 +2,13 @@
 
 A dataset folder holds accepted events only. For sets of the embedded simulation the primaries that they were selected
 from follow from ``source.json``: they are thrown again from its seed, which takes seconds. That they are the right ones
-is checked on the energies in ``truth.parquet``, event by event.
+is checked on the energies in ``truth.parquet``, event by event. For converted sets the published law by which showers
+were thrown is normalised on each class's plateau (:func:`analysis.spectra.folding.plateau_thrown`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,23 +16,30 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.events import MeasuredFolders, held_out, model_numbers, refuse_training_set, scalars, truth_of
+from analysis.cuts import LG_NMU_MIN, Cuts, added, flow_words
+from analysis.events import MeasuredFolders, held_out, model_numbers, predicted, refuse_training_set, scalars, truth_of
+from analysis.spectra.folding import CUT_MARGIN, PLATEAU_LG_ENERGY, plateau_thrown
 from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
 from runtime.context import Context
 from runtime.errors import InputError
 from showers.dataset import Dataset
 from showers.schema import SIMULATION, task_named
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
-from showers.simulation.primaries import MODELS, throw_primaries
-from showers.simulation.settings import load_settings
-from stacking.predict import predict
+from showers.simulation.primaries import MODELS, Primaries, throw_primaries
+from showers.simulation.settings import Spectrum, load_settings
 from stacking.run.read import Run
 
 UNKNOWN = "how many primaries were thrown is not known"
+SEED_OF_A_SET = ("world", "settings_hash", "task", "split", "seed", "model", "cuts", "reuse")
+"""Entries of source.json from which the primaries of a set follow."""
 
 
 def thrown_primaries(
-    source: Mapping[str, Any], truth: pl.DataFrame, lg_energy_edges: np.ndarray, zenith_max_deg: float
+    source: Mapping[str, Any],
+    truth: pl.DataFrame,
+    lg_energy_edges: np.ndarray,
+    zenith_max_deg: float,
+    counted_as: Callable[[Primaries, Spectrum], tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> Thrown:
     """Count the primaries behind a simulated set.
 
@@ -45,14 +53,17 @@ def thrown_primaries(
         (T + 1,) borders of the true lg(E/eV).
     zenith_max_deg
         Primaries beyond this true zenith angle are not counted; the exposure's limit.
+    counted_as
+        Gives the classes and weights (N,) by which primaries are counted; None: their labels, each once.
 
     Raises
     ------
     InputError
         If the set is not of the embedded simulation, of a world that is no longer there, or does not fit.
     """
-    if source.get("generator") != SIMULATION:
-        raise InputError(f"{UNKNOWN}: source.json does not name the embedded simulation")
+    missing = [name for name in SEED_OF_A_SET if name not in source]
+    if source.get("generator") != SIMULATION or missing:
+        raise InputError(f"{UNKNOWN}: source.json is not that of a set of the embedded simulation")
     settings = load_settings(str(source["world"]))
     if settings.digest() != source.get("settings_hash"):
         raise InputError(f"{UNKNOWN}: the simulated world {source['world']!r} has been changed since")
@@ -77,14 +88,13 @@ def thrown_primaries(
         counted = (first + number <= last) & (primaries.zenith_deg < zenith_max_deg)
         fine = np.searchsorted(lg_energy_edges, primaries.lg_energy, side="right") - 1
         counted &= (fine >= 0) & (fine < counts.shape[2])
-        where = (primaries.model[counted], primaries.label[counted], fine[counted])
-        np.add.at(counts, where, times[counted])
+        label, weight = (primaries.label, 1.0) if counted_as is None else counted_as(primaries, settings.spectrum)
+        where = (primaries.model[counted], label[counted], fine[counted])
+        np.add.at(counts, where, (times * weight)[counted])
     return Thrown(np.asarray(lg_energy_edges), counts)
 
 
-LG_NE_MIN, LG_NMU_MIN = 4.8, 3.6
-"""Cuts of published spectra (JINST 19 (2024) P01025), with the zenith angle; compared in float32."""
-TRUTH_COLUMNS = ("lg_energy", "model", "shower")
+TRUTH_COLUMNS = ("lg_energy", "model")
 MIN_HELD_OUT = 200
 """Held-out events of each class from which they alone are used."""
 
@@ -94,27 +104,24 @@ class Response:
     """Simulated events with what is known of their origin."""
 
     events: Simulated
-    thrown: Thrown | None
+    """Also events up to :data:`analysis.spectra.folding.CUT_MARGIN` below the cut in lg Nmu."""
+    thrown: Thrown
     remarks: tuple[str, ...]
 
 
-def selected(content: dict[str, np.ndarray], zenith_max_deg: float) -> np.ndarray:
-    """Return which events pass the cuts of the spectra, (N,) bool."""
-    return (
-        (content["Ze"] < np.float32(zenith_max_deg))
-        & (content["Ne"] > np.float32(LG_NE_MIN))
-        & (content["Nmu"] > np.float32(LG_NMU_MIN))
-    )
+def spectra_cuts(zenith_max_deg: float, margin: float = 0.0) -> Cuts:
+    """Return the cuts of the spectra; the cut in lg Nmu looser by a margin."""
+    return Cuts(zenith_max_deg, LG_NMU_MIN - margin)
 
 
 def read_measured(
-    run: Run, folders: list[Path], zenith_max_deg: float, ctx: Context = Context()
-) -> tuple[SpectrumEvents, list[str], list[str]]:
+    run: Run, folders: list[Path], zenith_max_deg: float, ctx: Context = Context(), keep: Path | None = None
+) -> tuple[SpectrumEvents, list[str], list[str], dict[str, int]]:
     """Predict measured events.
 
     Returns
     -------
-    SpectrumEvents, fingerprints of the folders, remarks.
+    SpectrumEvents, fingerprints of the folders, remarks, events after each cut.
 
     Raises
     ------
@@ -122,15 +129,14 @@ def read_measured(
         If a folder cannot be used, is the training set, or is given twice.
     """
     parts: list[SpectrumEvents] = []
-    measured = MeasuredFolders(run, folders, ctx)
+    measured = MeasuredFolders(run, folders, ctx, keep)
     for dataset, predictions in measured:
-        result = scalars(dataset)
-        parts.append(_events(predictions.log_proba, predictions.labels, result).take(selected(result, zenith_max_deg)))
+        whole = _events(predictions.log_proba, predictions.labels, scalars(dataset))
+        parts.append(whole.take(measured.passing(dataset, spectra_cuts(zenith_max_deg))))
     every = concatenated(parts)
     if not len(every):
-        raise InputError(f"{folders[0]}: no event passes zenith < {zenith_max_deg:g} deg, lg Ne > {LG_NE_MIN} and "
-                         f"lg Nmu > {LG_NMU_MIN}")  # fmt: skip
-    return every, measured.prints, measured.remarks
+        raise InputError(f"{folders[0]}: no event passes the cuts; left after each: {flow_words(measured.flows)}")
+    return every, measured.prints, measured.remarks, added(measured.flows)
 
 
 def read_response(
@@ -140,6 +146,7 @@ def read_response(
     bins: Binning,
     zenith_max_deg: float,
     ctx: Context = Context(),
+    keep: Path | None = None,
 ) -> Response:
     """Predict labelled simulated sets that the run was not trained on, or take its own held-out events.
 
@@ -151,14 +158,14 @@ def read_response(
     if not folders:
         return held_out_response(run, bins, zenith_max_deg)
     parts: list[Simulated] = []
-    thrown: list[Thrown | None] = []
+    thrown: list[Thrown] = []
     remarks: list[str] = []
     for number, folder in enumerate(folders):
         dataset = Dataset.open(folder, run.task)
         refuse_training_set(run, dataset, "--simulation")
         if dataset.fingerprint() in data_prints:
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")
-        predictions = predict(run, folder, ctx).concatenated()
+        predictions = predicted(run, folder, ctx, keep)
         remarks += predictions.remarks
         events, primaries, new_remarks = _simulated(
             dataset, predictions.log_proba, predictions.labels, np.arange(len(dataset)), bins, zenith_max_deg, number
@@ -166,7 +173,7 @@ def read_response(
         parts.append(events)
         thrown.append(primaries)
         remarks += new_remarks
-    return Response(joined_simulated(parts), _sum(thrown), tuple(remarks))
+    return Response(joined_simulated(parts), sum(thrown[1:], thrown[0]), tuple(remarks))
 
 
 def held_out_response(run: Run, bins: Binning, zenith_max_deg: float) -> Response:
@@ -177,35 +184,13 @@ def held_out_response(run: Run, bins: Binning, zenith_max_deg: float) -> Respons
     InputError
         If the training set is no longer there.
     """
-    result = held_out(run, lambda values: selected(values, zenith_max_deg), MIN_HELD_OUT)
+    result = held_out(run, lambda values: spectra_cuts(zenith_max_deg).mask(values), MIN_HELD_OUT)
     dataset, rows, log_proba = result.dataset, result.rows, result.log_proba
     assert dataset.labels is not None
     shipped = run.chain.shipped
     decided = run.chain.predictions({shipped: log_proba}, None, None).labels
-    events, thrown, new_remarks = _simulated(dataset, log_proba, decided, rows, bins, zenith_max_deg, 0)
-    if thrown is not None:
-        thrown = Thrown(thrown.lg_energy_edges, thrown.counts * result.shares[None, :, None])
+    events, thrown, new_remarks = _simulated(dataset, log_proba, decided, rows, bins, zenith_max_deg, 0, result.shares)
     return Response(events, thrown, (*result.remarks, *new_remarks))
-
-
-def training_prior(run: Run, bins: Binning, zenith_max_deg: float, response: Response) -> tuple[np.ndarray, str]:
-    """Return the class shares (B, C) among the training events of each energy bin, and a remark.
-
-    The simulated events' own shares stand in where the training set is no longer there.
-    """
-    folder = Path(run.manifest["data"]["train"])
-    if folder.exists():
-        dataset = Dataset.open(folder, run.task)
-        assert dataset.labels is not None
-        result = scalars(dataset)
-        passing = selected(result, zenith_max_deg)
-        place, labels, remark = bins.place(result["E"][passing]), np.asarray(dataset.labels[passing]), ""
-    else:
-        place, labels = bins.place(response.events.lg_energy), response.events.labels
-        remark = f"{folder} is not there: the simulated events' class shares stand for the training prior"
-    prior = np.ones((bins.n_bins, run.task.n_classes))  # one event each: no class is ever impossible
-    np.add.at(prior, (place[place >= 0], labels[place >= 0]), 1.0)
-    return prior / prior.sum(axis=1, keepdims=True), remark
 
 
 def _events(log_proba: np.ndarray, decided: np.ndarray, content: dict[str, np.ndarray]) -> SpectrumEvents:
@@ -227,28 +212,61 @@ def _simulated(
     bins: Binning,
     zenith_max_deg: float,
     number: int,
-) -> tuple[Simulated, Thrown | None, list[str]]:
+    shares: np.ndarray | None = None,
+) -> tuple[Simulated, Thrown, list[str]]:
+    """Return the chosen events of a set, the primaries behind them, and remarks.
+
+    ``shares`` (C,) are those of all events under the cuts that the rows are; None: all.
+    """
     result = {name: column[rows] for name, column in scalars(dataset).items()}
     assert dataset.labels is not None
-    truth, thrown = truth_of(dataset, TRUTH_COLUMNS), None
-    remarks: list[str] = []
+    truth = truth_of(dataset, TRUTH_COLUMNS)
     if truth is None:
-        remarks.append(f"{dataset.path} has no truth.parquet: fluxes are not corrected for efficiency and migration")
-    else:
-        try:
-            thrown = thrown_primaries(dataset.source, truth, bins.fine, zenith_max_deg)
-        except InputError as error:
-            remarks.append(f"{dataset.path}: fluxes are not corrected for efficiency and migration: {error}")
+        raise InputError(f"{dataset.path} has no truth.parquet: spectra need simulated events with true energies; "
+                         "convert raw archives with their true_features files, or simulate")  # fmt: skip
     group = np.asarray(dataset.groups) if dataset.groups is not None else np.arange(len(dataset))
-    base = _events(log_proba, decided, result)
     events = Simulated(
-        **vars(base),
+        **vars(_events(log_proba, decided, result)),
         labels=np.asarray(dataset.labels, dtype=np.int64)[rows],
-        true_lg_energy=None if truth is None else truth["lg_energy"].to_numpy().astype(np.float64)[rows],
-        model=None if truth is None else model_numbers(truth)[rows],
+        true_lg_energy=truth["lg_energy"].to_numpy().astype(np.float64)[rows],
+        model=model_numbers(truth)[rows],
         group=group[rows].astype(np.int64) + (number << 40),
     )
-    return events.take(selected(result, zenith_max_deg)), thrown, remarks
+    known = np.isfinite(truth["lg_energy"].to_numpy()[rows])
+    passing = spectra_cuts(zenith_max_deg).mask(result) & known
+    near = events.take(spectra_cuts(zenith_max_deg, CUT_MARGIN).mask(result) & known)
+    try:
+        numbered = truth_of(dataset, (*TRUTH_COLUMNS, "shower"))
+        assert numbered is not None
+        thrown = thrown_primaries(dataset.source, numbered, bins.fine, zenith_max_deg)
+    except InputError:
+        thrown = None
+    if thrown is not None:
+        share = np.ones(1) if shares is None else shares[None, :, None]
+        return near, Thrown(thrown.lg_energy_edges, thrown.counts * share), []
+    remark = (
+        f"{dataset.path}: the primaries thrown were recovered from each class's plateau, lg(E/eV) > "
+        f"{PLATEAU_LG_ENERGY:g}, as E^-2: absolute fluxes are right to about 1 %"
+    )
+    return near, plateau_primaries(events.take(passing), bins), [remark]
+
+
+def plateau_primaries(accepted: Simulated, bins: Binning) -> Thrown:
+    """Return the primaries behind accepted events of sets thrown by the public law, by hadronic model.
+
+    Raises
+    ------
+    InputError
+        If a class of a model has no event on its plateau.
+    """
+    assert accepted.model is not None
+    assert accepted.true_lg_energy is not None
+    counts = np.zeros((len(MODELS), accepted.log_proba.shape[1], len(bins.fine) - 1))
+    for number in np.unique(accepted.model):
+        mine = accepted.take(accepted.model == number)
+        assert mine.true_lg_energy is not None
+        counts[number] = plateau_thrown(mine.labels, mine.true_lg_energy, bins.fine, counts.shape[1])
+    return Thrown(bins.fine, counts)
 
 
 def concatenated(parts: list[SpectrumEvents]) -> SpectrumEvents:
@@ -263,10 +281,3 @@ def joined_simulated(parts: list[Simulated]) -> Simulated:
         values = [vars(part)[name] for part in parts]
         columns[name] = None if any(value is None for value in values) else np.concatenate(values)
     return Simulated(**columns)
-
-
-def _sum(thrown: list[Thrown | None]) -> Thrown | None:
-    total = thrown[0]
-    for one in thrown[1:]:
-        total = None if total is None or one is None else total + one
-    return total

@@ -1,21 +1,16 @@
-"""What simulated events tell about measured ones: mixing of classes, migration in energy, efficiency; and the exposure.
-
-All of it depends a little on the spectrum, because bins of energy are wide and the resolution is finite. Simulated
-events are therefore weighted from the spectrum they were thrown with to the one that is being measured.
-
-The exposure is area times solid angle times live time, in m2 sr s, and is checked for plausibility. KASCADE: pi (91
-m)^2 times pi (cos^2 a - cos^2 b) for zenith angles a to b times the live time; 7.925e8 s for all data.
-"""
+"""Events of spectra, measured and simulated, the primaries behind them, and bins of energy."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 
 from runtime.errors import InputError
+from showers.schema import COMPOSITION
+
+GROUPS = COMPOSITION.classes
 
 
 @dataclass(frozen=True)
@@ -134,174 +129,3 @@ def binning(edges: tuple[float, ...], low: float = 14.0, high: float = 18.0) -> 
 def _place(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     result = np.searchsorted(edges, np.asarray(values, dtype=np.float64), side="right") - 1
     return np.where((result >= 0) & (result < len(edges) - 1), result, -1)
-
-
-@dataclass(frozen=True)
-class ResponseSample:
-    """Simulated events sorted into bins, with what each stands for."""
-
-    bins: Binning
-    place: np.ndarray
-    """(N,) bin of the reconstructed energy, -1 outside."""
-    fine: np.ndarray | None
-    """(N,) fine bin of the true energy; None without truth."""
-    labels: np.ndarray
-    n_classes: int
-    thrown: np.ndarray | None
-    """(C, T) primaries thrown; None where nobody knows: there is no efficiency then."""
-
-    @classmethod
-    def of(
-        cls, simulated: Simulated, bins: Binning, thrown: Thrown | None, models: tuple[int, ...] | None
-    ) -> ResponseSample:
-        """Sort events into bins; ``models``: the hadronic models that ``simulated`` holds, None for all."""
-        fine = None if simulated.true_lg_energy is None else bins.place_fine(simulated.true_lg_energy)
-        counts = None
-        if thrown is not None and fine is not None:
-            counts = thrown.counts if models is None else thrown.counts[list(models)]
-            counts = counts.sum(axis=0).astype(np.float64)
-        n_classes = simulated.log_proba.shape[1]
-        return cls(bins, bins.place(simulated.lg_energy), fine, np.asarray(simulated.labels), n_classes, counts)
-
-    def weights(self, shape: np.ndarray) -> np.ndarray:
-        """Return (N,) weights that turn the thrown spectrum into ``shape``, (C, T) particles per fine bin."""
-        if self.fine is None:
-            return np.ones(len(self.labels))
-        if self.thrown is None:
-            # Thrown as dN/dE ~ E^-2 for want of anything better: only the change of slope inside a bin matters.
-            centre = (self.bins.fine[1:] + self.bins.fine[:-1]) / 2
-            lost = 10.0 ** (-(centre - 15.0)) * np.diff(self.bins.fine)
-            return np.asarray((shape / lost)[self.labels, self.fine])
-        share = np.divide(shape, self.thrown, out=np.zeros_like(shape), where=self.thrown > 0)
-        return np.asarray(share[self.labels, self.fine])
-
-    def mixing(self, functions: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return A (B, J, C): mean of each function over the simulated events of each class in each bin.
-
-        Parameters
-        ----------
-        functions
-            (N, J) estimating functions.
-        weights
-            (N,) weights.
-        """
-        inside = self.place >= 0
-        cell = self.place[inside] * self.n_classes + self.labels[inside]
-        n_cells = self.bins.n_bins * self.n_classes
-        total = np.bincount(cell, weights[inside], n_cells)
-        sums = np.stack([np.bincount(cell, weights[inside] * one[inside], n_cells) for one in functions.T])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = sums / total
-        return np.asarray(means.reshape(-1, self.bins.n_bins, self.n_classes).transpose(1, 0, 2))
-
-    def counts(self) -> np.ndarray:
-        """Return (B, C) simulated events."""
-        inside = self.place >= 0
-        cell = self.place[inside] * self.n_classes + self.labels[inside]
-        return np.bincount(cell, minlength=self.bins.n_bins * self.n_classes).reshape(-1, self.n_classes)
-
-    def acceptance(self, extra: np.ndarray | None = None) -> np.ndarray | None:
-        """Return R (C, B, T): probability of a particle of true energy t to be accepted and reconstructed in bin b.
-
-        Parameters
-        ----------
-        extra
-            (N,) weights of a bootstrap replica.
-        """
-        if self.thrown is None or self.fine is None:
-            return None
-        n_fine = len(self.bins.fine) - 1
-        inside = self.place >= 0
-        cell = (self.labels[inside] * self.bins.n_bins + self.place[inside]) * n_fine + self.fine[inside]
-        weights = None if extra is None else extra[inside]
-        result = np.bincount(cell, weights, self.n_classes * self.bins.n_bins * n_fine).astype(np.float64)
-        shape = (self.n_classes, self.bins.n_bins, n_fine)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = result.reshape(shape) / self.thrown[:, None, :]
-        return np.asarray(np.where(self.thrown[:, None, :] > 0, share, 0.0))
-
-
-def corrections(acceptance: np.ndarray | None, shape: np.ndarray, bins: Binning) -> np.ndarray:
-    """Return c (B, C): particles whose true energy lies in a bin, per event accepted and reconstructed in it.
-
-    It corrects efficiency and migration at once and depends on the spectrum only through its shape inside and
-    around the bin. Ones where the acceptance is not known.
-
-    Parameters
-    ----------
-    acceptance
-        R (C, B, T).
-    shape
-        (C, T) particles per fine bin.
-    """
-    if acceptance is None:
-        return np.ones((bins.n_bins, len(shape)))
-    accepted = np.einsum("cbt,ct->bc", acceptance, shape)
-    mine = bins.bins_of_fine()
-    sent = np.stack([shape[:, mine == b].sum(axis=1) for b in range(bins.n_bins)])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(sent / accepted)
-
-
-UNITS = {"m2 sr s": 1.0, "km2 sr yr": 1e6 * 3.15576e7, "m2 sr yr": 3.15576e7, "cm2 sr s": 1e-4}
-NUMBER = re.compile(r"\s*([0-9.eE+-]+)\s*([A-Za-z].*)?$")
-ALL_PARTICLES = 2.4e-21
-"""m^-2 sr^-1 s^-1 eV^-1 at 1 PeV, E^-2.7 below the knee: the published all-particle flux, to some ten per cent
-(KASCADE, Astropart. Phys. 24 (2005) 1)."""
-SUSPICIOUS, IMPOSSIBLE = 3.0, 30.0
-"""Ratios to the published flux from which an exposure is remarked upon, and refused."""
-
-
-def parse_exposure(text: str) -> float:
-    """Return an exposure in m2 sr s from a number with or without its unit, such as ``6.2e12`` or ``2 km2 sr yr``.
-
-    Raises
-    ------
-    InputError
-        If it is no positive number, or the unit is unknown.
-    """
-    match = NUMBER.fullmatch(text.replace("_", " ").replace("*", " "))
-    try:
-        value = float(match[1]) if match else float("nan")
-    except ValueError:
-        value = float("nan")
-    if not match or not np.isfinite(value) or value <= 0:
-        raise InputError(f"--exposure {text!r}: give a positive number of m2 sr s, such as 6.2e12")
-    unit = " ".join((match[2] or "m2 sr s").split())
-    if unit not in UNITS:
-        raise InputError(f"--exposure {text!r}: unknown unit {unit!r}, choose one of {', '.join(UNITS)}")
-    return value * UNITS[unit]
-
-
-def judge_exposure(flux: np.ndarray, centres_ev: np.ndarray, *, simulated: bool) -> list[str]:
-    """Return a remark if fluxes of all particles are far from the published ones.
-
-    Parameters
-    ----------
-    flux
-        (B,) of all groups, m^-2 sr^-1 s^-1 eV^-1.
-    centres_ev
-        (B,) energies.
-    simulated
-        Whether the data were simulated: then their exposure is a matter of taste.
-
-    Raises
-    ------
-    InputError
-        If measured fluxes are impossible: the exposure is in other units, or not that of these events.
-    """
-    good = np.isfinite(flux) & (flux > 0)
-    if not good.any():
-        return []
-    first = int(np.flatnonzero(good)[0])
-    ratio = float(flux[first] / (ALL_PARTICLES * (centres_ev[first] / 1e15) ** -2.7))
-    worst = max(ratio, 1 / ratio)
-    if worst < SUSPICIOUS:
-        return []
-    text = (
-        f"with this exposure the flux of all particles is {ratio:.2g} times the published one: is it in m2 sr s, and "
-        "of these events?"
-    )
-    if worst > IMPOSSIBLE and not simulated:
-        raise InputError(f"--exposure: {text}")
-    return [text]

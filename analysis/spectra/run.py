@@ -5,31 +5,42 @@ The result on disk is tables with units in their columns' names, covariances, an
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from analysis.blinding import Blinding
+from analysis.cuts import LG_NMU_MIN
 from analysis.events import is_simulated, open_run
-from analysis.spectra.errors import (
+from analysis.exchange import write_exchange
+from analysis.exposure import exposure_of, judge_exposure
+from analysis.spectra.fluxes import (
+    SOURCES,
     STATISTICAL,
-    Errors,
-    Goodness,
-    Widths,
-    all_errors,
-    goodness,
+    FreeFluxes,
+    combined,
+    free_fluxes,
+    mean_ln_mass,
     share_covariance,
     shares,
-    total_covariance,
+    spread_of_models,
 )
-from analysis.spectra.estimate import Setting, SpectrumEstimate, estimate
+from analysis.spectra.folding import (
+    SCALES,
+    Cells,
+    Widths,
+    make_cells,
+    make_response,
+    movable,
+)
 from analysis.spectra.knees import Knees, fit_knees, number
-from analysis.spectra.labels import ByLabels, by_labels
-from analysis.spectra.power_law import SHARPNESS
-from analysis.spectra.reading import LG_NE_MIN, LG_NMU_MIN, read_measured, read_response, training_prior
-from analysis.spectra.response import Binning, Simulated, SpectrumEvents, binning, judge_exposure, parse_exposure
+from analysis.spectra.likelihood import FEW_EVENTS, SHARPNESS, FoldedFit, FoldingProblem
+from analysis.spectra.reading import read_measured, read_response
+from analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, binning
 from runtime.code import git_revision, versions
 from runtime.context import Context
 from runtime.errors import InputError
@@ -38,89 +49,102 @@ from showers.dataset import Dataset
 from showers.schema import COMPOSITION
 
 SPECTRA_CSV, SPECTRA_PARQUET = "spectra.csv", "spectra.parquet"
-METHODS_CSV, COVARIANCE_FILE, PROVENANCE_FILE = "methods.csv", "covariance.npz", "spectra.json"
-KNEES_CSV = "knees.csv"
+COVARIANCE_FILE, PROVENANCE_FILE = "covariance.npz", "spectra.json"
+KNEES_CSV, MASSES_CSV = "knees.csv", "masses.csv"
+PREDICTIONS_FOLDER = "predictions"
 ALL = "all"
-Z68, Z95 = 1.0, 1.959964
+SUMS = {"light": (1, 1, 0, 0, 0), "heavy": (0, 0, 1, 1, 1), ALL: (1, 1, 1, 1, 1)}
+"""Sums of groups: light are proton and helium."""
 
 
 @dataclass(frozen=True)
 class Spectra:
     """Everything that one analysis found."""
 
-    estimate: SpectrumEstimate
-    errors: Errors
-    labels: ByLabels
-    goodness: Goodness
+    fit: FoldedFit
+    fluxes: FreeFluxes
+    hadronic_model: np.ndarray
+    """(J K, J K) covariance of the fluxes; NaN where there is one model only."""
+    used: np.ndarray
+    """(J,) bool: bins that have measured and simulated events, of a fit that is not refused."""
+    measured: np.ndarray
+    """(J,) measured events whose reconstructed energy lies in the bin."""
+    p_value: float
     knees: Knees | None = None
-    """None where they were not asked for or cannot be fitted."""
+
+    @property
+    def flux(self) -> np.ndarray:
+        """(J, K) m^-2 sr^-1 s^-1 eV^-1; NaN in bins that are not used."""
+        return np.where(self.used[:, None], self.fluxes.flux, np.nan)
+
+    @property
+    def centres_ev(self) -> np.ndarray:
+        """(J,) middles in eV, linear as published spectra have them."""
+        edges = 10.0**self.fluxes.edges
+        return np.asarray((edges[1:] + edges[:-1]) / 2)
+
+    def covariance(self, sources: tuple[str, ...] = SOURCES) -> np.ndarray:
+        """Return the covariance (J K, J K) of the fluxes from some sources; NaN where one of them is not known."""
+        every = self.fluxes.covariance | {"hadronic_model": self.hadronic_model}
+        return np.asarray(sum(every[name] for name in sources))
+
+    def standard(self, sources: tuple[str, ...] = SOURCES) -> np.ndarray:
+        """Return standard deviations (J, K) of the fluxes."""
+        error = np.sqrt(np.diag(self.covariance(sources))).reshape(self.fluxes.flux.shape)
+        return np.where(self.used[:, None], error, np.nan)
+
+    def _errors(self) -> dict[str, np.ndarray]:
+        """Return covariances of the fluxes by source, of the statistics and of all."""
+        return {name: self.covariance((name,)) for name in SOURCES} | {
+            "statistical": self.covariance(STATISTICAL), "total": self.covariance(),
+        }  # fmt: skip
 
     def table(self) -> pl.DataFrame:
-        """Return one row per energy bin and group, and one for the sum of all groups."""
-        result, errors = self.estimate, self.errors
-        bins, classes = result.setting.bins, result.setting.classes
-        flux, shape = result.flux, result.flux.shape
-        fraction = shares(flux)
-        sources = list(errors.flux)
-        flux_errors = {name: errors.standard(shape, (name,)) for name in sources}
-        flux_errors["statistical"] = errors.standard(shape, STATISTICAL)
-        flux_errors["total"] = errors.standard(shape)
-        fraction_errors = {
-            name: np.sqrt(np.diag(share_covariance(flux, covariance))).reshape(shape)
-            for name, covariance in {
-                **errors.flux, "statistical": errors.total(STATISTICAL), "total": errors.total()
-            }.items()
-        }  # fmt: skip
-        events_errors = np.sqrt(np.einsum("bcc->bc", result.events_covariance))
+        """Return one row per energy bin and group, and for the light, the heavy, and all groups together."""
+        flux, fraction = self.fluxes.flux, shares(self.fluxes.flux)
+        errors = self._errors()
+        share_errors = {name: share_covariance(flux, matrix) for name, matrix in errors.items()}
         rows = []
-        for b in range(bins.n_bins):
-            for k, name in enumerate(classes):
-                row = self._row(b, name) | {
-                    "events": result.events[b, k],
-                    "events_error_data": events_errors[b, k],
-                    "fraction": fraction[b, k],
-                    **{f"fraction_error_{source}": values[b, k] for source, values in fraction_errors.items()},
-                    "flux_m2_sr_s_eV": flux[b, k],
-                    **{f"flux_error_{source}_m2_sr_s_eV": values[b, k] for source, values in flux_errors.items()},
-                    "particles_per_accepted_event": result.correction[b, k],
-                }
-                rows.append(row)
-            total = {source: np.sqrt(np.diag(total_covariance(c, bins.n_bins)))[b] for source, c in errors.flux.items()}
-            total["statistical"] = np.sqrt(sum(total[name] ** 2 for name in STATISTICAL))
-            total["total"] = np.sqrt(sum(total[name] ** 2 for name in sources))
-            rows.append(
-                self._row(b, ALL)
-                | {
-                    "events": result.events[b].sum(),
-                    "fraction": 1.0 if result.usable[b] else np.nan,
-                    "flux_m2_sr_s_eV": flux[b].sum(),
-                    **{f"flux_error_{source}_m2_sr_s_eV": value for source, value in total.items()},
-                }
-            )
-        frame = pl.DataFrame(rows, infer_schema_length=None)
-        return frame.with_columns(pl.selectors.float().fill_nan(None))
+        weights = {name: np.eye(len(GROUPS))[k] for k, name in enumerate(GROUPS)} | {
+            name: np.array(groups, dtype=float) for name, groups in SUMS.items()
+        }
+        for j, used in enumerate(self.used):
+            for name, groups in weights.items():
+                each = np.tile(groups, (len(flux), 1))
 
-    def _row(self, b: int, group: str) -> dict[str, Any]:
-        result = self.estimate
-        edges = result.setting.bins.edges
+                def error(matrix: np.ndarray, each: np.ndarray = each, j: int = j) -> float:
+                    return float(np.sqrt(max(combined(matrix, each)[j, j], 0.0)))
+
+                row: dict[str, Any] = {"events": groups @ self.fluxes.events[j], "fraction": groups @ fraction[j]}
+                row |= {f"fraction_error_{source}": error(matrix) for source, matrix in share_errors.items()}
+                row["flux_m2_sr_s_eV"] = groups @ flux[j]
+                row |= {f"flux_error_{source}_m2_sr_s_eV": error(matrix) for source, matrix in errors.items()}
+                rows.append(self._row(j, name) | (row if used else dict.fromkeys(row, np.nan)))
+        return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.selectors.float().fill_nan(None))
+
+    def _row(self, j: int, group: str) -> dict[str, Any]:
+        edges = self.fluxes.edges
         return {
-            "lg_energy_low_eV": float(edges[b]),
-            "lg_energy_high_eV": float(edges[b + 1]),
-            "energy_middle_eV": float(result.setting.bins.centres_ev[b]),
+            "lg_energy_low_eV": float(edges[j]),
+            "lg_energy_high_eV": float(edges[j + 1]),
+            "energy_middle_eV": float(self.centres_ev[j]),
             "group": group,
-            "used": bool(result.usable[b]),
-            "measured_events": int(result.measured[b]),
+            "used": bool(self.used[j]),
+            "errors_complete": bool(self.used[j] and np.isfinite(self.hadronic_model).all()),
+            "measured_events": int(self.measured[j]),
         }
 
-    def methods(self) -> pl.DataFrame:
-        """Return accepted events by every method, one row per energy bin and group."""
-        result = self.estimate
-        every = {"likelihood_checked": result.events, "likelihood_plain": result.plain, **self.labels.events}
-        rows = [
-            self._row(b, name) | {f"events_{method}": values[b, k] for method, values in every.items()}
-            for b in range(result.setting.bins.n_bins)
-            for k, name in enumerate(result.setting.classes)
-        ]
+    def masses(self) -> pl.DataFrame:
+        """Return the mean ln A by energy with its errors by source."""
+        mean, slope = mean_ln_mass(self.fluxes.flux)
+        errors = {
+            name: np.sqrt(np.maximum(np.diag(combined(matrix, slope)), 0.0)) for name, matrix in self._errors().items()
+        }
+        rows = []
+        for j, used in enumerate(self.used):
+            row = {"mean_ln_mass": mean[j]} | {f"error_{source}": error[j] for source, error in errors.items()}
+            shown = row if used else dict.fromkeys(row, np.nan)
+            rows.append({k: v for k, v in self._row(j, "").items() if k not in ("group", "measured_events")} | shown)
         return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.selectors.float().fill_nan(None))
 
     def write(self, out: Path, provenance: dict[str, Any]) -> None:
@@ -128,46 +152,52 @@ class Spectra:
         out.mkdir(parents=True, exist_ok=True)
         table = self.table()
         knees = [] if self.knees is None else [(KNEES_CSV, self.knees.table())]
-        for name, frame in ((SPECTRA_CSV, table), (METHODS_CSV, self.methods()), *knees):
+        for name, frame in ((SPECTRA_CSV, table), (MASSES_CSV, self.masses()), *knees):
             with atomic_path(out / name) as temporary:
                 frame.write_csv(temporary)
         with atomic_path(out / SPECTRA_PARQUET) as temporary:
             table.write_parquet(temporary)
         write_npz(
             out / COVARIANCE_FILE,
-            lg_energy_edges_eV=self.estimate.setting.bins.edges,
-            flux_m2_sr_s_eV=self.estimate.flux,
-            **{f"flux_{name}_m2_sr_s_eV_squared": matrix for name, matrix in self.errors.flux.items()},
+            lg_energy_edges_eV=self.fluxes.edges,
+            flux_m2_sr_s_eV=self.flux,
+            **{f"flux_{name}_m2_sr_s_eV_squared": self.covariance((name,)) for name in SOURCES},
         )
-        good = self.goodness
-        by_bin = zip(good.chi2_by_bin, good.p_by_bin, strict=True)
+        fit = self.fit
         write_json(
             out / PROVENANCE_FILE,
             provenance
             | {
-                "groups": list(self.estimate.setting.classes),
+                "groups": list(GROUPS),
                 "covariance_order": "flux.ravel(): energy bin, then group",
-                "error_sources": list(self.errors.flux),
+                "error_sources": list(SOURCES),
                 "knees": None if self.knees is None else self.knees.as_json(),
-                "bayes_iterations": self.labels.iterations,
-                "regularisation_strength": self.labels.strength,
+                "scales_in_widths": dict(zip(SCALES, fit.scales.tolist(), strict=True)),
                 "goodness_of_fit": {
-                    "observable": "lg Ne - lg Nmu",
-                    "chi2": good.chi2,
-                    "cells": good.cells,
-                    "p_value": good.p_value,
-                    "toys": good.toys,
-                    "by_bin": [
-                        {"chi2": number(chi2), "p_value": number(p)} for chi2, p in by_bin
-                    ],
+                    "observable": "lg E, sum of P ln A",
+                    "chi2": number(fit.chi2),
+                    "cells": int(fit.likelihood.simulated.sum()),
+                    "degrees_of_freedom": fit.ndf,
+                    "p_value": self.p_value,
+                    "refused": fit.refusal,
                 },
             },
-        )  # fmt: skip
+        )
 
 
-EDGES = (15.15, 15.35, 15.55, 15.75, 15.95, 16.15, 16.35, 16.55, 16.75)
-"""Borders of the energy bins, lg(E/eV): twice as wide as published ones, because errors of the response are counted."""
+EDGES = (15.2, 15.5, 15.8, 16.2, 16.8)
+"""Borders of the bins of the true energy, lg(E/eV)."""
+CELL_WIDTH, WIDE_CELL_WIDTH, WIDE_FROM = 0.1, 0.2, 16.2
+"""Largest widths of the bins of the reconstructed energy, lg(E/eV); the wider ones where events are few."""
+BEYOND = 0.2
+"""How far above the last border events are counted: their energies come out too high."""
 ZENITH_MAX_DEG = 18.0
+MIN_SIMULATED, MIN_MEASURED = 50, 100
+"""Simulated events of each class, and measured ones, that must lie in the cells."""
+LEAST_SIMULATED, LEAST_MEASURED = 20, 10
+"""The same for a bin of the true energy to be used."""
+MIN_MODEL_EVENTS = 100
+"""Events of each class from which a hadronic model alone can be used."""
 
 
 @dataclass(frozen=True)
@@ -176,17 +206,100 @@ class SpectraOptions:
 
     run: Path
     data: list[Path]
-    exposure: str
+    exposure: str | None
+    """None: of the runs' own live time."""
     out: Path
     simulation: list[Path]
     edges: tuple[float, ...] = EDGES
     zenith_max_deg: float = ZENITH_MAX_DEG
     widths: Widths = field(default_factory=Widths)
-    replicas: int = 100
-    knee_toys: int = 100
-    """Toy experiments a hypothesis; 0: no fit of knees."""
+    knee_toys: int = 0
+    """Toy counts for each comparison of hypotheses on the knees; 0: no p-values."""
     knee_sharpness: float = SHARPNESS
+    blinding: Blinding = field(default_factory=Blinding)
     seed: int = 1
+
+
+def cell_binning(edges: tuple[float, ...]) -> Binning:
+    """Return the bins of the reconstructed energy that belong to bins of the true one, and fine ones of the latter."""
+    bins = binning(edges)
+    borders = [float(bins.edges[0])]
+    for high in (*bins.edges[1:], min(bins.edges[-1] + BEYOND, bins.fine[-1])):
+        low = borders[-1]
+        if high - low > 1e-9:
+            width = CELL_WIDTH if low < WIDE_FROM - 1e-9 else WIDE_CELL_WIDTH
+            steps = max(1, int(np.ceil((high - low) / width - 1e-9)))
+            borders += [low + (high - low) * k / steps for k in range(1, steps)] + [float(high)]
+    return binning(tuple(borders))
+
+
+def folded_spectra(
+    data: SpectrumEvents, simulated: Simulated, thrown: np.ndarray, cells: Cells, edges: np.ndarray,
+    exposure_m2_sr_s: float, *, widths: Widths, sharpness: float = SHARPNESS, toys: int | None = None, seed: int = 1,
+    lg_nmu_min: float = LG_NMU_MIN,
+) -> tuple[Spectra, list[str]]:  # fmt: skip
+    """Fit measured events with the response of simulated ones.
+
+    Parameters
+    ----------
+    thrown
+        (M, K, T) primaries by hadronic model.
+    edges
+        (J + 1,) of the true lg(E/eV).
+    toys
+        Toy counts for each comparison of hypotheses on the knees; None: knees are not fitted.
+
+    Returns
+    -------
+    Spectra, remarks.
+
+    Raises
+    ------
+    InputError
+        If there are too few events.
+    """
+    events = movable(simulated, cells.bins, widths, lg_nmu_min)
+    total = thrown.sum(axis=0)
+    counts = cells.counts(data)
+    nominal = make_response(events, cells, total, scales=False).accepted.sum(axis=(1, 2))
+    for name, n in zip(GROUPS, nominal, strict=True):
+        if n < MIN_SIMULATED:
+            raise InputError(f"--simulation: {n:.0f} simulated {name} events lie in the energy bins under the cuts, "
+                             f"{MIN_SIMULATED} are needed: give wider --bins or a larger --simulation")  # fmt: skip
+    if counts.sum() < MIN_MEASURED:
+        raise InputError(f"--data: {counts.sum():.0f} measured events lie in the energy bins under the cuts, "
+                         f"{MIN_MEASURED} are needed: give more runs or wider --bins")  # fmt: skip
+    remarks = []
+    problem = FoldingProblem(counts, lambda at: make_response(events, cells, total, at), exposure_m2_sr_s, sharpness)
+    fit = problem.fit()
+    if problem.few:
+        remarks.append(f"fewer than {FEW_EVENTS:,} events: the change of the index at the knee is expected at .5 +- .3")
+    if fit.refusal:
+        remarks.append(f"the fit is refused, no bin is used: {fit.refusal}")
+    fluxes = free_fluxes(fit, edges)
+    alone: list[FoldedFit] = []
+    for model in () if events.model is None else np.unique(events.model):
+        rows = events.model == model
+        if np.bincount(events.labels[rows], minlength=len(GROUPS)).min() < MIN_MODEL_EVENTS:
+            remarks.append(f"hadronic model {model} has fewer than {MIN_MODEL_EVENTS} events of a class: left out")
+            continue
+        mine, primaries = events.take(rows), np.asarray(thrown[int(model)], dtype=np.float64)
+
+        def respond(at: np.ndarray, mine: Any = mine, primaries: np.ndarray = primaries) -> Any:
+            return make_response(mine, cells, primaries, at)
+
+        alone.append(replace(problem, respond=respond).fit())
+    if len(alone) > 1:
+        spread = spread_of_models([free_fluxes(one, edges).flux for one in alone])
+    else:
+        spread = np.full_like(fluxes.covariance["data"], np.nan)
+        remarks.append("the simulated events are of one hadronic model only: its error is unknown")
+    measured = np.histogram(data.lg_energy, edges)[0]
+    used = (measured >= LEAST_MEASURED) & (fluxes.simulated.min(axis=1) >= LEAST_SIMULATED) & (not fit.refusal)
+    knees = None
+    if toys is not None and not fit.refusal:
+        knees = fit_knees(problem, fit, alone if len(alone) > 1 else [], toys=toys, seed=seed)
+    return Spectra(fit, fluxes, spread, used, measured, fit.p_value(seed), knees), remarks
 
 
 def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[Spectra, list[str]]:
@@ -197,64 +310,50 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
     InputError
         For a run of another task, data that were trained on, an exposure that cannot be, bins without simulation.
     """
-    exposure = parse_exposure(options.exposure)
-    bins = binning(options.edges)
+    bins = cell_binning(options.edges)
     if not 0 < options.zenith_max_deg <= 60:
         raise InputError(f"--zenith-max {options.zenith_max_deg:g}: give degrees above 0 and at most 60")
-    if options.replicas < 20:
-        raise InputError(f"--replicas {options.replicas}: at least 20, or errors of the simulation mean nothing")
     if options.knee_toys < 0 or not 0.5 <= options.knee_sharpness <= 100:
         raise InputError("--knee-toys must be 0 or more, --knee-sharpness between 0.5 and 100")
+    exposure = exposure_of(options.exposure, options.data, options.zenith_max_deg)
     run = open_run(options.run, COMPOSITION.name, "spectra")
-    data, prints, remarks = read_measured(run, options.data, options.zenith_max_deg, ctx)
-    response = read_response(run, options.simulation, prints, bins, options.zenith_max_deg, ctx)
-    prior, new_remarks = training_prior(run, bins, options.zenith_max_deg, response)
-    remarks += [*response.remarks, *([new_remarks] if new_remarks else []), *outside(data, response.events, bins)]
-    setting = Setting(bins, exposure, prior)
+    keep = options.out / PREDICTIONS_FOLDER
+    data, prints, remarks, flow = read_measured(run, options.data, options.zenith_max_deg, ctx, keep)
+    response = read_response(run, options.simulation, prints, bins, options.zenith_max_deg, ctx, keep)
+    remarks += [*response.remarks, *exposure.remarks, *outside(data, response.events, bins)]
+    cells = make_cells(bins, response.events)
     with ctx.bars("spectra", "steps") as progress:
-        progress(0, 5, "fluxes")
-        values = estimate(data, response.events, response.thrown, setting)
-        simulated = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
-        remarks += judge_exposure(values.flux.sum(axis=1), bins.centres_ev, simulated=simulated)
-        progress(1, 5, "errors")
-        errors = all_errors(
-            values, data, response.events, response.thrown,
-            widths=options.widths, replicas=options.replicas, seed=options.seed,
+        progress(0, 1, "fit")
+        result, new_remarks = folded_spectra(
+            data, response.events, response.thrown.counts, cells, np.array(options.edges), exposure.m2_sr_s,
+            widths=options.widths, sharpness=options.knee_sharpness, toys=options.knee_toys, seed=options.seed,
         )  # fmt: skip
-        progress(2, 5, "decided labels")
-        hard = estimate(data, response.events, response.thrown, Setting(bins, exposure, prior, "label"))
-        labels = by_labels(hard)
-        progress(3, 5, "goodness of fit")
-        fit = goodness(values, data, response.events, toys=2 * options.replicas)
-        progress(4, 5, "knees")
-        knees = (
-            fit_knees(values, errors, sharpness=options.knee_sharpness, toys=options.knee_toys, seed=options.seed)
-            if options.knee_toys
-            else None
-        )
-        progress(5, 5)
-    remarks += [*errors.remarks, *([knees] if isinstance(knees, str) else [])]
-    result = Spectra(values, errors, labels, fit, None if isinstance(knees, str) else knees)
+        progress(1, 1)
+    simulated = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)
+    remarks += new_remarks
+    remarks += judge_exposure(result.flux.sum(axis=1), result.centres_ev, simulated=simulated)
     provenance = {
         "run": options.run.resolve().name,
         "config_hash": run.chain.config_hash,
         "data_fingerprints": prints,
         "simulation": [folder.name for folder in options.simulation] or "held-out events of the run",
         "simulated_data": simulated,
-        "exposure_m2_sr_s": exposure,
+        **exposure.as_json(options.zenith_max_deg),
         "zenith_max_deg": options.zenith_max_deg,
-        "cuts": f"Ze < {options.zenith_max_deg:g} deg, Ne > {LG_NE_MIN}, Nmu > {LG_NMU_MIN} (lg)",
-        "corrected_for_efficiency": response.thrown is not None,
+        "data": [folder.name for folder in options.data],
+        "cut_flow": flow,
+        "blinding": options.blinding.as_json(options.data),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "nuisance_widths": asdict(options.widths),
         "measured_events": len(data),
         "simulated_events": len(response.events),
-        "replicas": options.replicas,
         "seed": options.seed,
         "remarks": remarks,
         "versions": versions(),
         "git_revision": git_revision(),
     }
     result.write(options.out, provenance)
+    write_exchange(options.out)
     return result, remarks
 
 

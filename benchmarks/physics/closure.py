@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,46 +16,34 @@ from typing import Any
 
 import numpy as np
 
+from analysis.cuts import LG_NMU_MIN
 from analysis.events import open_run
 from analysis.photons.events import read_simulation
 from analysis.photons.search import SearchOptions
-from analysis.spectra.errors import Widths, all_errors
-from analysis.spectra.estimate import Setting, estimate, likelihood_ratios
-from analysis.spectra.reading import Response, read_measured, read_response, training_prior
+from analysis.spectra.estimate import likelihood_ratios
+from analysis.spectra.folding import of_models
+from analysis.spectra.reading import plateau_primaries, read_response
 from analysis.spectra.response import binning
+from analysis.spectra.run import EDGES, cell_binning
 from benchmarks.physics.closure_page import write_page
 from benchmarks.physics.pseudo_experiments import (
     PhotonPool,
-    SpectraPool,
-    covered,
+    SmoothTruth,
     mixture_errors,
     photon_experiment,
     spectra_experiment,
 )
 from benchmarks.shared.samples import sample
 from runtime.context import Context, bar
-from showers.archives.measured import convert_measured
 from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation.measured import simulate_measured
-from showers.simulation.sky import Sky, load_sky
+from showers.simulation.sky import Sky
 from stacking.run.config import StackConfig
 from stacking.train import stack
 
-BINS = binning((15.2, 15.4, 15.6, 15.8, 16.0, 16.3, 16.6))
+BINS = cell_binning(EDGES)
 PHOTON_BINS = binning((15.0, 15.3, 15.6, 16.0))
 ZENITH_MAX_DEG = 30.0
 SKY = Sky(sharpness=5.0)
-EPOS = 1
-SKY_FILE = """runs = 1
-live_time_h = {hours}
-model = "{model}"
-cuts = "test"
-lg_energy_min = 14.9
-zenith_max_deg = {zenith}
-sharpness = 5.0
-"""
-EVENTS_PER_HOUR = 270.0
-"""Accepted events of the default sky."""
 Experiment = Callable[[int], dict[str, Any]]
 
 
@@ -66,13 +53,14 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("bench/closure"))
     parser.add_argument("--page", type=Path, help="Markdown page to write")
     parser.add_argument("--train", type=int, default=20_000, help="training showers of each task")
-    parser.add_argument("--test", type=int, default=80_000, help="showers that simulation and skies are made from")
-    parser.add_argument("--experiments", type=int, default=200, help="pseudo-experiments of spectra")
-    parser.add_argument("--mismatched", type=int, default=40, help="of a sky of one hadronic model")
+    parser.add_argument("--test", type=int, default=400_000, help="showers that simulation and skies are made from")
+    parser.add_argument("--experiments", type=int, default=200, help="skies of spectra, scales drawn")
+    parser.add_argument("--exact", type=int, default=50, help="skies of spectra, scales exact")
+    parser.add_argument("--mixtures", type=int, default=1, help="0: without the grid of mixtures")
     parser.add_argument("--photons", type=int, default=50, help="pseudo-experiments of photons, each fraction")
-    parser.add_argument("--skies", type=int, default=5, help="re-simulated skies of each hadronic model")
-    parser.add_argument("--events", type=int, default=6_000, help="events of a sky")
-    parser.add_argument("--learner", default="lightgbm")
+    parser.add_argument("--events", type=int, nargs="+", default=[100_000, 1_000_000], help="of skies of spectra")
+    parser.add_argument("--photon-events", type=int, default=6_000, help="events of a sky with photons")
+    parser.add_argument("--learner", default="quadratic_logit", help="smooth in its inputs, or shifts make jumps")
     parser.add_argument("--note", default="", help="a sentence on how this came about, for the head of the page")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time; start again to go on")
     parser.add_argument("--workers", type=int, default=None)
@@ -100,9 +88,11 @@ def main() -> None:
 def _experiments(given: argparse.Namespace, keys: set[tuple[str, int]]) -> Iterator[tuple[str, int, Experiment]]:
     """Yield what is still to be done, a little of every kind first."""
     numbers = {
-        "mixtures": 1, "spectra": given.experiments, "epos": given.mismatched, "sky_mix": given.skies,
-        "sky_sibyll": given.skies, "photons_0": given.photons, "photons_0.002": given.photons,
+        "mixtures": given.mixtures, "plateau": 1,
+        "photons_0": given.photons, "photons_0.002": given.photons,
     }  # fmt: skip
+    for events in given.events:
+        numbers |= {f"drawn_{events}": given.experiments, f"exact_{events}": given.exact}
     missing = [
         (seed / number, kind, seed)
         for kind, number in numbers.items()
@@ -132,62 +122,39 @@ def _run(task: Task, given: argparse.Namespace) -> tuple[Path, Path]:
 
 def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
     run, test = _run(COMPOSITION, given)
-    opened = open_run(run, COMPOSITION.name, "closure")
-    response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, Context(bars=bar, trusted=True))
-    assert response.thrown is not None
-    prior, _ = training_prior(opened, BINS, ZENITH_MAX_DEG, response)
-    pool = SpectraPool(response.events, response.thrown)
+    opened, ctx = open_run(run, COMPOSITION.name, "closure"), Context(bars=bar, trusted=True)
+    response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, ctx, given.work / "predictions")
+    pool, thrown = response.events, of_models(response.thrown, None)
+    truth = SmoothTruth.of(pool, thrown, BINS)
 
-    def spectra(seed: int) -> dict[str, Any]:
-        return spectra_experiment(pool, SKY, BINS, prior, seed, events=given.events)
-
-    def epos(seed: int) -> dict[str, Any]:
-        return spectra_experiment(pool, SKY, BINS, prior, 10_000 + seed, events=given.events, model=EPOS)
+    def spectra(events: int, drawn: bool) -> Experiment:
+        return lambda seed: spectra_experiment(
+            truth, SKY, np.array(EDGES), seed + 10_000 * drawn, events=events, drawn=drawn
+        )  # fmt: skip
 
     def mixed(seed: int) -> dict[str, Any]:
-        events = pool.events
-        place = BINS.place(events.lg_energy)
-        ratios = likelihood_ratios(events.log_proba, prior[np.maximum(place, 0)])
-        first = np.random.default_rng(seed).random(len(events)) < 0.5
-        least = int(np.bincount(events.labels[~first], minlength=5).min())
-        size = min(5_000, least)
-        return {"events": size} | mixture_errors(ratios, events.decided, events.labels, first, size, seed)
+        place = BINS.place(pool.lg_energy)
+        prior = np.ones((BINS.n_bins, len(COMPOSITION.classes)))
+        np.add.at(prior, (place[place >= 0], pool.labels[place >= 0]), 1.0)
+        prior /= prior.sum(axis=1, keepdims=True)
+        inside = pool.take(place >= 0)
+        ratios = likelihood_ratios(inside.log_proba, prior[place[place >= 0]])
+        first = np.random.default_rng(seed).random(len(inside)) < 0.5
+        size = min(5_000, int(np.bincount(inside.labels[~first], minlength=5).min()))
+        return {"events": size} | mixture_errors(ratios, inside.decided, inside.labels, first, size, seed)
 
-    def sky(model: str) -> Experiment:
-        return lambda seed: _resimulated(given, opened, response, prior, model, seed)
+    def plateau(seed: int) -> dict[str, Any]:
+        """Compare the primaries recovered from accepted events with those counted, from lg E = 15.3 to 17."""
+        recovered = of_models(plateau_primaries(pool.take(pool.lg_nmu > LG_NMU_MIN), BINS), None)
+        inside = (BINS.fine[:-1] > 15.3 - 1e-9) & (BINS.fine[1:] < 17 + 1e-9)
+        ratio = recovered[:, inside].sum(axis=1) / thrown[:, inside].sum(axis=1)
+        events = np.array([(pool.labels[pool.true_lg_energy > 15.6] == k).sum() for k in range(5)])
+        return {"ratio": ratio.tolist(), "error": (ratio / np.sqrt(events)).tolist()}
 
-    return {"spectra": spectra, "epos": epos, "mixtures": mixed, "sky_mix": sky("mix"), "sky_sibyll": sky("sibyll")}
-
-
-def _resimulated(
-    given: argparse.Namespace, opened: Any, response: Response, prior: np.ndarray, model: str, seed: int
-) -> dict[str, Any]:
-    """Simulate a sky anew in the measured archive's form, convert and predict it, and measure its spectra."""
-    place = given.work / f"sky-{model}-{seed}"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    file = place / "sky.toml"
-    hours = given.events / EVENTS_PER_HOUR
-    file.write_text(SKY_FILE.format(hours=hours, model=model, zenith=ZENITH_MAX_DEG + 2), encoding="utf-8")
-    sky = load_sky(file)
-    simulate_measured(file, place / "raw", seed=700 + seed, workers=given.workers)
-    folders = convert_measured(place / "raw", place / "runs").folders
-    data, _, _ = read_measured(opened, folders, ZENITH_MAX_DEG)
-    area = np.pi * sky.core_radius_m**2
-    exposure = area * np.pi * np.sin(np.radians(ZENITH_MAX_DEG)) ** 2 * hours * 3600
-    result = estimate(data, response.events, response.thrown, Setting(BINS, float(exposure), prior))
-    errors = all_errors(result, data, response.events, response.thrown, widths=Widths(), replicas=40, seed=seed)
-    truth = []
-    for low, high in zip(BINS.edges[:-1], BINS.edges[1:], strict=True):
-        energy = 10.0 ** np.linspace(low, high, 201)
-        truth.append(np.trapezoid(sky.flux(np.log10(energy))[:5], energy, axis=1) / (energy[-1] - energy[0]))
-    statistical = errors.total(("data", "simulation"))
-    shutil.rmtree(place, ignore_errors=True)
-    return {
-        "events": len(data),
-        **covered(result, np.array(truth), errors.total()),
-        "statistical_only": covered(result, np.array(truth), statistical),
-    }
+    result: dict[str, Experiment] = {"mixtures": mixed, "plateau": plateau}
+    for events in given.events:
+        result |= {f"drawn_{events}": spectra(events, True), f"exact_{events}": spectra(events, False)}
+    return result
 
 
 def _photons(given: argparse.Namespace) -> dict[str, Experiment]:
@@ -202,7 +169,7 @@ def _photons(given: argparse.Namespace) -> dict[str, Experiment]:
 
     def experiment(fraction: float) -> Experiment:
         return lambda seed: photon_experiment(
-            pool, PHOTON_BINS, options, seed, events=given.events, fraction=fraction
+            pool, PHOTON_BINS, options, seed, events=given.photon_events, fraction=fraction
         )  # fmt: skip
 
     return {"photons_0": experiment(0.0), "photons_0.002": experiment(0.002)}

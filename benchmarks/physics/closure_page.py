@@ -20,12 +20,15 @@ GRID = {
 }  # fmt: skip
 
 
+LG_RIGIDITY = float(np.log10(4.4e15))
+
+
 def write_page(done: list[dict[str, Any]], file: Path, given: dict[str, Any]) -> None:
     """Write the page from finished experiments."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for one in done:
         by_kind.setdefault(one["kind"], []).append(one)
-    coverage = [*_coverage(by_kind), *_knees(by_kind), *_limits(by_kind)]
+    coverage = [*_coverage(by_kind), *_limits(by_kind)]
     coverage.sort(key=lambda row: row[0])
     size = f"{given['train']:,} training and {given['test']:,} other showers of each task"
     lines = [
@@ -33,11 +36,10 @@ def write_page(done: list[dict[str, Any]], file: Path, given: dict[str, Any]) ->
         "",
         "Known skies through the whole analysis, by `python benchmarks/physics/closure.py`:",
         f"{size}, learner `{given['learner']}`, default world, one seed.",
-        _sizes(by_kind),
         "Brackets: 95 % intervals over experiments, whose bins are correlated.",
         *([given["note"]] if given.get("note") else []),
         "",
-        *_news(by_kind),
+        *_knees(by_kind),
         "## Coverage: too little first, then too much",
         "",
         "| what | stated | found | experiments | pull width |",
@@ -45,7 +47,7 @@ def write_page(done: list[dict[str, Any]], file: Path, given: dict[str, Any]) ->
         *(row[1] for row in coverage),
         "",
         *_words(by_kind),
-        *_methods(by_kind),
+        *_plateau(by_kind),
         *_mixtures(by_kind),
     ]  # fmt: skip
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -53,48 +55,57 @@ def write_page(done: list[dict[str, Any]], file: Path, given: dict[str, Any]) ->
         temporary.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
-def _sizes(by_kind: dict[str, list[dict[str, Any]]]) -> str:
-    """Return how many events the skies have."""
-    words = {
-        "spectra": "pseudo-experiments",
-        "epos": "of EPOS alone",
-        "sky_mix": "simulated anew",
-        "sky_sibyll": "of SIBYLL",
-    }
-    means = {kind: np.mean([one["events"] for one in by_kind[kind]]) for kind in words if kind in by_kind}
-    return "Events of a sky: " + ", ".join(f"{mean:,.0f} ({words[kind]})" for kind, mean in means.items()) + "."
+KINDS = {
+    "drawn": "folded, scales of energy, muons and electrons drawn and fitted",
+    "exact": "folded, scales exact",
+    "factors": "before: a factor for each energy bin, a knee fitted to the results; scales exact",
+}
 
 
-def _news(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Return what to know before the tables, worst first."""
-    lines = []
-    methods = [one["methods"] for one in by_kind.get("spectra", []) if "methods" in one]
-    if methods:
-        absolute = {name: np.array([one[name]["absolute"] for one in methods]) for name in methods[0]}
-        best = min(absolute, key=lambda name: float(absolute[name].mean()))
-        ours = absolute["likelihood_checked"]
-        gain = ours - absolute[best]
-        error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else 0.0
-        lines.append(
-            f"* In skies of this size `{best.replace('_', ' ')}` comes closest to the shares of single energy bins:\n"
-            f"  mean absolute error {100 * absolute[best].mean():.1f} % beside {100 * ours.mean():.1f} % of the\n"
-            f"  shipped default (difference {100 * gain.mean():.1f} ± {100 * error:.1f})."
-        )  # fmt: skip
-    entries = [one["rigidity"]["found"] for one in by_kind.get("spectra", []) if "rigidity" in one]
-    if entries:
-        lines.append(
-            f"* The rigidity of the knees comes out at lg R {np.mean(entries):.3f} ±"
-            f" {np.std(entries) / np.sqrt(len(entries)):.3f} on average, where 15.643 is true;\n"
-            "  its intervals are wide enough for that, but many are open on a side."
-        )
-    for kind, name in (("epos", "EPOS alone"), ("sky_sibyll", "SIBYLL")):
-        every = by_kind.get(kind, [])
-        for words, pick in (("statistical errors alone", "statistical_only"), ("all stated errors", None)):
-            shares = [(one[pick] if pick else one)["fraction"] for one in every]
-            if shares:
-                part = sum(one["in95"] for one in shares) / sum(one["n"] for one in shares)
-                lines.append(f"* A sky of {name}, fractions: the 95 % intervals of {words} hold {100 * part:.1f} %.")
-    return [*lines, ""] if lines else []
+def _order(kind: str) -> tuple[int, int]:
+    """Return where a kind of skies stands in tables: by method, then by size."""
+    name, _, events = kind.partition("_")
+    return list(KINDS).index(name) if name in KINDS else len(KINDS), int(events) if events.isdigit() else 0
+
+
+def _knees(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Return the table of the common rigidity."""
+    rows = []
+    for kind in sorted(by_kind, key=_order):
+        every = [one for one in by_kind[kind] if not one.get("refused") and "rigidity" in one]
+        if kind.split("_")[0] not in KINDS or not every:
+            continue
+        words = KINDS[kind.split("_")[0]]
+        away = np.array([one["rigidity"]["lg_rigidity"] for one in every]) - LG_RIGIDITY
+        n = len(away)
+        spread = away.std(ddof=1) if n > 1 else np.nan
+        cells = [words, f"{np.mean([one['events'] for one in every]):,.0f}", str(n),
+                 f"{away.mean():+.3f} ± {spread / np.sqrt(n):.3f}", f"{spread:.3f}"]  # fmt: skip
+        error = [one["rigidity"].get("error", np.nan) for one in every]
+        cells.append(f"{np.median(error):.3f}" if np.isfinite(error).all() else "")
+        for k in range(len(GOALS)):
+            hits = sum(bool(one["rigidity"]["covers"][k]) for one in every)
+            exact = clopper_pearson(hits, n)
+            cells.append(f"{100 * hits / n:.0f} [{100 * exact.low:.0f}, {100 * exact.high:.0f}]")
+        is_open = np.mean([one["rigidity"]["open"][1] for one in every])
+        cells.append(f"{100 * is_open:.0f}")
+        chi2 = [one["chi2"] for one in every if "ndf" in one]
+        cells.append(f"{np.mean(chi2):.0f} / {every[0]['ndf']}" if chi2 else "")
+        rows.append(f"| {' | '.join(cells)} |")
+    if not rows:
+        return []
+    refused = sum(bool(one.get("refused")) for every in by_kind.values() for one in every)
+    return [
+        "## The common rigidity of the knees",
+        "",
+        f"True lg R {LG_RIGIDITY:.3f}. Covered: per cent of the 68 and 95 % intervals; open: 95 % intervals without a",
+        f"limit on a side. {refused} fits were refused and are left out.",
+        "",
+        "| method | events | skies | bias | rms | stated | covers, 68 % | covers, 95 % | open, % | chi2 / ndf |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *rows,
+        "",
+    ]
 
 
 def _row(name: str, stated: float, each: np.ndarray, width: str, *, least: bool) -> tuple[float, str]:
@@ -122,40 +133,41 @@ def _row(name: str, stated: float, each: np.ndarray, width: str, *, least: bool)
 
 def _coverage(by_kind: dict[str, list[dict[str, Any]]]) -> list[tuple[float, str]]:
     rows = []
-    cases = [
-        ("spectra", None, "same world, errors of data and simulation"),
-        ("epos", None, "sky of EPOS alone, simulation a mix, all errors"),
-        ("epos", "statistical_only", "sky of EPOS alone, without systematic errors"),
-        ("sky_mix", None, "sky simulated anew, all errors"),
-        ("sky_mix", "statistical_only", "sky simulated anew, without systematic errors"),
-        ("sky_sibyll", None, "sky of SIBYLL, in no simulation, all errors"),
-        ("sky_sibyll", "statistical_only", "sky of SIBYLL, without systematic errors"),
-    ]
-    for kind, inner, words in cases:
-        every = [one if inner is None else one[inner] for one in by_kind.get(kind, [])]
-        if not every:
+    for kind in sorted(by_kind, key=_order):
+        name, _, size = kind.partition("_")
+        if name not in ("drawn", "exact"):
             continue
-        for quantity, plural in (("fraction", "fractions"), ("flux", "fluxes")):
+        every = [one for one in by_kind[kind] if not one["refused"]]
+        words = f"scales {name}, {int(size):,} events"
+        for quantity, plural in (("flux", "fluxes"), ("fraction", "fractions"), ("iron", "share of iron")):
             counts = [one[quantity] for one in every]
             n = sum(one["n"] for one in counts)
+            if not n:
+                continue
             mean = sum(one["pull"] for one in counts) / n
             width = np.sqrt(sum(one["pull2"] for one in counts) / n - mean**2)
             for level, goal in GOALS.items():
                 each = np.array([(one[f"in{level}"], one["n"]) for one in counts])
-                rows.append(_row(f"{plural}: {words}", goal, each, f"{width:.2f}", least=False))
+                rows.append(_row(f"{plural}, {words}", goal, each, f"{width:.2f}", least=False))
     return rows
 
 
-def _knees(by_kind: dict[str, list[dict[str, Any]]]) -> list[tuple[float, str]]:
-    entries = [one["rigidity"] for one in by_kind.get("spectra", []) if "rigidity" in one]
-    rows = []
-    for k, (level, goal) in enumerate(GOALS.items()):
-        if entries:
-            each = np.array([(int(one["covers"][k]), 1) for one in entries])
-            is_open = np.mean([one["open"][k] for one in entries])
-            name = f"rigidity of the knees ({100 * is_open:.0f} % of the {level} % intervals open on a side)"
-            rows.append(_row(name, goal, each, "", least=False))
-    return rows
+def _plateau(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Return how well primaries are recovered where only accepted events are known."""
+    every = by_kind.get("plateau", [])
+    if not every:
+        return []
+    cells = [f"{r:.3f} ± {e:.3f}" for r, e in zip(every[0]["ratio"], every[0]["error"], strict=True)]
+    return [
+        "## Primaries recovered from the plateau",
+        "",
+        "Recovered over counted, lg E 15.3 to 17, as for converted archives, of which accepted events alone are known.",
+        "",
+        f"| {' | '.join(COMPOSITION.classes)} |",
+        f"|{'---|' * len(cells)}",
+        f"| {' | '.join(cells)} |",
+        "",
+    ]
 
 
 def _limits(by_kind: dict[str, list[dict[str, Any]]]) -> list[tuple[float, str]]:
@@ -191,38 +203,7 @@ def _words(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:
             f"Cousins leaves zero out in {100 * claims:.1f} % (stated: at most 10 %).",
             "",
         ]
-    entries = [one["rigidity"]["found"] for one in by_kind.get("spectra", []) if "rigidity" in one]
-    if entries:
-        mean, spread = np.mean(entries), np.std(entries)
-        lines += [
-            f"The common rigidity, true lg R 15.64: mean {mean:.3f} ± {spread / np.sqrt(len(entries)):.3f}, spread",
-            f"{spread:.3f} from skies of this size.",
-            "",
-        ]
     return lines
-
-
-def _methods(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:
-    every = [one["methods"] for one in by_kind.get("spectra", []) if "methods" in one]
-    if not every:
-        return []
-    lines = [
-        f"## Bias of each method, {len(every)} skies",
-        "",
-        "Found minus true share, mean over energies, in per cent (± one standard error of the mean); last column: mean",
-        "absolute error of a share in one energy bin.",
-        "",
-        f"| method | {' | '.join(COMPOSITION.classes)} | absolute |",
-        f"|---|{'---|' * 6}",
-    ]  # fmt: skip
-    rows = []
-    for name in every[0]:
-        bias = 100 * np.array([one[name]["bias"] for one in every])
-        error = bias.std(axis=0, ddof=1) / np.sqrt(len(bias)) if len(bias) > 1 else np.zeros(5)
-        absolute = 100 * np.mean([one[name]["absolute"] for one in every])
-        cells = " | ".join(f"{b:+.1f} ± {e:.1f}" for b, e in zip(bias.mean(axis=0), error, strict=True))
-        rows.append((-np.abs(bias.mean(axis=0)).max(), f"| {name.replace('_', ' ')} | {cells} | {absolute:.1f} |"))
-    return [*lines, *(row for _, row in sorted(rows)), ""]
 
 
 def _mixtures(by_kind: dict[str, list[dict[str, Any]]]) -> list[str]:

@@ -73,7 +73,8 @@ def main() -> None:
             source / "composition_test", given.work / "damaged", "fresh" if kind == "harder" else kind, chosen
         )
         result = check_data(run, place, ctx=Context(workers=given.workers, trusted=True))
-        print(f"{kind} ({len(chosen):,}): {_shown(result.p_values)}\n  {verdict(result)}", flush=True)
+        sizes = ", ".join(f"{name} {c.effect:+.3f} ± {c.error:.3f} {c.unit}" for name, c in result.physics.items())
+        print(f"{kind} ({len(chosen):,}): {_shown(result.p_values)}\n  {sizes}\n  {verdict(result)}", flush=True)
 
 
 def _made(source: Path, out: Path, kind: str, rows: np.ndarray) -> Path:

@@ -1,94 +1,117 @@
 """Pseudo-experiments of a known sky, made from simulated showers with their posteriors: what an analysis finds in each.
 
-The showers of a test set are divided at random in every experiment: one half is the simulation that the analysis
-knows, from the other half the sky is drawn, each shower with the probability that its true energy and primary demand.
+The truth of spectra is smooth: a raw pool of events is rough, and no scale could be fitted to it. Every event stands
+for nine: its true and measured energies together by one fine bin down, as they are, and up; and its measured energy and
+y by a little. Counts of the sky are Poisson numbers of that truth, and the simulation that the analysis knows is drawn
+from it event by event. Photon searches divide the showers of a test set at random in every experiment: one half is the
+simulation that the analysis knows, from the other half the sky is drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from analysis.cuts import LG_NMU_MIN
+from analysis.exposure import Exposure
 from analysis.photons.events import HADRON, SearchEvents, SimulatedSearch
 from analysis.photons.search import SearchOptions, search_events
-from analysis.spectra.errors import Widths, all_errors, data_covariance, share_covariance, shares, simulation_covariance
-from analysis.spectra.estimate import Setting, SpectrumEstimate, estimate, estimating_functions, maximum_likelihood
+from analysis.spectra.estimate import estimating_functions, maximum_likelihood
+from analysis.spectra.fluxes import free_fluxes, share_covariance, shares
+from analysis.spectra.folding import (
+    Cells,
+    MovableEvents,
+    Widths,
+    count_accepted,
+    make_cells,
+    make_response,
+    movable,
+)
 from analysis.spectra.knees import profiled
-from analysis.spectra.labels import by_labels
-from analysis.spectra.power_law import KneeData, fit, knee_data
-from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
+from analysis.spectra.likelihood import INDEX_WIDTH, FoldingProblem, Priors
+from analysis.spectra.response import Binning, Simulated, Thrown
 from showers.simulation.sky import Sky
 
 Z68, Z95 = 1.0, 1.959964
-BY_METHODS = 60
-"""Experiments in which all methods are compared, which takes longer than all else."""
+COPY_ENERGY, COPY_Y = 1 / 60, 0.12
+"""By how much the copies of an event differ in measured lg E and in y."""
+SUB_STEPS = 10
+IRON, IRON_BAND = 4, 1
+"""The group and the bin of true energy whose share is followed."""
 
 
 @dataclass(frozen=True)
-class SpectraPool:
-    """Simulated events of a test set that passed the cuts, and the primaries behind them."""
+class SmoothTruth:
+    """Nine copies of every simulated event, and the primaries that they stand for."""
 
-    events: Simulated
-    thrown: Thrown
+    cells: Cells
+    copies: MovableEvents
+    thrown: np.ndarray
+    """(K, T) of the copies."""
 
-    def halves(self, rng: np.random.Generator) -> tuple[Simulated, Thrown, Simulated, Thrown]:
-        """Return the analysis's simulation and the pool of the sky, with half of the primaries each."""
-        assert self.events.group is not None
-        numbers = np.unique(self.events.group, return_inverse=True)[1]
-        first = (rng.random(int(numbers.max()) + 1) < 0.5)[numbers]
-        half = replace(self.thrown, counts=self.thrown.counts / 2)
-        return self.events.take(first), half, self.events.take(~first), half
+    @classmethod
+    def of(cls, events: Simulated, thrown: np.ndarray, bins: Binning, lg_nmu_min: float = LG_NMU_MIN) -> SmoothTruth:
+        """Copy the simulated events; the fine bins of the true energy must be equally wide."""
+        cells, ready = make_cells(bins, events), movable(events, bins, Widths(), lg_nmu_min)
+        step, last = float(bins.fine[1] - bins.fine[0]), thrown.shape[1] - 1
+        parts, primaries = [], np.zeros_like(thrown)
+        for shift in (-1, 0, 1):
+            fine = ready.fine + shift
+            inside = np.flatnonzero((fine >= 0) & (fine <= last))
+            primaries += 3 * np.roll(thrown, shift, axis=1) * _in_range(shift, thrown.shape[1])
+            for small in (-1, 0, 1):
+                parts.append(
+                    replace(
+                        ready.take(inside), fine=fine[inside],
+                        lg_energy=ready.lg_energy[inside] + step * shift + COPY_ENERGY * small,
+                        y=ready.y[inside] + COPY_Y * small,
+                    )
+                )  # fmt: skip
+        names = ("labels", "fine", "lg_energy", "lg_nmu", "sizes", "y", "y_moved")
+        joined = {name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names}
+        return cls(cells, replace(ready, **joined, model=None), primaries)
+
+    def particles(self, sky: Sky) -> np.ndarray:
+        """Return particles (K, T) per fine bin for an exposure of 1 m2 sr s."""
+        fine = self.cells.bins.fine
+        inner = fine[:-1, None] + np.diff(fine)[:, None] * (np.arange(SUB_STEPS) + 0.5) / SUB_STEPS
+        flux = sky.flux(inner.ravel())[:5].reshape(5, -1, SUB_STEPS)
+        return np.asarray((flux * 10.0**inner).mean(axis=2) * np.log(10.0) * np.diff(fine))
+
+    def expected(self, sky: Sky, scales: np.ndarray) -> np.ndarray:
+        """Return expected counts (C,) for an exposure of 1 m2 sr s."""
+        accepted = count_accepted(self.copies, self.cells, scales)
+        weight = np.divide(self.particles(sky), self.thrown, out=np.zeros_like(self.thrown), where=self.thrown > 0)
+        return np.asarray(np.einsum("kct,kt->c", accepted, weight))
+
+    def simulation(self, rng: np.random.Generator, share: float = 1.0) -> tuple[MovableEvents, np.ndarray]:
+        """Draw a simulation, as large as ``share`` of the events behind the truth, and return its primaries."""
+        number = rng.poisson(share / 9, len(self.copies.labels))
+        return self.copies.take(np.repeat(np.arange(len(number)), number)), self.thrown * (share / 9)
 
 
-def draw_sky(
-    sky: Sky, pool: Simulated, thrown: Thrown, bins: Binning, events: int, rng: np.random.Generator,
-    model: int | None = None,
-) -> tuple[SpectrumEvents, float, np.ndarray]:  # fmt: skip
-    """Draw measured events of a sky.
+def _in_range(shift: int, n: int) -> np.ndarray:
+    """Return which fine bins (n,) have a bin to be shifted from."""
+    source = np.arange(n) - shift
+    return np.asarray((source >= 0) & (source < n), dtype=np.float64)
 
-    Parameters
-    ----------
-    events
-        Expected number of accepted events in the energy bins, unless a shower would be needed twice: each is drawn at
-        most once, so that the sky's events are Poisson as real ones are.
-    model
-        Only showers of one hadronic model.
 
-    Returns
-    -------
-    The events, the exposure in m2 sr s, and the true fluxes (B, C).
-    """
-    assert pool.true_lg_energy is not None
-    counts = thrown.counts.sum(axis=0) if model is None else thrown.counts[model]
-    if model is not None:
-        assert pool.model is not None
-        pool = pool.take(pool.model == model)
-        assert pool.true_lg_energy is not None
-    fine = thrown.lg_energy_edges
-    middle = (fine[1:] + fine[:-1]) / 2
-    sent = sky.flux(middle)[:5] * np.diff(10.0**fine)
-    rate = np.divide(sent, counts, out=np.zeros_like(sent), where=counts > 0)
-    mean = np.where(
-        bins.place(pool.lg_energy) >= 0, rate[pool.labels, bins.place_fine(pool.true_lg_energy)], 0.0
-    )  # beyond the bins no event is used
-    exposure = min(events / mean.sum(), 1.0 / mean.max())
-    drawn = np.flatnonzero(rng.random(len(pool)) < mean * exposure)
-    columns = {name: value for name, value in vars(pool.take(drawn)).items() if name in SpectrumEvents.__annotations__}
+def mean_fluxes(sky: Sky, edges: np.ndarray) -> np.ndarray:
+    """Return true fluxes (J, K), means over bins."""
     truth = []
-    for low, high in zip(bins.edges[:-1], bins.edges[1:], strict=True):
-        energy = 10.0 ** np.linspace(low, high, 201)
-        flux = sky.flux(np.log10(energy))[:5]
-        truth.append(np.trapezoid(flux, energy, axis=1) / (energy[-1] - energy[0]))
-    return SpectrumEvents(**columns), float(exposure), np.array(truth)
+    for low, high in pairwise(edges):
+        energy = 10.0 ** np.linspace(low, high, 401)
+        truth.append(np.trapezoid(sky.flux(np.log10(energy))[:5], energy, axis=1) / (energy[-1] - energy[0]))
+    return np.array(truth)
 
 
 def pull_counts(values: np.ndarray, truth: np.ndarray, error: np.ndarray) -> dict[str, float]:
     """Return how many estimates there are, how many lie within one and 1.96 errors, and sums of pulls."""
-    pull = ((values - truth) / error).ravel()
-    pull = pull[np.isfinite(pull)]
+    pull = np.ravel((values - truth) / error)
     return {
         "n": len(pull),
         "in68": int((np.abs(pull) < Z68).sum()),
@@ -99,79 +122,54 @@ def pull_counts(values: np.ndarray, truth: np.ndarray, error: np.ndarray) -> dic
 
 
 def spectra_experiment(
-    pool: SpectraPool, sky: Sky, bins: Binning, prior: np.ndarray, seed: int, *, events: int, replicas: int = 40,
-    model: int | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Measure one sky: coverage of fluxes and fractions, every method's shares, and the common rigidity."""
+    truth: SmoothTruth, sky: Sky, edges: np.ndarray, seed: int, *, events: int, drawn: bool, share: float = 1.0
+) -> dict[str, Any]:
+    """Measure one sky: the common rigidity, fluxes and shares of groups, with what their errors cover.
+
+    Parameters
+    ----------
+    edges
+        (J + 1,) of the true lg(E/eV).
+    events
+        Expected number of counted events.
+    drawn
+        Whether energy, muon and electron scales are drawn from their expectations and fitted; else they are exact.
+    share
+        Size of the analysis's simulation in events of the pool.
+    """
     rng = np.random.default_rng((seed, 5))
-    simulated, thrown, other, other_thrown = pool.halves(rng)
-    data, exposure, truth = draw_sky(sky, other, other_thrown, bins, events, rng, model)
-    setting = Setting(bins, exposure, prior)
-    values = estimate(data, simulated, thrown, setting)
-    if model is None:
-        total = simulation_covariance(values, simulated, replicas=replicas, seed=seed) + data_covariance(values)
-    else:
-        errors = all_errors(values, data, simulated, thrown, widths=Widths(), replicas=replicas, seed=seed)
-        total = errors.total()
-        statistical = errors.total(("data", "simulation"))
-    result: dict[str, Any] = {"seed": seed, "events": len(data), **covered(values, truth, total)}
-    if model is not None:
-        result["statistical_only"] = covered(values, truth, statistical)
-        return result
-    if seed < BY_METHODS:
-        result["methods"] = _methods(data, simulated, thrown, setting, values, truth)
-    covariances = {"data": data_covariance(values), "simulation": total - data_covariance(values)}
-    knees = knee_data(values, _Covariances(covariances), sky.sharpness)  # type: ignore[arg-type]
-    if isinstance(knees, KneeData):
-        best = fit(knees, "rigidity")
-        _, _, lowest, intervals = profiled(knees, best, 0)
-        lg = float(np.log10(sky.knee_pev * 1e15))
-        result["rigidity"] = {
-            "found": lowest,
-            "chi2": best.chi2,
-            "covers": [_inside(lg, one.low, one.high) for one in intervals],
-            "open": [one.low is None or one.high is None for one in intervals],
-        }
+    scales = rng.normal(size=3) * drawn
+    mean = truth.expected(sky, scales)
+    exposure = events / float(mean.sum())
+    counts = rng.poisson(mean * exposure).astype(np.float64)
+    simulated, thrown = truth.simulation(rng, share)
+    priors = Priors(index=rng.normal(sky.index, INDEX_WIDTH, 5))
+    problem = FoldingProblem(
+        counts, lambda at: make_response(simulated, truth.cells, thrown, at, scales=drawn), exposure, sky.sharpness,
+        priors,
+    )  # fmt: skip
+    fit = problem.fit()
+    result: dict[str, Any] = {
+        "seed": seed, "events": int(counts.sum()), "chi2": fit.chi2, "ndf": fit.ndf, "p_value": fit.p_value(seed),
+        "refused": fit.refusal, "scales": scales.tolist(), "fitted_scales": fit.scales.tolist(),
+    }  # fmt: skip
+    fit, (grid, profile) = profiled(fit, 0)
+    lg, at = float(np.log10(sky.knee_pev * 1e15)), fit.likelihood.layout.names.index("lg_r0")
+    away = float(np.interp(lg, grid, profile, left=np.inf, right=np.inf))
+    result["rigidity"] = {
+        "lg_rigidity": float(fit.parameters[at]), "error": float(np.sqrt(fit.covariance()[at, at])),
+        "covers": [away < level for level in (1.0, 3.841459)],
+        "open": [bool(profile[0] < level or profile[-1] < level) for level in (1.0, 3.841459)],
+    }  # fmt: skip
+    fluxes, true = free_fluxes(fit, edges), mean_fluxes(sky, edges)
+    covariance = np.asarray(sum(fluxes.covariance.values()))
+    error = np.sqrt(np.diag(covariance)).reshape(true.shape)
+    share_error = np.sqrt(np.diag(share_covariance(fluxes.flux, covariance))).reshape(true.shape)
+    result["flux"] = pull_counts(fluxes.flux, true, error)
+    result["fraction"] = pull_counts(shares(fluxes.flux), shares(true), share_error)
+    iron = (slice(IRON_BAND, IRON_BAND + 1), slice(IRON, IRON + 1))
+    result["iron"] = pull_counts(shares(fluxes.flux)[iron], shares(true)[iron], share_error[iron])
     return result
-
-
-def _methods(
-    data: SpectrumEvents, simulated: Simulated, thrown: Thrown, setting: Setting, spectrum_estimate: SpectrumEstimate,
-    truth: np.ndarray,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the errors of the accepted events' shares by every method."""
-    hard = estimate(data, simulated, thrown, replace(setting, functions="label"))
-    true_events = truth / spectrum_estimate.flux_per_event
-    methods = {
-        "likelihood_checked": spectrum_estimate.events,
-        "likelihood_plain": spectrum_estimate.plain,
-        **by_labels(hard).events,
-    }
-    used, errors = spectrum_estimate.usable, {}
-    for name, values in methods.items():
-        error = shares(values)[used] - shares(true_events)[used]
-        errors[name] = {"bias": np.mean(error, axis=0).tolist(), "absolute": float(np.abs(error).mean())}
-    return errors
-
-
-@dataclass(frozen=True)
-class _Covariances:
-    flux: dict[str, np.ndarray]
-
-
-def _inside(value: float, low: float | None, high: float | None) -> bool:
-    return (low is None or value >= low) and (high is None or value <= high)
-
-
-def covered(spectrum_estimate: SpectrumEstimate, truth: np.ndarray, covariance: np.ndarray) -> dict[str, Any]:
-    """Return coverage of fluxes and of fractions."""
-    shape = spectrum_estimate.flux.shape
-    flux_error = np.sqrt(np.diag(covariance)).reshape(shape)
-    share_error = np.sqrt(np.diag(share_covariance(spectrum_estimate.flux, covariance))).reshape(shape)
-    return {
-        "flux": pull_counts(spectrum_estimate.flux, truth, flux_error),
-        "fraction": pull_counts(shares(spectrum_estimate.flux), shares(truth), share_error),
-    }
 
 
 @dataclass(frozen=True)
@@ -196,13 +194,16 @@ def photon_experiment(
     sent = 10.0 ** (-1.7 * (middle - 15.0)) * np.diff(bins.fine)
     counts = half.counts.sum(axis=0)
     rate = np.divide(sent, counts, out=np.zeros_like(counts), where=counts > 0)
-    mean = rate[other.labels, bins.place_fine(other.true_lg_energy)]
+    mean = rate[other.labels, bins.place_fine(other.true_lg_energy)] * other.weight
     hadron = other.labels == HADRON
-    mean *= (bins.place(other.lg_energy) >= 0) * np.where(hadron, 1.0, fraction / (1 - fraction))
-    exposure = min(events / mean[hadron].sum(), 1.0 / mean.max())
+    mean *= np.where(hadron, 1.0, fraction / (1 - fraction))
+    inside = hadron & (bins.place(other.lg_energy) >= 0)
+    exposure = min(events / mean[inside].sum(), 1.0 / mean.max())
     drawn = np.flatnonzero(rng.random(len(other)) < mean * exposure)
     columns = {name: value for name, value in vars(other.take(drawn)).items() if name in SearchEvents.__annotations__}
-    values = search_events(SearchEvents(**columns), pool.events.take(first), half, bins, options, 1.0)
+    values = search_events(
+        SearchEvents(**columns), pool.events.take(first), half, bins, options, Exposure(1.0, None, True)
+    )
     result = []
     for one in values.limits:
         per = one.fraction_per_event

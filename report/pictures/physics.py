@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
 from analysis.datacheck.streamed import BINS, CHANNELS, Difference, Histograms, StationHits
+from analysis.spectra.published import PublishedSpectrum
 from report.pictures.style import INK, MAP, MARKERS, PALETTE, drawing, literal, new_figure
 
 POWER = 2.7
@@ -42,13 +43,26 @@ def flux_picture(
 
 
 def panel_pictures(
-    energy_ev: np.ndarray, flux: np.ndarray, statistical: np.ndarray, total: np.ndarray, names: tuple[str, ...]
-) -> list[Figure]:
-    """Draw one picture for each group; arguments as for :func:`flux_picture`."""
-    return [
-        _drawn(energy_ev, flux[:, k : k + 1], statistical[:, k : k + 1], total[:, k : k + 1], (name,), [k], name)
-        for k, name in enumerate(names)
-    ]
+    energy_ev: np.ndarray, flux: np.ndarray, statistical: np.ndarray, total: np.ndarray, names: tuple[str, ...],
+    published: tuple[PublishedSpectrum, ...] = (),
+) -> list[Figure]:  # fmt: skip
+    """Draw one picture for each group, beside what others published of it; arguments as for :func:`flux_picture`."""
+    figures = []
+    for k, name in enumerate(names):
+        one = slice(k, k + 1)
+        figure = _drawn(energy_ev, flux[:, one], statistical[:, one], total[:, one], (name,), [k], name)
+        axes, others = figure.axes[0], [each for each in published if each.group == name]
+        with drawing():
+            for n, each in enumerate(others):
+                scale = each.energy_ev**POWER
+                axes.errorbar(
+                    each.energy_ev, each.value * scale, each.error * scale, fmt=MARKERS[n % len(MARKERS)], mfc="none",
+                    color=INK, alpha=0.5, ms=3, elinewidth=0.5, label=each.name,
+                )  # fmt: skip
+            if others:
+                axes.legend(fontsize="x-small")
+        figures.append(figure)
+    return figures
 
 
 def _drawn(
@@ -73,7 +87,7 @@ def _drawn(
                 axes.errorbar(
                     x[good], y[good], (errors * scale[:, 0])[good], fmt="none", ecolor=colour, elinewidth=width
                 )
-            axes.plot(x[good], y[good], MARKERS[style], color=colour, label=names[k])
+            axes.plot(x[good], y[good], MARKERS[style % len(MARKERS)], color=colour, label=names[k])
         axes.axhline(0, color=INK, lw=0.6)
         axes.set_xscale("log")
         axes.set_xlabel("energy, eV")
@@ -286,13 +300,24 @@ def undefined_share(histograms: Histograms, difference: Difference) -> tuple[flo
     return counts[BINS] / max(counts.sum(), 1), sums[BINS] / sums.sum()
 
 
-def matrix_picture(values: np.ndarray, names: list[str], label: str, form: str) -> Figure:
-    """Draw (P, P) numbers as a coloured table."""
+NOISE_SHARE = 3.0
+"""A colour scale spans at least so many times the values' noise."""
+
+
+def matrix_scale(values: np.ndarray, noise: float) -> tuple[float, float]:
+    """Return the ends of a colour scale that holds 0 and does not turn noise into contrast."""
+    low = min(float(values.min()), 0.0)
+    return low, max(float(values.max()), low + NOISE_SHARE * noise, low + 1e-9)
+
+
+def matrix_picture(values: np.ndarray, names: list[str], label: str, form: str, noise: float) -> Figure:
+    """Draw (P, P) numbers as a coloured table with its colour bar; ``noise`` is their typical error."""
     with drawing():
         figure = new_figure(3.4)
         axes = figure.add_subplot()
-        low, high = float(values.min()), float(values.max())
-        axes.imshow(values, cmap=MAP, vmin=low, vmax=max(high, low + 1e-9), aspect="auto")
+        low, high = matrix_scale(values, noise)
+        image = axes.imshow(values, cmap=MAP, vmin=low, vmax=high, aspect="auto")
+        figure.colorbar(image, ax=axes, label=label)
         middle = (low + high) / 2
         for (row, column), value in np.ndenumerate(values):
             colour = "black" if value > middle else "white"

@@ -51,6 +51,10 @@ def confusion_picture(matrix: np.ndarray, classes: tuple[str, ...], title: str =
     return figure
 
 
+SYMBOLS = {"proton": "p", "helium": "He", "carbon": "C", "silicon": "Si", "iron": "Fe"}
+"""Of the composition's classes, where a whole name has no room."""
+
+
 def confusions_picture(matrices: dict[str, np.ndarray], classes: tuple[str, ...]) -> Figure:
     """Draw P(predicted | true) of several selections as small multiples on one scale.
 
@@ -61,7 +65,7 @@ def confusions_picture(matrices: dict[str, np.ndarray], classes: tuple[str, ...]
     """
     columns = min(3, len(matrices))
     rows = -(-len(matrices) // columns)
-    short = [name[:2].capitalize() if len(name) > 1 else name for name in classes]
+    short = [SYMBOLS.get(name, name[:3]) for name in classes]
     with drawing():
         figure = new_figure(1.55 * rows + 0.75)
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from report.shared.published import origin_of
 from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.errors import InputError
 from runtime.files import hash_file, read_json, with_checksum, write_json
@@ -21,7 +22,7 @@ from scoring import Metric, metric_for, scoring_of
 from scoring.metrics.classes import table_metrics
 from scoring.metrics.intervals import Interval
 from scoring.metrics.paired import Paired, paired_mean
-from scoring.score import Origin, read_output, score_arrays
+from scoring.score import Origin, read_output, read_raw_labels, score_arrays
 from scoring.tasks.truth import Truth, read_truth
 from showers.dataset import Dataset
 from showers.schema import MATRICES_FILE, ORDER_FILE, Task
@@ -173,6 +174,8 @@ def check_test_set(run: Run, folder: Path) -> None:
 def read_run_output(run: Run, truth: Truth) -> np.ndarray:
     """Read what is scored from a run's own ``predictions.npz``: (N,) hard labels or scores.
 
+    Of labels, the most probable class where the protocol of the test set takes no other.
+
     Raises
     ------
     InputError
@@ -181,6 +184,8 @@ def read_run_output(run: Run, truth: Truth) -> np.ndarray:
     output, origin = read_output(run.predictions, run.task, len(truth.labels))
     check_run(run.predictions, origin, run.manifest)
     run.checksums.path(PREDICTIONS_FILE)
+    if origin_of(truth.folder, run.task).takes_raw_labels(run.task):
+        return read_raw_labels(run.predictions, run.task, output)
     return output
 
 

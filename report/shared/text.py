@@ -71,7 +71,14 @@ def difference_text(paired: Paired, metric: Metric) -> str:
     """Return a difference with its interval."""
     if metric.logarithmic:
         return " ".join([signed(paired.difference), f"[{signed(paired.interval.low)}, {signed(paired.interval.high)}]"])
-    return f"{paired.difference:+.4f} [{paired.interval.low:+.4f}, {paired.interval.high:+.4f}]"
+    return f"{paired.difference:+z.4f} [{paired.interval.low:+z.4f}, {paired.interval.high:+z.4f}]"
+
+
+def gain_text(paired: Paired, digits: int) -> str:
+    """Return how much better a system is, ``+0.012 ± 0.003``; no sign where the number shown is zero."""
+    value = round(paired.difference, digits) + 0.0
+    half = (paired.interval.high - paired.interval.low) / 2
+    return f"{value:{'+' if value else ''}.{digits}f} ± {half:.{digits}f}"
 
 
 COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}

@@ -75,7 +75,7 @@ class TargetReport(TaskReport):
         if value:
             low, high = value["interval"]["low"], value["interval"]["high"]
             yield Text(
-                f"resolution, estimate minus reconstruction: {value['difference']:+.4f} [{low:+.4f}, {high:+.4f}], "
+                f"resolution, estimate minus reconstruction: {value['difference']:+z.4f} [{low:+z.4f}, {high:+z.4f}], "
                 f"p = {value['p_value']:.2g}"
             )
         drawn = table(f"by true {self.target.unit}", "bin", "events", *MEASURES)

@@ -52,8 +52,24 @@ class Truth:
         return Truth(self.folder, labels, energy, zenith_deg, reference=reference, groups=groups)
 
 
+def labelled_folder(data: Path, task: Task) -> Path:
+    """Return ``data/{task}_test``, or ``data`` itself where it holds the labels of the task.
+
+    Raises
+    ------
+    InputError
+        If there is neither.
+    """
+    folder = Path(data) / f"{task.name}_test"
+    if not folder.is_dir() and (Path(data) / str(task.label_file)).exists():
+        return Path(data)
+    if not folder.is_dir():
+        raise InputError(f"{folder} does not exist{did_you_mean(folder)}; name the folder that holds {task.name}_test")
+    return folder
+
+
 def read_truth(data: Path, task: Task) -> Truth:
-    """Read the test labels of ``data/{task}_test``; neither grids nor anything else there is needed.
+    """Read the test labels of a :func:`labelled_folder`; neither grids nor anything else there is needed.
 
     Where the folder has checksums, what is read is compared with them.
 
@@ -63,9 +79,7 @@ def read_truth(data: Path, task: Task) -> Truth:
         For a missing folder or file, one that is not the file that was written, wrong shapes or types, labels out of
         range, or a class without events; names the file, the count and the first offending row.
     """
-    folder = Path(data) / f"{task.name}_test"
-    if not folder.is_dir():
-        raise InputError(f"{folder} does not exist{did_you_mean(folder)}; name the folder that holds {task.name}_test")
+    folder = labelled_folder(data, task)
     checksums = Checksums.open(folder) if (folder / CHECKSUMS_FILE).exists() else None
 
     def compared(name: str) -> Path:

@@ -210,9 +210,10 @@ class Pruning:
             return None
         last = self.left_out[-1]
         names = ", ".join(one.name for one in self.left_out)
+        worse = "worse" if last.cost > 0 else "better"
         return (
-            f"left out of the stack: {names}; without them its log-loss out-of-fold is {last.cost:+.5f} ± "
-            f"{last.standard_error:.5f} nats higher, and predictions are faster (--prune 0 keeps every learner)"
+            f"left out of the stack: {names}; without them its log-loss out-of-fold is {abs(last.cost):.5f} ± "
+            f"{last.standard_error:.5f} nats {worse}, and predictions are faster (--prune 0 keeps every learner)"
         )
 
 

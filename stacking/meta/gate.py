@@ -158,13 +158,15 @@ def decide_gate(
         shipped, reason = False, f"{best} is the only learner"
     elif gain <= max(SIGMA * error, ROUNDING):
         shipped = False
-        reason = f"the stack gains {gain:.5f} ± {error:.5f} nats over {best}: not more than twice its error"
+        beyond = ": not by more than twice its error" if gain >= 0 else ""
+        word = "better" if gain >= 0 else "worse"
+        reason = f"the stack is {abs(gain):.5f} ± {error:.5f} nats {word} than {best}{beyond}"
     elif scorer.veto and worse > judge_error:
         shipped = False
         reason = f"the stack's ln survival is worse than that of {best} by {worse:.3f} ± {judge_error:.3f}"
     else:
         shipped = True
-        reason = f"the stack gains {gain:.5f} ± {error:.5f} nats over {best}"
+        reason = f"the stack is {gain:.5f} ± {error:.5f} nats better than {best}"
     return Gate(
         shipped=shipped,
         reason=reason,

@@ -16,6 +16,7 @@ import pytest
 
 import cli
 from analysis.datacheck.check import DataCheck, check_data, verdict
+from analysis.datacheck.physics import CheckedEvents, consistency
 from analysis.datacheck.sample import Piece
 from analysis.datacheck.streamed import Histograms
 from analysis.datacheck.tests import histograms_differ, holm, more_than_expected, weighted_auc
@@ -25,7 +26,7 @@ from report.check_pages import write_check
 from runtime.context import Context
 from runtime.errors import InputError
 from showers.schema import COMPOSITION
-from showers.simulation import simulate
+from showers.simulation import load_settings, simulate
 from stacking.run.config import StackConfig
 from stacking.train import stack
 
@@ -68,6 +69,8 @@ def test_a_fresh_sample_of_the_same_world_raises_no_alarm(checked: Callable[[str
     assert check.tails[0].observed == pytest.approx(0.01, abs=0.006)
     assert not list((world / "fresh").glob("labels*"))
     assert "speaks against" in verdict(check)
+    assert set(check.physics) == {"zenith", "muons", "tail"}
+    assert all(abs(one.effect) < 5 * one.error for one in check.physics.values())
 
 
 @pytest.mark.parametrize(
@@ -92,6 +95,63 @@ def test_a_spoiled_sample_is_noticed(
         assert (check.stations.data[CLUSTER] == 0).all()
 
 
+def _toy(n: int, seed: int, *, muons: float = 0.0, slope: float = 1.0, inclined: float = 0.0) -> CheckedEvents:
+    """Events of protons and iron: muons and age tell both, light nuclei have a muon-poor tail."""
+    rng = np.random.default_rng(seed)
+    iron = rng.random(n) < 0.4
+    lg_energy = 15.0 + rng.exponential(0.35, n)
+    zenith = np.degrees(np.arcsin(np.sqrt(rng.random(n)) * 0.5))
+    secant = 1 / np.cos(np.radians(zenith)) - 1
+    tail = np.where(iron, 0.0, rng.exponential(0.1 / slope, n))
+    lg_nmu = 4.4 + 0.9 * (lg_energy - 15.5) + 0.2 * iron - tail + rng.normal(0, 0.05, n) + muons
+    age = 1.0 + 0.08 * iron - 0.05 * (lg_energy - 15.5) + rng.normal(0, 0.08, n)
+    mean_ln_a = 4.0 * np.clip(0.4 + 2.0 * (lg_nmu - muons - 4.4 - 0.9 * (lg_energy - 15.5)), 0, 1) + inclined * secant
+    return CheckedEvents(lg_energy, zenith, lg_energy - 10.2, lg_nmu, age, mean_ln_a, np.ones(n))
+
+
+@pytest.mark.parametrize(
+    ("changed", "noticed", "effect"),
+    [
+        ({}, None, 0.0),
+        ({"muons": 0.02}, "muons", 0.2),
+        ({"slope": 0.7}, "tail", -0.3),
+        ({"inclined": 3.0}, "zenith", 0.2),
+    ],
+)
+def test_each_physical_check_notices_its_own_fault(
+    changed: dict[str, float], noticed: str | None, effect: float
+) -> None:
+    n = 20_000
+    rng = np.random.default_rng(1)
+    ln_a = np.where(rng.random(n) < 0.4, np.log(56.0), 0.0)
+    assert np.array_equal(ln_a > 0, np.random.default_rng(1).random(n) < 0.4)
+    result = consistency(_toy(n, 2, **changed), _toy(n, 1), ln_a)
+    assert set(result) == {"zenith", "muons", "tail"}
+    if noticed is None:
+        assert min(one.p for one in result.values()) > 0.003
+        return
+    assert result[noticed].p < 1e-4
+    assert abs(result[noticed].effect) > 0.5 * abs(effect)
+    assert np.sign(result[noticed].effect) == np.sign(effect)
+
+
+def test_another_world_is_noticed_by_a_physical_check(world: Path) -> None:
+    """What the world ``harder`` changes, many times over: it takes as many events more to notice ``harder`` itself."""
+    ours, other = load_settings("default"), load_settings("harder")
+    changed = {
+        name: getattr(ours.cascade, name) + times * (getattr(other.cascade, name) - getattr(ours.cascade, name))
+        for name, times in (("lg_nmu_mass", 15), ("size_scale", 10))
+    }
+    settings = ours.model_copy(update={"cascade": ours.cascade.model_copy(update=changed)})
+    simulate(
+        COMPOSITION, world / "far", n_train=200, n_test=N_NEW, seed=9, train_cuts="test", workers=1, settings=settings
+    )  # fmt: skip
+    check = check_data(
+        world / "run", damaged(world / "far" / "composition_test", world / "far_data", "fresh"), **OPTIONS
+    )
+    assert {"zenith", "muons", "tail"} & set(check.raised), check.physics
+
+
 def test_the_command_writes_a_page_and_its_numbers(
     checked: Callable[[str], DataCheck],
     world: Path,
@@ -113,6 +173,9 @@ def test_the_command_writes_a_page_and_its_numbers(
     numbers = json.loads((tmp_path / "check.json").read_text())
     assert "stations" in numbers["alarms"]
     assert sum(numbers["fractions"].values()) == pytest.approx(1.0)
+    assert set(numbers["physics"]["muons"]) == {"p", "effect", "effect_error", "unit"}
+    assert "in mean ln A" in text
+    assert "pure number" in text or "decimal logarithm" in text
     with pytest.raises(InputError, match=r"name an \.html file"):
         write_check(checked("cluster"), tmp_path / "check.txt")
 

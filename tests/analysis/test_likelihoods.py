@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from analysis.datacheck import weights as datacheck_weights
-from analysis.spectra import labels as spectra_labels
 from models.base.posterior import log_softmax
 from stacking.meta import softmax
 from stacking.meta.gate import standard_error
@@ -33,18 +32,11 @@ def _data_to_simulation() -> None:
     datacheck_weights.fit_weights(labels, energy, energy, log_proba, data_energy, other)
 
 
-def _regularised() -> None:
-    rng = np.random.default_rng(7)
-    response = rng.dirichlet(np.ones(CLASSES), (5, CLASSES)).transpose(0, 2, 1)
-    spectra_labels.regularised(rng.poisson(40.0, (5, CLASSES)).astype(float), response, 3.0)
-
-
 LIKELIHOODS: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
     "pool": (softmax, lambda: fit_pool(LOG_PROBA, LABELS)),
     "weighted pool": (softmax, lambda: fit_pool(LOG_PROBA, LABELS, WEIGHTS)),
     "temperature": (softmax, lambda: fit_scaling(LOG_PROBA[0], LABELS, per_class=False)),
     "scales of classes": (softmax, lambda: fit_scaling(LOG_PROBA[0], LABELS, per_class=True)),
-    "regularised spectrum": (spectra_labels, _regularised),
     "data to simulation": (datacheck_weights, _data_to_simulation),
 }
 

@@ -24,12 +24,14 @@ from rich.console import Console
 from scipy.optimize import linprog
 from scipy.stats import norm
 
-from analysis.spectra.response import Simulated, binning
+from analysis.spectra.folding import Widths
+from analysis.spectra.run import EDGES, cell_binning
 from benchmarks.fits.pulls import World, everything, pulls
 from benchmarks.learning.optimum import GAP, expected_errors, optimal_rule
 from benchmarks.learning.published_stacks import published_stacks
+from benchmarks.physics import spill_in
 from benchmarks.physics.closure_page import write_page
-from benchmarks.physics.pseudo_experiments import SpectraPool, draw_sky, mixtures, spectra_experiment
+from benchmarks.physics.pseudo_experiments import SmoothTruth, mixtures, spectra_experiment
 from benchmarks.shared.samples import sample, sample_name
 from benchmarks.world.calibrate import GROUPS, MODELS, RECORD
 from benchmarks.world.comparison import compare, joint_areas, network_tables, without_rare
@@ -55,6 +57,7 @@ from showers.realism.facts import FACTS, MATCHED
 from showers.realism.moments import Sizes
 from showers.schema import COMPOSITION, GAMMA, SOURCE_FILE
 from showers.simulation import load_settings
+from showers.simulation.blocks import BlockJob
 from showers.simulation.settings import Settings
 from showers.simulation.sky import Sky
 from stacking.decide.classes import Rule, class_mix, expected_confusion
@@ -184,14 +187,14 @@ def test_perfect_posteriors_give_zero_and_uninformative_ones_the_best_constant()
     assert result.mixed_error < result.rule_error
 
 
-BINS = binning((15.2, 15.4, 15.6, 15.8, 16.0, 16.3))
+BINS = cell_binning(EDGES)
 SKY = Sky(sharpness=5.0)
 
 
 @pytest.fixture(scope="module")
-def pool() -> SpectraPool:
-    events, thrown = simulated(60_000, 3, BINS)
-    return SpectraPool(replace(events, group=np.arange(len(events))), thrown)
+def truth() -> SmoothTruth:
+    events, thrown = simulated(200_000, 3, BINS)
+    return SmoothTruth.of(events, thrown.counts.sum(axis=0), BINS, -np.inf)
 
 
 def test_every_mixture_is_there_once() -> None:
@@ -200,44 +203,41 @@ def test_every_mixture_is_there_once() -> None:
     assert all(sum(each) == 10 for each in result)
 
 
-def test_a_sky_holds_the_fluxes_asked_for(pool: SpectraPool) -> None:
-    """Simulated events of known truth: counts by group follow the fluxes, and no shower comes twice."""
-    everything: Simulated = pool.events
-    rng = np.random.default_rng(4)
-    totals, exposure = np.zeros(5), 0.0
-    for _ in range(20):
-        data, exposure, _ = draw_sky(SKY, everything, pool.thrown, BINS, 3_000, rng)
-        assert len(np.unique(data.log_proba[:, 0])) == len(data)
-        rows = np.flatnonzero(np.isin(everything.log_proba[:, 0], data.log_proba[:, 0]))
-        totals += np.bincount(everything.labels[rows], minlength=5)
-    assert everything.true_lg_energy is not None
-    fine = BINS.place_fine(everything.true_lg_energy)
-    middle = (BINS.fine[1:] + BINS.fine[:-1]) / 2
-    sent = SKY.flux(middle)[:5] * np.diff(10.0**BINS.fine) * exposure
-    counts = pool.thrown.counts.sum(axis=0)
-    rate = np.divide(sent, counts, out=np.zeros_like(sent), where=counts > 0)[everything.labels, fine]
-    rate[BINS.place(everything.lg_energy) < 0] = 0.0
-    expected = np.bincount(everything.labels, rate, 5)
-    assert rate.max() <= 1 + 1e-9
-    np.testing.assert_allclose(totals / 20, expected, atol=5 * np.sqrt(expected.max() / 20))
+def test_a_smooth_truth_stands_for_the_events_behind_it(truth: SmoothTruth) -> None:
+    """A simulation drawn from it has its probabilities; scales move its counts; fluxes are those of the sky."""
+    simulated_events, thrown = truth.simulation(np.random.default_rng(4))
+    n = len(truth.copies.labels) / 9
+    assert len(simulated_events.labels) == pytest.approx(n, abs=5 * np.sqrt(n))
+    np.testing.assert_allclose(thrown, truth.thrown / 9)
+    counts = truth.expected(SKY, np.zeros(3))
+    particles = truth.particles(SKY)
+    fine = (truth.cells.bins.fine[1:] + truth.cells.bins.fine[:-1]) / 2
+    width = np.diff(10.0**truth.cells.bins.fine)
+    np.testing.assert_allclose(particles, SKY.flux(fine)[:5] * width, rtol=0.02)
+    assert counts.sum() < particles[:, fine > 15].sum()
+    higher = truth.expected(SKY, np.array([1.0, 0, 0])).sum() / counts.sum()
+    assert higher == pytest.approx(10 ** (1.8 * Widths().lg_energy), rel=0.05)
 
 
-def test_an_experiment_is_told_on_the_page(pool: SpectraPool, tmp_path: Path) -> None:
-    prior = np.full((BINS.n_bins, 5), 0.2)
-    done = [
-        {"kind": "spectra", **spectra_experiment(pool, SKY, BINS, prior, seed, events=2_000, replicas=20)}
-        for seed in range(2)
-    ]
-    for one in done:
-        assert one["flux"]["n"] == 25
-        assert 5 <= one["fraction"]["in68"] <= one["fraction"]["in95"] <= 25
-        assert set(one["methods"]) >= {"likelihood_checked", "clipped", "bayes"}
-    write_page(done, tmp_path / "closure.md", {"train": 1, "test": 1, "learner": "lightgbm"})
+def test_an_experiment_is_told_on_the_page(truth: SmoothTruth, tmp_path: Path) -> None:
+    done = []
+    for kind, drawn in (("exact_20000", False), ("drawn_20000", True)):
+        for seed in range(2):
+            one = spectra_experiment(truth, SKY, np.array(EDGES), seed, events=20_000, drawn=drawn)
+            assert one["flux"]["n"] == 20
+            assert 8 <= one["fraction"]["in68"] <= one["fraction"]["in95"] <= 20
+            assert bool(np.any(one["scales"])) is drawn
+            done.append({"kind": kind, **one})
+    done.append({"kind": "plateau", "ratio": [1.0] * 5, "error": [0.01] * 5})
+    write_page(done, tmp_path / "closure.md", {"train": 1, "test": 1, "learner": "quadratic_logit"})
     text = (tmp_path / "closure.md").read_text()
-    assert "fractions: same world" in text
-    assert "rigidity of the knees" in text
-    assert "| clipped |" in text
-    assert "comes closest to the shares" in text
+    for words in (
+        "fractions, scales drawn, 20,000",
+        "share of iron, scales exact",
+        "True lg R 15.643",
+        "recovered over counted",
+    ):
+        assert words.lower() in text.lower(), words
 
 
 def test_stacks_are_judged_on_events_that_they_did_not_learn_from() -> None:
@@ -566,3 +566,17 @@ def test_two_samples_are_told_apart_as_well_as_they_can_be() -> None:
     assert same.interval.low - 0.01 < 0.5 < same.interval.high + 0.01
     best = norm.cdf(0.6 * np.sqrt(3) / np.sqrt(2))
     assert best - 0.06 < apart.area < best + 0.02
+
+
+def test_spill_in_is_counted_from_true_and_reconstructed_cores() -> None:
+    """Without errors of the core nothing crosses the edge; with large ones as much comes in as a larger disc sends."""
+    world = spill_in.wider(load_settings("default"), 120.0)
+    for core_m, crossed in ((0.0, False), (12.0, True)):
+        exact = world.model_copy(update={"reconstruction": world.reconstruction.model_copy(update={"core_m": core_m})})
+        job = BlockJob(COMPOSITION, "test", 1, "qgs", "none", exact)
+        outside = sum(one.from_outside for row in spill_in.counts(job, 6) for one in row)
+        assert (outside > 0) is crossed
+    job = BlockJob(COMPOSITION, "test", 1, "qgs", "none", world)
+    *_, (_, _, flags, true) = spill_in.crossing(job, range(2))
+    assert true.max() > 100, "cores are thrown to 120 m"
+    assert not (flags[0] & ~flags[1]).any()

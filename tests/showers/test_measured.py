@@ -381,6 +381,41 @@ def test_few_events_do_not_make_a_convention() -> None:
     assert "no relation" in convention.words, "five events are 3 standard deviations"
 
 
+def _azimuth_words(folder: Path) -> str:
+    return next(one.outcome for one in folder_findings(folder) if one.what.strip() == "azimuth")
+
+
+def test_doctor_says_which_convention_azimuths_obey(raw: Path, tmp_path: Path) -> None:
+    """The same showers counted anticlockwise from +x, and clockwise from north as a compass does."""
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for kind in ("matrices", "features"):
+        shutil.copy(raw / f"004000_{kind}.npz", folder)
+    words = _azimuth_words(folder)
+    assert "Az counts anticlockwise" in words
+    assert ": as in the simulated sets" in words
+    assert "--counter-clockwise" in words
+    with np.load(folder / "004000_features.npz") as stored:
+        values = {name: stored[name] for name in stored.files}
+    values["features"][:, 4] = (105.0 - values["features"][:, 4]) % 360.0
+    np.savez(folder / "004000_features.npz", **values)
+    words = _azimuth_words(folder)
+    assert "Az counts clockwise" in words
+    assert ": not as in the simulated sets" in words
+    north = float(words.split("--azimuth-of-north ")[1].split()[0])
+    assert abs((north + 180) % 360 - 180) < 3
+    assert words.endswith("--clockwise")
+    converted = convert_measured(raw, tmp_path / "sets", runs=["004000"], times_of_arrival=True).folders[0]
+    assert "Az counts anticlockwise" in _azimuth_words(converted), "the same of a converted folder"
+    scalars = np.load(converted / "features.npy")
+    scalars[:, 2] = (105.0 - scalars[:, 2].astype(np.float32)) % 360.0
+    np.save(converted / "features.npy", scalars)
+    (converted / "checksums.json").unlink()
+    assert "Az counts clockwise" in _azimuth_words(converted)
+    significance = float(words.split("(")[1].split()[0])
+    assert significance > 10
+
+
 def test_doctor_says_what_archives_hold(raw: Path, tmp_path: Path) -> None:
     damaged(raw, tmp_path / "raw")
     message = {(result.what, result.outcome) for result in folder_findings(tmp_path / "raw")}

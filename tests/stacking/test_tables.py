@@ -230,7 +230,7 @@ def test_the_plain_average_ships_where_the_stack_gains_nothing_over_it(
     result = stack(_config(tmp_path / "run", train, **options))
     gate = result.manifest["gate"]
     assert (gate["shipped"], gate["best_learner"]) == (False, "average")
-    assert "gains 0.00000 ± 0.00000 nats over average: not more than twice its error" in gate["reason"]
+    assert "is 0.00000 ± 0.00000 nats better than average: not by more than twice its error" in gate["reason"]
     by_name = {row["name"]: row["log_loss"] for row in result.manifest["learners"]}
     assert result.manifest["meta"]["log_losses"]["average"] < min(by_name.values())
     run = stacking.load(result.run)

@@ -1,0 +1,58 @@
+"""Blind analyses: a share of the runs is open, chosen by their names alone; the rest is looked at once, on purpose.
+
+The choice depends on nothing that was measured, and is the same for every analysis and machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import InputError
+
+
+@dataclass(frozen=True)
+class Blinding:
+    """Which runs are looked at."""
+
+    open_share: float = 1.0
+    """Share of the names that are open."""
+    unblind: bool = False
+    """Look at the others as well; provenance says so."""
+
+    def is_open(self, name: str) -> bool:
+        """Tell whether a run of this name is among the open ones."""
+        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2.0**64
+        return number < self.open_share
+
+    def chosen(self, folders: Sequence[Path]) -> list[Path]:
+        """Return the folders that may be looked at.
+
+        Raises
+        ------
+        InputError
+            If the share is none, or no run is open.
+        """
+        if not 0.0 < self.open_share <= 1.0:
+            raise InputError(f"--open-share {self.open_share:g}: give a share above 0 and at most 1")
+        if self.unblind:
+            return list(folders)
+        result = [folder for folder in folders if self.is_open(folder.name)]
+        if not result:
+            raise InputError(
+                f"--open-share {self.open_share:g}: none of {len(folders)} runs is open by its name: give more runs "
+                "or a larger share"
+            )
+        return result
+
+    def as_json(self, folders: Sequence[Path]) -> dict[str, Any]:
+        """Return what provenance keeps of the runs that were looked at."""
+        return {
+            "open_share": self.open_share,
+            "unblind": self.unblind,
+            "open_runs": sum(self.is_open(folder.name) for folder in folders),
+            "runs_looked_at": len(folders),
+        }

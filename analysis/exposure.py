@@ -1,0 +1,182 @@
+"""The exposure: area times solid angle times live time, in m2 sr s; given, or of the runs' own live time.
+
+KASCADE: pi (91 m)^2 times pi (cos^2 a - cos^2 b) for zenith angles a to b times the live time. The 1,308 public runs
+count as .185 of 7.925e8 s, the authors' figure for all data: 1.14e12 m2 sr s below 18 degrees. The whole data taking
+lasted 4.64e8 s, so that one's own live time is the better basis for fluxes of one's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from runtime.errors import InputError
+from showers.event_files import EventFiles
+from showers.schema import TIMES_FILE
+
+UNITS = {"m2 sr s": 1.0, "km2 sr yr": 1e6 * 3.15576e7, "m2 sr yr": 3.15576e7, "cm2 sr s": 1e-4}
+NUMBER = re.compile(r"\s*([0-9.eE+-]+)\s*([A-Za-z].*)?$")
+RADIUS_M = 91.0
+"""Radius of the disc of cores."""
+UNLIKELY = 1e-3
+"""A gap between events is an interruption where it is so improbable for the run's rate, among all gaps."""
+ALL_PARTICLES = 2.4e-21
+"""m^-2 sr^-1 s^-1 eV^-1 at 1 PeV, E^-2.7 below the knee: the published all-particle flux, to some ten per cent
+(KASCADE, Astropart. Phys. 24 (2005) 1)."""
+SUSPICIOUS, IMPOSSIBLE = 1.3, 30.0
+"""Ratios from which an exposure is remarked upon, and refused."""
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """An exposure and where it comes from."""
+
+    m2_sr_s: float
+    live_time_s: float | None
+    """Of all runs, from the gaps between their events; None where one of them has no event times."""
+    given: bool
+    """By the user, instead of taken from the live time."""
+    remarks: tuple[str, ...] = ()
+
+    def as_json(self, zenith_max_deg: float) -> dict[str, float | str | None]:
+        """Return what provenance keeps."""
+        own = None if self.live_time_s is None else per_second(zenith_max_deg) * self.live_time_s
+        return {
+            "exposure_m2_sr_s": self.m2_sr_s,
+            "exposure_from": "option" if self.given else "live time of the runs",
+            "live_time_s": self.live_time_s,
+            "exposure_of_live_time_m2_sr_s": own,
+        }
+
+
+def per_second(zenith_max_deg: float) -> float:
+    """Return area times solid angle of zenith angles from 0, m2 sr."""
+    return float(np.pi * RADIUS_M**2 * np.pi * np.sin(np.radians(zenith_max_deg)) ** 2)
+
+
+def live_time(seconds: np.ndarray, name: str = "event times") -> float:
+    """Return the live time of one run from its events' times (N,), in s: gaps that are interruptions left out.
+
+    The rate is that of the median gap. Before the first and after the last event of each uninterrupted part a mean gap
+    is added.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than ten different times.
+    """
+    times = np.unique(seconds[np.isfinite(seconds)])
+    if len(times) < 10:
+        raise InputError(f"{name}: fewer than ten different ones, too few for a live time")
+    gaps = np.diff(times)
+    mean = float(np.median(gaps)) / np.log(2)
+    live = gaps[gaps <= mean * np.log(len(gaps) / UNLIKELY)]
+    return float(live.sum() + 2 * (len(gaps) - len(live) + 1) * live.mean())
+
+
+def exposure_of(text: str | None, folders: Sequence[Path], zenith_max_deg: float) -> Exposure:
+    """Return the exposure that was given, or that of the runs' own live time.
+
+    Parameters
+    ----------
+    text
+        A number with or without a unit; None: from the event times.
+    folders
+        Dataset folders.
+    zenith_max_deg
+        Largest zenith angle.
+
+    Raises
+    ------
+    InputError
+        If it is no positive number, its unit is unknown, or none is given and a folder has no event times.
+    """
+    given = None if text is None else parse_exposure(text)
+    total: float | None = 0.0
+    for folder in folders:
+        files = EventFiles.open(folder)
+        try:
+            if not files.has(TIMES_FILE):
+                raise InputError(f"{folder} has no event times ({TIMES_FILE}) to take the live time from")
+            part = live_time(np.load(files.path(TIMES_FILE), allow_pickle=False), str(files.path(TIMES_FILE)))
+        except InputError as error:
+            if given is None:
+                raise InputError(f"{error}: give --exposure, or convert the measured runs with --times") from None
+            total = None
+            break
+        total = (total or 0.0) + part
+    if given is None:
+        assert total is not None
+        value = per_second(zenith_max_deg) * total
+        line = (
+            f"exposure {value:.3g} m2 sr s: {total:,.0f} s live time of the runs' own events (their gaps), a disc of "
+            f"{RADIUS_M:g} m, zenith angles below {zenith_max_deg:g} deg"
+        )
+        return Exposure(value, total, False, (line,))
+    if total is None:
+        return Exposure(given, None, True)
+    ratio = given / (per_second(zenith_max_deg) * total)
+    remark = (
+        f"--exposure is {ratio:.3g} times what the runs' own live time gives ({total:,.0f} s below {zenith_max_deg:g} "
+        f"deg: {given / ratio:.3g} m2 sr s)"
+    )
+    return Exposure(given, total, True, (remark,) if max(ratio, 1 / ratio) > SUSPICIOUS else ())
+
+
+def parse_exposure(text: str) -> float:
+    """Return an exposure in m2 sr s from a number with or without its unit, such as ``1.14e12`` or ``2 km2 sr yr``.
+
+    Raises
+    ------
+    InputError
+        If it is no positive number, or the unit is unknown.
+    """
+    match = NUMBER.fullmatch(text.replace("_", " ").replace("*", " "))
+    try:
+        value = float(match[1]) if match else float("nan")
+    except ValueError:
+        value = float("nan")
+    if not match or not np.isfinite(value) or value <= 0:
+        raise InputError(f"--exposure {text!r}: give a positive number of m2 sr s, such as 1.14e12")
+    unit = " ".join((match[2] or "m2 sr s").split())
+    if unit not in UNITS:
+        raise InputError(f"--exposure {text!r}: unknown unit {unit!r}, choose one of {', '.join(UNITS)}")
+    return value * UNITS[unit]
+
+
+def judge_exposure(flux: np.ndarray, centres_ev: np.ndarray, *, simulated: bool) -> list[str]:
+    """Return a remark if fluxes of all particles are far from the published ones.
+
+    Parameters
+    ----------
+    flux
+        (B,) of all groups, m^-2 sr^-1 s^-1 eV^-1.
+    centres_ev
+        (B,) energies.
+    simulated
+        Whether the data were simulated: then their exposure is a matter of taste.
+
+    Raises
+    ------
+    InputError
+        If measured fluxes are impossible: the exposure is in other units, or not that of these events.
+    """
+    good = np.isfinite(flux) & (flux > 0)
+    if not good.any():
+        return []
+    first = int(np.flatnonzero(good)[0])
+    ratio = float(flux[first] / (ALL_PARTICLES * (centres_ev[first] / 1e15) ** -2.7))
+    worst = max(ratio, 1 / ratio)
+    if worst < SUSPICIOUS:
+        return []
+    text = (
+        f"with this exposure the flux of all particles is {ratio:.2g} times the published one at lg(E/eV) "
+        f"{np.log10(centres_ev[first]):.2f}: is it in m2 sr s, and of these events?"
+    )
+    if worst > IMPOSSIBLE and not simulated:
+        raise InputError(f"--exposure: {text}")
+    return [text]

@@ -1,0 +1,154 @@
+"""Fluxes in wide bins of the true energy without an assumed form, from the counts and the response of a fit.
+
+Factors ``c_kj`` multiply a fit's particles of group k in wide bin j, so that expected counts are linear in them; they
+and the scales come by reweighted least squares, whose fixed point is the maximum of the folded likelihood. Energies
+below and above the wide bins have factors of their own, expected at 1 +- .3. Covariances hold all groups and energies:
+
+==================  ==================================================================================================
+source              how
+==================  ==================================================================================================
+data                Poisson counts, scales and response exact
+simulation          what finite simulation adds (the likelihood's tau)
+scales              what energy, muon and electron scales add, free within their widths
+hadronic_model      half the difference of the results of each model's response alone; NaN where there is one model only
+==================  ==================================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.spectra.folding import LN_MASSES
+from analysis.spectra.likelihood import FoldedFit
+
+STEPS = 6
+"""Steps of the reweighted least squares."""
+MARGIN_WIDTH = 0.3
+SOURCES = ("data", "simulation", "scales", "hadronic_model")
+STATISTICAL = ("data", "simulation")
+
+
+@dataclass(frozen=True)
+class FreeFluxes:
+    """Fluxes of one response."""
+
+    edges: np.ndarray
+    """(J + 1,) lg(E/eV)."""
+    flux: np.ndarray
+    """(J, K) means over the bins, m^-2 sr^-1 s^-1 eV^-1."""
+    covariance: dict[str, np.ndarray]
+    """(J K, J K) by source, in the order of ``flux.ravel()``; without the hadronic model's."""
+    scales: np.ndarray
+    """(3,) in widths."""
+    events: np.ndarray
+    """(J, K) measured events that come from each group and true energy."""
+    simulated: np.ndarray
+    """(J, K) accepted simulated events behind them."""
+
+
+def free_fluxes(fit: FoldedFit, edges: np.ndarray) -> FreeFluxes:
+    """Estimate fluxes in bins of the true energy.
+
+    Parameters
+    ----------
+    fit
+        A fit, whose response, fluxes and tau are taken.
+    edges
+        (J + 1,) lg(E/eV), a subset of the borders of the fine bins.
+    """
+    one, layout = fit.likelihood, fit.likelihood.layout
+    fine = one.response.cells.bins.fine
+    middle = one.lg_energy
+    wide = np.searchsorted(edges, middle, side="right")  # 0 below all, J + 1 above all
+    n_wide, n_groups = len(edges) + 1, layout.n_groups
+    heights = np.maximum(fit.parameters[layout.heights], 0.03)
+    phi = one.particles(fit.parameters, heights)
+    parts = np.stack([one.probability @ (phi * (wide == j))[:, :, None] for j in range(n_wide)])[..., 0]  # (J', K, C)
+    active = np.array(one.response.active, dtype=int)
+    margin = np.zeros((n_wide, n_groups))
+    margin[[0, -1]] = MARGIN_WIDTH**-2
+    expected = np.concatenate([np.ones(n_wide * n_groups), np.zeros(len(active))])
+    prior = np.concatenate([margin.ravel(), np.ones(len(active))])
+    factors = np.ones((n_wide, n_groups))
+    scales = fit.scales.copy()
+    for _ in range(STEPS):
+        f, by_scale = one.moves.factors(scales - one.response.at)
+        design = (f * parts).reshape(n_wide * n_groups, -1)
+        moved = np.einsum("jkc,kc->jc", by_scale[active], np.einsum("wk,wkc->kc", factors, f * parts))
+        columns = np.concatenate([design, moved])
+        mean = np.maximum(factors.ravel() @ design, one.floor)
+        weight = one.simulated / (mean + mean**2 / one.tau)
+        target = one.counts + scales[active] @ moved
+        matrix = (columns * weight) @ columns.T + np.diag(prior + 1e-12)
+        solved = np.linalg.solve(matrix, columns @ (weight * target) + prior * expected)
+        factors = solved[: n_wide * n_groups].reshape(n_wide, n_groups)
+        scales[active] = np.clip(solved[n_wide * n_groups :], -5, 5)
+    mean = np.maximum(factors.ravel() @ design, one.floor)
+    inverse = {}
+    for name, used, extra in (
+        ("data", design, 0.0), ("simulation", design, mean**2 / one.tau), ("scales", columns, mean**2 / one.tau)
+    ):  # fmt: skip
+        information = (used * (one.simulated / (mean + extra))) @ used.T + np.diag(prior[: len(used)] + 1e-12)
+        inverse[name] = np.linalg.inv(information)[: n_wide * n_groups, : n_wide * n_groups]
+    widths = np.diff(10.0**edges)
+    sent = np.stack([(phi * (wide == j)).sum(axis=1) for j in range(1, n_wide - 1)])
+    unit = sent / (one.exposure_m2_sr_s * widths[:, None])
+    inner = slice(n_groups, -n_groups)
+    scale = np.outer(unit.ravel(), unit.ravel())
+    cumulative = {name: scale * matrix[inner, inner] for name, matrix in inverse.items()}
+    covariance = {
+        "data": cumulative["data"],
+        "simulation": cumulative["simulation"] - cumulative["data"],
+        "scales": cumulative["scales"] - cumulative["simulation"],
+    }
+    events = (factors[:, :, None] * f * parts).sum(axis=2)[1:-1]
+    simulated = np.stack([one.response.accepted.sum(axis=1)[:, wide == j].sum(axis=1) for j in range(1, n_wide - 1)])
+    assert len(fine) == len(middle) + 1
+    return FreeFluxes(edges, factors[1:-1] * unit, covariance, scales, events, simulated)
+
+
+def spread_of_models(values: list[np.ndarray]) -> np.ndarray:
+    """Return the covariance that results (n,) of several hadronic models span: of two, half their difference."""
+    each = np.stack([value.ravel() for value in values])
+    away = each - each.mean(axis=0)
+    return np.asarray(away.T @ away / len(each))
+
+
+def shares(values: np.ndarray) -> np.ndarray:
+    """Return shares (J, K) of the sum over groups in each bin."""
+    return np.asarray(values / values.sum(axis=1, keepdims=True))
+
+
+def share_covariance(values: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Return the covariance of the shares, (J K, J K), by linear propagation.
+
+    Parameters
+    ----------
+    values
+        (J, K) fluxes.
+    covariance
+        (J K, J K) theirs.
+    """
+    n_bins, n_groups = values.shape
+    jacobian = np.zeros((n_bins * n_groups, n_bins * n_groups))
+    for j, share in enumerate(shares(values)):
+        mine = slice(j * n_groups, (j + 1) * n_groups)
+        jacobian[mine, mine] = (np.eye(n_groups) - share[:, None]) / values[j].sum()
+    return np.asarray(jacobian @ covariance @ jacobian.T)
+
+
+def combined(covariance: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the covariance (J, J) of sums over groups, weighted by (J, K)."""
+    n_bins, n_groups = weights.shape
+    return np.asarray(
+        np.einsum("iakb,ia,kb->ik", covariance.reshape(n_bins, n_groups, n_bins, n_groups), weights, weights)
+    )
+
+
+def mean_ln_mass(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean ln A of each bin, (J,), and its derivatives by the fluxes, (J, K)."""
+    share = shares(values)
+    mean = share @ LN_MASSES
+    return mean, (LN_MASSES - mean[:, None]) / values.sum(axis=1, keepdims=True)

@@ -1,0 +1,343 @@
+r"""The response by which fluxes are folded: from group and true energy to cells of measured energy and mass.
+
+A cell c is a bin of the reconstructed energy and one of the summary :math:`y = \sum_k P_k \ln A_k` of an event's
+posteriors, cut at quantiles of simulated events. With m accepted simulated events of N thrown in a fine bin t of true
+energy, ``R_kct = m_kct / N_kt`` is the probability of a particle of group k to be counted in cell c, and
+``W_kct = m_kct / N_kt^2`` its variance. Nothing is smoothed, and no weights are given inside a fine bin.
+
+Three scales move simulated events (in units of their widths; positive: the data measure more): the energy alone, and
+the muon and electron numbers, which move the energy by KASCADE's formula, the posteriors, and the cut in lg Nmu. With x
+their distances from where R was made, expectations are multiplied by ``f_kc = exp(sum_j a_jkc x_j + sum_jl q_jlkc x_j
+x_l)``, whose coefficients come from events binned again as moved by :data:`STEP`; they are smooth in energy, not in y.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from analysis.spectra.counting import count_moved
+from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
+from models.base.posterior import log_softmax
+from runtime.errors import InputError
+
+MASSES, CHARGES = (1, 4, 12, 28, 56), (1, 2, 6, 14, 26)
+"""Mass numbers and charges of the groups' representative nuclei."""
+LN_MASSES = np.log(MASSES)
+SUMMARIES = 8
+"""Bins of y; fewer than groups and one more leave them undetermined."""
+SCALES = ("energy", "muon", "electron")
+STEP = 1.5
+"""How far simulated events are moved for the derivatives, in widths."""
+ENERGY_DEGREE, CURVATURE_DEGREE = 3, 2
+"""Degrees in the number of the energy bin of the first and second derivatives by scales."""
+REFERENCE_SECANT = 1.0250
+"""Reference 1/cos(zenith) of KASCADE's energy formula."""
+CUT_MARGIN = 0.15
+"""How far below the cut in lg Nmu simulated events are kept: they may pass it when moved."""
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Widths of nuisances, one standard deviation; a scale of width 0 is exact."""
+
+    lg_energy: float = 0.04
+    """Of the energy scale: 0.04 in lg E are 10 %."""
+    lg_muon: float = 0.02
+    """Of the muon number's scale: 0.02 in lg Nmu are 5 %."""
+    lg_electron: float = 0.02
+
+    @property
+    def values(self) -> np.ndarray:
+        """(3,) in the order of :data:`SCALES`."""
+        return np.array([self.lg_energy, self.lg_muon, self.lg_electron])
+
+
+def mass_summary(log_proba: np.ndarray) -> np.ndarray:
+    """Return y = sum_k P_k ln A_k, (N,), of log-posteriors (N, 5)."""
+    return np.asarray(np.exp(log_proba) @ LN_MASSES)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells in which events are counted."""
+
+    bins: Binning
+    borders: np.ndarray
+    """(S - 1,) inner borders of y."""
+
+    @property
+    def n_summaries(self) -> int:
+        """S."""
+        return len(self.borders) + 1
+
+    @property
+    def n_cells(self) -> int:
+        """C = B S; the cell of energy bin b and summary s is b S + s."""
+        return self.bins.n_bins * self.n_summaries
+
+    def place(self, lg_energy: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the cell of each event, (N,), -1 outside the energy bins."""
+        energy = self.bins.place(lg_energy)
+        return np.where(energy >= 0, energy * self.n_summaries + np.searchsorted(self.borders, y, side="right"), -1)
+
+    def counts(self, events: SpectrumEvents) -> np.ndarray:
+        """Return n (C,), measured events."""
+        place = self.place(events.lg_energy, mass_summary(events.log_proba))
+        return np.bincount(place[place >= 0], minlength=self.n_cells).astype(np.float64)
+
+
+def make_cells(bins: Binning, simulated: Simulated, summaries: int = SUMMARIES) -> Cells:
+    """Return cells whose borders in y are quantiles of the simulated events in the energy bins.
+
+    Raises
+    ------
+    InputError
+        If there is no such event.
+    """
+    y = mass_summary(simulated.log_proba[bins.place(simulated.lg_energy) >= 0])
+    if not len(y):
+        raise InputError("no simulated event lies in the energy bins: give other --bins or another --simulation")
+    return Cells(bins, np.quantile(y, np.arange(1, summaries) / summaries))
+
+
+@dataclass(frozen=True)
+class MovableEvents:
+    """Simulated events as they are and as scales move them."""
+
+    labels: np.ndarray
+    """(N,) groups."""
+    fine: np.ndarray
+    """(N,) fine bins of the true energy."""
+    lg_energy: np.ndarray
+    lg_nmu: np.ndarray
+    sizes: np.ndarray
+    """(2, N) lg Ne and lg Nmu corrected to the reference zenith angle."""
+    y: np.ndarray
+    y_moved: np.ndarray
+    """(4, N) coefficients of x and x^2 of the muon scale, then of the electron scale."""
+    widths: Widths
+    lg_nmu_min: float
+    model: np.ndarray | None = None
+
+    def take(self, rows: np.ndarray) -> MovableEvents:
+        """Return some of the events (positions or a mask)."""
+        names = ("labels", "fine", "lg_energy", "lg_nmu", "sizes", "y", "y_moved", "model")
+        values = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: value[..., rows] for name, value in values.items() if value is not None})
+
+
+def corrected_sizes(lg_ne: np.ndarray, lg_nmu: np.ndarray, zenith_deg: np.ndarray) -> np.ndarray:
+    """Return lg Ne and lg Nmu corrected to the reference zenith angle of KASCADE's energy formula, (2, N).
+
+    With these, a and b, ``lg E = 10.93499 + .25788 a + .66704 b + .07507 a^2 + .09277 b^2 - .16131 a b``, recomputed
+    from public reconstructed events.
+    """
+    beyond = 1.0 / np.cos(np.radians(np.clip(zenith_deg, 0.0, 60.0))) - REFERENCE_SECANT
+    return np.stack([lg_ne + 2.8104 * beyond, lg_nmu + 0.53955 * beyond])
+
+
+def movable(simulated: Simulated, bins: Binning, widths: Widths, lg_nmu_min: float = -np.inf) -> MovableEvents:
+    """Prepare simulated events for being moved by scales.
+
+    How posteriors move with the sizes is a quadratic regression of the log-posteriors on lg Ne, lg Nmu and zenith over
+    the simulated events: features that see sizes otherwise are taken to move along, and the answer is smooth.
+
+    Raises
+    ------
+    InputError
+        Without true energies.
+    """
+    if simulated.true_lg_energy is None:
+        raise InputError("--simulation: a simulated set without truth.parquet has no true energies to fold with")
+    e, m, z = simulated.lg_ne - 5.0, simulated.lg_nmu - 4.5, simulated.zenith_deg / 30.0
+    design = np.stack([np.ones_like(e), e, m, z, e * e, e * m, m * m], axis=1)
+    centred = np.clip(simulated.log_proba - simulated.log_proba.mean(axis=1, keepdims=True), -30, 30)
+    by = np.linalg.lstsq(design, centred, rcond=None)[0]
+    columns = design[:, :3]
+    slopes = (columns @ np.stack([by[2], by[5], 2 * by[6]]), columns @ np.stack([by[1], 2 * by[4], by[5]]))
+    y, coefficients = mass_summary(simulated.log_proba), []
+    for slope, width in zip(slopes, (widths.lg_muon, widths.lg_electron), strict=True):
+        down, up = (mass_summary(log_softmax(simulated.log_proba + sign * width * slope)) for sign in (-1, 1))
+        coefficients += [(up - down) / 2, (up + down) / 2 - y]
+    return MovableEvents(
+        np.asarray(simulated.labels, dtype=np.int64), bins.place_fine(simulated.true_lg_energy), simulated.lg_energy,
+        simulated.lg_nmu, corrected_sizes(simulated.lg_ne, simulated.lg_nmu, simulated.zenith_deg), y,
+        np.array(coefficients), widths, lg_nmu_min, simulated.model,
+    )  # fmt: skip
+
+
+def count_accepted(events: MovableEvents, cells: Cells, x: np.ndarray, n_groups: int = len(MASSES)) -> np.ndarray:
+    """Return m (K, C, T), simulated events accepted at scales x (3,)."""
+    x = np.asarray(x, dtype=np.float64)
+    counts = np.zeros((n_groups, cells.n_cells, len(cells.bins.fine) - 1))
+    count_moved(
+        events.labels, events.fine, events.lg_energy, events.lg_nmu, events.sizes, events.y, events.y_moved, x,
+        x * events.widths.values, events.lg_nmu_min, cells.bins.edges, cells.borders, counts,
+    )  # fmt: skip
+    return counts
+
+
+@dataclass(frozen=True)
+class Moves:
+    """ln f of the scales: f_kc = exp(sum_j a_j x_j + sum_jl q_jl x_j x_l)."""
+
+    linear: np.ndarray
+    """a (3, K, C)."""
+    quadratic: np.ndarray
+    """q (3, 3, K, C), symmetric."""
+
+    def factors(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return f (K, C) and d ln f / dx (3, K, C)."""
+        half = np.einsum("jlkc,l->jkc", self.quadratic, x)
+        exponent = np.einsum("jkc,j->kc", self.linear + half, x)
+        return np.exp(np.clip(exponent, -20, 20)), self.linear + 2 * half
+
+
+@dataclass(frozen=True)
+class FoldedResponse:
+    """R and W at one point of the scales, and R as moved away from it."""
+
+    cells: Cells
+    at: np.ndarray
+    """(3,) scales at which it was made, in widths."""
+    accepted: np.ndarray
+    """m (K, C, T)."""
+    thrown: np.ndarray
+    """N (K, T)."""
+    moved: dict[tuple[int, ...], np.ndarray]
+    """m as moved by :data:`STEP` of some scales, by the numbers of :data:`SCALES` plus one; negative: downwards."""
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """Numbers of the scales that are free."""
+        return tuple(sorted(key[0] - 1 for key in self.moved if len(key) == 1 and key[0] > 0))
+
+    @property
+    def probability(self) -> np.ndarray:
+        """R (K, C, T); 0 where nothing was thrown."""
+        return np.divide(self.accepted, self.thrown[:, None], out=np.zeros_like(self.accepted), where=self._known)
+
+    @property
+    def variance(self) -> np.ndarray:
+        """W (K, C, T)."""
+        square = self.thrown[:, None] ** 2
+        return np.divide(self.accepted, square, out=np.zeros_like(self.accepted), where=self._known)
+
+    @property
+    def _known(self) -> np.ndarray:
+        return np.broadcast_to(self.thrown[:, None] > 0, self.accepted.shape)
+
+    def moves(self, particles: np.ndarray) -> Moves:
+        """Return how expectations move with the scales, for particles (K, T) per fine bin."""
+        weight = np.divide(particles, self.thrown, out=np.zeros_like(particles), where=self.thrown > 0)
+        shape = self.accepted.shape[:2]
+        linear, quadratic = np.zeros((3, *shape)), np.zeros((3, 3, *shape))
+        if not self.moved:
+            return Moves(linear, quadratic)
+        events = self.accepted.sum(axis=2)
+        sums = np.einsum("kct,kt->kc", self.accepted, weight)
+        everywhere = sums.sum(axis=1, keepdims=True) / np.maximum(events.sum(axis=1, keepdims=True), 1.0)
+        half = 0.5 * np.where(events > 0, sums / np.maximum(events, 1.0), everywhere)
+        half = np.maximum(half, 1e-300)
+        ln = {key: np.log((np.einsum("kct,kt->kc", m, weight) + half) / (sums + half)) for key, m in self.moved.items()}
+        for j in self.active:
+            up, down = ln[j + 1,], ln[-j - 1,]
+            linear[j] = self._smooth((up - down) / (2 * STEP), events, ENERGY_DEGREE)
+            quadratic[j, j] = self._smooth((up + down) / (2 * STEP**2), events, CURVATURE_DEGREE)
+        for j, k in combinations(self.active, 2):
+            both = (ln[j + 1, k + 1] - ln[j + 1,] - ln[k + 1,]) / (2 * STEP**2)
+            quadratic[j, k] = quadratic[k, j] = self._smooth(both, events, CURVATURE_DEGREE)
+        return Moves(linear, quadratic)
+
+    def _smooth(self, values: np.ndarray, events: np.ndarray, degree: int) -> np.ndarray:
+        """Replace values (K, C) of each group and summary by a polynomial in the energy bin, weighted by events."""
+        n_bins, n_summaries = self.cells.bins.n_bins, self.cells.n_summaries
+        grid = np.linspace(-1.0, 1.0, n_bins) if n_bins > 1 else np.zeros(1)
+        design = np.vander(grid, min(degree, n_bins - 1) + 1)
+        values, weight = (one.reshape(-1, n_bins, n_summaries) for one in (values, events + 0.5))
+        normal = np.einsum("bi,kbs,bj->ksij", design, weight, design) + 1e-9 * np.eye(design.shape[1])
+        right = np.einsum("bi,kbs,kbs->ksi", design, weight, values)
+        fitted = np.einsum("bi,ksi->kbs", design, np.linalg.solve(normal, right[..., None])[..., 0])
+        return np.asarray(fitted.reshape(len(values), -1))
+
+
+def make_response(
+    events: MovableEvents, cells: Cells, thrown: np.ndarray, at: np.ndarray | None = None, *, scales: bool = True
+) -> FoldedResponse:
+    """Bin simulated events at a point of the scales and around it.
+
+    Parameters
+    ----------
+    thrown
+        N (K, T).
+    at
+        (3,) scales in widths; None: as simulated.
+    scales
+        False: scales are exact, and events are binned once.
+    """
+    at = np.zeros(3) if at is None else np.asarray(at, dtype=np.float64)
+    free = [j for j in range(3) if scales and events.widths.values[j] > 0]
+    moved = {}
+    for key in [*((sign * (j + 1),) for j in free for sign in (1, -1)),
+                *((j + 1, other + 1) for j, other in combinations(free, 2))]:  # fmt: skip
+        x = at.copy()
+        for one in key:
+            x[abs(one) - 1] += STEP * np.sign(one)
+        moved[key] = count_accepted(events, cells, x, len(thrown))
+    return FoldedResponse(cells, at, count_accepted(events, cells, at, len(thrown)), thrown, moved)
+
+
+PLATEAU_LG_ENERGY, STEP_LG_ENERGY = 15.6, 16.0
+"""From where on all showers under the cuts are accepted alike, and where the public composition sets have a step."""
+PLATEAU_EFFICIENCY = (0.993, 0.991, 0.986, 0.982, 0.978)
+"""Accepted share of each group on the plateau (zenith < 18 deg, lg Ne > 4.8, lg Nmu > 3.6), +- .002."""
+
+
+def plateau_thrown(
+    labels: np.ndarray, true_lg_energy: np.ndarray, fine: np.ndarray, n_groups: int = len(MASSES)
+) -> np.ndarray:
+    """Return N (K, T) of a set of which only accepted events are known, thrown as E^-2.
+
+    Zenith angles (sin^2 uniform) and cores (uniform in the disc) cancel. Each group is normalised on its plateau; above
+    lg E = 16, where public composition sets have fewer, one common factor is fitted.
+
+    Parameters
+    ----------
+    labels, true_lg_energy
+        (N,) of the accepted events under the cuts, whatever their reconstructed energy.
+    fine
+        (T + 1,) borders of the true lg(E/eV).
+
+    Raises
+    ------
+    InputError
+        If a group has no event on the plateau.
+    """
+    middle = (fine[1:] + fine[:-1]) / 2
+    law = 10.0 ** -(middle - 15.0) * np.diff(fine)
+    counts = np.stack(
+        [np.histogram(true_lg_energy[labels == k], fine)[0] for k in range(n_groups)]
+    ).astype(np.float64)  # fmt: skip
+    used = counts.sum(axis=0).cumsum() < counts.sum()  # up to the highest true energy but one
+    low = (fine[:-1] > PLATEAU_LG_ENERGY - 1e-9) & (fine[1:] < STEP_LG_ENERGY + 1e-9)
+    high = (fine[:-1] > STEP_LG_ENERGY - 1e-9) & used
+    if not (counts[:, low].sum(axis=1) > 0).all():
+        raise InputError(
+            f"a class has no simulated event on the plateau, lg(E/eV) {PLATEAU_LG_ENERGY:g} to {STEP_LG_ENERGY:g}: "
+            "how many primaries were thrown cannot be recovered; give a larger --simulation"
+        )
+    factor = counts[:, high].sum() / counts[:, low].sum() * law[low].sum() / law[high].sum() if high.any() else 1.0
+    law = np.where(middle > STEP_LG_ENERGY, factor * law, law)
+    plateau = low | high
+    height = counts[:, plateau].sum(axis=1) / law[plateau].sum()
+    efficiency = np.asarray(PLATEAU_EFFICIENCY[:n_groups])
+    return np.asarray(height[:, None] * law / efficiency[:, None])
+
+
+def of_models(thrown: Thrown, models: tuple[int, ...] | None) -> np.ndarray:
+    """Return N (K, T) of some hadronic models together, None: of all."""
+    counts = thrown.counts if models is None else thrown.counts[list(models)]
+    return np.asarray(counts.sum(axis=0), dtype=np.float64)

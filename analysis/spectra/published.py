@@ -1,0 +1,52 @@
+"""Spectra that others published, for pictures: ``published.csv`` beside this file, with its sources in ``reference``.
+
+Errors are the quadratic sums of statistical and systematic ones, as far as the sources give them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+FILE = Path(__file__).with_suffix(".csv")
+
+
+@dataclass(frozen=True)
+class PublishedSpectrum:
+    """One experiment's spectrum of one group."""
+
+    experiment: str
+    model: str
+    """Hadronic model; empty where the source names none."""
+    group: str
+    """A class, ``all``, ``light`` (proton and helium), or ``mean_ln_mass``."""
+    energy_ev: np.ndarray
+    value: np.ndarray
+    """m^-2 sr^-1 s^-1 eV^-1, or mean ln A."""
+    error: np.ndarray
+    """(2, n) below and above."""
+    reference: str
+
+    @property
+    def name(self) -> str:
+        """Experiment and hadronic model."""
+        return f"{self.experiment} ({self.model})" if self.model else self.experiment
+
+
+@cache
+def published() -> tuple[PublishedSpectrum, ...]:
+    """Return all spectra of the table."""
+    frame = pl.read_csv(FILE).with_columns(pl.col("hadronic_model").fill_null(""))
+    keys = ["experiment", "hadronic_model", "group", "reference"]
+    result = []
+    for (experiment, model, group, reference), part in frame.group_by(keys, maintain_order=True):
+        error = part.select("error_minus", "error_plus").to_numpy().T
+        energy, value = part["energy_ev"].to_numpy(), part["value"].to_numpy()
+        result.append(
+            PublishedSpectrum(str(experiment), str(model), str(group), energy, value, error, str(reference))
+        )  # fmt: skip
+    return tuple(result)

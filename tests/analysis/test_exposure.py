@@ -1,0 +1,75 @@
+"""Exposures: given, from the runs' own live time, and judged by the published flux."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.exposure import ALL_PARTICLES, exposure_of, judge_exposure, live_time, parse_exposure, per_second
+from runtime.errors import InputError
+
+
+def test_exposure_units() -> None:
+    assert parse_exposure("1.14e12") == 1.14e12
+    assert parse_exposure("2 km2_sr_yr") == pytest.approx(2 * 3.15576e13)
+    for text in ("", "-3", "nan", "6 h", "1e12 m2", "inf", "1e"):
+        with pytest.raises(InputError, match="--exposure"):
+            parse_exposure(text)
+    energy = np.array([1e15, 3e15])
+    right = 2.4e-21 * np.array([1.0, 3.0**-2.7])
+    assert judge_exposure(right, energy, simulated=False) == []
+    assert "3.9 times" in judge_exposure(3.9 * right, energy, simulated=False)[0]
+    with pytest.raises(InputError, match="times the published one"):
+        judge_exposure(1e-4 * right, energy, simulated=False)
+    assert judge_exposure(1e-4 * right, energy, simulated=True)
+
+
+@pytest.mark.parametrize(("rate_hz", "hours"), [(4.0, 1.0), (0.02, 30.0)])
+def test_live_time_leaves_interruptions_out(rate_hz: float, hours: float) -> None:
+    """Three parts of a run with two hours between them."""
+    rng, part = np.random.default_rng(1), 3600 * hours
+    starts = 1e9 + np.arange(3) * (part + 7200.0)
+    seconds = np.concatenate([start + part * rng.random(rng.poisson(rate_hz * part)) for start in starts])
+    rng.shuffle(seconds)
+    assert live_time(seconds) == pytest.approx(3 * part, rel=0.006)
+    assert live_time(np.append(seconds, np.nan)) == live_time(seconds), "rows without a time do not count"
+    with pytest.raises(InputError, match="fewer than ten"):
+        live_time(seconds[:5])
+
+
+def _run(folder: Path, seconds: np.ndarray | None) -> Path:
+    folder.mkdir()
+    (folder / "source.json").write_text("{}")
+    if seconds is not None:
+        np.save(folder / "times.npy", seconds)
+    return folder
+
+
+def test_an_exposure_that_is_not_given_is_that_of_the_runs(tmp_path: Path) -> None:
+    """The public archive below 18 degrees: .185 of 7.925e8 s give 1.14e12 m2 sr s."""
+    assert per_second(18.0) * 0.185 * 7.925190346611552e8 == pytest.approx(1.14e12, rel=0.005)
+    rng = np.random.default_rng(2)
+    runs = [_run(tmp_path / name, 1e9 + 5000 * rng.random(4000)) for name in ("004000", "004001")]
+    own = exposure_of(None, runs, 18.0)
+    assert own.live_time_s == pytest.approx(10_000, rel=0.01)
+    assert own.m2_sr_s == pytest.approx(per_second(18.0) * 10_000, rel=0.01)
+    assert "live time of the runs" in own.remarks[0]
+    assert own.as_json(18.0)["exposure_from"] == "live time of the runs"
+    assert exposure_of(f"{1.2 * own.m2_sr_s}", runs, 18.0).remarks == ()
+    wrong = exposure_of(f"{5.4 * own.m2_sr_s}", runs, 18.0)
+    assert wrong.m2_sr_s == pytest.approx(5.4 * own.m2_sr_s)
+    assert "5.4 times what the runs' own live time gives" in wrong.remarks[0]
+    untimed = _run(tmp_path / "004010", None)
+    assert exposure_of("1e9", [*runs, untimed], 18.0).remarks == ()
+    with pytest.raises(InputError, match=r"004010 has no event times .times.npy.*give --exposure"):
+        exposure_of(None, [*runs, untimed], 18.0)
+
+
+def test_an_exposure_is_remarked_upon_from_thirty_per_cent_off() -> None:
+    energy = np.array([2e15])
+    right = ALL_PARTICLES * 2.0**-2.7 * np.ones(1)
+    assert judge_exposure(1.25 * right, energy, simulated=False) == []
+    assert "1.4 times the published one" in judge_exposure(1.4 * right, energy, simulated=False)[0]
+    assert "0.6 times the published one" in judge_exposure(0.6 * right, energy, simulated=False)[0]

@@ -1,0 +1,274 @@
+"""Fluxes and a knee of known skies come back from folded counts, with errors that cover; and checks that can fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from iminuit.cost import template_chi2_da
+
+from analysis.spectra.fluxes import combined, free_fluxes, mean_ln_mass, share_covariance, shares, spread_of_models
+from analysis.spectra.folding import (
+    LN_MASSES,
+    PLATEAU_EFFICIENCY,
+    Cells,
+    MovableEvents,
+    Widths,
+    corrected_sizes,
+    count_accepted,
+    make_cells,
+    make_response,
+    mass_summary,
+    movable,
+    of_models,
+    plateau_thrown,
+)
+from analysis.spectra.likelihood import FoldedFit, FoldedLikelihood, FoldingProblem, Priors, fit_once
+from analysis.spectra.response import Simulated, SpectrumEvents, Thrown, binning
+from runtime.errors import InputError
+from tests.analysis.skies import Sky, measured, simulated, true_flux
+
+CELL_EDGES = (15.2, 15.3, 15.4, 15.5, 15.6, 15.7, 15.8, 15.9, 16.0, 16.1, 16.2, 16.4, 16.6, 16.8, 17.0)
+BINS = binning(CELL_EDGES)
+BANDS = np.array([15.2, 15.5, 15.8, 16.2, 16.8])
+SKY = Sky()
+SHARPNESS = 1 / SKY.sharpness
+LG_RIGIDITY = np.log10(SKY.knee_pev * 1e15)
+EXPOSURE = 2e11
+"""m2 sr s: some 110,000 events."""
+
+
+@pytest.fixture(scope="module")
+def pool() -> tuple[Simulated, Thrown]:
+    return simulated(1_000_000, 1, BINS)
+
+
+@pytest.fixture(scope="module")
+def world(pool: tuple[Simulated, Thrown]) -> tuple[Cells, MovableEvents, np.ndarray]:
+    events, thrown = pool
+    return make_cells(BINS, events), movable(events, BINS, Widths()), of_models(thrown, None)
+
+
+def _problem(
+    world: tuple[Cells, MovableEvents, np.ndarray], counts: np.ndarray, exposure: float = EXPOSURE, *,
+    scales: bool = False, finite: bool = True,
+) -> FoldingProblem:  # fmt: skip
+    cells, events, thrown = world
+    return FoldingProblem(
+        counts, lambda x: make_response(events, cells, thrown, x, scales=scales), exposure, SHARPNESS, finite=finite
+    )
+
+
+def _toy(seed: int, n: int, *, finite: bool = True, summaries: int = 8, exposure: float = EXPOSURE) -> FoldedFit:
+    """Draw data, a simulation of n showers, and the centres of the indices' priors; fit with scales held."""
+    rng = np.random.default_rng(seed)
+    events, thrown = simulated(n, 1000 + seed, BINS)
+    cells = make_cells(BINS, events, summaries)
+    world = cells, movable(events, BINS, Widths()), of_models(thrown, None)
+    counts = cells.counts(measured(SKY, seed, exposure=exposure))
+    problem = _problem(world, counts, exposure, finite=finite)
+    return replace(problem, priors=Priors(index=rng.normal(2.7, 0.2, 5))).fit()
+
+
+def _pulls(fit: FoldedFit) -> tuple[float, np.ndarray]:
+    """Return the knee's distance from the truth and those of the fluxes, in their errors."""
+    knee = fit.likelihood.layout.names.index("lg_r0")
+    fluxes = free_fluxes(fit, BANDS)
+    error = np.sqrt(np.diag(sum(fluxes.covariance.values()))).reshape(fluxes.flux.shape)
+    away = (fluxes.flux - true_flux(SKY, binning(tuple(BANDS)))) / error
+    return float((fit.parameters[knee] - LG_RIGIDITY) / np.sqrt(fit.covariance()[knee, knee])), away
+
+
+@pytest.mark.parametrize("hypothesis", ["rigidity", "free", "none"])
+def test_gradient_and_value_are_those_of_differences_and_of_iminuit(
+    world: tuple[Cells, MovableEvents, np.ndarray], hypothesis: str
+) -> None:
+    counts = world[0].counts(measured(SKY, 3, exposure=EXPOSURE))
+    problem = _problem(world, counts, scales=True)
+    likelihood = replace(problem, priors=Priors(change=(0.5, 0.3))).likelihood(problem.nominal, hypothesis)
+    at = likelihood.start() + np.random.default_rng(0).normal(0, 0.1, len(likelihood.layout.names))
+    likelihood.hold(at)
+    at[0] = -0.3  # expectations near and below zero
+    step = 1e-5
+    difference = [(likelihood.value(at + h) - likelihood.value(at - h)) / (2 * step) for h in step * np.eye(len(at))]
+    slope = likelihood.gradient(at)
+    assert np.abs(slope - difference).max() < 1e-7 * np.abs(slope).max()
+    at[0] = 0.7
+    mean = likelihood.expectation(at)[0]
+    used = likelihood.simulated & (mean > likelihood.floor)
+    theirs = template_chi2_da(counts[used], mean[used], (mean**2 / likelihood.tau)[used])
+    assert likelihood.terms(at)[used].sum() == pytest.approx(theirs, rel=1e-10)
+
+
+def test_counts_as_expected_give_the_parameters_back(world: tuple[Cells, MovableEvents, np.ndarray]) -> None:
+    first = _problem(world, world[0].counts(measured(SKY, 4, exposure=EXPOSURE)), scales=True)
+    likelihood = first.likelihood(first.nominal)
+    truth = likelihood.start(15.7, 0.5)
+    truth[likelihood.layout.heights] = 1.6, 1.7, 0.9, 0.6, 0.5
+    likelihood.hold(truth)
+    likelihood.counts = likelihood.expectation(truth)[0]
+    fit = fit_once(likelihood, likelihood.start())
+    assert fit.chi2 < 0.01
+    error = np.sqrt(np.diag(fit.covariance()))
+    assert (np.abs(fit.parameters - truth) < 0.05 * error).all()
+    assert fit.p_value() > 0.99
+    assert not fit.refusal
+
+
+def test_no_particle_is_counted_twice_and_outside_nothing_is(world: tuple[Cells, MovableEvents, np.ndarray]) -> None:
+    cells, events, thrown = world
+    response = make_response(events, cells, thrown)
+    assert response.probability.sum(axis=1).max() <= 1
+    assert response.probability.sum(axis=1)[:, 40:50].min() > 0.8, "on the plateau all are accepted, but for a tenth"
+    assert cells.place(np.array([15.1, 17.0, 15.2]), np.zeros(3)).tolist() == [-1, -1, 0]
+    assert response.active == (0, 1, 2)
+    assert make_response(events, cells, thrown, scales=False).active == ()
+
+
+def test_moved_events_are_those_of_moved_sizes(pool: tuple[Simulated, Thrown]) -> None:
+    """Energy by KASCADE's formula, the cut in lg Nmu, and y by the posteriors' slope, event by event."""
+    events = pool[0].take(np.arange(4000))
+    cells = make_cells(BINS, pool[0])
+    ready = movable(events, BINS, Widths(0.04, 0.02, 0.03), 4.0)
+    x = np.array([0.5, 2.0, -1.0])
+
+    def energy(lg_ne: np.ndarray, lg_nmu: np.ndarray) -> np.ndarray:
+        a, b = corrected_sizes(lg_ne, lg_nmu, events.zenith_deg)
+        return 0.25788 * a + 0.66704 * b + 0.07507 * a**2 + 0.09277 * b**2 - 0.16131 * a * b
+
+    lg_ne, lg_nmu = events.lg_ne - 0.03, events.lg_nmu + 0.04
+    lg_energy = events.lg_energy + 0.02 + energy(lg_ne, lg_nmu) - energy(events.lg_ne, events.lg_nmu)
+    slopes = ready.y_moved
+    y = mass_summary(events.log_proba) + slopes[0] * 2 + slopes[1] * 4 - slopes[2] + slopes[3]
+    cell = np.where(lg_nmu > 4.0, cells.place(lg_energy, y), -1)
+    counts = count_accepted(ready, cells, x)
+    np.testing.assert_array_equal(counts.sum(axis=(0, 2)), np.bincount(cell[cell >= 0], minlength=cells.n_cells))
+    # More muons at the same electrons are heavier primaries, fewer electrons as well.
+    assert np.mean(slopes[0]) > 0.01
+    assert np.mean(slopes[2]) < -0.003
+
+
+def test_primaries_are_recovered_from_the_plateau() -> None:
+    """Thrown as E^-2 with fewer above lg E = 16, one threshold for each group."""
+    rng, fine = np.random.default_rng(2), binning((15.2, 16.0, 17.0)).fine
+    labels = rng.integers(0, 5, 3_000_000)
+    top = np.where(rng.random(len(labels)) < 0.4, 16.0, 18.0)
+    lg_energy = 14.9 - np.log10(1 - rng.random(len(labels)) * (1 - 10.0 ** (14.9 - top)))
+    thrown = np.stack([np.histogram(lg_energy[labels == k], fine)[0] for k in range(5)])
+    efficiency = np.array(PLATEAU_EFFICIENCY)[labels] / (1 + np.exp(-(lg_energy - 14.6 - 0.05 * labels) / 0.05))
+    accepted = rng.random(len(labels)) < efficiency
+    result = plateau_thrown(labels[accepted], lg_energy[accepted], fine)
+    from_15 = fine[:-1] >= 15.0
+    for low, high in ((15.0, 15.6), (15.6, 16.0), (16.0, 18.0)):
+        inside = from_15 & (fine[:-1] > low - 1e-9) & (fine[1:] < high + 1e-9)
+        ratio = result[:, inside].sum(axis=1) / thrown[:, inside].sum(axis=1)
+        np.testing.assert_allclose(ratio, 1, atol=0.01 if low < 16 else 0.03)
+    with pytest.raises(InputError, match="no simulated event on the plateau"):
+        plateau_thrown(labels[lg_energy < 15.5], lg_energy[lg_energy < 15.5], fine)
+
+
+@pytest.fixture(scope="module")
+def toys() -> list[FoldedFit]:
+    return [_toy(seed, 500_000) for seed in range(10)]
+
+
+def test_knee_and_fluxes_come_back_with_errors_that_cover(toys: list[FoldedFit]) -> None:
+    knee = toys[0].likelihood.layout.names.index("lg_r0")
+    values = np.array([one.parameters[knee] for one in toys])
+    assert abs(values.mean() - LG_RIGIDITY) < 0.09, "bin-by-bin factors are .17 off"
+    pulls = [_pulls(one) for one in toys]
+    knees, fluxes = np.array([one[0] for one in pulls]), np.array([one[1] for one in pulls])
+    assert abs(knees.mean()) < 1
+    assert (np.abs(knees) < 1.96).sum() >= 8
+    assert 0.75 < fluxes.std() < 1.25
+    assert abs(fluxes.mean()) < 0.25
+    assert 0.6 < (np.abs(fluxes) < 1).mean() < 0.78
+    chi2, ndf = np.mean([one.chi2 for one in toys]), toys[0].ndf
+    assert abs(chi2 - ndf) < 4 * np.sqrt(2 * ndf / len(toys))
+    assert 0.15 < np.mean([one.p_value() for one in toys]) < 0.85
+
+
+def test_errors_without_those_of_the_simulation_are_too_small() -> None:
+    fits = [_toy(seed, 60_000, finite=False) for seed in range(5)]
+    fluxes = np.array([_pulls(one)[1] for one in fits])
+    assert (np.abs(fluxes) < 1).mean() < 0.5
+    assert np.mean([one.chi2 for one in fits]) > 2 * fits[0].ndf
+    finite = [_toy(seed, 60_000) for seed in range(5)]
+    assert np.mean([one.chi2 for one in finite]) < 1.4 * finite[0].ndf
+    assert np.array([_pulls(one)[1] for one in finite]).std() < 1.4
+
+
+def test_energies_alone_leave_groups_undetermined(toys: list[FoldedFit]) -> None:
+    alone = _toy(0, 500_000, summaries=1)
+    relative = []
+    for fluxes in (free_fluxes(alone, BANDS), free_fluxes(toys[0], BANDS)):
+        error = np.sqrt(np.diag(sum(fluxes.covariance.values()))).reshape(fluxes.flux.shape)
+        relative.append((error / true_flux(SKY, binning(tuple(BANDS))))[1])
+    assert relative[0].min() > 0.3
+    assert (relative[0] > 2 * relative[1]).all()
+    knee = alone.likelihood.layout.names.index("lg_r0")
+    assert np.sqrt(alone.covariance()[knee, knee] / toys[0].covariance()[knee, knee]) > 2.5
+
+
+def test_a_wrong_scale_is_fitted_and_the_response_made_anew(world: tuple[Cells, MovableEvents, np.ndarray]) -> None:
+    cells = world[0]
+    data = measured(SKY, 9, exposure=EXPOSURE)
+    moved = replace(data, lg_energy=data.lg_energy + 2 * Widths().lg_energy)
+    fit = _problem(world, cells.counts(moved), scales=True).fit()
+    assert not fit.refusal
+    assert fit.chi2 < 1.4 * fit.ndf
+    assert fit.likelihood.response.at.any(), "made anew"
+    pull, fluxes = _pulls(fit)
+    assert abs(pull) < 2.5
+    assert (np.abs(fluxes) < 3).all()
+    held = _problem(world, cells.counts(moved)).fit()
+    assert max(abs(_pulls(held)[0]), np.abs(_pulls(held)[1]).max()) > 3, "held, it would be seen in the results"
+
+
+def test_data_that_no_mixture_describes_are_refused(world: tuple[Cells, MovableEvents, np.ndarray]) -> None:
+    data = measured(SKY, 10, exposure=EXPOSURE)
+    narrow = data.log_proba * np.where(np.arange(len(data)) % 4, 1.0, 0.02)[:, None]
+    strange = replace(data, log_proba=narrow - np.logaddexp.reduce(narrow, axis=1, keepdims=True))
+    fit = _problem(world, world[0].counts(strange)).fit()
+    assert "the simulation does not describe the data" in fit.refusal
+    assert fit.p_value() < 0.001
+    good = _problem(world, world[0].counts(data)).fit()
+    assert not good.refusal
+    far = replace(good, parameters=np.where(np.arange(15) == 13, -4.0, good.parameters))
+    assert "muon scale is -4.0" in far.refusal
+
+
+def test_expectations_below_zero_stay_finite(world: tuple[Cells, MovableEvents, np.ndarray]) -> None:
+    problem = _problem(world, world[0].counts(measured(SKY, 11, exposure=EXPOSURE)))
+    likelihood: FoldedLikelihood = problem.likelihood(problem.nominal)
+    at = likelihood.start()
+    at[0] = -50.0
+    assert np.isfinite(likelihood.value(at))
+    assert likelihood.value(at) > likelihood.value(likelihood.start())
+    assert np.isfinite(likelihood.gradient(at)).all()
+
+
+def test_shares_and_masses_carry_their_errors() -> None:
+    flux = np.array([[4.0, 3.0, 2.0, 1.0, 2.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
+    root = np.random.default_rng(1).normal(size=(10, 10))
+    covariance = root @ root.T / 100
+    share = share_covariance(flux, covariance)
+    np.testing.assert_allclose(share.reshape(2, 5, 2, 5).sum(axis=1), 0, atol=1e-12, err_msg="shares sum to one")
+    mean, slope = mean_ln_mass(flux)
+    assert mean[1] == pytest.approx(LN_MASSES.mean())
+    error = np.sqrt(np.diag(combined(covariance, slope)))
+    drawn = np.random.default_rng(2).multivariate_normal(flux.ravel(), covariance / 1e4, 20_000).reshape(-1, 2, 5)
+    masses = np.array([shares(one) @ LN_MASSES for one in drawn])
+    np.testing.assert_allclose(masses.std(axis=0) * 100, error, rtol=0.03)
+    # Of two models: half the difference.
+    spread = spread_of_models([flux, flux + 0.2])
+    np.testing.assert_allclose(spread, np.full((10, 10), 0.01))
+
+
+def test_sets_that_cannot_be_folded_are_refused(pool: tuple[Simulated, Thrown]) -> None:
+    events: SpectrumEvents = pool[0].take(np.arange(1000))
+    with pytest.raises(InputError, match=r"without truth\.parquet has no true energies"):
+        movable(replace(events, true_lg_energy=None), BINS, Widths())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="no simulated event lies in the energy bins"):
+        make_cells(binning((17.8, 17.9)), replace(events, lg_energy=np.full(1000, 15.0)))  # type: ignore[arg-type]

@@ -1,0 +1,117 @@
+"""The documented paths from public files and from simulated raw archives to limits, a sky map and a data check."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import analysis
+import cli
+from showers.archives.convert import convert
+from showers.archives.measured import convert_measured
+from showers.schema import GAMMA
+from showers.simulation.raw import simulate_raw
+from stacking.run.config import StackConfig
+from stacking.train import stack
+
+PUBLIC = Path(analysis.__file__).parents[2] / "shared" / "public_files"
+STACK = {"task": "gamma", "preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "workers": 1}
+
+
+def _command(*words: object) -> int:
+    """Give a command; return its exit code."""
+    before = sys.argv
+    sys.argv = ["cli.py", *map(str, words)]
+    try:
+        cli.main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the converted public sets, the measured runs with their times, and a gamma run."""
+    if not PUBLIC.is_dir():
+        pytest.skip(f"{PUBLIC} with stand-ins for the public files is not there")
+    folder = tmp_path_factory.mktemp("public")
+    convert(PUBLIC / "raw", folder, GAMMA, protocol="2026")
+    convert_measured(PUBLIC / "measured_raw", folder / "measured", protocol="2026", times=True)
+    stack(StackConfig(data=folder, run=folder / "run", device="cpu", fast=False, **STACK))
+    return folder
+
+
+def test_limits_from_public_files(public: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = public / "limits"
+    words = (
+        "gamma-limit",
+        "--run",
+        public / "run",
+        "--data",
+        public / "measured",
+        "--simulation",
+        public / "gamma_test",
+    )
+    assert _command(*words, "--out", out, "--trusted", "--toys", "100") == 2, "no bin has enough events"
+    message = capsys.readouterr().err.replace("\n", " ")
+    assert "no energy bin can be used" in message
+    assert "simulated hadrons, 40 are needed" in message
+    assert _command(*words, "--out", out, "--trusted", "--toys", "100", "--bins", "14.5,17") == 0
+    text = capsys.readouterr().out.replace("\n", " ")
+    assert "how many primaries were thrown is not known" in text
+    assert "live time of the runs' own events" in text, "no exposure was given"
+    limits = json.loads((out / "gamma_limit.json").read_text())
+    assert limits["exposure_from"] == "live time of the runs"
+    assert limits["live_time_s"] == pytest.approx(6780, rel=0.02)
+    assert next(iter(limits["cut_flow"].values())) == 4500
+    assert limits["limits"][0]["limit_fraction"] > 0
+    assert limits["limits"][0]["limit_photons_m2_sr_s_eV"] is None, "unknown, not 0"
+    assert limits["transfer"]["relative_error_models"] is None
+
+
+def test_a_data_check_of_public_files_says_that_there_are_too_few(
+    public: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("datacheck", "--run", public / "run", "--data", public / "measured", "--out", public / "check.html")
+    assert _command(*words, "--trusted", "--workers", "1") == 2
+    assert "training events pass the cuts, at least 500 are needed" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_sky_map_of_public_files(public: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("astropy")
+    assert _command("sky-map", "--data", public / "measured", "--out", public / "sky", "--pixel", "10") == 0
+    assert "showers in" in capsys.readouterr().out
+    assert (public / "sky" / "sky_map.json").exists()
+
+
+def test_limits_with_a_simulated_archive_that_was_converted(public: Path, tmp_path: Path) -> None:
+    """Who threw the primaries is known, but raw archives do not say under which cuts: no flux, and no traceback."""
+    simulate_raw(GAMMA, tmp_path / "raw", 5000, seed=3, workers=1)
+    convert(tmp_path / "raw", tmp_path, GAMMA, protocol="2026")
+    words = ("gamma-limit", "--run", public / "run", "--data", public / "measured", "--out", tmp_path / "limits")
+    options = ("--simulation", tmp_path / "gamma_train", "--trusted", "--toys", "100", "--bins", "14.5,17")
+    assert _command(*words, *options) == 0
+    result = json.loads((tmp_path / "limits" / "gamma_limit.json").read_text())
+    assert not result["efficiency_and_migration_known"]
+    assert result["photon_energy"]["resolution_lg"] > 0, "true energies are there"
+
+
+def test_places_for_results_are_checked_before_the_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    for command in ("spectra", "gamma-limit", "sky-map", "robustness"):
+        run = () if command in ("sky-map", "robustness") else ("--run", tmp_path / "none")
+        data = () if command == "robustness" else ("--data", tmp_path / "none")
+        assert _command(command, *run, *data, "--out", taken) == 2
+        assert "taken is a file, not a folder" in capsys.readouterr().err.replace("\n", " ")
+    for command in ("spectra", "gamma-limit", "sky-map"):
+        run = () if command == "sky-map" else ("--run", tmp_path / "none")
+        assert _command(command, *run, "--data", tmp_path, "--out", tmp_path / "out", "--unblind") == 2
+        assert "--unblind" in capsys.readouterr().err
+    assert _command("datacheck", "--run", tmp_path, "--data", tmp_path, "--out", tmp_path / "check.txt") == 2
+    assert "check.txt: choose a name that ends in .html" in capsys.readouterr().err.replace("\n", " ")
