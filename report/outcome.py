@@ -34,6 +34,7 @@ from runtime.errors import InputError, escaped
 from runtime.files import read_json
 from scoring import scoring_of
 from scoring.metrics.composition import share_errors
+from scoring.metrics.intervals import linearised
 from scoring.metrics.paired import paired_mean
 from scoring.tasks.base import TaskScoring
 from scoring.tasks.truth import Truth
@@ -84,7 +85,7 @@ def learner_table(run: Path, data: Path) -> Table:
     )
     table.add_column("", no_wrap=True)
     first = next(iter(by_name.values()))[0]
-    beside = task_report.second_metric(labels, first.log_proba, first.output)
+    beside = task_report.second_metric(labels, first.log_proba, first.output, truth.weights)
     losses_of = {row["name"]: row["log_loss"] for row in opened.manifest["learners"] if "log_loss" in row}
     by_name = dict(sorted(by_name.items(), key=lambda one: -losses_of.get(one[0], -math.inf)))
     published = next((systems[0] for name, systems in reversed(by_name.items()) if name.startswith("published.")), None)
@@ -98,12 +99,12 @@ def learner_table(run: Path, data: Path) -> Table:
                 table.add_row(failed, "left out", style="red")
             table.add_section()
         cells = {
-            s.rule: metric_text(metric.of(truth, s.output), metric.interval(labels, s.output, truth.groups), metric)
+            s.rule: metric_text(metric.of(truth, s.output), metric.interval_of(truth, s.output), metric)
             for s in systems
         }
         raw = systems[0]
-        shares = task_report.second_metric(labels, raw.log_proba, raw.output).plus_minus
-        losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output), truth.groups), 3)
+        shares = task_report.second_metric(labels, raw.log_proba, raw.output, truth.weights).plus_minus
+        losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output), truth), 3)
         style = "bold" if name == opened.shipped else None
         cells_of_row = [losses, *(cells.get(rule, "") for rule in rules)]
         if published is None:
@@ -118,8 +119,8 @@ def learner_table(run: Path, data: Path) -> Table:
 def _gains(system: System, published: System, scoring: TaskScoring, truth: Truth) -> tuple[str, str]:
     """Return by how much a system is better than the published one, in log-loss and in the metric, paired."""
     losses = [scoring.losses(truth.labels, one.log_proba, one.output) for one in (published, system)]
-    metric = scoring.metric.paired(truth.labels, published.output, system.output, truth.groups)
-    return gain_text(paired_mean(losses[0] - losses[1], truth.groups), 3), (
+    metric = scoring.metric.paired_of(truth, published.output, system.output)
+    return gain_text(paired_mean(linearised(losses[0] - losses[1], truth.weights), truth.groups), 3), (
         difference_text(metric, scoring.metric) if scoring.metric.logarithmic else gain_text(metric, 4)
     )
 

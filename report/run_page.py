@@ -32,7 +32,7 @@ from stacking.run.read import COMBINED, ONE_ANSWER
 def headline(evaluated: EvaluatedRun) -> str:
     """Return the boxes at the top (metric, accuracy or what stands for it, mean loss) and what the metric means."""
     task_report, scoring = report_of(evaluated.task), scoring_of(evaluated.task)
-    loss, span = mean_loss(scoring.losses(evaluated.labels, evaluated.final, evaluated.output), evaluated.truth.groups)
+    loss, span = mean_loss(scoring.losses(evaluated.labels, evaluated.final, evaluated.output), evaluated.truth)
     boxes = task_report.boxes(evaluated)
     name = f"{scoring.loss_name}, {scoring.loss_unit}"
     boxes.append((name, f"{loss:.4f}", f"{span.low:.4f} to {span.high:.4f}"))
@@ -123,8 +123,8 @@ def learners(evaluated: EvaluatedRun) -> Section:
     rows: list[tuple[str, ...]] = []
     ours: list[int] = []
     for point, system in zip(evaluated.points, evaluated.systems, strict=True):
-        beside = task_report.second_metric(evaluated.labels, system.log_proba, system.output)
-        loss = plus_minus(*mean_loss(evaluated.losses(system), evaluated.truth.groups), 4)
+        beside = task_report.second_metric(evaluated.labels, system.log_proba, system.output, evaluated.truth.weights)
+        loss = plus_minus(*mean_loss(evaluated.losses(system), evaluated.truth), 4)
         metric, gap = ("", "")
         if (system.name, system.rule) in evaluated.against_shipped:
             paired, paired_loss = evaluated.against_shipped[system.name, system.rule]

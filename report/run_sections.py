@@ -95,7 +95,8 @@ def _thresholds(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         low, high = row["hadron_survival_interval"]
         line = [f"{row['gamma_efficiency']:.3f}", f"{row['threshold']:.3f}"]
-        line.append(f"{short(row['hadron_survival'])} [{short(low)}, {short(high)}]")
+        quoted = f"{short(row['hadron_survival'])} [{short(low)}, {short(high)}]"
+        line.append(quoted if row.get("quoted", True) else f"< {short(high)}")
         for ratio in ratios:
             bottom, top = row["purity"][ratio]["interval"]
             line.append(f"{bottom:.2g} to {top:.2g}")
@@ -259,10 +260,11 @@ def _shuffled(evaluated: EvaluatedRun, learner: Learner, row: dict[str, Any]) ->
     columns = tuple(row["features"])
     batch = events.batch(rows, columns, grids=bool(row.get("needs_grid")))
     labels = evaluated.labels[rows].astype(np.int64)
+    weights = None if evaluated.truth.weights is None else evaluated.truth.weights[rows]
     before = learner.predict_log_proba(batch)
     order = rng.permutation(len(rows))
     return {
-        group: paired_log_loss(labels, learner.predict_log_proba(shuffle(batch, group, order)), before)
+        group: paired_log_loss(labels, learner.predict_log_proba(shuffle(batch, group, order)), before, weights=weights)
         for group in dict.fromkeys(map(group_of, columns))
     }
 

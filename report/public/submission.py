@@ -248,11 +248,9 @@ def _learner_rows(run: Run, truth: Truth) -> list[str]:
     metric = metric_for(run.task)
     lines: list[str] = []
     for system in run.test_systems(len(truth.labels)):
-        beside = report_of(run.task).second_metric(truth.labels, system.log_proba, system.output)
+        beside = report_of(run.task).second_metric(truth.labels, system.log_proba, system.output, truth.weights)
         lines = lines or [f"| system | {beside.head} | {metric.name} |", "|---|---|---|"]
-        text = metric_text(
-            metric.of(truth, system.output), metric.interval(truth.labels, system.output, truth.groups), metric
-        )
+        text = metric_text(metric.of(truth, system.output), metric.interval_of(truth, system.output), metric)
         label = system.name if system.rule in ONE_ANSWER else f"{system.name}, {system.rule}"
         lines.append(f"| {_markdown(label)} | {beside.bracketed} | {text} |")
     return lines

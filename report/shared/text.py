@@ -28,9 +28,11 @@ def table(title: str, *columns: str, wide: bool = False) -> Table:
 
 
 def with_interval(value: float, interval: dict[str, Any] | None, form: str) -> str:
-    """Return ``value [low, high]`` in the given format, or the value alone where there is no interval."""
+    """Return ``value [low, high]`` in the given format, ``< high`` for a limit, the value alone without an interval."""
     if interval is None:
         return format(value, form)
+    if interval.get("is_limit"):
+        return f"< {interval['high']:{form}}"
     return f"{value:{form}} [{interval['low']:{form}}, {interval['high']:{form}}]"
 
 
@@ -61,7 +63,9 @@ def signed(value: float) -> str:
 
 
 def metric_text(value: float, interval: Interval, metric: Metric) -> str:
-    """Return a metric with its 95 % interval, as short as its shape allows."""
+    """Return a metric with its 95 % interval, or its upper limit, as short as its shape allows."""
+    if interval.is_limit:
+        return f"< {short(interval.high)}"
     if metric.logarithmic:
         return f"{short(value)} [{short(interval.low)}, {short(interval.high)}]"
     return plus_minus(value, interval, 4)

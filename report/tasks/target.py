@@ -92,7 +92,9 @@ class TargetReport(TaskReport):
             remark += f"; reconstructed {self.target.reference}: {metrics['reconstruction']['resolution']:.4f}"
         return f"resolution in {self.target.unit} (lower is better)", f"{metrics['resolution']:.4f}", remark
 
-    def second_metric(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
+    def second_metric(
+        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
+    ) -> Quantity:
         """Return the bias."""
         residuals = output - labels
         return Quantity("bias", float(residuals.mean()), bias_interval(residuals), 4)
