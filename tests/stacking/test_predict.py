@@ -388,7 +388,7 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     for workers in (1, 3):
         working.clear()
         monkeypatch.setattr("joblib.cpu_count", lambda workers=workers: workers)
-        result = predict_events(run, test).concatenated()
+        result = predict_events(run, test, Context(trusted=True)).concatenated()
         np.testing.assert_array_equal(result.log_proba, expected.log_proba)
         assert len(working) == workers, "trusted fits are asked by as many threads as there would be processes"
     assert not opened, "none in another process"
