@@ -1,6 +1,6 @@
 # make demo   simulate, features, stack, predict, verify, report: both tasks, minutes on 2 cores
 # make test   the test suite, in as many processes as there are cores (at most 4)
-# make test-faults  kills, damaged files and hostile servers in full number (make test has a sample of each)
+# make test-faults  kills, damages, hostile servers and whole journeys in full number (make test has a sample of each)
 # make lint   ruff and mypy
 # make docs   the documentation as a site in site/, with the API reference; offline once its packages are installed
 # make clean  remove the virtual environment, caches and what the demo wrote
@@ -19,7 +19,7 @@ test: env
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-faults: env
-	$(BIN)/python -m pytest -m faults
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 lint: env
 	$(BIN)/ruff check .

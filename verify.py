@@ -8,7 +8,8 @@
 Composition needs the array ``predictions`` (integers 0..4), gamma ``gamma_scores`` (numbers, higher = more gamma-like);
 --task chooses where a file holds both (default: composition).
 Predictions that say for which events they were made are scored on those alone. Writes metrics_{task}.json beside the
-predictions. --protocol insists on a test set of that protocol and on its rules: 2026 judges the most probable class.
+predictions. The rules are those of the test set's protocol: 2026 scores the most probable class. --protocol insists on
+one.
 Exit code 2 and one line on input that cannot be scored.
 """
 
@@ -37,8 +38,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("predictions", type=_path, metavar="PREDICTIONS", help="predictions.npz")
     parser.add_argument("--task", choices=list(TASKS), help="default: the one whose array the file holds")
-    parser.add_argument("--data", type=_path, default=Path("data"), help="folder with {task}_test (default: data)")
-    parser.add_argument("--protocol", choices=PROTOCOLS, help="the test set must be of it, and its rules hold")
+    parser.add_argument(
+        "--data", type=_path, default=Path("data"), help="test set, or folder with {task}_test (default: data)"
+    )
+    parser.add_argument("--protocol", choices=PROTOCOLS, help="the test set must be of it")
     parser.add_argument("--log", type=_path, metavar="results.tsv", help="append to this list of attempts (2026)")
     parser.add_argument("--description", help="with --log: what was tried")
     parser.add_argument(

@@ -209,6 +209,7 @@ def held_out(run: Run, passes: Callable[[dict[str, np.ndarray]], np.ndarray], le
     if not folder.exists():
         raise InputError(f"{folder}, which {run.folder} was trained on, is not there: give --simulation")
     dataset = Dataset.open(folder, run.task)
+    dataset.refuse_weighted("this analysis")
     log_proba, folds = run.oof(run.chain.shipped)
     if len(folds) != len(dataset):
         raise InputError(f"{folder} has {len(dataset)} events, {run.folder} was trained on {len(folds)}")

@@ -57,8 +57,20 @@ class App(typer.Typer):
         return registered
 
 
+A_DAY = (
+    "demo", "doctor", "selftest", "download", "convert", "simulate", "features", "stack", "predict", "verify",
+    "report", "compare", "leaderboard", "submit", "reproduce", "spectra", "gamma-limit", "sky-map", "datacheck", "runs",
+)  # fmt: skip
+"""Commands in the order of a day's work, as ``--help`` lists them; others follow."""
+
+
 class Commands(TyperGroup):
     """All commands; the one place where what leaves a command becomes a line and an exit code."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """Return the names of all commands in the order of a day's work."""
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda name: A_DAY.index(name) if name in A_DAY else len(A_DAY))
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Run a command; what the user can mend is told in one line with exit code 2."""

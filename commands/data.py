@@ -78,8 +78,13 @@ def simulate(
     protocol: Annotated[
         Protocol, typer.Option(help="Format and cuts; matched and 2026 apply cuts to both sets.")
     ] = Protocol.v2,
-    world: Annotated[str, typer.Option(help="default, harder, easier, or a TOML file of settings.")] = "default",
+    world: Annotated[
+        str, typer.Option(help="default, harder, easier, gammas, or a TOML file of settings.")
+    ] = "default",
     reuse: Annotated[int, typer.Option(min=1, help="Use each shower this often, at different core positions.")] = 1,
+    rare: Annotated[
+        bool, typer.Option("--rare", help="Gamma: draw many muon-poor hadrons, with weights in weight.npy.")
+    ] = False,
     workers: WorkersOption = None,
     overwrite: Annotated[bool, typer.Option(help="Replace existing sets.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Write raw NPZ archives, TRAIN events for each model.")] = False,
@@ -93,6 +98,8 @@ def simulate(
     With --raw the public data's raw archives are written instead, with arrival times, all columns and no cuts.
     With --check nothing is written: every known fact of the real data is printed beside its simulated value, and the
     exit code is 1 if one is outside its tolerance.
+    With --rare gamma sets hold many muon-poor hadrons, and weight.npy how many natural ones each stands for: survivals
+    far below one in a thousand can be measured then. In --world gammas hadrons survive as in the public simulation.
     With --task measured OUT/measured_raw gets runs in the measured archive's form, of the sky in --spectrum.
 
     Example: [bold]python cli.py simulate --task gamma --out data --train 20000 --test 5000 --train-cuts test[/bold]
@@ -114,7 +121,7 @@ def simulate(
         return
     refuse_unused(context, "without --task measured", ("spectrum",))
     if raw:
-        refuse_unused(context, "with --raw", ("test", "model", "train_cuts", "protocol"))
+        refuse_unused(context, "with --raw", ("test", "model", "train_cuts", "protocol", "rare"))
         from showers.simulation.raw import simulate_raw
 
         files = simulate_raw(
@@ -132,6 +139,7 @@ def simulate(
             console.print(f"wrote {file}", soft_wrap=True)
         return
     from showers.simulation import simulate as run
+    from showers.simulation.cascade import RARE
 
     folders = run(
         task_named(task),
@@ -147,6 +155,7 @@ def simulate(
         workers=workers,
         overwrite=overwrite,
         bars=bar,
+        proposal=RARE if rare else None,
     )
     for folder in folders:
         console.print(f"wrote {folder}", soft_wrap=True)

@@ -210,10 +210,8 @@ def predict(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for data and runs.")] = Path("demo"),
-    train: Annotated[
-        int, typer.Option(min=500, help="Training showers for each task, under the test's cuts.")
-    ] = 22_000,
-    test: Annotated[int, typer.Option(min=200, help="Test showers for each task.")] = 12_000,
+    train: Annotated[int, typer.Option(min=500, help="Training showers for each task, under the test's cuts.")] = 8_000,
+    test: Annotated[int, typer.Option(min=200, help="Test showers for each task.")] = 8_000,
     seed: SeedOption = 1,
     workers: WorkersOption = None,
 ) -> None:

@@ -10,10 +10,12 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +24,7 @@ import numpy as np
 import polars as pl
 
 from features.catalogue import CATALOGUE, GROUPS, check_groups
-from features.compute import column_names, compute_rows, warm_up
+from features.compute import column_names, compute_parts, compute_rows, warm_up
 from features.device import resolve_device
 from features.table import (
     CATALOGUE_FILE,
@@ -260,13 +262,17 @@ def _is_finished(folder: Path, head: dict[str, Any]) -> bool:
 def _run(writer: TableWriter, source: Source, groups: tuple[str, ...], device: str, ctx: Context) -> None:
     missing, shard_events, total = writer.missing(), writer.head["shard_events"], writer.head["n_events"]
     done = total - sum(_length(k, shard_events, total) for k in missing)
-    jobs = 1 if device == "cuda" else min(ctx.workers or joblib.cpu_count(), max(len(missing), 1))
+    jobs = min(ctx.workers or joblib.cpu_count(), max(len(missing), 1))
     with ctx.bars("features", "events") as progress:
         progress(done, total)
-        if jobs > 1:
-            warm_up()
-        arguments = [(k, source, writer.folder, shard_events, groups, device) for k in missing]
-        for number, n_bytes, digest in in_processes(write_shard, arguments, workers=jobs, ordered=False):
+        if device == "cuda":
+            written = _from_gpu(missing, source, writer.folder, shard_events, groups)
+        else:
+            if jobs > 1:
+                warm_up()
+            arguments = [(k, source, writer.folder, shard_events, groups) for k in missing]
+            written = in_processes(write_shard, arguments, workers=jobs, ordered=False)
+        for number, n_bytes, digest in written:
             writer.add(number, n_bytes, digest)
             done += _length(number, shard_events, total)
             progress(done, total)
@@ -276,15 +282,26 @@ def _length(number: int, shard_events: int, total: int) -> int:
     return min(total - number * shard_events, shard_events)
 
 
-def write_shard(
-    number: int, source: Source, folder: Path, shard_events: int, groups: tuple[str, ...], device: str
-) -> tuple[int, int, str]:
-    """Compute and write one shard atomically; opens the dataset itself, so it runs anywhere.
+def _from_gpu(
+    numbers: Sequence[int], source: Source, folder: Path, shard_events: int, groups: tuple[str, ...]
+) -> Iterator[Written]:
+    """Compute shards on the GPU one after the other, while a thread makes files of those before, two at most."""
+    before = _stamp(source.path)
+    data = _opened(source, before)
+    parts = [slice(k * shard_events, min((k + 1) * shard_events, len(data))) for k in numbers]
+    tables = compute_parts(data, parts, frozenset(groups), "cuda")
+    waiting: deque[Future[Written]] = deque()
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        for number, part, table in zip(numbers, parts, tables, strict=True):
+            waiting.append(thread.submit(_write, number, part.start, table, source.path, before, folder))
+            if len(waiting) > 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
-    Returns
-    -------
-    tuple
-        Its number, length in bytes and SHA-256.
+
+def write_shard(number: int, source: Source, folder: Path, shard_events: int, groups: tuple[str, ...]) -> Written:
+    """Compute and write one shard atomically on the CPU; opens the dataset itself, so it runs anywhere.
 
     Raises
     ------
@@ -295,15 +312,37 @@ def write_shard(
     data = _opened(source, before)
     start = number * shard_events
     stop = min(start + shard_events, len(data))
-    table = compute_rows(data, start, stop, frozenset(groups), device)
-    if _stamp(source.path) != before:
-        raise InputError(f"{source.path} changed while its features were computed: start again")
-    event = pl.Series(EVENT_COLUMN, np.arange(start, stop, dtype=np.uint32))
+    table = partial(compute_rows, data, start, stop, frozenset(groups))
+    return _write(number, start, table, source.path, before, folder)
+
+
+class Written(NamedTuple):
+    """A shard on disk."""
+
+    number: int
+    n_bytes: int
+    digest: str
+    """SHA-256."""
+
+
+def _write(
+    number: int,
+    start: int,
+    columns: Callable[[], pl.DataFrame],
+    dataset: Path,
+    before: tuple[FileState, ...],
+    folder: Path,
+) -> Written:
+    """Write the shard that begins with event ``start``, if the dataset's files are still those of ``before``."""
+    table = columns()
+    if _stamp(dataset) != before:
+        raise InputError(f"{dataset} changed while its features were computed: start again")
+    event = pl.Series(EVENT_COLUMN, np.arange(start, start + len(table), dtype=np.uint32))
     content = io.BytesIO()
     table.insert_column(0, event).write_parquet(content, compression="lz4", statistics=False)
     with one_line(folder), atomic_path(part_path(folder, number)) as temporary:
         temporary.write_bytes(content.getbuffer())
-    return number, content.getbuffer().nbytes, hashlib.sha256(content.getbuffer()).hexdigest()
+    return Written(number, content.getbuffer().nbytes, hashlib.sha256(content.getbuffer()).hexdigest())
 
 
 class Source(NamedTuple):

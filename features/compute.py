@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from features.catalogue import CATALOGUE, FIT_GROUPS, MODULES, PARTS
-from features.device import chunk_size, namespace, on_device, to_host
+from features.device import chunk_size, columns_to_host, namespace, on_device
 from features.groups import FittedEvents
 from features.groups.lateral import ELECTRON_GROUP, MUON_GROUP
 from features.groups.reconstruction import add
@@ -60,13 +62,32 @@ def compute_rows(dataset: Dataset, start: int, stop: int, groups: frozenset[str]
 
     Chunk borders are multiples of the chunk size in absolute rows, so results do not depend on how the work is cut.
     """
-    xp = namespace(device)
-    pieces: list[dict[str, np.ndarray]] = []
-    for chunk, grids in on_device(dataset.chunks(chunk_size(device), start, stop), device):
-        computed = compute_chunk(xp, grids, chunk.scalars, groups, dataset.array)
-        pieces.append({name: to_host(values) for name, values in computed.items()})
-    age = None if dataset.age is None else finite(np.asarray(dataset.age[start:stop]))
-    return _with_scalars(pieces, finite(np.asarray(dataset.scalars[start:stop], dtype=np.float32)), age, groups)
+    (table,) = compute_parts(dataset, [slice(start, stop)], groups, device)
+    return table()
+
+
+def compute_parts(
+    dataset: Dataset, parts: Sequence[slice], groups: frozenset[str], device: str
+) -> Iterator[Callable[[], pl.DataFrame]]:
+    """Yield for each part (consecutive events) what makes its table of columns on the host, as :func:`compute_rows`.
+
+    Chunks follow each other without a gap between parts, so that a GPU gets the next one while it works.
+    """
+    xp, size = namespace(device), chunk_size(device)
+    chunks = (chunk for part in parts for chunk in dataset.chunks(size, part.start, part.stop))
+    arrived = on_device(chunks, device)
+    for part in parts:
+        pieces, n_events = [], 0
+        while n_events < part.stop - part.start:
+            chunk, grids = next(arrived)
+            pieces.append(columns_to_host(compute_chunk(xp, grids, chunk.scalars, groups, dataset.array), xp))
+            n_events += len(chunk.scalars)
+        yield partial(_rows, dataset, part, pieces, groups)
+
+
+def _rows(dataset: Dataset, part: slice, pieces: list[dict[str, np.ndarray]], groups: frozenset[str]) -> pl.DataFrame:
+    age = None if dataset.age is None else finite(np.asarray(dataset.age[part]))
+    return _with_scalars(pieces, finite(np.asarray(dataset.scalars[part], dtype=np.float32)), age, groups)
 
 
 def compute_events(

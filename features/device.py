@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from array_api_compat import is_numpy_namespace
 
 from runtime.errors import InputError
 from showers.dataset import Chunk
@@ -77,6 +78,13 @@ def to_host(array: Any) -> np.ndarray:
     if hasattr(array, "get"):
         return array.get()
     return np.asarray(array)
+
+
+def columns_to_host(columns: dict[str, Any], xp: ModuleType) -> dict[str, np.ndarray]:
+    """Return columns, (n,) each of one type, as NumPy arrays; from a GPU they come in one copy."""
+    if not columns or is_numpy_namespace(xp):
+        return {name: to_host(values) for name, values in columns.items()}
+    return dict(zip(columns, to_host(xp.stack(list(columns.values()))), strict=True))
 
 
 def decoded(cells: np.ndarray) -> np.ndarray:

@@ -124,13 +124,13 @@ class Isolated:
             self._exchange(folder, {"do": "close", "folder": str(oldest.absolute())}, (), PREDICT_S)
             del self._open_bytes[oldest]
 
-    def predict(self, folder: Path, batch: Batch, n_columns: int, *, truth: bool = False) -> np.ndarray:
-        """Return a learner's (n, C) predictions, or with ``truth`` its (n, 2 T) estimates.
+    def predict(self, folder: Path, batch: Batch, n_columns: int, do: str = "predict") -> np.ndarray:
+        """Return a learner's (n, C) predictions, its (n, 2 T) estimates (``estimate``), or ``both`` side by side.
 
         Events that were sent last are not sent again.
         """
         arrays: dict[str, np.ndarray] = {}
-        request: dict[str, Any] = {"do": "estimate" if truth else "predict", "n_events": len(batch)}
+        request: dict[str, Any] = {"do": do, "n_events": len(batch)}
         if batch is not self._batch:
             self._batch = None
             events, arrays = _described(batch)
@@ -244,7 +244,15 @@ class IsolatedLearner(Learner):
         """Return (n, T, 2) float64 estimates, as the other process gives them."""
         if not len(batch):
             return np.empty((0, len(TARGETS), 2))
-        return self.reader.predict(self.folder, batch, 2 * len(TARGETS), truth=True).reshape(len(batch), -1, 2)
+        return self.reader.predict(self.folder, batch, 2 * len(TARGETS), "estimate").reshape(len(batch), -1, 2)
+
+    def predict_both(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Return both, as the other process gives them."""
+        if not len(batch):
+            return self.predict_log_proba(batch), self.predict_targets(batch)
+        n_classes = len(self.classes)
+        numbers = self.reader.predict(self.folder, batch, n_classes + 2 * len(TARGETS), "both")
+        return numbers[:, :n_classes], numbers[:, n_classes:].reshape(len(batch), -1, 2)
 
     def importances(self) -> dict[str, float] | None:
         """Return the gain of each table column, where the learner has such a thing."""
@@ -304,9 +312,9 @@ def main() -> None:
                     open_fits[folder] = load(Path(folder))
                 elif wish == "close":
                     del open_fits[folder]
-                elif wish in ("predict", "estimate"):
+                elif wish in ("predict", "estimate", "both"):
                     assert batch is not None
-                    numbers = _numbers(open_fits[folder], batch, truth=wish == "estimate")
+                    numbers = _numbers(open_fits[folder], batch, wish)
                 else:
                     answer["importances"] = open_fits[folder].importances()
             except InputError as error:
@@ -330,12 +338,18 @@ def _why(error: Exception) -> str:
     return "the saved learner cannot be used"
 
 
-def _numbers(learner: Learner, batch: Batch, *, truth: bool) -> np.ndarray:
-    result = learner.predict_targets(batch) if truth else learner.predict_log_proba(batch)
-    expected = (len(batch), len(TARGETS), 2) if truth else (len(batch), len(learner.classes))
-    if result.shape != expected:
-        raise InputError(f"{len(batch)} events got predictions of shape {result.shape}")
-    return np.ascontiguousarray(result, dtype="<f8")
+def _numbers(learner: Learner, batch: Batch, wish: str) -> np.ndarray:
+    """Return what is wished for, (n, numbers of an event) float64."""
+    results: tuple[np.ndarray, ...]
+    if wish == "both":
+        results = learner.predict_both(batch)
+    else:
+        results = (learner.predict_targets(batch) if wish == "estimate" else learner.predict_log_proba(batch),)
+    classes, targets = (len(batch), len(learner.classes)), (len(batch), len(TARGETS), 2)
+    expected = {"predict": [classes], "estimate": [targets], "both": [classes, targets]}[wish]
+    if [result.shape for result in results] != expected:
+        raise InputError(f"{len(batch)} events got predictions of shapes {[result.shape for result in results]}")
+    return np.hstack([np.asarray(result, dtype="<f8").reshape(len(batch), -1) for result in results])
 
 
 def _batch(events: dict[str, Any], source: BinaryIO) -> Batch:

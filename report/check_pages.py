@@ -200,7 +200,7 @@ def _row(one: Cell) -> tuple[str, ...]:
     against = one.against_home
     return (
         one.training, one.trained_on, one.tested_on, f"{100 * one.accuracy:.1f} [{100 * low:.1f}, {100 * high:.1f}]",
-        f"{against.difference:+.4f} [{against.interval.low:+.4f}, {against.interval.high:+.4f}]",
+        f"{against.difference:+z.4f} [{against.interval.low:+z.4f}, {against.interval.high:+z.4f}]",
         f"{COMPOSITION.classes[worst]} {100 * one.bias[worst]:+.1f} ± {100 * one.bias_error[worst]:.1f}",
     )  # fmt: skip
 
@@ -278,7 +278,7 @@ def sky_words(sky_map: SkyMap) -> str:
     best, sigma, p_value = sky_map.highest
     values = sky_map.significance[np.isfinite(sky_map.significance)]
     ra_low, ra_high, dec_low, dec_high = sky_map.pixels.borders()[best]
-    spread = "" if len(values) < 2 else f"; mean {values.mean():+.3f}, standard deviation {values.std(ddof=1):.3f}"
+    spread = "" if len(values) < 2 else f"; mean {values.mean():+z.3f}, standard deviation {values.std(ddof=1):.3f}"
     return (
         f"{start}, {len(values):,} with a significance{spread} (an isotropic sky: 0 and nearly 1). Highest: "
         f"{sigma:.2f} standard deviations at right ascension {(ra_low + ra_high) / 2:.1f}, declination "

@@ -72,13 +72,11 @@ def differences(runs: Sequence[Path], data: Path, *, task: Task | None = None) -
         "metric": metric.name,
         "events": len(truth.labels),
         "runs": {
-            entry.name: {"value": metric.of(truth, entry.output)}
-            | metric.interval(truth.labels, entry.output, truth.groups).as_dict()
+            entry.name: {"value": metric.of(truth, entry.output)} | metric.interval_of(truth, entry.output).as_dict()
             for entry in entries
         },
         "first_minus": {
-            other.name: asdict(metric.paired(truth.labels, entries[0].output, other.output, truth.groups))
-            for other in entries[1:]
+            other.name: asdict(metric.paired_of(truth, entries[0].output, other.output)) for other in entries[1:]
         },
     }
 
@@ -124,14 +122,14 @@ def _overview(entries: list[Entry], truth: Truth, task: Task) -> Table:
     title = f"{task.name}, {len(truth.labels):,} test showers, 95 % intervals"
     table = drawn_table(title, "run", metric.name, wide=True)
     for entry in entries:
-        value, interval = metric.of(truth, entry.output), metric.interval(truth.labels, entry.output, truth.groups)
+        value, interval = metric.of(truth, entry.output), metric.interval_of(truth, entry.output)
         table.add_row(entry.name, metric_text(value, interval, metric))
     return table
 
 
 def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableType]:
     metric = metric_for(task)
-    result = metric.paired(truth.labels, a.output, b.output, truth.groups)
+    result = metric.paired_of(truth, a.output, b.output)
     yield Text(f"\n{a.name} against {b.name}", style="bold")
     winner = a.name if result.difference < 0 else b.name
     shown = f"{winner} is better" if result.interval.low > 0 or result.interval.high < 0 else "no difference is shown"
@@ -176,7 +174,7 @@ def _where(a: Entry, b: Entry, truth: Truth, task: Task) -> Table:
             f"{n:,}",
             f"{result.only_a:,}",
             f"{result.only_b:,}",
-            f"{100 * share.difference:+.2f} [{100 * share.interval.low:+.2f}, {100 * share.interval.high:+.2f}]",
+            f"{100 * share.difference:+z.2f} [{100 * share.interval.low:+z.2f}, {100 * share.interval.high:+z.2f}]",
             f"{result.p_value:.2g}",
         )
     table.caption = f"{len(rows)} places are looked at: one p of 0.05 among them is expected by chance."

@@ -21,10 +21,10 @@ import numpy as np
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from features.build import build_table
+from features.build import GPU_SHARD_EVENTS, build_table
 from features.catalogue import GROUPS
 from features.compute import compute_chunk, warm_up
-from features.device import chunk_size, decoded, namespace, resolve_device
+from features.device import chunk_size, columns_to_host, decoded, namespace, resolve_device, to_host
 from features.groups import fit_showers
 from features.lateral.events import make_events
 from features.lateral.fit import RawFit
@@ -37,6 +37,7 @@ from scoring.metrics.paired import paired_log_loss
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION
 from showers.simulation import simulate
+from showers.writer import write_dataset
 from stacking.inputs.events import ShowerEvents
 
 LEARNERS = ("lightgbm", "xgboost", "catboost", "mlp", "set_transformer")
@@ -133,22 +134,42 @@ def _cells(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return decoded(np.asarray(data.matrices)), np.asarray(data.scalars[:], dtype=np.float32)
 
 
+def over_and_over(n_events: int, total: int) -> np.ndarray:
+    """Return (total,) rows of events, those after the last being the first again; no fewer than there are."""
+    return np.arange(max(n_events, total)) % n_events
+
+
+def filled(data: Dataset, folder: Path, total: int) -> Path:
+    """Write a dataset folder with the same events over and over; see :func:`over_and_over`."""
+    rows = over_and_over(len(data), total)
+    size = chunk_size("cuda")
+    source = {"generator": "doctor", "age": False}
+    with write_dataset(folder, len(rows), None, source=source) as writer:
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            writer.put(start, np.asarray(data.matrices)[part], np.asarray(data.scalars[:])[part])
+    return folder
+
+
 def _fits(data: Dataset, rounds: int) -> DeviceComparison:
     grids, scalars = _cells(data)
     gpu = namespace("cuda")
     there = make_events(gpu, gpu.asarray(grids), scalars)
+    # A GPU needs more events than that to be filled: as many as a table gives it at once.
+    rows = over_and_over(len(grids), chunk_size("cuda"))
+    full = make_events(gpu, gpu.asarray(grids[rows]), scalars[rows])
     size = chunk_size("cpu")
     parts = [slice(start, start + size) for start in range(0, len(grids), size)]
     here = [make_events(namespace("cpu"), grids[part], scalars[part]) for part in parts]
     warm_up()
-    theirs = RawFit.from_numbers(gpu.stack(list(fit_showers(there).columns()), axis=1).get())
+    theirs = RawFit.from_numbers(to_host(gpu.stack(list(fit_showers(there).columns()), axis=1)))
     columns = [np.stack(list(fit_showers(part).columns()), axis=1) for part in here]
     ours = RawFit.from_numbers(np.concatenate(columns))
     agreement, ok = fit_agreement(theirs, ours)
     one_core = _seconds(lambda: [fit_showers(part) for part in here], rounds)
-    on_gpu = _seconds(lambda: fit_showers(there), max(rounds, 3))
+    on_gpu = _seconds(lambda: fit_showers(full), max(rounds, 3))
     what = "lateral fits, kernel alone (CPU: one core)"
-    return DeviceComparison(what, agreement, ok, len(grids) / one_core, len(grids) / on_gpu)
+    return DeviceComparison(what, agreement, ok, len(grids) / one_core, len(rows) / on_gpu)
 
 
 def fit_agreement(theirs: RawFit, ours: RawFit) -> tuple[str, bool]:
@@ -211,10 +232,12 @@ def _chunks(data: Dataset, rounds: int) -> DeviceComparison:
     theirs = compute_chunk(gpu, there, scalars, groups)
     pieces = on_cpu()
     ours = {name: np.concatenate([piece[name] for piece in pieces]) for name in theirs}
-    agreement, ok = column_agreement({name: values.get() for name, values in theirs.items()}, ours)
-    one_core, on_gpu = _seconds(on_cpu, rounds), _seconds(lambda: compute_chunk(gpu, there, scalars, groups), rounds)
+    agreement, ok = column_agreement(columns_to_host(theirs, gpu), ours)
+    rows = over_and_over(len(grids), chunk_size("cuda"))
+    full, repeated = gpu.asarray(grids[rows]), scalars[rows]
+    one_core, on_gpu = _seconds(on_cpu, rounds), _seconds(lambda: compute_chunk(gpu, full, repeated, groups), rounds)
     what = "all features, cells in memory (CPU: one core)"
-    return DeviceComparison(what, agreement, ok, len(grids) / one_core, len(grids) / on_gpu)
+    return DeviceComparison(what, agreement, ok, len(grids) / one_core, len(rows) / on_gpu)
 
 
 def column_agreement(theirs: dict[str, np.ndarray], ours: dict[str, np.ndarray]) -> tuple[str, bool]:
@@ -238,21 +261,25 @@ def column_agreement(theirs: dict[str, np.ndarray], ours: dict[str, np.ndarray])
 
 
 def _tables(data: Dataset, scratch: Path, rounds: int) -> DeviceComparison:
-    """From the dataset folder to the table on disk, as the command does it: all cores against the GPU."""
+    """From the dataset folder to the table on disk, as the command does it: all cores against the GPU.
+
+    The GPU gets the events over and over, two shards of them: its rate would else be that of opening files.
+    """
     seconds, tables = {}, {}
-    for device in ("cpu", "cuda"):
+    folders = {"cpu": data.path, "cuda": filled(data, scratch / "filled", 2 * GPU_SHARD_EVENTS)}
+    for device, folder in folders.items():
         numbers = iter(range(rounds + 1))
 
-        def run(device: str = device, numbers: Iterator[int] = numbers) -> None:
+        def run(device: str = device, folder: Path = folder, numbers: Iterator[int] = numbers) -> None:
             out = scratch / f"{device}{next(numbers)}"
-            tables[device] = build_table(data.path, out, ctx=Context(device=device))
+            tables[device] = build_table(folder, out, ctx=Context(device=device))
 
         seconds[device] = _seconds(run, rounds)
-    both = [dict(zip(table.columns, table.matrix(table.columns).T, strict=True)) for table in tables.values()]
+    n, first = len(data), slice(len(data))
+    both = [dict(zip(table.columns, table.matrix(table.columns)[first].T, strict=True)) for table in tables.values()]
     agreement, ok = column_agreement(both[1], both[0])
-    n = len(data)
     what = "feature table, folder to disk (CPU: all cores)"
-    return DeviceComparison(what, agreement, ok, n / seconds["cpu"], n / seconds["cuda"])
+    return DeviceComparison(what, agreement, ok, n / seconds["cpu"], len(tables["cuda"]) / seconds["cuda"])
 
 
 def _learner(name: str, data: Dataset, table: FeatureTable) -> DeviceComparison:
@@ -278,7 +305,7 @@ def _learner(name: str, data: Dataset, table: FeatureTable) -> DeviceComparison:
         result[device] = learner.predict_log_proba(replace(values, labels=None))
     paired = paired_log_loss(values.labels, result["cuda"], result["cpu"])
     loss = -result["cuda"][np.arange(len(values)), values.labels].mean()
-    words = f"log-loss {loss:.4f}, minus the CPU's {paired.difference:+.4f} ± {paired.standard_error:.4f}"
+    words = f"log-loss {loss:.4f}, minus the CPU's {paired.difference:+z.4f} ± {paired.standard_error:.4f}"
     ok = abs(paired.difference) < LOSS_TOLERANCE + 3 * paired.standard_error
     return DeviceComparison(what, words, ok, rates["cpu"], rates["cuda"])
 

@@ -7,12 +7,14 @@ embedded simulation, both tasks: what ``make demo`` runs.
 from __future__ import annotations
 
 import io
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -20,9 +22,10 @@ from rich.text import Text
 
 from report.card import write_card
 from report.finished import keep_outcome, kept_outcome
+from report.public.rules import score_by_protocol
 from report.run_page import write_report
-from report.shared.subject import check_predictions, mean_loss, read_labels
-from report.shared.text import metric_text, plus_minus
+from report.shared.subject import mean_loss, read_labels
+from report.shared.text import difference_text, gain_text, metric_text, plus_minus
 from report.table_page import write_table_report
 from report.tasks.target import report_of
 from runtime.checksums import Checksums
@@ -30,7 +33,11 @@ from runtime.context import Bars, Context, PlainConsole, silent
 from runtime.errors import InputError, escaped
 from runtime.files import read_json
 from scoring import scoring_of
-from scoring.score import score_file
+from scoring.metrics.composition import share_errors
+from scoring.metrics.intervals import linearised
+from scoring.metrics.paired import paired_mean
+from scoring.tasks.base import TaskScoring
+from scoring.tasks.truth import Truth
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import simulate
@@ -41,12 +48,18 @@ from stacking.run.read import COMBINED, Run, System, shipped_system
 from stacking.student import student_line
 from stacking.train import stack
 
+SPECTRUM_EVENTS = 10_000
+"""Measured showers for which the table says how well shares are known."""
+
 
 def learner_table(run: Path, data: Path) -> Table:
     """Return the learners, the average and the stack of a run on the test set of ``data``.
 
     For tasks with classes accuracy, log-loss (nats) and the metric, each with its 95 % interval; for composition the
-    metric of raw (argmax) and of decided labels side by side. Test labels are read here, after everything was chosen.
+    metric of raw (argmax) and of decided labels side by side. A run that trained published systems has, in place of
+    the accuracy, the gains over that of them which was best on held-out training showers, by raw labels. Learners come
+    in the order of their log-loss on held-out training showers, the best last. Test labels are read here, after
+    everything was chosen.
 
     Raises
     ------
@@ -72,8 +85,13 @@ def learner_table(run: Path, data: Path) -> Table:
     )
     table.add_column("", no_wrap=True)
     first = next(iter(by_name.values()))[0]
-    beside = task_report.second_metric(labels, first.log_proba, first.output)
-    for column in (beside.head, scoring.loss_name, *(_heading(rule) for rule in rules)):
+    beside = task_report.second_metric(labels, first.log_proba, first.output, truth.weights)
+    losses_of = {row["name"]: row["log_loss"] for row in opened.manifest["learners"] if "log_loss" in row}
+    by_name = dict(sorted(by_name.items(), key=lambda one: -losses_of.get(one[0], -math.inf)))
+    published = next((systems[0] for name, systems in reversed(by_name.items()) if name.startswith("published.")), None)
+    heads = [scoring.loss_name, *(_heading(rule) for rule in rules)]
+    heads = [*heads, f"gain in {scoring.loss_name}", f"in {metric.name}"] if published else [beside.head, *heads]
+    for column in heads:
         table.add_column(column, justify="right", no_wrap=True)
     for name, systems in by_name.items():
         if name == COMBINED[0]:
@@ -81,16 +99,49 @@ def learner_table(run: Path, data: Path) -> Table:
                 table.add_row(failed, "left out", style="red")
             table.add_section()
         cells = {
-            s.rule: metric_text(metric.of(truth, s.output), metric.interval(labels, s.output, truth.groups), metric)
+            s.rule: metric_text(metric.of(truth, s.output), metric.interval_of(truth, s.output), metric)
             for s in systems
         }
         raw = systems[0]
-        shares = task_report.second_metric(labels, raw.log_proba, raw.output).plus_minus
-        losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output), truth.groups), 3)
+        shares = task_report.second_metric(labels, raw.log_proba, raw.output, truth.weights).plus_minus
+        losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output), truth), 3)
         style = "bold" if name == opened.shipped else None
-        table.add_row(name, shares, losses, *(cells.get(r, "") for r in rules), style=style)
-    table.caption = f"shipped, as decided on held-out showers: {opened.shipped}"
+        cells_of_row = [losses, *(cells.get(rule, "") for rule in rules)]
+        if published is None:
+            cells_of_row.insert(0, shares)
+        elif raw is not published:
+            cells_of_row += _gains(raw, published, scoring, truth)
+        table.add_row(name, *cells_of_row, style=style)
+    table.caption = _caption(opened, by_name, published, labels)
     return table
+
+
+def _gains(system: System, published: System, scoring: TaskScoring, truth: Truth) -> tuple[str, str]:
+    """Return by how much a system is better than the published one, in log-loss and in the metric, paired."""
+    losses = [scoring.losses(truth.labels, one.log_proba, one.output) for one in (published, system)]
+    metric = scoring.metric.paired_of(truth, published.output, system.output)
+    return gain_text(paired_mean(linearised(losses[0] - losses[1], truth.weights), truth.groups), 3), (
+        difference_text(metric, scoring.metric) if scoring.metric.logarithmic else gain_text(metric, 4)
+    )
+
+
+def _caption(run: Run, by_name: Mapping[str, list[System]], published: System | None, labels: np.ndarray) -> str:
+    """Return what the table's numbers mean: what ships and why, the gains, and what they are worth for a spectrum."""
+    judged = "held-out showers" if run.manifest["data"].get("n_holdout") else "out-of-fold predictions"
+    lines = [f"shipped, as decided on {judged}: {run.shipped}"]
+    if published is not None:
+        lines.append(f"gain: how much better than {published.name}, trained on the same showers, with 95 % intervals")
+    if run.task.name == COMPOSITION.name:
+        names = dict.fromkeys([published.name] if published else [], "") | {run.shipped: ""}
+        errors = [
+            f"{100 * share_errors(by_name[name][0].log_proba, labels, SPECTRUM_EVENTS)[-1]:.2f} points with {name}"
+            for name in names
+        ]
+        lines.append(
+            f"for a spectrum: of {SPECTRUM_EVENTS:,} measured showers, equal parts of each class, the share of "
+            f"{run.task.classes[-1]} has a statistical error of {', '.join(errors)}"
+        )
+    return "\n".join(lines)
 
 
 def failed_learners(run: Run) -> list[str]:
@@ -169,7 +220,7 @@ def outcome(run: Path, data: Path | None = None, *, bars: Bars = silent) -> RunO
         content["model_card"] = str(write_card(run))
         parts.append(Text(f"{data / f'{task.name}_test'} has no labels: predictions are in {run / 'predictions.npz'}"))
         return RunOutcome(run, Group(*parts), content)
-    content["test"] = score_file(run / "predictions.npz", data, task, check=check_predictions)
+    content["test"] = score_by_protocol(run / "predictions.npz", data, task)
     report = write_report(run, data, bars=bars)
     content |= {"report": str(report), "model_card": str(write_card(run))}
     parts += [learner_table(run, data), Text(f"run folder: {run}\nreport:     {report}")]
@@ -204,11 +255,20 @@ def _notes(manifest: Mapping[str, Any]) -> Iterator[Text]:
             worse = row["one_network"]
             low, high = worse["interval"]["low"], worse["interval"]["high"]
             yield Text(
-                f"{row['name']} is one network with the mean weights of its fits: log-loss {worse['difference']:+.5f} "
-                f"[{low:+.5f}, {high:+.5f}] nats against their averaged predictions"
+                f"{row['name']} is one network with the mean weights of its fits: log-loss {worse['difference']:+z.5f} "
+                f"[{low:+z.5f}, {high:+z.5f}] nats against their averaged predictions"
             )
     if manifest.get(STUDENT):
         yield Text(student_line(manifest[STUDENT]))
+
+
+OURS = ("lightgbm", "xgboost", "catboost", "lenet_fits", "pretrained")
+"""Trees on our features, a network on grids, and the pretrained network."""
+DEMO_LEARNERS: dict[str, tuple[str, ...]] = {
+    COMPOSITION.name: ("published.rf5", "published.lenet", *OURS),
+    GAMMA.name: ("published.gamma_rf", *OURS),
+}
+"""What the demo trains: published systems first, then ours."""
 
 
 def run_demo(
@@ -262,14 +322,22 @@ def run_demo(
         if kept is not None:
             console.print(kept, end="", markup=False, highlight=False, soft_wrap=True)
             continue
-        stack(StackConfig(task=task.name, data=data, run=run, preset="quick", seed=seed, workers=ctx.workers), ctx)
+        stack(
+            StackConfig(
+                task=task.name, data=data, run=run, preset="quick", learners=DEMO_LEARNERS[task.name], seed=seed,
+                workers=ctx.workers,
+            ),
+            ctx,
+        )  # fmt: skip
         result = outcome(run, data, bars=ctx.bars)
         console.print(result.shown, soft_wrap=True)
         result.keep(requested, inputs)
     console.rule(f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     console.print(
         "The showers are simulated: scores tell how the methods compare here, not what they reach on KASCADE data.\n"
-        f"Score again with: python verify.py --data {data} {out / 'runs' / 'composition' / 'predictions.npz'}",
+        f"Score again:  python verify.py --data {data} {out / 'runs' / 'composition' / 'predictions.npz'}\n"
+        f"Try next:     python cli.py stack --preset good --task composition --data {data} --run {out / 'runs/good'}\n"
+        f"              python cli.py spectra --help",
         soft_wrap=True,
     )
 

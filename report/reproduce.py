@@ -96,15 +96,20 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add what the block uses, child processes included, to a stage; what a killed one used is lost."""
+        """Add what the block uses, child processes included, to a stage; what a killed or refused one used is lost."""
+        is_refused = False
         try:
             with measured(name) as cost:
                 yield
+        except InputError:
+            is_refused = True
+            raise
         finally:
-            before = self.seconds.get(name, {"wall_s": 0.0, "cpu_s": 0.0})
-            self.seconds[name] = {"wall_s": before["wall_s"] + cost.wall_s, "cpu_s": before["cpu_s"] + cost.cpu_s}
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.file, self.seconds)
+            if not is_refused:
+                before = self.seconds.get(name, {"wall_s": 0.0, "cpu_s": 0.0})
+                self.seconds[name] = {"wall_s": before["wall_s"] + cost.wall_s, "cpu_s": before["cpu_s"] + cost.cpu_s}
+                self.file.parent.mkdir(parents=True, exist_ok=True)
+                write_json(self.file, self.seconds)
 
     @property
     def wall_s(self) -> float:
@@ -155,12 +160,13 @@ def reproduce(wanted: Reproduction, ctx: Context = Context()) -> tuple[Path, lis
     """
     task, out = wanted.task, Path(wanted.out)
     raw, stages = wanted.raw or out / "raw", Stages.open(out)
-    with stages.stage("archives"):
-        if wanted.simulated is not None:
-            modes = modes_of(wanted.protocol, task)
-            simulate_raw(task, raw, wanted.simulated, workers=ctx.workers, modes=modes, bars=ctx.bars)
-        elif wanted.raw is None:
-            download_raw(task, raw, wanted.protocol, base_url=wanted.base_url, bars=ctx.bars)
+    if wanted.raw is None:
+        with stages.stage("archives"):
+            if wanted.simulated is not None:
+                modes = modes_of(wanted.protocol, task)
+                simulate_raw(task, raw, wanted.simulated, workers=ctx.workers, modes=modes, bars=ctx.bars)
+            else:
+                download_raw(task, raw, wanted.protocol, base_url=wanted.base_url, bars=ctx.bars)
     data, notes, log = out / "data", _Notes(ctx.log), logging.Logger("reproduce", logging.INFO)
     log.addHandler(notes)
     ctx = replace(ctx, log=log)

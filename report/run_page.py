@@ -32,7 +32,7 @@ from stacking.run.read import COMBINED, ONE_ANSWER
 def headline(evaluated: EvaluatedRun) -> str:
     """Return the boxes at the top (metric, accuracy or what stands for it, mean loss) and what the metric means."""
     task_report, scoring = report_of(evaluated.task), scoring_of(evaluated.task)
-    loss, span = mean_loss(scoring.losses(evaluated.labels, evaluated.final, evaluated.output), evaluated.truth.groups)
+    loss, span = mean_loss(scoring.losses(evaluated.labels, evaluated.final, evaluated.output), evaluated.truth)
     boxes = task_report.boxes(evaluated)
     name = f"{scoring.loss_name}, {scoring.loss_unit}"
     boxes.append((name, f"{loss:.4f}", f"{span.low:.4f} to {span.high:.4f}"))
@@ -123,8 +123,8 @@ def learners(evaluated: EvaluatedRun) -> Section:
     rows: list[tuple[str, ...]] = []
     ours: list[int] = []
     for point, system in zip(evaluated.points, evaluated.systems, strict=True):
-        beside = task_report.second_metric(evaluated.labels, system.log_proba, system.output)
-        loss = plus_minus(*mean_loss(evaluated.losses(system), evaluated.truth.groups), 4)
+        beside = task_report.second_metric(evaluated.labels, system.log_proba, system.output, evaluated.truth.weights)
+        loss = plus_minus(*mean_loss(evaluated.losses(system), evaluated.truth), 4)
         metric, gap = ("", "")
         if (system.name, system.rule) in evaluated.against_shipped:
             paired, paired_loss = evaluated.against_shipped[system.name, system.rule]
@@ -159,7 +159,7 @@ def learners(evaluated: EvaluatedRun) -> Section:
 def _on_the_same_events(evaluated: EvaluatedRun) -> str:
     """Return in words, system by system, what the paired comparison with what ships shows."""
     lines = []
-    form = ".1e" if evaluated.metric.logarithmic else ".4f"
+    form = ".1e" if evaluated.metric.logarithmic else "z.4f"
     for (name, rule), (metric, _) in evaluated.against_shipped.items():
         if rule == evaluated.shipped.rule:
             clear = metric.interval.low > 0 or metric.interval.high < 0
@@ -172,7 +172,7 @@ def _on_the_same_events(evaluated: EvaluatedRun) -> str:
 
 
 def _difference(paired: Paired, logarithmic: bool = False) -> str:
-    form = "+.1e" if logarithmic else "+.4f"
+    form = "+.1e" if logarithmic else "+z.4f"
     return f"{paired.difference:{form}} [{paired.interval.low:{form}}, {paired.interval.high:{form}}]"
 
 
@@ -303,7 +303,7 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     sections = []
     with bars("report", "parts") as progress:
         for k, part in enumerate(parts):
-            progress(k, len(parts), part.__name__)
+            progress(k, len(parts), part.__name__.replace("_", " "))
             result = part(evaluated)
             if result is not None:
                 sections.append(result)

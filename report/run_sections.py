@@ -77,7 +77,7 @@ def choices_of(manifest: Mapping[str, Any]) -> Section | None:
         lines = []
         for rule, error in decision["held_out_fraction_error"].items():
             gap = worse.get(rule, {})
-            text = f"{gap['difference']:+.4f} ± {gap['standard_error']:.4f}" if gap else ""
+            text = f"{gap['difference']:+z.4f} ± {gap['standard_error']:.4f}" if gap else ""
             lines.append((rule, f"{error:.4f}", text))
         parts.append(paragraph(f"Decision rule: {decision.get('chosen')}, the simplest within one standard error."))
         parts.append(table(("rule", "held-out fraction error", "worse than the best by (standard error)"), lines))
@@ -95,7 +95,8 @@ def _thresholds(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         low, high = row["hadron_survival_interval"]
         line = [f"{row['gamma_efficiency']:.3f}", f"{row['threshold']:.3f}"]
-        line.append(f"{short(row['hadron_survival'])} [{short(low)}, {short(high)}]")
+        quoted = f"{short(row['hadron_survival'])} [{short(low)}, {short(high)}]"
+        line.append(quoted if row.get("quoted", True) else f"< {short(high)}")
         for ratio in ratios:
             bottom, top = row["purity"][ratio]["interval"]
             line.append(f"{bottom:.2g} to {top:.2g}")
@@ -259,10 +260,11 @@ def _shuffled(evaluated: EvaluatedRun, learner: Learner, row: dict[str, Any]) ->
     columns = tuple(row["features"])
     batch = events.batch(rows, columns, grids=bool(row.get("needs_grid")))
     labels = evaluated.labels[rows].astype(np.int64)
+    weights = None if evaluated.truth.weights is None else evaluated.truth.weights[rows]
     before = learner.predict_log_proba(batch)
     order = rng.permutation(len(rows))
     return {
-        group: paired_log_loss(labels, learner.predict_log_proba(shuffle(batch, group, order)), before)
+        group: paired_log_loss(labels, learner.predict_log_proba(shuffle(batch, group, order)), before, weights=weights)
         for group in dict.fromkeys(map(group_of, columns))
     }
 

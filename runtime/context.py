@@ -92,7 +92,7 @@ def bar(title: str, unit: str = "events", *, console: Console | None = None) -> 
             text = (
                 f"{title}: {100 * done / total:.0f} %, {rate}{', ' if rate else ''}{left:,.0f} s left"
                 if done
-                else f"{title}: begun"
+                else f"{title}: started"
             )
             print(escaped(f"{text}{', ' + note if note else ''}"), file=sys.stderr, flush=True)
 

@@ -55,6 +55,14 @@ def check_address(url: str) -> None:
         )
 
 
+MISSING = (http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND)
+"""What a server answers that does not have a file; buckets that may not be listed answer 403."""
+
+
+class NotServed(InputError):
+    """The server does not have a file."""
+
+
 @dataclass
 class _Refused(Exception):
     """What the server sent cannot be used; ``final`` if asking again will not help."""
@@ -111,7 +119,8 @@ def fetch(
                 error.close()
                 if error.code < 500 and error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                     answer = str(error.reason).splitlines()[0] if error.reason else ""
-                    raise InputError(f"{url}: the server answers {error.code} {answer}") from None
+                    kind = NotServed if error.code in MISSING else InputError
+                    raise kind(f"{url}: the server answers {error.code} {answer}") from None
                 reason = f"{error.code} {error.reason}"
                 if error.code < 500:  # the part is longer than the file: it belongs to another version
                     discard(target)

@@ -2,8 +2,8 @@
 
 Nothing but ``matrices.npy`` and ``features.npy`` (and the label file, where labels are asked for) is required. Beside
 them a folder may hold ``source.json``, ``groups.npy``, ``age.npy``, ``part.npy``, ``order.npy``, ``truth.parquet``,
-``left_out.csv`` (rows that cannot be used) and ``checksums.json``, by which every file is compared before it is used:
-all but the grids when the folder is opened, the grids when they are all read for the fingerprint.
+``weight.npy``, ``left_out.csv`` (rows that cannot be used) and ``checksums.json``, by which every file is compared
+before it is used: all but the grids when the folder is opened, the grids when they are all read for the fingerprint.
 
 :func:`ordering_of` tells whether rows follow the classes, as those of the public v2 test sets do, which keep the order
 of the raw files. A row's number then gives the class away. Nothing in this project uses a row's number; whoever shows
@@ -41,6 +41,7 @@ from showers.schema import (
     SCALAR_NAMES,
     SCALARS_FILE,
     TRUTH_FILE,
+    WEIGHT_FILE,
     Task,
 )
 
@@ -74,6 +75,8 @@ class Dataset:
     task: Task | None = None
     labels: np.ndarray | None = None
     """(N,) int8 class numbers (float32 true values of a target), or None where they were not asked for."""
+    weights: np.ndarray | None = None
+    """(N,) float64 importance weights, if the folder has them and was opened with labels: they tell classes apart."""
     age: np.ndarray | None = None
     """(N,) float32: a sixth column of the scalars, or ``age.npy`` where ``source.json`` says that it counts."""
     groups: np.ndarray | None = None
@@ -116,10 +119,10 @@ class Dataset:
         matrices = files.matrices(array.grid_shape)
         n_events = len(matrices)
         scalars, age = files.scalars(n_events, with_age=bool(source.get("age", True)))
-        read_labels = None
+        read_labels = weights = None
         if labels:
             task = task or files.task()
-            read_labels = files.labels(task, n_events)
+            read_labels, weights = files.labels(task, n_events), files.weights(task, n_events)
         if age is None and source.get("age", False):
             age = files.array(AGE_FILE, (), np.float32, n_events)
         return cls(
@@ -128,6 +131,7 @@ class Dataset:
             scalars=scalars,
             task=task,
             labels=read_labels,
+            weights=weights,
             age=age,
             groups=files.optional(GROUPS_FILE, np.int64, n_events),
             part=files.optional(PART_FILE, np.int8, n_events),
@@ -145,6 +149,19 @@ class Dataset:
     def evaluation_cuts(self) -> protocols.CutSet:
         """The cuts under which predictions are scored, from ``source.json``; Ze < 30 and Ne > 4.8 otherwise."""
         return protocols.cut_set_named(str(self.source.get("evaluation_cuts", protocols.TEST.name)))
+
+    def refuse_weighted(self, what: str) -> None:
+        """Refuse showers with importance weights where ``what`` counts all alike.
+
+        Raises
+        ------
+        InputError
+            If the folder has weights.
+        """
+        if self.files.has(WEIGHT_FILE):
+            raise InputError(
+                f"{self.path / WEIGHT_FILE}: {what} counts all showers alike: simulate them without --rare"
+            )
 
     def scalar_frame(self) -> pl.DataFrame:
         """Return all reconstructed scalars as a float32 table (20 bytes an event)."""
@@ -228,14 +245,14 @@ class Dataset:
         content = []
         for k, name in enumerate(names):
             if progress:
-                progress(k, len(names), f"{name}, {(self.path / name).stat().st_size / 1e9:.2f} GB")
+                progress(k, len(names), f"{name}, {(self.path / name).stat().st_size / 1e6:,.2f} MB")
             content.append(f"{name} {self._hash(name)}")
         content += [self.protocol, self.evaluation_cuts.name]
         content += [self.array.digest] if self.array != KASCADE else []
         return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
     def labels_fingerprint(self) -> str:
-        """Return a SHA-256 of the labels that were opened.
+        """Return a SHA-256 of the labels that were opened, and of the weights beside them.
 
         Raises
         ------
@@ -244,7 +261,8 @@ class Dataset:
         """
         self._refuse_without_labels()
         assert self.task is not None
-        return f"{self.task.name} {self._hash(str(self.task.label_file))}"
+        weights = f" {self._hash(WEIGHT_FILE)}" if self.weights is not None else ""
+        return f"{self.task.name} {self._hash(str(self.task.label_file))}{weights}"
 
     @property
     def has_truth(self) -> bool:

@@ -21,12 +21,14 @@ from runtime.errors import InputError, did_you_mean
 from runtime.files import read_json
 from showers.schema import (
     AGE,
+    GAMMA,
     LEFT_OUT_FILE,
     MATRICES_FILE,
     SCALAR_NAMES,
     SCALARS_FILE,
     SOURCE_FILE,
     TASKS,
+    WEIGHT_FILE,
     TargetQuantity,
     Task,
 )
@@ -212,6 +214,20 @@ class EventFiles:
             )
         return labels.astype(task.label_type)
 
+    def weights(self, task: Task, n_events: int) -> np.ndarray | None:
+        """Return the importance weights (N,) float64 of the events, None where the folder has none.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be read, or holds anything else.
+        """
+        if not self.has(WEIGHT_FILE):
+            return None
+        weights = self.array(WEIGHT_FILE, (), np.float32, n_events).astype(np.float64)
+        check_weights(weights, task, self.folder / WEIGHT_FILE)
+        return weights
+
 
 class StoredGrids:
     """The grids of a folder, mapped: what is read has the machine's own float16 or float32 and no impossible cell.
@@ -296,6 +312,20 @@ def check_true(values: np.ndarray, target: TargetQuantity, path: Path) -> None:
             f"{path}: row {bad[0]} holds {values[bad[0]]:g}, expected {target.unit} from {low:g} to {high:g} "
             f"({bad.size} bad rows)"
         )
+
+
+def check_weights(weights: np.ndarray, task: Task, path: Path) -> None:
+    """Refuse importance weights (N,) that are negative, not finite or all zero, or of a task that has none."""
+    if task != GAMMA:
+        raise InputError(f"{path} holds weights, which task {task.name} has none of: remove the file")
+    bad = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
+    if bad.size:
+        raise InputError(
+            f"{path}: row {bad[0]} holds {weights[bad[0]]:g}, expected a weight from 0 up ({bad.size} bad rows): "
+            "simulate the set again"
+        )
+    if len(weights) and not weights.any():
+        raise InputError(f"{path}: all {len(weights):,} weights are zero, from row 0 on: simulate the set again")
 
 
 def finite(values: np.ndarray) -> np.ndarray:

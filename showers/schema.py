@@ -17,6 +17,8 @@ GENERATORS = (SIMULATION, CONVERSION)
 SCALARS_FILE = "features.npy"
 GROUPS_FILE = "groups.npy"
 AGE_FILE = "age.npy"
+WEIGHT_FILE = "weight.npy"
+"""Importance weights of gamma sets with rare hadrons. They tell classes apart: nothing that predicts reads them."""
 PART_FILE = "part.npy"
 SOURCE_FILE = "source.json"
 TRUTH_FILE = "truth.parquet"

@@ -300,8 +300,8 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
     predictions
         What :func:`predict` returned; a ``predictions.npz``; or an array (N,) of labels or gamma scores.
     truth
-        Folder that holds ``{task}_test`` with its labels; or an array (N,) of true classes as training labels have
-        them: values of the label column, numbers for showers.
+        Test set with its labels, or the folder that holds it as ``{task}_test``; or an array (N,) of true classes as
+        training labels have them: values of the label column, numbers for showers.
     task
         ``composition``, ``gamma`` or ``energy``; by default what the predictions are of.
     groups
@@ -313,10 +313,11 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
     showers.schema.InputError
         For anything that cannot be scored: predictions of other events, true classes that training did not have.
     """
-    from report.shared.subject import check_events, check_predictions
+    from report.public.rules import score_by_protocol
+    from report.shared.subject import check_events
     from runtime.errors import InputError
     from scoring import metric_for
-    from scoring.score import score_arrays, score_file, task_of
+    from scoring.score import score_arrays, task_of
     from scoring.tasks.base import scoring_of, scorings
     from scoring.tasks.truth import read_truth
     from showers.schema import Task, task_named
@@ -325,7 +326,7 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
         file = Path(predictions).expanduser()
         chosen = task_named(task) if task else task_of(file)
         folder = Path(truth).expanduser()
-        return _scored(chosen, score_file(file, folder, chosen, write=False, check=check_predictions))
+        return _scored(chosen, score_by_protocol(file, folder, chosen, write=False))
     output, fingerprint = predictions, None
     if isinstance(predictions, Predicted):
         if task not in (None, predictions.task):

@@ -76,7 +76,8 @@ def make_folds(job: Job) -> Folds:
     for name, array in ((FOLDS_FILE, partitions), (IN_EVALUATION_FILE, in_evaluation)):
         with atomic_path(job.config.run / name) as temporary, temporary.open("wb") as file:
             np.save(file, array, allow_pickle=False)
-    return Folds(partitions, in_evaluation, labels, tuple(filter(None, (remark, no_holdout))))
+    remarks = tuple(filter(None, (remark, no_holdout)))
+    return Folds(partitions, in_evaluation, labels, job.train.weights(), remarks)
 
 
 def fold_tasks(job: Job) -> list[FoldTask]:
@@ -195,6 +196,7 @@ def _networks(job: Job, folds: Folds, tasks: Sequence[FoldTask]) -> tuple[dict[s
                     [task for task in tasks if task.name == name],
                     folds.labels[folds.outer],
                     None if groups is None else groups[folds.outer],
+                    folds.weights_of(folds.outer),
                     None if job.deadline is None else job.deadline - FIXED_S,
                 )
             except (InputError, TimeLimitReached) as error:
@@ -256,19 +258,25 @@ class EvaluationSample:
     """By system, (n, C) log-probabilities before calibration."""
     single: SingleFits | None
     """Losses of single fits; None out-of-fold, where nothing else is scored."""
+    weights: np.ndarray | None = None
+    """(n,) importance weights, or None."""
 
     def calibrate(self, *, workers: int = 1) -> Iterator[tuple[str, Calibrator, np.ndarray]]:
         """Yield each system's name, the calibrator that ships, and (n, C) cross-fitted calibrated log-probabilities."""
-        arguments = [(log_proba, self.labels, self.folds, self.groups) for log_proba in self.raw.values()]
+        arguments = [(log_proba, self.labels, self.folds, self.groups, self.weights) for log_proba in self.raw.values()]
         for name, result in zip(self.raw, in_processes(_cross_fit, arguments, workers=workers), strict=True):
             yield (name, *result)
 
 
 def _cross_fit(
-    log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray, groups: np.ndarray | None
+    log_proba: np.ndarray,
+    labels: np.ndarray,
+    folds: np.ndarray,
+    groups: np.ndarray | None,
+    weights: np.ndarray | None,
 ) -> tuple[Calibrator, np.ndarray]:
     with threadpool_limits(1):  # the same last bits in any process
-        return cross_fit(log_proba, labels, folds, groups)
+        return cross_fit(log_proba, labels, folds, groups, weights)
 
 
 def evaluation_sample(job: Job, folds: Folds, level: FirstLevel, stacked: Stacked) -> EvaluationSample:
@@ -277,13 +285,17 @@ def evaluation_sample(job: Job, folds: Folds, level: FirstLevel, stacked: Stacke
     inner = {**learners, "average": average_of(level.out_of(stacked.meta.learners)), "stack": stacked.log_proba}
     groups = job.train.groups()
     inner_groups = None if groups is None else groups[folds.inner]
+    inner_weights = folds.weights_of(folds.inner)
     if level.outer is None:
         fold_numbers, labels = folds.partitions[0][folds.inner], folds.labels[folds.inner]
-        return EvaluationSample(OUT_OF_FOLD, folds.inner, labels, fold_numbers, inner_groups, inner, None)
+        return EvaluationSample(
+            OUT_OF_FOLD, folds.inner, labels, fold_numbers, inner_groups, inner, None, inner_weights
+        )
     labels, context, energy = folds.labels[folds.outer], job.train.context(), job.train.energy()
     context = None if context is None else context[folds.outer]
     averages = level.averages()
     outer_groups = None if groups is None else groups[folds.outer]
+    weights = folds.weights_of(folds.outer)
     return EvaluationSample(
         where=ON_HOLDOUT,
         rows=folds.outer,
@@ -298,15 +310,21 @@ def evaluation_sample(job: Job, folds: Folds, level: FirstLevel, stacked: Stacke
         groups=outer_groups,
         raw=combined(averages, stacked.meta, context),
         single=SingleFits(
-            outer=_single_fit_losses(level, folds.n_folds, stacked, context, labels),
-            inner={name: log_loss_per_event(z, folds.labels[folds.inner]) for name, z in inner.items()},
+            outer=_single_fit_losses(level, folds.n_folds, stacked, context, labels, weights),
+            inner={name: log_loss_per_event(z, folds.labels[folds.inner], inner_weights) for name, z in inner.items()},
             inner_groups=inner_groups,
         ),
+        weights=weights,
     )
 
 
 def _single_fit_losses(
-    level: FirstLevel, n_folds: int, stacked: Stacked, context: np.ndarray | None, labels: np.ndarray
+    level: FirstLevel,
+    n_folds: int,
+    stacked: Stacked,
+    context: np.ndarray | None,
+    labels: np.ndarray,
+    weights: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
     """Return by system the log-losses (m,) on the outer holdout of what out-of-fold predictions are made of."""
     assert level.outer is not None
@@ -317,5 +335,5 @@ def _single_fit_losses(
     for k in range(n_folds):
         learners = {name: average_of(z[:, k]) for name, z in zip(level.names, by_fold, strict=True)}
         for name, log_proba in combined(learners, stacked.meta, context).items():
-            total[name] = total.get(name, 0.0) + log_loss_per_event(log_proba, labels) / n_folds
+            total[name] = total.get(name, 0.0) + log_loss_per_event(log_proba, labels, weights) / n_folds
     return total

@@ -1,6 +1,7 @@
 """Predictions of all saved fits of a run, events in pieces: nothing is read twice, memory does not grow with events.
 
-Each piece is read once for all learners that see the same columns. Fits are opened in several processes at a time
+Each piece is read once for all learners that see the same columns, and goes once through a fit of which both
+log-probabilities and true quantities are wanted. Fits are opened in several processes at a time
 (:mod:`models.isolated`); each keeps the fits it has opened, so that every model file is read once.
 """
 
@@ -11,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import joblib
@@ -20,7 +20,7 @@ import numpy as np
 from models.base.learner import Batch, Learner
 from models.isolated import learners_of
 from runtime.context import Context, Progress
-from stacking.fit.tasks import checked_log_proba
+from stacking.fit.tasks import check_log_proba, checked_log_proba
 from stacking.inputs.events import Events, pieces
 from stacking.run.chain import Piece
 from stacking.run.read import SavedFits
@@ -50,7 +50,8 @@ def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, pr
     InputError
         If a model file cannot be used.
     """
-    n_jobs, every = sum(len(learner.folders) for learner in learners), list(pieces(len(events)))
+    n_jobs = len({folder for learner in learners for folder in learner.folders})
+    every = list(pieces(len(events)))
     with ExitStack() as stack:
         worth = -(-n_jobs * len(events) // PROCESS_PREDICTIONS)
         workers = (ctx.workers or joblib.cpu_count()) // ctx.threads
@@ -89,9 +90,19 @@ def _finished(under_way: tuple[list[_Work], list[Future[None]]] | None) -> list[
 def _predict(reader: _Reader, jobs: _Jobs, tally: _Tally) -> None:
     while job := jobs.next_for(reader):
         learner = reader.learner(job.folder)
-        ask = learner.predict_targets if job.truth else partial(checked_log_proba, learner)
-        job.results[job.fold] = ask(job.batch)
+        for truth, result in _asked(learner, job).items():
+            job.results[truth][job.fold] = result
         tally.add(len(job.batch), f"{job.name} fold {job.fold}")
+
+
+def _asked(learner: Learner, job: _Job) -> dict[bool, np.ndarray]:
+    """Return what is asked for: estimates of true quantities (true), log-probabilities (false), both in one pass."""
+    if len(job.results) == 2:
+        log_proba, targets = learner.predict_both(job.batch)
+        return {False: check_log_proba(log_proba, learner, job.batch), True: targets}
+    if True in job.results:
+        return {True: learner.predict_targets(job.batch)}
+    return {False: checked_log_proba(learner, job.batch)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +113,8 @@ class _Job:
     fold: int
     folder: Path
     batch: Batch
-    results: list[np.ndarray | None]
-    """Gets the outcome at the place of the fold."""
-    truth: bool = False
+    results: dict[bool, list[np.ndarray | None]] = field(default_factory=dict)
+    """What is asked for, as in :func:`_asked`: each list gets the outcome at the place of the fold."""
 
 
 @dataclass(frozen=True)
@@ -120,16 +130,15 @@ class _Work:
         """Read a piece once for all learners that see the same columns."""
         rows = np.arange(piece.start, piece.stop)
         content: dict[str, list[np.ndarray | None]] = {one.name: [None] * len(one.folders) for one in learners}
-        jobs = []
+        jobs: dict[Path, _Job] = {}
         for columns, needs_grid in dict.fromkeys((one.columns, one.needs_grid) for one in learners):
             batch = events.batch(rows, columns, grids=needs_grid)
-            like = [one for one in learners if (one.columns, one.needs_grid) == (columns, needs_grid)]
-            jobs += [
-                _Job(one.name, fold, path, batch, content[one.name], one.truth)
-                for one in like
-                for fold, path in enumerate(one.folders)
-            ]
-        return cls(piece, content, jobs)
+            for one in learners:
+                if (one.columns, one.needs_grid) == (columns, needs_grid):
+                    for fold, path in enumerate(one.folders):
+                        job = jobs.setdefault(path, _Job(one.name, fold, path, batch))
+                        job.results[one.truth] = content[one.name]
+        return cls(piece, content, list(jobs.values()))
 
 
 @dataclass

@@ -81,7 +81,8 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
         if pruning.left_out and level.outer is not None:
             groups = job.train.groups()
             outer_groups = None if groups is None else groups[folds.outer]
-            pruning = confirmed(pruning, every, scorer, level.averages(), folds.labels[folds.outer], outer_groups)
+            outer = (folds.labels[folds.outer], outer_groups, folds.weights_of(folds.outer))
+            pruning = confirmed(pruning, every, scorer, level.averages(), *outer)
         inputs = every.only(pruning.selected)
     costs.append(cost)
     with measured("meta-learner") as cost, bars("choosing the meta-learner", "fits") as progress:
@@ -98,7 +99,9 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
     with_average = (*level.names, "average") if len(level.names) > 1 else level.names
     by_system = {name: systems[name] for name in with_average}
     with measured("gate") as cost:
-        gate = decide_gate(systems["stack"], by_system, sample.labels, scorer, sample.groups, sample.single)
+        gate = decide_gate(
+            systems["stack"], by_system, sample.labels, scorer, sample.groups, sample.single, sample.weights
+        )
     costs.append(cost)
     shipped = "stack" if gate.shipped else gate.best_learner
     with measured("student") as cost, bars("training the student of predict --fast", "steps"):
@@ -113,7 +116,9 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
     costs.append(cost)
     n_fits = job.config.n_folds * job.config.repeats
     target_calibration, estimates = fit_target_calibration(job, folds, level, sample.rows)
-    shares = np.bincount(folds.labels[folds.in_evaluation], minlength=job.task.n_classes) / folds.in_evaluation.sum()
+    inside = folds.in_evaluation
+    shares = np.bincount(folds.labels[inside], folds.weights_of(inside), minlength=job.task.n_classes)
+    shares = shares / shares.sum()
     chain = Chain(
         task=job.task,
         calibrators=calibrators,
@@ -132,10 +137,13 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
         predictions = _predict_test(job, chain, level.names)
     costs.append(cost)
     record = {
-        "learners": _learner_records(level, sample, systems, folds.labels[folds.inner]),
+        "learners": _learner_records(level, sample, systems, folds),
         "reliability": {
-            name: {"raw": reliability(sample.raw[name], sample.labels), "calibrated": reliability(z, sample.labels)}
-            for name, z in systems.items()
+            name: {
+                stage: reliability(z, sample.labels, sample.weights)
+                for stage, z in (("raw", sample.raw[name]), ("calibrated", calibrated))
+            }
+            for name, calibrated in systems.items()
         },
         "judged": {"on": sample.where, "events": len(sample.labels), "fits": _fits_evaluated(sample, n_fits, folds)},
         "meta": _meta_record(stacked, scorer, inputs),
@@ -157,6 +165,7 @@ def _inputs(job: Job, folds: Folds, level: FirstLevel) -> StackInputs:
         folds=folds.partitions[0][folds.inner],
         context=None if context is None else context[folds.inner],
         groups=None if groups is None else groups[folds.inner],
+        event_weights=folds.weights_of(folds.inner),
     )
 
 
@@ -193,10 +202,13 @@ def _cost_on_holdout(
         return None
     averages = level.averages()
     whole, pruned = (
-        pooled(np.stack([averages[name] for name in part.learners]), *fit_pool(part.log_proba, part.labels))
+        pooled(
+            np.stack([averages[name] for name in part.learners]),
+            *fit_pool(part.log_proba, part.labels, part.event_weights),
+        )
         for part in (every, selected)
     )
-    return paired_log_loss(sample.labels, pruned, whole, sample.groups).as_dict()
+    return paired_log_loss(sample.labels, pruned, whole, sample.groups, sample.weights).as_dict()
 
 
 def _fits_evaluated(sample: EvaluationSample, n_fits: int, folds: Folds) -> int:
@@ -215,16 +227,18 @@ def _held_out(
         sample.folds,
         energy=None if energy is None else energy[sample.rows],
         groups=sample.groups,
+        weights=sample.weights,
         offsets=None if offsets is None else offsets[sample.rows],
         training=None if offsets is None else Binned(offsets[folds.in_evaluation], folds.labels[folds.in_evaluation]),
     )
 
 
 def _learner_records(
-    level: FirstLevel, sample: EvaluationSample, systems: Mapping[str, np.ndarray], inner_labels: np.ndarray
+    level: FirstLevel, sample: EvaluationSample, systems: Mapping[str, np.ndarray], folds: Folds
 ) -> list[dict[str, Any]]:
     """Return the manifest's entries with each learner's scores on the sample, and those of its single fits."""
     out_of_fold = dict(zip(level.names, level.out_of_fold, strict=True))
+    inner = (folds.labels[folds.inner], folds.weights_of(folds.inner))
     records = []
     for record in level.records:
         scores: dict[str, Any] = dict.fromkeys(("log_loss", "raw_log_loss", "single_fit_log_loss", "accuracy"))
@@ -232,24 +246,25 @@ def _learner_records(
             log_proba, raw = systems[record["name"]], sample.raw[record["name"]]
             single = out_of_fold[record["name"]]
             scores = {
-                "log_loss": float(log_loss_per_event(log_proba, sample.labels).mean()),
-                "raw_log_loss": float(log_loss_per_event(raw, sample.labels).mean()),
-                "single_fit_log_loss": float(log_loss_per_event(single, inner_labels).mean()),
-                "accuracy": float(np.mean(np.argmax(log_proba, axis=1) == sample.labels)),
+                "log_loss": float(log_loss_per_event(log_proba, sample.labels, sample.weights).mean()),
+                "raw_log_loss": float(log_loss_per_event(raw, sample.labels, sample.weights).mean()),
+                "single_fit_log_loss": float(log_loss_per_event(single, *inner).mean()),
+                "accuracy": float(np.average(np.argmax(log_proba, axis=1) == sample.labels, weights=sample.weights)),
             }
         records.append(record | scores)
     return records
 
 
 def _meta_record(stacked: Stacked, scorer: Scorer, inputs: StackInputs) -> dict[str, Any]:
+    truth = (inputs.labels, inputs.event_weights)
     compared = {**stacked.by_meta, "average": average_of(inputs.log_proba), "stack": stacked.log_proba}
     return {
         "chosen": stacked.meta.name,
         "chosen_by_fold": stacked.chosen_by_fold,
         "weights": stacked.meta.importance(),
         "judge": scorer.name,
-        "losses": {name: scorer.loss(z, inputs.labels) for name, z in compared.items()},
-        "log_losses": {name: float(log_loss_per_event(z, inputs.labels).mean()) for name, z in compared.items()},
+        "losses": {name: scorer.loss(z, *truth) for name, z in compared.items()},
+        "log_losses": {name: float(log_loss_per_event(z, *truth).mean()) for name, z in compared.items()},
     }
 
 

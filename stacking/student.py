@@ -74,8 +74,8 @@ def train_student(
         first = trainer.part(everyone, 0.5)
         for half in (first, ~first):
             raw[half] = trainer.predict(trainer.fit(everyone[~half], soft=False), trainer.rows[half])
-    calibrator, log_proba = cross_fit(raw, sample.labels, sample.folds, sample.groups)
-    worse, error = scorer.difference(log_proba, shipped, sample.labels, sample.groups)
+    calibrator, log_proba = cross_fit(raw, sample.labels, sample.folds, sample.groups, sample.weights)
+    worse, error = scorer.difference(log_proba, shipped, sample.labels, sample.groups, sample.weights)
     record = {
         "learner": trainer.imitates.name,
         "columns": list(trainer.columns),
@@ -83,7 +83,7 @@ def train_student(
         "learned_from": len(trainer.subsampled(everyone)),
         "judged_on": sample.where,
         "judged_events": len(sample.labels),
-        "log_loss": paired_log_loss(sample.labels, log_proba, shipped, sample.groups).as_dict(),
+        "log_loss": paired_log_loss(sample.labels, log_proba, shipped, sample.groups, sample.weights).as_dict(),
         "judge": {"name": scorer.name, "difference": worse, "standard_error": error},
     }
     return Student(learner, calibrator, log_proba, record)
@@ -93,7 +93,7 @@ class _StudentTrainer:
     """Events inside the folds, and what ships says of them."""
 
     def __init__(self, job: Job, folds: Folds, teacher: np.ndarray) -> None:
-        self.job, self.labels, self.teacher = job, folds.labels, teacher
+        self.job, self.labels, self.weights, self.teacher = job, folds.labels, folds.weights, teacher
         self.rows = np.flatnonzero(folds.inner)
         """(inner,) positions among the training events."""
         self.energy, self.groups = job.train.energy(), job.train.groups()
@@ -131,7 +131,9 @@ class _StudentTrainer:
     def _batch(self, places: np.ndarray, *, soft: bool) -> Batch:
         rows = self.rows[places]
         batch = self.job.train.batch(rows, self.columns, grids=False)
-        return replace(batch, labels=self.labels[rows], soft_labels=np.exp(self.teacher[places]) if soft else None)
+        weights = None if self.weights is None else self.weights[rows]
+        soft_labels = np.exp(self.teacher[places]) if soft else None
+        return replace(batch, labels=self.labels[rows], weights=weights, soft_labels=soft_labels)
 
 
 def student_line(record: dict[str, Any]) -> str:
@@ -140,9 +142,9 @@ def student_line(record: dict[str, Any]) -> str:
     low, high = cost["interval"]["low"], cost["interval"]["high"]
     more = ""
     if scorer["name"] != "log_loss":
-        more = f", {scorer['name'].replace('_', ' ')} by {scorer['difference']:+.3f} ± {scorer['standard_error']:.3f}"
+        more = f", {scorer['name'].replace('_', ' ')} by {scorer['difference']:+z.3f} ± {scorer['standard_error']:.3f}"
     return (
         f"predict --fast, a network of {record['parameters']:,} weights that imitates what ships, changes the log-loss "
-        f"by {cost['difference']:+.4f} [{low:+.4f}, {high:+.4f}] nats{more} ({record['judged_events']:,} events, "
+        f"by {cost['difference']:+z.4f} [{low:+z.4f}, {high:+z.4f}] nats{more} ({record['judged_events']:,} events, "
         f"{record['judged_on']})"
     )

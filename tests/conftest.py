@@ -1,41 +1,87 @@
-"""Data sets shared by all tests: small simulated skies, made once a session; and the count of faults survived."""
+"""Data sets and finished runs shared by all tests, and the count of faults survived.
+
+Sets, their feature tables and runs are made once for all processes of the tests. They are read only: a test that
+damages one takes a copy.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 # Lets SciPy's special functions take the arrays of array_api_strict; read when SciPy is first imported.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
+# One worker where none are asked for: tests run side by side already, and every process of one imports all libraries.
+os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 
+from features.build import build_table
+from runtime.context import Context
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import simulate
+from stacking.run.config import StackConfig
+from stacking.train import stack
 
 N_TRAIN = 2_000
 N_TEST = 1_000
-LONGEST = ("test_journey.py", "test_kills.py", "test_run.py", "test_tables.py")
+LONGEST = ("test_journey.py", "test_photons.py", "test_datacheck.py", "test_onnx.py", "test_run.py", "test_tables.py")
 """Files that take minutes: begun first, so that no process of the tests works alone at the end."""
 SURVIVED = pytest.StashKey[Counter[str]]()
 
 
-def _simulated(task: Task, folder: Path) -> Path:
-    simulate(task, folder, n_train=N_TRAIN, n_test=N_TEST, seed=7, train_cuts="test", workers=1)
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that one process of the tests makes while the others wait for it."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"shared-{name}"
+    made = folder.with_suffix(".made")
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            make(folder)
+            made.touch()
     return folder
+
+
+def _simulated(task: Task, folder: Path) -> None:
+    for split in simulate(task, folder, n_train=N_TRAIN, n_test=N_TEST, seed=7, train_cuts="test", workers=1):
+        build_table(split, ctx=Context(device="cpu", workers=1))
 
 
 @pytest.fixture(scope="session")
 def tiny_composition(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with ``composition_train`` (2,000 showers under the test's cuts) and ``composition_test`` (1,000)."""
-    return _simulated(COMPOSITION, tmp_path_factory.mktemp("composition"))
+    return made_once(tmp_path_factory, "composition", lambda folder: _simulated(COMPOSITION, folder))
 
 
 @pytest.fixture(scope="session")
 def tiny_gamma(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with ``gamma_train`` (2,000 showers under the test's cuts) and ``gamma_test`` (1,000)."""
-    return _simulated(GAMMA, tmp_path_factory.mktemp("gamma"))
+    return made_once(tmp_path_factory, "gamma", lambda folder: _simulated(GAMMA, folder))
+
+
+def _stacked(task: Task, data: Path, run: Path) -> None:
+    options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "workers": 1, "device": "cpu"}
+    stack(StackConfig(task=task.name, data=data, run=run, fast=False, **options))
+
+
+@pytest.fixture(scope="session")
+def composition_run(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of one learner and two folds."""
+    return made_once(
+        tmp_path_factory, "composition-run", lambda folder: _stacked(COMPOSITION, tiny_composition, folder)
+    )
+
+
+@pytest.fixture(scope="session")
+def gamma_run(tiny_gamma: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of one learner and two folds."""
+    return made_once(tmp_path_factory, "gamma-run", lambda folder: _stacked(GAMMA, tiny_gamma, folder))
 
 
 @pytest.fixture(scope="session")

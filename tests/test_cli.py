@@ -36,6 +36,7 @@ from showers.dataset import Dataset
 from showers.schema import COMPOSITION
 from stacking.predict import predict
 from stacking.run.read import load
+from tests.faults.damages import patience
 from tests.report import conftest as report_fixtures
 
 composition_world = report_fixtures.composition_world
@@ -43,7 +44,7 @@ composition_world = report_fixtures.composition_world
 HERE = Path(cli.__file__).parent
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
+def command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
     """Run a command in this process; return its exit code."""
     monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
@@ -66,7 +67,7 @@ def test_home_is_expanded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert run(monkeypatch, *arguments) == 2
+    assert command_line(monkeypatch, *arguments) == 2
     shown = capsys.readouterr().err
     assert f"{tmp_path}/run" in shown
     assert "~" not in shown
@@ -76,7 +77,7 @@ def test_home_is_expanded(
 def test_an_empty_list_of_learners_is_refused(
     names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "stack", "--run", tmp_path / "run", "--learners", names) == 2
+    assert command_line(monkeypatch, "stack", "--run", tmp_path / "run", "--learners", names) == 2
     assert "learners: expected a list of different names, at least one" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -118,7 +119,7 @@ def test_near_names_are_suggested_for_paths_that_do_not_exist(
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "wine.csv").write_text("a,x\n1,2\n")
     monkeypatch.chdir(tmp_path)
-    assert run(monkeypatch, *arguments) == 2
+    assert command_line(monkeypatch, *arguments) == 2
     assert expected in capsys.readouterr().err
 
 
@@ -136,7 +137,7 @@ def test_near_names_are_suggested_for_paths_that_do_not_exist(
 def test_near_words_are_suggested_for_mistyped_choices(
     arguments: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, *arguments) == 2
+    assert command_line(monkeypatch, *arguments) == 2
     shown = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert expected in shown
     assert "Value error" not in shown
@@ -164,6 +165,8 @@ def test_near_words_are_suggested_for_mistyped_choices(
         ("verify p.npz --description words", "--description has no effect without --log"),
         ("simulate --task gamma --raw --model qgs", "--model has no effect with --raw"),
         ("simulate --task gamma --raw --test 5", "--test has no effect with --raw"),
+        ("simulate --task gamma --raw --rare", "--rare has no effect with --raw"),
+        ("simulate --task composition --rare", "rare hadrons belong to the task gamma: composition has no weights"),
         ("simulate --check --task gamma", "--task has no effect with --check"),
         ("simulate --check --raw", "--raw has no effect with --check"),
         ("simulate --task measured --spectrum s.toml --train 5", "--train has no effect with --task measured"),
@@ -186,7 +189,7 @@ def test_an_option_that_would_not_be_used_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text('run = "r"\ndata = "data"\n')
-    assert run(monkeypatch, *arguments.split(" ")) == 2
+    assert command_line(monkeypatch, *arguments.split(" ")) == 2
     message = capsys.readouterr().err
     assert flag in message
     assert message.count("\n") == 1
@@ -218,7 +221,7 @@ def test_what_a_run_was_trained_on_decides_which_options_are_used(
     monkeypatch.chdir(tmp_path)
     write_json(Path("run/manifest.json"), {"complete": True, "task": task})
     write_checksums(Path("run"), ["manifest.json"])
-    assert run(monkeypatch, *arguments.split(" ")) == 2
+    assert command_line(monkeypatch, *arguments.split(" ")) == 2
     assert flag in capsys.readouterr().err
 
 
@@ -226,9 +229,9 @@ def test_options_that_are_used_are_taken_also_where_they_are_the_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(monkeypatch, "stack", "--run", "r", "--task", "composition", "--data", "data") == 2
+    assert command_line(monkeypatch, "stack", "--run", "r", "--task", "composition", "--data", "data") == 2
     assert "has no effect" not in capsys.readouterr().err
-    assert run(monkeypatch, "features", "--list", "--format", "table", "--group", "shape") == 0
+    assert command_line(monkeypatch, "features", "--list", "--format", "table", "--group", "shape") == 0
 
 
 def test_a_finished_run_answers_at_once(tmp_path: Path) -> None:
@@ -274,7 +277,7 @@ def test_remarks_and_plans_are_printed_for_people_alone(capsys: pytest.CaptureFi
 def test_quiet_and_json_exclude_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, "check", tmp_path, "--quiet", "--json") == 2
+    assert command_line(monkeypatch, "check", tmp_path, "--quiet", "--json") == 2
     assert "choose one" in capsys.readouterr().err
 
 
@@ -282,13 +285,13 @@ def test_check_and_features_answer_in_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "manifest.json").write_text("{}")
-    assert run(monkeypatch, "check", tmp_path, "--json") == 1
+    assert command_line(monkeypatch, "check", tmp_path, "--json") == 1
     content = json.loads(capsys.readouterr().out)
     assert (content["kind"], content["sound"]) == ("run", False)
     assert "has no checksums.json" in content["problems"][0]
-    assert run(monkeypatch, "check", tmp_path, "--quiet") == 1
+    assert command_line(monkeypatch, "check", tmp_path, "--quiet") == 1
     assert capsys.readouterr().out == ""
-    assert run(monkeypatch, "features", "--list", "--group", "reconstruction", "--json") == 0
+    assert command_line(monkeypatch, "features", "--list", "--group", "reconstruction", "--json") == 0
     assert {"E", "Ze"} <= {row["name"] for row in json.loads(capsys.readouterr().out)}
 
 
@@ -297,7 +300,7 @@ def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, caps
         raise KeyboardInterrupt
 
     monkeypatch.setattr("features.build.build_table", interrupted)
-    assert run(monkeypatch, "features", "my data") == 130
+    assert command_line(monkeypatch, "features", "my data") == 130
     said = "interrupted: what is finished is kept; to go on: python cli.py features 'my data'\n"
     assert capsys.readouterr().err == said
 
@@ -319,33 +322,33 @@ def test_a_run_without_a_name_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(monkeypatch, "stack", "--run", "") == 2
+    assert command_line(monkeypatch, "stack", "--run", "") == 2
     assert "say where the run goes: --run FOLDER" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("file", ["pipe", "/dev/zero"])
-def test_options_are_read_from_regular_files_alone(file: str, tmp_path: Path) -> None:
+def test_options_are_read_from_regular_files_alone(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     os.mkfifo(tmp_path / "pipe")
-    asked = subprocess.run(
-        [sys.executable, HERE / "cli.py", "stack", "--config", file, "--run", "r"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert asked.returncode == 2
-    assert asked.stderr == f"error: {file} is not a regular file\n"
+    monkeypatch.chdir(tmp_path)
+    with patience():
+        assert command_line(monkeypatch, "stack", "--config", file, "--run", "r") == 2
+    assert capsys.readouterr().err == f"error: {file} is not a regular file\n"
 
 
 def test_pretraining_leaves_other_folders_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_json(tmp_path / "manifest.json", {})
-    assert run(monkeypatch, "pretrain", "--out", tmp_path, "--showers", "1") == 2
+    assert command_line(monkeypatch, "pretrain", "--out", tmp_path, "--showers", "1") == 2
     assert "holds something else than a pretraining" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir() if file.name != ".lock"] == ["manifest.json"]
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(monkeypatch, "--version") == 0
+    assert command_line(monkeypatch, "--version") == 0
     assert re.fullmatch(r"showerstack \d+\.\d+\S*\n", capsys.readouterr().out)
 
 
@@ -422,10 +425,7 @@ CASES: dict[str, tuple[Spoil, str]] = {
 
 
 def _refused(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    monkeypatch.setattr(sys, "argv", ["cli.py", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert stopped.value.code == 2
+    assert command_line(monkeypatch, *arguments) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
     return lines[0]
@@ -504,6 +504,8 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
     tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What an odd row holds changes nothing but its own posterior, in a run and in later predictions."""
+    monkeypatch.setattr("report.outcome.write_report", lambda run, data, bars: run)
+    monkeypatch.setattr("report.outcome.write_card", lambda run: run)
     n, runs = 200, {}
     rows = {"train": [7, 11, 30], "test": [3, 50]}
     for value in (np.nan, -1.0):
@@ -518,24 +520,21 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
                 if name == "features.npy":
                     array[rows[split][0], 3] = np.inf if value == -1.0 else np.nan
                 np.save(folder / name, array)
-        run = tmp_path / f"run{value}"
+        folder = tmp_path / f"run{value}"
         arguments = [
-            "stack", "--data", str(data), "--run", str(run), "--learners", "quadratic_logit", "--preset", "quick",
+            "stack", "--data", str(data), "--run", str(folder), "--learners", "quadratic_logit", "--preset", "quick",
             "--workers", "1", "--device", "cpu", "--folds", "2",
         ]  # fmt: skip
-        monkeypatch.setattr(sys, "argv", ["cli.py", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        assert not stopped.value.code
+        assert command_line(monkeypatch, *arguments) == 0
         said = " ".join(capsys.readouterr().out.split())
         assert "3 of 200 rows of composition_train cannot be used (3 cells, 1 column Ne): nothing is trained" in said
         assert (
             "2 of 200 rows of composition_test cannot be used (2 cells, 1 column Ne): they get the training prior"
             in said
         )
-        with np.load(run / "predictions.npz") as stored:
+        with np.load(folder / "predictions.npz") as stored:
             runs[value] = stored["log_proba"]
-        again = predict(load(run), data / "composition_test", Context(workers=1), no_table=True)
+        again = predict(load(folder), data / "composition_test", Context(workers=1, trusted=True), no_table=True)
         again.write(tmp_path / f"{value}.npz")
         assert any("training prior" in remark for remark in again.remarks)
         with np.load(tmp_path / f"{value}.npz") as stored:
@@ -547,13 +546,6 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
     all_labels = np.load(tiny_composition / "composition_train" / "labels_composition.npy")[:n]
     prior = np.bincount(all_labels[in_evaluation], minlength=5) / in_evaluation.sum()
     np.testing.assert_allclose(np.exp(runs[np.nan][rows["test"]]), np.tile(prior, (2, 1)))
-
-
-def command_line(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
-    monkeypatch.setattr(sys, "argv", ["cli.py", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import showerstack
 from runtime.errors import InputError
 from showerstack import EnergyRegressor, ShowerClassifier, StackClassifier
 from showerstack.api import fitted
+from stacking.meta import calibration
 from stacking.run.folder import MANIFEST_FILE
 
 QUICK = {
@@ -30,6 +31,14 @@ EXPECTED_FAILURES = {
 }
 
 
+@pytest.fixture
+def one_calibrator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibration by a temperature alone: what the contract is about does not depend on it."""
+    for kind in ("vector", "matrix"):
+        monkeypatch.delitem(calibration.KINDS, kind)
+
+
+@pytest.mark.usefixtures("one_calibrator")
 @parametrize_with_checks([StackClassifier(**QUICK)], expected_failed_checks=lambda _: EXPECTED_FAILURES)
 def test_scikit_learns_contract(estimator: StackClassifier, check: object) -> None:
     check(estimator)  # type: ignore[operator]

@@ -1,26 +1,40 @@
-"""The product as a user meets it: every entry point, in a process of its own, on small simulated sets.
+"""The product as a user meets it: a demo with what is done with its runs, the tutorial, the notebook.
 
 Every command of docs/tutorial.md does, with fewer showers, what the page says. The notebook runs from top to bottom, is
-kept without outputs, and reaches what it promises.
+kept without outputs, and reaches what it promises. All that happens in this process with small learners; ``make
+test-faults`` tells the whole again, in processes of its own and with what users get.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import nbformat
 import numpy as np
 import pytest
 from nbclient import NotebookClient
 
+from models.registry import LEARNERS
+from tests.program import Shown, call
+
 ROOT = Path(__file__).parent.parent
-DEMO = ("demo", "--train", "1000", "--test", "400")
+DEMO = ("demo", "--train", "700", "--test", "300")
+SLOW = ("lenet_fits", "catboost", "xgboost")
+"""Learners that the demo does without where it is made small."""
+WHOLE = (pytest.mark.faults, pytest.mark.xdist_group("journey"))
 
 
 def run_script(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -33,76 +47,86 @@ def run_script(*arguments: str | Path, code: int = 0) -> subprocess.CompletedPro
     return result
 
 
-@pytest.fixture(scope="module")
-def sets(tiny_composition: Path, tiny_gamma: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both tasks' sets in one folder, as a user has them."""
-    folder = tmp_path_factory.mktemp("sets")
-    for source in (tiny_composition, tiny_gamma):
-        for split in source.iterdir():
-            if split.is_dir() and not split.name.endswith(".features"):
-                shutil.copytree(split, folder / split.name)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Folder of a demo with few showers, and what it printed."""
+@pytest.fixture(scope="module", params=["small", pytest.param("whole", marks=WHOLE)])
+def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Callable]:
+    """Folder of a demo with few showers, what it printed, and what calls commands: in this process, or in others."""
     out = tmp_path_factory.mktemp("demo") / "demo"
-    return out, run_script("cli.py", *DEMO, "--out", out).stdout
+    if request.param == "whole":
+        return out, run_script("cli.py", *DEMO, "--out", out).stdout, run_script
+    with patch.dict(LEARNERS, {name: replace(LEARNERS[name], presets=()) for name in SLOW}):
+        return out, call("cli.py", *DEMO, "--workers", "1", "--out", out).stdout, call
 
 
 @pytest.mark.parametrize(
     ("task", "key", "guess"), [("composition", "mean_fraction_error", 0.30), ("gamma", "hadron_survival", 0.75)]
 )
-def test_stack_predict_and_verify(demo: tuple[Path, str], tmp_path: Path, task: str, key: str, guess: float) -> None:
-    out, shown = demo
+def test_stack_predict_and_verify(
+    demo: tuple[Path, str, Callable[..., Shown]], tmp_path: Path, task: str, key: str, guess: float
+) -> None:
+    out, shown, program = demo
     run = out / "runs" / task
-    for name in ("lightgbm", "mlp", "average", "stack", str(run / "report.html")):
+    for name in (
+        "published.",
+        "lightgbm",
+        "pretrained",
+        "gain in log-loss",
+        "average",
+        "stack",
+        str(run / "report.html"),
+    ):
         assert name in shown
     assert (run / "report.html").stat().st_size > 10_000
 
     metrics = json.loads((run / f"metrics_{task}.json").read_text())
     value = metrics[key] if task == "composition" else metrics["survival_rates"]["75%"][key]
-    assert value < guess / 2, "far better than a constant answer even on 1,000 showers"
+    assert value < guess / 2, "far better than a constant answer even on few showers"
 
-    run_script("verify.py", "--task", task, "--data", out / "data", run / "predictions.npz")
+    program("verify.py", "--task", task, "--data", out / "data", run / "predictions.npz")
 
     # New data without labels, in a folder of its own, give the same answer as the run's own test prediction.
     unlabelled = tmp_path / "new"
     shutil.copytree(out / "data" / f"{task}_test", unlabelled)
     (unlabelled / f"labels_{task}.npy").unlink()
-    run_script(
-        "cli.py", "predict", "--run", run, "--data", unlabelled, "--out", tmp_path / "new.npz", "--device", "cpu"
-    )
+    options = ("--device", "cpu", *(("--trusted",) if program is call else ()))
+    program("cli.py", "predict", "--run", run, "--data", unlabelled, "--out", tmp_path / "new.npz", *options)
     with np.load(run / "predictions.npz") as ours, np.load(tmp_path / "new.npz") as new:
         np.testing.assert_array_equal(ours["log_proba"], new["log_proba"])
 
 
-def test_a_demo_continues_and_refuses_other_numbers(demo: tuple[Path, str]) -> None:
-    out, shown = demo
+def test_a_demo_continues_and_refuses_other_numbers(demo: tuple[Path, str, Callable[..., Shown]]) -> None:
+    out, shown, program = demo
     files = [
         out / "runs" / task / name for task in ("composition", "gamma") for name in ("report.html", "predictions.npz")
     ]
     before = [file.stat().st_mtime_ns for file in files]
-    again = run_script("cli.py", *DEMO, "--out", out).stdout
+    again = program("cli.py", *DEMO, "--out", out).stdout
     tables = [[line for line in text.splitlines() if " ± " in line or "report:" in line] for text in (shown, again)]
     assert tables[0] == tables[1]
-    assert len(tables[0]) >= 18, "eight systems and a report for each task"
+    assert len(tables[0]) >= (18 if program is run_script else 12), "all systems and a report for each task"
     assert [file.stat().st_mtime_ns for file in files] == before
-    assert "remove" in run_script("cli.py", "demo", "--out", out, "--train", "700", "--test", "200", code=2).stderr
+    assert "remove" in program("cli.py", "demo", "--out", out, "--train", "800", "--test", "200", code=2).stderr
 
 
-def test_features_command_builds_and_lists(sets: Path, tmp_path: Path) -> None:
-    shown = run_script("cli.py", "features", sets / "gamma_test", "--out", tmp_path / "table", "--device", "cpu")
+def test_entry_points_are_scripts(tmp_path: Path) -> None:
+    assert "Nmu" in run_script("cli.py", "features", "--list").stdout
+    test = tmp_path / "composition_test"
+    test.mkdir()
+    np.save(test / "labels_composition.npy", np.arange(100) % 5)
+    np.save(test / "features.npy", np.full((100, 5), 15, np.float16))
+    np.savez(tmp_path / "predictions.npz", predictions=np.arange(100) % 5)
+    assert "fraction error 0.0" in run_script("verify.py", "--data", tmp_path, tmp_path / "predictions.npz").stdout
+
+
+def test_features_command_builds(tiny_gamma: Path, tmp_path: Path) -> None:
+    data = tiny_gamma / "gamma_test"
+    shown = call("cli.py", "features", data, "--out", tmp_path / "table", "--device", "cpu", "--workers", "1")
     assert "1,000 events" in shown.stdout
     assert (tmp_path / "table" / "catalogue.json").exists()
-    assert "Nmu" in run_script("cli.py", "features", "--list").stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("features", "nowhere"), "nowhere"),
         (("features", "{sets}/gamma_test", "--device", "cuda"), "cuda"),
         (("stack", "--run", "{tmp}/r", "--data", "nowhere"), "nowhere"),
         (("stack", "--run", "{tmp}/r", "--data", "{sets}", "--learners", "oracle"), "lightgbm"),
@@ -111,16 +135,16 @@ def test_features_command_builds_and_lists(sets: Path, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    sets: Path, tmp_path: Path, arguments: tuple[str, ...], expected: str
+    tiny_gamma: Path, tmp_path: Path, arguments: tuple[str, ...], expected: str
 ) -> None:
-    result = run_script("cli.py", *(a.format(sets=sets, tmp=tmp_path) for a in arguments), code=2)
+    result = call("cli.py", *(a.format(sets=tiny_gamma, tmp=tmp_path) for a in arguments), code=2)
     assert expected in result.stderr
     assert result.stderr.count("\n") == 1
 
 
 TEXT = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(console|python)\n(.*?)```", TEXT, flags=re.DOTALL)
-FEWER = {"--train 8000": "--train 1200", "--test 4000": "--test 500", "--test 2000": "--test 300"}
+FEWER = {"--train 8000": "--train 900", "--test 4000": "--test 400", "--test 2000": "--test 300"}
 NUMBER = re.compile(r"[-+]?\d[\d,]*(\.\d+)?(e-?\d+)?|too few events")
 CHOSEN = re.compile(r"(?<=showers: )\w+$|(?<=\d,)[a-z]+$")
 """What ships, and a shower's class: both may be another when showers are few."""
@@ -165,25 +189,56 @@ def test_the_set_up_is_that_of_the_makefile() -> None:
     assert "`.venv/bin/python -m pip install --constraint constraints.txt --editable '.[test]'`" in TEXT
 
 
-def test_every_command_works_and_says_what_the_page_shows(tmp_path: Path) -> None:
+def blank_report(run: Path) -> Path:
+    """Write a page where a report would be."""
+    (run / "report.html").write_text("report " * 200)
+    return run / "report.html"
+
+
+def called(command: str) -> str:
+    """Run a command in this process if it is one of the program, with one worker where it has some."""
+    program, *arguments = shlex.split(command)
+    if program != "python":
+        return run(["bash", "-c", command], Path.cwd())
+    more = {"simulate": ("--workers", "1"), "stack": ("--workers", "1"), "predict": ("--trusted",)}
+    return call(*arguments, *more.get(arguments[1], ())).stdout
+
+
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=WHOLE)])
+def test_every_command_works_and_says_what_the_page_shows(
+    processes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if not processes:  # the demo's reports are real ones
+        monkeypatch.setattr("report.outcome.write_report", lambda run, data, bars: blank_report(run))
     for entry in ("cli.py", "verify.py"):
         (tmp_path / entry).symlink_to(ROOT / entry)
     ran = []
     for kind, block in BLOCKS[1:]:
         if kind == "python":
-            ran.append(run([sys.executable, "-c", block], tmp_path))
+            trusted = block.replace('"new/composition_test")', '"new/composition_test", trusted=True)')
+            ran.append(run([sys.executable, "-c", block], tmp_path) if processes else executed(trusted))
             continue
         for command, shown in commands(block):
             for full, fewer in FEWER.items():
                 command = command.replace(full, fewer)
-            said = {masked(line) for line in run(["bash", "-c", command], tmp_path).splitlines()}
-            assert [line for line in shown if masked(line) not in said] == [], command
+            said = run(["bash", "-c", command], tmp_path) if processes else called(command)
+            lines = {masked(line) for line in said.splitlines()}
+            assert [line for line in shown if masked(line) not in lines] == [], command
             ran.append(command)
     assert len(ran) >= 9
     for file in ("event-7.png", "runs/first/report.html", "new.npz", "new.csv"):
         assert (tmp_path / file).stat().st_size > 1000
     # The Python block prints the score that verify.py printed for the same predictions.
     assert re.search(r"<fraction error 0\.\d+ \[0\.\d+, 0\.\d+\], 300 events>", ran[-1])
+
+
+def executed(block: str, names: dict[str, object] | None = None) -> str:
+    """Return what a block of Python prints."""
+    out = io.StringIO()
+    with redirect_stdout(out):
+        exec(compile(block, "block", "exec"), {} if names is None else names)
+    return out.getvalue()
 
 
 FILE = ROOT / "docs" / "notebook.ipynb"
@@ -197,17 +252,33 @@ def test_it_is_kept_without_outputs() -> None:
             assert cell.execution_count is None
 
 
-def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.faults
+def test_it_runs_as_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = nbformat.read(FILE, as_version=4)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # where the notebook's folder is made
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    said = "".join(output.get("text", "") for output in outputs)
-    assert "<composition run " in said
-    (score,) = re.findall(r"<fraction error (0\.\d+) \[", said)
-    assert float(score) < 0.15, "much better than guessing (.158) even after 1,500 showers"
+    check_notebook("".join(output.get("text", "") for output in outputs))
     pictures = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
     assert len(pictures) == 1
     assert len(pictures[0]) > 20_000
+
+
+def test_its_cells_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the notebook's folder is made
+    code = "\n".join(cell.source for cell in nbformat.read(FILE, as_version=4).cells if cell.cell_type == "code")
+    for whole, less in (("n_train=1500, n_test=800", "n_train=800, n_test=500"), ("folds=2,", "folds=2, workers=1,")):
+        assert whole in code
+        code = code.replace(whole, less)
+    check_notebook(executed(code))
+    (picture,) = tmp_path.glob("showers-*/event.png")
+    assert picture.stat().st_size > 15_000
+
+
+def check_notebook(said: str) -> None:
+    """Check what the notebook prints."""
+    assert "<composition run " in said
+    (score,) = re.findall(r"<fraction error (0\.\d+) \[", said)
+    assert float(score) < 0.15, "much better than guessing (.158) even after few showers"

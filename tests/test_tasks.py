@@ -80,7 +80,7 @@ ARRAY = DetectorArray(
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     out = tmp_path_factory.mktemp("twelve")
-    return simulate(COMPOSITION, out, n_train=700, n_test=200, seed=5, train_cuts="test", array=ARRAY, workers=2)
+    return simulate(COMPOSITION, out, n_train=700, n_test=200, seed=5, train_cuts="test", array=ARRAY, workers=1)
 
 
 def test_dataset_carries_its_array(folders):

@@ -206,3 +206,28 @@ def test_truth_that_cannot_be_used(
     scalars.write_bytes(scalars.read_bytes()[:500])
     assert_refused(monkeypatch, capsys, "features.npy cannot be read", "--data", data, file)
     assert not list(tmp_path.glob("metrics_*"))
+
+
+def test_weighted_hadrons_are_quoted_only_where_weights_determine_a_number(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, hadron = np.ones(N), np.arange(N) % 10 > 0
+    np.savez(tmp_path / "g.npz", gamma_scores=SCORES)
+    printed = []
+    for heavy in (1.0, 500.0):
+        weights[1] = heavy
+        np.save(data / "gamma_test" / "weight.npy", weights.astype(np.float32))
+        assert run(monkeypatch, "--task", "gamma", "--data", data, tmp_path / "g.npz") == 0
+        metrics = json.loads((tmp_path / "metrics_gamma.json").read_text())
+        row = metrics["survival_rates"]["75%"]
+        survives = hadron & (row["threshold"] <= SCORES)
+        assert row["hadron_survival"] == pytest.approx(weights[survives].sum() / weights[hadron].sum())
+        assert row["n_effective"] == pytest.approx(weights[survives].sum() ** 2 / (weights[survives] ** 2).sum())
+        assert row["largest_weight"] == pytest.approx(heavy / weights[survives].sum())
+        assert row["quoted"] == (heavy == 1.0)
+        printed.append(capsys.readouterr().out)
+    assert "hadron survival 7." in printed[0]
+    assert "hadron survival < " in printed[1]
+    np.save(data / "gamma_test" / "weight.npy", np.where(np.arange(N) == 7, -1.0, 1.0).astype(np.float32))
+    assert run(monkeypatch, "--task", "gamma", "--data", data, tmp_path / "g.npz") == 2
+    assert "weight.npy: row 7 holds -1, expected a weight from 0 up" in capsys.readouterr().err

@@ -91,6 +91,7 @@ def read_reference(
             f"{folder} is not the set on which {run.folder} was trained (or its features are of other code)"
         )
     data = Dataset.open(folder, labels=False)
+    data.refuse_weighted("datacheck")
     log_proba = _out_of_fold(run, len(data))
     good = data.evaluation_cuts.mask(data.scalar_frame()) & data.usable & np.isfinite(log_proba).all(axis=1)
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(good))[:max_events]

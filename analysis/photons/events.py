@@ -179,6 +179,7 @@ def read_simulation(
         remarks += values.remarks
     else:
         dataset = Dataset.open(folder, run.task)
+        dataset.refuse_weighted("a search for photons")
         refuse_training_set(run, dataset, "--simulation")
         if dataset.fingerprint() in data_prints:
             raise InputError(f"{folder} is both --data and --simulation: the response must come from other showers")

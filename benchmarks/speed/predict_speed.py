@@ -9,9 +9,10 @@ rates are means with the standard error of the rounds, starting the processes in
 processes, with the part of it spent in the system; memory is the largest of this process and those that it has started,
 together. Where the set has labels, what the student costs on it is printed with its 95 % interval.
 
-With ``--against FOLDER``, another checkout of this project, the processor time of ``predict --no-table`` of a run that
-ships ``pretrained``, in turn, in one process each, medians and ranges: each checkout trains its own run on the same
-showers, and predicts the same new ones. What starting takes is read off a set of 1,000 showers.
+With ``--against FOLDER``, another checkout of this project, processor time and peak memory of ``predict --no-table`` of
+a run that ships ``pretrained``, and of ``features``, from folder to table with all columns; in turn, in one process
+each, medians and ranges. Each checkout trains its own run on the same showers, and predicts the same new ones. What
+starting takes is read off a set of 1,000 showers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 from joblib.externals.loky import get_reusable_executor
@@ -208,48 +209,76 @@ def compare(folder: Path, data: Path, scratch: Path, options: argparse.Namespace
             own = shutil.copytree(scratch / "data", scratch / f"{side}-data")  # beside it come feature tables
             _command(root, "stack", "--task", "composition", "--data", own, "--run", scratch / side,
                      "--config", scratch / "stack.toml", "--workers", 1, "--device", "cpu")  # fmt: skip
-    counts = (START_EVENTS, options.events)
-    sets = {n: _repeated(data, scratch / f"new-{n}", n) for n in counts}
-    spent: dict[str, list[dict[int, float]]] = {side: [] for side in sides}
+    chain = stacking.load(scratch / "now").chain
+    if "pretrained" not in chain.networks:
+        raise SystemExit(f"with --train {options.train} the fits were not averaged in their weights: give it more")
+    sets = {n: _repeated(data, scratch / f"new-{n}", n) for n in (START_EVENTS, options.events)}
+    few, many = START_EVENTS, options.events
+    commands = {"start": few, "predict": many, "features": many}
+    spent: dict[tuple[str, str], list[_Cost]] = {(what, side): [] for what in commands for side in sides}
     for number in range(options.rounds + 1):
-        for side, root in sides.items():
-            arguments = ("--device", "cpu", "--no-table", "--trusted", "--quiet")
-            times = {
-                n: _command(root, "predict", "--run", scratch / side, "--data", events, "--out",
-                            scratch / f"{side}-{n}-{number}.npz", *arguments)
-                for n, events in sets.items()
-            }  # fmt: skip
+        for (what, side), costs in spent.items():
+            root, out, events = sides[side], scratch / f"{what}-{side}-{number}", sets[commands[what]]
+            if what == "features":
+                cost = _command(root, "features", events, "--out", out, "--device", "cpu", "--workers", 1, "--quiet")
+                shutil.rmtree(out)
+            else:
+                new = ("--data", events, "--out", out.with_suffix(".npz"), "--no-table", "--device", "cpu")
+                cost = _command(root, "predict", "--run", scratch / side, *new, "--trusted", "--quiet")
             if number:  # the first round compiles and fills caches
-                spent[side].append(times)
-    more = options.events - START_EVENTS
-    rows = {
-        f"{options.events:,} showers, start included, s": lambda times: times[options.events],
-        "start and 1,000 showers, s": lambda times: times[START_EVENTS],
-        "a further shower, us": lambda times: 1e6 * (times[options.events] - times[START_EVENTS]) / more,
+                costs.append(cost)
+        Console(stderr=True).print(f"round {number} of {options.rounds}: {spent if number else 'not counted'}")
+
+    def seconds(what: str, side: str) -> list[float]:
+        return [cost.seconds for cost in spent[what, side]]
+
+    def further(side: str) -> list[float]:
+        pairs = zip(seconds("start", side), seconds("predict", side), strict=True)
+        return [1e6 * (long - short) / (many - few) for short, long in pairs]
+
+    rows: dict[str, tuple[list[list[float]], int]] = {
+        f"predict, {many:,} showers, s": ([seconds("predict", side) for side in sides], 1),
+        f"predict, start and {few:,} showers, s": ([seconds("start", side) for side in sides], 1),
+        "predict, a further shower, us": ([further(side) for side in sides], 1),
+        f"features, {many:,} showers, s": ([seconds("features", side) for side in sides], 1),
     }
-    lines = ["| processor time | before (range) | now (range) | ratio (range) |", "|---|---|---|---|"]
-    for name, value in rows.items():
-        before, now = ([value(times) for times in spent[side]] for side in sides)
+    for what in ("predict", "features"):
+        peaks = [[cost.peak_gb for cost in spent[what, side]] for side in sides]
+        rows[f"{what}, {many:,} showers, peak memory, GB"] = peaks, 3
+    lines = ["| | before (range) | now (range) | ratio (range) |", "|---|---|---|---|"]
+    for name, ((before, now), digits) in rows.items():
         ratios = [b / a for a, b in zip(before, now, strict=True)]
-        cells = [
-            f"{np.median(each):.{digits}f} ({min(each):.{digits}f}..{max(each):.{digits}f})"
-            for each, digits in ((before, 1), (now, 1), (ratios, 3))
-        ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {_range(before, digits)} | {_range(now, digits)} | {_range(ratios, 3)} |")
     return "\n".join(lines)
 
 
-def _command(root: Path, *arguments: object) -> float:
-    """Run a command of a checkout and return its processor time, s, that of its processes included."""
+def _range(values: list[float], digits: int) -> str:
+    return f"{np.median(values):.{digits}f} ({min(values):.{digits}f}..{max(values):.{digits}f})"
+
+
+class _Cost(NamedTuple):
+    """What a command took, that of its processes included."""
+
+    seconds: float
+    """Processor time."""
+    peak_gb: float
+    """Largest resident memory of one process."""
+
+
+def _command(root: Path, *arguments: object) -> _Cost:
+    """Run a command of a checkout."""
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
     environment["LOKY_MAX_CPU_COUNT"] = "1"  # one process, whose time is counted
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, str(root / "cli.py"), *map(str, arguments)]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, env=environment, cwd=root, stdout=subprocess.DEVNULL, stderr=errors)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            errors.seek(0)
+            what = errors.read().decode(errors="replace")[-2000:]
+            raise SystemExit(f"{' '.join(command)} ended with {process.returncode}: {what}")
+    return _Cost(used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6)
 
 
 def _measure(options: argparse.Namespace, long: Path) -> None:

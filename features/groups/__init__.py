@@ -19,6 +19,7 @@ from array_api_compat import is_cupy_namespace, is_numpy_namespace
 from features.lateral.events import EventBatch
 from features.lateral.fit import RawFit, fit_cuda, fit_fused
 from features.stations.compiled import sum_fused
+from features.stations.cuda import grid_cuda, order_cuda, sum_cuda
 from features.stations.grid import grid_fused, grid_reference, order_fused, order_reference
 from features.stations.sums import PARTS, Sums, sum_reference
 
@@ -110,7 +111,21 @@ def sum_stations(events: EventBatch, raw: RawFit, parts: frozenset[str] = PARTS)
     """Return the sums over stations that the features around the core are made of, with the parts asked for."""
     if is_numpy_namespace(events.xp):
         return sum_fused(events, raw, parts)
-    return sum_reference(events, raw, parts)
+    return (sum_cuda if is_cupy_namespace(events.xp) else sum_reference)(events, raw, parts)
+
+
+def sum_grid(events: EventBatch) -> dict[str, Any]:
+    """Return the sums over the grid that need no core (:mod:`features.stations.grid`)."""
+    if is_numpy_namespace(events.xp):
+        return grid_fused(events)
+    return (grid_cuda if is_cupy_namespace(events.xp) else grid_reference)(events)
+
+
+def order_deposits(events: EventBatch) -> dict[str, Any]:
+    """Return largest deposits and quantiles of both channels."""
+    if is_numpy_namespace(events.xp):
+        return order_fused(events)
+    return (order_cuda if is_cupy_namespace(events.xp) else order_reference)(events)
 
 
 @dataclass(frozen=True)
@@ -154,9 +169,9 @@ class FittedEvents:
     @cached_property
     def grid(self) -> dict[str, Any]:
         """Sums over the grid that need no core (:mod:`features.stations.grid`)."""
-        return grid_fused(self.events) if is_numpy_namespace(self.xp) else grid_reference(self.events)
+        return sum_grid(self.events)
 
     @cached_property
     def order(self) -> dict[str, Any]:
         """Largest deposits and quantiles of both channels."""
-        return order_fused(self.events) if is_numpy_namespace(self.xp) else order_reference(self.events)
+        return order_deposits(self.events)

@@ -21,7 +21,9 @@ from features.lateral.translate import FAST, f32, full_vectors, vexp2
 MODEL = translate.compiled()
 squared_distance, electron_logs, muon_logs = MODEL.squared_distance, MODEL.electron_logs, MODEL.muon_logs
 muon_density = MODEL.muon_density
-energy_correction, core_excess, punch_through = MODEL.energy_correction, MODEL.core_excess, MODEL.punch_through
+energy_correction, core_excess = MODEL.energy_correction, MODEL.core_excess
+muon_expected, over_punch = MODEL.muon_expected, MODEL.over_punch
+punch_uncertainty, empty = MODEL.punch_uncertainty, MODEL.empty
 electron_expected, half_deviance, signal_terms = MODEL.electron_expected, MODEL.half_deviance, MODEL.signal_terms
 _electron_frozen, _electron_signal, muon_signal = MODEL.electron_frozen, MODEL.electron_signal, MODEL.muon_signal
 _electron_slope, _electron_curvature, _muon_frozen = MODEL.electron_slope, MODEL.electron_curvature, MODEL.muon_frozen

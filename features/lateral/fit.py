@@ -31,6 +31,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from features.lateral import cuda
 from features.lateral.compiled import (
     ELECTRON,
     MUON,
@@ -48,7 +49,7 @@ from features.lateral.compiled import (
 )
 from features.lateral.events import EventBatch
 from features.lateral.response import RECIPE, Recipe, StationResponse
-from features.lateral.translate import f32, full_vectors, in_c
+from features.lateral.translate import f32, full_vectors
 from runtime.kernels import kernel
 from showers.array import KASCADE, DetectorArray
 
@@ -71,8 +72,7 @@ RECORD = np.dtype([(name, np.float32, (size,) if size > 1 else ()) for name, siz
 
 def record_in_c() -> str:
     """Return the record as a declaration in C."""
-    members = " ".join(f"{name}[{size}];" if size > 1 else f"{name};" for name, size in SIZES.items())
-    return f"struct RawFit {{ float {members.replace('; ', '; float ')} }};"
+    return cuda.struct_in_c("RawFit", SIZES)
 
 
 @dataclass(frozen=True)
@@ -115,46 +115,23 @@ class RawFit:
         return np.stack(self.columns(), axis=1).astype(np.float32).view(RECORD)[:, 0]
 
 
-WARPS = 4
-"""Events per block: 46 kB of shared memory, below the 48 kB that every device has."""
-LANES = 32
-OPTIONS = ("--std=c++17",)
-
-
-def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> str:
-    """Return the kernel's text with its constants and the array's numbers of cells and muon detectors."""
-    spaces = {"response": response._asdict(), "recipe": RECIPE._asdict()}
-    head = []
-    for space, values in spaces.items():
-        lines = [f"constexpr float {name} = {value:.9e}f;" for name, value in values.items()]
-        head.append(f"namespace {space} {{ {' '.join(lines)} }}")
-    body = Path(__file__).with_name("kernel.cu").read_text(encoding="utf-8")
-    start, body = body.split("// STATION MODEL\n")
-    sizes = f"const int N_E = {array.n_cells}, N_M = {array.n_muon_detectors};"
-    return "\n".join([*head, record_in_c(), f"#define WARPS {WARPS}", sizes, start, in_c(), body])
-
-
 @lru_cache(maxsize=4)
-def _kernel(response: StationResponse, array: DetectorArray) -> Any:
-    import cupy
-
-    return cupy.RawKernel(kernel_source(response, array), "fit_events", options=OPTIONS)
+def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> cuda.Kernels:
+    """Return the fit's CUDA kernel."""
+    body, planes = Path(__file__).with_name("kernel.cu"), 6 * array.n_cells + 7 * array.n_muon_detectors + 1
+    return cuda.source(body, response, array, planes, cuda.space_in_c("recipe", RECIPE._asdict()), record_in_c())
 
 
 def fit_cuda(events: EventBatch) -> RawFit:
     """Fit both lateral distributions of every event on the GPU; same steps and result as on the CPU."""
-    import cupy
-
-    here = events.stations
-    n = len(events)
-    muon_cells = cupy.flatnonzero(here.has_muon).astype(cupy.int32)
-    raw = cupy.empty((n, N_NUMBERS), cupy.float32)
+    xp, here, n = events.xp, events.stations, len(events)
+    muon_cells = xp.astype(xp.flatnonzero(here.has_muon), xp.int32)
+    raw = xp.empty((n, N_NUMBERS), dtype=xp.float32)
     planes = [events.electron_mev, events.muon_mev, events.cos_zenith, *events.direction]
     geometry = [here.x_m, here.y_m, here.electron_area_m2, muon_cells]
     geometry += [values[muon_cells] for values in (here.x_m, here.y_m, here.muon_area_m2)]
-    arguments = [cupy.ascontiguousarray(array) for array in (*planes, *geometry)]
-    blocks = (-(-n // WARPS),)
-    _kernel(events.response, events.array)(blocks, (WARPS * LANES,), (*arguments, cupy.int32(n), raw))
+    arguments = [xp.ascontiguousarray(array) for array in (*planes, *geometry)]
+    cuda.launch(kernel_source(events.response, events.array), "fit_events", n, [*arguments, n, raw])
     return RawFit.from_numbers(raw)
 
 

@@ -1,32 +1,8 @@
 // The lateral fits on a GPU: one warp fits one event, with the steps told in fit.py.
 //
-// Lanes share the stations; sums go through warp shuffles, so all lanes hold the same totals and take the same branches.
-// gpu.py puts constants (namespaces response and recipe) and the record RawFit in front of this text, the station model
-// where it is marked, and compiles it at run time.
-// Compiled as plain C++ (LANES = 1) it runs on a CPU, which is how its numbers are tested without a GPU.
+// fit.py puts the recipe and the record RawFit in front of this text.
 
-#ifdef __CUDACC__
-#define LANES 32
-#define ON_DEVICE __device__ __forceinline__
-#define SYNCHRONISE __syncwarp()
-#define NAN __int_as_float(0x7fc00000)
-#define INFINITY __int_as_float(0x7f800000)
-ON_DEVICE float total(float x) {
-    for (int offset = 16; offset; offset >>= 1) x += __shfl_xor_sync(0xffffffffu, x, offset);
-    return x;
-}
-#else
-#include <cmath>
-#define LANES 1
-#define ON_DEVICE inline
-#define SYNCHRONISE
-ON_DEVICE float total(float x) { return x; }
-using std::fmaxf; using std::fminf;
-#endif
-
-#define EACH(k, n) for (int k = lane; k < n; k += LANES)
-
-const int N_TERMS = 25;  // N_E cells and N_M muon detectors are the array's
+const int N_TERMS = 25;
 
 // What the lanes of one event share.
 struct Scratch {
@@ -43,7 +19,6 @@ struct Stations {
 
 struct Axis { float u, v; };
 
-// STATION MODEL
 ON_DEVICE float distance(float x, float y, const float *p, Axis axis) { return distance(x - p[0], y - p[1], axis.u, axis.v); }
 
 ON_DEVICE void freeze_electron(Scratch &z, Stations st, Axis axis, const float *p, const float *q, int lane) {
@@ -306,33 +281,9 @@ ON_DEVICE void fit_one(Scratch &z, Stations st, const float *electron_mev, const
     raw->muon_converged = muon_arrived;
 }
 
-#ifdef __CUDACC__
-extern "C" __global__ void fit_events(
+FOR_EVENTS(fit_events, (
     const float *electron_mev, const float *muon_mev, const float *cosine, const float *u, const float *v,
     const float *x, const float *y, const float *area, const int *where_m, const float *x_m, const float *y_m,
-    const float *area_m, int n_events, RawFit *raw)
-{
-    __shared__ Scratch scratch[WARPS];
-    int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
-    int event = blockIdx.x * WARPS + warp;
-    if (event >= n_events) return;
-    Stations st = {x, y, area, where_m, x_m, y_m, area_m};
-    Axis axis = {u[event], v[event]};
-    fit_one(scratch[warp], st, electron_mev + (long long)event * N_E, muon_mev + (long long)event * N_E,
-            cosine[event], axis, raw + event, lane);
-}
-#else
-extern "C" void fit_events(
-    const float *electron_mev, const float *muon_mev, const float *cosine, const float *u, const float *v,
-    const float *x, const float *y, const float *area, const int *where_m, const float *x_m, const float *y_m,
-    const float *area_m, int n_events, RawFit *raw)
-{
-    static Scratch scratch;
-    Stations st = {x, y, area, where_m, x_m, y_m, area_m};
-    for (int event = 0; event < n_events; event++) {
-        Axis axis = {u[event], v[event]};
-        fit_one(scratch, st, electron_mev + (long long)event * N_E, muon_mev + (long long)event * N_E,
-                cosine[event], axis, raw + event, 0);
-    }
-}
-#endif
+    const float *area_m, int n_events, RawFit *raw), Scratch,
+    fit_one(z, Stations{x, y, area, where_m, x_m, y_m, area_m}, electron_mev + (long long)event * N_E,
+            muon_mev + (long long)event * N_E, cosine[event], Axis{u[event], v[event]}, raw + event, lane))

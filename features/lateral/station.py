@@ -171,6 +171,34 @@ def muon_frozen(res: StationResponse, area: Any, r: Any, electrons: Any, muons: 
     return background, weight
 
 
+def muon_expected(res: StationResponse, area: Any, r: Any, electrons: Any, muons: Any) -> Any:
+    """Return mean and variance of a signal in the muon channel, and the part of the mean that is punch-through."""
+    punch = punch_through(res, area, r, electrons)
+    own = area * muons + res.muon_strays * positive(area)
+    mean = own + punch
+    variance = res.muon_dispersion * own + res.punch_through_dispersion * punch
+    return mean, variance, punch
+
+
+def punch_uncertainty(res: StationResponse, punch: Any) -> Any:
+    """Return the variance that comes from not knowing punch-through better."""
+    uncertainty = res.punch_through_uncertainty * punch
+    return uncertainty * uncertainty
+
+
+def over_punch(res: StationResponse, area: Any, s: Any, punch: Any) -> Any:
+    """Return a signal of the muon channel over punch-through and strays, and the variance of these."""
+    strays = res.muon_strays * positive(area)
+    beyond = s - punch - strays
+    variance = res.punch_through_dispersion * punch + punch_uncertainty(res, punch) + res.muon_dispersion * strays
+    return beyond, variance
+
+
+def empty(res: StationResponse, muons: Any) -> Any:
+    """Return the probability that a muon station stays empty: every muon misses the threshold, and no stray hits."""
+    return decay(muons * (1.0 - res.muon_miss) + res.muon_strays)
+
+
 def compared(s: Any, mu: Any, per_mu: Any, floor: Any, weight: Any) -> Any:
     """Return half the deviance and the weight that counts, from an expectation mu and 1/mu.
 

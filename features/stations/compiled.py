@@ -14,44 +14,44 @@ import numpy as np
 from numba import njit
 
 from features.lateral.compiled import (
-    LOG2_E,
     NO_FLOOR,
     ONE,
     TINY,
     ZERO,
     electron_expected,
     electron_logs,
+    empty,
     half_deviance,
     in_one_record,
+    muon_expected,
     muon_logs,
-    punch_through,
+    over_punch,
+    punch_uncertainty,
     squared_distance,
 )
 from features.lateral.events import EventBatch
 from features.lateral.fit import RawFit
 from features.lateral.response import StationResponse
-from features.lateral.station import MUON_G_REF
 from features.lateral.translate import FAST, f32, full_vectors, vexp2, vlog2
 from features.stations import tail
 from features.stations.sums import (
-    CHANNELS,
     FAR_M,
     LCM_RINGS_M,
     MAX_DEVIATE,
     MUON_AGE_FROM_M,
     OUTER_M,
     PARTS,
-    PATTERN,
     PATTERNS,
-    PLAIN,
     RINGS,
     RINGS_M,
     Sums,
+    named,
+    over_level_zero,
+    shapes,
 )
 from features.stations.tail import tail_table
 from runtime.kernels import kernel
 from showers.array import DetectorArray
-from showers.lateral import muon_normalisation
 
 PLANES = (
     "x", "y", "area_e_m2", "area_m_m2",  # the array's
@@ -95,11 +95,9 @@ def expect(
     area_e_m2, area_m_m2, far, outer, mid = z.area_e_m2, z.area_m_m2, z.far, z.outer, z.mid
     mean_e, var_e, mean_m, var_m, var_fit, punch = z.mean_e, z.var_e, z.mean_m, z.var_m, z.var_fit, z.punch
     per_e, per_m = f32(cosine / res.electron_deposit_mev), f32(cosine / res.muon_deposit_mev)
-    top_e, top_m, strays = f32(res.saturation_mev), f32(res.muon_saturation_mev), f32(res.muon_strays)
+    top_e, top_m = f32(res.saturation_mev), f32(res.muon_saturation_mev)
     core_x, core_y, level, age = fit.electron[0], fit.electron[1], fit.electron[2], fit.electron[3]
     level_m, muon_age, mean_age = fit.muon[0], fit.muon[1], f32(res.muon_age_mean)
-    spread, punches = f32(res.muon_dispersion), f32(res.punch_through_dispersion)
-    uncertainty = f32(res.punch_through_uncertainty)
     for k in range(x.size):
         s_e[k] = min(electron_mev[k], top_e) * per_e
         s_m[k] = min(muon_mev[k], top_m) * per_m
@@ -127,11 +125,8 @@ def expect(
         mean_e[k] = mean * live_e[k]
         var_e[k] = variance * live_e[k]
     for k in range(x.size):
-        punch[k] = punch_through(res, area_m[k], r[k], electrons[k])
-        mean = area_m[k] * muons[k] + strays * live_m[k]
-        mean_m[k] = mean + punch[k]
-        var_m[k] = spread * mean + punches * punch[k]
-        var_fit[k] = var_m[k] + uncertainty * uncertainty * punch[k] * punch[k]
+        mean_m[k], var_m[k], punch[k] = muon_expected(res, area_m[k], r[k], electrons[k], muons[k])
+        var_fit[k] = var_m[k] + punch_uncertainty(res, punch[k])
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -169,9 +164,6 @@ def muon_sums(res: StationResponse, reco: Any, z: Any, out: Any) -> None:
     full_vectors()
     s_e, s, area_e, area, live, far, outer, mid = z.s_e, z.s_m, z.area_e, z.area_m, z.live_m, z.far, z.outer, z.mid
     muons, template, punch, mean, value = z.muons, z.template, z.punch, z.mean_m, z.value
-    strays, result = f32(res.muon_strays), f32(1.0 - res.muon_miss)
-    punches, uncertainty = f32(res.punch_through_dispersion), f32(res.punch_through_uncertainty)
-    spread = f32(res.muon_dispersion)
     values = hits = lives = areas = seen_e = ZERO
     for k in range(s.size):
         value[k] = s[k] * far[k]
@@ -191,15 +183,15 @@ def muon_sums(res: StationResponse, reco: Any, z: Any, out: Any) -> None:
         out_e += s_e[k] * outer[k]
         out_ae += area_e[k] * outer[k]
         hits40 += ONE if s[k] * (mid[k] + outer[k]) > ZERO else ZERO
-    empty = empty_var = expected = blank = blank_var = ZERO
+    by_fit = by_fit_var = expected = blank = blank_var = ZERO
     for k in range(s.size):
         counted = live[k] * far[k]
-        e = vexp2(-LOG2_E * (area[k] * muons[k] * result + strays)) * counted
-        empty += e
-        empty_var += e * (ONE - e)
+        e = empty(res, area[k] * muons[k]) * counted
+        by_fit += e
+        by_fit_var += e * (ONE - e)
         n = reco * template[k] * far[k]
         expected += n
-        b = vexp2(-LOG2_E * (n * result + strays)) * counted
+        b = empty(res, n) * counted
         blank += b
         blank_var += b * (ONE - b)
     near = near_mean = near_hits = beyond_all = signal = signal_var = ZERO
@@ -208,14 +200,13 @@ def muon_sums(res: StationResponse, reco: Any, z: Any, out: Any) -> None:
         near += s[k] * close
         near_mean += mean[k] * close
         near_hits += ONE if s[k] * close > ZERO else ZERO
-        beyond = s[k] - punch[k] - strays * live[k]
-        variance = punches * punch[k] + uncertainty * uncertainty * punch[k] * punch[k] + spread * strays * live[k]
+        beyond, variance = over_punch(res, area[k], s[k], punch[k])
         beyond_all += max(beyond - TWO * np.sqrt(variance), ZERO)
         weight = template[k] / (variance + TINY)
         signal += weight * beyond
         signal_var += weight * weight * variance
     out[3], out[4], out[5], out[6], out[7], out[8], out[9] = hits40, values, hits, lives, areas, largest(value), seen_e
-    out[10], out[11], out[12], out[13], out[14] = empty, empty_var, expected, blank, blank_var
+    out[10], out[11], out[12], out[13], out[14] = by_fit, by_fit_var, expected, blank, blank_var
     out[15], out[16], out[17], out[18], out[19], out[20] = near, near_mean, near_hits, beyond_all, signal, signal_var
     out[21], out[22], out[23], out[24] = mid_m, mid_am, mid_e, mid_ae
     out[25], out[26], out[27], out[28] = out_m, out_am, out_e, out_ae
@@ -385,29 +376,11 @@ def sum_fused(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) ->
     n, response = len(events), events.response
     fits = fit.records()
     azimuth = events.azimuth_deg * np.float32(math.pi / 180.0)
-    muon_age = response.muon_age_mean
-    # rho_mu(N_mu = 1) over the density at level 0, which the loop has at hand.
-    unit = float(muon_normalisation(muon_age)) * math.exp(muon_age * MUON_G_REF)
-    reco = np.float32(unit) * np.exp(np.clip(events.lg_n_mu, 0.0, 9.0) * np.float32(math.log(10.0)))
-    n_rings, n_patterns = (n if part in parts else 0 for part in (RINGS, PATTERNS))
-    out = (
-        np.zeros((n, len(PLAIN)), np.float32),
-        np.zeros((n_patterns, 2, len(PATTERN)), np.float32),
-        np.zeros((n_rings, 2, 4, N_RINGS), np.float32),
-        np.zeros((n_patterns, 2, 6, N_LCM), np.float32),
-    )
+    reco = over_level_zero(events)
+    out = tuple(np.zeros(shape, np.float32) for shape in shapes(n, parts))
     columns = (events.cos_zenith, *events.direction, np.cos(azimuth), np.sin(azimuth), reco)
     dispersions = (response.electron_dispersion, response.muon_dispersion)
     tails = tuple((dispersion, tail_table(dispersion).ravel()) for dispersion in dispersions)
     grids, wanted = (events.electron_mev, events.muon_mev), (RINGS in parts, PATTERNS in parts)
     _sum_events(grids, columns, _scratch(events.array), fits, response, tails, wanted, out)
-    plain, pattern, rings, lcm = out
-    sums: Sums = {"fitted": ~np.isnan(fits["electron"][:, 0])}
-    sums.update({name: plain[:, k] for k, name in enumerate(PLAIN)})
-    for c, channel in enumerate(CHANNELS):
-        if RINGS in parts:
-            sums[f"ring_{channel}"] = [rings[:, c, k] for k in range(4)]
-        if PATTERNS in parts:
-            sums.update({f"{channel}_{name}": pattern[:, c, k] for k, name in enumerate(PATTERN)})
-            sums[f"lcm_{channel}"] = [lcm[:, c, k] for k in range(6)]
-    return sums
+    return named(~np.isnan(fits["electron"][:, 0]), parts, out)

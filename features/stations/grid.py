@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -35,8 +36,25 @@ N_RINGS = 8
 """Square rings around the array's centre."""
 QUANTILES = (25, 50, 75, 90)
 N_TOP = 5
+ORDER = ("max", "top5", *(f"q{q}" for q in QUANTILES))
+"""Per channel and event: the largest deposit, the sum of the five largest, quantiles of the hit stations."""
 SMALL = f32(4e-3)
 """Below it ln(1 + d) is a polynomial: 1 + d would lose digits of d."""
+
+
+def shapes(n: int) -> list[tuple[int, ...]]:
+    """Return the shapes of what a kernel fills: ``SUMS``, ``SHARED``, deposits and hits per square ring."""
+    return [(n, len(CHANNELS), len(SUMS)), (n, len(SHARED)), (n, len(CHANNELS), 2, N_RINGS)]
+
+
+def named(filled: Sequence[Any]) -> dict[str, Any]:
+    """Return the sums by name from arrays of :func:`shapes`."""
+    sums, shared, rings = filled
+    result: dict[str, Any] = {name: shared[:, k] for k, name in enumerate(SHARED)}
+    for c, channel in enumerate(CHANNELS):
+        result.update({f"{channel}_{name}": sums[:, c, k] for k, name in enumerate(SUMS)})
+        result[f"{channel}_rings"], result[f"{channel}_ring_hits"] = rings[:, c, 0], rings[:, c, 1]
+    return result
 
 
 def grid_reference(events: EventBatch) -> dict[str, Any]:
@@ -192,17 +210,11 @@ def grid_fused(events: EventBatch) -> dict[str, Any]:
     """Return the same sums as :func:`grid_reference`, of events on the CPU."""
     n, response = len(events), events.response
     azimuth = events.azimuth_deg * np.float32(np.pi / 180.0)
-    sums, shared, rings = (
-        np.empty(shape, np.float32) for shape in ((n, 2, len(SUMS)), (n, len(SHARED)), (n, 2, 2, N_RINGS))
-    )
+    out = tuple(np.empty(shape, np.float32) for shape in shapes(n))
     limits = (response.saturation_mev, response.muon_saturation_mev)
     grids = (events.electron_mev, events.muon_mev)
-    _sum_grids(grids, limits, np.cos(azimuth), np.sin(azimuth), _scratch(events.array), (sums, shared, rings))
-    result: dict[str, Any] = {name: shared[:, k] for k, name in enumerate(SHARED)}
-    for c, channel in enumerate(CHANNELS):
-        result.update({f"{channel}_{name}": sums[:, c, k] for k, name in enumerate(SUMS)})
-        result[f"{channel}_rings"], result[f"{channel}_ring_hits"] = rings[:, c, 0], rings[:, c, 1]
-    return result
+    _sum_grids(grids, limits, np.cos(azimuth), np.sin(azimuth), _scratch(events.array), out)
+    return named(out)
 
 
 @kernel(error_model="numpy")
@@ -229,9 +241,9 @@ def _look_up(ordered: Any, out: Any) -> None:
 
 def order_fused(events: EventBatch) -> dict[str, Any]:
     """Return the same numbers as :func:`order_reference`, of events on the CPU."""
-    result, names = {}, ("max", "top5", *(f"q{q}" for q in QUANTILES))
+    result = {}
     for channel, ordered in (("e", events.electron_sorted), ("mu", events.muon_sorted)):
-        out = np.empty((len(events), len(names)), np.float32)
+        out = np.empty((len(events), len(ORDER)), np.float32)
         _look_up(ordered, out)
-        result.update({f"{channel}_{name}": out[:, k] for k, name in enumerate(names)})
+        result.update({f"{channel}_{name}": out[:, k] for k, name in enumerate(ORDER)})
     return result

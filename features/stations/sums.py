@@ -7,6 +7,7 @@ reference; :mod:`features.stations.compiled` is the compiled version of the same
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -26,8 +27,9 @@ from features.lateral.events import (
     signals,
 )
 from features.lateral.fit import RawFit
+from features.lateral.station import MUON_G_REF
 from features.stations.tail import minus_lg_tail
-from showers.lateral import rho_muon
+from showers.lateral import muon_normalisation, rho_muon
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,39 @@ Sums = dict[str, Any]
 """Arrays (n,) float32 by name. ``ring_e`` and ``ring_mu`` are lists of (n, rings): seen, area, expected, variance;
 ``lcm_e`` and ``lcm_mu`` lists of (n, rings of LCm), densities: stations, seen, seen^2, expected, expected^2, variance;
 ``fitted`` is (n,) bool."""
+
+
+def shapes(n: int, parts: frozenset[str]) -> list[tuple[int, ...]]:
+    """Return the shapes of what a kernel fills: ``PLAIN``, ``PATTERN``, sums over rings and over rings of LCm."""
+    n_rings, n_patterns = (n if part in parts else 0 for part in (RINGS, PATTERNS))
+    channels, rings, lcm = len(CHANNELS), len(RINGS_M), len(LCM_RINGS_M)
+    return [
+        (n, len(PLAIN)),
+        (n_patterns, channels, len(PATTERN)),
+        (n_rings, channels, 4, rings),
+        (n_patterns, channels, 6, lcm),
+    ]
+
+
+def named(fitted: Any, parts: frozenset[str], filled: Sequence[Any]) -> Sums:
+    """Return the sums by name from arrays of :func:`shapes`."""
+    plain, pattern, rings, lcm = filled
+    sums: Sums = {"fitted": fitted}
+    sums.update({name: plain[:, k] for k, name in enumerate(PLAIN)})
+    for c, channel in enumerate(CHANNELS):
+        if RINGS in parts:
+            sums[f"ring_{channel}"] = [rings[:, c, k] for k in range(4)]
+        if PATTERNS in parts:
+            sums.update({f"{channel}_{name}": pattern[:, c, k] for k, name in enumerate(PATTERN)})
+            sums[f"lcm_{channel}"] = [lcm[:, c, k] for k in range(6)]
+    return sums
+
+
+def over_level_zero(events: EventBatch) -> Any:
+    """Return the muon density of the reconstructed size and the mean age over that of level 0, (n,) float32."""
+    xp, age = events.xp, events.response.muon_age_mean
+    unit = float(muon_normalisation(age)) * math.exp(age * MUON_G_REF)
+    return unit * xp.exp(xp.clip(events.lg_n_mu, 0.0, 9.0) * math.log(10.0))
 
 
 def sum_reference(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) -> Sums:

@@ -102,7 +102,8 @@ def tail_table(dispersion: float) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
-def _flat_table(dispersion: float, xp: ModuleType) -> Any:
+def flat_table(dispersion: float, xp: ModuleType) -> Any:
+    """Return :func:`tail_table` as (means * steps,) of an array library."""
     return xp.asarray(tail_table(dispersion).ravel())
 
 
@@ -124,7 +125,7 @@ def minus_lg_tail(signal: Any, expected: Any, variance: Any, dispersion: float, 
     i, j = xp.floor(row), xp.floor(column)
     a, b = row - i, column - j
     place = xp.reshape(xp.astype(i, xp.int64) * N_STEPS + xp.astype(j, xp.int64), (-1,))
-    table = _flat_table(dispersion, xp)
+    table = flat_table(dispersion, xp)
     corners = [xp.reshape(xp.take(table, place + k), signal.shape) for k in (0, 1, N_STEPS, N_STEPS + 1)]
     near, far = (x + b * (y - x) for x, y in (corners[:2], corners[2:]))
     root = near + a * (far - near)

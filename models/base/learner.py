@@ -147,6 +147,10 @@ class Learner(ABC):
         """
         raise TypeError(f"{type(self).__name__} estimates no true quantities")
 
+    def predict_both(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Return what :meth:`predict_log_proba` and :meth:`predict_targets` return, in one pass where that can be."""
+        return self.predict_log_proba(batch), self.predict_targets(batch)
+
     @classmethod
     def averaged(cls, fits: Sequence[Self]) -> Self:
         """Return one learner whose weights are the means of those of fitted learners.

@@ -73,7 +73,7 @@ TREES = (
         quick={"trees": 80, "min_samples_leaf": 20},
         best={"trees": 1000},
         source="scikit-learn",
-        presets=ALWAYS,
+        presets=LONG,
     ),
     LearnerSpec(
         "extra_trees",
@@ -103,7 +103,7 @@ SMOOTH = (
         "residual MLP on features",
         "fits",
         quick={"epochs": 10},
-        presets=ALWAYS,
+        presets=LONG,
     ),
     LearnerSpec(
         "mlp_bag",
@@ -198,7 +198,7 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
         "models.pretraining.learner:PretrainedLearner",
         "shower network of randomised worlds, fine-tuned",
         "fits+profile",
-        presets=("good", "best"),
+        presets=ALWAYS,
         only_showers=True,
         uses_truth=True,
         one_network=True,

@@ -133,20 +133,25 @@ class PretrainedLearner(NetworkLearner):
 
     def predict_targets(self, batch: Batch) -> np.ndarray:
         """Return (n, T, 2) float64 estimates; see :meth:`models.base.learner.Learner.predict_targets`."""
+        return self.predict_both(batch)[1]
+
+    def predict_both(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Return both in one pass; see :meth:`models.base.learner.Learner.predict_both`."""
         self._check_fitted()
         network = self.network_.network
         assert isinstance(network, FineTuned)
-        result = np.full((len(batch), len(TARGETS), 2), np.nan)
+        targets = np.full((len(batch), len(TARGETS), 2), np.nan)
         taught = network.taught.numpy().astype(bool)
         if not len(batch) or not taught.any():
-            return result
+            return self.predict_log_proba(batch), targets
         with torch_as_asked(self.device_, self.threads, deterministic=bool(self.chosen["deterministic"])):
             placed = self._place(self.network_, self.device_)
-            log_proba = predict_outputs(placed, self._tensors(_without_truth(batch), self.device_), _truth_of)
+            numbers = predict_outputs(placed, self._tensors(_without_truth(batch), self.device_), _both_of)
             self.network_ = placed.to("cpu")
-        mean, log_width = log_proba.double().numpy().reshape(len(batch), 2, -1).transpose(1, 0, 2)
-        result[:, taught, 0], result[:, taught, 1] = mean[:, taught], np.exp(log_width[:, taught])
-        return result
+        logits, estimates = numbers[:, : len(self.classes)], numbers[:, len(self.classes) :]
+        mean, log_width = estimates.double().numpy().reshape(len(batch), 2, -1).transpose(1, 0, 2)
+        targets[:, taught, 0], targets[:, taught, 1] = mean[:, taught], np.exp(log_width[:, taught])
+        return self._log_posterior(logits), targets
 
     @classmethod
     def averaged(cls, fits: Sequence[Self]) -> Self:
@@ -193,9 +198,9 @@ def _mean(values: list[torch.Tensor]) -> torch.Tensor:
     return stacked.double().mean(dim=0).to(stacked.dtype) if stacked.is_floating_point() else stacked.amin(dim=0)
 
 
-def _truth_of(output: Output) -> torch.Tensor:
+def _both_of(output: Output) -> torch.Tensor:
     assert output.truth is not None
-    return output.truth
+    return torch.cat([output.logits, output.truth], dim=1)
 
 
 def _without_truth(batch: Batch) -> Batch:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from report.pictures.style import INK, MAP, MARKERS, PALETTE, drawing, literal, new_figure
 from report.shared.published import SURVIVAL_CURVE
 from scoring.metrics.classes import BinAtThreshold, balanced_accuracy
-from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY
+from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival
 from scoring.metrics.intervals import clopper_pearson
 
 N_RELIABILITY_BINS = 10
@@ -51,6 +51,10 @@ def confusion_picture(matrix: np.ndarray, classes: tuple[str, ...], title: str =
     return figure
 
 
+SYMBOLS = {"proton": "p", "helium": "He", "carbon": "C", "silicon": "Si", "iron": "Fe"}
+"""Of the composition's classes, where a whole name has no room."""
+
+
 def confusions_picture(matrices: dict[str, np.ndarray], classes: tuple[str, ...]) -> Figure:
     """Draw P(predicted | true) of several selections as small multiples on one scale.
 
@@ -61,7 +65,7 @@ def confusions_picture(matrices: dict[str, np.ndarray], classes: tuple[str, ...]
     """
     columns = min(3, len(matrices))
     rows = -(-len(matrices) // columns)
-    short = [name[:2].capitalize() if len(name) > 1 else name for name in classes]
+    short = [SYMBOLS.get(name, name[:3]) for name in classes]
     with drawing():
         figure = new_figure(1.55 * rows + 0.75)
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
@@ -216,7 +220,9 @@ def reliability_picture(labels: np.ndarray, log_proba: np.ndarray, classes: tupl
     return figure
 
 
-def roc_picture(labels: np.ndarray, scores: dict[str, np.ndarray], metrics: dict[str, Any]) -> Figure:
+def roc_picture(
+    labels: np.ndarray, scores: dict[str, np.ndarray], metrics: dict[str, Any], weights: np.ndarray | None = None
+) -> Figure:
     """Draw hadron survival (logarithmic) against gamma efficiency of several systems, the operating point marked.
 
     Parameters
@@ -227,35 +233,45 @@ def roc_picture(labels: np.ndarray, scores: dict[str, np.ndarray], metrics: dict
         Name to (N,) scores; the last one is the scored system and drawn boldest, with its interval as a band.
     metrics
         Metrics of the scored system with intervals.
+    weights
+        (N,) importance weights, or None.
     """
     n_hadron = int((labels == HADRON).sum())
+    least = 1.0 / n_hadron
+    if weights is not None:
+        least = min(least, *(row["upper_limit"] / 3.0 for row in metrics["survival_rates"].values()))
     with drawing():
         figure = new_figure(3.4)
         axes = figure.add_subplot()
         for k, (name, values) in enumerate(scores.items()):
             efficiency, surviving = survival_curve(labels, values)
+            share = surviving / n_hadron
+            if weights is not None:
+                share, low, high = weighted_curve(labels, values, efficiency, weights)
             last = k == len(scores) - 1
             style: dict[str, Any] = (
                 {"color": INK, "lw": 1.8} if last else {"color": PALETTE[5 + k % 2], "lw": 0.9, "ls": "--"}
             )
-            axes.step(efficiency, np.maximum(surviving, 0.5) / n_hadron, where="post", label=literal(name), **style)
+            axes.step(efficiency, np.maximum(share, 0.5 * least), where="post", label=literal(name), **style)
             if last:
-                spans = [clopper_pearson(int(n), n_hadron) for n in surviving]
+                if weights is None:
+                    spans = [clopper_pearson(int(n), n_hadron) for n in surviving]
+                    low, high = np.array([(span.low, span.high) for span in spans]).T
                 axes.fill_between(
                     efficiency,
-                    [max(span.low, 0.3 / n_hadron) for span in spans],
-                    [span.high for span in spans],
+                    np.maximum(low, 0.3 * least),
+                    high,
                     color=INK,
                     alpha=0.2,
                     lw=0,
                 )
         rate = metrics["survival_rates"]["75%"]
         span = rate["interval"]
-        axes.plot([KEY_EFFICIENCY] * 2, [max(span["low"], 0.3 / n_hadron), span["high"]], color=INK)
-        axes.plot(KEY_EFFICIENCY, max(rate["hadron_survival"], 0.5 / n_hadron), "o", color=INK, label="75 % of gammas")
+        axes.plot([KEY_EFFICIENCY] * 2, [max(span["low"], 0.3 * least), span["high"]], color=INK)
+        axes.plot(KEY_EFFICIENCY, max(rate["hadron_survival"], 0.5 * least), "o", color=INK, label="75 % of gammas")
         axes.plot(list(SURVIVAL_CURVE), list(SURVIVAL_CURVE.values()), MARKERS[5], color=PALETTE[2], label="published*")
         axes.set_yscale("log")
-        axes.set_ylim(0.25 / n_hadron, 1.5)
+        axes.set_ylim(0.25 * least, 1.5)
         axes.set_xlim(0.4, 1.005)
         axes.set_xlabel("gamma efficiency")
         axes.set_ylabel("hadron survival")
@@ -270,6 +286,17 @@ def survival_curve(labels: np.ndarray, scores: np.ndarray, n_points: int = 300) 
     rank = np.unique(np.linspace(1, len(gammas), min(n_points, len(gammas))).astype(int))
     surviving = len(hadrons) - np.searchsorted(hadrons, gammas[rank - 1], side="left")
     return rank / len(gammas), surviving
+
+
+def weighted_curve(
+    labels: np.ndarray, scores: np.ndarray, efficiencies: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return weighted hadron survivals at gamma efficiencies (n,), and their central 95 % range at sharp thresholds."""
+    results = [hadron_survival(labels, scores, float(share), weights) for share in efficiencies]
+    values = np.array([one.hadron_survival for one in results])
+    sure = [one.weights for one in results if one.weights is not None]
+    half = 1.96 * np.array([one.error for one in sure])
+    return values, values - half, np.maximum(values + half, [one.limit(0.975) for one in sure])
 
 
 def scores_picture(labels: np.ndarray, scores: np.ndarray, threshold: float) -> Figure:
@@ -316,9 +343,9 @@ def survival_by_bin_picture(
                 continue
             low, high = (float(edge) for edge in name.split("-"))
             span, middle = row["interval"], (low + high) / 2
-            floor = 0.3 / n_hadron
+            floor = 0.1 * span["high"] if span.get("is_limit") else 0.3 / n_hadron
             axes.plot([middle, middle], [max(span["low"], floor), span["high"]], color=INK)
-            if row["hadron_surviving"]:
+            if row["hadron_surviving"] and not span.get("is_limit"):
                 axes.plot([low, high], [row["hadron_survival"]] * 2, color=INK)
             else:
                 axes.plot(middle, span["high"], "v", color=INK)
@@ -327,8 +354,7 @@ def survival_by_bin_picture(
         for bin_ in at_one:
             if bin_.n_hadron and bin_.n_surviving and not binned.get(bin_.name, {}).get("too_few_events", True):
                 low, high = (float(edge) for edge in bin_.name.split("-"))
-                share = bin_.n_surviving / bin_.n_hadron
-                axes.plot(low + 0.3 * (high - low), share, MARKERS[3], color=PALETTE[5], ms=4.5)
+                axes.plot(low + 0.3 * (high - low), bin_.survival, MARKERS[3], color=PALETTE[5], ms=4.5)
         axes.set_yscale("log")
         axes.margins(y=0.25)
         axes.set_xlabel(label)

@@ -18,9 +18,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from report.public.submission import scored_output
 from report.shared.published import CITATIONS, PublishedResult, origin_of, published_for
-from report.shared.subject import check_run, check_test_set, oof_metrics, read_labels, score_test_table
+from report.shared.subject import (
+    check_run,
+    check_test_set,
+    oof_metrics,
+    read_labels,
+    read_run_output,
+    score_test_table,
+)
 from report.shared.text import duration, metric_text, short, table, totals, with_interval
 from report.tasks.target import report_of
 from runtime.errors import InputError
@@ -136,7 +142,7 @@ def standing(folder: Path, data: Path | None = None) -> Standing:
     origin = origin_of(folder, run.task)
     # What stands in the file may have been changed: it has no checksum, since a run is scored as often as one likes.
     truth = read_labels(run, folder.parent)
-    metrics = score_arrays(truth, scored_output(run, truth), run.task)
+    metrics = score_arrays(truth, read_run_output(run, truth), run.task)
     value, interval = scoring_of(run.task).headline(metrics)
     steps = totals(run.manifest.get("steps", []))
     learners = run.manifest.get("learners", [])

@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from report.shared.published import DataOrigin, origin_of
+from report.shared.published import origin_of
 from report.shared.subject import check_predictions
 from runtime.errors import InputError
 from runtime.files import atomic_path
 from scoring.score import score_file
-from showers.protocols import RAW_LABELS_ONLY
+from scoring.tasks.truth import labelled_folder
 from showers.schema import COMPOSITION, GAMMA, Task
 
 MAX_ATTEMPTS = 50
@@ -31,11 +31,6 @@ BASELINES = {
 """First lines of the public repository's results.tsv, by task."""
 
 
-def raw_labels_only(origin: DataOrigin, task: Task) -> bool:
-    """Return whether the protocol of a test set takes the most probable class only."""
-    return (origin.base, task.name) in RAW_LABELS_ONLY
-
-
 def score_by_protocol(
     predictions: Path,
     data: Path,
@@ -46,15 +41,16 @@ def score_by_protocol(
     description: str | None = None,
     intervals: bool = True,
     published_order: bool = False,
+    write: bool = True,
 ) -> dict[str, Any]:
-    """Score a predictions file, by the rules of a protocol where one is named.
+    """Score a predictions file by the rules of its test set's protocol.
 
     Parameters
     ----------
-    predictions, data, task, intervals, published_order
+    predictions, data, task, intervals, published_order, write
         As for :func:`scoring.score.score_file`.
     protocol
-        ``v2``, ``matched`` or ``2026``: the test set must be of it.
+        ``v2``, ``matched`` or ``2026``: the test set must be of it; None takes what it is.
     log
         Table of attempts to append to, in the form of the public repository's ``results.tsv``.
     description
@@ -65,13 +61,10 @@ def score_by_protocol(
     InputError
         For anything that cannot be scored, a test set of another protocol, or a log that cannot take the attempt.
     """
-    origin = None
-    if protocol is not None:
-        folder = Path(data) / f"{task.name}_test"
-        if folder.is_dir():
-            origin = origin_of(folder, task)
-            if origin.base != protocol:
-                raise InputError(f"{folder} is a test set of {origin.protocol}, not of protocol {protocol}")
+    folder = labelled_folder(data, task)
+    origin = origin_of(folder, task)
+    if protocol not in (None, origin.base):
+        raise InputError(f"{folder} is a test set of {origin.protocol}, not of protocol {protocol}")
     if log is None and description is not None:
         raise InputError("--description has no effect without --log: leave it out")
     if log is not None:
@@ -82,7 +75,7 @@ def score_by_protocol(
         next_attempt(log, task)
     metrics = score_file(
         predictions, data, task, intervals=intervals, check=check_predictions, published_order=published_order,
-        raw=origin is not None and raw_labels_only(origin, task),
+        write=write, raw=origin.takes_raw_labels(task),
     )  # fmt: skip
     if log is not None:
         log_attempt(log, metrics, predictions, str(description), task)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from report.public.rules import raw_labels_only
 from report.shared.published import origin_of
 from report.shared.subject import read_labels, read_run_output
 from report.shared.text import duration, metric_text, totals
@@ -21,7 +20,7 @@ from runtime.errors import InputError, escaped
 from runtime.files import atomic_folder, write_npz
 from runtime.packages import OWN
 from scoring import metric_for, scoring_of
-from scoring.score import read_output, read_raw_labels, score_arrays
+from scoring.score import read_output, score_arrays
 from scoring.tasks.truth import Truth
 from stacking.run.read import ONE_ANSWER, Run, is_simulated, read_source
 
@@ -68,7 +67,7 @@ def write_submission(runs: Sequence[Path], name: str, *, data: Path, out: Path =
     if not opened or len(set(tasks)) != len(tasks):
         raise InputError(f"a submission holds one run of each task, got {', '.join(tasks) or 'none'}")
     truths = [read_labels(run, data) for run in opened]
-    outputs = [scored_output(run, truth) for run, truth in zip(opened, truths, strict=True)]
+    outputs = [read_run_output(run, truth) for run, truth in zip(opened, truths, strict=True)]
     handed_in = [truth.published(output) for truth, output in zip(truths, outputs, strict=True)]
     with atomic_folder(Path(out) / name) as folder:
         arrays = {
@@ -120,14 +119,6 @@ def snapshot(target: Path) -> None:
     for name in FILES:
         if (SOURCE / name).is_file():
             shutil.copy2(SOURCE / name, target / name)
-
-
-def scored_output(run: Run, truth: Truth) -> np.ndarray:
-    """Return what a protocol scores: the run's labels or scores (N,), the most probable class where it asks for it."""
-    output = read_run_output(run, truth)
-    if raw_labels_only(origin_of(truth.folder, run.task), run.task):
-        return read_raw_labels(run.predictions, run.task, output)
-    return output
 
 
 def _scores(run: Run, truth: Truth, metrics: dict[str, Any]) -> dict[str, str]:
@@ -257,11 +248,9 @@ def _learner_rows(run: Run, truth: Truth) -> list[str]:
     metric = metric_for(run.task)
     lines: list[str] = []
     for system in run.test_systems(len(truth.labels)):
-        beside = report_of(run.task).second_metric(truth.labels, system.log_proba, system.output)
+        beside = report_of(run.task).second_metric(truth.labels, system.log_proba, system.output, truth.weights)
         lines = lines or [f"| system | {beside.head} | {metric.name} |", "|---|---|---|"]
-        text = metric_text(
-            metric.of(truth, system.output), metric.interval(truth.labels, system.output, truth.groups), metric
-        )
+        text = metric_text(metric.of(truth, system.output), metric.interval_of(truth, system.output), metric)
         label = system.name if system.rule in ONE_ANSWER else f"{system.name}, {system.rule}"
         lines.append(f"| {_markdown(label)} | {beside.bracketed} | {text} |")
     return lines

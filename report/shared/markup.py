@@ -47,7 +47,8 @@ table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tab
 th, td { padding: 0.25rem 0.7rem 0.25rem 0; text-align: right; border-bottom: 1px solid var(--line);
   vertical-align: top; }
 td { white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child, .words { text-align: left; }
+td.words { white-space: normal; }
 th { color: var(--quiet); font-weight: 600; }
 tr.ours td { font-weight: 700; }
 .wide td { white-space: normal; text-align: left; overflow-wrap: anywhere; }
@@ -113,11 +114,20 @@ def side_by_side(figure: str, words: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, ours: Iterable[int] = (), kind: str = "") -> str:
-    """Return a table that scrolls by itself where the screen is narrow; ``ours`` are rows to stress."""
-    stressed = set(ours)
-    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    """Return a table that scrolls by itself where the screen is narrow; ``ours`` are rows to stress.
+
+    Columns of numbers stand to the right, columns of words to the left.
+    """
+    rows, stressed = [list(row) for row in rows], set(ours)
+    classes = [
+        "" if any(cell.lstrip("+-−±<>≤≥~ ")[:1].isdigit() for cell in column) else " class=words"
+        for column in zip(*rows, strict=True)
+    ] or [""] * len(heads)
+    head = "".join(f"<th{of}>{escape(name)}</th>" for name, of in zip(heads, classes, strict=True))
     body = "".join(
-        f"<tr{' class=ours' if k in stressed else ''}>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+        f"<tr{' class=ours' if k in stressed else ''}>"
+        + "".join(f"<td{of}>{escape(cell)}</td>" for cell, of in zip(row, classes, strict=True))
+        + "</tr>"
         for k, row in enumerate(rows)
     )
     where = f"table {kind}".strip()

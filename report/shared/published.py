@@ -15,6 +15,7 @@ import numpy as np
 
 from runtime.arrays import open_npy
 from scoring.metrics.intervals import Interval, clopper_pearson
+from showers.protocols import RAW_LABELS_ONLY
 from showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
 from stacking.run.read import is_simulated, read_source
 
@@ -171,6 +172,10 @@ class DataOrigin:
     def base(self) -> str:
         """The protocol whose rules hold: of a public set its own, of others the one they say they follow."""
         return self.protocol if self.public else str(self.source.get("protocol", "v2"))
+
+    def takes_raw_labels(self, task: Task) -> bool:
+        """Return whether its protocol takes the most probable class only."""
+        return (self.base, task.name) in RAW_LABELS_ONLY
 
 
 def origin_of(folder: Path, task: Task) -> DataOrigin:

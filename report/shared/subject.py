@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from report.shared.published import origin_of
 from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.errors import InputError
 from runtime.files import hash_file, read_json, with_checksum, write_json
 from scoring import Metric, metric_for, scoring_of
 from scoring.metrics.classes import table_metrics
-from scoring.metrics.intervals import Interval
+from scoring.metrics.intervals import Interval, linearised
 from scoring.metrics.paired import Paired, paired_mean
-from scoring.score import Origin, read_output, score_arrays
+from scoring.score import Origin, read_output, read_raw_labels, score_arrays
 from scoring.tasks.truth import Truth, read_truth
 from showers.dataset import Dataset
 from showers.schema import MATRICES_FILE, ORDER_FILE, Task
@@ -123,7 +124,7 @@ class EvaluatedRun:
                 system.name,
                 system.rule,
                 self.metric.of(self.truth, system.output),
-                self.metric.interval(self.labels, system.output, self.truth.groups),
+                self.metric.interval_of(self.truth, system.output),
             )
             for system in self.systems
         ]
@@ -135,10 +136,12 @@ class EvaluatedRun:
         for system in self.systems:
             ours = self.system(self.shipped.name, system.rule)
             if system.name != self.shipped.name and ours is not None:
-                metric = self.metric.paired(self.labels, system.output, ours.output, self.truth.groups)
+                metric = self.metric.paired_of(self.truth, system.output, ours.output)
                 result[system.name, system.rule] = (
                     metric,
-                    paired_mean(self.losses(system) - self.losses(ours), self.truth.groups),
+                    paired_mean(
+                        linearised(self.losses(system) - self.losses(ours), self.truth.weights), self.truth.groups
+                    ),
                 )
         return result
 
@@ -173,6 +176,8 @@ def check_test_set(run: Run, folder: Path) -> None:
 def read_run_output(run: Run, truth: Truth) -> np.ndarray:
     """Read what is scored from a run's own ``predictions.npz``: (N,) hard labels or scores.
 
+    Of labels, the most probable class where the protocol of the test set takes no other.
+
     Raises
     ------
     InputError
@@ -181,6 +186,8 @@ def read_run_output(run: Run, truth: Truth) -> np.ndarray:
     output, origin = read_output(run.predictions, run.task, len(truth.labels))
     check_run(run.predictions, origin, run.manifest)
     run.checksums.path(PREDICTIONS_FILE)
+    if origin_of(truth.folder, run.task).takes_raw_labels(run.task):
+        return read_raw_labels(run.predictions, run.task, output)
     return output
 
 
@@ -316,9 +323,10 @@ def events_fingerprint(folder: Path) -> str | None:
     return Dataset.open(folder, labels=False).fingerprint()
 
 
-def mean_loss(losses: np.ndarray, groups: np.ndarray | None = None) -> tuple[float, Interval]:
-    """Return the mean of per-event losses (N,) and its 95 % interval; events of one group (N,) are one observation."""
-    result = paired_mean(losses, groups)
+def mean_loss(losses: np.ndarray, truth: Truth | None = None) -> tuple[float, Interval]:
+    """Return the mean of losses (N,) of the events of a test set and its 95 % interval, groups and weights counted."""
+    groups, weights = (None, None) if truth is None else (truth.groups, truth.weights)
+    result = paired_mean(linearised(losses, weights), groups)
     return result.difference, result.interval
 
 

@@ -28,9 +28,11 @@ def table(title: str, *columns: str, wide: bool = False) -> Table:
 
 
 def with_interval(value: float, interval: dict[str, Any] | None, form: str) -> str:
-    """Return ``value [low, high]`` in the given format, or the value alone where there is no interval."""
+    """Return ``value [low, high]`` in the given format, ``< high`` for a limit, the value alone without an interval."""
     if interval is None:
         return format(value, form)
+    if interval.get("is_limit"):
+        return f"< {interval['high']:{form}}"
     return f"{value:{form}} [{interval['low']:{form}}, {interval['high']:{form}}]"
 
 
@@ -61,7 +63,9 @@ def signed(value: float) -> str:
 
 
 def metric_text(value: float, interval: Interval, metric: Metric) -> str:
-    """Return a metric with its 95 % interval, as short as its shape allows."""
+    """Return a metric with its 95 % interval, or its upper limit, as short as its shape allows."""
+    if interval.is_limit:
+        return f"< {short(interval.high)}"
     if metric.logarithmic:
         return f"{short(value)} [{short(interval.low)}, {short(interval.high)}]"
     return plus_minus(value, interval, 4)
@@ -71,7 +75,14 @@ def difference_text(paired: Paired, metric: Metric) -> str:
     """Return a difference with its interval."""
     if metric.logarithmic:
         return " ".join([signed(paired.difference), f"[{signed(paired.interval.low)}, {signed(paired.interval.high)}]"])
-    return f"{paired.difference:+.4f} [{paired.interval.low:+.4f}, {paired.interval.high:+.4f}]"
+    return f"{paired.difference:+z.4f} [{paired.interval.low:+z.4f}, {paired.interval.high:+z.4f}]"
+
+
+def gain_text(paired: Paired, digits: int) -> str:
+    """Return how much better a system is, ``+0.012 ± 0.003``; no sign where the number shown is zero."""
+    value = round(paired.difference, digits) + 0.0
+    half = (paired.interval.high - paired.interval.low) / 2
+    return f"{value:{'+' if value else ''}.{digits}f} ± {half:.{digits}f}"
 
 
 COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}

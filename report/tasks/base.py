@@ -94,12 +94,17 @@ class TaskReport(ABC):
 
     def boxes(self, evaluated: EvaluatedRun) -> list[tuple[str, str, str]]:
         """Return the boxes at the top of the page but for the loss: name, value, remark."""
-        beside = self.second_metric(evaluated.labels, evaluated.final, evaluated.output)
+        beside = self.second_metric(evaluated.labels, evaluated.final, evaluated.output, evaluated.truth.weights)
         return [self.headline(evaluated.metrics), (beside.name, beside.number, beside.span)]
 
     @abstractmethod
-    def second_metric(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
-        """Return the number that stands beside the metric for every system, such as the accuracy."""
+    def second_metric(
+        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
+    ) -> Quantity:
+        """Return the number that stands beside the metric for every system, such as the accuracy.
+
+        Of the tasks here gamma/hadron separation alone has importance weights (N,).
+        """
 
     @abstractmethod
     def details(self, metrics: dict[str, Any]) -> dict[str, str]:
@@ -135,7 +140,9 @@ class ClassReport(TaskReport):
         """Return (N,) class numbers: the most probable class."""
         return np.asarray(log_proba.argmax(axis=1))
 
-    def second_metric(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
+    def second_metric(
+        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
+    ) -> Quantity:
         """Return the accuracy."""
         result = self.hard(log_proba, output)
         share = float(np.mean(result == labels))

@@ -122,8 +122,8 @@ class CompositionReport(ClassReport):
         """Yield the difference of accuracies, and who is right where."""
         hits = paired_accuracy(labels, a[1], b[1], groups)
         yield Text(
-            f"accuracy, first minus second: {100 * hits.difference:+.2f} "
-            f"[{100 * hits.interval.low:+.2f}, {100 * hits.interval.high:+.2f}] %, p = {hits.p_value:.2g}"
+            f"accuracy, first minus second: {100 * hits.difference:+z.2f} "
+            f"[{100 * hits.interval.low:+z.2f}, {100 * hits.interval.high:+z.2f}] %, p = {hits.p_value:.2g}"
         )
         result = mcnemar(self.right(labels, a[1]), self.right(labels, b[1]), groups)
         yield mcnemar_table("labels right or wrong", result, a[0], b[0])

@@ -48,18 +48,21 @@ class GammaReport(ClassReport):
         spans = "interval" in rates["75%"]
         yield Text.assemble(
             ("hadron survival ", "bold"),
-            (with_interval(metrics["key_metric"], rates["75%"].get("interval"), ".2e"), "bold green"),
+            (_survival_words(rates["75%"]), "bold green"),
             f" at 75 % gamma efficiency, {metrics['n_gamma']:,} gammas, {metrics['n_hadron']:,} hadrons"
             f"{', 95 % intervals in brackets' if spans else ''}",
         )
-        drawn = table("by gamma efficiency", "wanted", "reached", "threshold", "hadrons left", "hadron survival")
+        weighted = "n_effective" in rates["75%"]
+        more = ("worth by weight",) if weighted else ()
+        drawn = table("by gamma efficiency", "wanted", "reached", "threshold", "hadrons left", *more, "hadron survival")
         for name, row in rates.items():
             drawn.add_row(
                 name,
                 f"{row['gamma_efficiency']:.4f}",
                 f"{row['threshold']:.5g}",
                 f"{row['hadron_surviving']:,}",
-                with_interval(row["hadron_survival"], row.get("interval"), ".2e"),
+                *([f"{row['n_effective']:,.0f}"] if weighted else []),
+                _survival_words(row),
             )
         yield drawn
         for title, key in (
@@ -69,7 +72,7 @@ class GammaReport(ClassReport):
             drawn = table(title, "bin", "gammas", "hadrons", "hadrons left", "hadron survival")
             for name, row in metrics[key].items():
                 few = row.get("too_few_events", False)
-                survival = with_interval(row["hadron_survival"], row.get("interval"), ".2e")
+                survival = _survival_words(row)
                 drawn.add_row(
                     name,
                     f"{row['n_gamma']:,}",
@@ -82,28 +85,36 @@ class GammaReport(ClassReport):
     def headline(self, metrics: dict[str, Any]) -> tuple[str, str, str]:
         """Return the survival at 75 %."""
         rate = metrics["survival_rates"]["75%"]
-        words = f"{short(rate['interval']['low'])} to {short(rate['interval']['high'])}"
-        remark = f"{words}; {rate['hadron_surviving']:,} of {metrics['n_hadron']:,} hadrons"
-        return self.metric_words, short(metrics["key_metric"]), remark
+        interval, left = rate["interval"], f"{rate['hadron_surviving']:,} of {metrics['n_hadron']:,} hadrons"
+        if "n_effective" in rate:
+            left += f" thrown, worth {rate['n_effective']:,.0f} by their weights"
+        if interval.get("is_limit"):
+            return self.metric_words, f"< {short(interval['high'])}", f"95 % upper limit; {left}"
+        words = f"{short(interval['low'])} to {short(interval['high'])}"
+        return self.metric_words, short(metrics["key_metric"]), f"{words}; {left}"
 
     def boxes(self, evaluated: EvaluatedRun) -> list[tuple[str, str, str]]:
         """Return survival, Q-factor, efficiency at a fixed survival and area under the curve."""
-        labels, scores = evaluated.labels, evaluated.output
+        labels, scores, weights = evaluated.labels, evaluated.output, evaluated.truth.weights
         kept = f"gamma efficiency at hadron survival {FIXED_SURVIVAL:g}"
         result = (
-            _quantity(kept, efficiency_at_survival(labels, scores, FIXED_SURVIVAL), 1, "%", 100),
-            self.second_metric(labels, evaluated.final, scores),
+            _quantity(kept, efficiency_at_survival(labels, scores, FIXED_SURVIVAL, weights), 1, "%", 100),
+            self.second_metric(labels, evaluated.final, scores, weights),
         )
-        gain = _quantity("Q-factor at 75 % gamma efficiency", q_factor(labels, scores), 1)
-        if evaluated.metrics["survival_rates"]["75%"]["hadron_surviving"]:
+        gain = _quantity("Q-factor at 75 % gamma efficiency", q_factor(labels, scores, weights=weights), 1)
+        if gain.interval.is_limit:
+            words = (gain.name, f"> {gain.interval.low:.1f}", "from the survival's 95 % upper limit")
+        elif evaluated.metrics["survival_rates"]["75%"]["hadron_surviving"]:
             words = (gain.name, gain.number, gain.span)
         else:
             words = (gain.name, f"> {gain.interval.low:.1f}", "no hadron is left: 97.5 % lower limit")
         return [self.headline(evaluated.metrics), words, *((one.name, one.number, one.span) for one in result)]
 
-    def second_metric(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
+    def second_metric(
+        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
+    ) -> Quantity:
         """Return the area under the ROC curve: accuracies say little where one class is rare."""
-        return _quantity("AUC", area(labels, output), 5)
+        return _quantity("AUC", area(labels, output, weights), 5)
 
     def details(self, metrics: dict[str, Any]) -> dict[str, str]:
         """Return the number of surviving hadrons."""
@@ -135,6 +146,13 @@ class GammaReport(ClassReport):
         return [survival, gamma_posteriors]
 
 
+def _survival_words(row: dict[str, Any]) -> str:
+    """Return a survival with its interval, or its upper limit where weights determine no number."""
+    if not row.get("quoted", True):
+        row = {"interval": {"high": row["upper_limit"], "is_limit": True}} | row
+    return with_interval(row["hadron_survival"], row.get("interval"), ".2e")
+
+
 def _quantity(name: str, estimate: Estimate, digits: int, unit: str = "", scale: float = 1.0) -> Quantity:
     return Quantity(name, estimate.value, estimate.interval, digits, unit, scale)
 
@@ -152,7 +170,10 @@ def survival(evaluated: EvaluatedRun) -> Section:
     )
     threshold = metrics["survival_rates"]["75%"]["threshold"]
     n_hadron = metrics["n_hadron"]
-    roc = as_svg(roc_picture(evaluated.labels, compared, metrics), "hadron survival against gamma efficiency")
+    roc = as_svg(
+        roc_picture(evaluated.labels, compared, metrics, evaluated.truth.weights),
+        "hadron survival against gamma efficiency",
+    )
     figures = [
         picture(
             roc,
@@ -167,7 +188,12 @@ def survival(evaluated: EvaluatedRun) -> Section:
     by_energy, by_zenith = metrics["energy_binned"], metrics["zenith_binned"]
     truth = evaluated.truth
     at_one = bins_at_threshold(
-        evaluated.labels, evaluated.output, threshold, energy=truth.energy, zenith_deg=truth.zenith_deg
+        evaluated.labels,
+        evaluated.output,
+        threshold,
+        energy=truth.energy,
+        zenith_deg=truth.zenith_deg,
+        weights=truth.weights,
     )
     tables = ""
     for binned, key, label in (
@@ -196,7 +222,8 @@ def _bins_table(label: str, own: dict[str, Any], at_one: list[BinAtThreshold]) -
         else:
             result = (mine["hadron_survival"], mine["interval"]["low"], mine["interval"]["high"])
             value, low, high = map(short, result)
-            rows.append((*cells, f"{mine['hadron_surviving']:,} of {mine['n_hadron']:,}", f"{value} [{low}, {high}]"))
+            words = f"< {high}" if mine["interval"].get("is_limit") else f"{value} [{low}, {high}]"
+            rows.append((*cells, f"{mine['hadron_surviving']:,} of {mine['n_hadron']:,}", words))
     heads = (
         label,
         "gammas kept, one threshold",

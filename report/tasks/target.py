@@ -75,7 +75,7 @@ class TargetReport(TaskReport):
         if value:
             low, high = value["interval"]["low"], value["interval"]["high"]
             yield Text(
-                f"resolution, estimate minus reconstruction: {value['difference']:+.4f} [{low:+.4f}, {high:+.4f}], "
+                f"resolution, estimate minus reconstruction: {value['difference']:+z.4f} [{low:+z.4f}, {high:+z.4f}], "
                 f"p = {value['p_value']:.2g}"
             )
         drawn = table(f"by true {self.target.unit}", "bin", "events", *MEASURES)
@@ -92,7 +92,9 @@ class TargetReport(TaskReport):
             remark += f"; reconstructed {self.target.reference}: {metrics['reconstruction']['resolution']:.4f}"
         return f"resolution in {self.target.unit} (lower is better)", f"{metrics['resolution']:.4f}", remark
 
-    def second_metric(self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray) -> Quantity:
+    def second_metric(
+        self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
+    ) -> Quantity:
         """Return the bias."""
         residuals = output - labels
         return Quantity("bias", float(residuals.mean()), bias_interval(residuals), 4)

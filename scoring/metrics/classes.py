@@ -16,7 +16,14 @@ from scipy.special import ndtri
 
 from scoring.metrics.composition import energy_bins
 from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, area_under_curve, hadron_survival, zenith_bins
-from scoring.metrics.intervals import LEVEL, Interval, accuracy_interval, clopper_pearson, survival_interval
+from scoring.metrics.intervals import (
+    LEVEL,
+    Interval,
+    accuracy_interval,
+    clopper_pearson,
+    share_interval,
+    survival_interval,
+)
 
 
 def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...]) -> dict[str, Any]:
@@ -67,7 +74,9 @@ class Estimate:
     interval: Interval
 
 
-def q_factor(labels: np.ndarray, scores: np.ndarray, efficiency: float = KEY_EFFICIENCY) -> Estimate:
+def q_factor(
+    labels: np.ndarray, scores: np.ndarray, efficiency: float = KEY_EFFICIENCY, weights: np.ndarray | None = None
+) -> Estimate:
     """Return gamma efficiency over the root of the hadron survival: the gain in significance over no separation.
 
     Without a surviving hadron the value is that of half a hadron; the interval is the survival's, carried over.
@@ -78,18 +87,32 @@ def q_factor(labels: np.ndarray, scores: np.ndarray, efficiency: float = KEY_EFF
         (N,) 0 gamma, 1 hadron.
     scores
         (N,) higher = more gamma-like.
+    weights
+        (N,) importance weights, or None.
     """
-    result, span = hadron_survival(labels, scores, efficiency), survival_interval(labels, scores, efficiency)
-    least = 0.5 / result.n_hadron
+    result = hadron_survival(labels, scores, efficiency, weights)
+    span = survival_interval(labels, scores, efficiency, weights=weights)
+    least = 0.5 / result.n_hadron if result.weights is None else 0.5 * result.weights.scale / result.weights.total
     low, high = (result.gamma_efficiency / math.sqrt(max(share, least)) for share in (span.high, span.low))
-    return Estimate(result.gamma_efficiency / math.sqrt(max(result.hadron_survival, least)), Interval(low, high))
+    value = result.gamma_efficiency / math.sqrt(max(result.hadron_survival, least))
+    return Estimate(value, Interval(low, high, is_limit=span.is_limit))
 
 
-def efficiency_at_survival(labels: np.ndarray, scores: np.ndarray, survival: float) -> Estimate:
+def efficiency_at_survival(
+    labels: np.ndarray, scores: np.ndarray, survival: float, weights: np.ndarray | None = None
+) -> Estimate:
     """Return the share of gammas kept by the threshold that lets at most a share of the hadrons survive.
 
-    The interval is binomial in the gammas; the threshold is taken as it is.
+    The interval is binomial in the gammas; the threshold is taken as it is. With importance weights (N,) both shares
+    are those of weights.
     """
+    if weights is not None:
+        hadron, gamma = labels == HADRON, labels == GAMMA
+        order = np.argsort(-scores[hadron], kind="stable")
+        reached = np.cumsum(weights[hadron][order])
+        place = min(int(np.searchsorted(reached, survival * reached[-1], side="right")), len(order) - 1)
+        passed, own = scores[gamma] > scores[hadron][order[place]], weights[gamma]
+        return Estimate(float(np.average(passed, weights=own)), share_interval(passed, weights=own))
     hadrons, gammas = scores[labels == HADRON], scores[labels == GAMMA]
     allowed = int(survival * len(hadrons))
     above = np.partition(hadrons, len(hadrons) - allowed - 1)[len(hadrons) - allowed - 1]
@@ -97,9 +120,9 @@ def efficiency_at_survival(labels: np.ndarray, scores: np.ndarray, survival: flo
     return Estimate(kept / len(gammas), clopper_pearson(kept, len(gammas)))
 
 
-def area(labels: np.ndarray, scores: np.ndarray) -> Estimate:
-    """Return the area under the ROC curve of gammas against hadrons."""
-    value, error = area_under_curve(labels == GAMMA, scores)
+def area(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> Estimate:
+    """Return the area under the ROC curve of gammas against hadrons; ``weights`` (N,) are importance weights."""
+    value, error = area_under_curve(labels == GAMMA, scores, weights)
     return Estimate(value, Interval(max(value - 1.96 * error, 0.0), min(value + 1.96 * error, 1.0)))
 
 
@@ -113,10 +136,18 @@ class BinAtThreshold:
     """Gammas at or above the threshold."""
     n_hadron: int
     n_surviving: int
+    survival: float
+    """Share of hadrons at or above the threshold, of their weights where they have any; 0 without a hadron."""
 
 
 def bins_at_threshold(
-    labels: np.ndarray, scores: np.ndarray, threshold: float, *, energy: np.ndarray, zenith_deg: np.ndarray
+    labels: np.ndarray,
+    scores: np.ndarray,
+    threshold: float,
+    *,
+    energy: np.ndarray,
+    zenith_deg: np.ndarray,
+    weights: np.ndarray | None = None,
 ) -> dict[str, list[BinAtThreshold]]:
     """Return counts in each bin of ``energy`` and ``zenith`` at one threshold for all, as an analysis would cut."""
 
@@ -125,8 +156,10 @@ def bins_at_threshold(
         rows = []
         for name, inside in bins:
             g, h = inside & gamma, inside & ~gamma
-            counts = (int(np.count_nonzero(mask)) for mask in (g, g & passed, h, h & passed))
-            rows.append(BinAtThreshold(name, *counts))
+            n_gamma, n_kept, n_hadron, n_left = (int(np.count_nonzero(mask)) for mask in (g, g & passed, h, h & passed))
+            total, left = (float(mask.sum() if weights is None else weights[mask].sum()) for mask in (h, h & passed))
+            survival = left / total if total else 0.0
+            rows.append(BinAtThreshold(name, n_gamma, n_kept, n_hadron, n_left, survival))
         return [row for row in rows if row.n_gamma + row.n_hadron]
 
     return {"energy": counted(energy_bins(energy)), "zenith": counted(zenith_bins(zenith_deg))}

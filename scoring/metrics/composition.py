@@ -232,6 +232,37 @@ def _per_class(confusion: np.ndarray) -> dict[str, dict[str, float]]:
     }
 
 
+def share_errors(log_proba: np.ndarray, labels: np.ndarray, n_events: int) -> np.ndarray:
+    """Return the statistical error of each class's share in a sample of equal shares, (C,) float64.
+
+    Shares solve mean(p) = M w, where p are an event's probabilities and M their means by true class, so that they are
+    unbiased for any probabilities; their covariance is M^-1 cov(p) M^-T / n. With true probabilities at equal shares
+    no estimator is better: p is then the score of the likelihood (G. J. McLachlan, D. Peel, Finite Mixture Models,
+    Wiley 2000).
+
+    Parameters
+    ----------
+    log_proba
+        (N, C) log-probabilities of labelled events.
+    labels
+        (N,) class numbers.
+    n_events
+        Events of the sample whose shares are estimated.
+
+    Raises
+    ------
+    InputError
+        If a class has no event.
+    """
+    proba, n_classes = np.exp(log_proba.astype(np.float64)), log_proba.shape[1]
+    counts = np.bincount(labels, minlength=n_classes)
+    row_normalised(np.diag(counts))  # refuses a truth without all classes
+    means = np.stack([proba[labels == k].mean(axis=0) for k in range(n_classes)], axis=1)
+    inverse = np.linalg.pinv(means)
+    covariance = np.cov(proba, rowvar=False, aweights=1.0 / counts[labels])
+    return np.sqrt(np.diag(inverse @ covariance @ inverse.T) / n_events)
+
+
 def composition_metrics(labels: np.ndarray, predicted: np.ndarray, energy: np.ndarray) -> dict[str, Any]:
     """Return every number of the benchmark's ``metrics_composition.json``.
 

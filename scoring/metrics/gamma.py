@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import gammaincinv
 from scipy.stats import rankdata
 
 from runtime.errors import InputError
@@ -25,6 +26,67 @@ KEY_EFFICIENCY = 0.75
 ZENITH_BINS_DEG: tuple[tuple[int, int], ...] = ((0, 10), (10, 20), (20, 30))
 GRID_ENERGY_BINS: tuple[tuple[float, float], ...] = tuple((14 + 0.5 * k, 14.5 + 0.5 * k) for k in range(8))
 """lg(E/eV) bins of the energy-zenith grid [benchmark]."""
+
+
+MIN_EFFECTIVE = 100.0
+"""Effective number of survivors above which a weighted survival is quoted as a number; else an upper limit is."""
+MAX_SHARE = 0.05
+"""Share of the surviving weight that a single hadron may have in a number that is quoted."""
+LIMIT_LEVEL = 0.95
+"""Confidence level of upper limits, one-sided."""
+
+
+@dataclass(frozen=True)
+class SurvivorWeights:
+    """How well the importance weights of hadrons determine a survival."""
+
+    error: float
+    """Standard error of the survival from the sum of squared weights, at a certain threshold."""
+    n_effective: float
+    """Effective number of survivors, (sum w)^2 / sum w^2."""
+    largest: float
+    """Share of the largest weight in that of all survivors; 0 where none survives."""
+    scale: float
+    """Weight that counts as one Poisson event, sum w^2 / sum w of survivors; the largest of all where none survives."""
+    total: float
+    """Weight of all hadrons."""
+
+    @classmethod
+    def of(cls, survives: np.ndarray, weights: np.ndarray) -> SurvivorWeights:
+        """Return it for hadrons (N,) with their weights (N,)."""
+        inside, total, squares = weights[survives], float(weights.sum()), float((weights**2).sum())
+        left, left_squares = float(inside.sum()), float((inside**2).sum())
+        share = left / total
+        variance = left_squares * (1 - share) ** 2 + (squares - left_squares) * share**2
+        return cls(
+            error=math.sqrt(max(variance, 0.0)) / total,
+            n_effective=left**2 / left_squares if left_squares > 0 else 0.0,
+            largest=float(inside.max()) / left if left > 0 else 0.0,
+            scale=left_squares / left if left > 0 else float(weights.max()),
+            total=total,
+        )
+
+    @property
+    def quoted(self) -> bool:
+        """Whether the survival is well enough determined to be quoted as a number."""
+        return self.n_effective > MIN_EFFECTIVE and self.largest <= MAX_SHARE
+
+    def limit(self, level: float = LIMIT_LEVEL) -> float:
+        """Return the one-sided upper limit of the survival, that of the scaled Poisson law.
+
+        See G. Bohm, G. Zech, Nucl. Instrum. Meth. A 748 (2014) 1.
+        """
+        return min(1.0, self.scale * float(gammaincinv(self.n_effective + 1.0, level)) / self.total)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what ``metrics_gamma.json`` adds for weighted hadrons."""
+        return {
+            "error": self.error,
+            "n_effective": self.n_effective,
+            "largest_weight": self.largest,
+            "quoted": self.quoted,
+            "upper_limit": self.limit(),
+        }
 
 
 @dataclass(frozen=True)
@@ -42,6 +104,8 @@ class Survival:
     """Surviving hadrons whose score equals the threshold exactly."""
     n_tied_gammas: int = 1
     """Gammas whose score equals the threshold (the one that defines it included)."""
+    weights: SurvivorWeights | None = None
+    """Of weighted hadrons; None where all count alike."""
 
     def as_dict(self, *, counts: bool = False) -> dict[str, Any]:
         """Return the benchmark's keys; ``counts`` adds ``n_gamma`` and ``n_hadron``."""
@@ -51,6 +115,7 @@ class Survival:
             "hadron_survival": self.hadron_survival,
             "hadron_surviving": self.n_surviving,
         }
+        keys |= {} if self.weights is None else self.weights.as_dict()
         return keys | {"n_gamma": self.n_gamma, "n_hadron": self.n_hadron} if counts else keys
 
 
@@ -59,7 +124,17 @@ def threshold_rank(n_gamma: int, efficiency: float) -> int:
     return math.ceil(efficiency * n_gamma)
 
 
-def hadron_survival(labels: np.ndarray, scores: np.ndarray, efficiency: float = KEY_EFFICIENCY) -> Survival:
+def weighted_threshold(scores: np.ndarray, weights: np.ndarray, efficiency: float) -> float:
+    """Return the highest of the gammas' scores (N,) that keeps a wanted share of their weight (N,)."""
+    order = np.argsort(-scores, kind="stable")
+    reached = np.cumsum(weights[order])
+    place = int(np.searchsorted(reached, efficiency * reached[-1] * (1 - 1e-12)))
+    return float(scores[order[min(place, len(order) - 1)]])
+
+
+def hadron_survival(
+    labels: np.ndarray, scores: np.ndarray, efficiency: float = KEY_EFFICIENCY, weights: np.ndarray | None = None
+) -> Survival:
     """Return the hadron survival at a gamma efficiency (lower is better).
 
     The threshold is element ``ceil(efficiency * n_gamma) - 1`` of the gamma scores sorted descending; survivors are
@@ -73,11 +148,13 @@ def hadron_survival(labels: np.ndarray, scores: np.ndarray, efficiency: float = 
         (N,) finite numbers, higher = more gamma-like.
     efficiency
         Wanted share of gammas, in (0, 1].
+    weights
+        (N,) importance weights of the events, or None: shares are then those of weights.
 
     Raises
     ------
     InputError
-        If there is no gamma or no hadron, or the efficiency is outside (0, 1].
+        If there is no gamma or no hadron (of positive weight), or the efficiency is outside (0, 1].
     """
     if not 0 < efficiency <= 1:
         raise InputError(f"gamma efficiency {efficiency} is outside (0, 1]")
@@ -86,16 +163,31 @@ def hadron_survival(labels: np.ndarray, scores: np.ndarray, efficiency: float = 
         raise InputError(f"hadron survival needs gammas and hadrons: got {len(gammas)} gammas, {len(hadrons)} hadrons")
     rank = threshold_rank(len(gammas), efficiency)
     threshold = np.partition(gammas, len(gammas) - rank)[len(gammas) - rank]
+    gamma_efficiency, survivors = None, None
+    if weights is not None:
+        own, others = weights[labels == GAMMA], weights[labels == HADRON]
+        if not own.any() or not others.any():
+            raise InputError("hadron survival needs gammas and hadrons of positive weight: all weights of one are zero")
+        if np.ptp(own) > 0:
+            threshold = weighted_threshold(gammas, own, efficiency)
+        gamma_efficiency = float(own[gammas >= threshold].sum() / own.sum())
+        survivors = SurvivorWeights.of(hadrons >= threshold, others)
     n_surviving = int(np.count_nonzero(hadrons >= threshold))
+    if gamma_efficiency is None:
+        gamma_efficiency = float(np.count_nonzero(gammas >= threshold) / len(gammas))
+    survival = float(n_surviving / len(hadrons))
+    if survivors is not None:
+        survival = float(others[hadrons >= threshold].sum() / survivors.total)
     return Survival(
         threshold=float(threshold),
-        gamma_efficiency=float(np.count_nonzero(gammas >= threshold) / len(gammas)),
-        hadron_survival=float(n_surviving / len(hadrons)),
+        gamma_efficiency=gamma_efficiency,
+        hadron_survival=survival,
         n_surviving=n_surviving,
         n_gamma=len(gammas),
         n_hadron=len(hadrons),
         n_tied_hadrons=int(np.count_nonzero(hadrons == threshold)),
         n_tied_gammas=int(np.count_nonzero(gammas == threshold)),
+        weights=survivors,
     )
 
 
@@ -119,14 +211,20 @@ def energy_zenith_grid(energy: np.ndarray, zenith_deg: np.ndarray) -> Iterator[t
             yield zenith_name, bin_name(low, high), row & (energy >= low) & (energy < high)
 
 
-def _in_bin(labels: np.ndarray, scores: np.ndarray, mask: np.ndarray) -> dict[str, Any] | None:
+def _in_bin(
+    labels: np.ndarray, scores: np.ndarray, mask: np.ndarray, weights: np.ndarray | None
+) -> dict[str, Any] | None:
     inside = labels[mask]
-    if not (inside == GAMMA).any() or not (inside == HADRON).any():
+    counting = inside if weights is None else inside[weights[mask] > 0]
+    if not (counting == GAMMA).any() or not (counting == HADRON).any():
         return None
-    return hadron_survival(inside, scores[mask]).as_dict(counts=True)
+    part = None if weights is None else weights[mask]
+    return hadron_survival(inside, scores[mask], weights=part).as_dict(counts=True)
 
 
-def gamma_metrics(labels: np.ndarray, scores: np.ndarray, energy: np.ndarray, zenith: np.ndarray) -> dict[str, Any]:
+def gamma_metrics(
+    labels: np.ndarray, scores: np.ndarray, energy: np.ndarray, zenith: np.ndarray, weights: np.ndarray | None = None
+) -> dict[str, Any]:
     """Return every number of the benchmark's ``metrics_gamma.json``.
 
     Parameters
@@ -139,19 +237,22 @@ def gamma_metrics(labels: np.ndarray, scores: np.ndarray, energy: np.ndarray, ze
         (N,) lg(E/eV), compared in float32.
     zenith
         (N,) degrees, compared in float32.
+    weights
+        (N,) importance weights, or None. With them survivals, efficiencies and the accuracy are shares of weight, and
+        each survival says how well it is determined (:class:`SurvivorWeights`).
 
     Raises
     ------
     InputError
         If there is no gamma or no hadron.
     """
-    rates = {efficiency_name(share): hadron_survival(labels, scores, share) for share in EFFICIENCIES}
+    rates = {efficiency_name(share): hadron_survival(labels, scores, share, weights) for share in EFFICIENCIES}
     key = rates[efficiency_name(KEY_EFFICIENCY)]
-    by_energy = {name: _in_bin(labels, scores, mask) for name, mask in energy_bins(energy)}
-    by_zenith = {name: _in_bin(labels, scores, mask) for name, mask in zenith_bins(zenith)}
+    by_energy = {name: _in_bin(labels, scores, mask, weights) for name, mask in energy_bins(energy)}
+    by_zenith = {name: _in_bin(labels, scores, mask, weights) for name, mask in zenith_bins(zenith)}
     grid: dict[str, dict[str, Any]] = {}
     for zenith_name, energy_name, mask in energy_zenith_grid(energy, zenith):
-        cell = _in_bin(labels, scores, mask)
+        cell = _in_bin(labels, scores, mask, weights)
         if cell is not None:
             grid.setdefault(zenith_name, {})[energy_name] = cell
     return {
@@ -159,14 +260,14 @@ def gamma_metrics(labels: np.ndarray, scores: np.ndarray, energy: np.ndarray, ze
         "n_hadron": key.n_hadron,
         "survival_rates": {name: survival.as_dict() for name, survival in rates.items()},
         "key_metric": key.hadron_survival,
-        "accuracy_at_0.5": float(np.mean((scores >= 0.5) == (labels == GAMMA))),
+        "accuracy_at_0.5": float(np.average((scores >= 0.5) == (labels == GAMMA), weights=weights)),
         "energy_binned": {name: result for name, result in by_energy.items() if result is not None},
         "zenith_binned": {name: result for name, result in by_zenith.items() if result is not None},
         "energy_zenith_grid": grid,
     }
 
 
-def area_under_curve(positive: np.ndarray, score: np.ndarray) -> tuple[float, float]:
+def area_under_curve(positive: np.ndarray, score: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
     """Return the area under the ROC curve and its standard error.
 
     The area is the Mann-Whitney statistic (ties count one half); its variance follows from the placements of each event
@@ -178,7 +279,11 @@ def area_under_curve(positive: np.ndarray, score: np.ndarray) -> tuple[float, fl
         (N,) bool.
     score
         (N,) float, higher = more likely positive.
+    weights
+        (N,) importance weights, or None: placements are then among weights.
     """
+    if weights is not None:
+        return _weighted_area(score[positive], weights[positive], score[~positive], weights[~positive])
     n_positive, n_negative = int(positive.sum()), int((~positive).sum())
     ranks = rankdata(score)
     placed_positive = (ranks[positive] - rankdata(score[positive])) / n_negative
@@ -187,3 +292,16 @@ def area_under_curve(positive: np.ndarray, score: np.ndarray) -> tuple[float, fl
     for placed in (placed_positive, placed_negative):
         variance += float(placed.var(ddof=1)) / len(placed) if len(placed) > 1 else 0.25
     return float(placed_positive.mean()), float(np.sqrt(variance))
+
+
+def _weighted_area(a: np.ndarray, w_a: np.ndarray, b: np.ndarray, w_b: np.ndarray) -> tuple[float, float]:
+    """Return the area under the ROC curve of positive scores a over negative ones b, and its standard error."""
+    variance, area = 0.0, 0.0
+    for own, mine, others, theirs in ((b, w_b, a, w_a), (a, w_a, b, w_b)):
+        order = np.argsort(others)
+        below = np.concatenate([[0.0], np.cumsum(theirs[order])]) / theirs.sum()
+        sides = [below[np.searchsorted(others[order], own, side)] for side in ("left", "right")]
+        placed = 0.5 * (sides[0] + sides[1])
+        area = float(np.average(placed, weights=mine))
+        variance += float((mine**2 * (placed - area) ** 2).sum() / mine.sum() ** 2)
+    return area, math.sqrt(variance)

@@ -42,10 +42,13 @@ class Interval:
     low: float
     high: float
     level: float = LEVEL
+    is_limit: bool = False
+    """Whether ``high`` is a one-sided upper limit and no value is to be quoted."""
 
     def as_dict(self) -> dict[str, float]:
         """Return the interval for JSON."""
-        return {"low": self.low, "high": self.high, "level": self.level}
+        limit = {"is_limit": True} if self.is_limit else {}
+        return {"low": self.low, "high": self.high, "level": self.level} | limit
 
 
 def clopper_pearson(n_hits: int, n_trials: int, level: float = LEVEL) -> Interval:
@@ -63,6 +66,17 @@ def clopper_pearson(n_hits: int, n_trials: int, level: float = LEVEL) -> Interva
     return Interval(low, high, level)
 
 
+def linearised(values: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Return values (N,) whose plain mean is the weighted mean, and whose spread gives that mean's standard error.
+
+    They are m + (w / mean w) (v - m) with the weighted mean m: what the ratio sum(w v) / sum(w) is to first order.
+    """
+    if weights is None:
+        return values
+    mean = float(np.average(values, weights=weights))
+    return np.asarray(mean + weights / weights.mean() * (values - mean))
+
+
 def grouped_error(values: np.ndarray, groups: np.ndarray) -> tuple[float, int]:
     """Return the standard error of the mean of (N,) values, those of one group (N,) one observation, and the groups.
 
@@ -78,26 +92,32 @@ def grouped_error(values: np.ndarray, groups: np.ndarray) -> tuple[float, int]:
     return float(np.sqrt((sums**2).sum() * len(names) / (len(names) - 1)) / len(values)), len(names)
 
 
-def share_interval(hits: np.ndarray, groups: np.ndarray | None = None, level: float = LEVEL) -> Interval:
+def share_interval(
+    hits: np.ndarray, groups: np.ndarray | None = None, level: float = LEVEL, weights: np.ndarray | None = None
+) -> Interval:
     """Return the interval of the share of true among (N,) bool, by groups (N,) where there are any.
 
     With groups it is the exact binomial one of the effective number of events, the number of which a binomial share
     would have the error that the groups show (E. L. Korn, B. I. Graubard, Survey Methodology 24 (1998) 193). Where all
-    outcomes are alike nothing shows it, and every group counts as one event. One group shows nothing at all.
+    outcomes are alike nothing shows it, and every group counts as one event. One group shows nothing at all. With
+    importance weights (N,) the share is one of weight, and its error that of the weighted mean.
     """
     n_hits, n_events = int(np.count_nonzero(hits)), len(hits)
-    if groups is None:
+    if groups is None and weights is None:
         return clopper_pearson(n_hits, n_events, level)
+    groups = np.arange(n_events) if groups is None else groups
     if len(np.unique(groups)) < 2:
         return Interval(0.0, 1.0, level)
-    share = n_hits / n_events
-    error, n_groups = grouped_error(hits.astype(np.float64), groups)
+    values = linearised(hits.astype(np.float64), weights)
+    share = n_hits / n_events if weights is None else float(np.average(hits, weights=weights))
+    error, n_groups = grouped_error(values, groups)
     effective = float(n_groups)
     if 0 < n_hits < n_events and error > 0:
         effective = (
             share * (1 - share) / error**2 * float(ndtri(0.5 + level / 2) / stdtrit(n_groups - 1, 0.5 + level / 2)) ** 2
         )
-    effective, tail = min(effective, float(n_events)), (1 - level) / 2
+    # Weighted hadrons may stand for many more than there are.
+    effective, tail = effective if weights is not None else min(effective, float(n_events)), (1 - level) / 2
     a, b = share * effective, (1 - share) * effective
     low = 0.0 if n_hits == 0 else float(betaincinv(a, b + 1, tail))
     high = 1.0 if n_hits == n_events else float(betaincinv(a + 1, b, 1 - tail))
@@ -315,11 +335,64 @@ def survival_replicas(
     return np.array(replicas).reshape(-1, len(systems)).T
 
 
+def weighted_replicas(
+    labels: np.ndarray,
+    systems: Sequence[np.ndarray],
+    efficiencies: Sequence[float],
+    weights: np.ndarray,
+    groups: np.ndarray | None = None,
+    n_resamples: int = GROUP_RESAMPLES,
+    seed: int = SEED,
+) -> np.ndarray:
+    """Return weighted hadron survivals (S, E, B) of the scores (N,) of S systems where showers are resampled.
+
+    Every shower, a group (N,) or an event where there are none, enters a replica as often as a Poisson number of mean
+    1 says; thresholds are found anew. Of hadrons that reach none of them only the weight is drawn, from its normal law.
+    """
+    rng = np.random.default_rng(seed)
+    groups = np.arange(len(labels)) if groups is None else groups
+    gamma, hadron = np.flatnonzero(labels == GAMMA), np.flatnonzero(labels == HADRON)
+
+    def numbered(rows: np.ndarray) -> tuple[np.ndarray, int]:
+        names, member = np.unique(groups[rows], return_inverse=True)
+        return member, len(names)
+
+    member, n_groups = numbered(gamma)
+    shares = np.asarray(efficiencies) * (1 - 1e-12)
+    order = [np.argsort(-scores[gamma], kind="stable") for scores in systems]
+    thresholds = np.empty((len(systems), len(shares), n_resamples))
+    for b in range(n_resamples):
+        drawn = rng.poisson(1.0, n_groups)[member] * weights[gamma]
+        for s, (scores, ordered) in enumerate(zip(systems, order, strict=True)):
+            reached = np.cumsum(drawn[ordered])
+            place = np.minimum(np.searchsorted(reached, shares * reached[-1]), len(ordered) - 1)
+            thresholds[s, :, b] = scores[gamma[ordered[place]]]
+    near = np.zeros(len(hadron), dtype=bool)
+    for scores, lowest in zip(systems, thresholds.min(axis=(1, 2)), strict=True):
+        near |= scores[hadron] >= lowest
+    inside, outside = hadron[near], hadron[~near]
+    far_member, _ = numbered(outside)
+    far = np.bincount(far_member, weights[outside]) if len(outside) else np.zeros(1)
+    beyond = np.maximum(far.sum() + np.sqrt((far**2).sum()) * rng.standard_normal(n_resamples), 0.0)
+    member, n_groups = numbered(inside)
+    order = [np.argsort(-scores[inside], kind="stable") for scores in systems]
+    ascending = [-scores[inside[ordered]] for scores, ordered in zip(systems, order, strict=True)]
+    replicas = np.empty_like(thresholds)
+    for b in range(n_resamples):
+        drawn = rng.poisson(1.0, n_groups)[member] * weights[inside]
+        total = max(float(drawn.sum() + beyond[b]), 1e-300)
+        for s, (ordered, values) in enumerate(zip(order, ascending, strict=True)):
+            reached = np.concatenate([[0.0], np.cumsum(drawn[ordered])])
+            replicas[s, :, b] = reached[np.searchsorted(values, -thresholds[s, :, b], side="right")] / total
+    return replicas
+
+
 def survival_interval(
     labels: np.ndarray,
     scores: np.ndarray,
     efficiency: float = KEY_EFFICIENCY,
     groups: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
     *,
     level: float = LEVEL,
     n_resamples: int = RESAMPLES,
@@ -335,7 +408,22 @@ def survival_interval(
 
     With groups (N,) both sides are stretched by the root of the design effect: the variance where groups are resampled
     over that where events are. Where it cannot be measured it is the mean number of events in a group.
+
+    With importance weights (N,) showers are resampled (:func:`weighted_replicas`), and the interval runs between the
+    replicas' quantiles: survivals are positive and skewed, as far as the threshold decides them. Where the weights do
+    not allow a number to be quoted (:attr:`scoring.metrics.gamma.SurvivorWeights.quoted`), it runs from 0 to the upper
+    limit.
     """
+    if weights is not None:
+        result = hadron_survival(labels, scores, efficiency, weights)
+        n_resamples = min(n_resamples, GROUP_RESAMPLES)
+        drawn = weighted_replicas(labels, (scores,), (efficiency,), weights, groups, n_resamples, seed)[0, 0]
+        assert result.weights is not None
+        if not result.weights.quoted:
+            limit = max(result.weights.limit(level), float(np.quantile(drawn, level)))
+            return Interval(0.0, limit, level, is_limit=True)
+        low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+        return Interval(float(low), float(high), level)
     if groups is not None:
         whole = survival_interval(labels, scores, efficiency, level=level, n_resamples=n_resamples, seed=seed)
         value = hadron_survival(labels, scores, efficiency).hadron_survival

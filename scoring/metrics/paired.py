@@ -25,7 +25,9 @@ from scoring.metrics.intervals import (
     draw_variance,
     grouped_counts,
     grouped_error,
+    linearised,
     survival_replicas,
+    weighted_replicas,
     widened,
 )
 
@@ -107,6 +109,7 @@ def paired_survival(
     b: np.ndarray,
     efficiency: float = KEY_EFFICIENCY,
     groups: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
     *,
     level: float = LEVEL,
     n_resamples: int = RESAMPLES,
@@ -122,7 +125,18 @@ def paired_survival(
         (N,) finite scores.
     groups
         (N,) or None: events of one value are resampled together.
+    weights
+        (N,) importance weights, or None.
     """
+    if weights is not None:
+        drawn = weighted_replicas(labels, (a, b), (efficiency,), weights, groups, seed=seed)[:, 0]
+        first, second = (hadron_survival(labels, scores, efficiency, weights) for scores in (a, b))
+        assert first.weights is not None
+        assert second.weights is not None
+        gap, value = drawn[0] - drawn[1], first.hadron_survival - second.hadron_survival
+        # as below: one hadron of the survivors' weight
+        extra = max(first.weights.scale, second.weights.scale) / first.weights.total
+        return _from_replicas(value, widened(gap - gap.mean(), extra**2), level)
     if groups is not None:
         result = survival_replicas(labels, (a, b), efficiency, groups, GROUP_RESAMPLES, seed)
         gap, now = (
@@ -179,6 +193,7 @@ def paired_log_loss(
     log_a: np.ndarray,
     log_b: np.ndarray,
     groups: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
     *,
     level: float = LEVEL,
 ) -> Paired:
@@ -195,9 +210,11 @@ def paired_log_loss(
         (N, C) natural logarithms of posteriors.
     groups
         (N,) or None: events of one value are one observation.
+    weights
+        (N,) importance weights, or None.
     """
     row = np.arange(len(labels))
-    return paired_mean(log_b[row, labels] - log_a[row, labels], groups, level=level)
+    return paired_mean(linearised(log_b[row, labels] - log_a[row, labels], weights), groups, level=level)
 
 
 def paired_accuracy(

@@ -34,7 +34,7 @@ class Metric:
     name: str
     unit: str
     lower_is_better: bool
-    value: Callable[[np.ndarray, np.ndarray], float]
+    value: Callable[..., float]
     """``value(labels, output)``."""
     interval: Callable[..., Interval]
     """``interval(labels, output, groups=None)``: 95 %; events of one group (N,) are one observation."""
@@ -45,7 +45,20 @@ class Metric:
 
     def of(self, truth: Truth, output: np.ndarray) -> float:
         """Return the value as the benchmark draws it: rows in the order of the published file."""
-        return self.value(truth.published(truth.labels), truth.published(output))
+        own = truth.in_published_order()
+        return self.value(own.labels, truth.published(output), **_weights(truth, own.weights))
+
+    def interval_of(self, truth: Truth, output: np.ndarray) -> Interval:
+        """Return the interval of an output (N,) on a test set, its groups and weights counted."""
+        return self.interval(truth.labels, output, truth.groups, **_weights(truth, truth.weights))
+
+    def paired_of(self, truth: Truth, a: np.ndarray, b: np.ndarray) -> Paired:
+        """Return the difference of two outputs (N,) on a test set, its groups and weights counted."""
+        return self.paired(truth.labels, a, b, truth.groups, **_weights(truth, truth.weights))
+
+
+def _weights(truth: Truth, weights: np.ndarray | None) -> dict[str, Any]:
+    return {} if truth.weights is None else {"weights": weights}
 
 
 def _error_rate(labels: np.ndarray, predicted: np.ndarray) -> float:

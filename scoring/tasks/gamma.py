@@ -10,6 +10,7 @@ from runtime.errors import InputError
 from scoring.metrics.composition import energy_bins
 from scoring.metrics.gamma import (
     EFFICIENCIES,
+    HADRON,
     efficiency_name,
     energy_zenith_grid,
     gamma_metrics,
@@ -23,16 +24,24 @@ from scoring.tasks.truth import Truth, check_finite
 from showers.schema import GAMMA
 
 
-def _survival(labels: np.ndarray, scores: np.ndarray) -> float:
-    return hadron_survival(labels, scores).hadron_survival
+def _survival(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> float:
+    return hadron_survival(labels, scores, weights=weights).hadron_survival
 
 
-def _interval(labels: np.ndarray, scores: np.ndarray, groups: np.ndarray | None = None) -> Interval:
-    return survival_interval(labels, scores, groups=groups)
+def _interval(
+    labels: np.ndarray, scores: np.ndarray, groups: np.ndarray | None = None, weights: np.ndarray | None = None
+) -> Interval:
+    return survival_interval(labels, scores, groups=groups, weights=weights)
 
 
-def _paired(labels: np.ndarray, a: np.ndarray, b: np.ndarray, groups: np.ndarray | None = None) -> Paired:
-    return paired_survival(labels, a, b, groups=groups)
+def _paired(
+    labels: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    groups: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+) -> Paired:
+    return paired_survival(labels, a, b, groups=groups, weights=weights)
 
 
 SURVIVAL = Metric(
@@ -58,14 +67,14 @@ class GammaScoring(TaskScoring):
 
     def metrics(self, truth: Truth, output: np.ndarray, *, intervals: bool) -> dict[str, Any]:
         """Return the benchmark's keys."""
-        metrics = gamma_metrics(truth.labels, output, truth.energy, truth.zenith_deg)
+        metrics = gamma_metrics(truth.labels, output, truth.energy, truth.zenith_deg, truth.weights)
         if intervals:
             add_gamma_intervals(metrics, truth, output)
         return metrics
 
     def warnings(self, truth: Truth, output: np.ndarray) -> list[str]:
         """Say what ties cost."""
-        return tie_warnings(truth.labels, output)
+        return tie_warnings(truth.labels, output, truth.weights)
 
 
 SCORING = GammaScoring()
@@ -74,17 +83,18 @@ SCORING = GammaScoring()
 def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarray) -> None:
     """Add 95 % intervals to the metrics of :func:`scoring.metrics.gamma.gamma_metrics`, in place.
 
-    ``interval`` includes the uncertainty of the threshold, ``interval_at_threshold`` (Clopper-Pearson) does not.
+    ``interval`` includes the uncertainty of the threshold, ``interval_at_threshold`` (Clopper-Pearson) does not; in its
+    place weighted hadrons have ``error`` and ``upper_limit``.
     """
     everything = np.ones(len(scores), dtype=bool)
     for share in EFFICIENCIES:
         result = metrics["survival_rates"][efficiency_name(share)]
         _survival_part(result, truth, scores, everything, share)
-        result["n_tied_hadrons"] = hadron_survival(truth.labels, scores, share).n_tied_hadrons
+        result["n_tied_hadrons"] = hadron_survival(truth.labels, scores, share, truth.weights).n_tied_hadrons
     hits = (scores >= 0.5) == (truth.labels == 0)
     metrics["intervals"] = {
         "key_metric": metrics["survival_rates"]["75%"]["interval"],
-        "accuracy_at_0.5": share_interval(hits, truth.groups).as_dict(),
+        "accuracy_at_0.5": share_interval(hits, truth.groups, weights=truth.weights).as_dict(),
     }
     binned = [(metrics["energy_binned"].get(name), mask) for name, mask in energy_bins(truth.energy)]
     binned += [(metrics["zenith_binned"].get(name), mask) for name, mask in zenith_bins(truth.zenith_deg)]
@@ -102,19 +112,23 @@ def _survival_part(
     content: dict[str, Any], truth: Truth, scores: np.ndarray, mask: np.ndarray, efficiency: float = 0.75
 ) -> None:
     labels, scores = truth.labels[mask], scores[mask]
-    groups = None if truth.groups is None else truth.groups[mask]
-    content["interval"] = survival_interval(labels, scores, efficiency, groups).as_dict()
+    groups, weights = (None if part is None else part[mask] for part in (truth.groups, truth.weights))
+    content["interval"] = survival_interval(labels, scores, efficiency, groups, weights).as_dict()
+    if weights is not None:
+        return
     n_hadron = int(np.count_nonzero(labels == 1))
     content["interval_at_threshold"] = clopper_pearson(content["hadron_surviving"], n_hadron).as_dict()
 
 
-def tie_warnings(labels: np.ndarray, scores: np.ndarray) -> list[str]:
+def tie_warnings(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> list[str]:
     """Say what tied scores at a threshold cost: hadrons survive that no smaller score separates from gammas."""
     notes = []
     for share in EFFICIENCIES:
-        result = hadron_survival(labels, scores, share)
+        result = hadron_survival(labels, scores, share, weights)
         if result.n_tied_hadrons and result.n_tied_hadrons + result.n_tied_gammas > 2:
-            without = (result.n_surviving - result.n_tied_hadrons) / result.n_hadron
+            hadron = labels == HADRON
+            above = scores[hadron] > result.threshold
+            without = float(np.average(above, weights=None if weights is None else weights[hadron]))
             notes.append(
                 f"at {efficiency_name(share)} gamma efficiency {result.n_tied_gammas} gammas and "
                 f"{result.n_tied_hadrons} hadrons share the score at the threshold ({result.threshold:.9g}): survival "

@@ -10,7 +10,8 @@ import numpy as np
 from runtime.arrays import open_npy
 from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.errors import InputError, did_you_mean
-from showers.schema import GROUPS_FILE, ORDER_FILE, SCALAR_NAMES, SCALARS_FILE, Task
+from showers.event_files import check_weights, open_array
+from showers.schema import GROUPS_FILE, ORDER_FILE, SCALAR_NAMES, SCALARS_FILE, WEIGHT_FILE, Task
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Truth:
     """(N,) float32 reconstructed scalar that estimates the target, where there is one."""
     groups: np.ndarray | None = None
     """(N,) int64: events of one value are the same simulated shower; None where each is of its own."""
+    weights: np.ndarray | None = None
+    """(N,) float64 importance weights; None where all events count alike."""
 
     def published(self, values: np.ndarray) -> np.ndarray:
         """Return values (N, ...) of our rows in the order of the published file."""
@@ -49,11 +52,28 @@ class Truth:
         reference = None if self.reference is None else self.published(self.reference)
         labels, energy, zenith_deg = values
         groups = None if self.groups is None else self.published(self.groups)
-        return Truth(self.folder, labels, energy, zenith_deg, reference=reference, groups=groups)
+        weights = None if self.weights is None else self.published(self.weights)
+        return Truth(self.folder, labels, energy, zenith_deg, reference=reference, groups=groups, weights=weights)
+
+
+def labelled_folder(data: Path, task: Task) -> Path:
+    """Return ``data/{task}_test``, or ``data`` itself where it holds the labels of the task.
+
+    Raises
+    ------
+    InputError
+        If there is neither.
+    """
+    folder = Path(data) / f"{task.name}_test"
+    if not folder.is_dir() and (Path(data) / str(task.label_file)).exists():
+        return Path(data)
+    if not folder.is_dir():
+        raise InputError(f"{folder} does not exist{did_you_mean(folder)}; name the folder that holds {task.name}_test")
+    return folder
 
 
 def read_truth(data: Path, task: Task) -> Truth:
-    """Read the test labels of ``data/{task}_test``; neither grids nor anything else there is needed.
+    """Read the test labels of a :func:`labelled_folder`; neither grids nor anything else there is needed.
 
     Where the folder has checksums, what is read is compared with them.
 
@@ -63,9 +83,7 @@ def read_truth(data: Path, task: Task) -> Truth:
         For a missing folder or file, one that is not the file that was written, wrong shapes or types, labels out of
         range, or a class without events; names the file, the count and the first offending row.
     """
-    folder = Path(data) / f"{task.name}_test"
-    if not folder.is_dir():
-        raise InputError(f"{folder} does not exist{did_you_mean(folder)}; name the folder that holds {task.name}_test")
+    folder = labelled_folder(data, task)
     checksums = Checksums.open(folder) if (folder / CHECKSUMS_FILE).exists() else None
 
     def compared(name: str) -> Path:
@@ -100,7 +118,14 @@ def read_truth(data: Path, task: Task) -> Truth:
     reference = columns[2] if own else None
     order = _read_order(compared(ORDER_FILE), len(labels)) if (folder / ORDER_FILE).exists() else None
     groups = _read_groups(compared(GROUPS_FILE), len(labels)) if (folder / GROUPS_FILE).exists() else None
-    return Truth(folder, labels, columns[0], columns[1], order, reference, groups)
+    weights = None
+    if (folder / WEIGHT_FILE).exists():
+        weights = open_array(compared(WEIGHT_FILE), (), np.float32).astype(np.float64)
+        if len(weights) != len(labels):
+            what = f"{len(weights)} rows, but {label_file.name} beside it has {len(labels)}"
+            raise InputError(f"{folder / WEIGHT_FILE} has {what}: simulate the set again")
+        check_weights(weights, task, folder / WEIGHT_FILE)
+    return Truth(folder, labels, columns[0], columns[1], order, reference, groups, weights)
 
 
 def _read_groups(file: Path, n_events: int) -> np.ndarray | None:

@@ -18,11 +18,11 @@ from runtime.checksums import CHECKSUMS_FILE, write_checksums
 from runtime.context import Bars, silent
 from runtime.errors import InputError
 from runtime.files import check_name
-from runtime.http import BROKEN, NPZ, TIMEOUT_S, check_address, discard, fetch
+from runtime.http import BROKEN, NPZ, TIMEOUT_S, NotServed, check_address, discard, fetch
 from showers.archives.measured import MEASURED_KINDS, USED_ENDINGS
-from showers.archives.raw import KINDS, TIMES_KIND, SimulatedReader, archive_path
+from showers.archives.raw import KINDS, TIMES_KIND, TRUTH_KIND, SimulatedReader, archive_path
 from showers.dataset import Dataset
-from showers.protocols import modes_of
+from showers.protocols import LABELS_FROM_TYPE, modes_of
 from showers.schema import MATRICES_FILE, SCALARS_FILE, Task
 
 BUCKET = "https://kascade-sim-data.s3.eu-central-1.amazonaws.com/v2"
@@ -49,7 +49,8 @@ def download_raw(
     task, protocol
         Which modes are needed.
     out
-        Gets ``{mode}_{kind}.npz``; archives that are complete are not fetched again.
+        Gets ``{mode}_{kind}.npz``; archives that are complete are not fetched again. True quantities are left out where
+        the server has none and the protocol takes its labels from elsewhere.
 
     Returns
     -------
@@ -71,11 +72,16 @@ def download_raw(
             if target.exists():
                 discard(target)
                 continue
-            with bars(target.name, "MB") as progress:
-                url = f"{base_url or RAW_BUCKET}/{target.name}"
-                fetch(url, target, attempts=attempts, progress=progress, form=NPZ)
+            try:
+                with bars(target.name, "MB") as progress:
+                    url = f"{base_url or RAW_BUCKET}/{target.name}"
+                    fetch(url, target, attempts=attempts, progress=progress, form=NPZ)
+            except NotServed:
+                if kind != TRUTH_KIND or task.target or (protocol, task.name) not in LABELS_FROM_TYPE:
+                    raise
         SimulatedReader.open(Path(out), mode)
-    return [archive_path(Path(out), mode, kind) for mode in modes for kind in KINDS]
+    files = [archive_path(Path(out), mode, kind) for mode in modes for kind in KINDS]
+    return [file for file in files if file.exists()]
 
 
 MEASURED_BUCKET = "https://kascade-with-arr-times-npz.s3.amazonaws.com"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from showers.archives.formats import DEPOSITS, GRID_EVENTS, UNITS
+from showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EVENTS, UNITS
 from showers.array import DetectorArray
 from showers.dataset import Dataset
-from showers.event_files import EventFiles
+from showers.event_files import EventFiles, finite
 from showers.schema import AGE, MATRICES_FILE, SCALAR_NAMES, TASKS, Task
 
 INSIDE = (f"*/{MATRICES_FILE}", f"measured/*/{MATRICES_FILE}")
@@ -100,11 +100,13 @@ class DatasetEvents:
 
     def chunks(self, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
         """Yield columns of consecutive events; quantities that are not finite are 0."""
-        for part in self.data.chunks(GRID_EVENTS):
-            here = slice(part.start, part.start + len(part))
-            columns = {name: part.scalars[:, k] for k, name in enumerate(SCALAR_NAMES)} | {DEPOSITS: part.matrices}
-            if self.data.age is not None:
-                columns[AGE.name] = self.data.age[here]
+        size = GRID_EVENTS if DEPOSITS in names else TABLE_EVENTS
+        for start in range(0, self.n_events, size):
+            here = slice(start, start + size)
+            scalars = finite(np.asarray(self.data.scalars[here], dtype=np.float32))
+            columns = {name: scalars[:, k] for k, name in enumerate(SCALAR_NAMES)}
+            columns |= {} if self.data.age is None else {AGE.name: np.asarray(self.data.age[here])}
+            columns |= {DEPOSITS: self.data.matrices[here]} if DEPOSITS in names else {}
             yield {name: columns[name] for name in names}
 
 

@@ -15,7 +15,7 @@ import polars as pl
 from showers import protocols
 from showers.array import KASCADE, DetectorArray
 from showers.schema import TASKS, Task
-from showers.simulation.cascade import Showers, develop
+from showers.simulation.cascade import Proposal, Showers, develop
 from showers.simulation.deposits import CLUMP_AMPLITUDE
 from showers.simulation.detector import read_out
 from showers.simulation.primaries import MODELS, PARTICLE_IDS, Primaries, throw_cores, throw_primaries
@@ -49,6 +49,8 @@ class BlockJob:
     """With cuts, skip showers that have no chance to pass before they are read out."""
     array: DetectorArray = KASCADE
     preselection_lg_ne: float = PRESELECTION_LG_NE
+    proposal: Proposal | None = None
+    """Density of muon-poor protons; None for the natural one."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,12 @@ class SimulatedEvents:
         """(n,) int8 class numbers of the primaries."""
         return self.showers.primaries.label[self.rows]
 
+    @property
+    def weight(self) -> np.ndarray | None:
+        """(n,) float32 importance weights; None where all are thrown from the natural density."""
+        weight = self.showers.weight
+        return None if weight is None else weight[self.rows].astype(np.float32)
+
     @cached_property
     def scalars(self) -> np.ndarray:
         """(n, 5) float64: E, Ze, Az, Ne, Nmu."""
@@ -111,7 +119,7 @@ class SimulatedEvents:
             "mass": p.mass[rows].astype(np.int16),
             "model": p.model[rows],
             "shower": self.group,
-        }
+        } | ({} if self.weight is None else {"weight": self.weight})
         reconstructed = {
             "reconstructed_core_x_m": self.event.core_x_m.astype(np.float32),
             "reconstructed_core_y_m": self.event.core_y_m.astype(np.float32),
@@ -131,7 +139,7 @@ def simulate_block(job: BlockJob, block: int) -> SimulatedEvents:
     rng = generator(job, block)
     n_showers = -(-PRIMARIES_PER_BLOCK // job.reuse)
     primaries = throw_primaries(job.task, n_showers, job.model, job.settings.spectrum, rng)
-    showers = develop(primaries, job.settings, rng)
+    showers = develop(primaries, job.settings, rng, job.proposal)
     group = block * PRIMARIES_PER_BLOCK + np.arange(n_showers)
     if job.reuse > 1:
         showers, group = _thrown_again(showers, group, job, rng)
@@ -185,12 +193,13 @@ def observe(
 def generator(job: BlockJob, *number: int) -> np.random.Generator:
     """Return the random numbers of one block, or of whatever else the numbers name.
 
-    The models of one seed have streams of their own: with a common one, their showers are copies of each other but
-    for the model's small shifts.
+    Rare showers, and the models of one seed, have streams of their own: with a common one, their showers are copies of
+    each other but for the model's small shifts.
     """
     entropy = (job.seed, list(TASKS).index(job.task.name), SPLITS.index(job.split), *number)
     model = () if job.model == "mix" else (MODELS.index(job.model),)
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy, spawn_key=model)))
+    rare = () if job.proposal is None else (len(MODELS),)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy, spawn_key=(*model, *rare))))
 
 
 def passes(event: Reconstructed, name: str) -> np.ndarray:
@@ -222,4 +231,7 @@ def _thrown_again(
         core_y_m=core_y_m,
     )
     columns = (showers.xmax, showers.lg_ne, showers.lg_nmu, showers.age, showers.muon_age)
-    return Showers(primaries, *(column[again] for column in columns)), group[again]
+    weight = None if showers.weight is None else showers.weight[again]
+    xmax, lg_ne, lg_nmu, age, muon_age = (column[again] for column in columns)
+    content = None if showers.content is None else showers.content[again]
+    return Showers(primaries, xmax, lg_ne, lg_nmu, age, muon_age, weight, content), group[again]

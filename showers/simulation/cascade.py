@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 
 import numpy as np
 
-from showers.simulation.primaries import MASSES, PHOTON, PIVOT_LG_A, Primaries, model_shift
+from showers.simulation.primaries import HADRON, MASSES, PHOTON, PIVOT_LG_A, Primaries, model_shift
 from showers.simulation.settings import Cascade, Settings, Shape
 
 GROUND_DEPTH = 1023.0
@@ -53,6 +54,31 @@ class Showers:
     """Lateral age of the electrons."""
     muon_age: np.ndarray
     """Shape of the muon distribution."""
+    weight: np.ndarray | None = None
+    """Importance weight; None where all showers are thrown from the natural density."""
+    content: np.ndarray | None = None
+    """Hadronic content, Nmu over its mean where punch-through follows it; None where it follows the primary alone."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Density from which the exponential deviate of hadrons' muon numbers is drawn in place of exp(-x).
+
+    It is (1 - share) exp(-x) + share exp(-x / mean) / mean; a shower's weight is the natural density over it.
+    """
+
+    share: float = 0.6
+    mean: float = 5.0
+
+    def draw(self, x: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return deviates of this density and their weights, (N,) each, from Exp(1) and uniform numbers (N,)."""
+        x = np.where(u < self.share, self.mean * x, x)
+        heavy = np.exp(np.minimum(x * (1.0 - 1.0 / self.mean), 700.0))
+        return x, 1.0 / (1.0 - self.share + self.share / self.mean * heavy)
+
+
+RARE = Proposal()
+"""The proposal of ``simulate --rare``: weights are at most 1.92 and fall below 1e-3 from x = 11 on."""
 
 
 @functools.cache
@@ -109,8 +135,18 @@ def capped_exponential(x: np.ndarray, u: np.ndarray) -> np.ndarray:
     return np.where(x > EXPONENTIAL_CAP, EXPONENTIAL_CAP * u, x) - 1.0
 
 
-def develop(primaries: Primaries, settings: Settings, rng: np.random.Generator) -> Showers:
+def develop(
+    primaries: Primaries, settings: Settings, rng: np.random.Generator, proposal: Proposal | None = None
+) -> Showers:
     """Let the primaries' showers develop to the ground.
+
+    Parameters
+    ----------
+    primaries, settings, rng
+        What arrives, the world, random numbers.
+    proposal
+        Density of the tail of muon-poor protons; photons, and protons that carry their label, keep the natural one and
+        the weight 1.
 
     Returns
     -------
@@ -119,6 +155,11 @@ def develop(primaries: Primaries, settings: Settings, rng: np.random.Generator) 
     """
     n = len(primaries.mass)
     deviates = Deviates.draw(n, rng)
+    weight = None
+    if proposal is not None:
+        rows = np.flatnonzero((primaries.mass == 1) & (primaries.label == HADRON))
+        weight = np.ones(n)
+        deviates.exponential[2, rows], weight[rows] = proposal.draw(deviates.exponential[2, rows], rng.random(n)[rows])
     e = primaries.lg_energy - REFERENCE_LG_ENERGY
     s = 1.0 / np.cos(np.radians(primaries.zenith_deg)) - 1.0
     xmax, lg_ne, lg_nmu, longitudinal = (np.empty(n) for _ in range(4))
@@ -142,7 +183,25 @@ def develop(primaries: Primaries, settings: Settings, rng: np.random.Generator) 
         + shape.muon_age_depth * (depth - xmax - BELOW_MAXIMUM) / 100.0
         + shape.muon_age_spread * deviates.normal[6]
     )
-    return Showers(primaries, xmax, lg_ne, lg_nmu, age, np.clip(muon_age, shape.muon_age_min, shape.muon_age_max))
+    muon_age = np.clip(muon_age, shape.muon_age_min, shape.muon_age_max)
+    content = hadronic_content(primaries, lg_nmu, e, s, settings) if settings.detector.punch_content else None
+    return Showers(primaries, xmax, lg_ne, lg_nmu, age, muon_age, weight, content)
+
+
+MOST_CONTENT = 1.5
+"""Upper limit of the hadronic content [f]."""
+
+
+def hadronic_content(
+    primaries: Primaries, lg_nmu: np.ndarray, e: np.ndarray, s: np.ndarray, settings: Settings
+) -> np.ndarray:
+    """Return the hadronic content of showers (N,): a power of Nmu over its mean for protons, 1 for all others."""
+    content = np.ones(len(lg_nmu))
+    rows = np.flatnonzero(primaries.mass == 1)
+    mean = coefficient("mM", 1, e[rows], s[rows]) + hadron_offset(0.0, e[rows], s[rows], settings.cascade)[1]
+    mean = mean + model_shift(primaries.model[rows], 1, settings.cascade)[2]
+    content[rows] = np.minimum(10.0 ** (settings.detector.punch_content * (lg_nmu[rows] - mean)), MOST_CONTENT)
+    return content
 
 
 def develop_mass(
@@ -168,13 +227,16 @@ def develop_mass(
     normal, exponential, uniform = deviates.normal, deviates.exponential, deviates.uniform
     wider = max(mass, 1) ** cascade.fluctuation_mass
     z = (at("tX") * capped_exponential(exponential[0], uniform[0]) + at("sX") * normal[0]) / 100.0
-    z = cascade.xmax_scale * wider * z + xmax_shift / 100.0
+    tail = cascade.proton_tail if mass == 1 else 0.0
+    z = with_tail(z, cascade.xmax_scale * wider, tail, lambda: np.hypot(at("tX"), at("sX")) / 100.0)
+    z = z + xmax_shift / 100.0
     xmax = np.maximum(at("mX") + 100.0 * z, MIN_XMAX)
     r = at("tR") * capped_exponential(exponential[1], uniform[1]) + at("sR") * normal[1]
-    r = cascade.size_scale * wider * r
+    r = with_tail(r, cascade.size_scale * wider, tail, lambda: np.hypot(at("tR"), at("sR")))
     lg_ne = at("n0") + at("n1") * z + at("n2") * z**2 + r
     age = at("s0") + at("sz") * z + at("sr") * r + at("ss") * normal[2]
     if mass == PHOTON:
+        age = age + cascade.photon_age_offset
         lg_nmu, hard_share = photon_muons(e, s, deviates, cascade)
         lg_ne = lg_ne + cascade.photon_lg_ne_offset + cascade.photon_lg_ne_inclination * s
         lg_ne = lg_ne - np.where(hard_share > 0.5, 0.15 * hard_share, 0.0)
@@ -183,11 +245,34 @@ def develop_mass(
     h = -at("tM") * (x - 1.0) + at("sM") * normal[3]
     if mass == 1:
         h = h - 0.05 * np.maximum(0.0, x - 8.0)
-    h = cascade.muon_scale * wider * h
+    scale = cascade.muon_scale * wider
+    h = scale * h + tail * (1.0 - scale) * np.minimum(h + MUON_POOR, 0.0) if tail else scale * h
     more_electrons, more_muons = hadron_offset(np.log10(mass), e, s, cascade)
-    lg_ne = lg_ne + at("nh") * h + lg_ne_shift + more_electrons
+    lg_ne = lg_ne + at("nh") * np.maximum(h, cascade.electron_loss_min) + lg_ne_shift + more_electrons
     lg_nmu = at("mM") + at("cX") * z + h + lg_nmu_shift + more_muons
-    return xmax, lg_ne, lg_nmu, age + at("sh") * h
+    age = age + at("sh") * h
+    if mass == 1 and cascade.hadronic_front:
+        hadronic = np.minimum(10.0 ** (cascade.hadronic_front * (h + MUON_POOR)), 1.0)
+        s0, sz, sr, ss = (coefficient(name, PHOTON, e, s) for name in ("s0", "sz", "sr", "ss"))
+        photon_age = s0 + sz * z + sr * r + ss * normal[2] + cascade.photon_age_offset
+        age = hadronic * age + (1.0 - hadronic) * photon_age
+    return xmax, lg_ne, lg_nmu, age
+
+
+MUON_POOR = 0.2
+"""Protons with h below minus this are muon-poor: there the tail begins [f]."""
+TAIL_BEGINS = 0.65
+"""Standard deviations of the Monte Carlo above which Xmax and sizes are in the tail [f]."""
+
+
+def with_tail(u: np.ndarray, scale: float, tail: float, sd: Callable[[], np.ndarray]) -> np.ndarray:
+    """Return fluctuations times a scale, in the upper tail by the share ``tail`` with the Monte Carlo's own slope.
+
+    ``sd`` returns their standard deviations.
+    """
+    if not tail:
+        return scale * u
+    return np.asarray(scale * u + tail * (1.0 - scale) * np.maximum(u - TAIL_BEGINS * sd(), 0.0))
 
 
 def hadron_offset(lg_mass: float, e: np.ndarray, s: np.ndarray, cascade: Cascade) -> tuple[np.ndarray, np.ndarray]:

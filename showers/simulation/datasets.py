@@ -6,6 +6,7 @@ import importlib.metadata
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from runtime.context import Bars, silent
 from runtime.errors import InputError
 from showers.array import KASCADE, DetectorArray
 from showers.protocols import CUTS_FOR_ALL, evaluation_cuts_of, layout_of, modes_of
-from showers.schema import SIMULATION, TASKS, Task
+from showers.schema import GAMMA, SIMULATION, TASKS, WEIGHT_FILE, Task
 from showers.simulation.blocks import PRIMARIES_PER_BLOCK, SPLITS, BlockJob, SimulatedEvents, simulate_block
+from showers.simulation.cascade import Proposal
 from showers.simulation.primaries import throw_primaries
 from showers.simulation.settings import Settings, load_settings
 from showers.writer import already_made, refuse_foreign, write_dataset
 
+WEIGHT_STEM = Path(WEIGHT_FILE).stem
 TRAIN_CUTS = ("none", "test")
 PACKAGES = ("numpy", "numba", "llvmlite", "scipy")
 """Libraries whose version can change a simulated event's last bits."""
@@ -48,6 +51,7 @@ def simulate(
     reuse: int = 1,
     protocol: str = "v2",
     array: DetectorArray = KASCADE,
+    proposal: Proposal | None = None,
 ) -> tuple[Path, Path]:
     """Simulate a training and a test set in the benchmark's format.
 
@@ -85,6 +89,9 @@ def simulate(
         count) and with ages, scalars (2026: grids too) in float32. Their published numbers are for ``model="qgs"``.
     array
         The stations; the cuts, the reconstruction and the world's constants stay KASCADE's.
+    proposal
+        Gamma sets: throw muon-poor hadrons from this density (:data:`showers.simulation.cascade.RARE`) and write their
+        weights into ``weight.npy``.
 
     Returns
     -------
@@ -101,11 +108,13 @@ def simulate(
         raise InputError(f"unknown train cuts {train_cuts!r}: choose one of {', '.join(TRAIN_CUTS)}")
     if task.name in TASKS:
         modes_of(protocol, task)
+    if proposal is not None and task.primaries != GAMMA.name:
+        raise InputError(f"rare hadrons belong to the task {GAMMA.name}: {task.name} has no weights")
     cuts_for_all = CUTS_FOR_ALL.get((protocol, str(task.primaries)))
     cuts = (cuts_for_all, cuts_for_all) if cuts_for_all else (train_cuts, "test")
     sets = []
     for split, n, selection in zip(SPLITS, (n_train, n_test), cuts, strict=True):
-        job = BlockJob(task, split, seed, model, selection, settings, reuse, array=array)
+        job = BlockJob(task, split, seed, model, selection, settings, reuse, array=array, proposal=proposal)
         check(job, n, workers)
         folder = Path(out) / f"{task.name}_{split}"
         source = source_of(job, str(world), protocol)
@@ -126,6 +135,7 @@ def _write(
     layout = layout_of(source["protocol"], job.task)
     kinds: dict[str, Any] = {"groups": np.int64} if job.reuse > 1 else {}
     kinds |= {"age": np.float32} if layout.age == "file" else {}
+    kinds |= {WEIGHT_STEM: np.float32} if job.proposal else {}
     with (
         write_dataset(
             folder,
@@ -140,7 +150,7 @@ def _write(
     ):
         start = 0
         for events in accepted(job, n, workers):
-            entries = {"groups": events.group, "age": events.event.age}
+            entries = {"groups": events.group, "age": events.event.age, WEIGHT_STEM: events.weight}
             truth, target = events.truth, job.task.target
             # Rounding to float16 is the format's; the detector's caps keep every cell below its limit.
             writer.put(
@@ -222,19 +232,24 @@ def simulation_code_version() -> str:
 def source_of(job: BlockJob, world: str, protocol: str) -> dict[str, Any]:
     """Return the content of ``source.json``."""
     array = {} if job.array == KASCADE else {"array": job.array.as_json()}
-    return array | {
-        "generator": SIMULATION,
-        "version": importlib.metadata.version("showerstack"),
-        "code": simulation_code_version(),
-        "task": job.task.name,
-        "split": job.split,
-        "seed": job.seed,
-        "model": job.model,
-        "world": world,
-        "settings_hash": job.settings.digest(),
-        "cuts": job.cuts,
-        "evaluation_cuts": evaluation_cuts_of(protocol, job.task),
-        "protocol": protocol,
-        "age": protocol != "raw" and layout_of(protocol, job.task).age != "none",
-        "reuse": job.reuse,
-    }
+    rare = {"rare": asdict(job.proposal)} if job.proposal else {}
+    return (
+        array
+        | rare
+        | {
+            "generator": SIMULATION,
+            "version": importlib.metadata.version("showerstack"),
+            "code": simulation_code_version(),
+            "task": job.task.name,
+            "split": job.split,
+            "seed": job.seed,
+            "model": job.model,
+            "world": world,
+            "settings_hash": job.settings.digest(),
+            "cuts": job.cuts,
+            "evaluation_cuts": evaluation_cuts_of(protocol, job.task),
+            "protocol": protocol,
+            "age": protocol != "raw" and layout_of(protocol, job.task).age != "none",
+            "reuse": job.reuse,
+        }
+    )

@@ -57,16 +57,23 @@ def energy_per_electron(r_m: np.ndarray, settings: Settings) -> np.ndarray:
     return 1.0 + d.photon_share + d.photon_share_core * np.exp(r_m * (-1.0 / d.photon_core_m))
 
 
-def punch_through(r_m: np.ndarray, mass: np.ndarray, settings: Settings) -> np.ndarray:
+def punch_through(
+    r_m: np.ndarray, mass: np.ndarray, settings: Settings, content: np.ndarray | None = None
+) -> np.ndarray:
     """Return the expected punch-through particles in a muon detector per electron above it.
 
-    punch A^punch_mass exp(-r / punch_range_m) for hadrons of mass number A, constants of their own for photons.
+    punch A^punch_mass exp(-r / punch_range_m) for hadrons of mass number A, constants of their own for photons. Where
+    showers have a hadronic ``content``, protons have a photon's, and what is beyond it times their content.
     """
     d = settings.detector
     photon = mass == PHOTON
     share = np.where(photon, d.punch_photon, d.punch * np.maximum(mass, 1.0) ** d.punch_mass).astype(np.float32)
     inverse = np.where(photon, -1.0 / d.punch_photon_range_m, -1.0 / d.punch_range_m).astype(np.float32)
-    return share * np.exp(r_m * inverse)
+    punch = share * np.exp(r_m * inverse)
+    if content is None:
+        return punch
+    least = np.float32(d.punch_photon) * np.exp(r_m * np.float32(-1.0 / d.punch_photon_range_m))
+    return np.where(mass == 1, least + content * np.maximum(punch - least, 0.0), punch)
 
 
 def clump_sigma(showers: Showers, settings: Settings) -> np.ndarray:
@@ -79,6 +86,8 @@ def clump_sigma(showers: Showers, settings: Settings) -> np.ndarray:
     power = math.log(max(shape.clump_iron_factor, 1e-9)) / math.log(56.0)
     sigma = shape.clump_sigma * 10.0 ** (shape.clump_slope * (showers.primaries.lg_energy - 14.5))
     sigma = np.minimum(sigma * np.maximum(mass, 1) ** power, 0.5)
+    if showers.content is not None:
+        sigma = sigma * np.minimum(showers.content, 1.0)
     return np.where((mass == PHOTON) | (sigma < CLUMP_NEGLIGIBLE), 0.0, sigma)
 
 
@@ -163,6 +172,7 @@ def expected(
     n_e, n_mu = column(10.0**showers.lg_ne), column(10.0**showers.lg_nmu)
     electrons = rho_electron(r_m, n_e, column(showers.age), settings.shape.electron_r0_m)
     muons = rho_muon(r_m, n_mu * cosine, column(showers.muon_age))
-    punch = electrons * punch_through(r_m, column(p.mass), settings) * here.muon_area_m2
+    content = None if showers.content is None else column(showers.content)
+    punch = electrons * punch_through(r_m, column(p.mass), settings, content) * here.muon_area_m2
     through = (electrons * cosine + settings.detector.electrons_per_muon * muons) * here.electron_area_m2
     return through, muons, punch, energy_per_electron(r_m, settings)

@@ -19,7 +19,7 @@ from runtime.errors import InputError
 from runtime.files import atomic_path
 from showers.lateral import MAX_ELECTRON_AGE
 
-WORLDS = ("default", "harder", "easier")
+WORLDS = ("default", "harder", "easier", "gammas")
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -106,6 +106,21 @@ class Cascade(SettingsSection):
     photonuclear_scale: NotNegative = Field(
         default=1.0, description="photons: times the Monte Carlo's rate of hard photonuclear interactions [f]"
     )
+    photon_age_offset: float = Field(default=0.0, description="photons: added to the longitudinal age [f]")
+    proton_tail: Share = Field(
+        default=0.0,
+        description="protons: share of what the scales take from the Monte Carlo's tails to deep Xmax, large sizes "
+        "and few muons that is given back: 1 narrows the core alone [f]",
+    )
+    electron_loss_min: float = Field(
+        default=-100.0,
+        description="protons: h below counts as this in lg Ne, muon-poor ones keep electrons [f]",
+    )
+    hadronic_front: NotNegative = Field(
+        default=0.0,
+        description="protons: the longitudinal age is a photon's but for a share 10^(hadronic_front (h + 0.2)); "
+        "0: a proton's always [f]",
+    )
     epos_xmax: float = Field(default=8.0, description="EPOS-LHC: shift of Xmax, g/cm2 [f]")
     epos_lg_ne: float = Field(default=0.0, description="EPOS-LHC: shift of lg Ne beside that of Xmax [f]")
     epos_lg_nmu: float = Field(default=0.015, description="EPOS-LHC: shift of lg Nmu [f]")
@@ -184,6 +199,11 @@ class Detector(SettingsSection):
     punch_mev: Positive = Field(default=12.0, description="mean of a punch-through particle's exponential deposit [f]")
     punch_photon: NotNegative = Field(default=0.35, description="the same in photon showers [f]")
     punch_photon_range_m: Positive = Field(default=7.0, description="its exponential range in photon showers [f]")
+    punch_content: NotNegative = Field(
+        default=0.0,
+        description="protons: exponent in Nmu over its mean by which their punch-through beyond a photon's, and their "
+        "clumps, follow the shower; 0: all alike [f]",
+    )
     muon_overlap: Share = Field(
         default=0.0, description="share of the muons through a station's e/gamma detectors that its muon one sees [f]"
     )
@@ -272,7 +292,7 @@ def load_settings(world: str | Path = "default") -> Settings:
     Parameters
     ----------
     world
-        ``default``, ``harder``, ``easier``, or the path of a TOML file whose tables are the sections of
+        ``default``, ``harder``, ``easier``, ``gammas``, or the path of a TOML file whose tables are the sections of
         :class:`Settings`; what it leaves out has the default world's value.
 
     Raises

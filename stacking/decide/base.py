@@ -40,6 +40,8 @@ class DecisionSample:
     """(n,) reconstructed lg(E/eV), where there is such a thing."""
     groups: np.ndarray | None = None
     """(n,) where there are groups: events of one value are one observation."""
+    weights: np.ndarray | None = None
+    """(n,) importance weights, where there are any."""
     offsets: np.ndarray | None = None
     """(n,) true value minus reference, where the task has a target."""
     training: Binned | None = None

@@ -16,7 +16,7 @@ from stacking.decide.base import DecisionSample, SavedRule, TaskStacking
 from stacking.meta.scorers import GammaScorer, gamma_scores, threshold_table
 
 SCORES_FILE = "held_out_scores.npz"
-"""Labels, scores and, where there are any, groups of the events on which what ships is scored."""
+"""Labels, scores and, where there are any, groups and importance weights of the events that what ships is scored on."""
 
 
 class GammaStacking(TaskStacking):
@@ -30,9 +30,11 @@ class GammaStacking(TaskStacking):
     ) -> tuple[dict[str, Any], Mapping[str, SavedRule]]:
         """Make the table of thresholds and keep the scores, for thresholds of the user's own."""
         scores = gamma_scores(held_out.systems[held_out.shipped])
-        groups = {} if held_out.groups is None else {"groups": held_out.groups}
-        write_npz(run / "meta" / SCORES_FILE, labels=held_out.labels.astype(np.int8), scores=scores, **groups)
-        return {"thresholds": threshold_table(held_out.labels, scores, groups=held_out.groups)}, {}
+        groups, weights = held_out.groups, held_out.weights
+        optional = {"groups": groups, "weights": weights}
+        beside = {name: values for name, values in optional.items() if values is not None}
+        write_npz(run / "meta" / SCORES_FILE, labels=held_out.labels.astype(np.int8), scores=scores, **beside)
+        return {"thresholds": threshold_table(held_out.labels, scores, groups=groups, weights=weights)}, {}
 
     def arrays(
         self, rule: SavedRule | None, log_proba: np.ndarray, context: np.ndarray | None

@@ -24,7 +24,11 @@ MARGIN = 1e-4
 
 
 def average_weights(
-    tasks: Sequence[FoldTask], labels: np.ndarray, groups: np.ndarray | None, deadline: float | None
+    tasks: Sequence[FoldTask],
+    labels: np.ndarray,
+    groups: np.ndarray | None,
+    weights: np.ndarray | None,
+    deadline: float | None,
 ) -> Paired:
     """Make one network of a learner's fits, and keep it if it is as good as their averaged predictions.
 
@@ -37,7 +41,7 @@ def average_weights(
         All finished tasks of the learner.
     labels
         (m,) int64 classes of the outer holdout, which is not empty.
-    groups
+    groups, weights
         (m,) of the outer holdout, or None.
     deadline
         Seconds since 1970 at which it gives up; None for never.
@@ -66,7 +70,7 @@ def average_weights(
         log_softmax(outer_log_proba(first.run, first.name, those).mean(axis=0))
         for those in ((None,), range(len(tasks)))
     )
-    worse = paired_log_loss(labels, network, predictions, groups)
+    worse = paired_log_loss(labels, network, predictions, groups, weights)
     if worse.difference > MARGIN:
         shutil.rmtree(target)
     return worse

@@ -365,10 +365,12 @@ def _predicted(
 
 def _labelled(task: FoldTask, rows: np.ndarray) -> Batch:
     batch = task.train.batch(rows, task.columns, grids=task.spec.needs_grid)
-    weights = None
+    every = task.train.weights()
+    weights = None if every is None else every[rows]
     if task.off_cut_weight < 1.0:
         in_evaluation = np.asarray(open_npy(task.run / IN_EVALUATION_FILE))[rows]
-        weights = np.where(in_evaluation, 1.0, task.off_cut_weight)
+        share = np.where(in_evaluation, 1.0, task.off_cut_weight)
+        weights = share if weights is None else share * weights
     targets = task.train.targets(rows) if task.teaches_truth else None
     return replace(batch, labels=task.train.labels()[rows], weights=weights, targets=targets)
 
@@ -406,14 +408,19 @@ def estimate(learner: Learner, events: Events, rows: np.ndarray, columns: tuple[
 
 
 def checked_log_proba(learner: Learner, batch: Batch) -> np.ndarray:
-    """Return a learner's (n, C) float64 log-probabilities.
+    """Return a learner's (n, C) float64 log-probabilities, as :func:`check_log_proba` lets them pass."""
+    return check_log_proba(learner.predict_log_proba(batch), learner, batch)
+
+
+def check_log_proba(log_proba: np.ndarray, learner: Learner, batch: Batch) -> np.ndarray:
+    """Return a learner's log-probabilities as (n, C) float64.
 
     Raises
     ------
     ValueError
-        If it returns something else than finite log-probabilities.
+        If they are something else than finite log-probabilities.
     """
-    result = np.asarray(learner.predict_log_proba(batch), dtype=np.float64)
+    result = np.asarray(log_proba, dtype=np.float64)
     if result.shape != (len(batch), len(learner.classes)):
         raise ValueError(f"{len(batch)} events got log-probabilities of shape {result.shape}")
     if not np.isfinite(result).all():

@@ -139,6 +139,10 @@ class Events(ABC):
         """Return (N,) int64 group numbers, where there are groups."""
         return None
 
+    def weights(self) -> np.ndarray | None:
+        """Return (N,) float64 importance weights of *training* events, where they have any."""
+        return None
+
     def context(self, rows: slice = EVERY) -> np.ndarray | None:
         """Return (n, K) float64 quantities that a meta-learner may look at, or None."""
         return None
@@ -270,6 +274,10 @@ class ShowerEvents(Events):
         """Return ``groups.npy``, if the folder has it."""
         groups = self._opened.groups
         return None if groups is None else np.asarray(groups)
+
+    def weights(self) -> np.ndarray | None:
+        """Return ``weight.npy`` of training events, if the folder has it."""
+        return self._with_labels().weights
 
     def context(self, rows: slice = EVERY) -> np.ndarray:
         """Return energy, zenith and the two sizes, (n, 4) float64."""

@@ -33,8 +33,10 @@ class StackInputs:
     """(N,) fold of each event."""
     context: np.ndarray | None = None
     """(N, K) quantities of the event that some meta-learners look at."""
+    event_weights: np.ndarray | None = None
+    """(N,) importance weights of the data, or None for one each: natural posteriors are those under them."""
     weights: np.ndarray | None = None
-    """(N,) event weights, or None for one each."""
+    """(N,) weights in the fit: these, times the scorer's; None for one each."""
     groups: np.ndarray | None = None
     """(N,) events of one value are one observation; None where all are independent."""
 
@@ -46,6 +48,7 @@ class StackInputs:
             labels=self.labels[use],
             folds=self.folds[use],
             context=None if self.context is None else self.context[use],
+            event_weights=None if self.event_weights is None else self.event_weights[use],
             weights=None if self.weights is None else self.weights[use],
             groups=None if self.groups is None else self.groups[use],
         )

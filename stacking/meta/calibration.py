@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from models.base.posterior import log_softmax
+from scoring.metrics.intervals import linearised
 from stacking.fit.folds import assign_folds, subsampled
 from stacking.meta.gate import standard_error
 from stacking.meta.softmax import fit_linear, fit_scaling, log_loss_per_event
@@ -60,29 +61,29 @@ def identity(n_classes: int) -> Calibrator:
     return Calibrator("identity", np.eye(n_classes), np.zeros(n_classes))
 
 
-def _temperature(log_proba: np.ndarray, labels: np.ndarray) -> Calibrator:
-    scales, bias = fit_scaling(log_proba, labels, per_class=False)
+def _temperature(log_proba: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Calibrator:
+    scales, bias = fit_scaling(log_proba, labels, weights, per_class=False)
     return Calibrator("temperature", np.diag(scales), bias)
 
 
-def _vector(log_proba: np.ndarray, labels: np.ndarray) -> Calibrator:
-    scales, bias = fit_scaling(log_proba, labels, per_class=True)
+def _vector(log_proba: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Calibrator:
+    scales, bias = fit_scaling(log_proba, labels, weights, per_class=True)
     return Calibrator("vector", np.diag(scales), bias)
 
 
-def _matrix(log_proba: np.ndarray, labels: np.ndarray) -> Calibrator:
+def _matrix(log_proba: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> Calibrator:
     """Fit a matrix to what the temperature leaves.
 
     As in structured scaling (E. Berta et al., arXiv:2511.03685) ``l2`` falls with the number of events N.
     """
     n_events, n_classes = log_proba.shape
-    scales, _ = fit_scaling(log_proba, labels, per_class=False)
+    scales, _ = fit_scaling(log_proba, labels, weights, per_class=False)
     l2 = MATRIX_L2 * n_classes * (n_classes - 1) / n_events
-    matrix, bias = fit_linear(log_proba * scales, labels, np.eye(n_classes), l2=l2)
+    matrix, bias = fit_linear(log_proba * scales, labels, np.eye(n_classes), weights, l2=l2)
     return Calibrator("matrix", scales[:, None] * matrix, bias)
 
 
-KINDS: dict[str, Callable[[np.ndarray, np.ndarray], Calibrator]] = {
+KINDS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray | None], Calibrator]] = {
     "temperature": _temperature,
     "vector": _vector,
     "matrix": _matrix,
@@ -91,7 +92,11 @@ KINDS: dict[str, Callable[[np.ndarray, np.ndarray], Calibrator]] = {
 
 
 def fit_calibrator(
-    log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray, groups: np.ndarray | None = None
+    log_proba: np.ndarray,
+    labels: np.ndarray,
+    folds: np.ndarray,
+    groups: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
 ) -> Calibrator:
     """Choose and fit a calibrator.
 
@@ -106,6 +111,8 @@ def fit_calibrator(
         where there is only one).
     groups
         (N,) or None: events of one value are one observation.
+    weights
+        (N,) importance weights, or None.
 
     Returns
     -------
@@ -116,20 +123,25 @@ def fit_calibrator(
     thin = subsampled(len(labels), CHOICE_EVENTS)
     z, y, f = log_proba[thin], labels[thin], folds[thin]
     g = None if groups is None else groups[thin]
+    w = None if weights is None else weights[thin]
     if len(np.unique(f)) < 2:
         f = assign_folds(y, 2, seed=0, groups=g)
     kinds = {kind: fit for kind, fit in KINDS.items() if kind != "matrix" or 2 < n_classes <= MATRIX_CLASSES}
-    before = log_loss_per_event(z, y)
+    before = log_loss_per_event(z, y, w)
     losses = {kind: np.empty(len(y)) for kind in kinds}
     for k in np.unique(f):
         inside = f == k
+        outside_weights = None if w is None else w[~inside]
         for kind, fit in kinds.items():
-            losses[kind][inside] = log_loss_per_event(fit(z[~inside], y[~inside])(z[inside]), y[inside])
+            losses[kind][inside] = log_loss_per_event(
+                fit(z[~inside], y[~inside], outside_weights)(z[inside]), y[inside]
+            )
+    losses = {kind: linearised(values, w) for kind, values in losses.items()}
     best = min(kinds, key=lambda kind: losses[kind].mean())
     if not _gains(before, losses[best], KEEP_SIGMA, g):
         return identity(n_classes)
     chosen = next(kind for kind in kinds if not _gains(losses[kind], losses[best], 1.0, g))
-    return kinds[chosen](log_proba, labels)
+    return kinds[chosen](log_proba, labels, weights)
 
 
 def _gains(old: np.ndarray, new: np.ndarray, sigma: float, groups: np.ndarray | None) -> bool:
@@ -138,7 +150,11 @@ def _gains(old: np.ndarray, new: np.ndarray, sigma: float, groups: np.ndarray | 
 
 
 def cross_fit(
-    log_proba: np.ndarray, labels: np.ndarray, folds: np.ndarray, groups: np.ndarray | None = None
+    log_proba: np.ndarray,
+    labels: np.ndarray,
+    folds: np.ndarray,
+    groups: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
 ) -> tuple[Calibrator, np.ndarray]:
     """Fit a calibrator on all events, and calibrate each fold by one fitted on all *other* folds.
 
@@ -149,16 +165,19 @@ def cross_fit(
     calibrated = np.empty_like(log_proba)
     for k in np.unique(folds):
         inside = folds == k
-        others = None if groups is None else groups[~inside]
-        fitted = fit_calibrator(log_proba[~inside], labels[~inside], folds[~inside], others)
+        other_groups, other_weights = (None if part is None else part[~inside] for part in (groups, weights))
+        fitted = fit_calibrator(log_proba[~inside], labels[~inside], folds[~inside], other_groups, other_weights)
         calibrated[inside] = fitted(log_proba[inside])
-    return fit_calibrator(log_proba, labels, folds, groups), calibrated
+    return fit_calibrator(log_proba, labels, folds, groups, weights), calibrated
 
 
-def reliability(log_proba: np.ndarray, labels: np.ndarray, n_bins: int = RELIABILITY_BINS) -> dict[str, Any]:
+def reliability(
+    log_proba: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None, n_bins: int = RELIABILITY_BINS
+) -> dict[str, Any]:
     """Return the reliability diagram of all classes together and the expected calibration error.
 
     Every (event, class) pair is an entry: predicted probability against "is it this class". Bins have equal width.
+    Importance weights (N,) count in everything but the number of entries.
 
     Returns
     -------
@@ -168,16 +187,22 @@ def reliability(log_proba: np.ndarray, labels: np.ndarray, n_bins: int = RELIABI
     probability = np.exp(log_proba).ravel()
     is_class = (labels[:, None] == np.arange(log_proba.shape[1])).ravel()
     number = np.minimum((probability * n_bins).astype(int), n_bins - 1)
+    each = np.ones(len(labels)) if weights is None else weights
+    each = np.repeat(each, log_proba.shape[1])
     entries = np.bincount(number, minlength=n_bins)
-    filled = entries > 0
-    count = entries[filled]
-    predicted = np.bincount(number, probability, minlength=n_bins)[filled] / count
-    observed = np.bincount(number, is_class, minlength=n_bins)[filled] / count
-    error = np.sqrt(observed * (1 - observed) / count)
+    filled = np.bincount(number, each, minlength=n_bins) > 0
+    mass, squares = (np.bincount(number, each**k, minlength=n_bins)[filled] for k in (1, 2))
+    predicted = np.bincount(number, probability * each, minlength=n_bins)[filled] / mass
+    observed = np.bincount(number, is_class * each, minlength=n_bins)[filled] / mass
+    error = (
+        np.sqrt(observed * (1 - observed) * squares) / mass
+        if weights is not None
+        else np.sqrt(observed * (1 - observed) / mass)
+    )
     return {
         "bins": [
             {"predicted": float(p), "observed": float(o), "error": float(e), "entries": int(n)}
-            for p, o, e, n in zip(predicted, observed, error, count, strict=True)
+            for p, o, e, n in zip(predicted, observed, error, entries[filled], strict=True)
         ],
-        "expected_calibration_error": float(np.abs(predicted - observed) @ count / count.sum()),
+        "expected_calibration_error": float(np.abs(predicted - observed) @ mass / mass.sum()),
     }

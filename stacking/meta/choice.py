@@ -50,7 +50,7 @@ def fit_meta(name: str, inputs: StackInputs, scorer: Scorer, use: np.ndarray) ->
     """Fit one meta-learner on the events that ``use`` (N,) bool names."""
     part = inputs.take(use)
     meta = meta_learners()[name](inputs.learners)
-    meta.fit(replace(part, weights=scorer.weights(part.log_proba, part.labels)), scorer)
+    meta.fit(replace(part, weights=scorer.weights(part.log_proba, part.labels, part.event_weights)), scorer)
     return meta
 
 
@@ -91,17 +91,15 @@ def choose_and_fit(
         if progress:
             progress(number, len(jobs), job[0])
     by_meta = {name: _assembled(content, name, folds, inputs) for name in names}
-    log_proba, chosen, groups = np.empty_like(inputs.log_proba[0]), [], inputs.groups
+    log_proba, chosen = np.empty_like(inputs.log_proba[0]), []
     for k in range(n_folds):
         candidates = {name: _inner(content, name, folds, k, inputs) for name in names} if n_folds > 2 else {}
-        rest = folds != k
-        inner_groups = None if groups is None else groups[rest]
-        best = _simplest_of_best(candidates, inputs.labels[rest], scorer, inner_groups) if candidates else names[0]
+        best = _simplest_of_best(candidates, inputs.take(folds != k), scorer) if candidates else names[0]
         chosen.append(best)
         log_proba[folds == k] = content[best, frozenset({k})][k]
-    final = _simplest_of_best(by_meta, inputs.labels, scorer, groups) if n_folds > 2 else names[0]
+    final = _simplest_of_best(by_meta, inputs, scorer) if n_folds > 2 else names[0]
     meta = fit_meta(final, inputs, scorer, np.ones(len(folds), dtype=bool))
-    losses = {name: scorer.loss(predicted, inputs.labels) for name, predicted in by_meta.items()}
+    losses = {name: scorer.loss(predicted, inputs.labels, inputs.event_weights) for name, predicted in by_meta.items()}
     return Stacked(meta, log_proba, by_meta, chosen, losses)
 
 
@@ -147,12 +145,10 @@ def _inner(
     return result[folds != outer]
 
 
-def _simplest_of_best(
-    candidates: dict[str, np.ndarray], labels: np.ndarray, scorer: Scorer, groups: np.ndarray | None
-) -> str:
+def _simplest_of_best(candidates: dict[str, np.ndarray], inputs: StackInputs, scorer: Scorer) -> str:
     """Return the simplest of those as good as the best; where the scorer's errors are wide, log-loss decides first."""
-    good = _as_good_as_the_best(candidates, labels, scorer, groups)
-    return min(_as_good_as_the_best(good, labels, LogLossScorer(), groups), key=_complexity)
+    good = _as_good_as_the_best(candidates, inputs, scorer)
+    return min(_as_good_as_the_best(good, inputs, LogLossScorer()), key=_complexity)
 
 
 def _complexity(name: str) -> int:
@@ -160,12 +156,13 @@ def _complexity(name: str) -> int:
 
 
 def _as_good_as_the_best(
-    candidates: dict[str, np.ndarray], labels: np.ndarray, scorer: Scorer, groups: np.ndarray | None
+    candidates: dict[str, np.ndarray], inputs: StackInputs, scorer: Scorer
 ) -> dict[str, np.ndarray]:
-    best = min(candidates, key=lambda name: scorer.loss(candidates[name], labels))
+    labels, groups, weights = inputs.labels, inputs.groups, inputs.event_weights
+    best = min(candidates, key=lambda name: scorer.loss(candidates[name], labels, weights))
 
     def within_an_error(name: str) -> bool:
-        worse, error = scorer.difference(candidates[name], candidates[best], labels, groups)
+        worse, error = scorer.difference(candidates[name], candidates[best], labels, groups, weights)
         return name == best or worse <= error
 
     return {name: predicted for name, predicted in candidates.items() if within_an_error(name)}
@@ -210,9 +207,10 @@ class Pruning:
             return None
         last = self.left_out[-1]
         names = ", ".join(one.name for one in self.left_out)
+        worse = "worse" if last.cost > 0 else "better"
         return (
-            f"left out of the stack: {names}; without them its log-loss out-of-fold is {last.cost:+.5f} ± "
-            f"{last.standard_error:.5f} nats higher, and predictions are faster (--prune 0 keeps every learner)"
+            f"left out of the stack: {names}; without them its log-loss out-of-fold is {abs(last.cost):.5f} ± "
+            f"{last.standard_error:.5f} nats {worse}, and predictions are faster (--prune 0 keeps every learner)"
         )
 
 
@@ -263,6 +261,7 @@ def confirmed(
     averages: Mapping[str, np.ndarray],
     labels: np.ndarray,
     groups: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
 ) -> Pruning:
     """Take learners back as long as the outer holdout shows that leaving them out costs more than the tolerance.
 
@@ -274,8 +273,8 @@ def confirmed(
         Out-of-fold predictions of the events under the evaluation cuts, on which pools are fitted.
     averages
         By learner, its (n, C) log-probabilities of the n events of the outer holdout, averaged over fits.
-    labels, groups
-        (n,) their classes, and groups where there are any.
+    labels, groups, weights
+        (n,) their classes, and groups and importance weights where there are any.
 
     Notes
     -----
@@ -286,8 +285,8 @@ def confirmed(
 
     def losses(names: set[str]) -> np.ndarray:
         part = sample.inputs.only([name for name in inputs.learners if name in names])
-        pool = fit_pool(part.log_proba, part.labels)
-        return log_loss_per_event(pooled(np.stack([averages[name] for name in part.learners]), *pool), labels)
+        pool = fit_pool(part.log_proba, part.labels, part.event_weights)
+        return log_loss_per_event(pooled(np.stack([averages[name] for name in part.learners]), *pool), labels, weights)
 
     whole = losses(set(inputs.learners))
     while gone := set(inputs.learners) - selected:
@@ -333,11 +332,11 @@ class _Sample:
 
     def cost(self, names: list[str]) -> _Cost:
         predicted = _cross_validated(self.inputs.only(names))
-        labels = self.inputs.labels
-        each = log_loss_per_event(predicted, labels) - log_loss_per_event(self.whole, labels)
+        labels, weights = self.inputs.labels, self.inputs.event_weights
+        each = log_loss_per_event(predicted, labels, weights) - log_loss_per_event(self.whole, labels, weights)
         vetoed = False
         if self.scorer.veto:
-            worse, error = self.scorer.difference(predicted, self.whole, labels, self.inputs.groups)
+            worse, error = self.scorer.difference(predicted, self.whole, labels, self.inputs.groups, weights)
             vetoed = worse > error
         return _Cost(float(each.mean()), standard_error(each, self.inputs.groups), vetoed)
 
@@ -346,6 +345,7 @@ def _cross_validated(inputs: StackInputs) -> np.ndarray:
     result = np.empty_like(inputs.log_proba[0])
     for k in np.unique(inputs.folds):
         inside = inputs.folds == k
-        weights, bias = fit_pool(inputs.log_proba[:, ~inside], inputs.labels[~inside])
+        outside = None if inputs.event_weights is None else inputs.event_weights[~inside]
+        weights, bias = fit_pool(inputs.log_proba[:, ~inside], inputs.labels[~inside], outside)
         result[inside] = pooled(inputs.log_proba[:, inside], weights, bias)
     return result

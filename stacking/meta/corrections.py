@@ -37,7 +37,7 @@ class Logistic(MetaLearner):
         self.shift_ = np.zeros(n_classes)
         if inputs.weights is not None:
             weighted = log_softmax(columns @ self.matrix_ + self.bias_)
-            self.scales_, self.shift_ = fit_scaling(weighted, inputs.labels, per_class=True)
+            self.scales_, self.shift_ = fit_scaling(weighted, inputs.labels, inputs.event_weights, per_class=True)
 
     def predict(self, log_proba: np.ndarray, context: np.ndarray | None = None) -> np.ndarray:
         """Return the regression's log-posteriors."""
@@ -112,7 +112,7 @@ class Boosted(MetaLearner):
         self.scales_, self.shift_ = np.ones(start.shape[1]), np.zeros(start.shape[1])
         if inputs.weights is not None:
             weighted = self.predict(inputs.log_proba, inputs.context)
-            self.scales_, self.shift_ = fit_scaling(weighted, inputs.labels, per_class=True)
+            self.scales_, self.shift_ = fit_scaling(weighted, inputs.labels, inputs.event_weights, per_class=True)
 
     def predict(self, log_proba: np.ndarray, context: np.ndarray | None = None) -> np.ndarray:
         """Return pool plus trees."""

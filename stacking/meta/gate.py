@@ -122,6 +122,7 @@ def decide_gate(
     scorer: Scorer,
     groups: np.ndarray | None = None,
     single: SingleFits | None = None,
+    weights: np.ndarray | None = None,
 ) -> Gate:
     """Compare the stack with the best of its learners and their average.
 
@@ -141,8 +142,10 @@ def decide_gate(
         (N,) or None: events of one group are one observation in the error.
     single
         Losses of single fits of learners and ``stack``, which sharpen what the holdout says.
+    weights
+        (N,) importance weights, or None.
     """
-    losses = {name: log_loss_per_event(z, labels) for name, z in learners.items()}
+    losses = {name: log_loss_per_event(z, labels, weights) for name, z in learners.items()}
     inner_groups = None if single is None else single.inner_groups
 
     def mean_loss(name: str) -> float:
@@ -150,21 +153,23 @@ def decide_gate(
         return mean_and_error(losses[name], groups, control, inner_groups)[0]
 
     best = min(losses, key=mean_loss)
-    gains = losses[best] - log_loss_per_event(stacked, labels)
+    gains = losses[best] - log_loss_per_event(stacked, labels, weights)
     control = None if single is None else single.gain("stack", best)
     gain, error = mean_and_error(gains, groups, control, inner_groups)
-    worse, judge_error = scorer.difference(stacked, learners[best], labels, groups)
+    worse, judge_error = scorer.difference(stacked, learners[best], labels, groups, weights)
     if len(learners) == 1:
         shipped, reason = False, f"{best} is the only learner"
     elif gain <= max(SIGMA * error, ROUNDING):
         shipped = False
-        reason = f"the stack gains {gain:.5f} ± {error:.5f} nats over {best}: not more than twice its error"
+        beyond = ": not by more than twice its error" if gain >= 0 else ""
+        word = "better" if gain >= 0 else "worse"
+        reason = f"the stack is {abs(gain):.5f} ± {error:.5f} nats {word} than {best}{beyond}"
     elif scorer.veto and worse > judge_error:
         shipped = False
         reason = f"the stack's ln survival is worse than that of {best} by {worse:.3f} ± {judge_error:.3f}"
     else:
         shipped = True
-        reason = f"the stack gains {gain:.5f} ± {error:.5f} nats over {best}"
+        reason = f"the stack is {gain:.5f} ± {error:.5f} nats better than {best}"
     return Gate(
         shipped=shipped,
         reason=reason,

@@ -51,9 +51,9 @@ class LogPool(MetaLearner):
 
 
 def back_to_natural(inputs: StackInputs, weights: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give a pool natural priors and the right sharpness again: one scale, one bias per class, fitted unweighted."""
+    """Give a pool natural priors and the right sharpness again: one scale, one bias per class, data's weights alone."""
     weighted = np.tensordot(weights, inputs.log_proba, axes=1) + bias
-    (scale,), shift = fit_pool(weighted[None], inputs.labels)
+    (scale,), shift = fit_pool(weighted[None], inputs.labels, inputs.event_weights)
     return weights * scale, bias * scale + shift
 
 
@@ -82,18 +82,19 @@ class Greedy(LogPool):
         """Add, round after round, the learner that lowers the metric most; keep the best round."""
         thin = subsampled(len(inputs.labels))
         log_proba, labels = np.ascontiguousarray(inputs.log_proba[:, thin]), inputs.labels[thin]
+        weights = None if inputs.event_weights is None else inputs.event_weights[thin]
         counts = np.zeros(len(log_proba))
         best_counts, best_metric = counts.copy(), np.inf
         total = np.zeros_like(log_proba[0])
         for size in range(1, GREEDY_ROUNDS + 1):
-            metrics = [scorer.metric(log_softmax((total + z) / size), labels) for z in log_proba]
+            metrics = [scorer.metric(log_softmax((total + z) / size), labels, weights) for z in log_proba]
             chosen = int(np.argmin(metrics))
             counts[chosen] += 1
             total += log_proba[chosen]
             if metrics[chosen] < best_metric:
                 best_counts, best_metric = counts.copy(), metrics[chosen]
-        weights, bias = best_counts / best_counts.sum(), np.zeros(log_proba.shape[2])
-        self.weights_, self.bias_ = back_to_natural(inputs, weights, bias)
+        shares, bias = best_counts / best_counts.sum(), np.zeros(log_proba.shape[2])
+        self.weights_, self.bias_ = back_to_natural(inputs, shares, bias)
 
 
 CALIBRATION_EVENTS = 60_000
@@ -114,8 +115,8 @@ class CalibratedPool(LogPool):
         """Choose and fit a calibrator for each learner, then the pool."""
         thin = subsampled(len(inputs.labels), CALIBRATION_EVENTS)
         labels, folds = inputs.labels[thin], inputs.folds[thin]
-        groups = None if inputs.groups is None else inputs.groups[thin]
-        self.calibrators_ = [fit_calibrator(z[thin], labels, folds, groups) for z in inputs.log_proba]
+        groups, weights = (None if part is None else part[thin] for part in (inputs.groups, inputs.event_weights))
+        self.calibrators_ = [fit_calibrator(z[thin], labels, folds, groups, weights) for z in inputs.log_proba]
         super().fit(replace(inputs, log_proba=self._calibrated(inputs.log_proba)), scorer)
 
     def predict(self, log_proba: np.ndarray, context: np.ndarray | None = None) -> np.ndarray:

@@ -17,6 +17,7 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from models.base.posterior import log_softmax
+from scoring.metrics.intervals import linearised
 from stacking.fit.folds import subsampled
 
 MAX_ITERATIONS = 200
@@ -30,9 +31,13 @@ SHORTEST = 1e-6
 """Share of Newton's step below which a fit goes no further."""
 
 
-def log_loss_per_event(log_proba: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return ``-log p`` of the true class, (N,) float64, in nats."""
-    return -log_proba[np.arange(len(labels)), labels]
+def log_loss_per_event(log_proba: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Return ``-log p`` of the true class, (N,) float64, in nats.
+
+    With importance weights (N,) the plain mean of what is returned is the weighted mean, and its spread gives the error
+    of that (:func:`scoring.metrics.intervals.linearised`); so of differences of two systems.
+    """
+    return linearised(-log_proba[np.arange(len(labels)), labels], weights)
 
 
 def pooled(log_proba: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> np.ndarray:
@@ -78,7 +83,12 @@ def fit_pool(
 
 
 def fit_scaling(
-    log_proba: np.ndarray, labels: np.ndarray, *, per_class: bool, l2: float = 1e-4
+    log_proba: np.ndarray,
+    labels: np.ndarray,
+    event_weights: np.ndarray | None = None,
+    *,
+    per_class: bool,
+    l2: float = 1e-4,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit ``z_c -> a_c z_c + b_c`` with all a equal and b = 0 (temperature 1/a), or free ``per_class``.
 
@@ -88,12 +98,13 @@ def fit_scaling(
     """
     thin = subsampled(len(labels))
     z, y = log_proba[thin], labels[thin]
+    w = None if event_weights is None else event_weights[thin]
     n_classes = z.shape[1]
     n_scales = n_classes if per_class else 1
     start = np.concatenate([np.ones(n_scales), np.zeros(n_classes if per_class else 0)])
 
     def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = _cross_entropy(z * theta[:n_scales] + (theta[n_scales:] if per_class else 0.0), y, None)
+        value, slope = _cross_entropy(z * theta[:n_scales] + (theta[n_scales:] if per_class else 0.0), y, w)
         by_class = (slope * z).sum(axis=0)
         return value, np.concatenate([by_class, slope.sum(axis=0)]) if per_class else by_class.sum(keepdims=True)
 

@@ -101,12 +101,18 @@ class Folds:
     """(N,) bool."""
     labels: np.ndarray
     """(N,) int64."""
+    weights: np.ndarray | None = None
+    """(N,) importance weights, where the events have any."""
     remarks: tuple[str, ...] = ()
 
     @property
     def n_folds(self) -> int:
         """Number of folds."""
         return int(self.partitions.max()) + 1
+
+    def weights_of(self, rows: np.ndarray) -> np.ndarray | None:
+        """Return the importance weights of some events, (N,) bool or positions; None where there are none."""
+        return None if self.weights is None else self.weights[rows]
 
     @property
     def inner(self) -> np.ndarray:

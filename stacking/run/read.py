@@ -313,8 +313,8 @@ class Run:
         if f"meta/{SCORES_FILE}" not in self.checksums.files:
             raise InputError(f"{self.folder} has no thresholds: it was trained for {self.task.name}")
         with np.load(self.checksums.path(f"meta/{SCORES_FILE}"), allow_pickle=False) as stored:
-            groups = stored["groups"] if "groups" in stored.files else None
-            return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios, groups)
+            beside = {name: stored[name] for name in ("groups", "weights") if name in stored.files}
+            return threshold_table(stored["labels"], stored["scores"], efficiencies, ratios, **beside)
 
 
 def _why_without_checksums(folder: Path, manifest: Any) -> str:

@@ -30,13 +30,13 @@ from showers.simulation import load_settings, simulate
 from stacking.run.config import StackConfig
 from stacking.train import stack
 
-N_TRAIN, N_NEW = 6_000, 3_000
-OPTIONS = {"reference": 4_000, "ctx": Context(workers=1, trusted=True)}
+N_TRAIN, N_NEW = 4_000, 3_000
+OPTIONS = {"reference": 3_000, "ctx": Context(workers=1, trusted=True)}
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run on 6,000 showers, and 3,000 fresh ones of the same world."""
+    """A folder with a run on 4,000 showers, and 3,000 fresh ones of the same world."""
     folder = tmp_path_factory.mktemp("datacheck")
     common = {"train_cuts": "test", "workers": 1}
     simulate(COMPOSITION, folder / "data", n_train=N_TRAIN, n_test=200, seed=7, **common)

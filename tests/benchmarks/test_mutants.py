@@ -134,6 +134,6 @@ def test_no_mutant_outlives_the_whole_time(bench: Bench) -> None:
     assert time.monotonic() < began + 10.0
 
 
-@pytest.mark.parametrize("key", json.loads(EQUIVALENT.read_text("utf-8")))
-def test_equivalent_mutants_exist(key: str) -> None:
-    assert key in {one.key for some in all_mutants(ROOT, PLACES).values() for one in some}
+def test_equivalent_mutants_exist() -> None:
+    known = {one.key for some in all_mutants(ROOT, PLACES).values() for one in some}
+    assert sorted(set(json.loads(EQUIVALENT.read_text("utf-8"))) - known) == []

@@ -5,77 +5,37 @@ Workers end with the run that started them, however it ends.
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import polars as pl
 import pytest
 from rich.console import Console
 
-from models.base.learner import Batch
 from models.base.spec import LearnerSpec
 from models.networks import loop
 from models.registry import LEARNERS
 from report.outcome import outcome
-from runtime.context import Progress
 from runtime.errors import InputError, remedy_of
 from runtime.processes import in_processes
 from stacking.fit.tasks import CHECKPOINTS
 from stacking.run.config import TableConfig
 from stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, gaussians
-from tests.stacking.fakes import Linear
-
-
-class Unlucky(Linear):
-    """Fails once for the reason that its settings name, then works."""
-
-    def fit(
-        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
-    ) -> Self:
-        mark = Path(self.settings["mark"])
-        if not mark.exists():
-            mark.touch()
-            REASONS[self.settings["reason"]]()
-        return super().fit(train, valid, seed=seed, device=device, progress=progress)
-
-
-def _raises(error: Exception) -> Callable[[], None]:
-    def fail() -> None:
-        raise error
-
-    return fail
-
-
-def _wrapped() -> None:
-    try:
-        raise OSError(errno.ENOSPC, "No space left on device")
-    except OSError as error:
-        raise InputError("the model cannot be written") from error
-
-
-REASONS: dict[str, Callable[[], None]] = {
-    "disk": _raises(OSError(errno.ENOSPC, "No space left on device")),
-    "memory": _raises(MemoryError("Unable to allocate 8 TiB")),
-    "torch": _raises(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")),
-    "booster": _raises(RuntimeError("std::bad_alloc")),
-    "wrapped": _wrapped,
-    "lost": lambda: os.kill(os.getpid(), signal.SIGKILL),
-}
+from tests.stacking.work import REASONS, end
 
 
 @pytest.fixture
 def unlucky(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the learner that fails once."""
-    spec = LearnerSpec("unlucky", "tests.faults.test_causes:Unlucky", "", "scalars", source="test")
+    spec = LearnerSpec("unlucky", "tests.stacking.work:Unlucky", "", "scalars", source="test")
     monkeypatch.setitem(LEARNERS, "unlucky", spec)
 
 
@@ -134,7 +94,7 @@ class _Killed(BaseException):
 NETWORK = {"epochs": 4, "batch_size": 256, "dropout": 0.2, "patience": 4}
 
 
-@pytest.mark.parametrize("damage", ["none", "flipped", "cut"])
+@pytest.mark.parametrize("damage", ["none", "flipped", pytest.param("cut", marks=pytest.mark.faults)])
 def test_a_killed_network_continues_and_ends_with_the_same_bytes(
     damage: str, two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +173,11 @@ def _wait_for_their_end(processes: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("what", "learners"), [("folds", "fake_waiting"), ("meta-learners", "fake_linear,fake_useless")]
+    ("what", "learners"),
+    [
+        pytest.param("folds", "fake_waiting", marks=pytest.mark.faults),
+        pytest.param("meta-learners", "fake_linear,fake_useless", marks=pytest.mark.faults),
+    ],
 )
 def test_workers_end_when_the_run_is_killed(what: str, learners: str, tmp_path: Path) -> None:
     with _run(what, tmp_path, learners) as (child, workers):
@@ -233,13 +197,8 @@ def test_a_polite_end_takes_workers_and_temporary_files_along(tmp_path: Path) ->
         assert not list(tmp_path.rglob(".partial-*"))
 
 
-def _end(number: int) -> int:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
 def test_a_lost_worker_is_told_in_one_line() -> None:
     with pytest.raises(InputError, match="a worker process was lost"):
-        list(in_processes(_end, [(1,), (2,)], workers=2))
+        list(in_processes(end, [(1,), (2,)], workers=2))
     assert list(in_processes(abs, [(-1,), (-2,)], workers=2)) == [1, 2]
     assert list(in_processes(abs, [(-1,), (-2,)], workers=1)) == [1, 2]

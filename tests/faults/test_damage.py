@@ -56,7 +56,7 @@ def read_features(folder: Path) -> str:
     return hashlib.sha256(table.matrix(table.columns).tobytes() + repr(table.columns).encode()).hexdigest()
 
 
-@rounds(60, 300)
+@rounds(20, 300)
 def test_feature_tables(
     n: int, tiny_composition: Path, tiny_gamma: Path, tmp_path: Path, survived: Counter[str]
 ) -> None:
@@ -71,7 +71,7 @@ def test_feature_tables(
 
 
 @pytest.mark.usefixtures("fakes")
-@rounds(100, 600)
+@rounds(40, 600)
 def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
     for name, seed in (("set", 1), ("other", 2)):
         points, labels = gaussians(600, seed)
@@ -97,7 +97,7 @@ def test_runs(n: int, tmp_path: Path, survived: Counter[str]) -> None:
         return hashlib.sha256(predictions.log_proba.tobytes() + predictions.config_hash.encode()).hexdigest()
 
     result = outcomes(tmp_path / "set", read, n, read(tmp_path / "set"))
-    assert min(result["refused"], result["same result"]) > 0.2 * n, "some files are needed to predict, others are not"
+    assert min(result["refused"], result["same result"]) > 0.15 * n, "some files are needed to predict, others are not"
     survived["damages"] += result.total()
 
 
@@ -279,7 +279,7 @@ def read_raw(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("checksums", [True, False], ids=["with checksums", "without"])
-@rounds(160, 480)
+@rounds(32, 480)
 def test_dataset(n: int, tmp_path: Path, checksums: bool, survived: Counter[str]) -> None:
     for seed, name in enumerate(("set", "other")):
         _write(tmp_path / name, seed)
@@ -291,7 +291,7 @@ def test_dataset(n: int, tmp_path: Path, checksums: bool, survived: Counter[str]
     survived["damages"] += result.total()
 
 
-@rounds(60, 180)
+@rounds(20, 180)
 def test_raw_archives(n: int, tmp_path: Path, survived: Counter[str]) -> None:
     for seed, name in enumerate(("set", "other")):
         (tmp_path / name).mkdir()
@@ -308,7 +308,7 @@ LABELS = np.arange(200) % 5
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed], ids=["stored", "compressed"])
-@rounds(100, 300)
+@rounds(24, 300)
 def test_damage_is_never_misread(n: int, save: object, tmp_path: Path, survived: Counter[str]) -> None:
     file = tmp_path / "p.npz"
     save(file, predictions=LABELS, config_hash=np.array("abc"))  # type: ignore[operator]
@@ -396,7 +396,7 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
     return bytes(raw)
 
 
-@rounds(100, 400)
+@rounds(24, 400)
 def test_damaged_tables(
     n: int, table_files: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str], survived: Counter[str]
 ) -> None:

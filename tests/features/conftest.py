@@ -6,10 +6,14 @@ so that residuals test the fits and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import array_api_compat.numpy
 import array_api_compat.torch
@@ -20,6 +24,7 @@ import pytest
 
 from features.device import decode_float16
 from features.groups.lateral import MAX_AGE
+from features.lateral import cuda
 from features.lateral.events import EventBatch, make_events
 from features.lateral.response import PUBLISHED, StationResponse
 from features.lateral.station import ELECTRON_PIVOT_M
@@ -146,6 +151,41 @@ def backend(request: pytest.FixtureRequest) -> tuple[str, ModuleType]:
 def tolerance() -> dict[tuple[str, str], float]:
     """Return the tolerance of each pair of libraries."""
     return TOLERANCE
+
+
+@pytest.fixture(scope="session")
+def on_the_host(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+    """Return what stands for the start of a CUDA kernel: its text as plain C++ of this processor."""
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler here")
+    libraries: dict[str, ctypes.CDLL] = {}
+
+    def launch(kernels: cuda.Kernels, name: str, n_events: int, arguments: Sequence[Any]) -> None:
+        text = kernels.text
+        if text not in libraries:
+            folder = tmp_path_factory.mktemp("kernel")
+            (folder / "kernel.cpp").write_text(text, encoding="utf-8")
+            build = ["g++", "-O2", "-std=c++17", "-shared", "-fPIC", "-o", "kernel.so", "kernel.cpp"]
+            subprocess.run(build, cwd=folder, check=True)
+            libraries[text] = ctypes.CDLL(str(folder / "kernel.so"))
+        given: list[Any] = []
+        for value in arguments:
+            if isinstance(value, int):
+                given.append(ctypes.c_int(value))
+            else:
+                assert value.dtype in (np.float32, np.int32)
+                assert value.flags.c_contiguous
+                given.append(ctypes.c_void_p(value.ctypes.data))
+        assert ctypes.c_int(n_events).value in [one.value for one in given if isinstance(one, ctypes.c_int)]
+        getattr(libraries[text], name)(*given)
+
+    return launch
+
+
+@pytest.fixture
+def cuda_on_the_host(on_the_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the functions for a GPU work on NumPy's arrays, with the kernels as plain C++."""
+    monkeypatch.setattr(cuda, "launch", on_the_host)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -32,10 +33,12 @@ from features.device import (
 )
 from features.groups.lateral import POSITION_GROUP
 from features.lateral.events import make_events, signals
-from features.lateral.fit import RawFit, fit_fused
+from features.lateral.fit import RawFit, fit_cuda, fit_fused
 from features.stations.compiled import sum_fused
+from features.stations.cuda import grid_cuda, order_cuda, sum_cuda
 from features.stations.grid import grid_fused, grid_reference, order_fused, order_reference
 from features.stations.sums import PARTS, PATTERNS, RINGS, sum_reference
+from report.gpu import column_agreement
 from runtime.errors import InputError
 from showers.array import KASCADE
 
@@ -125,16 +128,79 @@ def test_devices(monkeypatch):
     assert (chunk_size("cpu"), chunk_size("cuda")) == (CPU_CHUNK, GPU_CHUNK)
 
 
+def _assert_same_sums(ours, theirs, rows=slice(None)):
+    assert set(ours) == set(theirs)
+    for name, values in theirs.items():
+        for a, b in zip(*((v if isinstance(v, list) else [v]) for v in (ours[name], values)), strict=True):
+            assert a.shape == b.shape, name
+            scale = np.nanmax(np.abs(b)) + 1e-3
+            # A station on a ring's edge may fall on either side.
+            assert np.mean(np.abs(a[rows].astype(np.float64) - b[rows]) > 2e-4 * scale) <= 0.005, name
+
+
 def test_compiled_sums_agree_with_the_reference(drawn):
     events = drawn.events(namespace("cpu"), slice(0, 300))
     fit = fit_fused(events)
-    reference, fused = sum_reference(events, fit), sum_fused(events, fit)
-    assert set(reference) == set(fused)
-    for name, values in reference.items():
-        for ours, theirs in zip(*((v if isinstance(v, list) else [v]) for v in (fused[name], values)), strict=True):
-            scale = np.abs(theirs).max() + 1e-3
-            # A station on a ring's edge may fall on either side.
-            assert np.mean(np.abs(ours.astype(np.float64) - theirs) > 2e-4 * scale) <= 0.005, name
+    _assert_same_sums(sum_fused(events, fit), sum_reference(events, fit))
+
+
+@pytest.mark.parametrize("parts", [frozenset(), frozenset({RINGS}), frozenset({PATTERNS}), PARTS])
+def test_sums_of_the_cuda_kernel_agree_with_the_cpu(drawn, parts, cuda_on_the_host):
+    cells = drawn.matrices[:300].copy()
+    cells[7] = 0
+    cells[8, 0, :5] = 40_000.0
+    cells[9, 3, 3, 1] = 20_000.0  # no detector stands there
+    events = make_events(namespace("cpu"), cells, drawn.scalars[:300])
+    fit = fit_fused(events)
+    ours, theirs = sum_cuda(events, fit, parts), sum_fused(events, fit, parts)
+    assert ours["fitted"].sum() == 299
+    np.testing.assert_array_equal(ours["fitted"], theirs["fitted"])
+    _assert_same_sums(ours, theirs)
+
+
+@pytest.mark.parametrize("scale", [1.0, 6e-8, 0.0])
+def test_sums_over_the_grid_of_the_cuda_kernel_agree_with_the_cpu(drawn, scale, cuda_on_the_host):
+    events = drawn.events(namespace("cpu"), slice(0, 300))
+    events = replace(events, electron_mev=events.electron_mev * np.float32(scale))
+    for ours, theirs in ((grid_cuda(events), grid_fused(events)), (order_cuda(events), order_fused(events))):
+        _assert_same_grids(ours, theirs)
+
+
+def test_sort_of_the_cuda_kernel_is_exact(drawn, cuda_on_the_host):
+    cells = np.zeros((258, 16, 16, 2), np.float32)
+    order = np.random.default_rng(3).permutation(256)
+    for hits in range(257):  # every number of stations hit
+        cells[hits].reshape(256, 2)[order[:hits], 0] = np.arange(1, hits + 1)
+    cells[257, ..., 0] = 1.0  # all alike
+    events = make_events(namespace("cpu"), cells, drawn.scalars[:258])
+    ours, theirs = order_cuda(events), order_fused(events)
+    for name, values in theirs.items():
+        np.testing.assert_array_equal(ours[name], values, err_msg=name)
+
+
+def test_columns_by_the_cuda_kernels_are_the_cpus(drawn, cuda_on_the_host, monkeypatch):
+    rows = slice(0, 400)
+    ours = _compute(namespace("cpu"), drawn, rows)
+    asked = []
+    places = {"fit_fused": fit_cuda, "sum_fused": sum_cuda, "grid_fused": grid_cuda, "order_fused": order_cuda}
+    for name, there in places.items():
+        monkeypatch.setattr(fitted, name, lambda *given, there=there: asked.append(there) or there(*given))
+    theirs = _compute(namespace("cpu"), drawn, rows)
+    assert set(asked) == set(places.values())
+    words, same = column_agreement(theirs, ours)
+    assert same, words
+
+
+def test_a_gpu_takes_the_cuda_kernels(drawn, monkeypatch):
+    events, given = drawn.events(namespace("cpu"), slice(0, 3)), []
+    cupy = replace(events, xp=ModuleType("cupy"))
+    for name in ("fit_cuda", "sum_cuda", "grid_cuda", "order_cuda"):
+        monkeypatch.setattr(fitted, name, lambda *arguments, name=name: given.append(name))
+    fitted.fit_showers(cupy)
+    fitted.sum_stations(cupy, None)
+    fitted.sum_grid(cupy)
+    fitted.order_deposits(cupy)
+    assert given == ["fit_cuda", "sum_cuda", "grid_cuda", "order_cuda"]
 
 
 def test_only_the_sums_asked_for_are_made(drawn, monkeypatch):
@@ -155,34 +221,36 @@ def test_only_the_sums_asked_for_are_made(drawn, monkeypatch):
 def test_compiled_sums_over_the_grid_agree_with_the_reference(drawn, scale):
     events = drawn.events(namespace("cpu"), slice(0, 300))
     events = replace(events, electron_mev=events.electron_mev * np.float32(scale))
-    for reference, fused in (
-        (grid_reference(events), grid_fused(events)),
-        (order_reference(events), order_fused(events)),
-    ):
-        assert set(reference) == set(fused)
-        for name, theirs in reference.items():
-            tolerance = 2e-5 * (np.nanmax(np.abs(theirs)) if np.isfinite(theirs).any() else 0.0)
-            np.testing.assert_allclose(fused[name], theirs, rtol=2e-5, atol=tolerance, err_msg=name)
+    _assert_same_grids(grid_fused(events), grid_reference(events))
+    _assert_same_grids(order_fused(events), order_reference(events))
 
 
-def test_another_number_of_cells_takes_the_same_path(drawn):
-    part, xp = slice(0, 11), namespace("cpu")
-    planes = {name: getattr(KASCADE, name)[part, part] for name in ("x_m", "y_m", "electron_area_m2", "muon_area_m2")}
+def _assert_same_grids(ours, theirs):
+    assert set(ours) == set(theirs)
+    for name, values in theirs.items():
+        tolerance = 2e-5 * (np.nanmax(np.abs(values)) if np.isfinite(values).any() else 0.0)
+        np.testing.assert_allclose(ours[name], values, rtol=2e-5, atol=tolerance, err_msg=name)
+
+
+def test_another_number_of_cells_takes_the_same_path(drawn, cuda_on_the_host):
+    # As many cells as the other arrays of the tests have, with both detectors in each: compiled once for all of them.
+    part, xp = slice(0, 12), namespace("cpu")
+    planes = {name: getattr(KASCADE, name)[part, part] for name in ("x_m", "y_m")}
+    planes |= {name: np.full((12, 12), getattr(KASCADE, name).max()) for name in ("electron_area_m2", "muon_area_m2")}
     corner = replace(KASCADE, name="corner", cluster=KASCADE.cluster[part, part], **planes)
     cells = np.ascontiguousarray(drawn.matrices[:200, part, part])
+    lacking = KASCADE.muon_area_m2[part, part] == 0
+    cells[:, 7:9, 7:9] = cells[:, 6:7, 6:7]
+    cells[:, lacking, 1] = 8.4 * np.random.default_rng(0).poisson(0.5, (200, lacking.sum()))
     events = make_events(xp, cells, drawn.scalars[:200], array=corner)
     fit = fit_fused(events)
     assert np.nanmean(fit.electron_converged) > 0.98
-    for reference, fused in (
-        (sum_reference(events, fit), sum_fused(events, fit)),
-        (grid_reference(events), grid_fused(events)),
-        (order_reference(events), order_fused(events)),
-    ):
-        for name, values in reference.items():
-            for ours, theirs in zip(*((v if isinstance(v, list) else [v]) for v in (fused[name], values)), strict=True):
-                rows = reference.get("fitted", slice(None))
-                far = np.abs(ours[rows].astype(np.float64) - theirs[rows]) > 2e-4 * (np.nanmax(np.abs(theirs)) + 1e-3)
-                assert np.mean(far) <= 0.005, name
+    sums = sum_reference(events, fit)
+    rows = sums["fitted"]
+    for of_stations, of_grid, order in ((sum_fused, grid_fused, order_fused), (sum_cuda, grid_cuda, order_cuda)):
+        _assert_same_sums(of_stations(events, fit), sums, rows)
+        _assert_same_sums(of_grid(events), grid_reference(events), rows)
+        _assert_same_sums(order(events), order_reference(events), rows)
 
 
 @pytest.mark.parametrize(("channel", "limit"), [("electron", 30_000.0), ("muon", 15_000.0)])

@@ -1,13 +1,11 @@
 """Known showers come back: minima, errors, convergence; and minima, values and matrices are Minuit's.
 
-The CUDA kernel is tested without a GPU: NVRTC compiles it, and as C++ on the CPU it gives the numbers of the CPU's.
+CUDA kernels are tested without a GPU: NVRTC compiles them, and as C++ on the CPU they give the numbers of the CPU's.
 """
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +14,15 @@ import pytest
 
 from features.device import decode_float16, namespace
 from features.groups import FittedEvents, lateral
+from features.lateral.cuda import OPTIONS
 from features.lateral.events import make_events
-from features.lateral.fit import N_NUMBERS, OPTIONS, RECORD, RawFit, fit_fused, kernel_source, record_in_c
+from features.lateral.fit import N_NUMBERS, RECORD, RawFit, fit_cuda, fit_fused, kernel_source, record_in_c
 from features.lateral.response import PUBLISHED
+from features.stations.cuda import kernel_source as sum_source
 from features.stations.sums import sum_reference
 from report.gpu import CHANNELS, fit_gaps
+from runtime.errors import InputError
+from showers.array import DetectorArray
 from tests.features.oracle import Oracle, full
 
 XP = namespace("cpu")
@@ -202,24 +204,43 @@ def test_background_of_muons_matters(draw):
 N = 400
 
 
-def test_nvrtc_compiles_the_kernel():
-    nvrtc = pytest.importorskip("cupy.cuda").nvrtc
-    program = nvrtc.createProgram(kernel_source(PUBLISHED), "kernel.cu", [], [])
+@pytest.mark.parametrize("text_of", [kernel_source, sum_source])
+def test_nvrtc_compiles_the_kernels(text_of):
+    nvrtc, text = pytest.importorskip("cupy.cuda").nvrtc, text_of(PUBLISHED).text
+    program = nvrtc.createProgram(text, "kernel.cu", [], [])
     try:
         nvrtc.compileProgram(program, [*OPTIONS, "--gpu-architecture=compute_80"])
     except nvrtc.NVRTCError:
         pytest.fail(nvrtc.getProgramLog(program))
-    assert b".entry fit_events" in nvrtc.getPTX(program)
+    declared = re.findall(r"\.shared [^;]*\[(\d+)\]", nvrtc.getPTX(program).decode())
+    assert max(map(int, declared)) <= 48 * 1024
+    names = re.findall(r"^FOR_EVENTS\((\w+)", text, re.MULTILINE)
+    assert names == (["fit_events"] if text_of is kernel_source else ["sum_events", "sum_grids", "order_cells"])
+    for name in names:
+        assert f".entry {name}".encode() in nvrtc.getPTX(program)
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
+def _square(side):
+    """Return an array of so many cells a side, with a muon detector in each."""
+    x, y = np.meshgrid(np.arange(side) * 13.0, np.arange(side) * 13.0)
+    area = np.ones((side, side))
+    return DetectorArray("square", 13.0, x, y, area, area, np.zeros((side, side), np.int64))
+
+
+def test_larger_arrays_get_fewer_events_a_block_and_one_too_large_is_refused():
+    for text_of, rows in ((kernel_source, {16: 3, 20: 2, 30: 1}), (sum_source, {16: 4, 25: 2, 40: 1})):
+        for side, warps in rows.items():
+            kernels = text_of(PUBLISHED, _square(side))
+            assert kernels.warps == warps
+            assert f"#define WARPS {warps}\n" in kernels.text
+        with pytest.raises(InputError, match="array square: 2500 cells are more than a GPU holds: use --device cpu"):
+            text_of(PUBLISHED, _square(50))
+
+
 @pytest.mark.parametrize("lg_ne", [(4.6, 6.0), (3.6, 4.6)])
-def test_every_output_of_the_kernel_as_plain_cpp_agrees_with_the_cpu(draw, tmp_path, lg_ne):
-    source, library = tmp_path / "kernel.cpp", tmp_path / "kernel.so"
-    source.write_text(kernel_source(PUBLISHED))
-    subprocess.run(["g++", "-O2", "-std=c++17", "-shared", "-fPIC", "-o", library, source], check=True)
+def test_every_output_of_the_kernel_as_plain_cpp_agrees_with_the_cpu(draw, cuda_on_the_host, lg_ne):
     events = draw(N, seed=4, lg_ne=lg_ne).events(XP)
-    ours, fused = _fit_by(ctypes.CDLL(str(library)), events), fit_fused(events)
+    ours, fused = fit_cuda(events), fit_fused(events)
     fitted = ~np.isnan(fused.electron[0])
     for a, b in zip(ours.columns(), fused.columns(), strict=True):
         np.testing.assert_array_equal(np.isnan(a), ~fitted)
@@ -236,17 +257,3 @@ def test_every_output_of_the_kernel_as_plain_cpp_agrees_with_the_cpu(draw, tmp_p
         steps = getattr(ours, f"{channel}_steps")[fitted] - getattr(fused, f"{channel}_steps")[fitted]
         assert np.mean(steps == 0) > 0.98
         assert getattr(ours, f"{channel}_converged")[fitted].mean() > 0.99
-
-
-def _fit_by(library, events):
-    """Return the fits by the kernel compiled as plain C++."""
-    here = events.stations
-    where = np.flatnonzero(here.has_muon)
-    arrays = [events.electron_mev, events.muon_mev, events.cos_zenith, *events.direction]
-    arrays += [here.x_m, here.y_m, here.electron_area_m2, where.astype(np.int32)]
-    arrays += [values[where] for values in (here.x_m, here.y_m, here.muon_area_m2)]
-    kept = [np.ascontiguousarray(array) for array in arrays]
-    numbers = np.empty((len(events), N_NUMBERS), np.float32)
-    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in kept]
-    library.fit_events(*pointers, ctypes.c_int(len(events)), numbers.ctypes.data_as(ctypes.c_void_p))
-    return RawFit.from_numbers(numbers)

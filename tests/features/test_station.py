@@ -101,7 +101,7 @@ def library(tmp_path_factory):
         callers.append(f"    for (int k = 0; k < {outputs}; k++) out[k] = ((const float *)&result)[k];\n}}")
     folder = tmp_path_factory.mktemp("station")
     source, built = folder / "station.cpp", folder / "station.so"
-    source.write_text("\n".join([kernel_source(PUBLISHED), *callers]))
+    source.write_text("\n".join([kernel_source(PUBLISHED).text, *callers]))
     subprocess.run(["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-o", built, source], check=True)
     return ctypes.CDLL(str(built))
 

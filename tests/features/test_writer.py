@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import threading
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from features import build, compute
 from features.build import build_table
+from features.device import columns_to_host, namespace, on_device
 from features.table import CATALOGUE_FILE, FeatureTable, part_path
 from runtime import checksums
 from runtime.checksums import CHECKSUMS_FILE
@@ -189,3 +192,92 @@ def test_a_full_disk_is_told_in_one_line(write, draw, tmp_path):
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert "\n" not in str(refused.value)
         assert len(_build(folder, out)) == 400
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    """A GPU that answers, whose arrays are NumPy's; returns the log of what it computes and of what is written."""
+    log, compute_chunk, write, third = [], compute.compute_chunk, build._write, threading.Event()
+
+    def computing(xp, grids, *rest):
+        log.append("compute")
+        if log.count("compute") > 2:
+            third.set()
+        return compute_chunk(xp, grids, *rest)
+
+    def writing(number, *rest):
+        log.append(f"{threading.current_thread() is threading.main_thread()} {number}")
+        # A shard is two chunks: those of the next are computed while this one is written.
+        assert number or third.wait(60)
+        return write(number, *rest)
+
+    monkeypatch.setattr(build, "GPU_SHARD_EVENTS", 32)
+    monkeypatch.setattr(build, "resolve_device", lambda device: "cuda")
+    monkeypatch.setattr(compute, "namespace", lambda device: namespace("cpu"))
+    monkeypatch.setattr(compute, "on_device", lambda chunks, device: on_device(chunks, "cpu"))
+    monkeypatch.setattr(compute, "compute_chunk", computing)
+    monkeypatch.setattr(build, "_write", writing)
+    return log
+
+
+def test_a_gpu_computes_on_while_a_thread_writes(write, draw, tmp_path, a_gpu):
+    folder = write(draw(150))
+    table = _build(folder, tmp_path / "gpu")
+    assert len(table.parts()) == 5
+    assert a_gpu.count("compute") == 10
+    assert [line for line in a_gpu if line != "compute"] == [f"False {k}" for k in range(5)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "resolve_device", lambda device: device)
+        expected = build_table(folder, tmp_path / "cpu", groups=GROUPS, ctx=Context(device="cpu", workers=1))
+    np.testing.assert_array_equal(_bits(table), _bits(expected))
+
+
+def test_what_a_thread_cannot_write_is_told_and_the_rest_continued(write, draw, tmp_path, a_gpu, monkeypatch):
+    folder, out, original = write(draw(150)), tmp_path / "gpu", build.atomic_path
+
+    def full(path):
+        if path.name == part_path(out, 2).name:
+            raise OSError(28, "No space left on device")
+        return original(path)
+
+    monkeypatch.setattr(build, "atomic_path", full)
+    with pytest.raises(InputError, match=r"No space left on device.*what is finished is kept"):
+        _build(folder, out)
+    monkeypatch.setattr(build, "atomic_path", original)
+    del a_gpu[:]
+    table = _build(folder, out)
+    assert [line for line in a_gpu if line != "compute"] == [f"False {k}" for k in (2, 3, 4)]
+    assert len(table.parts()) == 5
+
+
+def test_a_dataset_that_changes_while_the_gpu_works_is_noticed(write, draw, a_gpu, monkeypatch):
+    folder, original = write(draw(150)), build._write
+
+    def changing(number, *rest):
+        if number == 1:
+            shutil.rmtree(folder)
+            write(draw(150, seed=2))
+        return original(number, *rest)
+
+    monkeypatch.setattr(build, "_write", changing)
+    with pytest.raises(InputError, match="changed while its features were computed"):
+        _build(folder)
+
+
+def test_columns_come_from_a_gpu_in_one_copy():
+    copies = []
+
+    class Array(np.ndarray):
+        def get(self):
+            copies.append(self.shape)
+            return np.asarray(self)
+
+    cupy = ModuleType("cupy")
+    cupy.stack = lambda arrays: np.stack(arrays).view(Array)
+    columns = {name: np.full(3, k, np.float32) for k, name in enumerate("abc")}
+    arrived = columns_to_host(columns, cupy)
+    assert copies == [(3, 3)]
+    assert list(arrived) == list(columns)
+    for name, values in columns.items():
+        np.testing.assert_array_equal(arrived[name], values)
+        assert type(arrived[name]) is np.ndarray

@@ -62,6 +62,10 @@ def events_of(entry: LearnerSpec, n: int, seed: int) -> Batch:
     return replace(showers, table=table, columns=columns, grids=showers.grids if entry.needs_grid else None)
 
 
+FIRST = set({entry.learner: name for name, entry in reversed(registry.LEARNERS.items())}.values())
+"""One learner of each class: whether a fit can be repeated is the class's."""
+
+
 @pytest.mark.parametrize("name", list(registry.LEARNERS))
 def test_contract(name: str, tmp_path: Path) -> None:
     entry = registry.spec(name)
@@ -77,8 +81,10 @@ def test_contract(name: str, tmp_path: Path) -> None:
     learner.save(tmp_path / "saved")
     loaded = registry.load(tmp_path / "saved", classes=learner.classes)
     np.testing.assert_array_equal(loaded.predict_log_proba(unlabelled), log_proba)
-    again = learner_of(entry).fit(train, valid, seed=5)
-    np.testing.assert_array_equal(again.predict_log_proba(unlabelled), log_proba)
+    assert loaded.n_parameters == learner.n_parameters
+    if name in FIRST:
+        again = learner_of(entry).fit(train, valid, seed=5)
+        np.testing.assert_array_equal(again.predict_log_proba(unlabelled), log_proba)
     assert train.labels is not None
     with pytest.raises(InputError):
         learner_of(entry).fit(replace(train, labels=np.zeros_like(train.labels)), valid, seed=5)

@@ -113,6 +113,7 @@ def test_a_model_that_takes_memory_without_end_is_told(
     assert "\n" not in str(message.value)
 
 
+@pytest.mark.faults
 def test_limits_of_the_session_stay_and_do_not_stop_the_reader(saved: Path) -> None:
     # As a batch system sets them: hard limits, which no process may raise again.
     code = (
@@ -120,13 +121,16 @@ def test_limits_of_the_session_stay_and_do_not_stop_the_reader(saved: Path) -> N
         "from pathlib import Path\n"
         "r.setrlimit(r.RLIMIT_CPU, (600, 600)); r.setrlimit(r.RLIMIT_DATA, (8 << 30, 8 << 30))\n"
         "r.setrlimit(r.RLIMIT_FSIZE, (1 << 12, 1 << 12))\n"
-        "from tests.models.test_isolated import _events\n"
+        "import numpy as np\n"
+        "from models.base.learner import Batch\n"
         "from models.isolated import Isolated\n"
-        "with Isolated() as reader: print(reader.load(Path(sys.argv[1])).predict_log_proba(_events(300, 3)).sum())"
+        "batch = Batch(np.arange(300), np.ones((300, 3), np.float32), ('a', 'b', 'c'))\n"
+        "with Isolated() as reader: print(reader.load(Path(sys.argv[1])).predict_log_proba(batch).sum())"
     )
     done = subprocess.run([sys.executable, "-c", code, str(saved)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) == LightGBM.load(saved).predict_log_proba(_events(300, 3)).sum()
+    batch = Batch(np.arange(300), np.ones((300, 3), np.float32), ("a", "b", "c"))
+    assert float(done.stdout) == LightGBM.load(saved).predict_log_proba(batch).sum()
 
 
 def test_a_reader_that_is_ended_from_outside_does_not_blame_the_model(saved: Path) -> None:
@@ -138,7 +142,7 @@ def test_a_reader_that_is_ended_from_outside_does_not_blame_the_model(saved: Pat
     assert "damaged" not in str(message.value)
 
 
-@pytest.mark.parametrize("n_events", [3_000, 3_000_000])
+@pytest.mark.parametrize("n_events", [3_000, pytest.param(3_000_000, marks=pytest.mark.faults)])
 def test_memory_that_the_session_may_not_take_is_not_the_models_fault(
     saved: Path, tmp_path: Path, n_events: int
 ) -> None:
@@ -167,6 +171,7 @@ def test_libraries_find_a_folder_for_temporary_files() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.faults
 def test_reserved_addresses_are_no_memory_and_what_can_be_written_is(saved: Path) -> None:
     # The first is what CUDA does where a GPU answers: address space without end is reserved and never written.
     code = (

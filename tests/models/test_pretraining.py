@@ -543,6 +543,30 @@ def test_estimates_follow_the_truth_and_their_errors_hold(small_trained: dict[st
         np.testing.assert_array_equal(opened(tmp_path / "saved").predict_targets(bare(new)), result)
 
 
+def test_both_come_from_one_pass(
+    small_trained: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, new = fitted(small_trained, events(1), epochs=1), bare(events(3, 300))
+    expected = learner.predict_log_proba(new), learner.predict_targets(new)
+    learner.save(tmp_path / "saved")
+    passes, forward = [], FineTuned.forward
+
+    def counted(self: FineTuned, grid: Any, inputs: Any) -> Any:
+        passes.append(len(inputs))
+        return forward(self, grid, inputs)
+
+    monkeypatch.setattr(FineTuned, "forward", counted)
+    with learners_of(trusted=False) as opened:
+        for one in (learner, opened(tmp_path / "saved")):
+            for result, values in zip(one.predict_both(new), expected, strict=True):
+                np.testing.assert_array_equal(result, values)
+    assert sum(passes) == 300
+    never = fitted(small_trained, replace(events(1), targets=None), epochs=1)
+    log_proba, targets = never.predict_both(new)
+    np.testing.assert_array_equal(log_proba, never.predict_log_proba(new))
+    assert np.isnan(targets).all()
+
+
 def test_without_weight_the_body_learns_nothing_from_the_truth(small_trained: dict[str, Any]) -> None:
     still = {"epochs": 1, "dropout": 0.0}
     start = read_pretrained(small_trained["weights"], small_trained["weights_sha256"]).network

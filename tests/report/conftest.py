@@ -102,7 +102,7 @@ def _manifest(task: Task, learners: list[str], n_test: int, train: Path, test: P
         + [{"name": "lenet", "status": "failed", "error": "out of memory", "log_loss": None, "accuracy": None}],
         "gate": {
             "shipped": True,
-            "reason": "the stack gains 0.004 ± 0.001 nats over mlp",
+            "reason": "the stack is 0.004 ± 0.001 nats better than mlp",
             "gain": 0.004,
             "standard_error": 0.001,
             "best_learner": "mlp",

@@ -32,12 +32,14 @@ from report.run_page import learners, plain_words, write_report
 from report.run_sections import group_of, importances, shuffle
 from report.shared.subject import EvaluatedRun
 from report.tasks.composition import mass_posteriors
+from report.tasks.target import report_of
+from runtime.checksums import CHECKSUMS_FILE
 from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import read_json, write_json, write_npz
 from scoring.metrics.composition import fraction_error
 from showers.dataset import Dataset
-from showers.schema import COMPOSITION
+from showers.schema import COMPOSITION, GAMMA
 from stacking.run.folder import write_run_checksums
 
 
@@ -97,6 +99,29 @@ def test_gamma_report_has_its_sections(gamma_report: Path) -> None:
         r"<svg.*?</svg>", "", text[text.index("<h1>") : text.index("<nav>")], flags=re.DOTALL
     )
     assert "hadrons left, one threshold" in text
+
+
+@pytest.mark.parametrize(("spread", "quoted"), [(0.0, True), (2.5, False)])
+def test_report_of_weighted_hadrons_quotes_what_weights_determine(
+    gamma_world: tuple[Path, Path], tmp_path: Path, spread: float, quoted: bool
+) -> None:
+    run, data = shutil.copytree(gamma_world[0], tmp_path / "run"), gamma_world[1]
+    shutil.copytree(data / "gamma_test", tmp_path / "gamma_test")
+    (tmp_path / "gamma_test" / CHECKSUMS_FILE).unlink(missing_ok=True)
+    labels = np.load(tmp_path / "gamma_test" / "labels_gamma.npy")
+    drawn = np.exp(spread * np.random.default_rng(1).standard_normal(len(labels)))
+    np.save(tmp_path / "gamma_test" / "weight.npy", np.where(labels == 1, drawn, 1.0).astype(np.float32))
+    evaluated = EvaluatedRun.read(run, tmp_path)
+    row = evaluated.metrics["survival_rates"]["75%"]
+    assert row["quoted"] == quoted
+    _, value, remark = report_of(GAMMA).headline(evaluated.metrics)
+    assert value.startswith("<") != quoted
+    assert f"worth {row['n_effective']:,.0f} by their weights" in remark
+    assert evaluated.points[-1].interval.is_limit != quoted
+    if not quoted:
+        page = write_report(run, tmp_path).read_text(encoding="utf-8")
+        assert "95 % upper limit; " in page
+        assert value in page.replace("&lt;", "<")
 
 
 def test_the_headline_says_what_its_number_means(composition_report: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import report.selftest as selftest
-from report.reproduce import Reproduction, Score, over_events_and_seeds, reproduce
+from report.reproduce import Reproduction, Score, Stages, over_events_and_seeds, reproduce
 from report.selftest import HASHES, N_EVENTS, converted_hash, generated
 from runtime.context import Context
 from runtime.errors import InputError
@@ -68,12 +68,13 @@ def test_selftest_passes_and_notices_what_is_wrong(monkeypatch: pytest.MonkeyPat
     assert "0.3100 (0.32)" in line.outcome
 
 
-def test_a_killed_result_is_continued_and_says_how_it_was_made(tmp_path: Path) -> None:
+def test_a_killed_result_is_continued_and_says_how_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("report.reproduce.write_report", lambda run, data, bars: run)
     out = tmp_path / "out"
     wanted = Reproduction(
-        COMPOSITION, "2026", out, simulated=6_000, seeds=2, preset="quick", learners=("quadratic_logit",)
+        COMPOSITION, "2026", out, simulated=3_000, seeds=2, preset="quick", learners=("quadratic_logit",)
     )
-    options = "--simulated --showers 6000 --seeds 2 --workers 1 --learners quadratic_logit --out"
+    options = "--simulated --showers 3000 --seeds 2 --workers 1 --learners quadratic_logit --out"
     log = tmp_path / "log"
     with log.open("w") as stream:
         command = [sys.executable, str(ROOT / "cli.py"), "reproduce", *options.split(), str(out)]
@@ -152,6 +153,26 @@ def test_interval_over_events_and_seeds() -> None:
     # Student's t of two degrees of freedom is 4.3027; the standard error of the mean 0.01 / sqrt 3.
     half = np.hypot(0.003, 4.3027 * 0.01 / 3**0.5)
     assert (mean, low, high) == pytest.approx((0.1, 0.1 - half, 0.1 + half), rel=1e-4)
+
+
+def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere"):
+        reproduce(Reproduction(COMPOSITION, "2026", tmp_path / "out", raw=tmp_path / "nowhere"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_stages_are_added_up_over_calls(tmp_path: Path) -> None:
+    for _ in range(2):
+        stages = Stages.open(tmp_path)
+        for name in ("runs: seed 1", "scores"):
+            with stages.stage(name):
+                time.sleep(0.02)
+    assert list(read_json(tmp_path / "stages.json")) == ["runs: seed 1", "scores"]
+    assert Stages.open(tmp_path).wall_s >= 0.04
+    assert stages.wall_s == stages.seconds["runs: seed 1"]["wall_s"], "the limit is that of the runs"
+    with pytest.raises(KeyboardInterrupt), stages.stage("scores"):
+        raise KeyboardInterrupt
+    assert stages.seconds["scores"]["wall_s"] >= 0.04
 
 
 def test_contradictions_are_refused() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from features.device import namespace
+from features import build, compute
+from features.device import namespace, on_device
 from features.groups import fit_showers
 from features.lateral.events import make_events
 from features.lateral.fit import RawFit
@@ -24,8 +26,9 @@ from runtime.errors import InputError
 from runtime.files import read_json, write_json, write_npz
 from scoring import scoring_of
 from scoring.metrics.composition import fraction_error
+from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA
-from showers.simulation import load_settings
+from showers.simulation import load_settings, simulate
 from showers.simulation.blocks import BlockJob, simulate_block
 from stacking.run.folder import write_run_checksums
 from stacking.run.read import Run
@@ -91,6 +94,30 @@ def test_a_library_that_fails_is_a_finding_and_the_others_go_on() -> None:
     finding = gpu._tried(gpu.partial(broken, "xgboost")).finding
     assert (finding.what, finding.state) == ("xgboost", "bad")
     assert finding.outcome == "RuntimeError: no kernel image is available"
+
+
+def test_kernels_and_table_are_compared_on_events_enough_to_fill_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # NumPy stands for the GPU, so that both sides are equal; timed is what each is given.
+    folder, _ = simulate(COMPOSITION, tmp_path / "data", n_train=70, n_test=1, train_cuts="test", workers=1)
+    sizes = {"cpu": 32, "cuda": 128}
+    for module in (gpu, compute):
+        monkeypatch.setattr(module, "chunk_size", sizes.__getitem__)
+        monkeypatch.setattr(module, "namespace", lambda device: namespace("cpu"))
+    monkeypatch.setattr(compute, "on_device", lambda chunks, device: on_device(chunks, "cpu"))
+    monkeypatch.setattr(build, "resolve_device", lambda device: device)
+    for module in (gpu, build):
+        monkeypatch.setattr(module, "GPU_SHARD_EVENTS", 128)
+    monkeypatch.setattr(gpu, "_seconds", lambda run, rounds: float(run() is not Ellipsis))
+    data = Dataset.open(folder, COMPOSITION)
+    for step, on_gpu in ((gpu._fits, 128), (gpu._chunks, 128), (partial(gpu._tables, scratch=tmp_path), 256)):
+        comparison = step(data, rounds=1)
+        assert comparison.ok, comparison.agreement
+        assert (comparison.cpu_per_s, comparison.gpu_per_s) == (70, on_gpu)
+    again = Dataset.open(tmp_path / "filled", labels=False)
+    np.testing.assert_array_equal(np.asarray(again.matrices)[70:140], np.asarray(data.matrices))
+    np.testing.assert_array_equal(np.asarray(again.scalars)[210:], np.asarray(data.scalars)[:46])
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

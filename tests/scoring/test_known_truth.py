@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.special import binom
+from scipy.stats import norm
 from scipy.stats import t as student
 
 from runtime.errors import InputError
-from scoring.metrics.classes import table_metrics
+from scoring.metrics.classes import area, bins_at_threshold, efficiency_at_survival, q_factor, table_metrics
 from scoring.metrics.composition import composition_metrics, energy_bins, row_normalised
-from scoring.metrics.gamma import GAMMA, HADRON, hadron_survival
+from scoring.metrics.gamma import GAMMA, HADRON, area_under_curve, gamma_metrics, hadron_survival
 from scoring.metrics.intervals import clopper_pearson, survival_interval
 from scoring.metrics.paired import mcnemar, paired_fraction_error, paired_log_loss, paired_mean, paired_survival
 
@@ -190,3 +191,112 @@ def test_survivals_of_groups_stay_between_0_and_1() -> None:
     scores = np.where((labels == HADRON) & (groups == 100), -1.0, 1.0)  # three groups of four survive
     result = survival_interval(labels, scores, 0.75, groups, n_resamples=200)
     assert 0.0 <= result.low < 0.75 < result.high == 1.0
+
+
+def _weighted(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return labels, scores and whole-numbered weights, which are those of copies of the events."""
+    rng = np.random.default_rng(seed)
+    labels = (rng.random(n) < 0.8).astype(int)
+    return labels, rng.normal(0.0, 1.0, n) - 1.5 * labels, rng.integers(0, 4, n).astype(np.float64)
+
+
+def test_a_weight_counts_as_so_many_copies() -> None:
+    labels, scores, weights = _weighted(3000, 1)
+    many = np.repeat(np.arange(3000), weights.astype(int))
+    energy, zenith = np.full(3000, 15.2, np.float32), np.full(3000, 12.0, np.float32)
+    weighted = gamma_metrics(labels, scores, energy, zenith, weights)
+    copied = gamma_metrics(labels[many], scores[many], energy[many], zenith[many])
+    for name, row in copied["survival_rates"].items():
+        for key in ("threshold", "gamma_efficiency", "hadron_survival"):
+            assert weighted["survival_rates"][name][key] == pytest.approx(row[key], rel=1e-12)
+    assert weighted["key_metric"] == pytest.approx(copied["key_metric"])
+    assert weighted["accuracy_at_0.5"] == pytest.approx(copied["accuracy_at_0.5"])
+    assert weighted["energy_binned"]["15.0-15.5"]["hadron_survival"] == pytest.approx(copied["key_metric"])
+    for ours, theirs in (
+        (area(labels, scores, weights), area(labels[many], scores[many])),
+        (efficiency_at_survival(labels, scores, 0.1, weights), efficiency_at_survival(labels[many], scores[many], 0.1)),
+        (q_factor(labels, scores, weights=weights), q_factor(labels[many], scores[many])),
+    ):
+        assert ours.value == pytest.approx(theirs.value, rel=1e-12)
+        assert ours.interval.low < ours.value < ours.interval.high
+    place = {"energy": energy, "zenith_deg": zenith}
+    in_bin = bins_at_threshold(labels, scores, 0.5, **place, weights=weights)["energy"][0]
+    assert in_bin.survival == pytest.approx(np.mean(scores[many][labels[many] == 1] >= 0.5))
+
+
+def test_the_weighted_area_has_the_error_of_repeated_samples() -> None:
+    areas = []
+    for seed in range(200):
+        labels, scores, weights = _weighted(400, seed)
+        areas.append(area_under_curve(labels == GAMMA, scores, weights))
+    values, errors = np.array(areas).T
+    assert errors.mean() == pytest.approx(values.std(), rel=0.2)
+
+
+def test_weights_of_one_change_no_value() -> None:
+    labels, scores, _ = _weighted(2000, 2)
+    plain, ones = (hadron_survival(labels, scores, 0.9, w) for w in (None, np.ones(2000)))
+    assert ones.hadron_survival == pytest.approx(plain.hadron_survival)
+    assert (ones.threshold, ones.n_surviving) == (plain.threshold, plain.n_surviving)
+    left, total = plain.n_surviving, plain.n_hadron
+    assert plain.weights is None
+    assert ones.weights is not None
+    assert ones.weights.n_effective == pytest.approx(left)
+    assert ones.weights.largest == pytest.approx(1 / left)
+    assert ones.weights.error == pytest.approx(np.sqrt(left / total * (1 - left / total) / total))
+
+
+def test_a_survival_is_quoted_only_where_weights_allow_it() -> None:
+    """97.5 % of exact counts lie below their limit; a single heavy hadron, or a hundred light ones, make no number."""
+    labels, scores = np.repeat([0, 1], [1000, 5000]), np.concatenate([np.linspace(1, 2, 1000), np.zeros(5000)])
+    scores[1000:1101] = 3.0
+    even = np.ones(6000)
+    heavy = even.copy()
+    heavy[1000] = 6.0
+    few = hadron_survival(labels, np.where(np.arange(6000) == 1000, 0.0, scores), 0.75, even).weights
+    one, enough = (hadron_survival(labels, scores, 0.75, w).weights for w in (heavy, even))
+    assert few is not None
+    assert one is not None
+    assert enough is not None
+    assert enough.quoted
+    assert not few.quoted
+    assert not one.quoted
+    assert one.largest == pytest.approx(6 / 106)
+    interval = survival_interval(labels, scores, 0.75, weights=heavy)
+    assert interval.is_limit
+    assert interval.high >= one.limit()
+    none = hadron_survival(labels, np.where(labels == 1, -1.0, scores), 0.75, even).weights
+    assert none is not None
+    assert none.limit() == pytest.approx(-np.log(0.05) / 5000), "three events at 95 %"
+
+
+def test_intervals_of_weighted_survivals_cover_the_truth() -> None:
+    """Hadrons from a proposal: the score's tail is drawn often, and its weights give back the natural share."""
+    truth, inside, widths, spread = float(norm.sf(3.0)), 0, [], []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        share = rng.random(3000) < 0.5
+        x = rng.normal(np.where(share, 3.0, 0.0), 1.0)
+        weights = norm.pdf(x) / (0.5 * norm.pdf(x) + 0.5 * norm.pdf(x - 3.0))
+        labels, scores = np.repeat([0, 1], [4000, 3000]), np.concatenate([rng.normal(3.6745, 1.0, 4000), x])
+        every = np.concatenate([np.ones(4000), weights])
+        result = hadron_survival(labels, scores, 0.75, every)
+        assert result.weights is not None
+        assert result.weights.quoted
+        interval = survival_interval(labels, scores, 0.75, weights=every, n_resamples=200)
+        inside += interval.low <= truth <= interval.high
+        widths.append((interval.high - interval.low) / 3.92)
+        spread.append(result.hadron_survival)
+    assert np.mean(spread) == pytest.approx(truth, rel=0.02)
+    assert inside >= 34, "38 of 40 expected"
+    assert np.mean(widths) == pytest.approx(np.std(spread), rel=0.25)
+
+
+def test_weighted_pairs_share_their_events() -> None:
+    labels, scores, weights = _weighted(4000, 3)
+    other = scores + np.random.default_rng(4).normal(0.0, 0.05, 4000)
+    pair = paired_survival(labels, scores, other, weights=weights)
+    alone = survival_interval(labels, scores, weights=weights)
+    assert pair.interval.low <= 0 <= pair.interval.high
+    assert pair.standard_error < 0.5 * (alone.high - alone.low) / 3.92
+    assert paired_survival(labels, scores, scores, weights=weights).difference == 0.0

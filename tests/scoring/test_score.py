@@ -15,7 +15,7 @@ import pytest
 
 from runtime.errors import InputError
 from scoring.metrics.classes import area, balanced_accuracy, bins_at_threshold, efficiency_at_survival, q_factor
-from scoring.metrics.composition import composition_metrics, confusion_matrix, expected_fraction_error
+from scoring.metrics.composition import composition_metrics, confusion_matrix, expected_fraction_error, share_errors
 from scoring.metrics.gamma import gamma_metrics, hadron_survival
 from scoring.metrics.intervals import clopper_pearson
 from scoring.metrics.residuals import paired_resolution, residual_metrics, resolution, resolution_interval
@@ -274,3 +274,24 @@ def test_unusable_estimates_are_refused(output: np.ndarray, message: str, tmp_pa
     np.save(folder / "labels_energy.npy", np.arange(40, dtype=np.int8))
     with pytest.raises(InputError, match=r"int8, expected \(N,\) float32"):
         score_file(tmp_path / "p.npz", tmp_path, ENERGY)
+
+
+def test_errors_of_shares_are_those_of_repeated_samples() -> None:
+    rng = np.random.default_rng(12)
+    response = np.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.1, 0.2, 0.7]])  # P(cell | class)
+    posterior = (response / response.sum(axis=0)).T  # (cell, class) at equal shares
+    counts = np.array([40_000, 10_000, 25_000])
+    labels = np.repeat(np.arange(3), counts)
+    cells = np.concatenate([rng.choice(3, n, p=response[k]) for k, n in enumerate(counts)])
+    n = 400
+    errors = share_errors(np.log(posterior[cells]), labels, n)
+    # The best that anybody can do: inverse Fisher information of two free shares at equal ones.
+    ratios = response / response.mean(axis=0)
+    free = (ratios[:2] - ratios[2]) @ np.diag(response.mean(axis=0)) @ (ratios[:2] - ratios[2]).T
+    bound = np.linalg.inv(n * free)
+    expected = np.sqrt([bound[0, 0], bound[1, 1], bound.sum()])
+    np.testing.assert_allclose(errors, expected, rtol=0.03)
+    drawn = rng.multinomial(n, response.mean(axis=0), 4_000) / n
+    np.testing.assert_allclose(errors, (drawn @ np.linalg.inv(response)).std(axis=0), rtol=0.06)
+    with pytest.raises(InputError, match=r"none of class \[1\]"):
+        share_errors(np.log(posterior[cells])[labels != 1], labels[labels != 1], n)

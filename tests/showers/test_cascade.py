@@ -3,17 +3,20 @@
 import numpy as np
 import pytest
 
-from showers.schema import COMPOSITION
+from showers.schema import COMPOSITION, GAMMA
 from showers.simulation.cascade import (
     GROUND_DEPTH,
+    RARE,
     Deviates,
+    Proposal,
     capped_exponential,
+    coefficient,
     develop,
     develop_mass,
     hadron_offset,
     lateral_age,
 )
-from showers.simulation.primaries import model_shift, throw_primaries
+from showers.simulation.primaries import PHOTON, Primaries, model_shift, throw_primaries
 from showers.simulation.settings import Cascade, Settings, Shape, Spectrum
 
 PLAIN = Cascade(
@@ -190,3 +193,129 @@ def test_heavier_nuclei_fluctuate_more_where_asked() -> None:
         for k in (0, 1, 2):
             ratio = (wide[k] - wide[k].mean()).std() / (plain[k] - plain[k].mean()).std()
             assert ratio == pytest.approx(mass**0.1, rel=0.03), "depth of maximum, electrons, muons"
+
+
+def _protons(n: int) -> Primaries:
+    same = np.zeros(n)
+    return Primaries(np.ones(n, int), np.ones(n, np.int8), np.zeros(n, np.int8), same + 15.5, same, same, same, same)
+
+
+@pytest.fixture(scope="module")
+def muon_tails() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """lg Nmu minus its median of vertical protons of lg E = 15.5, and weights: natural, and by two proposals."""
+    world = Settings().changed(cascade__muon_scale=1.0, cascade__xmax_scale=1.0)
+    tails = {}
+    proposals = {"natural": None, "wide": RARE, "narrow": Proposal(share=0.5, mean=3.0)}
+    for seed, (name, proposal) in enumerate(proposals.items()):
+        n = 400_000 if proposal is None else 200_000
+        showers = develop(_protons(n), world, np.random.default_rng(seed), proposal)
+        weights = np.ones(n) if showers.weight is None else showers.weight
+        tails[name] = showers.lg_nmu - _quantile(showers.lg_nmu, weights, 0.5), weights
+    return tails
+
+
+def _quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
+    order = np.argsort(values)
+    return float(values[order][np.searchsorted(np.cumsum(weights[order]), share * weights.sum())])
+
+
+def _share_below(tail: tuple[np.ndarray, np.ndarray], limit: float) -> tuple[float, float]:
+    values, weights = tail
+    inside = weights[values < limit]
+    return float(inside.sum() / weights.sum()), float(np.sqrt((inside**2).sum()) / weights.sum())
+
+
+@pytest.mark.parametrize("name", ["wide", "narrow"])
+def test_weights_of_rare_showers_add_up_to_what_was_thrown(muon_tails: dict, name: str) -> None:
+    weights = muon_tails[name][1]
+    assert abs(weights.sum() - len(weights)) < 4 * np.sqrt(len(weights)) * weights.std()
+
+
+@pytest.mark.parametrize("limit", [-0.2, -0.34, -0.55, -0.75, -0.86])
+def test_proposals_agree_with_natural_showers_down_to_1e_4(muon_tails: dict, limit: float) -> None:
+    """A wrong density, or a weight of the wrong deviate, is off by factors in the tail."""
+    results = [_share_below(muon_tails[name], limit) for name in ("natural", "wide", "narrow")]
+    for a in range(3):
+        for b in range(a):
+            gap, error = results[a][0] - results[b][0], np.hypot(results[a][1], results[b][1])
+            assert abs(gap) < 4 * error
+    share, error = results[1]
+    assert error < 0.04 * share, "the rare sample is sharp where the natural one has tens of showers"
+
+
+@pytest.mark.parametrize(("share", "known"), [(3e-5, -1.03), (1e-4, -0.865), (3e-4, -0.664), (1e-3, -0.548)])
+def test_known_quantiles_of_the_muon_tail_come_back(muon_tails: dict, share: float, known: float) -> None:
+    """Of 150,000 showers of the Monte Carlo with Sibyll-2.3d: the closed form follows them to .04 (its own errors)."""
+    for name in ("wide", "narrow"):
+        assert _quantile(*muon_tails[name], share) == pytest.approx(known, abs=0.04)
+
+
+def test_photons_keep_the_natural_density() -> None:
+    primaries = throw_primaries(GAMMA, 20_000, "qgs", Settings().spectrum, np.random.default_rng(2))
+    natural, rare = (develop(primaries, Settings(), np.random.default_rng(3), p) for p in (None, RARE))
+    assert rare.weight is not None
+    same = primaries.label == 0
+    assert (primaries.mass[same] == 1).any(), "protons with the photons' label are among them"
+    np.testing.assert_array_equal(natural.lg_nmu[same], rare.lg_nmu[same])
+    assert (rare.weight[same] == 1.0).all()
+    assert (natural.lg_nmu[~same] != rare.lg_nmu[~same]).mean() > 0.5
+
+
+def _protons_of(world: Settings, n: int = 60_000) -> tuple[np.ndarray, ...]:
+    """Xmax, lg Ne, lg Nmu and longitudinal age of vertical protons of lg E = 15.5."""
+    deviates = Deviates.draw(n, np.random.default_rng(8))
+    return develop_mass(1, np.zeros(n), np.zeros(n), deviates, world.cascade)
+
+
+def test_the_tail_of_protons_is_the_monte_carlos_and_their_core_as_fitted() -> None:
+    scales = {"cascade__xmax_scale": 0.6, "cascade__muon_scale": 0.6, "cascade__size_scale": 0.6}
+    plain = Settings().changed(**dict.fromkeys(scales, 1.0))
+    narrow, tailed = (Settings().changed(**scales, cascade__proton_tail=tail) for tail in (0.0, 1.0))
+
+    def spans(world: Settings) -> dict[str, float]:
+        xmax, _, lg_nmu, _ = _protons_of(world)
+        deep, poor = np.quantile(xmax, [0.97, 0.995]), np.quantile(lg_nmu, [0.001, 0.01])
+        core = np.quantile(lg_nmu, [0.3, 0.7])
+        return {"deep": float(np.ptp(deep)), "poor": float(np.ptp(poor)), "core": float(np.ptp(core))}
+
+    full, small, both = spans(plain), spans(narrow), spans(tailed)
+    for name in ("deep", "poor"):
+        assert both[name] == pytest.approx(full[name], rel=0.12)
+        assert small[name] < 0.75 * full[name]
+    assert both["core"] == pytest.approx(small["core"], rel=0.03)
+
+
+def test_muon_poor_protons_keep_their_electrons_and_get_a_photons_front() -> None:
+    """Where h is far below -0.2 neither depends on h any more; elsewhere nothing has changed."""
+    usual = Settings().changed(cascade__electron_loss_min=-100.0, cascade__hadronic_front=0.0)
+    changed = usual.changed(cascade__electron_loss_min=-0.2, cascade__hadronic_front=2.0)
+    _, lg_ne, lg_nmu, age = _protons_of(usual)
+    _, more_ne, same_nmu, steeper = _protons_of(changed)
+    np.testing.assert_array_equal(same_nmu, lg_nmu)
+    deviates = Deviates.draw(len(lg_nmu), np.random.default_rng(8))
+    zero = np.zeros(len(lg_nmu))
+    h = -coefficient("tM", 1, zero, zero) * (deviates.exponential[2] - 1.0)
+    h += coefficient("sM", 1, zero, zero) * deviates.normal[3] - 0.05 * np.maximum(0.0, deviates.exponential[2] - 8.0)
+    h *= usual.cascade.muon_scale
+    rich, poor = h > -0.199, h < -0.21
+    np.testing.assert_array_equal(more_ne[rich], lg_ne[rich])
+    np.testing.assert_array_equal(steeper[rich], age[rich])
+    gained = more_ne[poor] - lg_ne[poor]
+    np.testing.assert_allclose(gained, coefficient("nh", 1, zero, zero)[poor] * (-0.2 - h[poor]))
+    share = 10.0 ** (2.0 * (h[poor] + 0.2))
+    photon = (coefficient(name, PHOTON, zero, zero)[poor] for name in ("s0", "sz", "sr", "ss"))
+    s0, sz, sr, ss = photon
+    xmax_z = _z_and_r(usual, deviates)
+    expected = share * age[poor] + (1 - share) * (s0 + sz * xmax_z[0][poor] + sr * xmax_z[1][poor])
+    np.testing.assert_allclose(steeper[poor], expected + (1 - share) * ss * deviates.normal[2][poor])
+
+
+def _z_and_r(world: Settings, deviates: Deviates) -> list[np.ndarray]:
+    """Return the scaled fluctuations z and r of vertical protons of lg E = 15.5."""
+    zero = np.zeros(deviates.normal.shape[1])
+    result = []
+    widths = (("tX", "sX", world.cascade.xmax_scale / 100), ("tR", "sR", world.cascade.size_scale))
+    for k, (t, s, scale) in enumerate(widths):
+        wide = coefficient(t, 1, zero, zero) * capped_exponential(deviates.exponential[k], deviates.uniform[k])
+        result.append(scale * (wide + coefficient(s, 1, zero, zero) * deviates.normal[k]))
+    return result

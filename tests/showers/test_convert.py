@@ -193,7 +193,7 @@ def test_gamma_of_2026_is_cut_after_the_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize("protocol", ["v2", "matched", "2026"])
 def test_rows_do_not_follow_classes(tmp_path: Path, protocol: str) -> None:
     for k, mode in enumerate(("qgs_spectra", "epos_spectra")):
-        made = raw_mode(tmp_path, mode, 3000, k)
+        made = raw_mode(tmp_path, mode, 1500, k)
         blocks = np.sort(made["features"][:, 0])
         _replaced(tmp_path / f"{mode}_features.npz", "features", 0, blocks)
         _replaced(

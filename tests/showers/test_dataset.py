@@ -19,6 +19,7 @@ import pytest
 from runtime.checksums import CHECKSUMS_FILE
 from runtime.errors import InputError
 from runtime.files import write_json
+from scoring.tasks.truth import read_truth as read_labels
 from showers.dataset import Dataset, by_labels, by_values, ordering_of
 from showers.event_files import TRUTH_COLUMNS, bad_cells, open_grids, read_truth
 from showers.schema import COMPOSITION, GAMMA
@@ -389,7 +390,9 @@ def test_reading_for_a_fingerprint_says_what_is_read(folder: Path) -> None:
         message.append((done, total, note))
 
     assert data.fingerprint(heard) == data.fingerprint()
-    assert message[0] == (0, 2, "matrices.npy, 0.00 GB")
+    size = (folder / "matrices.npy").stat().st_size
+    assert message[0] == (0, 2, f"matrices.npy, {size / 1e6:.2f} MB")
+    assert 0 < size < 1e6, "what a small set holds is no 0.00 GB"
 
 
 def test_deviations_of_random_orders_are_standard_normal() -> None:
@@ -487,3 +490,60 @@ def test_what_is_not_known_is_nan(tmp_path: Path) -> None:
     file.write_bytes(b"no parquet")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         read_truth(file, 3)
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        (np.full(N, -0.5), "row 0 holds -0.5, expected a weight from 0 up"),
+        (np.where(np.arange(N) == 7, np.nan, 1.0), "row 7 holds nan"),
+        (np.where(np.arange(N) == 3, np.inf, 1.0), "row 3 holds inf"),
+        (np.zeros(N), "weights are zero, from row 0 on"),
+        (np.ones(N - 1), f"has {N - 1} rows, but"),
+    ],
+    ids=["negative", "NaN", "infinite", "zero", "length"],
+)
+def test_bad_weights_are_named_by_file_and_row(tmp_path: Path, weights: np.ndarray, words: str) -> None:
+    folder = tmp_path / "gamma_test"
+    _gammas(folder)
+    (folder / CHECKSUMS_FILE).unlink()
+    np.save(folder / "weight.npy", weights.astype(np.float32))
+    for read in (lambda: Dataset.open(folder), lambda: read_labels(tmp_path, GAMMA)):
+        with pytest.raises(InputError, match=words) as refused:
+            read()
+        assert "weight.npy" in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+
+def _gammas(folder: Path, **extras: np.ndarray) -> None:
+    kinds = {name: values.dtype for name, values in extras.items()}
+    with write_dataset(folder, N, GAMMA, source={}, extras=kinds) as writer:
+        grids, scalars = np.ones((N, 16, 16, 2), np.float16), np.ones((N, 5), np.float16)
+        writer.put(0, grids, scalars, (np.arange(N) % 2).astype(np.int8), **extras)
+
+
+def test_weights_go_with_the_labels_alone(tmp_path: Path) -> None:
+    """They tell classes apart: what predicts neither reads them nor depends on them, what trains does."""
+    weights = np.linspace(0.1, 1.9, N).astype(np.float32)
+    _gammas(tmp_path / "with", weight=weights)
+    _gammas(tmp_path / "without")
+    data, plain = (Dataset.open(tmp_path / name) for name in ("with", "without"))
+    np.testing.assert_array_equal(data.weights, weights.astype(np.float64))
+    assert plain.weights is None
+    assert data.labels_fingerprint() != plain.labels_fingerprint()
+    unlabelled = Dataset.open(tmp_path / "with", labels=False)
+    assert unlabelled.weights is None
+    assert unlabelled.fingerprint() == plain.fingerprint()
+    plain.refuse_weighted("a search")
+    with pytest.raises(InputError, match="a search counts all showers alike: simulate them without --rare"):
+        unlabelled.refuse_weighted("a search")
+    assert problems(tmp_path / "with") == []
+    np.save(tmp_path / "with" / "weight.npy", weights[::-1])
+    with pytest.raises(InputError, match=r"weight\.npy"):
+        Dataset.open(tmp_path / "with")
+
+
+def test_other_tasks_have_no_weights(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "d", weight=np.ones(N, np.float32))
+    with pytest.raises(InputError, match="weights, which task composition has none of"):
+        Dataset.open(folder)

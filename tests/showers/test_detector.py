@@ -3,6 +3,7 @@
 Random numbers of the compiled kernels are tested by moments, distributions and independence of streams.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numba
@@ -12,13 +13,14 @@ from scipy import stats
 
 from showers.array import KASCADE
 from showers.lateral import axis_distance
+from showers.schema import GAMMA
 from showers.simulation import deposits
-from showers.simulation.cascade import Showers
-from showers.simulation.detector import Readings, expected, read_out
-from showers.simulation.primaries import Primaries
+from showers.simulation.cascade import Showers, develop
+from showers.simulation.detector import Readings, clump_sigma, expected, punch_through, read_out
+from showers.simulation.primaries import Primaries, throw_primaries
 from showers.simulation.raw import arrival_times
 from showers.simulation.reconstruction import AGE_RANGE, energy, growing, reconstruct, sizes, triggered, with_failures
-from showers.simulation.settings import Settings
+from showers.simulation.settings import Settings, load_settings
 
 N = 3_000
 QUIET = Settings().changed(
@@ -334,3 +336,28 @@ def test_streams_of_one_event_are_uncorrelated() -> None:
     correlation = np.corrcoef(pairs(N_DEVIATES, OFFSETS).T)[0, 1]
     assert abs(correlation) < 4.5 / np.sqrt(N_DEVIATES)
     assert len(np.unique(OFFSETS)) == len(OFFSETS)
+
+
+def test_punch_through_and_clumps_follow_the_showers_own_muons() -> None:
+    """A proton of mean muon number is as before, one without muons a photon; nuclei and photons stay what they are."""
+    world = load_settings("gammas")
+    assert world.detector.punch_content == 1.0
+    masses, r_m = np.array([1, 1, 1, 56, 0]), np.linspace(0.0, 60.0, 7, dtype=np.float32)
+    content = np.array([1.0, 0.0, 0.5, 1.0, 1.0], dtype=np.float32)
+    plain = punch_through(r_m, masses[:, None], world)
+    own = punch_through(r_m, masses[:, None], world, content[:, None])
+    np.testing.assert_allclose(own[0], np.maximum(plain[0], plain[4]), rtol=1e-6)
+    np.testing.assert_allclose(own[1], plain[4], rtol=1e-6)
+    np.testing.assert_allclose(own[2], 0.5 * (own[0] + own[1]), rtol=1e-5)
+    np.testing.assert_array_equal(own[3:], plain[3:])
+    primaries = throw_primaries(GAMMA, 20_000, "qgs", world.spectrum, np.random.default_rng(4))
+    showers = develop(primaries, world, np.random.default_rng(5))
+    assert showers.content is not None
+    proton = primaries.mass == 1
+    assert (showers.content[~proton] == 1.0).all()
+    assert np.median(showers.content[proton]) == pytest.approx(1.0, abs=0.1)
+    assert showers.content.max() <= 1.5
+    sigma = clump_sigma(showers, world), clump_sigma(replace(showers, content=None), world)
+    poor = proton & (showers.content < 0.3) & (sigma[0] > 0)
+    np.testing.assert_allclose(sigma[0][poor], sigma[1][poor] * showers.content[poor])
+    assert develop(primaries, load_settings(), np.random.default_rng(5)).content is None

@@ -20,7 +20,7 @@ from runtime.http import NPZ, ZIP_MAGIC, fetch
 from showers.archives.convert import convert
 from showers.archives.download import download, download_raw
 from showers.dataset import Dataset
-from showers.schema import COMPOSITION, GAMMA
+from showers.schema import COMPOSITION, ENERGY, GAMMA
 from showers.simulation.raw import simulate_raw
 from tests.faults.rounds import rounds
 
@@ -391,6 +391,21 @@ def test_parts_beside_complete_files_are_removed(server: Server, tmp_path: Path)
         "labels_gamma.npy",
         "matrices.npy",
     ]
+
+
+def test_true_quantities_are_fetched_where_there_are_some(server: Server, tmp_path: Path) -> None:
+    """The public scripts of the 2026 protocol need the other two archives alone; other sets take labels from it."""
+    simulate_raw(COMPOSITION, tmp_path / "there", 400, seed=3, modes=("qgs_spectra",))
+    for kind in ("matrices", "features"):
+        file = tmp_path / "there" / f"qgs_spectra_{kind}.npz"
+        server.files[f"/{file.name}"] = file.read_bytes()
+    files = download_raw(COMPOSITION, tmp_path / "raw", "2026", base_url=server.url)
+    assert [file.name for file in files] == ["qgs_spectra_matrices.npz", "qgs_spectra_features.npz"]
+    _, test = convert(tmp_path / "raw", tmp_path / "data", COMPOSITION, protocol="2026")
+    assert Dataset.open(test, COMPOSITION).groups is None
+    for task, protocol in ((ENERGY, "2026"), (COMPOSITION, "v2")):
+        with pytest.raises(InputError, match=r"qgs_spectra_true_features\.npz: the server answers 404"):
+            download_raw(task, tmp_path / "raw", protocol, base_url=server.url)
 
 
 def test_raw_archives_are_continued_and_converted(server: Server, tmp_path: Path) -> None:

@@ -51,9 +51,7 @@ from showers.simulation.settings import load_settings
 from showers.simulation.sky import Sky, Thrower, load_sky
 from stacking.measured import UNFINISHED, predict_measured
 from stacking.predict import predict
-from stacking.run.config import StackConfig
 from stacking.run.read import load
-from stacking.train import stack
 
 SKY = """
 runs = 3
@@ -134,7 +132,7 @@ def bucket(raw: Path) -> Iterator[Bucket]:
 
 
 def test_archive_goes_through_download_convert_features_and_predict(
-    raw: Path, bucket: Bucket, tiny_composition: Path, tmp_path: Path
+    raw: Path, bucket: Bucket, run: Path, tmp_path: Path
 ) -> None:
     (raw / "004009_matrices.npz").write_bytes(b"not in use: its name ends in 9")
     names = download_measured(tmp_path / "raw", times=True, base_url=bucket.url)
@@ -155,11 +153,7 @@ def test_archive_goes_through_download_convert_features_and_predict(
     started = datetime(2000, 1, 1, 0, 39, tzinfo=UTC).timestamp()  # one run and one pause later
     np.testing.assert_allclose(times - started, truth["second"], atol=1e-5)
     assert (np.diff(times) >= 0).all()
-    config = {"task": "composition", "data": tiny_composition, "run": tmp_path / "run", "preset": "quick"}
-    stack(StackConfig(**config, learners=("quadratic_logit",), folds=2, device="cpu", workers=1, fast=False))
-    predictions = predict(
-        load(tmp_path / "run"), data.path, Context(trusted=True, device="cpu", workers=1)
-    ).concatenated()
+    predictions = predict(load(run), data.path, Context(trusted=True, device="cpu", workers=1)).concatenated()
     assert predictions.log_proba.shape == (len(data), 5)
     assert np.isfinite(predictions.log_proba).all()
 
@@ -562,12 +556,8 @@ measured.predict_measured(raw, out, run, ctx=context.Context(trusted=True, worke
 
 
 @pytest.fixture(scope="module")
-def run(tiny_composition: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "composition"
-    options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "workers": 1, "device": "cpu"}
-    options["fast"] = False
-    stack(StackConfig(task="composition", data=tiny_composition, run=folder, **options))
-    return folder
+def run(composition_run: Path) -> Path:
+    return composition_run
 
 
 @pytest.fixture(scope="module")
@@ -615,7 +605,7 @@ def test_the_bytes_of_two_steps_and_no_grids(
     options = ["--out", str(tmp_path / "out"), "--predict", str(run), "--trusted", "--workers", "1", "--times"]
     command = ["convert", "--measured", str(archives), *options, "--delete-raw"]
     output = _said(command, monkeypatch, capsys)
-    out = tmp_path / "out" / "predicted" / "composition"
+    out = tmp_path / "out" / "predicted" / run.name
     assert _predictions(out) == expected
     assert not list(tmp_path.glob("out/**/matrices.npy"))
     assert not list(tmp_path.glob("out/**/*.features"))

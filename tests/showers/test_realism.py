@@ -28,7 +28,7 @@ SIZES = Sizes(matched=2_500, free=2_500, gamma=4_000, gamma_test=1_200)
 
 @pytest.fixture(scope="module")
 def table() -> pl.DataFrame:
-    return realism(sizes=SIZES, workers=2)
+    return realism(sizes=SIZES, workers=1)
 
 
 def test_every_fact_is_compared_once(table: pl.DataFrame) -> None:
@@ -51,7 +51,7 @@ def test_default_world_resembles_the_real_data(table: pl.DataFrame) -> None:
 
 def test_a_wrong_world_is_noticed() -> None:
     wrong = load_settings().changed(cascade__lg_nmu_offset=0.3)
-    result = realism(wrong, sizes=SIZES, workers=2)
+    result = realism(wrong, sizes=SIZES, workers=1)
     outside = result.filter(~pl.col("ok") & (pl.col("sample") == MATCHED))["quantity"].to_list()
     assert "mean Nmu" in outside
     assert "mean Ne-Nmu" in outside
@@ -60,7 +60,7 @@ def test_a_wrong_world_is_noticed() -> None:
 def test_common_random_numbers_make_small_changes_small() -> None:
     base = load_settings()
     moved = base.changed(detector__electron_mev=base.detector.electron_mev * 1.0001)
-    first, second = (sample_moments(s, SIZES, workers=2) for s in (base, moved))
+    first, second = (sample_moments(s, SIZES, workers=1) for s in (base, moved))
     # Independent samples of this size would differ by some 0.008 in the mean of Ne.
     assert abs(first[MATCHED, "mean Ne"] - second[MATCHED, "mean Ne"]) < 0.002
 

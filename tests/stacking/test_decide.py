@@ -217,3 +217,30 @@ def test_response_is_stored_by_energy(tmp_path: Path) -> None:
     low = energy < edges[0]
     assert counts[0, 2, 3] == np.sum((labels == 2) & (decided == 3) & low)
     assert counts.sum() == 3000
+
+
+def test_weighted_log_survivals_are_those_of_a_natural_sample() -> None:
+    """Rare hadrons with weights say what twenty times as many natural ones say, and pairs share their luck."""
+    rng = np.random.default_rng(6)
+
+    def sample(n: int, share: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        x = rng.normal(np.where(rng.random(n) < share, 3.0, 0.0), 1.0)
+        weights = 1.0 / (1.0 - share + share * np.exp(3.0 * x - 4.5))
+        labels = np.repeat([0, 1], [3000, n])
+        return labels, np.concatenate([rng.normal(3.7, 1.0, 3000), x]), np.concatenate([np.ones(3000), weights])
+
+    labels, scores, _ = sample(200_000, 0.0)
+    natural = log_survivals(labels, scores)
+    rare_labels, rare_scores, weights = sample(10_000, 0.5)
+    np.testing.assert_allclose(log_survivals(rare_labels, rare_scores, weights), natural, atol=0.25)
+    worse = rare_scores - 0.3 * (rare_labels == 0)
+    gap, error = paired_log_survival(rare_labels, worse, rare_scores, None, weights)
+    assert gap == pytest.approx(np.mean(log_survivals(labels, scores - 0.3 * (labels == 0)) - natural), abs=0.25)
+    assert 0 < error < 0.2
+    assert paired_log_survival(rare_labels, rare_scores, rare_scores, None, weights) == (0.0, 0.0)
+    table = threshold_table(rare_labels, rare_scores, (0.75, 0.01), weights=weights)
+    assert [row["quoted"] for row in table] == [True, False]
+    assert (
+        table[0]["hadron_survival_interval"][0] < table[0]["hadron_survival"] < table[0]["hadron_survival_interval"][1]
+    )
+    assert table[1]["hadron_survival_interval"] == [0.0, table[1]["upper_limit"]]

@@ -114,9 +114,9 @@ def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path
     assert result.manifest["fast"] is None, "nobody needs a student"
     assert result.manifest["truth"]["learner"] == "pretrained"
     assert result.predictions is not None
-    bundle = stacking.load(result.run)
+    bundle, own = stacking.load(result.run), Context(device="cpu", trusted=True)
     for options in ({}, {"fast": True}, {"no_table": True}):
-        again = predict(bundle, tiny_composition / "composition_test", **options).concatenated()
+        again = predict(bundle, tiny_composition / "composition_test", own, **options).concatenated()
         np.testing.assert_array_equal(again.log_proba, result.predictions.log_proba)
         for name in ("lg_energy", "core_x_error_m"):
             np.testing.assert_array_equal(again.arrays[name], result.predictions.arrays[name])

@@ -117,9 +117,9 @@ def test_pieces_and_processes_change_no_bit(
     finished: StackResult, new_rows: tuple[Path, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points, _ = gaussians(20_000, 6)
-    run = stacking.load(finished.run)
     events = TableEvents(new_rows[0], ("x", "y"), "hash")
-    whole = predict(run, events, Context(workers=1), fast=True).concatenated()
+    run = stacking.load(finished.run)
+    whole = predict(run, events, Context(trusted=True), fast=True).concatenated()
     monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 4096)
     in_pieces = predict(run, events, Context(workers=2), fast=True).concatenated()
     np.testing.assert_array_equal(in_pieces.log_proba, whole.log_proba)
@@ -239,7 +239,7 @@ def test_held_out_residuals_are_in_units_and_in_errors() -> None:
 
 OPTIONS: dict[str, Any] = {
     "task": "composition", "preset": "quick", "folds": 2, "workers": 1, "device": "cpu", "fast": False,
-    "learners": ("pretrained",), "metas": ("log_pool",), "settings": {"pretrained": {"epochs": 2}},
+    "learners": ("pretrained",), "metas": ("log_pool",), "settings": {"pretrained": {"epochs": 1}},
 }  # fmt: skip
 
 
@@ -267,7 +267,9 @@ def test_a_run_ships_energy_and_core_and_reads_no_truth_of_test_events(tiny_comp
     assert np.median(np.hypot(*(arrays[f"core_{k}_m"] - truth[f"core_{k}_m"].to_numpy() for k in "xy"))) < 5
     run = stacking.load(tmp_path / "clean")
     for no_table in (False, True):
-        again = predict(run, data / "composition_test", Context(device="cpu"), no_table=no_table).concatenated()
+        again = predict(
+            run, data / "composition_test", Context(device="cpu", trusted=True), no_table=no_table
+        ).concatenated()
         for name, values in arrays.items():
             np.testing.assert_array_equal(again.arrays[name], values)
     for file in (data / "composition_test" / "truth.parquet", data / "composition_test" / "labels_composition.npy"):

@@ -5,32 +5,25 @@ No GPU is needed: a learner that is asked for the GPU computes here.
 
 from __future__ import annotations
 
-import errno
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.base.learner import Batch
 from models.base.spec import LearnerSpec
 from models.registry import LEARNERS
-from runtime.context import Progress
 from runtime.errors import InputError
-from runtime.files import atomic_path
 from runtime.processes import in_pools
 from stacking.fit.folds import LG_ENERGY_EDGES, assign_folds, early_stopping_rows, outer_holdout
 from stacking.fit.plan import RunSizes, make_plan
 from stacking.fit.speed import LearnerRate
 from stacking.run.config import TableConfig
 from stacking.train import StackResult, stack
-from tests.faults.test_causes import REASONS
-from tests.stacking.fakes import Linear
+from tests.stacking.work import FullDisk, Sleeping, meet, slow_or_lost
 
 
 def _events(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -129,25 +122,9 @@ def test_too_few_groups_leave_no_holdout_instead_of_failing_after_training() -> 
 POOLS = {"cuda": 1, "cpu": 1}
 
 
-def _meet(mine: Path, other: Path) -> bool:
-    """Return whether the other device is at work while this one is."""
-    mine.touch()
-    over = time.monotonic() + 30
-    while not other.exists() and time.monotonic() < over:
-        time.sleep(0.02)
-    return other.exists()
-
-
 def test_devices_work_at_the_same_time(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
-    assert list(in_pools(_meet, {"cuda": [(a, b)], "cpu": [(b, a)]}, workers=POOLS, threads=1)) == [True, True]
-
-
-def _slow_or_lost(lost: bool, file: Path) -> None:
-    if lost:
-        REASONS["lost"]()
-    file.write_text(str(os.getpid()))
-    time.sleep(60)
+    assert list(in_pools(meet, {"cuda": [(a, b)], "cpu": [(b, a)]}, workers=POOLS, threads=1)) == [True, True]
 
 
 def test_a_lost_worker_ends_every_device(tmp_path: Path) -> None:
@@ -155,7 +132,7 @@ def test_a_lost_worker_ends_every_device(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a worker process was lost"):
         list(
             in_pools(
-                _slow_or_lost,
+                slow_or_lost,
                 {"cuda": [(True, tmp_path / "a")], "cpu": [(False, tmp_path / "b")]},
                 workers=POOLS,
                 threads=1,
@@ -166,36 +143,12 @@ def test_a_lost_worker_ends_every_device(tmp_path: Path) -> None:
         assert _ended(int((tmp_path / "b").read_text()))
 
 
-class Sleeping(Linear):
-    """Says who it is and never ends to learn."""
-
-    def fit(
-        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
-    ) -> Self:
-        with atomic_path(Path(self.settings["mark"])) as temporary:
-            temporary.write_text(str(os.getpid()))
-        time.sleep(60)
-        return self
-
-
-class FullDisk(Linear):
-    """Fails for a reason that is not its own as soon as the other one is at work."""
-
-    def fit(
-        self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
-    ) -> Self:
-        over = time.monotonic() + 30
-        while not Path(self.settings["mark"]).exists() and time.monotonic() < over:
-            time.sleep(0.02)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def test_no_device_works_on_while_an_error_is_told(
     two_gaussians: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark, where = tmp_path / "mark", {"full_disk": "cuda", "sleeping": "cpu"}
     for name, cls in (("full_disk", FullDisk), ("sleeping", Sleeping)):
-        monkeypatch.setitem(LEARNERS, name, LearnerSpec(name, f"{__name__}:{cls.__name__}", "", "scalars"))
+        monkeypatch.setitem(LEARNERS, name, LearnerSpec(name, f"{cls.__module__}:{cls.__name__}", "", "scalars"))
     monkeypatch.setattr("stacking.train.devices_for", lambda specs, asked: where)
     with pytest.raises(InputError, match=r"full_disk fold . could not be trained: OSError") as kept:
         _stack(two_gaussians[0], tmp_path / "run", 2, tuple(where), {name: {"mark": str(mark)} for name in where})

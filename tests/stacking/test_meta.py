@@ -18,10 +18,11 @@ from models.base.posterior import log_softmax
 from runtime.context import Context
 from stacking.meta.base import StackInputs, meta_from_json, meta_learners, meta_to_json
 from stacking.meta.calibration import Calibrator, cross_fit, fit_calibrator, identity, reliability
-from stacking.meta.choice import DroppedLearner, Pruning, choose_and_fit, confirmed, prune
+from stacking.meta.choice import DroppedLearner, Pruning, choose_and_fit, confirmed, fit_meta, prune
+from stacking.meta.gate import decide_gate
 from stacking.meta.pools import LogPool
 from stacking.meta.scorers import HADRON_WEIGHT, CompositionScorer, GammaScorer, LogLossScorer
-from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled
+from stacking.meta.softmax import fit_pool, fit_scaling, log_loss_per_event, pooled
 from stacking.predict import predict
 from stacking.run.config import TableConfig
 from stacking.train import StackResult, stack
@@ -333,9 +334,9 @@ def test_slow_learners_go_first_and_nothing_goes_unasked() -> None:
 def test_a_veto_keeps_what_the_log_loss_would_not() -> None:
     problem = _twin_problem(n_classes=2)
     vetoing = GammaScorer()
-    vetoing.difference = lambda a, b, labels, groups=None: (1.0, 0.5)  # type: ignore[method-assign]
+    vetoing.difference = lambda a, b, labels, groups=None, weights=None: (1.0, 0.5)  # type: ignore[method-assign]
     assert prune(problem, vetoing, 2e-4).selected == problem.learners
-    vetoing.difference = lambda a, b, labels, groups=None: (0.1, 0.5)  # type: ignore[method-assign]
+    vetoing.difference = lambda a, b, labels, groups=None, weights=None: (0.1, 0.5)  # type: ignore[method-assign]
     assert set(prune(problem, vetoing, 2e-4).selected) == {"left", "right"}
 
 
@@ -419,3 +420,85 @@ def test_copies_of_events_do_not_make_a_cost_certain() -> None:
     grouped = replace(many, groups=np.repeat(np.arange(200), copies))
     assert "noise" not in prune(many, LogLossScorer(), 5e-6).selected
     assert "noise" in prune(grouped, LogLossScorer(), 5e-6).selected
+
+
+def _copies(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return whole-numbered weights of n events, and the events repeated so often."""
+    weights = np.random.default_rng(5).integers(0, 4, n).astype(np.float64)
+    return weights, np.repeat(np.arange(n), weights.astype(int))
+
+
+def test_importance_weights_count_as_copies_in_every_fit_and_loss() -> None:
+    """A weight of k is an event k times over, wherever an average over events is taken or fitted."""
+    problem = _problem(2, 4000, 6, [0.3, 0.7])
+    weights, many = _copies(4000)
+    z, labels, folds = problem.log_proba, problem.labels, problem.folds
+    for ours, theirs in (
+        (fit_pool(z, labels, weights), fit_pool(z[:, many], labels[many])),
+        (
+            fit_scaling(z[0], labels, weights, per_class=True),
+            fit_scaling(z[0][many], labels[many], per_class=True),
+        ),
+    ):
+        np.testing.assert_allclose(np.concatenate(ours), np.concatenate(theirs), atol=2e-4)
+    wrong = log_softmax(0.4 * z[0] + [0.5, 0.0])
+    calibrator, copied = (
+        fit_calibrator(wrong, labels, folds, None, weights),
+        fit_calibrator(wrong[many], labels[many], folds[many]),
+    )
+    assert calibrator.kind == copied.kind != "identity"
+    np.testing.assert_allclose(calibrator(wrong), copied(wrong), atol=1e-3)
+    before, after = reliability(wrong, labels, weights), reliability(wrong[many], labels[many])
+    assert before["expected_calibration_error"] == pytest.approx(after["expected_calibration_error"])
+    scorer = LogLossScorer()
+    assert scorer.loss(z[0], labels, weights) == pytest.approx(scorer.loss(z[0][many], labels[many]))
+    gap, error = scorer.difference(z[0], z[1], labels, None, weights)
+    grouped_gap, grouped_error = scorer.difference(z[0][many], z[1][many], labels[many], many)
+    assert gap == pytest.approx(grouped_gap)
+    assert error == pytest.approx(grouped_error, rel=0.03), "copies of one event are one observation"
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_meta_learners_give_the_posterior_of_the_weighted_events(name: str) -> None:
+    """Half of the hadrons are hard ones of small weight: by number they are common, in nature rare."""
+    rng = np.random.default_rng(7)
+
+    def drawn(n: int, natural: bool) -> tuple[StackInputs, np.ndarray]:
+        labels = (rng.random(n) < 0.8).astype(int)
+        hard = (labels == 1) & (rng.random(n) < (0.02 if natural else 0.5))
+        x = rng.normal(np.where(labels == 0, 2.0, np.where(hard, 1.5, -1.0)), 1.0)
+        weights = np.where(labels == 0, 1.0, np.where(hard, 0.02 / 0.5, 0.98 / 0.5))
+        gamma, hadron = 0.2 * _normal(x, 2.0), 0.8 * (0.02 * _normal(x, 1.5) + 0.98 * _normal(x, -1.0))
+        exact = log_softmax(np.log(np.column_stack([gamma, hadron])))
+        z = np.stack([log_softmax(0.7 * exact), exact])
+        inputs = StackInputs(("flat", "exact"), z, labels, np.arange(n) % 3, x[:, None], event_weights=weights)
+        return inputs, exact
+
+    train, new, exact = *drawn(12_000, natural=False)[:1], *drawn(12_000, natural=True)
+    scorer = GammaScorer()
+    meta = fit_meta(name, train, scorer, np.ones(len(train.labels), dtype=bool))
+    predicted = meta.predict(new.log_proba, new.context)
+    excess = log_loss_per_event(predicted, new.labels).mean() - log_loss_per_event(exact, new.labels).mean()
+    unweighted = fit_meta(name, replace(train, event_weights=None), scorer, np.ones(len(train.labels), dtype=bool))
+    ignoring = log_loss_per_event(unweighted.predict(new.log_proba, new.context), new.labels).mean()
+    assert excess < 0.02
+    assert ignoring - log_loss_per_event(exact, new.labels).mean() > excess + 0.01
+
+
+def _normal(x: np.ndarray, mean: float) -> np.ndarray:
+    return np.asarray(np.exp(-0.5 * (x - mean) ** 2))
+
+
+def test_gate_and_pruning_go_by_weights() -> None:
+    """The learner that is right on heavy events is the better one, though it is wrong on more of them."""
+    labels, weights = np.tile([0, 1], 500), np.repeat([10.0, 0.1], [200, 800])
+    right = log_softmax(np.where(labels[:, None] == np.arange(2), 1.0, -1.0))
+    wrong = log_softmax(np.where(labels[:, None] == np.arange(2), -0.5, 0.5))
+    heavy = weights > 1
+    a, b = np.where(heavy[:, None], right, wrong), np.where(heavy[:, None], wrong, right)
+    systems = {"a": a, "b": b}
+    assert decide_gate(a, systems, labels, LogLossScorer()).best_learner == "b"
+    assert decide_gate(a, systems, labels, LogLossScorer(), weights=weights).best_learner == "a"
+    z = np.stack([a, b])
+    inputs = StackInputs(("a", "b"), z, labels, np.arange(1000) // 2 % 3, event_weights=weights)
+    assert prune(inputs, LogLossScorer(), 0.2).selected == ("a",)

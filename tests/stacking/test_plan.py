@@ -233,10 +233,11 @@ def _table(folder: Path, n: int) -> Path:
     return folder / "train.parquet"
 
 
-def _config(folder: Path, n: int = 6000, **options: object) -> TableConfig:
+def _config(folder: Path, n: int = 2400, **options: object) -> TableConfig:
     standard = {
         "run": folder / "run", "table": _table(folder, n), "label": "kind", "preset": "quick", "folds": 3,
         "workers": 1, "learners": ("lightgbm", "random_forest"), "metas": ("log_pool",), "device": "cpu", "fast": False,
+        "repeats": 1, "holdout": 0.1,
     }  # fmt: skip
     return TableConfig(**(standard | options))
 
@@ -306,7 +307,7 @@ def test_only_events_under_the_cuts_are_expected_to_be_predicted(
 
     monkeypatch.setattr("stacking.budget.make_plan", kept)
     monkeypatch.setattr(TableEvents, "passes_evaluation_cuts", lambda events: np.arange(len(events)) % 4 == 0)
-    result = stack(_config(tmp_path, time_limit="5m"))
+    result = stack(_config(tmp_path, n=6000, time_limit="5m", learners=("lightgbm",)))
     (sizes,) = plan_within_limit
     predicted = [
         len(np.load(file)["log_proba"])
@@ -330,15 +331,15 @@ def test_what_is_not_finished_in_time_is_left_out_and_the_run_ships(
 
 
 def test_rows_are_limited_where_asked(tmp_path: Path) -> None:
-    result = stack(_config(tmp_path, rows={"lightgbm": 1000}))
+    result = stack(_config(tmp_path, rows={"lightgbm": 400}))
     from runtime.files import read_json
 
     counts = {
         name: read_json(result.run / "learners" / f"table.{name}" / "fold-0" / "task.json")["n_train"]
         for name in ("lightgbm", "random_forest")
     }
-    assert counts["lightgbm"] == 1000
-    assert counts["random_forest"] > 3000
+    assert counts["lightgbm"] == 400
+    assert counts["random_forest"] > 1200
 
 
 def test_the_first_learner_of_a_plan_never_gives_up(tmp_path: Path) -> None:

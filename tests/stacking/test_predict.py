@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import numpy as np
@@ -37,11 +38,12 @@ from showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
 from stacking import saved_fits
 from stacking.inputs import computed
 from stacking.inputs.computed import ComputedEvents
-from stacking.inputs.events import CORE_COLUMNS, ShowerEvents, pieces
+from stacking.inputs.events import CORE_COLUMNS, FrameEvents, ShowerEvents, pieces
 from stacking.predict import PredictionStream, predict, prediction_table
 from stacking.predict import predict as predict_events
 from stacking.run.chain import Predictions
 from stacking.run.config import StackConfig, TableConfig
+from stacking.run.read import SavedFits
 from stacking.train import stack
 
 SMALL = {"lightgbm": {"rounds": 10}, "quadratic_logit": {}}
@@ -93,8 +95,8 @@ def _same(values: np.ndarray | None, expected: np.ndarray | None) -> None:
 
 
 @pytest.mark.usefixtures("borders")
-@pytest.mark.parametrize("workers", [1, 2])
-def test_columns_are_those_of_the_table_bit_by_bit(showers: Path, tmp_path: Path, workers: int) -> None:
+def test_columns_are_those_of_the_table_bit_by_bit(showers: Path, tmp_path: Path) -> None:
+    workers = 1 if Dataset.open(showers, labels=False).age is None else 2
     table = build_table(showers, tmp_path / "table", ctx=Context(device="cpu", workers=1))
     through = ShowerEvents(showers, table.folder, COMPOSITION)
     events = ComputedEvents.of(showers, COMPOSITION, table.columns, Context(workers=workers))
@@ -148,7 +150,7 @@ def test_a_gpu_computes_in_this_process(new: Path, monkeypatch: pytest.MonkeyPat
 def test_predictions_are_those_through_the_table(run: Path, new: Path, tmp_path: Path, fast: bool) -> None:
     opened = stacking.load(run)
     options = {"fast": fast, "everything": not fast}
-    ctx = Context(device="cpu", workers=2, trusted=True)
+    ctx = Context(device="cpu", workers=1 if fast else 2, trusted=True)
     result = predict(opened, new, ctx, no_table=True, **options).concatenated()
     assert not list(new.parent.glob("*.features"))
     expected = predict(opened, new, ctx, **options).concatenated()
@@ -415,3 +417,51 @@ def test_a_process_closes_learners_that_memory_has_no_room_for(tmp_path: Path, m
     assert [one for one in asked if not one.startswith("predict")] == [
         "load x", "load y", "close x", "load z", "close y", "load x",
     ]  # fmt: skip
+
+
+class Estimating(LightGBM):
+    """Estimates true quantities too, and counts what it is asked."""
+
+    asked: ClassVar[list[str]] = []
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        self.asked.append("log_proba")
+        return np.log(np.full((len(batch), 5), 0.2))
+
+    def predict_targets(self, batch: Batch) -> np.ndarray:
+        self.asked.append("targets")
+        return np.full((len(batch), 8, 2), batch.index[0])
+
+    def predict_both(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        self.asked.append("both")
+        return np.log(np.full((len(batch), 5), 0.2)), np.full((len(batch), 8, 2), batch.index[0])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "asked"),
+    [((False,), "log_proba"), ((True,), "targets"), ((False, True), "both"), ((True, False), "both")],
+)
+def test_events_go_through_a_fit_once(
+    wanted: tuple[bool, ...], asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 40)
+    monkeypatch.setattr(Estimating, "asked", [])
+    opened = nullcontext(lambda folder: Estimating(COMPOSITION.classes))
+    monkeypatch.setattr(saved_fits, "learners_of", lambda **given: opened)
+    events = FrameEvents(np.zeros((100, 2), dtype=np.float32, order="F"), ("a", "b"), "hash", {})
+    folders = tuple(tmp_path / f"fold-{k}" for k in range(2))
+    fits = [SavedFits(f"one/{truth}", folders, ("a", "b"), False, truth) for truth in wanted]
+    ticks: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int, note: str = "") -> None:
+        ticks.append((done, total))
+
+    parts = list(saved_fits.predict_fits(events, fits, Context(trusted=True, workers=1), progress))
+    assert Estimating.asked == [asked] * 6
+    assert ticks[-1] == (200, 200)
+    for piece, results in parts:
+        n = piece.stop - piece.start
+        assert {name: values.shape for name, values in results.items()} == {
+            f"one/{truth}": (2, n, 8, 2) if truth else (2, n, 5) for truth in wanted
+        }
+        assert all((values == piece.start).all() for name, values in results.items() if name == "one/True")

@@ -35,9 +35,11 @@ from runtime.errors import InputError
 from runtime.files import LOCK_FILE
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA
+from showers.simulation import simulate
+from showers.simulation.cascade import RARE
 from showers.writer import write_dataset
 from stacking.fit.folds import evaluation_events, outer_holdout
-from stacking.fit.tasks import FoldTask, outer_rows, split_rows
+from stacking.fit.tasks import IN_EVALUATION_FILE, FoldTask, _labelled, outer_rows, split_rows
 from stacking.inputs.events import ShowerEvents, TableEvents
 from stacking.meta.gate import mean_and_error, standard_error
 from stacking.meta.softmax import log_loss_per_event
@@ -210,6 +212,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.faults
 def test_killed_and_continued_ends_with_the_same_bytes(finished: Path, tiny_composition: Path, tmp_path: Path) -> None:
     script, run = tmp_path / "child.py", tmp_path / "run"
     script.write_text(CHILD)
@@ -655,3 +658,32 @@ def test_control_is_unbiased_and_its_error_covers() -> None:
     assert abs(np.mean(pulls)) < 0.2
     assert 0.9 < np.std(pulls) < 1.1
     assert np.mean(errors) < 0.5 * np.mean(plain)
+
+
+def test_rare_hadrons_carry_their_weights_through_a_run(tmp_path: Path) -> None:
+    """Training, calibration, choice and thresholds go by weights; events to be predicted show none to anybody."""
+    wanted = {"n_train": 2_500, "n_test": 400, "train_cuts": "test", "seed": 4}
+    train, test = simulate(GAMMA, tmp_path / "data", **wanted, proposal=RARE)
+    result = _run(tmp_path / "data", tmp_path / "run", "gamma", holdout=0.3)
+    data = Dataset.open(train)
+    assert data.weights is not None
+    events = ShowerEvents(train, Path(f"{train}.features"), GAMMA, labelled=True)
+    rows = np.arange(0, 2_500, 7)
+    task = FoldTask(tmp_path / "run", spec("lightgbm"), 0, 3, events, None, ("E", "Nmu"), GAMMA.classes)
+    np.testing.assert_array_equal(_labelled(task, rows).weights, data.weights[rows])
+    stored = np.load(tmp_path / "run" / "meta" / "held_out_scores.npz")
+    weights, labels = stored["weights"], stored["labels"]
+    assert np.isin(weights, data.weights).all()
+    row = result.manifest["decision"]["thresholds"][0]
+    kept = stored["scores"] >= row["threshold"]
+    hadron = labels == 1
+    assert row["hadron_survival"] == pytest.approx(weights[hadron & kept].sum() / weights[hadron].sum())
+    assert {"error", "n_effective", "largest_weight", "quoted", "upper_limit"} <= set(row)
+    prior = Run.open(tmp_path / "run").chain.prior
+    assert prior is not None
+    inside = np.load(tmp_path / "run" / IN_EVALUATION_FILE)
+    assert prior[0] == pytest.approx(np.average(data.labels[inside] == 0, weights=data.weights[inside]))
+    expected = predict(stacking.load(tmp_path / "run"), test, Context(trusted=True)).concatenated()
+    np.save(test / "weight.npy", np.full(400, np.nan, np.float32))
+    poisoned = predict(stacking.load(tmp_path / "run"), test, Context(trusted=True)).concatenated()
+    np.testing.assert_array_equal(poisoned.log_proba, expected.log_proba)

@@ -36,6 +36,7 @@ def _config(run: Path, train: Path, **options: object) -> TableConfig:
     standard = {
         "preset": "quick",
         "folds": 3,
+        "repeats": 1,
         "workers": 1,
         "device": "cpu",
         "fast": False,
@@ -229,7 +230,7 @@ def test_the_plain_average_ships_where_the_stack_gains_nothing_over_it(
     result = stack(_config(tmp_path / "run", train, **options))
     gate = result.manifest["gate"]
     assert (gate["shipped"], gate["best_learner"]) == (False, "average")
-    assert "gains 0.00000 ± 0.00000 nats over average: not more than twice its error" in gate["reason"]
+    assert "is 0.00000 ± 0.00000 nats better than average: not by more than twice its error" in gate["reason"]
     by_name = {row["name"]: row["log_loss"] for row in result.manifest["learners"]}
     assert result.manifest["meta"]["log_losses"]["average"] < min(by_name.values())
     run = stacking.load(result.run)
@@ -369,6 +370,7 @@ def test_a_refused_run_leaves_its_folder_free(tmp_path: Path) -> None:
 def test_the_command_takes_what_a_stranger_has(
     tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("report.outcome.write_table_report", lambda run, bars: run)
     raw = (tables / "train.tsv").read_text().replace("\t", ";")
     (tmp_path / "t.csv").write_text(raw)
     line = ["stack", "--table", "t.csv", "--separator", ";", "--label", "class", "--columns", "colour,town"]
