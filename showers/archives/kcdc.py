@@ -163,7 +163,7 @@ def _library(name: str, file: Path) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise InputError(f"{file} needs {name}: install the extra [kcdc] (pip install 'showerstack[kcdc]')") from None
+        raise InputError(f"{file} needs {name}: install the extra [files] (pip install 'showerstack[files]')") from None
 
 
 class KcdcDownload:
