@@ -135,13 +135,16 @@ def stack(
             print(lines, end="")
         return
     from report.outcome import outcome
+    from runtime.cost import Deadline, seconds_of
     from runtime.processes import process_began
     from stacking.run.config import StackConfig, TableConfig
     from stacking.train import stack as train
 
     chosen = TableConfig(**options) if on_table else StackConfig(**options)
-    train(chosen, output.context(began=process_began()), strict=strict)
-    result = outcome(run, None if on_table else Path(options["data"]), bars=output.bars)
+    began, limit = process_began(), options["time_limit"]
+    train(chosen, output.context(began=began), strict=strict)
+    deadline = Deadline(began + seconds_of(limit)) if limit else None
+    result = outcome(run, None if on_table else Path(options["data"]), bars=output.bars, deadline=deadline)
     result.keep(requested, inputs)
     output.show(lambda: result.shown, lambda: result.content)
 

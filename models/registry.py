@@ -19,6 +19,7 @@ from typing import Any
 from rich.table import Table
 
 from models import catalogue
+from models.base.average import member_class
 from models.base.learner import Learner
 from models.base.saving import HEADER_FILE, read_header
 from models.base.spec import LearnerSpec
@@ -197,8 +198,15 @@ def device_for(learner: type[Learner], requested: str, name: str = "") -> str:
 
 
 def devices_for(specs: Iterable[LearnerSpec], requested: str) -> dict[str, str]:
-    """Return the device of each learner by name; see :func:`device_for`."""
-    return {spec.name: device_for(learner_class(spec.learner), requested, spec.name) for spec in specs}
+    """Return the device of each learner by name; see :func:`device_for`. An average's is that of all its members."""
+    return {spec.name: _device_of(spec, requested) for spec in specs}
+
+
+def _device_of(spec: LearnerSpec, requested: str) -> str:
+    members = spec.settings.get("members", ())
+    classes = [member_class(str(one["learner"])) for one in members] or [learner_class(spec.learner)]
+    devices = {device_for(each, requested, spec.name) for each in classes}
+    return "cuda" if devices == {"cuda"} else "cpu"
 
 
 def device_remarks(devices: Mapping[str, str]) -> tuple[str, ...]:

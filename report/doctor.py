@@ -368,8 +368,9 @@ def _archive(reader: SimulatedReader | MeasuredReader) -> list[Finding]:
     for column, (low, high) in RANGES.items():
         bad = np.flatnonzero(~((frame[column] >= low) & (frame[column] <= high)))
         if bad.size:
+            rows = f"{bad.size} row{'s' * (bad.size > 1)} that no shower has"
             first = f"row {bad[0]} holds {frame[column][bad[0]]:g}"
-            result.append(Finding(f"  column {column}", f"{bad.size} rows that no shower has: {first}", "note"))
+            result.append(Finding(f"  column {column}", f"{rows}: {first}", "note"))
     grids = next(stream_npz(archive_path(folder, name, "matrices"), "matrices", FIRST_EVENTS))
     cells = bad_cells(grids[..., 1:].astype(np.float32), f"{name}_matrices.npz")
     if cells:
@@ -417,7 +418,7 @@ def dataset_findings(folder: Path) -> Iterator[Finding]:
     else:
         origin = origin_of(folder, task)
         yield Finding("origin", f"{task.name}, {'public, ' if origin.public else ''}{origin.protocol}", "ok")
-        counts = np.bincount(np.asarray(data.labels), minlength=task.n_classes)
+        counts = np.bincount(np.asarray(data.labels)[data.usable], minlength=task.n_classes)
         named = ", ".join(f"{name} {count:,}" for name, count in zip(task.classes, counts, strict=True))
         yield Finding("classes", named, "ok" if counts.min() else "note")
     if len(data):

@@ -24,12 +24,14 @@ from report.card import write_card
 from report.finished import keep_outcome, kept_outcome
 from report.public.rules import score_by_protocol
 from report.run_page import write_report
+from report.run_sections import left_out_line, no_time_for
 from report.shared.subject import mean_loss, read_labels
 from report.shared.text import difference_text, gain_text, metric_text, plus_minus
 from report.table_page import write_table_report
 from report.tasks.target import report_of
 from runtime.checksums import Checksums
 from runtime.context import Bars, Context, PlainConsole, silent
+from runtime.cost import Deadline
 from runtime.errors import InputError, escaped
 from runtime.files import read_json
 from scoring import scoring_of
@@ -187,13 +189,18 @@ class RunOutcome:
         keep_outcome(self.run, requested, inputs, stream.getvalue())
 
 
-def outcome(run: Path, data: Path | None = None, *, bars: Bars = silent) -> RunOutcome:
+def outcome(
+    run: Path, data: Path | None = None, *, bars: Bars = silent, deadline: Deadline | None = None
+) -> RunOutcome:
     """Score a run on the test set in ``data``, write report and model card; of one on a table, say what it reached.
 
-    A test set without labels is left unscored, and the reader is told so.
+    A test set without labels is left unscored, and the reader is told so; so it is of parts of the report for which
+    ``deadline`` leaves no time.
     """
     opened = Run.open(run)
     manifest, task = opened.manifest, opened.task
+    without = no_time_for(opened, deadline)
+    left_out = [Text(escaped(left_out_line(without, run, data)), style="yellow")] if without else []
     parts: list[RenderableType] = list(_notes(manifest))
     gate = manifest.get("gate", {})
     content: dict[str, Any] = {
@@ -206,7 +213,7 @@ def outcome(run: Path, data: Path | None = None, *, bars: Bars = silent) -> RunO
         "predictions": str(run / "predictions.npz"),
     }
     if opened.on_table or data is None:
-        report = write_table_report(run, bars=bars)
+        report = write_table_report(run, bars=bars, without=without)
         content["model_card"] = str(write_card(run))
         content |= {
             "held_out": read_json(Checksums.open(run).path(METRICS_FILE)),
@@ -215,15 +222,16 @@ def outcome(run: Path, data: Path | None = None, *, bars: Bars = silent) -> RunO
         }
         if (run / TABLE_TEST_FILE).exists():
             content["test"] = read_json(run / TABLE_TEST_FILE)
-        return RunOutcome(run, Group(*parts, *_of_table(run, content), Text(f"report:      {report}")), content)
+        shown = (*parts, *_of_table(run, content), *left_out, Text(f"report:      {report}"))
+        return RunOutcome(run, Group(*shown), content)
     if not (data / f"{task.name}_test" / str(task.label_file)).exists():
         content["model_card"] = str(write_card(run))
         parts.append(Text(f"{data / f'{task.name}_test'} has no labels: predictions are in {run / 'predictions.npz'}"))
         return RunOutcome(run, Group(*parts), content)
     content["test"] = score_by_protocol(run / "predictions.npz", data, task)
-    report = write_report(run, data, bars=bars)
+    report = write_report(run, data, bars=bars, without=without)
     content |= {"report": str(report), "model_card": str(write_card(run))}
-    parts += [learner_table(run, data), Text(f"run folder: {run}\nreport:     {report}")]
+    parts += [learner_table(run, data), *left_out, Text(f"run folder: {run}\nreport:     {report}")]
     return RunOutcome(run, Group(*parts), content)
 
 

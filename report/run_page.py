@@ -5,6 +5,7 @@ It begins with plain words, then sets learners against what ships.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -276,7 +277,7 @@ def gallery(evaluated: EvaluatedRun) -> Section:
 REPORT_FILE = "report.html"
 
 
-def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
+def write_report(run: Path, data: Path, *, bars: Bars = silent, without: Sequence[str] = ()) -> Path:
     """Write ``RUN/report.html`` from a finished run and the labelled test set of ``data``.
 
     Parameters
@@ -287,6 +288,8 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
         Folder that holds ``{task}_test``.
     bars
         Opens a progress bar.
+    without
+        Parts to be left out: ``importance`` and ``gallery`` are slow. The report says so.
 
     Returns
     -------
@@ -299,7 +302,7 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
     """
     check_target(Path(run) / REPORT_FILE, (".html",))
     evaluated = EvaluatedRun.read(run, data)
-    parts = _parts(evaluated)
+    parts = [part for part in _parts(evaluated) if part.__name__ not in without]
     sections = []
     with bars("report", "parts") as progress:
         for k, part in enumerate(parts):
@@ -308,6 +311,7 @@ def write_report(run: Path, data: Path, *, bars: Bars = silent) -> Path:
             if result is not None:
                 sections.append(result)
         progress(len(parts), len(parts))
+    sections += run_sections.left_out_section(without, Path(run), data)
     kind = "simulated showers" if evaluated.simulated else f"protocol {evaluated.dataset.protocol}"
     lead = f'<p class="quiet">{escape("; ".join([kind, *run_sections.made(evaluated)]))}</p>'
     title = f"{escaped(evaluated.run.name)}: {report_of(evaluated.task).title.lower()}"

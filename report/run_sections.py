@@ -23,12 +23,43 @@ from report.pictures.style import as_svg
 from report.shared.markup import Section, paragraph, picture, pictures, table
 from report.shared.subject import EvaluatedRun
 from report.shared.text import duration, energy_words, short, totals
+from runtime.cost import Deadline, reached
 from runtime.errors import InputError, escaped
 from runtime.files import read_json
 from scoring.metrics.paired import Paired, paired_log_loss
 from stacking.fit.tasks import Fit, fold_folder
 from stacking.inputs.events import ShowerEvents
 from stacking.run.read import Run
+
+IMPORTANCE_S = 3.0
+"""Processor time that the importance of one learner's columns takes, s: its library is imported in another process."""
+GALLERY_S = 3.0
+"""Processor time of the displays of single showers, s."""
+
+
+def no_time_for(run: Run, deadline: Deadline | None) -> tuple[str, ...]:
+    """Return the slow parts of a run's report for which a time limit leaves no time: those that are wanted least."""
+    takes_s = {"gallery": 0.0 if run.on_table or run.task.target else GALLERY_S}
+    takes_s["importance"] = IMPORTANCE_S * len(run.learners)
+    left_out: list[str] = []
+    for name in ("importance", "gallery"):
+        if takes_s[name] and reached(deadline, sum(takes_s.values())):
+            left_out.append(name)
+            takes_s[name] = 0.0
+    return tuple(left_out)
+
+
+def left_out_line(without: Sequence[str], run: Path, data: Path | None = None) -> str:
+    """Return what a report says of the parts that are left out of it."""
+    command = f"python cli.py report {run}" + (f" --data {data}" if data else "")
+    return f"left out of the report to keep the time limit: {', '.join(without)}; {command} makes them"
+
+
+def left_out_section(without: Sequence[str], run: Path, data: Path | None = None) -> list[Section]:
+    """Return a section that says what is left out, if anything is."""
+    if not without:
+        return []
+    return [Section("left-out", "Left out", paragraph(escaped(left_out_line(without, run, data)), "warn"))]
 
 
 def training(evaluated: EvaluatedRun) -> Section | None:

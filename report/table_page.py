@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from models.isolated import learners_of
 from report.pictures.style import PALETTE, as_svg
 from report.pictures.tasks import reliability_picture
-from report.run_sections import choices_of, column_gains, cost_of, provenance_rows
+from report.run_sections import choices_of, column_gains, cost_of, left_out_section, provenance_rows
 from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
 from report.shared.subject import (
     labelled_oof_rows,
@@ -34,8 +34,13 @@ MEANING = (
 )
 
 
-def write_table_report(folder: Path, *, bars: Bars = silent) -> Path:
+def write_table_report(folder: Path, *, bars: Bars = silent, without: Sequence[str] = ()) -> Path:
     """Write ``RUN/report.html`` of a finished run on a table; the test table is scored where it has labels.
+
+    Parameters
+    ----------
+    without
+        Parts to be left out: ``importance`` is slow. The report says so.
 
     Raises
     ------
@@ -49,13 +54,14 @@ def write_table_report(folder: Path, *, bars: Bars = silent) -> Path:
     test = score_test_table(run)
     metrics = test or oof_metrics(run)
     sections = []
-    parts = (_summary, _systems, _classes, _reliability, _importance)
+    parts = (_summary, _systems, _classes, _reliability, *(() if "importance" in without else (_importance,)))
     with bars("report", "parts") as progress:
         for k, part in enumerate(parts):
             progress(k, len(parts), part.__name__.removeprefix("_"))
             result = part(run, metrics)
             sections += [result] if result else []
         progress(len(parts), len(parts))
+    sections += left_out_section(without, folder)
     for result in (choices_of(run.manifest), cost_of(run.manifest)):
         sections += [result] if result else []
     sections.append(Section("provenance", "Provenance", table(("", ""), provenance_rows(run.manifest), kind="wide")))

@@ -130,6 +130,7 @@ class ArrayFile:
         """
         self.dtype = np.dtype(dtype)
         self.rows_written = 0
+        self._shape = shape
         self._row_bytes = prod(shape[1:]) * self.dtype.itemsize
         self._file = path.open("wb")
         head = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
@@ -142,7 +143,17 @@ class ArrayFile:
             raise
 
     def put(self, start: int, rows: np.ndarray) -> None:
-        """Write consecutive rows from row ``start`` on."""
+        """Write consecutive rows from row ``start`` on.
+
+        Raises
+        ------
+        InputError
+            If they are of another shape than the file's, or more than it has room for.
+        """
+        if rows.shape[1:] != self._shape[1:]:
+            raise InputError(f"{self._file.name}: rows {start} on have shape {rows.shape[1:]}, not {self._shape[1:]}")
+        if start + len(rows) > self._shape[0]:
+            raise InputError(f"{self._file.name}: rows {start} to {start + len(rows)} of {self._shape[0]} were given")
         self._file.seek(self._offset + start * self._row_bytes)
         self._file.write(np.ascontiguousarray(rows, dtype=self.dtype).data.cast("B") if len(rows) else b"")
         self.rows_written += len(rows)

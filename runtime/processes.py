@@ -36,7 +36,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA
 
 def in_processes(
     function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], *, workers: int, ordered: bool = True
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """Yield ``function(*one)`` of each tuple; with ``ordered`` false, as they finish.
 
     A surrounding ``joblib.parallel_config`` chooses where: processes here, which end with this one, or a cluster.

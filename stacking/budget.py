@@ -25,7 +25,7 @@ from typing import Any, Self
 import numpy as np
 
 from models.base.spec import RESIDENT_BYTES, LearnerSpec
-from runtime.cost import seconds_of
+from runtime.cost import Deadline, seconds_of
 from runtime.files import hash_json, read_json, write_json
 from runtime.processes import by_device
 from stacking.fit.folds import evaluation_events
@@ -123,6 +123,8 @@ def _gb(size: float) -> str:
 PLAN_FILE = "plan.json"
 FORESEEN_FROM = 20_000
 """Training events from which a run without a limit says what it will cost: to measure it takes half a minute."""
+PILOT_SHARE = 0.25
+"""Share of the time that is left in which learners are tried; those that are not tried by then are left out."""
 
 
 @dataclass(frozen=True)
@@ -168,9 +170,18 @@ class Clock:
             sum(float(read_json(task.folder / TASK_FILE)["cost"]["wall_s"]) for task in part) / pools[device]
             for device, part in done.items()
         )
-        deadline = self.began + self.limit_s - before - plan.second_level_s
+        deadline = Deadline(self.began + self.limit_s - before, plan.second_level_s / plan.waits)
         first = plan.shares[0].learner
-        return [replace(task, deadline=None if task.name == first else deadline) for task in tasks]
+        fit_s = {share.learner: share.task_s / plan.waits for share in plan.every}
+        n_fits = 1 + max(task.fold for task in tasks)
+        return [
+            replace(
+                task,
+                deadline=None if task.name == first else deadline,
+                expected_s=fit_s[task.name] * (n_fits - task.fold) / pools.get(task.device, next(iter(pools.values()))),
+            )
+            for task in tasks
+        ]
 
 
 def plan_within_limit(job: Job, clock: Clock) -> tuple[Job, StoredPlan]:
@@ -190,8 +201,13 @@ def plan_within_limit(job: Job, clock: Clock) -> tuple[Job, StoredPlan]:
             job.prepare()
         limit = job.config.time_limit
         job.ctx.log.info("measuring how fast the learners are on this machine, for a plan of %s", limit)
-        rates = _rates(job, job.train.labels())
+        left_s = max(0.0, clock.left_s or 0.0)
+        rates = _rates(job, job.train.labels(), Deadline(time.time() + PILOT_SHARE * left_s))
         plan = make_plan(rates, sizes_of(job), max(0.0, clock.left_s or 0.0))
+        timed = {rate.learner for rate in rates}
+        specs = job.config.learner_specs(job.task)
+        untimed = [spec.name for spec in specs if spec.name not in timed]
+        plan = replace(plan, left_out=tuple(untimed))
         full = {rate.learner: rate.full for rate in rates}
         stored = StoredPlan(requested, plan, plan.options({name: job.config.settings_of(name) for name in full}, full))
         for line in plan.lines():
@@ -246,7 +262,7 @@ def _read(run: Path, requested: str) -> StoredPlan | None:
     return StoredPlan(requested, RunPlan.from_json(content["plan"]), options)
 
 
-def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
+def _rates(job: Job, labels: np.ndarray, until: Deadline | None = None) -> list[LearnerRate]:
     config = job.config
     specs = config.learner_specs(job.task)
     return measure_rates(
@@ -260,6 +276,7 @@ def _rates(job: Job, labels: np.ndarray) -> list[LearnerRate]:
         devices=job.devices,
         pools=job.pools,
         n_rows=round(len(job.train) * (1 - config.holdout) * (config.n_folds - 1) / config.n_folds),
+        until=until,
     )
 
 

@@ -197,7 +197,7 @@ def _networks(job: Job, folds: Folds, tasks: Sequence[FoldTask]) -> tuple[dict[s
                     folds.labels[folds.outer],
                     None if groups is None else groups[folds.outer],
                     folds.weights_of(folds.outer),
-                    None if job.deadline is None else job.deadline - FIXED_S,
+                    job.deadline_before(FIXED_S),
                 )
             except (InputError, TimeLimitReached) as error:
                 why = str(error)

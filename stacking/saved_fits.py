@@ -8,7 +8,7 @@ log-probabilities and true quantities are wanted. Fits are opened in several pro
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,14 +18,19 @@ import joblib
 import numpy as np
 
 from models.base.learner import Batch, Learner
+from models.base.saving import HEADER_FILE
 from models.isolated import learners_of
+from models.registry import gpu_answers
 from runtime.context import Context, Progress
+from runtime.files import read_json
 from stacking.fit.tasks import check_log_proba, checked_log_proba
 from stacking.inputs.events import Events, pieces
 from stacking.run.chain import Piece
 from stacking.run.read import SavedFits
 
 Open = Callable[[Path], Learner]
+GPU_READERS = 2
+"""Readers at most that use a GPU: each has a context of its own there, some hundred MB; one works while one reads."""
 PROCESS_PREDICTIONS = 5_000
 """Predictions of single fits that are worth another process: it first has to import the learners' libraries."""
 
@@ -50,21 +55,24 @@ def predict_fits(events: Events, learners: Sequence[SavedFits], ctx: Context, pr
     InputError
         If a model file cannot be used.
     """
-    n_jobs = len({folder for learner in learners for folder in learner.folders})
-    every = list(pieces(len(events)))
+    every_folder = {folder for learner in learners for folder in learner.folders}
+    on_gpu = {folder for folder in every_folder if uses_gpu(folder)}
+    n_jobs, every = len(every_folder), list(pieces(len(events)))
     with ExitStack() as stack:
         worth = -(-n_jobs * len(events) // PROCESS_PREDICTIONS)
         workers = (ctx.workers or joblib.cpu_count()) // ctx.threads
         n_openers = max(1, min(workers, n_jobs * len(every), worth))
+        if on_gpu == every_folder:
+            n_openers = min(n_openers, GPU_READERS)
         openers = [stack.enter_context(learners_of(trusted=ctx.trusted, threads=ctx.threads)) for _ in range(n_openers)]
         pool = stack.enter_context(ThreadPoolExecutor(n_openers))
-        crew = [_Reader(opened) for opened in openers]
+        crew = [_Reader(opened, on_gpu=k < GPU_READERS) for k, opened in enumerate(openers)]
         tally = _Tally(n_jobs * len(events), progress)
         # Few fits leave readers idle unless they work on several pieces; the next ones are read while they do.
         at_once = -(-n_openers // n_jobs)
         under_way: tuple[list[_Work], list[Future[None]]] | None = None
         for first in range(0, len(every), at_once):
-            works = [_Work.on(events, piece, learners) for piece in every[first : first + at_once]]
+            works = [_Work.on(events, piece, learners, on_gpu) for piece in every[first : first + at_once]]
             jobs = _Jobs([job for work in works for job in work.jobs])
             finished = _finished(under_way)
             under_way = works, [pool.submit(_predict, reader, jobs, tally) for reader in crew]
@@ -115,6 +123,7 @@ class _Job:
     batch: Batch
     results: dict[bool, list[np.ndarray | None]] = field(default_factory=dict)
     """What is asked for, as in :func:`_asked`: each list gets the outcome at the place of the fold."""
+    on_gpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,7 +135,7 @@ class _Work:
     jobs: list[_Job]
 
     @classmethod
-    def on(cls, events: Events, piece: slice, learners: Sequence[SavedFits]) -> _Work:
+    def on(cls, events: Events, piece: slice, learners: Sequence[SavedFits], on_gpu: Set[Path]) -> _Work:
         """Read a piece once for all learners that see the same columns."""
         rows = np.arange(piece.start, piece.stop)
         content: dict[str, list[np.ndarray | None]] = {one.name: [None] * len(one.folders) for one in learners}
@@ -136,7 +145,7 @@ class _Work:
             for one in learners:
                 if (one.columns, one.needs_grid) == (columns, needs_grid):
                     for fold, path in enumerate(one.folders):
-                        job = jobs.setdefault(path, _Job(one.name, fold, path, batch))
+                        job = jobs.setdefault(path, _Job(one.name, fold, path, batch, on_gpu=path in on_gpu))
                         job.results[one.truth] = content[one.name]
         return cls(piece, content, list(jobs.values()))
 
@@ -146,6 +155,8 @@ class _Reader:
     """What opens saved fits in one process, and those it has opened."""
 
     opened: Open
+    on_gpu: bool = True
+    """Whether it may use a GPU."""
     open_fits: dict[Path, Learner] = field(default_factory=dict)
 
     def learner(self, folder: Path) -> Learner:
@@ -163,11 +174,17 @@ class _Jobs:
 
     def next_for(self, reader: _Reader) -> _Job | None:
         with self._lock:
-            known = next((job for job in self._jobs if job.folder in reader.open_fits), None)
-            job = known or next(iter(self._jobs), None)
+            left = [job for job in self._jobs if reader.on_gpu or not job.on_gpu]
+            known = next((job for job in left if job.folder in reader.open_fits), None)
+            job = known or next(iter(left), None)
             if job:
                 self._jobs.remove(job)
             return job
+
+
+def uses_gpu(folder: Path) -> bool:
+    """Return whether a saved fit was trained on a GPU and predicts on one, because one answers."""
+    return gpu_answers() and any(read_json(file).get("device") == "cuda" for file in folder.rglob(HEADER_FILE))
 
 
 class _Tally:

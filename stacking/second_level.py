@@ -14,9 +14,11 @@ import numpy as np
 from runtime.cost import Cost, measured
 from runtime.errors import InputError
 from scoring.metrics.paired import paired_log_loss
+from stacking.budget import sizes_of
 from stacking.decide.base import DecisionSample
 from stacking.decide.classes import stacking_of
 from stacking.decide.target import TargetCalibration, fits_of
+from stacking.fit.plan import FIXED_S
 from stacking.fit.tasks import TimeLimitReached, has_truth, held_out_truth, outer_truth, test_log_proba, test_truth
 from stacking.inputs.events import Binned, pieces
 from stacking.levels import EvaluationSample, FirstLevel, evaluation_sample
@@ -74,10 +76,12 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
     """Choose and fit the meta-learner, calibrate, pass the gate, decide, predict the test events, write all files."""
     procedure, costs, bars = stacking_of(job.task), [], job.ctx.bars
     scorer = procedure.scorer
+    calibration_s = sizes_of(job).second.calibration_s(len(level.names), job.workers) if job.deadline else 0.0
+    until = job.deadline_before(FIXED_S + calibration_s)
     with measured("pruning") as cost, bars("weighing the learners", "steps"):
         every = _inputs(job, folds, level)
         slow = frozenset(record["name"] for record in level.records if record["needs_grid"])
-        pruning = prune(every, scorer, job.config.prune, slow)
+        pruning = prune(every, scorer, job.config.prune, slow, until)
         if pruning.left_out and level.outer is not None:
             groups = job.train.groups()
             outer_groups = None if groups is None else groups[folds.outer]
@@ -86,7 +90,9 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
         inputs = every.only(pruning.selected)
     costs.append(cost)
     with measured("meta-learner") as cost, bars("choosing the meta-learner", "fits") as progress:
-        stacked = choose_and_fit(job.config.meta_names, inputs, scorer, workers=job.workers, progress=progress)
+        stacked = choose_and_fit(
+            job.config.meta_names, inputs, scorer, workers=job.workers, progress=progress, until=until
+        )
     costs.append(cost)
     sample = evaluation_sample(job, folds, level, stacked)
     calibrators: dict[str, Calibrator] = {}
@@ -153,7 +159,9 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
         "truth": estimates,
         STUDENT: student.record if student else None,
     }
-    return Outcome(record, predictions, costs, [line for line in (pruning.remark(), no_student) if line])
+    return Outcome(
+        record, predictions, costs, [line for line in (pruning.remark(), stacked.remark(), no_student) if line]
+    )
 
 
 def _inputs(job: Job, folds: Folds, level: FirstLevel) -> StackInputs:

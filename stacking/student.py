@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from models.base.learner import Batch, Learner
-from models.registry import create, spec
+from models.registry import create, device_for, learner_class, spec
+from runtime.cost import reached
 from scoring.metrics.paired import paired_log_loss
 from stacking.fit.folds import early_stopping_rows, subsampled
 from stacking.fit.plan import FIXED_S, STUDENT_SETTINGS, student_epochs
-from stacking.fit.tasks import predict, watch
+from stacking.fit.tasks import TimeLimitReached, predict, watch
 from stacking.levels import ON_HOLDOUT, EvaluationSample
 from stacking.meta.calibration import Calibrator, cross_fit
 from stacking.meta.scorers import Scorer
@@ -64,6 +65,8 @@ def train_student(
     TimeLimitReached
         If the run's time limit does not leave enough for it.
     """
+    if reached(job.deadline_before(FIXED_S)):  # before its library is imported, which takes a second or two
+        raise TimeLimitReached("the time limit of the run was reached")
     trainer = _StudentTrainer(job, folds, teacher)
     everyone = np.arange(len(teacher))
     learner = trainer.fit(everyone)
@@ -99,6 +102,8 @@ class _StudentTrainer:
         self.energy, self.groups = job.train.energy(), job.train.groups()
         self.imitates = spec(job.config.serving(IMITATES_WITH) or IMITATES_WITH)
         self.columns = job.train.columns_for(self.imitates)
+        # Beside a learner on the GPU: where its own library can use that too.
+        self.device = device_for(learner_class(self.imitates.learner), "auto" if job.device == "cuda" else "cpu")
 
     def fit(self, places: np.ndarray, *, soft: bool = True) -> Learner:
         """Return a network of the events at these places (n,) of ``rows``, which learned what ships says or labels."""
@@ -108,11 +113,9 @@ class _StudentTrainer:
         settings = STUDENT_SETTINGS | {"epochs": student_epochs(config.preset)}
         learner = create(self.imitates, self.job.task.classes, threads=config.threads, overrides=settings)
         train, valid = (self._batch(part, soft=soft) for part in (places[~stop], places[stop]))
-        deadline = self.job.deadline
-        progress = None if deadline is None else watch(deadline - FIXED_S)
-        if progress:
-            progress(0, 1)  # a plan without time leaves it no events: that is not what is wrong
-        return learner.fit(train, valid, seed=config.seed, device=self.job.device, progress=progress)
+        deadline = self.job.deadline_before(FIXED_S)
+        progress = None if deadline is None else watch(deadline)
+        return learner.fit(train, valid, seed=config.seed, device=self.device, progress=progress)
 
     def part(self, places: np.ndarray, share: float) -> np.ndarray:
         """Return a share of these places, (n,) bool, by class and energy, groups kept together."""

@@ -120,7 +120,7 @@ def run(job: Job) -> StackResult:
                 pools=job.pools,
                 threads=job.config.threads,
                 scheduler=job.config.scheduler,
-                expected={share.learner: share.task_s for share in stored.plan.shares} if stored.plan else {},
+                expected={share.learner: share.task_s for share in stored.plan.every} if stored.plan else {},
                 progress=progress,
             )
         # Small fits and their predictions: one thread gives the same last bits on every machine.

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import cli
 import showerstack
-import stacking.run.read
 from runtime.errors import InputError
+from stacking import saved_fits
 from stacking.run.config import read_config, write_config
 
 OPTIONS = {
@@ -213,8 +213,8 @@ def test_a_damaged_learner_does_not_end_the_users_program(
     x, y = table
     run = showerstack.fit(x, y, run=tmp_path / "run", **OPTIONS)
     opened = []
-    original = stacking.run.read.load
-    monkeypatch.setattr(stacking.run.read, "load", lambda *a, **k: opened.append(k["trusted"]) or original(*a, **k))
+    original = saved_fits.learners_of
+    monkeypatch.setattr(saved_fits, "learners_of", lambda **k: opened.append(k["trusted"]) or original(**k))
     isolated, own = run.predict(x), run.predict(x, trusted=True)
     assert opened == [False, True]
     np.testing.assert_array_equal(isolated.probabilities, own.probabilities)

@@ -95,7 +95,7 @@ def compared(name: str, frame: pl.DataFrame, options: argparse.Namespace) -> dic
     losses = {one: -z[rows, labels] for one, z in ours.items()}
     peers, peer_seconds = peer_losses(train, test, classes, labels)
     differences = {}
-    for peer, loss in peers.items():
+    for peer, loss in {"average": losses["average"], **peers}.items():
         result = paired_mean(losses[shipped] - loss)
         differences[peer] = [result.difference, result.interval.low, result.interval.high]
     return {
@@ -167,13 +167,15 @@ def _few_levels(frame: pandas.DataFrame, words: list[str]) -> pandas.DataFrame:
 def result_line(name: str, content: dict[str, Any]) -> str:
     """Return a line: log-loss of what ships, of the best peer, their difference with its interval."""
     losses = content["log_loss"]
-    best = min(content["difference"], key=losses.get)
+    best = min(set(content["difference"]) - {"average"}, key=losses.get)
     gap, low, high = content["difference"][best]
+    to_average = "{:+.4f} [{:+.4f}, {:+.4f}]".format(*content["difference"]["average"])
     (n_train, n_test), shipped = content["rows"], content["shipped"]
     return (
         f"{name:17s} {n_train:5d}+{n_test:4d} rows {content['columns']:3d} col {content['classes']:2d} cl "
         f"| ships {shipped} {losses[shipped]:.4f} ({content['calibrator']}), stack {losses['stack']:.4f} "
         f"| best peer {best} {losses[best]:.4f} | difference {gap:+.4f} [{low:+.4f}, {high:+.4f}] "
+        f"| ships - average {to_average} "
         f"| {content['seconds']:.0f} s, peers {content['peer_seconds']:.0f} s"
     )
 

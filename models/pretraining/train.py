@@ -239,9 +239,11 @@ def pretrain(
             loss = validate(state.averaged, valid)
             state.finish_epoch(loss["composition"])
             spent_s = time.process_time() - before + sum(seconds for _, seconds in drawn)
+            counted = plan.get("rounds", 0) > number  # killed between plan and state: the same round is done again
             plan = {
                 **plan,
-                "showers": plan["showers"] + len(events),
+                "rounds": number + 1,
+                "showers": plan["showers"] + (0 if counted else len(events)),
                 "cpu_hours": plan["cpu_hours"] + spent_s / 3600,
                 "log_loss": loss,
             }

@@ -522,8 +522,12 @@ def _is_kept(folder: Path, run: str, protocol: str, times: bool, times_of_arriva
 
 
 def _times(run: MeasuredReader, remarks: list[str]) -> np.ndarray | None:
+    path = run.path(TIMES_KIND)
+    if not path.exists():
+        remarks.append(f"{path} is missing: this run has no event times")
+        return None
     try:
-        return read_times(run.path(TIMES_KIND), run.n_events)
+        return read_times(path, run.n_events)
     except InputError as error:
         remarks.append(f"{error}: this run has no event times")
         return None

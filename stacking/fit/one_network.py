@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from models.base.posterior import log_softmax
 from models.registry import load
+from runtime.cost import Deadline
 from runtime.files import atomic_folder
 from scoring.metrics.paired import Paired, paired_log_loss
 from stacking.fit.tasks import FoldTask, fold_folder, outer_log_proba, predict_unseen, write_task_checksums
@@ -28,7 +29,7 @@ def average_weights(
     labels: np.ndarray,
     groups: np.ndarray | None,
     weights: np.ndarray | None,
-    deadline: float | None,
+    deadline: Deadline | None,
 ) -> Paired:
     """Make one network of a learner's fits, and keep it if it is as good as their averaged predictions.
 
@@ -44,7 +45,7 @@ def average_weights(
     groups, weights
         (m,) of the outer holdout, or None.
     deadline
-        Seconds since 1970 at which it gives up; None for never.
+        When it gives up; None for never.
 
     Returns
     -------

@@ -10,7 +10,7 @@ for others says how much longer the same takes now.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -26,8 +26,8 @@ STUDENT_SETTINGS: dict[str, Any] = {"width": 160, "hidden": 160, "dropout": 0.1,
 QUICK_EPOCHS = 10
 
 
-FIXED_S = 20.0
-"""Collection, decision, scores and report."""
+FIXED_S = 8.0
+"""Collection, gate, decision, prediction, scores and a report without its slow parts: seconds of processor time."""
 META_EVENT_S = 1.9e-4
 """Choice of the meta-learner: an event with out-of-fold predictions; its fits are shared by all workers."""
 CHOICE_EVENT_S, CHOICE_EVENTS = 2.1e-4, 20_000
@@ -60,10 +60,13 @@ class SecondLevel:
     def seconds(self, n_learners: int, workers: int, student_events: int) -> float:
         """Return what all of it takes, s."""
         meta = META_EVENT_S * self.n_inner / workers
+        return FIXED_S + meta + self.calibration_s(n_learners, workers) + self._student_s(student_events)
+
+    def calibration_s(self, n_learners: int, workers: int) -> float:
+        """Return what the calibration of all systems takes, s."""
         choice = CHOICE_EVENT_S * min(self.n_holdout, CHOICE_EVENTS)
         scaling = SCALING_EVENT_S * min(self.n_holdout, SCALING_EVENTS)
-        systems = (n_learners + OTHER_SYSTEMS) * (choice + scaling) / workers
-        return FIXED_S + meta + systems + self._student_s(student_events)
+        return (n_learners + OTHER_SYSTEMS) * (choice + scaling) / workers
 
     def student_events_within(self, limit_s: float | None, waits: float) -> int:
         """Return how many events the student may learn from.
@@ -148,16 +151,26 @@ class RunPlan:
     shares: tuple[Share, ...]
     """Cheapest first: that is their order, so that what is not finished is what costs most."""
     left_out: tuple[str, ...]
+    """Learners whose speed is not known: there was no time to try them, or they failed."""
     training_s: float
     """Wall-clock seconds of all fits."""
     second_level_s: float
     student_events: int = 0
     """Events that the student of ``predict --fast`` learns from at most."""
+    waits: float = 1.0
+    """Wall-clock seconds of a second of processor time when the plan was made."""
+    spare: tuple[Share, ...] = ()
+    """Learners that the limit has no room for, with the least that they can be given: trained if time is left."""
 
     @property
     def total_s(self) -> float:
         """Wall-clock seconds of what is still to come."""
         return self.training_s + self.second_level_s
+
+    @property
+    def every(self) -> tuple[Share, ...]:
+        """What is begun, in this order."""
+        return *self.shares, *self.spare
 
     def options(self, settings: dict[str, dict[str, Any]], full: dict[str, int]) -> dict[str, Any]:
         """Return the run's options that the plan decides.
@@ -170,11 +183,11 @@ class RunPlan:
             By learner, the amount of work that is no change.
         """
         merged = {name: dict(values) for name, values in settings.items()}
-        for share in self.shares:
+        for share in self.every:
             if share.work and share.amount != full[share.learner]:
                 merged.setdefault(share.learner, {})[share.work] = share.amount
-        rows = {share.learner: share.rows for share in self.shares if share.rows is not None}
-        learners = tuple(share.learner for share in self.shares)
+        rows = {share.learner: share.rows for share in self.every if share.rows is not None}
+        learners = tuple(share.learner for share in self.every)
         return {
             "folds": self.folds,
             "learners": learners,
@@ -198,8 +211,11 @@ class RunPlan:
             result.append(f"  {share.learner}: {rows}{work}, {in_words(share.task_s)} a fit{where}")
         if self.limit_s is not None and self.total_s > self.limit_s:
             result.append("  the limit cannot be kept: the cheapest learner alone is trained, on few events")
+        if self.spare:
+            names = ", ".join(share.learner for share in self.spare)
+            result.append(f"  too slow for the limit, trained on few events if time is left: {names}")
         if self.left_out:
-            result.append(f"  left out, too slow for the limit: {', '.join(self.left_out)}")
+            result.append(f"  left out, of unknown speed: {', '.join(self.left_out)}")
         return result
 
     def as_json(self) -> dict[str, Any]:
@@ -209,8 +225,8 @@ class RunPlan:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Read what :meth:`as_json` returned."""
-        shares = tuple(Share(**share) for share in content["shares"])
-        return cls(**{**content, "shares": shares, "left_out": tuple(content["left_out"])})
+        shares, spare = (tuple(Share(**share) for share in content.get(name, ())) for name in ("shares", "spare"))
+        return cls(**{**content, "shares": shares, "spare": spare, "left_out": tuple(content["left_out"])})
 
 
 def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) -> RunPlan:
@@ -228,10 +244,11 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
     What does not fit gets fewer folds, down to three. Where that is not enough, every learner may take an equal part
     of the time; those that need less leave the rest to the others. One that needs more gets fewer epochs, then fewer
     rows. Where that is not enough at :data:`LEAST_WORK` and :data:`FEWEST_ROWS`, the slowest learner is left out and
-    the time is divided anew; if none of the others is reduced then, they get as many folds as fit. Where fits on a GPU
-    and on the CPU go on side by side, each device is planned by itself, with the same folds. Learners to be left
-    out last stay as long as they need no more than :data:`LARGEST_PART` of the time. A limit that cannot be kept leaves
-    the cheapest learner with the least that it can be given: a run that ships late is better than none.
+    the time is divided anew: it is trained with that little if time is left in the end. If none of the others is
+    reduced then, they get as many folds as fit. Where fits on a GPU and on the CPU go on side by side, each device is
+    planned by itself, with the same folds. Learners to be left out last stay as long as they need no more than
+    :data:`LARGEST_PART` of the time. A limit that cannot be kept leaves the cheapest learner with the least that it
+    can be given: a run that ships late is better than none.
     """
     waits = float(np.median([rate.waits for rate in rates]))
     student = sizes.second.student_events_within(limit_s, waits)
@@ -244,7 +261,7 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
 
     result = _whole(rates, sizes, room(len(rates)))
     if result is not None:
-        return _plan(result[1], sizes, result[0], limit_s, (), second(len(rates)), student)
+        return _plan(result[1], sizes, result[0], limit_s, second(len(rates)), student, waits)
     folds = min(sizes.n_folds, FEWEST_FOLDS)
     shares: list[Share] = []
     for rates_of_device, workers in sizes.by_device(rates):
@@ -259,8 +276,9 @@ def make_plan(rates: list[LearnerRate], sizes: RunSizes, limit_s: float | None) 
     result = _whole([rate for rate in rates if rate.learner in names], sizes, room(len(names)))
     if result is not None:
         folds, shares = result
-    left_out = tuple(rate.learner for rate in rates if rate.learner not in names)
-    return _plan(shares, sizes, folds, limit_s, left_out, second(len(names)), student)
+    plan = _plan(shares, sizes, folds, limit_s, second(len(names)), student, waits)
+    spare = (_least(rate, sizes, folds) for rate in rates if rate.learner not in names)
+    return replace(plan, spare=tuple(sorted(spare, key=lambda share: share.task_s)))
 
 
 def _whole(rates: list[LearnerRate], sizes: RunSizes, room: float) -> tuple[int, list[Share]] | None:
@@ -304,12 +322,12 @@ def _plan(
     sizes: RunSizes,
     folds: int,
     limit_s: float | None,
-    left_out: tuple[str, ...],
     second: float,
     student: int,
+    waits: float,
 ) -> RunPlan:
     ordered = tuple(sorted(shares, key=lambda share: share.task_s))
-    return RunPlan(limit_s, folds, ordered, left_out, _training_s(shares, sizes, folds), second, student)
+    return RunPlan(limit_s, folds, ordered, (), _training_s(shares, sizes, folds), second, student, waits)
 
 
 def _training_s(shares: list[Share], sizes: RunSizes, folds: int) -> float:

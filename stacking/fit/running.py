@@ -19,10 +19,11 @@ import joblib
 import numpy as np
 
 from runtime.context import Progress
+from runtime.cost import reached
 from runtime.errors import InputError, remedy_of
 from runtime.processes import by_device, in_devices
 from stacking.fit.cluster import connected, on_cluster, refuse_unshared
-from stacking.fit.tasks import CHECKPOINTS, FoldTask, do_task, watch
+from stacking.fit.tasks import CHECKPOINTS, FoldTask, TimeLimitReached, do_task
 from stacking.inputs.events import Events
 
 TRUST = 3.0
@@ -256,8 +257,8 @@ def _attempt(task: FoldTask) -> Attempted:
     try:
         if task.is_done():  # a cluster repeats work whose result was lost with the worker
             return task.name, task.fold, "", None
-        if task.deadline is not None:
-            watch(task.deadline)(0, 1)
+        if reached(task.deadline, task.expected_s):
+            raise TimeLimitReached("the time limit of the run left too little for it")
         do_task(task)
     except Exception as error:
         return task.name, task.fold, " ".join(f"{type(error).__name__}: {error}".split()), remedy_of(error)

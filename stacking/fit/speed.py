@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 from models.base.learner import Batch, Learner
 from models.base.spec import LearnerSpec
 from models.registry import create, most_events
+from runtime.cost import Deadline, reached
 from runtime.errors import InputError
 from runtime.processes import by_device, in_devices
 from stacking.fit.running import local_processes
@@ -97,10 +98,16 @@ def measure_rates(
     devices: Mapping[str, str],
     pools: Mapping[str, int],
     n_rows: int | None = None,
+    until: Deadline | None = None,
 ) -> list[LearnerRate]:
-    """Return the rate of every learner that could be tried; the others will fail in the run and be told there.
+    """Return the rate of every learner that could be tried.
 
-    ``n_rows`` are the training events of a fit of the run: learners are timed with the settings for so many.
+    Parameters
+    ----------
+    n_rows
+        Training events of a fit of the run: learners are timed with the settings for so many.
+    until
+        When no further learner is tried; the first always is. With it learners on tables come first.
     """
     pilots = [
         _Pilot(
@@ -116,11 +123,15 @@ def measure_rates(
             devices.get(spec.name, "cpu"),
             n_rows,
         )
-        for spec in sorted(specs, key=lambda spec: not spec.needs_grid)
+        for spec in sorted(specs, key=lambda spec: spec.needs_grid == (until is not None))
     ]
     with local_processes(threads):
         parts = by_device(pilots, pools, lambda pilot: pilot.device)
-        arguments = {device: [(pilot,) for pilot in part] for device, part in parts.items() if part}
+        arguments = {
+            device: [(pilot, until if k else None) for k, pilot in enumerate(part)]
+            for device, part in parts.items()
+            if part
+        }
         entries = [rate for rate in in_devices(_measured, arguments, pools, threads=threads) if rate is not None]
     order = [pilot.spec.name for pilot in pilots]
     return sorted(entries, key=lambda rate: order.index(rate.learner))
@@ -139,7 +150,9 @@ def _rows(labels: np.ndarray, n: int) -> np.ndarray:
     return np.stack(columns, axis=1).ravel()
 
 
-def _measured(pilot: _Pilot) -> LearnerRate | None:
+def _measured(pilot: _Pilot, until: Deadline | None) -> LearnerRate | None:
+    if reached(until):
+        return None
     spec = pilot.spec
     known = spec.settings_for(pilot.preset, pilot.n_rows) | pilot.settings
     learner = pilot.learner({})

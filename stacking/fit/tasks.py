@@ -10,7 +10,6 @@ and run in processes of this machine or on a Dask cluster.
 from __future__ import annotations
 
 import shutil
-import time
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,7 @@ from models.registry import create, most_events
 from runtime.arrays import open_npy
 from runtime.checksums import Checksums, write_checksums
 from runtime.context import Progress
-from runtime.cost import Cost, measured
+from runtime.cost import Cost, Deadline, measured, reached
 from runtime.errors import InputError
 from runtime.files import atomic_folder, check_name, hash_json, read_json, write_json, write_npz
 from stacking.fit.folds import early_stopping_rows, subsampled
@@ -181,8 +180,10 @@ class FoldTask:
     off_cut_weight: float = 1.0
     rows: int | None = None
     """Training events at most; None for all."""
-    deadline: float | None = None
-    """Seconds since 1970 at which an unfinished fit gives up; None for never."""
+    deadline: Deadline | None = None
+    """When an unfinished fit gives up; None for never."""
+    expected_s: float = 0.0
+    """Processor time that this fit and the learner's later ones are expected to take, s: without it none begins."""
     context_hash: str = ""
     """Hash of the run's configuration, data and code."""
 
@@ -261,11 +262,11 @@ class TimeLimitReached(Exception):
     """The run's time limit was reached before a fit was finished."""
 
 
-def watch(deadline: float) -> Progress:
+def watch(deadline: Deadline) -> Progress:
     """Return what a learner calls while it learns, and what ends it at the deadline."""
 
     def check(done: float, total: float, note: str = "") -> None:
-        if time.time() > deadline:
+        if reached(deadline):
             raise TimeLimitReached("the time limit of the run was reached")
 
     return check
@@ -382,14 +383,14 @@ def predict(
     columns: tuple[str, ...],
     *,
     grids: bool,
-    deadline: float | None = None,
+    deadline: Deadline | None = None,
 ) -> np.ndarray:
     """Return a learner's (n, C) float64 log-probabilities of some events, in pieces of bounded memory.
 
     Raises
     ------
     TimeLimitReached
-        If ``deadline`` (seconds since 1970) has passed before a piece.
+        If ``deadline`` is reached before a piece.
     ValueError
         If the learner returns something else than finite log-probabilities.
     """

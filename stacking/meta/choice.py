@@ -12,6 +12,7 @@ with the log-linear pool on out-of-fold predictions, cross-validated, and confir
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from runtime.context import Progress
+from runtime.cost import Deadline, reached
 from runtime.processes import in_processes
 from stacking.fit.folds import subsampled
 from stacking.meta.base import MetaLearner, StackInputs, meta_learners
@@ -44,6 +46,14 @@ class Stacked:
     chosen_by_fold: list[str] = field(default_factory=list)
     losses: dict[str, float] = field(default_factory=dict)
     """The scorer's loss of each meta-learner's cross-validated predictions."""
+    untried: tuple[str, ...] = ()
+    """Candidates for which there was no time."""
+
+    def remark(self) -> str | None:
+        """Return what the user should know; None where every candidate was tried."""
+        if not self.untried:
+            return None
+        return f"meta-learners that were not tried, to keep the time limit: {', '.join(self.untried)}"
 
 
 def fit_meta(name: str, inputs: StackInputs, scorer: Scorer, use: np.ndarray) -> MetaLearner:
@@ -61,6 +71,7 @@ def choose_and_fit(
     *,
     workers: int = 1,
     progress: Progress | None = None,
+    until: Deadline | None = None,
 ) -> Stacked:
     """Choose among meta-learners by nested cross-validation and fit the chosen one on everything.
 
@@ -72,6 +83,8 @@ def choose_and_fit(
         Out-of-fold log-probabilities and labels of the events under the evaluation cuts.
     scorer
         What decides.
+    until
+        When the choice has to end: candidates that are not finished by then are left out, the simplest never is.
 
     Notes
     -----
@@ -84,23 +97,29 @@ def choose_and_fit(
     left_out = list(_left_out(n_folds))
     jobs = [(name, out) for name in names for out in left_out]
     arguments = [(name, inputs, scorer, folds, out) for name, out in jobs]
-    outcomes = in_processes(_fit_and_predict, arguments, workers=workers)
     content: dict[tuple[str, frozenset[int]], dict[int, np.ndarray]] = {}
-    for number, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True), start=1):
-        content[job] = outcome
-        if progress:
-            progress(number, len(jobs), job[0])
+    with closing(in_processes(_fit_and_predict, arguments, workers=workers)) as outcomes:
+        for number, (job, outcome) in enumerate(zip(jobs, outcomes, strict=False), start=1):
+            content[job] = outcome
+            if progress:
+                progress(number, len(jobs), job[0])
+            if number >= n_folds and reached(until):
+                break
+    tried = [name for name in names if all((name, out) in content for out in left_out)] or [names[0]]
+    untried = tuple(name for name in names if name not in tried)
+    names = tuple(tried)
+    choosing = n_folds > 2 and len(names) > 1
     by_meta = {name: _assembled(content, name, folds, inputs) for name in names}
     log_proba, chosen = np.empty_like(inputs.log_proba[0]), []
     for k in range(n_folds):
-        candidates = {name: _inner(content, name, folds, k, inputs) for name in names} if n_folds > 2 else {}
+        candidates = {name: _inner(content, name, folds, k, inputs) for name in names} if choosing else {}
         best = _simplest_of_best(candidates, inputs.take(folds != k), scorer) if candidates else names[0]
         chosen.append(best)
         log_proba[folds == k] = content[best, frozenset({k})][k]
-    final = _simplest_of_best(by_meta, inputs, scorer) if n_folds > 2 else names[0]
+    final = _simplest_of_best(by_meta, inputs, scorer) if choosing else names[0]
     meta = fit_meta(final, inputs, scorer, np.ones(len(folds), dtype=bool))
     losses = {name: scorer.loss(predicted, inputs.labels, inputs.event_weights) for name, predicted in by_meta.items()}
-    return Stacked(meta, log_proba, by_meta, chosen, losses)
+    return Stacked(meta, log_proba, by_meta, chosen, losses, untried)
 
 
 def _left_out(n_folds: int) -> Iterator[frozenset[int]]:
@@ -196,6 +215,8 @@ class Pruning:
     """In the order of the run."""
     left_out: tuple[DroppedLearner, ...]
     """In the order in which they went."""
+    in_time: bool = True
+    """Whether every learner was tried."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the manifest's entry."""
@@ -203,18 +224,27 @@ class Pruning:
 
     def remark(self) -> str | None:
         """Return what the user should know; None where every learner is used."""
-        if not self.left_out:
-            return None
-        last = self.left_out[-1]
-        names = ", ".join(one.name for one in self.left_out)
-        worse = "worse" if last.cost > 0 else "better"
-        return (
-            f"left out of the stack: {names}; without them its log-loss out-of-fold is {abs(last.cost):.5f} ± "
-            f"{last.standard_error:.5f} nats {worse}, and predictions are faster (--prune 0 keeps every learner)"
-        )
+        lines = []
+        if self.left_out:
+            last = self.left_out[-1]
+            names = ", ".join(one.name for one in self.left_out)
+            worse = "worse" if last.cost > 0 else "better"
+            lines.append(
+                f"left out of the stack: {names}; without them its log-loss out-of-fold is {abs(last.cost):.5f} ± "
+                f"{last.standard_error:.5f} nats {worse}, and predictions are faster (--prune 0 keeps every learner)"
+            )
+        if not self.in_time:
+            lines.append("to keep the time limit, not every learner was tried for leaving it out of the stack")
+        return "; ".join(lines) or None
 
 
-def prune(inputs: StackInputs, scorer: Scorer, tolerance: float, slow: frozenset[str] = frozenset()) -> Pruning:
+def prune(
+    inputs: StackInputs,
+    scorer: Scorer,
+    tolerance: float,
+    slow: frozenset[str] = frozenset(),
+    until: Deadline | None = None,
+) -> Pruning:
     """Leave out learners, one by one, as long as all of them together are shown to cost less than the tolerance.
 
     Parameters
@@ -230,19 +260,28 @@ def prune(inputs: StackInputs, scorer: Scorer, tolerance: float, slow: frozenset
     slow
         Learners to be tried first, whatever they cost below the tolerance: networks on grids take much longer to
         predict than tables.
+    until
+        When it has to end, with what is left out by then.
 
     Notes
     -----
     A learner found to be needed is not tried again: what it adds only grows when others go.
     """
     left_out: list[DroppedLearner] = []
+    in_time = True
     if tolerance > 0 and len(inputs.learners) > 1:
         sample = _Sample.of(inputs, scorer)
         selected = list(inputs.learners)
         for group in ([name for name in selected if name in slow], [name for name in selected if name not in slow]):
             candidates = list(group)
             while candidates and len(selected) > 1:
-                entries = {name: sample.cost([k for k in selected if k != name]) for name in candidates}
+                entries = {}
+                for name in candidates:
+                    in_time = in_time and not reached(until)
+                    if in_time:
+                        entries[name] = sample.cost([k for k in selected if k != name])
+                if not in_time:
+                    break
                 candidates = [name for name in candidates if entries[name].allowed(tolerance)]
                 if not candidates:
                     break
@@ -251,7 +290,7 @@ def prune(inputs: StackInputs, scorer: Scorer, tolerance: float, slow: frozenset
                 selected.remove(cheapest)
                 candidates.remove(cheapest)
     gone = {one.name for one in left_out}
-    return Pruning(tolerance, tuple(name for name in inputs.learners if name not in gone), tuple(left_out))
+    return Pruning(tolerance, tuple(name for name in inputs.learners if name not in gone), tuple(left_out), in_time)
 
 
 def confirmed(
@@ -300,7 +339,7 @@ def confirmed(
         rest.remove(name)
         result = sample.cost(rest)
         left_out.append(DroppedLearner(name, result.mean, result.standard_error))
-    return Pruning(pruning.tolerance, tuple(rest), tuple(left_out))
+    return replace(pruning, selected=tuple(rest), left_out=tuple(left_out))
 
 
 @dataclass(frozen=True)

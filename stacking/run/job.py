@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from runtime.context import Context
-from runtime.cost import Cost, seconds_of
+from runtime.cost import Cost, Deadline, seconds_of
 from showers.schema import Task
 from stacking.inputs.events import Events
 from stacking.run.config import SECOND_LEVEL, EngineConfig
@@ -73,10 +73,14 @@ class Job:
         return self.config.workers or os.cpu_count() or 1
 
     @property
-    def deadline(self) -> float | None:
-        """Seconds since 1970 at which the time limit ends; None without one, or where the beginning is not known."""
+    def deadline(self) -> Deadline | None:
+        """When the time limit ends; None without one, or where the beginning is not known."""
         limit = self.config.time_limit
-        return None if limit is None or self.ctx.began is None else self.ctx.began + seconds_of(limit)
+        return None if limit is None or self.ctx.began is None else Deadline(self.ctx.began + seconds_of(limit))
+
+    def deadline_before(self, follows_s: float) -> Deadline | None:
+        """Return when work has to end that so many seconds of processor time have to follow; None without a limit."""
+        return None if self.deadline is None else self.deadline.before(follows_s)
 
     @property
     def pools(self) -> dict[str, int]:

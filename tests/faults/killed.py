@@ -17,9 +17,15 @@ from pathlib import Path
 
 import numpy as np
 
+from analysis.datacheck.check import check_data
+from analysis.spectra.run import SpectraOptions, measure_spectra
 from features import build, compute
+from models.pretraining import train
+from models.pretraining.train import pretrain
 from models.registry import LEARNERS
+from report.check_pages import write_check
 from report.doctor import check_folder
+from report.physics_pages import write_spectra_page
 from runtime.context import Context
 from runtime.files import LOCK_FILE
 from showers.archives.convert import convert
@@ -29,6 +35,7 @@ from showers.simulation import blocks, simulate
 from stacking.run.config import TableConfig
 from stacking.train import stack
 from tests.faults.kills import Step, content, run
+from tests.models.test_pretraining import SMALL, toy_portion
 from tests.stacking.fakes import FAKES
 
 TIMED = {LOCK_FILE, "manifest.json", "task.json", "config.toml"}
@@ -44,6 +51,38 @@ def _stack(source: str) -> Step:
     return lambda out: stack(TableConfig(repeats=1, holdout=0.1, run=out, table=Path(source), label="kind", **options))
 
 
+def _datacheck(source: str) -> Step:
+    place = Path(source)
+
+    def step(out: Path) -> None:
+        out.mkdir(exist_ok=True)
+        check = check_data(place / "run", place / "sky", train=place / "train", ctx=Context(workers=1, trusted=True))
+        write_check(check, out / "check.html")
+
+    return step
+
+
+def _spectra(source: str) -> Step:
+    place = Path(source)
+    options = {"replicas": 20, "knee_toys": 0}
+
+    def step(out: Path) -> None:
+        spectra, remarks = measure_spectra(
+            SpectraOptions(place / "run", [place / "sky"], "6.2e12", out, [place / "test"], **options),  # type: ignore[arg-type]
+            Context(workers=1, trusted=True),
+        )
+        write_spectra_page(spectra, out, remarks)
+
+    return step
+
+
+def _pretrain(source: str) -> Step:
+    train.drawn_ahead = lambda seed, numbers, workers: ((toy_portion(seed, number), 0.0) for number in numbers)
+    train.draw_portion = toy_portion
+    train.time.process_time = lambda: 0.0
+    return lambda out: pretrain(out, SMALL)
+
+
 COMMANDS: dict[str, Callable[[str], Step]] = {
     "stack": _stack,
     "features": lambda source: (
@@ -51,6 +90,9 @@ COMMANDS: dict[str, Callable[[str], Step]] = {
     ),
     "simulate": lambda source: lambda out: simulate(COMPOSITION, out, n_train=400, n_test=40, workers=1),
     "convert": lambda source: lambda out: convert(Path(source), out, COMPOSITION),
+    "datacheck": _datacheck,
+    "spectra": _spectra,
+    "pretrain": _pretrain,
     "download": lambda source: lambda out: download(GAMMA, out, base_url=source),
 }
 

@@ -69,6 +69,25 @@ def test_convert(tmp_path: Path, survived: Counter[str]) -> None:
     assert _kill("convert", tmp_path / "raw", tmp_path, "moments", 5, survived) == 5
 
 
+@pytest.mark.faults
+@pytest.mark.parametrize("command", ["datacheck", "spectra"])
+def test_analyses(
+    command: str, composition_run: Path, composition_sky: Path, tiny_composition: Path, tmp_path: Path,
+    survived: Counter[str],
+) -> None:  # fmt: skip
+    places = {"run": composition_run, "sky": composition_sky}
+    places |= {split: tiny_composition / f"composition_{split}" for split in ("train", "test")}
+    (tmp_path / "source").mkdir()
+    for name, place in places.items():
+        (tmp_path / "source" / name).symlink_to(place)
+    assert _kill(command, tmp_path / "source", tmp_path, "steps", 1, survived) >= 3
+
+
+@pytest.mark.faults
+def test_pretrain(tmp_path: Path, survived: Counter[str]) -> None:
+    assert _kill("pretrain", "", tmp_path, "steps", 1, survived) >= 10
+
+
 def _slowly(handler: Handler, whole: bytes, asked: str | None) -> None:
     begin = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
     handler.send_response(206 if begin else 200)

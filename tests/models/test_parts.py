@@ -14,6 +14,7 @@ import torch
 import xgboost as xgb
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import registry
 from models.base.average import LearnerAverage
@@ -391,6 +392,49 @@ def with_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("with_driver")
+def test_an_average_is_on_the_gpu_with_its_members(monkeypatch: pytest.MonkeyPatch, with_driver: None) -> None:
+    forests = replace(spec("mlp_bag"), settings={"members": ({"learner": "models.tables.sklearn:RandomForest"},)})
+    mixed = replace(forests, settings={"members": (*spec("mlp_bag").settings["members"], *forests.settings["members"])})
+    for obstacle, expected in ((None, "cuda"), ("a CPU build", "cpu")):
+        monkeypatch.setattr(TabularMLP, "gpu_obstacle", lambda obstacle=obstacle: obstacle)
+        assert devices_for((spec("mlp_bag"),), "auto") == {"mlp_bag": expected}
+        assert [devices_for((each,), "auto")["mlp_bag"] for each in (forests, mixed)] == ["cpu", "cpu"]
+    assert devices_for((spec("mlp_bag"),), "cpu") == {"mlp_bag": "cpu"}
+
+
+class Copies(TorchDispatchMode):
+    """Counts the numbers that are copied from the host to another device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and args[0].device.type == "cpu" and result.device.type != "cpu":
+            self.sizes.append(result.numel())
+        return result
+
+
+def test_the_table_is_copied_to_the_device_once() -> None:
+    n, columns, epochs = 1000, 40, 3
+    learner = TabularMLP(CLASSES)
+    table = np.random.default_rng(1).normal(size=(n, columns)).astype(np.float32)
+    batch = Batch(
+        index=np.arange(n), table=table, columns=tuple(f"x{k}" for k in range(columns)),
+        labels=np.arange(n) % len(CLASSES),
+    )  # fmt: skip
+    learner.inputs_ = learner._inputs_for(batch)
+    with Copies() as copies:  # "meta" stands for a GPU: nothing is computed there, copies are made as to one
+        events = learner._tensors(batch, "meta")
+        assert sorted(copies.sizes) == [n, n * columns]
+        copies.sizes.clear()
+        for _ in range(epochs):
+            for rows, _ in events.batches(np.array_split(np.arange(n), 10)):
+                assert events.inputs[rows].shape == (100, columns)
+        assert copies.sizes == [100] * 10 * epochs, "which events, no more"
+
+
 def test_a_library_without_a_gpu_leaves_the_gpu_to_the_others() -> None:
     assert [device_for(each, "auto") for each in (OnGpu, CpuBuild, NeverOnGpu)] == ["cuda", "cpu", "cpu"]
     assert [device_for(each, "cuda") for each in (OnGpu, NeverOnGpu)] == ["cuda", "cpu"]

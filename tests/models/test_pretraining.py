@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -149,6 +150,10 @@ def test_pretraining_goes_on_where_it_was_ended(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(KeyboardInterrupt):
         pretrain(tmp_path / "cut", SMALL)
     monkeypatch.setattr(train, "train_round", done)
+    with monkeypatch.context() as killed:
+        killed.setattr(train, "write_checkpoint", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(tmp_path / "cut", SMALL)  # between the plan, which counts the round, and its state
     assert json.loads(card_path(tmp_path / "cut" / whole.name).read_text())["rounds"] == 2
     cut = pretrain(tmp_path / "cut", SMALL)
     assert hash_file(cut) == hash_file(whole)

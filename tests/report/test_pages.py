@@ -118,6 +118,7 @@ def test_report_of_weighted_hadrons_quotes_what_weights_determine(
     assert value.startswith("<") != quoted
     assert f"worth {row['n_effective']:,.0f} by their weights" in remark
     assert evaluated.points[-1].interval.is_limit != quoted
+    assert learner_table(run, tmp_path).row_count >= len(evaluated.points)
     if not quoted:
         page = write_report(run, tmp_path).read_text(encoding="utf-8")
         assert "95 % upper limit; " in page

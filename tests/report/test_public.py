@@ -31,6 +31,7 @@ from runtime.files import read_json, write_json, write_npz
 from scoring.metrics.composition import fraction_error
 from scoring.score import score_file
 from scoring.tasks.truth import read_truth
+from showers.archives.convert import convert
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, task_named
 from stacking.run.folder import write_run_checksums
@@ -443,6 +444,20 @@ def test_doctor_shows_measured_columns_beside_simulated_ones(tmp_path: Path) -> 
     assert "15.12 15.24 15.36" in shown
     nexts = [line.outcome for line in folder_findings(raw) if line.what == "next"]
     assert nexts[0] == f"python cli.py convert --raw {raw} --task composition --protocol 2026 --out data"
+
+
+def test_doctor_of_a_set_with_rows_of_unknown_class(tmp_path: Path) -> None:
+    selftest.generated(tmp_path, "qgs_spectra", 2000, gamma=False)
+    with np.load(tmp_path / "qgs_spectra_features.npz") as stored:
+        features = stored["features"]
+    features[::50, 0] = 9.0
+    features[25::50, 0] = -3.0
+    np.savez(tmp_path / "qgs_spectra_features.npz", features=features)
+    train, _ = convert(tmp_path, tmp_path / "data", COMPOSITION, protocol="2026")
+    labels = np.load(train / "labels_composition.npy")
+    assert (labels.max(), labels.min()) == (8, -4), "as the public scripts make them"
+    (words,) = [line.outcome for line in folder_findings(train) if line.what == "classes"]
+    assert words == ", ".join(f"{name} {(labels == k).sum():,}" for k, name in enumerate(COMPOSITION.classes))
 
 
 def test_doctor_knows_what_the_program_wrote_itself(world: tuple[Path, Path], tmp_path: Path) -> None:

@@ -20,7 +20,18 @@ from report.shared.text import energy_words as told
 from report.shared.text import totals
 from runtime import cost as energy
 from runtime import processes
-from runtime.cost import ESTIMATED, MEASURED, WATTS_PER_CORE, EnergyMeter, GpuCounter, cpu_counters, measured
+from runtime.cost import (
+    ESTIMATED,
+    MEASURED,
+    WATTS_PER_CORE,
+    Deadline,
+    EnergyMeter,
+    GpuCounter,
+    Pace,
+    cpu_counters,
+    measured,
+    reached,
+)
 
 END_UJ = 1_000_000
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -220,3 +231,21 @@ def test_where_the_system_does_not_tell_it_is_now(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delattr(processes.time, "CLOCK_BOOTTIME")
     before = time.time()
     assert before <= processes.process_began() <= time.time()
+
+
+def test_the_pace_is_that_of_the_last_work(tmp_path: Path) -> None:
+    file, pace = tmp_path / "schedstat", Pace()
+    assert pace.read(file) == 1.0, "where the system does not tell"
+    for worked_s, waited_s, expected in ((2, 1, 1.5), (2.5, 100, 1.5), (4, 13, 7.0), (6, 13, 1.0)):
+        file.write_text(f"{worked_s * 10**9:.0f} {waited_s * 10**9:.0f} 12\n")
+        assert pace.read(file) == expected
+
+
+def test_a_deadline_comes_earlier_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(energy.time, "time", lambda: 1000.0)
+    for waits, left_s in ((1.0, 50.0), (2.0, 20.0), (10.0, -4.0)):
+        monkeypatch.setattr(energy.PACE, "read", lambda waits=waits: waits)
+        assert Deadline(1060.0).before(7.0).before(3.0).left_s() == left_s
+        assert reached(Deadline(1060.0, 10.0)) == (left_s < 0)
+        assert reached(Deadline(1060.0, 10.0), 30.0) == (left_s < 30)
+    assert not reached(None, 1e9)

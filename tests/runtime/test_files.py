@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.arrays import open_npy, read_arrays
+from runtime.arrays import ArrayFile, open_npy, read_arrays
 from runtime.checksums import CHECKSUMS_FILE, Checksums, write_checksums
 from runtime.errors import InputError
 from runtime.files import atomic_folder, atomic_path, hash_file, read_json, write_json, write_npz
@@ -289,3 +289,22 @@ def test_pipes_and_devices_do_not_hang(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="not a regular file"):
             read_output(file, COMPOSITION, N)
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("start", "shape", "message"),
+    [
+        (0, (2, 4), r"a\.npy: rows 0 on have shape \(4,\), not \(3,\)"),
+        (0, (2, 3, 1), r"a\.npy: rows 0 on have shape \(3, 1\), not \(3,\)"),
+        (4, (2, 3), r"a\.npy: rows 4 to 6 of 5 were given"),
+    ],
+)
+def test_rows_of_another_shape_than_the_file_are_refused(
+    start: int, shape: tuple[int, ...], message: str, tmp_path: Path
+) -> None:
+    with ArrayFile(tmp_path / "a.npy", (5, 3), np.float32) as file:
+        file.put(0, np.ones((5, 3)))
+        with pytest.raises(InputError, match=message):
+            file.put(start, np.zeros(shape))
+        file.close()
+    assert np.array_equal(np.load(tmp_path / "a.npy"), np.ones((5, 3)))

@@ -65,6 +65,24 @@ class Useless(Linear):
         return {**fitted, "means": np.zeros_like(fitted["means"])}
 
 
+class Along(Linear):
+    """Looks at the first column alone, and is three times as sure as it may be."""
+
+    column, sureness = 0, 3.0
+
+    def _inputs(self, batch: Batch) -> np.ndarray:
+        return super()._inputs(batch)[:, [self.column]]
+
+    def predict_log_proba(self, batch: Batch) -> np.ndarray:
+        return log_softmax(self.sureness * super().predict_log_proba(batch))
+
+
+class Across(Along):
+    """Looks at the second column alone, and is as sure as it may be."""
+
+    column, sureness = 1, 1.0
+
+
 class Memorising(Linear):
     """Right and sure about every event it was trained on, without a clue about all others."""
 
@@ -174,7 +192,10 @@ def _spec(cls: type[Learner], **options: Any) -> LearnerSpec:
 
 FAKES: dict[str, LearnerSpec] = {
     spec.name: spec
-    for spec in map(_spec, (Linear, Useless, Memorising, Neighbours, Leaking, Failing, NotANumber, Noisy, OfTheProcess))
+    for spec in map(
+        _spec,
+        (Linear, Useless, Along, Across, Memorising, Neighbours, Leaking, Failing, NotANumber, Noisy, OfTheProcess),
+    )
 }
 FAKES |= {spec.name: spec for spec in (_spec(cls, one_network=True) for cls in (OneStart, FarApart))}
 FAKES["fake_noisy_twin"] = replace(FAKES["fake_noisy"], name="fake_noisy_twin")

@@ -22,7 +22,9 @@ from showers.schema import COMPOSITION, GAMMA, Task
 from stacking.inputs.events import ShowerEvents
 from stacking.meta.gate import decide_gate, entropy, leak_remarks
 from stacking.meta.scorers import GammaScorer, LogLossScorer
+from stacking.predict import predict
 from stacking.run.config import StackConfig, TableConfig
+from stacking.run.read import shipped_system
 from stacking.train import stack
 from tests.stacking.conftest import gaussians
 from tests.stacking.fakes import Leaking
@@ -106,6 +108,45 @@ def test_shuffled_labels_give_chance_level_and_a_closed_gate(tmp_path: Path) -> 
     prior = np.bincount(shuffled) / len(shuffled)
     chance = -(prior * np.log(prior)).sum()
     assert result.manifest["meta"]["log_losses"]["stack"] == pytest.approx(chance, abs=0.02)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_stack_that_is_better_ships_and_predicts_new_rows(tmp_path: Path) -> None:
+    # Each learner knows one of two independent columns, one is too sure: only a weighted sum is the exact posterior.
+    distance = 1.5
+    for name, n, seed in (("train", 3000, 1), ("test", 2000, 2)):
+        labels = np.random.default_rng(seed).integers(0, 2, n)
+        points = np.random.default_rng(seed + 10).normal(size=(n, 2)) + distance * (labels[:, None] - 0.5)
+        frame = pl.DataFrame({"x": points[:, 0], "y": points[:, 1], "kind": np.array(["near", "far"])[labels]})
+        frame.write_parquet(tmp_path / f"{name}.parquet")
+    options: dict[str, Any] = {"preset": "quick", "folds": 3, "workers": 1, "device": "cpu", "holdout": 0.2}
+    options |= {"learners": ("fake_along", "fake_across"), "metas": ("log_pool", "average"), "prune": 0.0}
+    result = stack(
+        TableConfig(
+            run=tmp_path / "run", table=tmp_path / "train.parquet", label="kind",
+            test_table=tmp_path / "test.parquet", repeats=1, fast=False, **options,
+        )
+    )  # fmt: skip
+    gate = result.manifest["gate"]
+    assert gate["shipped"]
+    assert shipped_system(result.manifest) == "stack"
+    assert gate["gain"] > 2 * gate["standard_error"]
+    assert result.predictions is not None
+    frame = pl.read_parquet(tmp_path / "test.parquet")
+    logit = distance * (frame["x"].to_numpy() + frame["y"].to_numpy())
+    exact = {"near": 1 / (1 + np.exp(logit)), "far": 1 / (1 + np.exp(-logit))}
+    run = stacking.load(result.run)
+    again = predict(run, tmp_path / "test.parquet", Context(trusted=True)).concatenated().log_proba
+    assert np.array_equal(again, result.predictions.log_proba)
+    for k, name in enumerate(run.task.classes):
+        assert np.abs(np.exp(again[:, k]) - exact[name]).mean() < 0.03
+    labels = np.array([run.task.classes.index(name) for name in frame["kind"]])
+    losses = {
+        system.name: -system.log_proba[np.arange(len(labels)), labels] for system in run.test_systems(len(labels))
+    }
+    for name in ("fake_along", "fake_across", "average"):
+        worse = losses[name] - losses["stack"]
+        assert worse.mean() > 3 * worse.std() / np.sqrt(len(worse)), name
 
 
 @pytest.mark.usefixtures("fakes")

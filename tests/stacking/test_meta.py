@@ -16,6 +16,7 @@ import pytest
 import stacking
 from models.base.posterior import log_softmax
 from runtime.context import Context
+from runtime.cost import Deadline
 from stacking.meta.base import StackInputs, meta_from_json, meta_learners, meta_to_json
 from stacking.meta.calibration import Calibrator, cross_fit, fit_calibrator, identity, reliability
 from stacking.meta.choice import DroppedLearner, Pruning, choose_and_fit, confirmed, fit_meta, prune
@@ -44,6 +45,32 @@ def _problem(n_classes: int = 3, n: int = N, seed: int = 0, prior: list[float] |
     noise = np.log(rng.dirichlet(5 * np.ones(n_classes), n))
     z = np.stack([*(log_softmax(e + 0.5 * np.log(share)) for e in evidence), noise])
     return StackInputs(("left", "right", "noise"), z, labels, np.arange(n) % 3, rng.normal(size=(n, 2)))
+
+
+OVER = Deadline(0.0)
+
+
+def test_what_has_no_time_is_not_tried_and_said() -> None:
+    problem = _problem(n=600)
+    names = ("average", "log_pool", "calibrated_pool")
+    stacked = choose_and_fit(names, problem, LogLossScorer(), until=OVER)
+    alone = choose_and_fit(("average",), problem, LogLossScorer())
+    assert stacked.meta.name == "average"
+    assert np.array_equal(stacked.log_proba, alone.log_proba)
+    assert stacked.untried == ("log_pool", "calibrated_pool")
+    assert stacked.remark() == "meta-learners that were not tried, to keep the time limit: log_pool, calibrated_pool"
+    assert alone.remark() is None
+    assert "noise" in {one.name for one in prune(_problem(), LogLossScorer(), 5e-3).left_out}
+    pruning = prune(_problem(), LogLossScorer(), 5e-3, until=OVER)
+    assert (pruning.selected, pruning.in_time) == (problem.learners, False)
+    assert "to keep the time limit" in str(pruning.remark())
+
+
+def test_candidates_that_are_finished_in_time_are_chosen_among(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter(range(1000))
+    monkeypatch.setattr("stacking.meta.choice.reached", lambda until: next(calls) >= 9)
+    stacked = choose_and_fit(("average", "log_pool", "calibrated_pool"), _problem(), LogLossScorer(), until=OVER)
+    assert (stacked.meta.name, stacked.untried) == ("log_pool", ("calibrated_pool",))
 
 
 LEARNING = [name for name in meta_learners() if name != "average"]

@@ -5,6 +5,8 @@ Memory is estimated before a run begins, and bounded where a learner does not ne
 
 from __future__ import annotations
 
+import io
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,18 +24,21 @@ from models.networks.data import EventTensors, GridSource
 from models.networks.loop import BLOCK_EVENTS, BLOCKS_AT_ONCE, _epoch_orders, shuffled_in_blocks
 from models.registry import spec
 from models.tables.logit import QuadraticLogit
-from runtime.context import Context
-from runtime.cost import in_words, seconds_of
+from report.outcome import outcome
+from report.run_sections import no_time_for
+from runtime.context import Context, PlainConsole
+from runtime.cost import PACE, Deadline, in_words, seconds_of
 from runtime.errors import InputError
 from stacking.budget import LIBRARIES, PLAN_FILE, Clock, available_bytes, estimated
 from stacking.fit import tasks
-from stacking.fit.plan import STUDENT_STEP_S, RunPlan, RunSizes, SecondLevel, make_plan
-from stacking.fit.running import RemainingTime
+from stacking.fit.plan import FIXED_S, STUDENT_STEP_S, RunPlan, RunSizes, SecondLevel, make_plan
+from stacking.fit.running import RemainingTime, _attempt
 from stacking.fit.speed import LearnerRate, measure_rates
 from stacking.inputs.events import ROW_GROUP, TableEvents
 from stacking.inputs.tables import write_table
 from stacking.run.chain import STUDENT
 from stacking.run.config import TableConfig
+from stacking.run.read import Run
 from stacking.train import stack
 from tests.stacking.conftest import CLASSES, gaussians
 from tests.stacking.fakes import FAKES
@@ -73,7 +78,7 @@ def test_plans_keep_the_limit_and_use_it(limit_s: float) -> None:
     plan = make_plan(RATES, SIZES, limit_s)
     assert plan.total_s <= 0.86 * limit_s
     assert plan.folds == 3 or not any(share.rows for share in plan.shares)
-    names = {share.learner for share in plan.shares} | set(plan.left_out)
+    names = {share.learner for share in plan.every}
     assert names == {"trees", "small", "large"}
     if limit_s < 86_400:
         assert plan.total_s > 0.4 * limit_s, "or nothing more would have fitted"
@@ -92,11 +97,12 @@ def test_the_best_learner_is_left_out_last_unless_it_needs_too_much(slowness: fl
     large = RATES[2]
     others = [*RATES[:2], replace(large, learner="middle", event_s=large.event_s / 2)]
     best = replace(large, event_s=slowness * large.event_s, last_out=True)
-    plan = make_plan([*others, best], SIZES, 1300)
-    assert plan.left_out == (("middle",) if stays else ("large",))
+    limit_s = (1085 + FIXED_S) / 0.85
+    plan = make_plan([*others, best], SIZES, limit_s)
+    assert [share.learner for share in plan.spare] == (["middle"] if stays else ["large"])
     assert {"trees", "small"} <= {share.learner for share in plan.shares}
-    assert plan.total_s <= 0.86 * 1300
-    assert make_plan([*others, replace(best, last_out=False)], SIZES, 1300).left_out == ("large",)
+    assert plan.total_s <= 0.86 * limit_s
+    assert make_plan([*others, replace(best, last_out=False)], SIZES, limit_s).spare[0].learner == "large"
 
 
 def test_what_follows_the_fits_is_in_the_plan_and_the_student_learns_less_where_time_is_short() -> None:
@@ -119,7 +125,10 @@ def test_a_limit_that_cannot_be_kept_leaves_the_cheapest_learner(limit_s: float)
     plan = make_plan(RATES, SIZES, limit_s)
     assert [(share.learner, share.rows) for share in plan.shares] == [("trees", 10_000)]
     assert plan.folds == 3
-    assert plan.left_out == ("small", "large")
+    assert [(share.learner, share.rows) for share in plan.spare] == [("small", 10_000), ("large", 10_000)]
+    options = plan.options({}, {"small": 14, "trees": 1000, "large": 14})
+    assert options["learners"] == ("trees", "small", "large"), "those that are trained if time is left come last"
+    assert RunPlan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
     assert plan.total_s > limit_s
     assert plan.lines()[2] == "  the limit cannot be kept: the cheapest learner alone is trained, on few events"
 
@@ -131,7 +140,7 @@ def test_folds_are_given_up_one_by_one_and_filled_again() -> None:
     slow = replace(one, learner="slow", event_s=1.0)
     costs = {folds: one.fit_s(1_000_000 * (folds - 1) / folds, 10) * folds / 2 for folds in (5, 4, 3)}
     for folds, training_s in costs.items():
-        limit_s = (training_s + 21) / 0.85
+        limit_s = (training_s + FIXED_S + 1) / 0.85
         for rates in ([one], [one, slow]):
             plan = make_plan(rates, sizes, limit_s)
             assert (plan.folds, plan.shares[0].rows) == (folds, None)
@@ -190,16 +199,63 @@ def test_predictions_obey_the_deadline(tmp_path: Path) -> None:
 
     with pytest.raises(tasks.TimeLimitReached, match="time limit"):
         tasks.predict(
-            create(learner, CLASSES), events, np.arange(50), ("x", "y"), grids=False, deadline=time.time() - 1
+            create(learner, CLASSES), events, np.arange(50), ("x", "y"), grids=False, deadline=Deadline(time.time() - 1)
         )
 
 
-def test_the_student_obeys_the_deadline(tmp_path: Path) -> None:
+def test_the_student_obeys_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stacking.student.create", lambda *arguments, **options: pytest.fail("begun"))
     config = _config(tmp_path, n=400, time_limit="60s", fast=True)
     result = stack(config, Context(began=time.time() - 59))
     assert result.manifest[STUDENT] is None
     assert any("predict --fast is not possible" in line and "time limit" in line for line in result.manifest["remarks"])
     assert [row["status"] for row in result.manifest["learners"]].count("ok") == 1, "a late run is better than none"
+
+
+def test_fits_leave_processor_time_for_what_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = [
+        LearnerRate(name, "", 1, 0.0, event_s, 0.0, waits=2.0) for name, event_s in (("fast", 1e-4), ("slow", 1e-2))
+    ]
+    plan = make_plan(rates, RunSizes(9000, 0, 3, 1, 1), 300.0)
+    assert plan.waits == 2.0
+    assert plan.second_level_s == 2.0 * FIXED_S
+    events = TableEvents(tmp_path / "none.parquet", ("x", "y"), "hash")
+    every = [
+        tasks.FoldTask(tmp_path, replace(FAKES["fake_useless"], name=name), fold, 3, events, None, ("x",), CLASSES)
+        for name in ("fast", "slow") for fold in range(3)
+    ]  # fmt: skip
+    limited = Clock(1000.0, 300.0).limited(plan, every, {"cpu": 2})
+    assert [task.deadline for task in limited] == 3 * [None] + 3 * [Deadline(1300.0, FIXED_S)]
+    fit_s = plan.shares[1].task_s / 2.0
+    assert [task.expected_s for task in limited[3:]] == pytest.approx([fit_s * n / 2 for n in (3, 2, 1)])
+    begun: list[str] = []
+    monkeypatch.setattr("stacking.fit.running.do_task", lambda task: begun.append(task.name))
+    for pace, now, fits in ((1.0, 1000.0, True), (1.0, 1280.0, False), (30.0, 1000.0, False)):
+        monkeypatch.setattr(PACE, "read", lambda pace=pace: pace)
+        monkeypatch.setattr("runtime.cost.time.time", lambda now=now: now)
+        begun.clear()
+        *_, error, remedy = _attempt(limited[3])
+        assert (begun, remedy) == (["slow"] if fits else [], None)
+        assert ("the time limit of the run left too little for it" in error) != fits
+
+
+def test_only_the_first_learner_is_tried_where_there_is_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stacking.budget.PILOT_SHARE", -1.0)
+    result = stack(_config(tmp_path, n=400, time_limit="60s"))
+    assert result.manifest["plan"]["left_out"] == ("table.random_forest",)
+    assert "left out to keep the time limit: table.random_forest" in result.manifest["remarks"]
+    assert no_time_for(Run.open(result.run), Deadline(time.time() - 1)) == ("importance",)
+    assert no_time_for(Run.open(result.run), Deadline(time.time() + 1e6)) == ()
+    shown = outcome(result.run, deadline=Deadline(time.time() - 1)).shown
+    stream = io.StringIO()
+    PlainConsole(file=stream, width=300).print(shown)
+    line = f"left out of the report to keep the time limit: importance; python cli.py report {result.run} makes them"
+    assert line in stream.getvalue()
+    page = (result.run / "report.html").read_text()
+    assert line in page
+    assert "Which columns matter" not in page
 
 
 def test_time_left_is_right_within_a_factor_two_from_a_tenth_on() -> None:
@@ -291,7 +347,7 @@ def _slow_after(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
     real: Callable[[tasks.FoldTask], None] = tasks.do_task
 
     def do(task: tasks.FoldTask) -> None:
-        real(replace(task, deadline=time.time() - 1) if task.name.endswith(slow) else task)
+        real(replace(task, deadline=Deadline(time.time() - 1)) if task.name.endswith(slow) else task)
 
     monkeypatch.setattr("stacking.fit.running.do_task", do)
 

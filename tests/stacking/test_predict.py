@@ -27,11 +27,13 @@ from features.compute import compute_rows
 from features.table import FeatureTable
 from models import isolated
 from models.base.learner import Batch
+from models.base.saving import HEADER_FILE
 from models.isolated import Isolated
 from models.tables.lightgbm import LightGBM
 from runtime.checksums import CHECKSUMS_FILE
 from runtime.context import Context
 from runtime.errors import InputError
+from runtime.files import write_json
 from showers.archives.folders import unlabelled_in
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
@@ -386,7 +388,7 @@ def test_pieces_and_processes_change_no_bit_and_open_each_file_once(
     for workers in (1, 3):
         working.clear()
         monkeypatch.setattr("joblib.cpu_count", lambda workers=workers: workers)
-        result = predict_events(run, test).concatenated()
+        result = predict_events(run, test, Context(trusted=True)).concatenated()
         np.testing.assert_array_equal(result.log_proba, expected.log_proba)
         assert len(working) == workers, "trusted fits are asked by as many threads as there would be processes"
     assert not opened, "none in another process"
@@ -465,3 +467,26 @@ def test_events_go_through_a_fit_once(
             f"one/{truth}": (2, n, 8, 2) if truth else (2, n, 5) for truth in wanted
         }
         assert all((values == piece.start).all() for name, values in results.items() if name == "one/True")
+
+
+def test_at_most_two_readers_use_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, device in (("network", "cuda"), ("trees", "cpu")):
+        (tmp_path / name / "member-0").mkdir(parents=True)
+        write_json(tmp_path / name / "member-0" / HEADER_FILE, {"device": device})
+    monkeypatch.setattr(saved_fits, "gpu_answers", lambda: True)
+    assert [saved_fits.uses_gpu(tmp_path / name) for name in ("network", "trees")] == [True, False]
+    batch = Batch(index=np.arange(1))
+    jobs = [
+        saved_fits._Job(name, fold, tmp_path / name / str(fold), batch, on_gpu=name == "network")
+        for fold in range(6) for name in ("network", "trees")
+    ]  # fmt: skip
+    left, done = saved_fits._Jobs(jobs), dict[int, list[str]]()
+    crew = {k: saved_fits._Reader(lambda folder: None, on_gpu=k < saved_fits.GPU_READERS) for k in range(4)}  # type: ignore[arg-type,return-value]
+    for _ in range(12):
+        for k in (3, 2, 1, 0):
+            job = left.next_for(crew[k])
+            done.setdefault(k, []).extend([] if job is None else [job.name])
+    assert sum(map(len, done.values())) == 12
+    assert "network" not in {*done[2], *done[3]}
+    monkeypatch.setattr(saved_fits, "gpu_answers", lambda: False)
+    assert not saved_fits.uses_gpu(tmp_path / "network")
