@@ -10,7 +10,6 @@ import typer
 from commands.app import SeedOption, WorkersOption, app, console, refuse_unused
 from runtime.context import Context, bar
 from runtime.errors import InputError
-from runtime.files import check_out, check_target
 
 if TYPE_CHECKING:
     from analysis.blinding import Blinding
@@ -93,6 +92,7 @@ def spectra(
     from analysis.spectra.folding import Widths
     from analysis.spectra.run import EDGES, SpectraOptions, measure_spectra
     from report.physics_pages import knee_lines, spectra_text, write_spectra_page
+    from runtime.files import check_out
 
     check_out(out)
     blinding = _blinding(context, open_share, unblind)
@@ -153,6 +153,7 @@ def gamma_limit(
     """
     from analysis.photons.search import EDGES, PhotonResult, SearchOptions, search_photons
     from report.physics_pages import excess_warning, limits_text, write_photon_page
+    from runtime.files import check_out
 
     check_out(out)
     blinding = _blinding(context, open_share, unblind)
@@ -196,6 +197,8 @@ def robustness(
     from report.check_pages import robustness_text, write_robustness_page
 
     chosen = parse_places(",".join(PLACES) if places is None else places)
+    from runtime.files import check_out
+
     check_out(out)
     options = RobustnessOptions(
         chosen, out, train=train, test=test, learner=learner, left_out=left_out, jitter=jitter, seed=seed,
@@ -246,6 +249,7 @@ def datacheck(
     """
     from analysis.datacheck.check import check_data, verdict
     from report.check_pages import write_check
+    from runtime.files import check_target
 
     check_target(out, (".html", ".htm"))
     ctx = Context(bars=bar, workers=workers, trusted=trusted)
@@ -298,6 +302,8 @@ def sky_map(
 
     if run is None:
         refuse_unused(context, "without --run", ("share", "anyway", "trusted"))
+    from runtime.files import check_out
+
     check_out(out)
     blinding = _blinding(context, open_share, unblind)
     options = SkyOptions(

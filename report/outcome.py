@@ -26,7 +26,7 @@ from report.public.rules import score_by_protocol
 from report.run_page import write_report
 from report.run_sections import left_out_line, no_time_for
 from report.shared.subject import mean_loss, read_labels
-from report.shared.text import difference_text, gain_text, metric_text, plus_minus
+from report.shared.text import gain_text, metric_text, plus_minus
 from report.table_page import write_table_report
 from report.tasks.target import report_of
 from runtime.checksums import Checksums
@@ -84,6 +84,7 @@ def learner_table(run: Path, data: Path) -> Table:
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         caption_justify="left",
+        show_edge=False,
     )
     table.add_column("", no_wrap=True)
     first = next(iter(by_name.values()))[0]
@@ -91,8 +92,12 @@ def learner_table(run: Path, data: Path) -> Table:
     losses_of = {row["name"]: row["log_loss"] for row in opened.manifest["learners"] if "log_loss" in row}
     by_name = dict(sorted(by_name.items(), key=lambda one: -losses_of.get(one[0], -math.inf)))
     published = next((systems[0] for name, systems in reversed(by_name.items()) if name.startswith("published.")), None)
-    heads = [scoring.loss_name, *(_heading(rule) for rule in rules)]
-    heads = [*heads, f"gain in {scoring.loss_name}", f"in {metric.name}"] if published else [beside.head, *heads]
+    shown = rules if published is None else rules[:1]
+    heads = [scoring.loss_name, *(_heading(rule) for rule in shown)]
+    if published is None:
+        heads.insert(0, beside.head)
+    else:
+        heads += [f"gain in\n{scoring.loss_name}", *([] if metric.logarithmic else [f"gain in\n{metric.name}"])]
     for column in heads:
         table.add_column(column, justify="right", no_wrap=True)
     for name, systems in by_name.items():
@@ -108,7 +113,7 @@ def learner_table(run: Path, data: Path) -> Table:
         shares = task_report.second_metric(labels, raw.log_proba, raw.output, truth.weights).plus_minus
         losses = plus_minus(*mean_loss(scoring.losses(labels, raw.log_proba, raw.output), truth), 3)
         style = "bold" if name == opened.shipped else None
-        cells_of_row = [losses, *(cells.get(rule, "") for rule in rules)]
+        cells_of_row = [losses, *(cells.get(rule, "") for rule in shown)]
         if published is None:
             cells_of_row.insert(0, shares)
         elif raw is not published:
@@ -118,21 +123,24 @@ def learner_table(run: Path, data: Path) -> Table:
     return table
 
 
-def _gains(system: System, published: System, scoring: TaskScoring, truth: Truth) -> tuple[str, str]:
-    """Return by how much a system is better than the published one, in log-loss and in the metric, paired."""
+def _gains(system: System, published: System, scoring: TaskScoring, truth: Truth) -> Iterator[str]:
+    """Yield by how much a system is better than the published one, paired: in log-loss, and in the metric.
+
+    Of a metric whose logarithm counts the intervals themselves say it.
+    """
     losses = [scoring.losses(truth.labels, one.log_proba, one.output) for one in (published, system)]
-    metric = scoring.metric.paired_of(truth, published.output, system.output)
-    return gain_text(paired_mean(linearised(losses[0] - losses[1], truth.weights), truth.groups), 3), (
-        difference_text(metric, scoring.metric) if scoring.metric.logarithmic else gain_text(metric, 4)
-    )
+    yield gain_text(paired_mean(linearised(losses[0] - losses[1], truth.weights), truth.groups), 3)
+    if not scoring.metric.logarithmic:
+        yield gain_text(scoring.metric.paired_of(truth, published.output, system.output), 3)
 
 
 def _caption(run: Run, by_name: Mapping[str, list[System]], published: System | None, labels: np.ndarray) -> str:
     """Return what the table's numbers mean: what ships and why, the gains, and what they are worth for a spectrum."""
-    judged = "held-out showers" if run.manifest["data"].get("n_holdout") else "out-of-fold predictions"
+    out_of_fold = run.manifest.get("judged", {}).get("on") == "out-of-fold"
+    judged = "out-of-fold predictions" if out_of_fold else "held-out showers"
     lines = [f"shipped, as decided on {judged}: {run.shipped}"]
     if published is not None:
-        lines.append(f"gain: how much better than {published.name}, trained on the same showers, with 95 % intervals")
+        lines.append(f"gain: over {published.name}, trained on the same showers, with 95 % intervals")
     if run.task.name == COMPOSITION.name:
         names = dict.fromkeys([published.name] if published else [], "") | {run.shipped: ""}
         errors = [
@@ -143,7 +151,7 @@ def _caption(run: Run, by_name: Mapping[str, list[System]], published: System | 
             f"for a spectrum: of {SPECTRUM_EVENTS:,} measured showers, equal parts of each class, the share of "
             f"{run.task.classes[-1]} has a statistical error of {', '.join(errors)}"
         )
-    return "\n".join(lines)
+    return "\n" + "\n".join(lines)
 
 
 def failed_learners(run: Run) -> list[str]:

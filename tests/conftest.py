@@ -17,6 +17,8 @@ import pytest
 
 # Lets SciPy's special functions take the arrays of array_api_strict; read when SciPy is first imported.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
+# xdist sets the width of a terminal; what is written into files and pipes has a width of its own.
+os.environ.pop("COLUMNS", None)
 # One worker where none are asked for: tests run side by side already, and every process of one imports all libraries.
 os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 

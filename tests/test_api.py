@@ -58,7 +58,7 @@ def test_a_run_keeps_its_options_as_toml(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("report.outcome.write_table_report", lambda run, bars: run)
+    monkeypatch.setattr("report.outcome.write_table_report", lambda run, **options: run)
     x, y = table
     file = tmp_path / "x [1].csv"
     pl.DataFrame({"x0": x[:, 0], "x1": x[:, 1], "kind": y}).write_csv(file)

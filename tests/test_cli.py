@@ -504,7 +504,7 @@ def test_bad_rows_are_not_trained_on_and_get_the_training_prior(
     tiny_composition: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What an odd row holds changes nothing but its own posterior, in a run and in later predictions."""
-    monkeypatch.setattr("report.outcome.write_report", lambda run, data, bars: run)
+    monkeypatch.setattr("report.outcome.write_report", lambda run, data, **options: run)
     monkeypatch.setattr("report.outcome.write_card", lambda run: run)
     n, runs = 200, {}
     rows = {"train": [7, 11, 30], "test": [3, 50]}

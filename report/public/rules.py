@@ -61,10 +61,6 @@ def score_by_protocol(
     InputError
         For anything that cannot be scored, a test set of another protocol, or a log that cannot take the attempt.
     """
-    folder = labelled_folder(data, task)
-    origin = origin_of(folder, task)
-    if protocol not in (None, origin.base):
-        raise InputError(f"{folder} is a test set of {origin.protocol}, not of protocol {protocol}")
     if log is None and description is not None:
         raise InputError("--description has no effect without --log: leave it out")
     if log is not None:
@@ -73,6 +69,10 @@ def score_by_protocol(
         if not (description or "").strip():
             raise InputError("--log needs --description: what was tried, in a few words")
         next_attempt(log, task)
+    folder = labelled_folder(data, task)
+    origin = origin_of(folder, task)
+    if protocol not in (None, origin.base):
+        raise InputError(f"{folder} is a test set of {origin.protocol}, not of protocol {protocol}")
     metrics = score_file(
         predictions, data, task, intervals=intervals, check=check_predictions, published_order=published_order,
         write=write, raw=origin.takes_raw_labels(task),

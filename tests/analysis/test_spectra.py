@@ -293,9 +293,12 @@ def test_spectra_with_converted_simulation(tmp_path: Path) -> None:
     )
     assert any("recovered from each class's plateau" in remark for remark in remarks)
     assert result.used.any()
-    covariance = share_covariance(result.fluxes.flux, result.covariance(STATISTICAL))
-    away = (shares(result.flux) - 0.2) / np.sqrt(np.diag(covariance)).reshape(2, 5)
-    assert np.abs(away[result.used]).max() < 4, "all groups were thrown alike"
+    # Some 110 measured events tell no more than the sum of the three lighter groups; all groups were thrown alike.
+    covariance = share_covariance(result.fluxes.flux, result.covariance(STATISTICAL)).reshape(2, 5, 2, 5)
+    for k in np.flatnonzero(result.used):
+        light, error = shares(result.flux)[k, :3].sum(), np.sqrt(covariance[k, :3, k, :3].sum())
+        assert error < 0.25
+        assert abs(light - 0.6) < 4 * error
 
 
 def test_spectra_of_public_files_end_in_marked_bins_or_one_line(tmp_path: Path) -> None:

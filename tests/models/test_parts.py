@@ -392,7 +392,7 @@ def with_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("with_driver")
-def test_an_average_is_on_the_gpu_with_its_members(monkeypatch: pytest.MonkeyPatch, with_driver: None) -> None:
+def test_an_average_is_on_the_gpu_with_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
     forests = replace(spec("mlp_bag"), settings={"members": ({"learner": "models.tables.sklearn:RandomForest"},)})
     mixed = replace(forests, settings={"members": (*spec("mlp_bag").settings["members"], *forests.settings["members"])})
     for obstacle, expected in ((None, "cuda"), ("a CPU build", "cpu")):
@@ -435,6 +435,7 @@ def test_the_table_is_copied_to_the_device_once() -> None:
         assert copies.sizes == [100] * 10 * epochs, "which events, no more"
 
 
+@pytest.mark.usefixtures("with_driver")
 def test_a_library_without_a_gpu_leaves_the_gpu_to_the_others() -> None:
     assert [device_for(each, "auto") for each in (OnGpu, CpuBuild, NeverOnGpu)] == ["cuda", "cpu", "cpu"]
     assert [device_for(each, "cuda") for each in (OnGpu, NeverOnGpu)] == ["cuda", "cpu"]

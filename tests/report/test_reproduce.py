@@ -69,7 +69,7 @@ def test_selftest_passes_and_notices_what_is_wrong(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_killed_result_is_continued_and_says_how_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("report.reproduce.write_report", lambda run, data, bars: (run / "report.html").touch())
+    monkeypatch.setattr("report.reproduce.write_report", lambda run, data, **options: (run / "report.html").touch())
     out = tmp_path / "out"
     wanted = Reproduction(
         COMPOSITION, "2026", out, simulated=3_000, seeds=2, preset="quick", learners=("quadratic_logit",)

@@ -408,11 +408,11 @@ def test_the_remark_states_the_cost_of_all_that_went() -> None:
     one = Pruning(2e-4, ("kept", "second"), gone[:1]).remark()
     assert one is not None
     assert "left out of the stack: first; " in one
-    assert "+0.00001 ± 0.00002" in one
+    assert "0.00001 ± 0.00002 nats worse" in one
     both = Pruning(2e-4, ("kept",), gone).remark()
     assert both is not None
     assert "first, second" in both
-    assert "+0.00012 ± 0.00003" in both
+    assert "0.00012 ± 0.00003 nats worse" in both
 
 
 def test_copies_of_a_shower_make_the_cost_no_more_certain() -> None:

@@ -370,7 +370,7 @@ def test_a_refused_run_leaves_its_folder_free(tmp_path: Path) -> None:
 def test_the_command_takes_what_a_stranger_has(
     tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("report.outcome.write_table_report", lambda run, bars: run)
+    monkeypatch.setattr("report.outcome.write_table_report", lambda run, **options: run)
     raw = (tables / "train.tsv").read_text().replace("\t", ";")
     (tmp_path / "t.csv").write_text(raw)
     line = ["stack", "--table", "t.csv", "--separator", ";", "--label", "class", "--columns", "colour,town"]
