@@ -40,7 +40,7 @@ class PublishedSpectrum:
 @cache
 def published() -> tuple[PublishedSpectrum, ...]:
     """Return all spectra of the table."""
-    frame = pl.read_csv(FILE).with_columns(pl.col("hadronic_model").fill_null(""))
+    frame = pl.read_csv(FILE, glob=False).with_columns(pl.col("hadronic_model").fill_null(""))
     keys = ["experiment", "hadronic_model", "group", "reference"]
     result = []
     for (experiment, model, group, reference), part in frame.group_by(keys, maintain_order=True):
