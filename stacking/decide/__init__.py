@@ -1,1 +1,1 @@
-"""From posteriors to what ships: composition labels, gamma scores and cuts, unfolded fractions."""
+"""From posteriors to what ships: composition labels, gamma scores and cuts, and the response by which spectra unfold."""

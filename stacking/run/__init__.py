@@ -1,1 +1,1 @@
-"""One run: configuration, tasks of the first and second level, run folder, provenance, cost."""
+"""One run: configuration, what it works on, run folder, its reader, code identity."""

@@ -226,7 +226,7 @@ def test_files_that_are_no_kcdc_tables_are_refused_in_one_line(tmp_path: Path, m
             convert_foreign(tmp_path / path, tmp_path / "out", None)
         assert "\n" not in str(error.value)
     monkeypatch.setattr(kcdc, "import_module", _refused)
-    with pytest.raises(InputError, match=r"events\.h5 needs h5py: install the extra \[kcdc\]"):
+    with pytest.raises(InputError, match=r"events\.h5 needs h5py: install the extra \[files\]"):
         convert_foreign(tmp_path / "job", tmp_path / "out", None)
 
 
