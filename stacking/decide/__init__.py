@@ -1,1 +1,1 @@
-"""From posteriors to what ships: composition labels, gamma scores and cuts, and the response by which spectra unfold."""
+"""From posteriors to what ships: composition labels, gamma scores and cuts, the response by which spectra unfold."""
