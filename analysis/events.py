@@ -10,9 +10,10 @@ import numpy as np
 import polars as pl
 
 from analysis.cuts import AGE, CORE, Cuts
+from features.table import feature_code_version
 from runtime.context import Context
 from runtime.errors import InputError
-from runtime.files import write_npz
+from runtime.files import hash_json, write_npz
 from showers.dataset import Dataset
 from showers.schema import (
     AGE_FILE,
@@ -25,6 +26,7 @@ from showers.schema import (
 )
 from stacking.predict import predict
 from stacking.run.chain import Predictions
+from stacking.run.identity import stacking_code_version
 from stacking.run.read import Run, load
 
 
@@ -77,17 +79,19 @@ def predicted(run: Run, folder: Path, ctx: Context = Context(), keep: Path | Non
     Parameters
     ----------
     keep
-        Folder where predictions are kept for the next attempt, under the names of run and events; None: nowhere.
+        Folder where predictions are kept for the next attempt, under the names of run, events and code; None: nowhere.
     """
+    stream = predict(run, folder, ctx)  # says at once what there is to say; nothing is computed yet
     if keep is None:
-        return predict(run, folder, ctx).concatenated()
+        return stream.concatenated()
     events = Dataset.open(folder, labels=False).fingerprint()
-    file = keep / f"{run.chain.config_hash[:16]}-{events[:16]}.npz"
+    code = hash_json([feature_code_version(), stacking_code_version()])
+    file = keep / f"{run.chain.config_hash[:16]}-{events[:16]}-{code[:8]}.npz"
     if file.exists():
         with np.load(file, allow_pickle=False) as stored:
             arrays = {"predictions": stored["predictions"]}
-            return Predictions(stored["log_proba"], arrays, run.chain.config_hash, events, {})
-    result = predict(run, folder, ctx).concatenated()
+            return Predictions(stored["log_proba"], arrays, run.chain.config_hash, events, {}, stream.remarks)
+    result = stream.concatenated()
     keep.mkdir(parents=True, exist_ok=True)
     write_npz(file, log_proba=result.log_proba, predictions=result.labels)
     return result

@@ -192,6 +192,8 @@ def predict(
     runs = unlabelled_in(data)
     if runs and out.suffix:
         raise InputError(f"{data} holds {len(runs)} runs, which get a file each: --out must be a folder, not {out}")
+    if len({one.name for one in runs}) < len(runs):
+        raise InputError(f"{data} holds two runs of one name: predict its folders one by one")
     if runs:
         refuse_unused(context, "with a folder of runs", ("features",))
     model, content = load(run), list[dict[str, Any]]()

@@ -26,6 +26,7 @@ import numpy as np
 
 from models.base.spec import RESIDENT_BYTES, LearnerSpec
 from runtime.cost import Deadline, seconds_of
+from runtime.errors import InputError
 from runtime.files import hash_json, read_json, write_json
 from runtime.processes import by_device
 from stacking.fit.folds import evaluation_events
@@ -203,6 +204,8 @@ def plan_within_limit(job: Job, clock: Clock) -> tuple[Job, StoredPlan]:
         job.ctx.log.info("measuring how fast the learners are on this machine, for a plan of %s", limit)
         left_s = max(0.0, clock.left_s or 0.0)
         rates = _rates(job, job.train.labels(), Deadline(time.time() + PILOT_SHARE * left_s))
+        if not rates:
+            raise InputError("no learner could be tried within the time limit: leave --time-limit out to see why")
         plan = make_plan(rates, sizes_of(job), max(0.0, clock.left_s or 0.0))
         timed = {rate.learner for rate in rates}
         specs = job.config.learner_specs(job.task)
@@ -248,7 +251,7 @@ def left_out_remarks(plan: RunPlan | None) -> list[str]:
     """Return what the plan leaves out, in a line."""
     if plan is None or not plan.left_out:
         return []
-    return [f"left out to keep the time limit: {', '.join(plan.left_out)}"]
+    return [f"left out, of unknown speed (no time to try them, or they failed): {', '.join(plan.left_out)}"]
 
 
 def _read(run: Path, requested: str) -> StoredPlan | None:

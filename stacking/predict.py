@@ -156,6 +156,11 @@ def predict(
     InputError
         If the data cannot be used by such a run, a file of the run is damaged, or its features are of other code.
     """
+    unknown = options.keys() - Options.__annotations__.keys()
+    if unknown:
+        raise TypeError(
+            f"predict() has no option {min(unknown)!r}: device, workers, trust and other code are in Context"
+        )
     if isinstance(data, Events):
         source = _Source(len(data), lambda columns: data)
     elif run.on_table:

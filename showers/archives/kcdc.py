@@ -71,7 +71,10 @@ class TextTable:
             frame = pl.read_csv(file, separator="\t", glob=False, truncate_ragged_lines=True)
         except (pl.exceptions.PolarsError, OSError) as error:
             raise InputError(f"{file} cannot be read as a table with tabs: {str(error).splitlines()[0]}") from None
-        return cls(frame.rename(str.strip))
+        frame = frame.rename(str.strip)
+        # A column is of one type, whichever rows are read: integers with a gap become floats.
+        gaps = [name for name in frame.columns if frame[name].dtype.is_integer() and frame[name].null_count()]
+        return cls(frame.with_columns(pl.col(gaps).cast(pl.Float64)) if gaps else frame)
 
     @property
     def columns(self) -> dict[str, tuple[int, ...]]:
@@ -231,7 +234,9 @@ class KcdcEvents:
         for role, needed in NEEDED.items():
             for key, table in sorted(tables.items(), key=lambda one: one[0].rsplit("/", 1)[-1].lower() != role):
                 names = {column.lower(): column for column in table.columns}
-                if role not in known and all(one.lower() in names for one in needed):
+                called = role != "array" and key.rsplit("/", 1)[-1].lower() == role
+                known_by_name = called and any(one.lower() in names for one in QUANTITIES[role])
+                if role not in known and (known_by_name or all(one.lower() in names for one in needed)):
                     wanted = (*QUANTITIES[role], *(SIGNALS if role == "array" else ()))
                     known[role] = key, table, {one: names[one.lower()] for one in wanted if one.lower() in names}
         if "array" not in known:
@@ -242,6 +247,8 @@ class KcdcEvents:
             )
         mapping = _mapping(file, {key: role for role, (key, *_) in known.items()}, tables)
         _, array, columns = known["array"]
+        if mapping is None and MAPPING in tables:
+            raise InputError(f"{file.with_name(MAPPING + '.txt')} has no column 'array'")
         if mapping is None:
             n, separate = array.length, [key for role, (key, t, _) in known.items() if t is not array]
             if separate:

@@ -248,7 +248,8 @@ def develop_mass(
     scale = cascade.muon_scale * wider
     h = scale * h + tail * (1.0 - scale) * np.minimum(h + MUON_POOR, 0.0) if tail else scale * h
     more_electrons, more_muons = hadron_offset(np.log10(mass), e, s, cascade)
-    lg_ne = lg_ne + at("nh") * np.maximum(h, cascade.electron_loss_min) + lg_ne_shift + more_electrons
+    loss = np.maximum(h, cascade.electron_loss_min) if mass == 1 else h
+    lg_ne = lg_ne + at("nh") * loss + lg_ne_shift + more_electrons
     lg_nmu = at("mM") + at("cX") * z + h + lg_nmu_shift + more_muons
     age = age + at("sh") * h
     if mass == 1 and cascade.hadronic_front:

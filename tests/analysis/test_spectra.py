@@ -225,8 +225,9 @@ def test_spectra_of_a_small_sky(
     with np.load(tmp_path / "covariance.npz") as stored:
         assert stored["flux_data_m2_sr_s_eV_squared"].shape == (10, 10)
     write_spectra_page(result, tmp_path, remarks)
-    monkeypatch.setattr("analysis.events.predict", None)
-    again, _ = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context(trusted=True))
+    monkeypatch.setattr("stacking.predict.PredictionStream.concatenated", None)
+    again, same = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context(trusted=True))
+    assert same == remarks
     np.testing.assert_array_equal(again.flux, result.flux, err_msg="predictions are kept between attempts")
 
 

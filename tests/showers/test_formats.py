@@ -13,7 +13,7 @@ from report import selftest
 from runtime.errors import InputError
 from showers.archives import kcdc
 from showers.archives.formats import DEPOSITS, UNITS, convert_foreign, format_of, formats
-from showers.archives.kcdc import stations_by_cores
+from showers.archives.kcdc import TextTable, stations_by_cores
 from showers.array import KASCADE
 from showers.dataset import Dataset
 from showers.event_files import StoredGrids
@@ -364,3 +364,13 @@ def measured_archive(folder: Path) -> None:
     folder.mkdir()
     np.savez(folder / "004000_features.npz", features=np.tile([15.0, 1, 2, 20, 100, 5, 4, 1], (5, 1)))
     np.savez(folder / "004000_matrices.npz", matrices=np.ones((5, 16, 16, 3), np.float32))
+
+
+def test_a_text_column_is_of_one_type_whichever_rows_are_read(tmp_path: Path) -> None:
+    lines = ["R\tEv\tGt", *(f"{k}\t{k}\t{'' if k == 7 else 2 * k}" for k in range(10))]
+    (tmp_path / "general.txt").write_text("\n".join(lines))
+    table = TextTable.open(tmp_path / "general.txt")
+    first, second = (table.read(["R", "Gt"], *rows) for rows in ((0, 5), (5, 10)))
+    assert {name: values.dtype for name, values in first.items()} == {"R": np.int64, "Gt": np.float64}
+    assert {name: values.dtype for name, values in second.items()} == {"R": np.int64, "Gt": np.float64}
+    assert np.isnan(second["Gt"][2])

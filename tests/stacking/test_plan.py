@@ -245,7 +245,10 @@ def test_only_the_first_learner_is_tried_where_there_is_no_time(
     monkeypatch.setattr("stacking.budget.PILOT_SHARE", -1.0)
     result = stack(_config(tmp_path, n=400, time_limit="60s"))
     assert result.manifest["plan"]["left_out"] == ("table.random_forest",)
-    assert "left out to keep the time limit: table.random_forest" in result.manifest["remarks"]
+    assert (
+        "left out, of unknown speed (no time to try them, or they failed): table.random_forest"
+        in result.manifest["remarks"]
+    )
     assert no_time_for(Run.open(result.run), Deadline(time.time() - 1)) == ("importance",)
     assert no_time_for(Run.open(result.run), Deadline(time.time() + 1e6)) == ()
     shown = outcome(result.run, deadline=Deadline(time.time() - 1)).shown

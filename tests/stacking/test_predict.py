@@ -490,3 +490,8 @@ def test_at_most_two_readers_use_the_gpu(tmp_path: Path, monkeypatch: pytest.Mon
     assert "network" not in {*done[2], *done[3]}
     monkeypatch.setattr(saved_fits, "gpu_answers", lambda: False)
     assert not saved_fits.uses_gpu(tmp_path / "network")
+
+
+def test_an_option_that_predict_does_not_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="predict\\(\\) has no option 'anyway'"):
+        predict(None, tmp_path, anyway=True)  # type: ignore[arg-type,call-arg]
