@@ -75,7 +75,7 @@ class Weighted:
         simulated = np.bincount(theirs[hadron], minlength=TENTHS)
         ratio = np.divide(measured, simulated, out=np.zeros(TENTHS), where=simulated > 0)
         weight[hadron] = ratio[theirs[hadron]]
-        # Where no simulated hadron stands for measured ones, all of the bin do.
+        # Where no simulated hadron stands for some of the measured ones, the others of the bin do.
         result = bins.place(data.lg_energy)
         total = np.bincount(result[result >= 0], minlength=bins.n_bins)
         values = np.bincount(place[hadron], weight[hadron], bins.n_bins)
@@ -130,7 +130,7 @@ class Regions:
         where, events = self.of(measuring.place, measuring.events.score), measuring.events
         n, why_not, threshold = len(self.threshold), dict(self.why_not), self.threshold.copy()
         photons = np.bincount(measuring.place[(events.labels == PHOTON) & (where == 2)], minlength=n)
-        beside = (events.labels == HADRON) & ((where == 0) | (where == 1))
+        beside = (events.labels == HADRON) & (measuring.weight > 0) & ((where == 0) | (where == 1))
         hadrons = np.bincount(measuring.place[beside], minlength=n)
         for b in np.flatnonzero(self.usable & ((photons == 0) | (hadrons == 0))):
             which = "photons above the threshold" if not photons[b] else "hadrons in the sideband"

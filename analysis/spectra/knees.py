@@ -142,19 +142,20 @@ def fit_knees(
     """
     best, common = profiled(best, 0)
     fits = {"rigidity": best} | {name: _like(problem, best, name) for name in HYPOTHESES if name != "rigidity"}
+    free, curves = fits["free"], []
+    for k in range(len(GROUPS)):
+        free, values = profiled(free, k)  # which may have come upon a lower minimum
+        curves.append(values)
+    fits["free"] = free
     rng = np.random.default_rng(seed)
     comparisons = tuple(_compared(fits, null, other, toys, rng) for null, other in COMPARED)
     moved = {
         "sharpness": [fit_once(replace(best.likelihood, sharpness=value), best.parameters) for value in SHARPNESS_RANGE]
     }
     rigidity = _knee("rigidity", best, common, 0, moved["sharpness"], by_model)
-    free = fits["free"]
     sharp = [fit_once(replace(free.likelihood, sharpness=value), free.parameters) for value in SHARPNESS_RANGE]
     models = [_like(problem, one, "free") for one in by_model]
-    groups = []
-    for k, name in enumerate(GROUPS):
-        _, values = profiled(free, k)
-        groups.append(_knee(name, free, values, k, sharp, models))
+    groups = (_knee(name, free, curves[k], k, sharp, models) for k, name in enumerate(GROUPS))
     return Knees(fits, rigidity, tuple(groups), comparisons, toys)
 
 

@@ -95,6 +95,8 @@ def thrown_primaries(
 
 
 TRUTH_COLUMNS = ("lg_energy", "model")
+CUT_ZENITH_DEG = 30.0
+"""Where the benchmark's cuts end."""
 MIN_HELD_OUT = 200
 """Held-out events of each class from which they alone are used."""
 
@@ -233,22 +235,33 @@ def _simulated(
         group=group[rows].astype(np.int64) + (number << 40),
     )
     known = np.isfinite(truth["lg_energy"].to_numpy()[rows])
+    if zenith_max_deg > CUT_ZENITH_DEG and _is_cut(dataset.source):
+        raise InputError(f"{dataset.path} holds zenith angles below {CUT_ZENITH_DEG:g} degrees only: give a smaller "
+                         f"--zenith-max than {zenith_max_deg:g}, or a set without cuts")  # fmt: skip
     passing = spectra_cuts(zenith_max_deg).mask(result) & known
     near = events.take(spectra_cuts(zenith_max_deg, CUT_MARGIN).mask(result) & known)
     try:
         numbered = truth_of(dataset, (*TRUTH_COLUMNS, "shower"))
         assert numbered is not None
         thrown = thrown_primaries(dataset.source, numbered, bins.fine, zenith_max_deg)
-    except InputError:
-        thrown = None
+    except InputError as error:
+        thrown, why = None, str(error)
     if thrown is not None:
         share = np.ones(1) if shares is None else shares[None, :, None]
         return near, Thrown(thrown.lg_energy_edges, thrown.counts * share), []
     remark = (
         f"{dataset.path}: the primaries thrown were recovered from each class's plateau, lg(E/eV) > "
-        f"{PLATEAU_LG_ENERGY:g}, as E^-2: absolute fluxes are right to about 1 %"
+        f"{PLATEAU_LG_ENERGY:g}, as E^-2 ({why}): absolute fluxes are right to about 1 %, with few events to "
+        "1 / sqrt(events there)"
     )
     return near, plateau_primaries(events.take(passing), bins), [remark]
+
+
+def _is_cut(source: Mapping[str, Any]) -> bool:
+    """Return whether a set holds only events that pass the benchmark's cuts."""
+    if "cuts" in source:
+        return bool(source["cuts"] != "none")
+    return source.get("protocol") in ("matched", "2026") or source.get("split") == "test"
 
 
 def plateau_primaries(accepted: Simulated, bins: Binning) -> Thrown:

@@ -196,6 +196,8 @@ MIN_SIMULATED, MIN_MEASURED = 50, 100
 """Simulated events of each class, and measured ones, that must lie in the cells."""
 LEAST_SIMULATED, LEAST_MEASURED = 20, 10
 """The same for a bin of the true energy to be used."""
+FEW_A_CELL = 10
+"""Simulated events of a class for each cell below which a remark says that their noise is large."""
 MIN_MODEL_EVENTS = 100
 """Events of each class from which a hadronic model alone can be used."""
 
@@ -270,10 +272,17 @@ def folded_spectra(
         raise InputError(f"--data: {counts.sum():.0f} measured events lie in the energy bins under the cuts, "
                          f"{MIN_MEASURED} are needed: give more runs or wider --bins")  # fmt: skip
     remarks = []
+    if nominal.min() < FEW_A_CELL * cells.n_cells:
+        remarks.append(
+            f"fewer than {FEW_A_CELL} simulated events of a class for each of {cells.n_cells} cells: errors are too "
+            "small, by up to a factor of two; give a larger --simulation"
+        )
     problem = FoldingProblem(counts, lambda at: make_response(events, cells, total, at), exposure_m2_sr_s, sharpness)
     fit = problem.fit()
     if problem.few:
         remarks.append(f"fewer than {FEW_EVENTS:,} events: the change of the index at the knee is expected at .5 +- .3")
+    if not fit.valid:
+        remarks.append("Minuit did not converge: errors may be wrong")
     if fit.refusal:
         remarks.append(f"the fit is refused, no bin is used: {fit.refusal}")
     fluxes = free_fluxes(fit, edges)
@@ -288,12 +297,16 @@ def folded_spectra(
         def respond(at: np.ndarray, mine: Any = mine, primaries: np.ndarray = primaries) -> Any:
             return make_response(mine, cells, primaries, at)
 
-        alone.append(replace(problem, respond=respond).fit())
+        one = replace(problem, respond=respond).fit()
+        if one.refusal:
+            remarks.append(f"hadronic model {model} alone: {one.refusal}: left out")
+        else:
+            alone.append(one)
     if len(alone) > 1:
         spread = spread_of_models([free_fluxes(one, edges).flux for one in alone])
     else:
         spread = np.full_like(fluxes.covariance["data"], np.nan)
-        remarks.append("the simulated events are of one hadronic model only: its error is unknown")
+        remarks.append("no two hadronic models can be compared: their error is unknown")
     measured = np.histogram(data.lg_energy, edges)[0]
     used = (measured >= LEAST_MEASURED) & (fluxes.simulated.min(axis=1) >= LEAST_SIMULATED) & (not fit.refusal)
     knees = None

@@ -153,7 +153,7 @@ def test_bins_without_events_and_refused_fits_are_marked(response: tuple[Simulat
     events, thrown = response
     one_model = replace(events, model=np.zeros(len(events), dtype=int))
     few, remarks = _spectra((one_model, thrown), exposure=EXPOSURE / 100)
-    assert any("one hadronic model only" in remark for remark in remarks)
+    assert any("no two hadronic models" in remark for remark in remarks)
     assert any("fewer than 50,000 events" in remark for remark in remarks)
     assert few.knees is None
     data = measured(SKY, 5, exposure=EXPOSURE / 100)
@@ -320,7 +320,7 @@ def test_spectra_of_public_files_end_in_marked_bins_or_one_line(tmp_path: Path) 
             assert "\n" not in line
             assert "are needed" in line or "plateau" in line
         else:
-            assert any("one hadronic model only" in remark for remark in remarks)
+            assert any("no two hadronic models" in remark for remark in remarks)
             assert result.table()["flux_error_total_m2_sr_s_eV"].is_null().all(), "unknown, never 0"
 
 
