@@ -22,7 +22,7 @@ from models.networks.learner import NetworkLearner
 from models.networks.loop import learning_rate
 from models.networks.physics import LG_A, PhysicsLearner, TabularMLP
 from models.networks.stations import HitTransformerLearner, SetTransformerLearner
-from models.networks.step import Checkpoint, TrainingSettings
+from models.networks.step import Checkpoint, TrainingSettings, truth_losses
 from models.registry import create, spec
 from runtime.errors import InputError
 from showers.schema import COMPOSITION
@@ -328,3 +328,11 @@ def test_divergence_is_an_error(showers: tuple[Batch, Batch]) -> None:
     settings = {"epochs": 3, "learning_rate": 1e30, "clip_norm": 1e30, "precision": "float32"}
     with pytest.raises(FloatingPointError, match="lower the learning rate"):
         LeNetLearner(CLASSES, settings).fit(train, valid, seed=1)
+
+
+def test_losses_of_known_targets_by_hand() -> None:
+    answers = torch.tensor([[1.0, 2.0, 0.0, 0.5], [3.0, 4.0, -0.5, 0.0]])  # two means, then two logarithms of errors
+    targets = torch.tensor([[2.0, torch.nan], [torch.nan, 1.0]])
+    losses, known = truth_losses(answers, targets)
+    np.testing.assert_allclose(losses, [[0.5, 0.0], [0.0, 4.5]])
+    np.testing.assert_array_equal(known, [[True, False], [False, True]])

@@ -142,7 +142,9 @@ def test_metrics_of_a_table_by_hand(n_classes: int) -> None:
 def test_areas_stay_between_0_and_1() -> None:
     labels = np.arange(8) % 2
     log_proba = np.log(np.where(np.eye(2)[[0, 1, 0, 1, 0, 1, 1, 1]] > 0, 0.9, 0.1))  # one row of eight is wrong
-    area = table_metrics(labels, log_proba, ("a", "b"))["auc"]
+    metrics = table_metrics(labels, log_proba, ("a", "b"))
+    area = metrics["auc"]
+    assert metrics["auc_by_class"] == {"b": area}
     assert area["value"] == 0.875
     assert area["high"] == 1.0
     assert 0.0 < area["low"] < 0.875

@@ -14,6 +14,7 @@ from models.base.posterior import log_sigmoid_pair, log_softmax
 from runtime.checksums import write_checksums
 from scoring.metrics.composition import expected_fraction_error
 from scoring.metrics.gamma import hadron_survival
+from scoring.metrics.intervals import clopper_pearson
 from stacking.decide.classes import (
     RULES,
     Rule,
@@ -129,6 +130,10 @@ def test_threshold_table_holds_on_new_events() -> None:
     for row in table:
         low, high = row["hadron_survival_interval"]
         assert low <= row["hadron_survival"] <= high
+        for c, name in enumerate(("gamma_efficiency_interval", "hadron_survival_interval")):
+            above = scores[labels == c] >= row["threshold"]
+            exact = clopper_pearson(int(above.sum()), len(above))
+            assert row[name] == pytest.approx([exact.low, exact.high])
         kept = np.mean(new_scores[new_labels == 0] >= row["threshold"])
         assert kept == pytest.approx(row["efficiency"], abs=0.05)
         purity = row["purity"]["0.0001"]
