@@ -233,7 +233,11 @@ def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict
         For data that cannot be used, too few events of a class, an unknown learner, a device that is not there, or a
         run folder of another configuration, which stays as it is.
     """
-    return run(_table_job(config, ctx) if isinstance(config, TableConfig) else _shower_job(config, ctx, strict=strict))
+    if isinstance(config, TableConfig):
+        if strict:
+            raise InputError("strict refuses showers that cannot be used, and a table has none: leave it out")
+        return run(_table_job(config, ctx))
+    return run(_shower_job(config, ctx, strict=strict))
 
 
 def _shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:

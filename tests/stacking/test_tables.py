@@ -509,3 +509,8 @@ def test_a_number_is_a_class_by_its_value() -> None:
     assert class_positions(pl.Series(["b", "a"]), ("a", "b")).tolist() == [1, 0]
     # where two classes have one value, only the text tells them apart
     assert class_positions(pl.Series(["1", "01", "1.0"]), ("01", "1")).tolist() == [1, 0, -1]
+
+
+def test_strict_has_no_meaning_for_a_table(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="strict refuses showers"):
+        stack(TableConfig(table=tmp_path / "t.csv", label="kind", run=tmp_path / "run"), strict=True)
