@@ -130,7 +130,7 @@ def _spectra(spectra: Spectra) -> Section:
     names = (*GROUPS, ALL)
     drawings = panel_pictures(arguments[0], flux, statistical, error, names, published())
     for name, drawn in zip(names, drawings, strict=True):
-        figures.append(picture(as_svg(drawn, f"spectrum of {name}"), f"{name}."))
+        figures.append(picture(as_svg(drawn, f"spectrum of {name}"), f"Flux of {name}, beside published fluxes."))
     heads = ("lg(E/eV)", "mean ln A ± statistical ± total")
     rows = [(f"{row['lg_energy_low_eV']:.2f}-{row['lg_energy_high_eV']:.2f}", _mass(row))
             for row in spectra.masses().iter_rows(named=True)]  # fmt: skip

@@ -9,6 +9,7 @@ of numbers, trained in the row's place, tested in the column's.
 from __future__ import annotations
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
@@ -65,6 +66,17 @@ def panel_pictures(
     return figures
 
 
+def _energy_axis(axes: Axes) -> None:
+    """Make the axis of energies logarithmic, with labels that do not run into each other, and name both axes."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    if high < 20 * low:  # within little more than a decade powers of ten alone are too few labels
+        axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.xaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
+    axes.set_xlabel("energy, eV")
+    axes.set_ylabel(LABEL)
+
+
 def _drawn(
     energy_ev: np.ndarray,
     flux: np.ndarray,
@@ -89,9 +101,7 @@ def _drawn(
                 )
             axes.plot(x[good], y[good], MARKERS[style % len(MARKERS)], color=colour, label=names[k])
         axes.axhline(0, color=INK, lw=0.6)
-        axes.set_xscale("log")
-        axes.set_xlabel("energy, eV")
-        axes.set_ylabel(LABEL)
+        _energy_axis(axes)
         axes.set_title(title)
         if len(names) > 1:
             figure.legend(loc="outside upper center", ncols=len(names), columnspacing=0.8, handletextpad=0.2)
@@ -118,11 +128,7 @@ def knee_picture(
             )  # fmt: skip
             axes.plot(energy_ev, (fitted * scale)[:, k], color=PALETTE[k], lw=1.0)
         axes.axhline(0, color=INK, lw=0.6)
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-        axes.xaxis.set_minor_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
-        axes.set_xlabel("energy, eV")
-        axes.set_ylabel(LABEL)
+        _energy_axis(axes)
         figure.legend(loc="outside upper center", ncols=len(names), columnspacing=0.8, handletextpad=0.2)
     return figure
 
