@@ -137,8 +137,8 @@ def _gains(system: System, published: System, scoring: TaskScoring, truth: Truth
 def _caption(run: Run, by_name: Mapping[str, list[System]], published: System | None, labels: np.ndarray) -> str:
     """Return what the table's numbers mean: what ships and why, the gains, and what they are worth for a spectrum."""
     out_of_fold = run.manifest.get("judged", {}).get("on") == "out-of-fold"
-    judged = "out-of-fold predictions" if out_of_fold else "held-out showers"
-    lines = [f"shipped, as decided on {judged}: {run.shipped}"]
+    scored_on = "out-of-fold predictions" if out_of_fold else "held-out showers"
+    lines = [f"shipped, as decided on {scored_on}: {run.shipped}"]
     if published is not None:
         lines.append(f"gain: over {published.name}, trained on the same showers, with 95 % intervals")
     if run.task.name == COMPOSITION.name:

@@ -19,7 +19,7 @@ from analysis.spectra.fluxes import STATISTICAL, share_covariance, shares
 from analysis.spectra.folding import Widths, make_cells
 from analysis.spectra.labels import unfold, unfold_composition
 from analysis.spectra.published import published
-from analysis.spectra.reading import thrown_primaries
+from analysis.spectra.reading import _is_cut, thrown_primaries
 from analysis.spectra.response import GROUPS, Simulated, Thrown, binning
 from analysis.spectra.run import Spectra, SpectraOptions, cell_binning, folded_spectra, measure_spectra
 from commands.physics import numbers
@@ -448,3 +448,15 @@ def test_nothing_and_an_unknown_class_are_refused() -> None:
         maximum_likelihood(np.zeros((0, 5)))
     with pytest.raises(InputError, match="class 1 has no training event"):
         likelihood_ratios(np.zeros((2, 2)), np.array([1.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("source", "cut"),
+    [
+        ({"cuts": "test"}, True), ({"cuts": "none", "protocol": "2026", "split": "test"}, False),
+        ({"protocol": "2026", "split": "train"}, True), ({"protocol": "v2", "split": "test"}, True),
+        ({"protocol": "v2", "split": "train"}, False), ({}, False),
+    ],
+)  # fmt: skip
+def test_sets_under_the_benchmarks_cuts_are_known(source: dict[str, str], cut: bool) -> None:
+    assert _is_cut(source) is cut
