@@ -255,7 +255,10 @@ def test_rare_showers_move_energies_and_cores_by_their_weight_alone(monkeypatch:
     assert entry["in_errors"]["resolution"] == pytest.approx(1.0)
     # The second level hands over the weights of the events that it measures on.
     rows = np.arange(4000) % 4 < 2
-    level, folds = SimpleNamespace(names=("taught",), networks=()), SimpleNamespace(outer=rows, weights_of=weights.__getitem__)
+    level, folds = (
+        SimpleNamespace(names=("taught",), networks=()),
+        SimpleNamespace(outer=rows, weights_of=weights.__getitem__),
+    )
     job = SimpleNamespace(
         config=SimpleNamespace(run=None, n_folds=1, repeats=1), train=SimpleNamespace(targets=targets.__getitem__)
     )
