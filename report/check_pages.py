@@ -221,12 +221,13 @@ def _gamma_truth(check: GammaCheck) -> Section:
     energies = one.noise_by_energy
     rows = [
         ("share with a hadron's muons in truth", str(one.muon_rich or "unknown"), "near 0: the detector"),
-        ("gammas with half-filled showers", f"{one.half:.1f}", f"content {RICH:g} to {FULL:g}"),
-        ("gammas with full showers", f"{one.full:.1f}", f"content above {FULL:g}"),
-        ("half-filled over full, hadrons", f"{one.half_of_hadrons:.3f}", "what label noise has"),
+        ("all gammas that are muon-rich in truth", f"{one.n_rich:,}", f"muon content above {RICH:g}"),
+        ("full showers among these", str(one.full or "unknown"), f"muon content above {FULL:g}"),
+        ("the same of hadrons", f"{one.full_of_hadrons:.2f}", "what label noise has"),
         ("the same of photonuclear interactions", f"{mechanisms.PHOTONUCLEAR:g}", "energy share f as dP/df ~ 1/f^2"),
-        ("share of label noise among full ones", str(one.noise or "unknown"), "by these ratios; 1: all, 0: none"),
-        ("the same by true energies", "unknown" if energies is None else f"{energies[0]:.2f} ± {energies[1]:.2f}",
+        ("share of label noise among them", str(one.noise or "unknown"), "by these shares; 1: all, 0: none"),
+        ("the same of full showers, by true energies",
+         "unknown" if energies is None else f"{energies[0]:.2f} ± {energies[1]:.2f}",
          "spectrum of the hadrons against that of the photons"),
         ("median rank in hadrons at the ground", _or_unknown(one.hadron_rank), "among hadrons; .5: like them"),
         ("label other than the true particle", _or_unknown(check.mislabelled, ",d"), "showers under the cuts"),

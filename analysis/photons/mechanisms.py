@@ -10,14 +10,14 @@ Lines in lg Ne, lg E and the sine of the inclination are least-squares fits to t
   *photonuclear* interaction. The hardest such share falls as dP/df ~ 1/f^2, since all generations of a cascade have it
   (P(> f) = c1 + c (1/f - 1) with c1 = .0030, c = .0018 at lg E = 15.5: a cascade Monte Carlo with Sibyll-2.3d, compare
   M. Risse, P. Homola, Mod. Phys. Lett. A 22 (2007) 749), and y = .87 f^.85 with it: half-filled showers
-  (:data:`RICH` < y < :data:`FULL`) are then as frequent as full ones, where hadrons' own are rare. The share of label
-  noise is s = (r_p - r) / (r_p - r_h), with r = half-filled over full of all gammas, r_h that of the hadrons and
-  r_p = :data:`PHOTONUCLEAR` (the only constant). Beside it stands the share by energies: full showers follow the
-  spectrum of the hadrons or that of the photons (maximum likelihood of the mixture of both).
-* **Surviving hadrons** (score above the threshold that keeps 75 % of the gammas; 90 % where too few survive): if their
-  showers themselves are poor in muons, they come from the *tail*: more than half of them among the 1 % of all hadrons
-  whose lg Nmu lies lowest below the line in true lg Ne and sec(zenith). If these shares are as small as for hadrons at
-  large, the *detector* confuses them.
+  (:data:`RICH` < y < :data:`FULL`) are then twice as frequent as full ones, where hadrons' own are rare. The share of
+  label noise among muon-rich gammas is s = (p - p_p) / (p_h - p_p), with p the share of full ones among all muon-rich
+  gammas, p_h that of the hadrons and p_p = :data:`PHOTONUCLEAR` (the only constant). Beside it stands the share by
+  energies: full showers follow the spectrum of the hadrons or that of the photons (maximum likelihood of the mixture).
+* **Surviving hadrons** (score above the threshold that keeps 75 % of the gammas; 90 % where too few survive and fewer
+  than 5 % of the gammas are muon-rich): if their showers themselves are poor in muons, they come from the *tail*: more
+  than half of them among the 3 % of all hadrons whose lg Nmu lies lowest below the line in true lg Ne and sec(zenith).
+  If this share is far smaller, the *detector* confuses them.
 * **Models**: survival and tail (share of hadrons with y below one half, and slope of lg y there) by hadronic model.
 """
 
@@ -38,11 +38,12 @@ from scoring.metrics.intervals import Interval, grouped_error, linearised, share
 
 RICH, FULL = 0.2, 0.6
 """Muon contents from which a gamma is muon-rich, and full."""
-PHOTONUCLEAR = 1.3
-"""Half-filled over full showers if all come from photonuclear interactions: f from .18 to .65 over above, as above."""
+PHOTONUCLEAR = 0.33
+"""Share of full showers among muon-rich gammas if all come from photonuclear interactions: with f from .18 and from .65
+on, and c1 and c of lg E = 14.5..15.5, it is .32 to .35."""
 LIKE_HADRON = 0.0
 """Score below which a shower looks like a hadron."""
-POOREST = 0.01
+POOREST = 0.03
 """Share of the hadrons that counts as the tail."""
 EFFICIENCIES = (0.75, 0.90)
 FEWEST = 10.0
@@ -79,13 +80,14 @@ class HadronLikeGammas:
     n_gamma: int
     muon_rich: Share | None
     """Those whose true muon content is above :data:`RICH`."""
-    half: float
-    """Gammas (weight) with half-filled showers, and with full ones."""
-    full: float
-    half_of_hadrons: float
-    """Half-filled over full of the hadrons."""
+    n_rich: int
+    """Gammas with a true muon content above :data:`RICH`, whatever they look like."""
+    full: Share | None
+    """Full showers among these."""
+    full_of_hadrons: float
+    """The same of the hadrons."""
     noise: Share | None
-    """Share of label noise among full gammas, by the ratio of half-filled to full ones; not cut to 0..1."""
+    """Share of label noise among them, by :attr:`full`; not cut to 0..1."""
     noise_by_energy: tuple[float, float] | None
     """The same by true energies, and its standard error."""
     hadron_rank: float | None
@@ -168,7 +170,7 @@ def check_gammas(path: Path, *, seed: int = 1, ctx: Context = Context()) -> Gamm
     showers = labelled.showers
     content = _residual(showers, showers.lg_energy)
     gammas = hadron_like_gammas(showers, content)
-    hadrons, surviving = surviving_hadrons(showers)
+    hadrons, surviving = surviving_hadrons(showers, content)
     models = model_tails(showers, hadrons.efficiency)
     return GammaCheck(
         Path(path), labelled.n_read, int(showers.gamma.sum()), int((~showers.gamma).sum()), labelled.mislabelled,
@@ -201,16 +203,6 @@ def _effective(weights: np.ndarray) -> float:
     return float(weights.sum() ** 2 / (weights**2).sum()) if weights.any() else 0.0
 
 
-def _ratio(content: np.ndarray, weights: np.ndarray) -> tuple[float, float, float, float]:
-    """Return the weights of half-filled and of full showers, and the variances of both."""
-    y = 10.0**content
-    half, full = (y > RICH) & (y <= FULL), y > FULL
-    return (
-        float(weights[half].sum()), float(weights[full].sum()),
-        float((weights[half] ** 2).sum()), float((weights[full] ** 2).sum()),
-    )  # fmt: skip
-
-
 def hadron_like_gammas(showers: TrueShowers, content: np.ndarray) -> HadronLikeGammas:
     """Say why gammas look like hadrons.
 
@@ -224,35 +216,44 @@ def hadron_like_gammas(showers: TrueShowers, content: np.ndarray) -> HadronLikeG
     gamma = showers.gamma
     like = gamma & (showers.score < LIKE_HADRON)
     n = int(like.sum())
-    half, full, half_variance, full_variance = _ratio(content[gamma], showers.weight[gamma])
-    of_hadrons = _ratio(content[~gamma], showers.weight[~gamma])
-    r_h = of_hadrons[0] / of_hadrons[1] if of_hadrons[1] else 0.0
-    rich = Share.of(10.0 ** content[like] > RICH, showers.take(like)) if n else None
-    noise = by_energy = None
-    if full**2 >= FEWEST * full_variance > 0:
-        r = half / full
-        # Half a shower more keeps an error where none is half-filled.
-        error = np.sqrt((half_variance + 0.5) / full**2 + r**2 * full_variance / full**2)
-        value, width = (PHOTONUCLEAR - r) / (PHOTONUCLEAR - r_h), 1.96 * error / (PHOTONUCLEAR - r_h)
-        noise = Share(value, value - width, value + width)
-        by_energy = _by_energy(showers, gamma & (10.0**content > FULL))
-    if rich is None or n < FEWEST:
+    y = 10.0**content
+    rich, of_hadrons = gamma & (y > RICH), ~gamma & (y > RICH)
+    full_of_hadrons = float(np.average(y[of_hadrons] > FULL, weights=showers.weight[of_hadrons]))
+    like_rich = Share.of(y[like] > RICH, showers.take(like)) if n else None
+    full = noise = by_energy = None
+    if _effective(showers.weight[rich]) >= FEWEST:
+        full = Share.of(y[rich] > FULL, showers.take(rich))
+        scale = full_of_hadrons - PHOTONUCLEAR
+        noise = Share(*((value - PHOTONUCLEAR) / scale for value in (full.value, full.low, full.high)))
+        by_energy = _by_energy(showers, gamma & (y > FULL))
+    if like_rich is None or n < FEWEST:
         answer = FEW
-    elif rich.high < 0.5:
+    elif like_rich.high < 0.5:
         answer = DETECTOR
-    elif rich.low <= 0.5:
+    elif like_rich.low <= 0.5:
         answer = BOTH
     elif noise is None:
         answer = FEW
     else:
         answer = LABEL_NOISE if noise.low > 0.5 else PHOTONUCLEAR_NAME if noise.high < 0.5 else BOTH
     return HadronLikeGammas(
-        n, int(gamma.sum()), rich, half, full, r_h, noise, by_energy, _hadron_rank(showers, like), answer
+        n,
+        int(gamma.sum()),
+        like_rich,
+        int(rich.sum()),
+        full,
+        full_of_hadrons,
+        noise,
+        by_energy,
+        _hadron_rank(showers, like),
+        answer,
     )
 
 
 def _by_energy(showers: TrueShowers, chosen: np.ndarray) -> tuple[float, float] | None:
     """Return the share of showers that follow the hadrons' energies instead of the photons', and its error."""
+    if np.count_nonzero(chosen) < FEWEST:
+        return None
     edges = np.quantile(showers.lg_energy[chosen], np.linspace(0, 1, 6))[1:-1]
     places = np.searchsorted(edges, showers.lg_energy)
 
@@ -293,13 +294,22 @@ def _ranks(values: np.ndarray, cells: np.ndarray, reference: np.ndarray, chosen:
     return np.concatenate(result) if result else np.zeros(0)
 
 
-def surviving_hadrons(showers: TrueShowers) -> tuple[SurvivingHadrons, np.ndarray]:
-    """Say why hadrons survive; return it and which do, (N,) bool."""
+def surviving_hadrons(showers: TrueShowers, content: np.ndarray) -> tuple[SurvivingHadrons, np.ndarray]:
+    """Say why hadrons survive; return it and which do, (N,) bool.
+
+    Parameters
+    ----------
+    showers
+        All.
+    content
+        (N,) lg of the true muon content: a threshold among muon-rich gammas would say nothing of hadrons.
+    """
     labels = np.where(showers.gamma, GAMMA_LABEL, HADRON_LABEL)
     hadron, weights = ~showers.gamma, showers.weight
     weighted = weights if np.ptp(weights) > 0 else None
-    for efficiency in EFFICIENCIES:
-        result = hadron_survival(labels, showers.score, efficiency, weighted)
+    rich = float(np.average(10.0 ** content[~hadron] > RICH, weights=weights[~hadron]))
+    for wanted in (one for one in EFFICIENCIES if one == EFFICIENCIES[0] or rich < (1 - one) / 2):
+        efficiency, result = wanted, hadron_survival(labels, showers.score, wanted, weighted)
         surviving = hadron & (showers.score >= result.threshold)
         effective = _effective(weights[surviving])
         if effective >= FEWEST:
@@ -386,7 +396,7 @@ def _of_gammas(check: GammaCheck) -> str:
         return f"{start}, by the detector: only {rich}."
     if one.noise is None:
         return f"{start}; {rich}."
-    noise = f"a share of {one.noise} of the gammas with as many muons as hadrons fits label noise"
+    noise = f"of the {one.n_rich:,} gammas with such muons a share of {one.noise} fits label noise"
     names = {
         LABEL_NOISE: "by label noise: they are hadrons in every respect",
         PHOTONUCLEAR_NAME: "by photonuclear interactions: showers with a part of a hadron's muons go with them",
@@ -398,11 +408,11 @@ def _of_gammas(check: GammaCheck) -> str:
 def _of_hadrons(check: GammaCheck) -> str:
     one = check.hadrons
     if one.poorest is None:
-        return f"At {one.efficiency:.0%} gamma efficiency {one.n:,} hadrons survive: too few to say why."
+        return f"Hadrons that survive at {one.efficiency:.0%} gamma efficiency: {one.n:,}, too few to say why."
     share = f"{one.poorest} of them belong to the {100 * one.tail_share:.2g} % of the hadrons poorest in muons"
     names = {
         TAIL: "from the tail of muon-poor showers",
-        DETECTOR: "by the detector and the reconstruction: their showers are ordinary",
+        DETECTOR: "by the detector and the reconstruction: most of their showers are ordinary",
         BOTH: "from the tail of muon-poor showers and by the detector",
     }
     return f"At {one.efficiency:.0%} gamma efficiency {one.n:,} hadrons survive, {names[one.answer]}; {share}."
