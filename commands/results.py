@@ -60,7 +60,7 @@ def verify(
     published_order: Annotated[
         bool, typer.Option("--published-order", help="Rows are in the published order.")
     ] = False,
-    intervals: Annotated[bool, typer.Option(help="Compute 95 % intervals.")] = True,
+    intervals: Annotated[bool, typer.Option(help="Compute confidence intervals.")] = True,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -26,6 +26,7 @@ from report.shared.text import duration, energy_words, short, totals
 from runtime.cost import Deadline, reached
 from runtime.errors import InputError, escaped
 from runtime.files import read_json
+from scoring.metrics.level import LEVEL_TEXT
 from scoring.metrics.paired import Paired, paired_log_loss
 from stacking.fit.tasks import Fit, fold_folder
 from stacking.inputs.events import ShowerEvents
@@ -134,7 +135,7 @@ def _thresholds(rows: list[dict[str, Any]]) -> str:
         cells.append(line)
     note = paragraph(
         "Scores of held-out training showers under the test's cuts. Purity: share of true gammas among the "
-        "selected, 95 % interval, for one gamma in so many hadrons.",
+        f"selected, {LEVEL_TEXT} interval, for one gamma in so many hadrons.",
         "quiet",
     )
     return "<h3>Thresholds for use</h3>" + table(heads, cells) + note

@@ -98,6 +98,18 @@ def test_the_architecture_page_names_every_module_and_nothing_else() -> None:
     assert {f"{path.parent.relative_to(ROOT)}/" for path in ours} - named == set()
 
 
+def test_the_confidence_level_is_written_in_one_place() -> None:
+    # Contours and bands at 68 and 95 % are what papers draw, whatever the level of ours.
+    contours = {"analysis.photons.limits", "report.physics_pages", "report.pictures.physics"}
+    wrong = []
+    for module in MODULES.keys() - contours - {"scoring.metrics.level"}:
+        if not module.startswith("benchmarks"):
+            # Comments and docstrings too: what they say by number is untrue at another level.
+            text = MODULES[module].read_text(encoding="utf-8")
+            wrong += [f"{module}: {words}" for words in re.findall(r"\b(?:1\.96\d*|0\.975|95 %+|97\.5 %)(?!\d)", text)]
+    assert wrong == []
+
+
 PRIVATE_WORDS = {
     "found",
     "told",

@@ -17,7 +17,6 @@ from scoring.metrics.composition import class_fraction_errors, fraction_error, m
 from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
 from scoring.metrics.intervals import (
     GROUP_RESAMPLES,
-    LEVEL,
     RESAMPLES,
     SEED,
     Interval,
@@ -30,6 +29,7 @@ from scoring.metrics.intervals import (
     weighted_replicas,
     widened,
 )
+from scoring.metrics.level import LEVEL
 
 
 @dataclass(frozen=True)
