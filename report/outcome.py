@@ -221,7 +221,7 @@ def outcome(
         "remarks": manifest.get("remarks", []),
         "predictions": str(run / "predictions.npz"),
     }
-    if opened.on_table or data is None:
+    if not opened.has_grids or data is None:
         report = write_table_report(run, bars=bars, without=without)
         content["model_card"] = str(write_card(run))
         content |= {

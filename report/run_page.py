@@ -58,8 +58,8 @@ def plain_words(evaluated: EvaluatedRun) -> Section:
     gate = evaluated.run.manifest.get("gate", {})
     if gate:
         reason = str(gate.get("reason", ""))
-        judged = evaluated.run.manifest.get("judged", {}).get("on")
-        where = "held-out events" if judged is None else f"the {judged}" if judged == "outer holdout" else judged
+        where = evaluated.run.manifest.get("judged", {}).get("on", "held-out events")
+        where = f"the {where}" if where == "outer holdout" else where
         lines.append(f"Shipped: {evaluated.shipped_words}. On {where} of the training set, {reason}.")
     ours, rule = evaluated.shipped_words, evaluated.shipped.rule
     # A stack that ships is compared with its best learner, a learner that ships with the stack that does not.

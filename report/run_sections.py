@@ -40,7 +40,7 @@ GALLERY_S = 3.0
 
 def no_time_for(run: Run, deadline: Deadline | None) -> tuple[str, ...]:
     """Return the slow parts of a run's report for which a time limit leaves no time: those that are wanted least."""
-    takes_s = {"gallery": 0.0 if run.on_table or run.task.target else GALLERY_S}
+    takes_s = {"gallery": GALLERY_S if run.has_grids and not run.task.target else 0.0}
     takes_s["importance"] = IMPORTANCE_S * len(run.learners)
     left_out: list[str] = []
     for name in ("importance", "gallery"):

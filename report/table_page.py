@@ -49,7 +49,7 @@ def write_table_report(folder: Path, *, bars: Bars = silent, without: Sequence[s
         If the run cannot be read, or its folder cannot be written.
     """
     run = Run.open(folder)
-    if not run.on_table:
+    if run.has_grids:
         raise InputError(f"{folder} was trained on showers, not on a table")
     check_target(folder / REPORT_FILE, (".html",))
     test = score_test_table(run)

@@ -110,6 +110,15 @@ def test_the_confidence_level_is_written_in_one_place() -> None:
     assert wrong == []
 
 
+def test_variance_of_punch_through_is_written_in_one_file() -> None:
+    """Fits, sums over stations, CUDA code and the tests' reference are made from it; the response has its constants."""
+    folders = (ROOT / "features", ROOT / "tests" / "features")
+    files = [path for folder in folders for end in ("*.py", "*.cu") for path in folder.rglob(end)]
+    words = re.compile("punch_through_(dispersion|uncertainty)")
+    named = {path.name for path in files if words.search(path.read_text(encoding="utf-8"))}
+    assert named == {"station.py", "response.py"}
+
+
 PRIVATE_WORDS = {
     "found",
     "told",
@@ -117,6 +126,12 @@ PRIVATE_WORDS = {
     "seen",
     "held",
     "spoiled",
+    "pull",
+    "pulls",
+    "judged",
+    "taught",
+    "on_table",
+    "only_showers",
     "give_back",
     "break_seal",
     "school",

@@ -50,7 +50,6 @@ class History:
     losses: list[float] = field(default_factory=list)
     """Validation log-loss after each epoch."""
     best_epoch: int = 0
-    events_per_s: float = 0.0
 
 
 def train(
