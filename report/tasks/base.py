@@ -67,6 +67,10 @@ class Quantity:
         return f"{self.scale * value:.{self.digits}f}"
 
 
+Named = tuple[str, np.ndarray]
+"""A system's name and its output (N,)."""
+
+
 class TaskReport(ABC):
     """How one task's results are reported; its instance stands in a module of :mod:`report.tasks`."""
 
@@ -117,13 +121,9 @@ class TaskReport(ABC):
 
     @abstractmethod
     def pair(
-        self,
-        labels: np.ndarray,
-        a: tuple[str, np.ndarray],
-        b: tuple[str, np.ndarray],
-        groups: np.ndarray | None = None,
+        self, labels: np.ndarray, a: Named, b: Named, groups: np.ndarray | None = None
     ) -> Iterator[RenderableType]:
-        """Yield what a comparison says of two systems (name, output) beside the metric's difference.
+        """Yield what a comparison says of two systems beside the metric's difference.
 
         Events of one value of ``groups`` (N,) are one observation.
         """

@@ -23,7 +23,7 @@ from report.shared.markup import Section, picture, pictures
 from report.shared.published import best_published
 from report.shared.subject import EvaluatedRun
 from report.shared.text import mcnemar_table, table, with_interval
-from report.tasks.base import ClassReport, Part, plane, posteriors, thin_note
+from report.tasks.base import ClassReport, Named, Part, plane, posteriors, thin_note
 from scoring.metrics.level import LEVEL_TEXT
 from scoring.metrics.paired import mcnemar, paired_accuracy
 from showers.schema import COMPOSITION
@@ -114,11 +114,7 @@ class CompositionReport(ClassReport):
         return np.asarray(output == labels)
 
     def pair(
-        self,
-        labels: np.ndarray,
-        a: tuple[str, np.ndarray],
-        b: tuple[str, np.ndarray],
-        groups: np.ndarray | None = None,
+        self, labels: np.ndarray, a: Named, b: Named, groups: np.ndarray | None = None
     ) -> Iterator[RenderableType]:
         """Yield the difference of accuracies, and who is right where."""
         hits = paired_accuracy(labels, a[1], b[1], groups)

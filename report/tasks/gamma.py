@@ -16,7 +16,7 @@ from report.shared.markup import table as page_table
 from report.shared.published import best_published
 from report.shared.subject import EvaluatedRun
 from report.shared.text import mcnemar_table, short, table, with_interval
-from report.tasks.base import ClassReport, Part, Quantity, plane, posteriors, thin_note
+from report.tasks.base import ClassReport, Named, Part, Quantity, plane, posteriors, thin_note
 from scoring.metrics.classes import BinAtThreshold, Estimate, area, bins_at_threshold, efficiency_at_survival, q_factor
 from scoring.metrics.gamma import GAMMA as GAMMA_LABEL
 from scoring.metrics.gamma import HADRON, hadron_survival
@@ -128,11 +128,7 @@ class GammaReport(ClassReport):
         return np.asarray(kept != (labels == HADRON))
 
     def pair(
-        self,
-        labels: np.ndarray,
-        a: tuple[str, np.ndarray],
-        b: tuple[str, np.ndarray],
-        groups: np.ndarray | None = None,
+        self, labels: np.ndarray, a: Named, b: Named, groups: np.ndarray | None = None
     ) -> Iterator[RenderableType]:
         """Yield who keeps which gammas and rejects which hadrons."""
         first, second = self.right(labels, a[1]), self.right(labels, b[1])

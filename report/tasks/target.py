@@ -21,7 +21,7 @@ from report.pictures.tasks import by_bin_picture, residual_picture
 from report.shared.markup import Section, picture, pictures
 from report.shared.subject import EvaluatedRun
 from report.shared.text import mcnemar_table, table, with_interval
-from report.tasks.base import Part, Quantity, TaskReport
+from report.tasks.base import Named, Part, Quantity, TaskReport
 from runtime.code import plugins
 from runtime.errors import InputError
 from scoring.metrics.level import LEVEL_TEXT
@@ -110,11 +110,7 @@ class TargetReport(TaskReport):
         return np.asarray(np.abs(output - labels) < self.target.close)
 
     def pair(
-        self,
-        labels: np.ndarray,
-        a: tuple[str, np.ndarray],
-        b: tuple[str, np.ndarray],
-        groups: np.ndarray | None = None,
+        self, labels: np.ndarray, a: Named, b: Named, groups: np.ndarray | None = None
     ) -> Iterator[RenderableType]:
         """Yield whose estimates are close where."""
         result = mcnemar(self.right(labels, a[1]), self.right(labels, b[1]), groups)
