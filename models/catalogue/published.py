@@ -7,7 +7,6 @@ system saw the shower age, it sees it here only if the protocol has it.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from models.base.spec import LearnerSpec
 from showers.schema import COMPOSITION, GAMMA, SCALAR_NAMES
@@ -23,19 +22,18 @@ _RESNET = "models.networks.images:ResNetLearner"
 _VIT = "models.networks.images:ViTLearner"
 _AVERAGE = "models.base.average:LearnerAverage"
 
-_composition = partial(LearnerSpec, tasks=(COMPOSITION.name,), source=BENCHMARK)
-_gamma = partial(LearnerSpec, tasks=(GAMMA.name,), source=BENCHMARK)
-
 COMPOSITION_SYSTEMS = (
-    _composition(
+    LearnerSpec(
         "published.rf5",
         "models.tables.sklearn:RandomForest",
         "random forest on the 5 scalars",
         SCALAR_NAMES,
         settings={"trees": 500, "min_samples_leaf": 1, "smoothing": 0.5},
         quick={"trees": 150},
+        tasks=(COMPOSITION.name,),
+        source=BENCHMARK,
     ),
-    _composition(
+    LearnerSpec(
         "published.lenet",
         _LENET,
         "LeNet on raw MeV with an auxiliary head, 36.8 k weights with age",
@@ -43,9 +41,10 @@ COMPOSITION_SYSTEMS = (
         settings={"scalars": ("Ne", "Nmu", "Age", "Ze"), "grid": "raw", "augment": False, "ema": 0.0},
         quick={"epochs": 12},
         needs_grid=True,
+        tasks=(COMPOSITION.name,),
         source=JINST_2024,
     ),
-    _composition(
+    LearnerSpec(
         "published.lenet_wide",
         _LENET,
         "LeNet with batch norm and 32 channels, 139 k weights",
@@ -53,8 +52,10 @@ COMPOSITION_SYSTEMS = (
         settings={"channels": 32, "norm": True, "dense": (256, 128), "auxiliary": False, "augment": False},
         quick={"epochs": 8},
         needs_grid=True,
+        tasks=(COMPOSITION.name,),
+        source=BENCHMARK,
     ),
-    _composition(
+    LearnerSpec(
         "published.hybrid_sam",
         _HYBRID,
         "CNN with channel attention + MLP, log1p, SAM, 8 symmetries, 0.73 M weights",
@@ -62,8 +63,10 @@ COMPOSITION_SYSTEMS = (
         settings={"optimiser": "sam", "sam_radius": 0.05},
         quick={"epochs": 5},
         needs_grid=True,
+        tasks=(COMPOSITION.name,),
+        source=BENCHMARK,
     ),
-    _composition(
+    LearnerSpec(
         "published.mlp512",
         _FLAT,
         "MLP 512-512 on the flattened grid, ELU and batch norm",
@@ -71,8 +74,10 @@ COMPOSITION_SYSTEMS = (
         settings={"hidden": (512, 512), "activation": "elu", "norm": True, "augment": False},
         quick={"epochs": 8},
         needs_grid=True,
+        tasks=(COMPOSITION.name,),
+        source=BENCHMARK,
     ),
-    _composition(
+    LearnerSpec(
         "published.mlp517",
         _FLAT,
         "MLP on the 517 cells and scalars, 512-512",
@@ -80,35 +85,43 @@ COMPOSITION_SYSTEMS = (
         settings={"hidden": (512, 512), "activation": "relu", "norm": False, "augment": False},
         quick={"epochs": 8},
         needs_grid=True,
+        tasks=(COMPOSITION.name,),
+        source=BENCHMARK,
     ),
-    _composition(
+    LearnerSpec(
         "published.hgb54",
         "models.tables.sklearn:HistBoosting",
         "histogram boosting on scalars and array-centred grid statistics",
         "published-grid",
         settings={"learning_rate": 0.1, "max_leaf_nodes": 31, "l2": 0.0, "column_share": 1.0},
         quick={"rounds": 100},
+        tasks=(COMPOSITION.name,),
+        source=BENCHMARK,
     ),
-    _composition(
+    LearnerSpec(
         "published.hgb24",
         "models.tables.sklearn:HistBoosting",
         "histogram boosting on scalars and their expressions",
         "scalars",
         settings={"learning_rate": 0.1, "max_leaf_nodes": 31, "l2": 0.0, "column_share": 1.0},
         quick={"rounds": 100},
+        tasks=(COMPOSITION.name,),
+        source=BENCHMARK,
     ),
-    _composition(
+    LearnerSpec(
         "published.vit",
         _VIT,
         "vision transformer on 4 x 4 patches, 4 layers of 128, 0.57 M weights",
         None,
         quick={"epochs": 6},
         needs_grid=True,
+        tasks=(COMPOSITION.name,),
+        source=BENCHMARK,
     ),
 )
 
 GAMMA_SYSTEMS = (
-    _gamma(
+    LearnerSpec(
         "published.gamma_ensemble",
         _AVERAGE,
         "attention CNN, ResNet and ViT averaged",
@@ -116,17 +129,20 @@ GAMMA_SYSTEMS = (
         settings={"members": ({"learner": _HYBRID}, {"learner": _RESNET}, {"learner": _VIT}), "space": "probability"},
         quick={"common": {"epochs": 3}},
         needs_grid=True,
+        tasks=(GAMMA.name,),
+        source=BENCHMARK,
     ),
-    _gamma(
+    LearnerSpec(
         "published.gamma_rf",
         "models.tables.sklearn:RegressionForest",
         "random-forest regressor of the label",
         SCALAR_NAMES,
         settings={"trees": 500, "min_samples_leaf": 1, "smoothing": 0.5},
         quick={"trees": 150},
+        tasks=(GAMMA.name,),
         source=ICRC_2021,
     ),
-    _gamma(
+    LearnerSpec(
         "published.gamma_mlp_ensemble",
         _AVERAGE,
         "four MLPs averaged, half of them trained with balanced classes",
@@ -142,8 +158,10 @@ GAMMA_SYSTEMS = (
         },
         quick={"common": {"epochs": 4}},
         needs_grid=True,
+        tasks=(GAMMA.name,),
+        source=BENCHMARK,
     ),
-    _gamma(
+    LearnerSpec(
         "published.gamma_dnn_physics",
         _AVERAGE,
         "MLP and boosted trees on scalars and their expressions, averaged",
@@ -155,8 +173,10 @@ GAMMA_SYSTEMS = (
             ),
             "space": "probability",
         },
+        tasks=(GAMMA.name,),
+        source=BENCHMARK,
     ),
-    _gamma(
+    LearnerSpec(
         "published.hit_transformer",
         "models.networks.stations:HitTransformerLearner",
         "transformer encoder on raw hits, 2 layers, 2 heads, 16 dimensions, weighted loss",
@@ -164,6 +184,8 @@ GAMMA_SYSTEMS = (
         settings={"class_weights": "balanced"},
         quick={"epochs": 4},
         needs_grid=True,
+        tasks=(GAMMA.name,),
+        source=BENCHMARK,
     ),
 )
 
