@@ -38,11 +38,6 @@ NO_FLOOR = 1e30
 """No residual is below minus this."""
 
 
-def _hit(cells: Any, xp: ModuleType) -> Any:
-    """Return 1 where a station reports a deposit, else 0."""
-    return xp.astype(cells > 0.0, xp.float32)
-
-
 @dataclass(frozen=True)
 class Signals:
     """What the stations measured, in particles; all (n, cells) float32."""
@@ -246,11 +241,10 @@ def _far(events: EventBatch, frame: StationExpectation, far: Any) -> Sums:
     n_mu = xp.exp(xp.clip(events.lg_n_mu, 0.0, 9.0) * math.log(10.0))
     muon_age = xp.ones_like(n_mu) * response.muon_age_mean
     reconstructed = measured.muon_area_m2 * rho_muon(frame.r_m, n_mu[:, None], muon_age[:, None], xp=xp) * far
-    hit = _hit(events.muon_mev, xp)
     sums = {
-        "muon_age_hits": xp.sum(hit * xp.astype(frame.r_m > MUON_AGE_FROM_M, xp.float32), axis=1),
+        "muon_age_hits": xp.sum(events.muon_hit * xp.astype(frame.r_m > MUON_AGE_FROM_M, xp.float32), axis=1),
         "far_seen": xp.sum(measured.muon * far, axis=1),
-        "far_hits": xp.sum(hit * far, axis=1),
+        "far_hits": xp.sum(events.muon_hit * far, axis=1),
         "far_live": xp.sum(live, axis=1),
         "far_area": xp.sum(measured.muon_area_m2 * far, axis=1),
         "far_max": xp.max(measured.muon * far, axis=1),
@@ -277,7 +271,7 @@ def _near(events: EventBatch, frame: StationExpectation, far: Any) -> Sums:
     return {
         "near_seen": xp.sum(signal * near, axis=1),
         "near_expected": xp.sum(frame.muon_expected * near, axis=1),
-        "near_hits": xp.sum(_hit(events.muon_mev, xp) * near, axis=1),
+        "near_hits": xp.sum(events.muon_hit * near, axis=1),
         "unexplained": xp.sum(xp.maximum(beyond - 2.0 * xp.sqrt(variance), one * 0.0), axis=1),
         "signal": xp.sum(weight * beyond, axis=1),
         "signal_var": xp.sum(weight * weight * variance, axis=1),
@@ -327,15 +321,15 @@ def grid_reference(events: EventBatch) -> dict[str, Any]:
     sums = {
         "inner": xp.sum(events.electron_mev * here.no_muon, axis=1),
         "outer": xp.sum(events.electron_mev * here.has_muon, axis=1),
-        "both_hits": xp.sum(_hit(events.electron_mev, xp) * _hit(events.muon_mev, xp), axis=1),
+        "both_hits": xp.sum(events.electron_hit * events.muon_hit, axis=1),
     }
     azimuth = events.azimuth_deg * (3.141592653589793 / 180.0)
     cosine, sine = xp.cos(azimuth)[:, None], xp.sin(azimuth)[:, None]
     x, y = here.x_m * (1.0 / UNIT_M), here.y_m * (1.0 / UNIT_M)
     rings = xp.asarray((events.array.square_ring.reshape(-1, 1) == np.arange(N_RINGS)).astype(np.float32))
     planes = {
-        "e": (events.electron_mev, _hit(events.electron_mev, xp), response.saturation_mev),
-        "mu": (events.muon_mev, _hit(events.muon_mev, xp), response.muon_saturation_mev),
+        "e": (events.electron_mev, events.electron_hit, response.saturation_mev),
+        "mu": (events.muon_mev, events.muon_hit, response.muon_saturation_mev),
     }
     for c, (cells, hit, limit) in planes.items():
         w = xp.log1p(cells)
@@ -357,8 +351,8 @@ def order_reference(events: EventBatch) -> dict[str, Any]:
     """Return ``e_max``, ``e_top5`` (sum of the largest) and quantiles of the hit stations, ``e_q25`` and so on."""
     xp, result = events.xp, {}
     for c, ordered, hit in (
-        ("e", events.electron_sorted, _hit(events.electron_mev, xp)),
-        ("mu", events.muon_sorted, _hit(events.muon_mev, xp)),
+        ("e", events.electron_sorted, events.electron_hit),
+        ("mu", events.muon_sorted, events.muon_hit),
     ):
         result[f"{c}_max"], result[f"{c}_top5"] = ordered[:, -1], xp.sum(ordered[:, -N_TOP:], axis=1)
         hits = xp.sum(hit, axis=1)
