@@ -225,13 +225,10 @@ def write_npz(path: Path, **arrays: np.ndarray) -> None:
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def hash_file(path: Path, digest: hashlib._Hash | None = None) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal; with ``digest``, feed that one."""
-    digest = digest or hashlib.sha256()
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with open_regular(Path(path)) as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 FileState: TypeAlias = tuple[int, int, int, int]
