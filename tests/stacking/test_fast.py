@@ -83,7 +83,7 @@ def test_stated_cost_is_that_on_new_rows(finished: StackResult, new_rows: tuple[
 
 
 def test_without_a_holdout_it_is_judged_by_students_that_have_not_seen_the_events(tmp_path: Path) -> None:
-    record = _run(tmp_path, 900, holdout=0.0, learners=("quadratic_logit",), settings={}).manifest["fast"]
+    record = _run(tmp_path, 900, holdout=0.0, learners=("quadratic_logit",), settings={}, fast=True).manifest["fast"]
     assert (record["judged_on"], record["judged_events"], record["learned_from"]) == ("out-of-fold", 900, 900)
     assert -0.05 < record["log_loss"]["difference"] < 0.1
 
@@ -98,7 +98,7 @@ def test_labels_do_not_come_back_through_what_is_imitated(tmp_path: Path) -> Non
     frame.with_columns(kind=pl.Series(rng.choice(CLASSES, 1000))).write_parquet(tmp_path / "train.parquet")
     manifest = stack(TableConfig(
         run=tmp_path / "run", table=tmp_path / "train.parquet", label="kind", preset="quick", folds=3, repeats=1,
-        holdout=0.0, workers=1, learners=("fake_neighbours",), metas=("average",), device="cpu",
+        holdout=0.0, workers=1, learners=("fake_neighbours",), metas=("average",), device="cpu", fast=True,
     )).manifest  # fmt: skip
     (learner,) = manifest["learners"]
     cost = manifest["fast"]["log_loss"]
@@ -108,10 +108,10 @@ def test_labels_do_not_come_back_through_what_is_imitated(tmp_path: Path) -> Non
 def test_no_student_unless_wanted_and_none_is_told(
     tmp_path: Path, new_rows: tuple[Path, np.ndarray, np.ndarray]
 ) -> None:
-    result = _run(tmp_path / "run", 900, learners=("quadratic_logit",), settings={}, fast=False)
+    result = _run(tmp_path / "run", 900, learners=("quadratic_logit",), settings={})
     assert result.manifest["fast"] is None
     assert not (result.run / STUDENT).exists()
-    with pytest.raises(InputError, match="has no student for --fast"):
+    with pytest.raises(InputError, match=r"has no student for --fast \(few rows.*fast = true"):
         predict(stacking.load(result.run), new_rows[0], fast=True)
 
 
