@@ -55,7 +55,7 @@ LABEL_NOISE, PHOTONUCLEAR_NAME, DETECTOR, TAIL, BOTH, FEW = (
 
 
 @dataclass(frozen=True)
-class Share:
+class ShowerShare:
     """A share of showers and its 95 % interval."""
 
     value: float
@@ -63,7 +63,7 @@ class Share:
     high: float
 
     @classmethod
-    def of(cls, hits: np.ndarray, showers: TrueShowers) -> Share:
+    def of(cls, hits: np.ndarray, showers: TrueShowers) -> ShowerShare:
         """Return the weighted share of true among (N,) bool of these showers."""
         interval: Interval = share_interval(hits, showers.group, weights=showers.weight)
         return cls(float(np.average(hits, weights=showers.weight)), interval.low, interval.high)
@@ -78,15 +78,15 @@ class HadronLikeGammas:
 
     n: int
     n_gamma: int
-    muon_rich: Share | None
+    muon_rich: ShowerShare | None
     """Those whose true muon content is above :data:`RICH`."""
     n_rich: int
     """Gammas with a true muon content above :data:`RICH`, whatever they look like."""
-    full: Share | None
+    full: ShowerShare | None
     """Full showers among these."""
     full_of_hadrons: float
     """The same of the hadrons."""
-    noise: Share | None
+    noise: ShowerShare | None
     """Share of label noise among them, by :attr:`full`; not cut to 0..1."""
     noise_by_energy: tuple[float, float] | None
     """The same by true energies, and its standard error."""
@@ -107,7 +107,7 @@ class SurvivingHadrons:
     interval: tuple[float, float]
     is_limit: bool
     """Whether ``interval[1]`` is an upper limit and no survival is to be quoted."""
-    poorest: Share | None
+    poorest: ShowerShare | None
     """Those among the :attr:`tail_share` of all hadrons that are poorest in muons at equal true lg Ne."""
     tail_share: float
     muon_deficit: tuple[float, float]
@@ -219,12 +219,12 @@ def hadron_like_gammas(showers: TrueShowers, content: np.ndarray) -> HadronLikeG
     y = 10.0**content
     rich, of_hadrons = gamma & (y > RICH), ~gamma & (y > RICH)
     full_of_hadrons = float(np.average(y[of_hadrons] > FULL, weights=showers.weight[of_hadrons]))
-    like_rich = Share.of(y[like] > RICH, showers.take(like)) if n else None
+    like_rich = ShowerShare.of(y[like] > RICH, showers.take(like)) if n else None
     full = noise = by_energy = None
     if _effective(showers.weight[rich]) >= FEWEST:
-        full = Share.of(y[rich] > FULL, showers.take(rich))
+        full = ShowerShare.of(y[rich] > FULL, showers.take(rich))
         scale = full_of_hadrons - PHOTONUCLEAR
-        noise = Share(*((value - PHOTONUCLEAR) / scale for value in (full.value, full.low, full.high)))
+        noise = ShowerShare(*((value - PHOTONUCLEAR) / scale for value in (full.value, full.low, full.high)))
         by_energy = _by_energy(showers, gamma & (y > FULL))
     if like_rich is None or n < FEWEST:
         answer = FEW
@@ -320,7 +320,7 @@ def surviving_hadrons(showers: TrueShowers, content: np.ndarray) -> tuple[Surviv
     deficit = _residual(showers, showers.lg_ne)
     limit = _quantile(deficit[hadron], weights[hadron], tail_share)
     few = effective < FEWEST
-    poorest = None if few else Share.of(deficit[surviving] <= limit, showers.take(surviving))
+    poorest = None if few else ShowerShare.of(deficit[surviving] <= limit, showers.take(surviving))
     answer = FEW
     if poorest is not None:
         answer = TAIL if poorest.low > 0.5 else DETECTOR if poorest.high < 0.5 else BOTH

@@ -8,7 +8,7 @@ is ln of the ratio of the two densities, and below 0 a shower looks like a hadro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -171,9 +171,10 @@ def read_labelled(path: Path, *, seed: int = 1, ctx: Context = Context()) -> Lab
     gamma, weight = (frame["label"] == GAMMA_LABEL).to_numpy(), frame["weight"].to_numpy()
     group = frame["group"].to_numpy()
     names = ("lg_energy", "secant", "lg_ne", "lg_nmu", "lg_nhadron", "reconstructed_lg_nmu")
+    columns = {name: frame[name].to_numpy().astype(np.float64) for name in names}
     showers = TrueShowers(
-        gamma, weight, group, frame["model"].to_numpy().astype(str),
-        *(frame[name].to_numpy().astype(np.float64) for name in names), scores(x, gamma, weight, group, seed=seed),
+        gamma=gamma, weight=weight, group=group, model=frame["model"].to_numpy().astype(str),
+        score=scores(x, gamma, weight, group, seed=seed), **columns,
     )  # fmt: skip
     return Labelled(showers, parts.n_read, parts.mislabelled, tuple(remarks))
 
@@ -262,7 +263,7 @@ def _read_folder(folder: Path, parts: _Parts, ctx: Context) -> None:
     _pieces(parts, blocks, scalars, cuts, frame, folder.name, ctx)
 
 
-def _frame(truth: pl.DataFrame, labels: np.ndarray, scalars: np.ndarray, model: Sequence[str]) -> pl.DataFrame:
+def _frame(truth: pl.DataFrame, labels: np.ndarray, scalars: np.ndarray, model: np.ndarray) -> pl.DataFrame:
     """Return labels, models and true quantities; unknown ones are NaN."""
     zenith = truth["zenith_deg"].to_numpy() if "zenith_deg" in truth.columns else scalars[:, 1]
     hadrons = truth["lg_nhadron"].to_numpy() if "lg_nhadron" in truth.columns else np.full(len(truth), np.nan)
