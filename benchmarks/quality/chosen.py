@@ -1,8 +1,8 @@
 """Which tests run a line of code, and what they cost: measured once, kept in a file, one test a line.
 
 What a fixture of several tests runs counts for all of them. Lines that no test runs in its own process (kernels after
-their compilation, constants, commands started by a test) go to the tests that run anything of the file, else of its
-folder.
+their compilation, constants, commands started by a test) go to all tests of the test files that run anything of the
+file, else of its folder.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+FIXTURE = "fixture "
+"""What names of fixtures begin with."""
+
 
 @dataclass(frozen=True)
 class Record:
     """What one test, or one fixture that tests share, costs and runs."""
 
     name: str
-    """Pytest's name of the test; for fixtures :data:`FIXTURE`, where it applies, and its name."""
+    """Pytest's name of the test; for fixtures "fixture", where it applies, and its name."""
     seconds: float
     """Of the processor, without those of fixtures that are shared."""
     lines: dict[str, list[int]]
@@ -111,14 +114,17 @@ class Choice:
         return [
             one
             for name, one in self.records.items()
-            if "::" in name and (name in running or not running.isdisjoint(one.shared))
+            if not name.startswith(FIXTURE) and (name in running or not running.isdisjoint(one.shared))
         ]
 
     def of(self, path: str, line: int, limit_s: float) -> Tests:
         """Return the tests of a line that are affordable together, the cheapest first, file by file."""
         lines, inside = statement((self.root / path).read_text("utf-8"), line)
         running = self._running(stamp(self.root, path), lines) if inside else []
-        running = running or self._running(f"{path} ", None) or self._running(f"{path.rpartition('/')[0]}/", None)
+        if not running:
+            near = self._running(f"{path} ", None) or self._running(f"{path.rpartition('/')[0]}/", None)
+            files = {one.name.partition("::")[0] for one in near}
+            running = [one for name, one in self.records.items() if name.partition("::")[0] in files]
         kept: list[Record] = []
         spent, made = 0.0, set[str]()
         for one in sorted(running, key=lambda one: one.seconds + self._seconds(one.shared)):

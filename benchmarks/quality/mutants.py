@@ -75,6 +75,8 @@ MEASURED_S = 1800.0
 """Processor seconds that the tests of one folder may take while they are measured."""
 COMPILED_S = 60.0
 """Seconds more where kernels are compiled anew."""
+COMPILING_S = 3.0
+"""Seconds of the tests, unchanged, that compile the kernels for all mutants of other modules."""
 WAITING = 12.0
 """Seconds by the clock for one of processor time."""
 SOURCES_OF_KERNELS = ("features/lateral", "features/stations", "showers/simulation/deposits.py", "showers/array.py")
@@ -154,7 +156,7 @@ class Bench:
             A test fails without a mutant.
         """
         for path in sorted(file.relative_to(self.copy).as_posix() for file in self.copy.rglob("compiled.py")):
-            tests = self.choice.of(path, 1, self.limit_s)
+            tests = self.choice.of(path, 1, COMPILING_S)
             limits = {"cpu_s": MEASURED_S, "wall_s": MEASURED_S * WAITING}
             got = self._ask(files=tests.files, kept=tests.kept, keep=True, **limits)
             if tests.kept and got["status"]:

@@ -116,8 +116,9 @@ def test_tests_that_run_the_line_by_price_with_what_they_share(known: Choice) ->
 
 
 def test_lines_that_nothing_runs_go_to_the_tests_of_their_file_or_folder(known: Choice) -> None:
-    assert len(known.of("pkg/a.py", 1, 99.0).kept) == 4
-    assert known.of("pkg/b.py", 12, 99.0).kept == ["tests/test_b.py::test_other"]
+    assert len(known.of("pkg/a.py", 1, 99.0).kept) == 5
+    names = [name.partition("::")[2] for name in known.of("pkg/b.py", 12, 99.0).kept]
+    assert names == ["test_half", "test_other", "test_dear"], "those that call kernels only run no line"
     (known.root / "pkg/c.py").write_text("C = 3\n")
     assert len(known.of("pkg/c.py", 1, 99.0).kept) == 5
 
@@ -128,7 +129,7 @@ def test_changed_tests_are_forgotten_and_changed_code_counts_as_a_file(known: Ch
     again = Choice(known.root, known.file)
     assert again.missing(["tests/test_a.py", "tests/test_b.py"]) == ["tests/test_a.py"]
     assert {name.partition("::")[0] for name in again.of("pkg/a.py", 1, 99.0).kept} == {"tests/test_b.py"}
-    assert again.of("pkg/b.py", 13, 99.0).kept == ["tests/test_b.py::test_other"]
+    assert "tests/test_b.py::test_other" in again.of("pkg/b.py", 13, 99.0).kept
 
 
 FILES = {
