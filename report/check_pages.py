@@ -199,7 +199,7 @@ def write_gamma_check(check: GammaCheck, out: Path) -> Path:
     if out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{out}: name an .html file")
     one, other = check.gammas, check.hadrons
-    survival = f"{other.interval[0]:.1e} to {other.interval[1]:.1e} (95 %)"
+    survival = f"{other.interval[0]:.1e} to {other.interval[1]:.1e} ({LEVEL_TEXT})"
     value = f"< {other.interval[1]:.1e}" if other.is_limit else f"{other.survival:.1e}"
     lead = paragraph(mechanisms.verdict(check)) + numbers(
         [
@@ -276,8 +276,8 @@ def _model_tails(check: GammaCheck) -> Section:
         for one in check.models
     ]  # fmt: skip
     heads = (
-        "model", "hadrons", f"survival at {check.hadrons.efficiency:.0%}, 95 %", "with less than half of the muons",
-        "slope of that tail, decades",
+        "model", "hadrons", f"survival at {check.hadrons.efficiency:.0%}, {LEVEL_TEXT}",
+        "with less than half of the muons", "slope of that tail, decades",
     )  # fmt: skip
     words = "One model alone: nothing to compare."
     if check.models_p is not None:
