@@ -187,6 +187,18 @@ def test_tables_of_a_kcdc_download_are_joined_by_their_mapping(
         assert table["Datetime"].to_list() == ["1998-07-02T14:56:40", "1998-07-02T14:56:42", None]
 
 
+def test_a_table_of_its_own_name_may_lack_columns(tmp_path: Path) -> None:
+    kcdc_text(tmp_path / "job")
+    pl.DataFrame({"Gt": GENERAL["Gt"]}).write_csv(tmp_path / "job" / "general.txt", separator="\t")
+    (file,) = convert_foreign(tmp_path / "job", tmp_path / "out", None)
+    table = pl.read_parquet(file)
+    assert table["Gt"].fill_nan(None).to_list() == [899391407, 899391409, None]
+    assert "Ev" not in table.columns
+    pl.DataFrame({"general": MAPPING["general"]}).write_csv(tmp_path / "job" / "row_mapping.txt", separator="\t")
+    with pytest.raises(InputError, match=r"row_mapping\.txt has no column 'array'"):
+        convert_foreign(tmp_path / "job", tmp_path / "again", None)
+
+
 def test_a_row_that_a_table_lacks_is_refused(tmp_path: Path) -> None:
     kcdc_text(tmp_path / "job")
     (tmp_path / "job" / "row_mapping.txt").write_text("array\tgeneral\n7\t0\n")

@@ -197,6 +197,12 @@ def test_a_folder_of_runs_gets_a_file_each(
     written = [(tmp_path / "predicted" / f"{name}.npz").read_bytes() for name in ("004000", "004001")]
     predict(stacking.load(run), new, Context(device="cpu"), no_table=True).write(tmp_path / "alone.npz")
     assert written[0] == written[1] == (tmp_path / "alone.npz").read_bytes()
+    shutil.copytree(new, folder / "measured" / "004000")
+    monkeypatch.setattr(sys, "argv", ["cli.py", "predict", *options, "--out", str(tmp_path / "again")])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "holds two runs of one name: predict its folders one by one" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
     shutil.copy(new / MATRICES_FILE, new / "labels_composition.npy")
     assert unlabelled_in(new.parent) == [], "a labelled set is no measured run"
 
