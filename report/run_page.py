@@ -5,7 +5,7 @@ It begins with plain words, then sets learners against what ships.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def verdict(paired: Paired, better: str, worse: str, unit: str, logarithmic: boo
     low, high = paired.interval.low, paired.interval.high
     if difference_text(paired, logarithmic) == "0":
         return f"{better} and {worse} are level{'' if logarithmic else f': less than 0.0001 {unit} apart'}."
-    shown = signed if logarithmic else "{:z.4f}".format
+    shown: Callable[[float], str] = signed if logarithmic else "{:z.4f}".format
     gap = f"{shown(abs(paired.difference)).lstrip('+')} [{shown(low)}, {shown(high)}] {unit}"
     if low <= 0 <= high:
         return f"Between {better} and {worse} the data show no difference: {gap}, p = {paired.p_value:.2g}."
@@ -165,7 +165,7 @@ def learners(evaluated: EvaluatedRun) -> Section:
 def _on_the_same_events(evaluated: EvaluatedRun) -> str:
     """Return in words, system by system, what the paired comparison with what ships shows."""
     lines = []
-    shown = signed if evaluated.metric.logarithmic else "{:+z.4f}".format
+    shown: Callable[[float], str] = signed if evaluated.metric.logarithmic else "{:+z.4f}".format
     for (name, rule), (metric, _) in evaluated.against_shipped.items():
         if rule == evaluated.shipped.rule:
             clear = metric.interval.low > 0 or metric.interval.high < 0
