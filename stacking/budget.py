@@ -249,7 +249,7 @@ def once_more(job: Job, stored: StoredPlan, clock: Clock, asked: int, tasks: Seq
     plan, left_s, repeats = stored.plan, clock.left_s, job.config.repeats
     if plan is None or left_s is None or job.config.n_folds * repeats >= asked:
         return None
-    needed_s = fits_took_s(tasks, job.pools) / repeats + plan.second_level_s * (repeats + 1) / repeats
+    needed_s = fits_took_s(tasks, job.pools) / repeats + plan.second_level_s
     if needed_s > (1 - RESERVED) * left_s:
         return None
     job.ctx.log.info("%s are left: the %d folds are drawn once more", in_words(left_s), job.config.n_folds)
