@@ -63,7 +63,7 @@ def _normal(value: float, error: float, low: float = -np.inf, high: float = np.i
 
 def _positive(value: float, error: float) -> dict[str, float]:
     """Return a mean of losses, none of which is negative: normal in its logarithm, which few rows cover better too."""
-    factor = np.exp(float(ndtri(0.5 + LEVEL / 2)) * error / value) if value > 0 else 1.0
+    factor = np.exp(standard_errors() * error / value) if value > 0 else 1.0
     return _entry(value, float(value / factor), float(value * factor))
 
 
