@@ -169,8 +169,9 @@ def widened(deviations: np.ndarray, extra_variance: float) -> np.ndarray:
     variance = float(deviations.var())
     if variance > extra_variance:
         return deviations * np.sqrt(1 + extra_variance / variance)
-    levels = (np.arange(len(deviations)) + 0.5) / len(deviations)
-    return np.sqrt(variance + extra_variance) * ndtri(levels)
+    ranks = np.argsort(np.argsort(deviations, kind="stable"))
+    normal = ndtri((ranks + 0.5) / len(deviations))
+    return np.sqrt(variance + extra_variance) * normal / normal.std()
 
 
 def basic_interval(value: float, deviations: np.ndarray, level: float = LEVEL) -> Interval:
