@@ -37,7 +37,7 @@ class GammaReport(ClassReport):
     metric_column = "survival"
     meaning = (
         "Hadron survival: the share of hadrons that pass the threshold which keeps 75 % of the gammas. 0 is perfect, "
-        f"0.75 random scores; the best published is {best_published(GAMMA.name):.1e} (public test sets). Q-factor: "
+        f"0.75 random scores; the best published is {short(best_published(GAMMA.name))} (public test sets). Q-factor: "
         "gamma efficiency over the root of the hadron survival, by which a cut raises the significance of a weak "
         "source. AUC: area under the ROC curve, 0.5 for random scores."
     )
@@ -115,7 +115,7 @@ class GammaReport(ClassReport):
         self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
     ) -> Quantity:
         """Return the area under the ROC curve: accuracies say little where one class is rare."""
-        return _quantity("AUC", area(labels, output, weights), 5)
+        return _quantity("AUC", area(labels, output, weights), 4)
 
     def details(self, metrics: dict[str, Any]) -> dict[str, str]:
         """Return the number of surviving hadrons."""

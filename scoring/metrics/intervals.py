@@ -163,13 +163,15 @@ def grouped_counts(
 def widened(deviations: np.ndarray, extra_variance: float) -> np.ndarray:
     """Return bootstrap deviations (B,) stretched so that their variance grows by an independent source's.
 
-    Where the replicas do not vary at all, normal quantiles of that source stand in for them.
+    Where the replicas vary less than that source, normal quantiles of both stand in for them: of few replicas that
+    differ, stretched, the interval would lie beside the value.
     """
     variance = float(deviations.var())
-    if variance > 0:
+    if variance > extra_variance:
         return deviations * np.sqrt(1 + extra_variance / variance)
-    levels = (np.arange(len(deviations)) + 0.5) / len(deviations)
-    return np.sqrt(extra_variance) * ndtri(levels)
+    ranks = np.argsort(np.argsort(deviations, kind="stable"))
+    normal = ndtri((ranks + 0.5) / len(deviations))
+    return np.sqrt(variance + extra_variance) * normal / normal.std()
 
 
 def basic_interval(value: float, deviations: np.ndarray, level: float = LEVEL) -> Interval:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -77,18 +76,6 @@ def test_station_lists_become_a_dataset_that_is_stacked(tmp_path: Path) -> None:
     )  # fmt: skip
     predictions = stack(config).predictions
     assert predictions.scores[data.labels == 0].mean() > predictions.scores[data.labels == 1].mean() + 1
-
-
-def test_the_array_of_the_page_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "own_files.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(code, {})
-    for split, n in (("train", 2000), ("test", 120)):
-        assert f"convert --from mine/gamma_{split} --task gamma --out data" in page
-        (folder,) = convert_foreign(Path("mine", f"gamma_{split}"), Path("data"), GAMMA)
-        data = Dataset.open(folder, GAMMA)
-        assert (len(data), data.array.n_stations, data.usable.all()) == (n, 12, True)
 
 
 @pytest.mark.parametrize(
