@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from runtime.packages import how_to_install
+
 
 class InputError(ValueError):
     """What the user gave cannot be used. Entry points print the message as one line and exit with code 2.
@@ -53,6 +55,7 @@ _LIBRARIES = {
     "skops": ("UntrustedTypesFoundException", "UnsupportedTypeException"),
     "tomllib": ("TOMLDecodeError",),
     "torch": ("OutOfMemoryError",),
+    "onnxruntime": ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NotImplemented", "RuntimeException"),
     "cupy": ("OutOfMemoryError",),
     "joblib": ("TerminatedWorkerError",),
     "builtins": ("EOFError", "UnicodeError", "RecursionError"),
@@ -90,6 +93,10 @@ def explained(error: BaseException) -> str | None:
         return escaped(str(error))
     if isinstance(error, OSError):
         return escaped(_of_system(error))
+    if isinstance(error, ModuleNotFoundError):
+        library = (error.name or "").partition(".")[0]
+        how = how_to_install([library])
+        return f"this needs {library}: {how}" if how else None
     if isinstance(error, MemoryError):
         why = f" ({_first_line(error)})" if str(error) else ""
         return f"not enough memory{escaped(why)}: use fewer --workers, smaller data, or a machine with more memory"

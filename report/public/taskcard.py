@@ -15,9 +15,8 @@ import numpy as np
 from report.public.crate import CRATE_FILE, CROISSANT_FILE, MEANINGS, croissant, data_crate
 from runtime.errors import InputError
 from runtime.files import atomic_folder, write_json
-from showers.dataset import Dataset, ordering_of
+from showers.dataset import Dataset, is_simulated, ordering_of
 from showers.schema import Task, task_named
-from stacking.run.read import is_simulated
 
 DATASET = "kascade-showers"
 HERE = Path(__file__).parent / "scripts"

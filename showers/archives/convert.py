@@ -121,9 +121,20 @@ def _with_first(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 
 def _permutation(n: int, seed: int) -> np.ndarray:
-    import torch  # the published splits are defined by torch's generator
+    """Return the permutation (n,) int64 by which the splits were published.
 
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).numpy()
+    It is ``torch.randperm(n, generator=torch.Generator().manual_seed(seed))``: each place in turn is exchanged with one
+    of those from it on, drawn as a 32-bit number of the Mersenne Twister (mt19937, seeded by ``init_genrand``) modulo
+    how many they are. For more than 2^32 / 20 events torch draws otherwise.
+    """
+    if n >= (2**32 - 1) // 20:
+        raise InputError(f"{n:,} events: published splits are defined for fewer than {(2**32 - 1) // 20:,}")
+    drawn = np.random.RandomState(seed).randint(0, 2**32, max(n - 1, 0), dtype=np.uint32)
+    places = np.arange(n - 1) + drawn % np.arange(n, 1, -1)
+    order = list(range(n))
+    for k, other in enumerate(places.tolist()):
+        order[k], order[other] = order[other], order[k]
+    return np.array(order, dtype=np.int64)
 
 
 def split_matched(task: Task, features: np.ndarray, groups: np.ndarray | None, *, together: bool) -> list[Split]:

@@ -22,14 +22,13 @@ import showers
 from runtime.errors import InputError
 from showers.archives.convert import COMPOSITION_IDS, convert
 from showers.archives.raw import stream_npz
-from showers.dataset import Dataset
+from showers.dataset import Dataset, is_simulated
 from showers.event_files import LEFT_OUT_SCHEMA
 from showers.schema import COMPOSITION, ENERGY, GAMMA, Task
 from showers.simulation import load_settings
 from showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
 from showers.simulation.primaries import MODELS
 from showers.simulation.raw import LIGHT_M_PER_NS, arrival_times, simulate_raw
-from stacking.run.read import is_simulated
 
 
 def raw_mode(folder: Path, mode: str, n: int, seed: int, *, gamma: bool = False) -> dict[str, np.ndarray]:
