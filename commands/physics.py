@@ -9,8 +9,7 @@ import typer
 
 from commands.app import SeedOption, WorkersOption, app, console, refuse_unused
 from runtime.context import Context, bar
-from runtime.errors import InputError
-from runtime.packages import need
+from runtime.errors import InputError, need
 
 if TYPE_CHECKING:
     from analysis.blinding import Blinding

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from commands.app import JsonOption, OutputFormat, Protocol, QuietOption, TaskName, app, console, refuse_unused
 from runtime.context import bar
-from runtime.packages import need
+from runtime.errors import need
 from showers.schema import task_named
 
 

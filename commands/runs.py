@@ -27,8 +27,7 @@ from commands.app import (
     refuse_unused,
 )
 from runtime.context import Context, bar
-from runtime.errors import InputError
-from runtime.packages import need
+from runtime.errors import InputError, need
 from showers.schema import task_named
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runtime.packages import how_to_install
+from runtime.packages import how_to_install, lacking, listed
 
 
 class InputError(ValueError):
@@ -108,6 +108,31 @@ def explained(error: BaseException) -> str | None:
                 "check the files that the command names (python cli.py doctor shows the versions of the libraries)"
             )
     return None
+
+
+MANY = 4
+"""Of more missing libraries only the first are named."""
+
+
+def need(*names: str, what: str) -> None:
+    """Refuse to begin something whose libraries are not installed.
+
+    Parameters
+    ----------
+    names
+        Extras, or single libraries of them.
+    what
+        What needs them, as it begins a sentence.
+
+    Raises
+    ------
+    InputError
+        One line with the command that installs them.
+    """
+    missing = lacking(*names)
+    if missing:
+        first = missing if len(missing) <= MANY else [*missing[: MANY - 1], f"{len(missing) - MANY + 1} more"]
+        raise InputError(f"{what} needs {listed(first)}: {how_to_install(missing)}")
 
 
 def session_limits() -> dict[str, int]:

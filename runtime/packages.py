@@ -27,37 +27,11 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 }
 """What ``pip install 'showerstack[EXTRA]'`` adds to the core, by the names under which it is imported."""
 
-MANY = 4
-"""Of more missing libraries only the first are named."""
-
 
 def lacking(*names: str) -> list[str]:
     """Return the libraries that are not installed, of extras (or libraries) given by name; nothing is imported."""
     wanted = [library for name in names for library in EXTRAS.get(name, (name,))]
     return [library for library in wanted if find_spec(library) is None]
-
-
-def need(*names: str, what: str) -> None:
-    """Refuse to begin something whose libraries are not installed.
-
-    Parameters
-    ----------
-    names
-        Extras, or single libraries of them.
-    what
-        What needs them, as it begins a sentence.
-
-    Raises
-    ------
-    runtime.errors.InputError
-        One line with the command that installs them.
-    """
-    missing = lacking(*names)
-    if missing:
-        from runtime.errors import InputError
-
-        first = missing if len(missing) <= MANY else [*missing[: MANY - 1], f"{len(missing) - MANY + 1} more"]
-        raise InputError(f"{what} needs {listed(first)}: {how_to_install(missing)}")
 
 
 def how_to_install(libraries: list[str]) -> str:

@@ -182,8 +182,7 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     showers.schema.InputError
         A ``ValueError`` in one line for data or options that cannot be used.
     """
-    from runtime.errors import InputError
-    from runtime.packages import need
+    from runtime.errors import InputError, need
     from stacking.run.config import StackConfig, TableConfig
     from stacking.train import stack
 

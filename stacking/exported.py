@@ -22,9 +22,8 @@ from models.base.posterior import log_softmax
 from models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY
 from runtime.checksums import Checksums
 from runtime.context import Context, Progress
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 from runtime.files import read_json
-from runtime.packages import need
 from stacking.inputs.events import Events, pieces
 from stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, Piece, load_chain
 from stacking.run.folder import PLAN_FILE

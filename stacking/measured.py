@@ -13,9 +13,8 @@ from typing import Any
 
 from runtime.checksums import CHECKSUMS_FILE
 from runtime.context import Context, silent
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 from runtime.files import LOCK_FILE, atomic_folder, hash_file, hash_json, locked, read_json, write_json
-from runtime.packages import need
 from showers.archives.measured import (
     MEASUREMENT,
     PROTOCOLS,

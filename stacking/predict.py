@@ -21,9 +21,8 @@ from features.build import build_table
 from features.table import feature_code_version
 from runtime.arrays import write_frames, write_pieces
 from runtime.context import Context
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 from runtime.files import check_target, hash_file, read_json
-from runtime.packages import need
 from showers.dataset import Dataset
 from showers.schema import TASKS, Task
 from stacking.decide.classes import stacking_of
@@ -261,7 +260,8 @@ class _Predictor:
     def columns(self) -> tuple[str, ...]:
         """Features that are needed."""
         cores = CORE_COLUMNS if self.chain.target_calibration else ()
-        return tuple(dict.fromkeys((*(name for one in (*self.fits, *self.exported) for name in one.columns), *cores)))
+        each = [*(one.columns for one in self.fits), *(one.columns for one in self.exported)]
+        return tuple(dict.fromkeys((*(name for columns in each for name in columns), *cores)))
 
 
 def _pieces(run: Run, source: _Source, predictor: _Predictor, ctx: Context) -> Iterator[Predictions]:

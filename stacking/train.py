@@ -24,9 +24,8 @@ from models.registry import device_remarks, devices_for
 from runtime.code import command, git_revision, machine, started, versions
 from runtime.context import Context
 from runtime.cost import Cost, measured
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 from runtime.files import hash_file, hash_json, read_json, write_json
-from runtime.packages import need
 from scoring.metrics.classes import table_metrics
 from showers.dataset import Dataset, ordering_of
 from showers.schema import Task, task_named

@@ -19,8 +19,8 @@ from packaging.requirements import Requirement
 
 import cli
 from commands.app import app
-from runtime.errors import InputError
-from runtime.packages import EXTRAS, how_to_install, need
+from runtime.errors import InputError, need
+from runtime.packages import EXTRAS, how_to_install
 from tests.program import environment
 
 HERE = Path(cli.__file__).resolve().parent

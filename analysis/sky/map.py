@@ -35,9 +35,8 @@ from analysis.photons.events import read_data, search_cuts
 from analysis.sky.coordinates import Azimuth, equatorial
 from runtime.code import git_revision, versions
 from runtime.context import Context
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 from runtime.files import atomic_path, write_json
-from runtime.packages import need
 from showers.dataset import Dataset
 from showers.schema import GAMMA, TIMES_FILE
 

@@ -43,7 +43,7 @@ from models.tables.lightgbm import LightGBM
 from models.tables.logit import QuadraticLogit
 from models.tables.sklearn import HistBoosting, RandomForest
 from models.tables.xgboost import XGBoost
-from runtime.packages import need
+from runtime.errors import need
 
 EXAMPLES = 3
 """Events that the exporter is shown; their number stays open in the graph."""

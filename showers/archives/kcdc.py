@@ -22,8 +22,7 @@ import numpy as np
 import polars as pl
 from scipy.optimize import linear_sum_assignment
 
-from runtime.errors import InputError
-from runtime.packages import need
+from runtime.errors import InputError, need
 from showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EVENTS, UNITS
 from showers.array import KASCADE, DetectorArray
 
