@@ -87,17 +87,18 @@ def _python() -> Finding:
 
 
 def _packages() -> list[Finding]:
-    """Compare every requirement of the distribution with what is installed."""
+    """Compare every requirement of the distribution, and of the extras that are there, with what is installed."""
     from packaging.requirements import Requirement
 
     try:
         required = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return [Finding("packages", f"{DISTRIBUTION} is not installed: run make env or pip install -e .", "bad")]
+    extras = ("", *(extra for extra in EXTRAS if not lacking(extra)))
     result, missing = [], []
     for text in required:
         need = Requirement(text)
-        if need.marker and not need.marker.evaluate({"extra": ""}):
+        if need.marker and not any(need.marker.evaluate({"extra": extra}) for extra in extras):
             continue
         try:
             version = importlib.metadata.version(need.name)

@@ -100,7 +100,7 @@ def split_2026(task: Task, features: np.ndarray, groups: np.ndarray | None, *, t
         flow = _flow(protocols.MATCHED, frame)
     else:
         rows, share, seed, flow = np.arange(len(features)), 0.8, 2026, ()
-    order = _permutation(len(rows), seed)
+    order = permutation(len(rows), seed)
     n_test = int(len(rows) * (1 - share))  # 1 - 0.7 is a little more than 0.3 in floating point, 1 - 0.8 a little less
     in_test = np.zeros(len(rows), dtype=bool)
     in_test[order[len(rows) - n_test :]] = True
@@ -120,7 +120,7 @@ def _with_first(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return values[first[shower]]
 
 
-def _permutation(n: int, seed: int) -> np.ndarray:
+def permutation(n: int, seed: int) -> np.ndarray:
     """Return the permutation (n,) int64 by which the splits were published.
 
     It is ``torch.randperm(n, generator=torch.Generator().manual_seed(seed))``: each place in turn is exchanged with one
@@ -143,10 +143,10 @@ def split_matched(task: Task, features: np.ndarray, groups: np.ndarray | None, *
     passing = np.flatnonzero(protocols.MATCHED.mask(frame))
     flow = _flow(protocols.MATCHED, frame)
     n_held = int(0.3 * len(passing))
-    values = _permutation(len(passing), 42)[len(passing) - n_held :]
+    values = permutation(len(passing), 42)[len(passing) - n_held :]
     part = np.zeros(len(passing), dtype=np.int8)  # 0 train, 1 validation, 2 test
     part[values] = 1
-    part[values[_permutation(n_held, 42)[n_held - int(0.3 * n_held) :]]] = 2
+    part[values[permutation(n_held, 42)[n_held - int(0.3 * n_held) :]]] = 2
     if together and groups is not None:
         part = _with_first(part, groups[passing])
     return [
