@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import statistics
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from report.public.rules import score_by_protocol
 from report.public.submission import write_submission
 from report.run_page import write_report
 from runtime.context import Context
-from runtime.cost import in_words, measured
+from runtime.cost import cpu_seconds, in_words
 from runtime.errors import InputError
 from runtime.files import atomic_path, read_json, write_json
 from showers.archives.convert import convert
@@ -36,6 +38,8 @@ from stacking.train import stack
 RESULT_FILE = "RESULT.md"
 STAGES_FILE = "stages.json"
 SUBMISSION = "submission"
+NOTED_EVERY_S = 10.0
+"""How often the cost of the stage at work is written."""
 
 
 @dataclass(frozen=True)
@@ -96,20 +100,39 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add what the block uses, child processes included, to a stage; what a killed or refused one used is lost."""
-        is_refused = False
+        """Add what the block uses, child processes included, to a stage.
+
+        It is written every :data:`NOTED_EVERY_S`, so that a kill loses no more; what a refused one used is left out.
+        """
+        before, wall, cpu = self.seconds.copy(), time.perf_counter(), cpu_seconds()
+        start, over = before.get(name, {"wall_s": 0.0, "cpu_s": 0.0}), threading.Event()
+
+        def note() -> None:
+            used = {"wall_s": time.perf_counter() - wall, "cpu_s": cpu_seconds() - cpu}
+            self.seconds[name] = {key: start[key] + value for key, value in used.items()}
+            write_json(self.file, self.seconds)
+
+        def note_often() -> None:
+            while not over.wait(NOTED_EVERY_S):
+                with suppress(OSError, InputError):  # told at the end of the stage
+                    if self.file.parent.exists():
+                        note()
+
+        noting, is_refused = threading.Thread(target=note_often, daemon=True), False
+        noting.start()
         try:
-            with measured(name) as cost:
-                yield
+            yield
         except InputError:
             is_refused = True
             raise
         finally:
+            over.set()
+            noting.join()
             if not is_refused:
-                before = self.seconds.get(name, {"wall_s": 0.0, "cpu_s": 0.0})
-                self.seconds[name] = {"wall_s": before["wall_s"] + cost.wall_s, "cpu_s": before["cpu_s"] + cost.cpu_s}
-                self.file.parent.mkdir(parents=True, exist_ok=True)
-                write_json(self.file, self.seconds)
+                note()
+            elif self.file.exists():
+                self.seconds = before
+                write_json(self.file, before)
 
     @property
     def wall_s(self) -> float:

@@ -169,7 +169,8 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     task
         With a folder: ``composition`` (default) or ``gamma``.
     **options
-        ``fast`` (train the student of ``predict(fast=True)``), ``preset``, ``learners``,
+        ``fast`` (train the student of ``predict(fast=True)``; of a table by default from 5,000 rows), ``preset``,
+        ``learners``,
         ``seed``, ``folds``, ``device``, ``workers`` and the other options of
         :class:`stacking.run.config.StackConfig`; with a table ``label`` (its column), ``group``, ``test_table``.
 

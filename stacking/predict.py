@@ -280,8 +280,8 @@ def _student_remarks(run: Run) -> list[str]:
     record = run.manifest.get(STUDENT)
     if not record:
         raise InputError(
-            f"{run.folder} has no student for --fast (another version made it, or there was nothing to learn from): "
-            "train again, or predict without --fast"
+            f"{run.folder} has no student for --fast (few rows, another version, or nothing to learn from): "
+            "predict without --fast, or train again with fast = true in a file for --config"
         )
     remarks = [student_line(record)]
     if f"meta/{SCORES_FILE}" in run.checksums.files:

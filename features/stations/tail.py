@@ -27,8 +27,10 @@ from scipy.special import gammaincc, gammaln, log_ndtr
 
 from features.lateral.elementwise import LG_E
 
-MIN_MEAN, MAX_MEAN = 2e-3, 5e3
-"""Range of k, beyond which it counts as its limit: half the strays of a station alone, twice a saturated station."""
+MIN_MEAN, MAX_MEAN = 2e-3, 1.2e4
+"""Range of k, beyond which it counts as its limit: half the strays of a station alone, twice the s/m of a saturated
+station, which is largest (5,526) where muons dominate the e/gamma channel.
+"""
 MEAN_STEP = 0.05
 """Step in ln k."""
 LOW, HIGH, STEP = -3.6, 12.0, 0.03

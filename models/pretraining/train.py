@@ -247,9 +247,10 @@ def pretrain(
                 "cpu_hours": plan["cpu_hours"] + spent_s / 3600,
                 "log_loss": loss,
             }
+            # The state last: killed before it is written, the whole round with all its files is done again.
+            _write_weights(folder, state, inputs, plan)
             write_json(folder / PLAN_FILE, plan)
             write_checkpoint(folder / STATE_FILE, state)
-            _write_weights(folder, state, inputs, plan)
             progress(plan["showers"], settings.showers, ", ".join(f"{name} {x:.4f}" for name, x in loss.items()))
     return folder / WEIGHTS_FILE
 
