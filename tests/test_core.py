@@ -167,7 +167,7 @@ def test_the_core_simulates_converts_makes_features_and_scores(tmp_path: Path, c
     assert "survival" in works(tmp_path, core_alone, "verify.py", "predictions.npz", "--data", "data")
     assert "survival" in works(tmp_path, core_alone, "verify", "predictions.npz", "--data", "data")
     assert "lightgbm" in works(tmp_path, core_alone, "learners")
-    assert "pip install 'showerstack[train,report,physics" in works(tmp_path, core_alone, "doctor")
+    assert "pip install 'showerstack[train,report,physics" in works(tmp_path, core_alone, "doctor", "--json")
 
 
 COMMANDS = [one.name or getattr(one.callback, "__name__", "") for one in app.registered_commands]
