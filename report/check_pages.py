@@ -32,6 +32,7 @@ from report.pictures.style import INK, PALETTE, as_svg, colour_map, drawing, new
 from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
 from runtime.errors import InputError
 from runtime.files import atomic_path, write_json
+from scoring.metrics.level import LEVEL_TEXT
 from showers.schema import COMPOSITION
 
 DRAWN = 8
@@ -53,7 +54,11 @@ def write_check(check: DataCheck, out: Path) -> Path:
         [
             ("events under the cuts", f"{check.n_events:,}", f"of {check.n_all:,}"),
             ("simulated events", f"{check.n_simulation:,}", f"worth {check.fitted.effective:,.0f} after weighting"),
-            ("AUC", f"{check.classifier.auc:.3f}", f"{check.classifier.low:.3f} to {check.classifier.high:.3f} (95 %)"),
+            (
+                "AUC",
+                f"{check.classifier.auc:.3f}",
+                f"{check.classifier.low:.3f} to {check.classifier.high:.3f} ({LEVEL_TEXT})",
+            ),
         ]
     )
     lead += bullets(check.remarks) if check.remarks else ""
@@ -341,7 +346,7 @@ def _remedies(robustness: Robustness) -> Section:
         f"Jitter: a copy of every training shower with its sizes changed by {robustness.options.jitter:g} in lg.",
         "A mix has as many showers as home; for a test elsewhere it leaves the tested place out.",
     ]
-    note = paragraph(f"Log-loss against the training on {home} alone, same showers, 95 % intervals.")
+    note = paragraph(f"Log-loss against the training on {home} alone, same showers, {LEVEL_TEXT} intervals.")
     return Section(
         "remedies", "What helps in other places, and what it costs at home", table(HEADS, rows) + note + bullets(lines)
     )
@@ -367,7 +372,9 @@ def _differences(robustness: Robustness) -> Section:
         "Area under the curve of boosted trees between showers of home and of the place, same classes and spectrum "
         "thrown; 0.5 means that they cannot be told apart."
     )
-    return Section("differences", "Can home be told from the other places?", table(("place", "AUC, 95 %"), rows) + note)
+    return Section(
+        "differences", "Can home be told from the other places?", table(("place", f"AUC, {LEVEL_TEXT}"), rows) + note
+    )
 
 
 PICTURE_FILE = "sky_map.png"

@@ -24,6 +24,7 @@ from runtime.context import Context
 from runtime.cost import cpu_seconds, in_words
 from runtime.errors import InputError
 from runtime.files import atomic_path, read_json, write_json
+from scoring.metrics.level import LEVEL, LEVEL_TEXT
 from showers.archives.convert import convert
 from showers.archives.download import download_raw
 from showers.dataset import Dataset
@@ -78,7 +79,7 @@ class Score:
     value: float
     low: float
     high: float
-    """95 % interval over test events."""
+    """Confidence interval over test events."""
     shipped: str
     config_hash: str
     wall_s: float
@@ -250,7 +251,7 @@ def _score(wanted: Reproduction, data: Path, run: Path, seed: int) -> Score:
 
 
 def over_events_and_seeds(scores: list[Score]) -> tuple[float, float, float]:
-    """Return the mean over seeds and its 95 % interval over test events and seeds.
+    """Return the mean over seeds and its confidence interval over test events and seeds.
 
     The half width over events is the mean of the seeds' (they share the test set); that over seeds is Student's t times
     the standard error of the mean. Independent, they add in quadrature. With one seed only events count.
@@ -260,7 +261,7 @@ def over_events_and_seeds(scores: list[Score]) -> tuple[float, float, float]:
     n, mean = len(scores), statistics.fmean(score.value for score in scores)
     seeds = 0.0
     if n > 1:
-        seeds = float(student.ppf(0.975, n - 1)) * statistics.stdev(score.value for score in scores) / n**0.5
+        seeds = float(student.ppf(0.5 + LEVEL / 2, n - 1)) * statistics.stdev(score.value for score in scores) / n**0.5
     below = statistics.fmean(score.value - score.low for score in scores)
     above = statistics.fmean(score.high - score.value for score in scores)
     return mean, max(0.0, mean - (below**2 + seeds**2) ** 0.5), mean + (above**2 + seeds**2) ** 0.5
@@ -281,9 +282,9 @@ def _result(
     lines = [
         f"# {task.name}, protocol {wanted.protocol}: {_metric(task)} {_interval(mean, low, high)}",
         "",
-        f"Mean of {len(scores)} seed(s) and its 95 % interval over test events and seeds, on {where}.",
+        f"Mean of {len(scores)} seed(s) and its {LEVEL_TEXT} interval over test events and seeds, on {where}.",
         "",
-        "| seed | score, 95 % over test events | shipped | time of all steps | configuration |",
+        f"| seed | score, {LEVEL_TEXT} over test events | shipped | time of all steps | configuration |",
         "|---:|---|---|---:|---|",
         *(
             f"| {s.seed} | {_interval(s.value, s.low, s.high)} | {s.shipped} | {in_words(s.wall_s)} | "

@@ -137,7 +137,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Scored:
-    """The metric of a task, with its 95 % interval."""
+    """The metric of a task, with its confidence interval."""
 
     name: str
     value: float
@@ -298,7 +298,7 @@ def predict(
 
 
 def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any = None) -> Scored:
-    """Score predictions as the benchmark does, with a 95 % interval.
+    """Score predictions as the benchmark does, with a confidence interval.
 
     Parameters
     ----------

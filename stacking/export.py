@@ -30,7 +30,7 @@ from scoring.metrics.gamma import GAMMA, HADRON
 from showers.schema import AGE, SCALARS
 from showers.schema import GAMMA as GAMMA_TASK
 from stacking.decide.classes import Rule
-from stacking.decide.target import PosteriorMean
+from stacking.decide.target import POOL, PosteriorMean
 from stacking.exported import CHAIN_FILES, FORMAT, PLAN, averaged, run_graph, session
 from stacking.inputs.events import CONTEXT_SCALARS, ShowerEvents
 from stacking.meta.calibration import Calibrator
@@ -119,6 +119,8 @@ class _Combination(nn.Module):
         self.has_context = bool(context_columns(chain))
         if chain.shipped == "stack" and not isinstance(chain.meta, LogPool | Logistic):
             raise NotPortable(f"the meta-learner {chain.meta.name} has no ONNX form")
+        if POOL in chain.rules:
+            raise NotPortable(f"the {POOL} takes a learner's own estimate, which has no ONNX form")
 
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return log-posteriors and what is decided from them."""
@@ -257,7 +259,7 @@ def export_run(
             message = "; ".join(f"{name}: {reason}" for name, reason in writer.refused.items())
             raise InputError(f"nothing to export: {message}")
         combination = writer.combination()
-        for file in (*CHAIN_FILES, *((PLAN,) if opened.on_table else ())):
+        for file in (*CHAIN_FILES, *((PLAN,) if not opened.has_grids else ())):
             (folder / file).parent.mkdir(exist_ok=True)
             shutil.copyfile(opened.checksums.path(file), folder / file)
         write_json(folder / EXPORT_FILE, writer.content(combination))

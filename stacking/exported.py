@@ -123,7 +123,7 @@ class ExportedRun(Run):
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise InputError(f"{folder / EXPORT_FILE} is of another version: export the run again")
         opened = cls(folder, manifest, checksums)
-        Checksums.open(folder, required=(*CHAIN_FILES, *((PLAN,) if opened.on_table else ())))
+        Checksums.open(folder, required=(*CHAIN_FILES, *((PLAN,) if not opened.has_grids else ())))
         missing = [name for name in opened.chain.needed if name not in opened.learners]
         if missing:
             raise InputError(

@@ -165,10 +165,10 @@ def predict(
     need(run.needs, what=f"predicting with {run.folder}")
     if isinstance(data, Events):
         source = _Source(len(data), lambda columns: data)
-    elif run.on_table:
-        source = _rows(run, Path(data), options.get("separator"))
-    else:
+    elif run.has_grids:
         source = _showers(run, Path(data), options, ctx)
+    else:
+        source = _rows(run, Path(data), options.get("separator"))
     predictor = _Predictor.of(run, everything=options.get("everything", False), fast=options.get("fast", False))
     pieces = _pieces(run, source, predictor, ctx)
     remarks = (*source.remarks, *predictor.remarks)

@@ -309,6 +309,6 @@ def validate(network: nn.Module, events: Prepared) -> dict[str, float]:
     result = {}
     for number, (name, logits) in enumerate((("composition", answers.composition), ("gamma", answers.gamma))):
         for known, where in ((1.0, name), (0.0, f"{name}, world unknown")):
-            rows = events.judged & (events.task == number) & (events.world[:, -1] == known)
+            rows = events.in_evaluation & (events.task == number) & (events.world[:, -1] == known)
             result[where] = float(functional.cross_entropy(logits[rows], events.labels[rows]))
     return result

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from scoring.metrics.intervals import LEVEL, SEED, Interval, basic_interval
+from scoring.metrics.intervals import SEED, Interval, basic_interval
 from scoring.metrics.paired import Paired
 
 CENTRAL = (0.158655, 0.841345)
@@ -35,7 +35,7 @@ def resolution(residuals: np.ndarray, weights: np.ndarray | None = None) -> floa
 
 
 def residual_metrics(residuals: np.ndarray, weights: np.ndarray | None = None) -> dict[str, Any]:
-    """Return bias (mean), resolution, rms about zero and mean absolute value of residuals (N,), with 95 % intervals.
+    """Return bias (mean), resolution, rms about zero and mean absolute value of residuals (N,), with intervals.
 
     With importance weights (N,) all of them are of weight.
     """
@@ -51,7 +51,7 @@ def residual_metrics(residuals: np.ndarray, weights: np.ndarray | None = None) -
 
 
 def resolution_interval(residuals: np.ndarray, groups: np.ndarray | None = None) -> Interval:
-    """Return the 95 % interval of the resolution; events of one group (N,) are resampled together."""
+    """Return the confidence interval of the resolution; events of one group (N,) are resampled together."""
     if groups is not None:
         value = resolution(residuals)
         replicas = [resolution(residuals[rows]) for rows in _drawn(len(residuals), groups)]
@@ -60,7 +60,7 @@ def resolution_interval(residuals: np.ndarray, groups: np.ndarray | None = None)
 
 
 def bias_interval(residuals: np.ndarray) -> Interval:
-    """Return the 95 % interval of the bias."""
+    """Return the confidence interval of the bias."""
     return _around(float(residuals.mean()), _replicas(residuals)["bias"])
 
 
@@ -90,7 +90,7 @@ def _drawn(n_events: int, groups: np.ndarray | None) -> Iterator[np.ndarray]:
 
 
 def _around(value: float, replicas: np.ndarray) -> Interval:
-    return basic_interval(value, replicas - replicas.mean(), LEVEL)
+    return basic_interval(value, replicas - replicas.mean())
 
 
 def _replicas(residuals: np.ndarray) -> dict[str, np.ndarray]:

@@ -253,7 +253,7 @@ class TableConfig(EngineConfig):
     def serving(self, name: str) -> str | None:
         """Return the learner for tables of that name, if there is one; None for learners of showers alone."""
         for_tables = TABLE_PREFIX + name
-        return for_tables if for_tables in LEARNERS else None if spec(name).only_showers else name
+        return for_tables if for_tables in LEARNERS else None if spec(name).own_columns else name
 
     def learner_remarks(self) -> list[str]:
         """Return which learners asked for were replaced or left out."""

@@ -106,7 +106,7 @@ def test_a_block_of_the_stream_is_what_the_simulation_and_the_features_give() ->
     portion = _block(0, "test", "train", 1, 5, rng)
     assert len(portion) > 100
     assert portion.table.shape == (len(portion), len(COLUMNS))
-    assert portion.judged.all()
+    assert portion.in_evaluation.all()
     np.testing.assert_array_equal(portion.task, 0)
     assert set(np.unique(portion.labels)) <= set(range(TASKS[0].n_classes))
     assert (portion.table[:, COLUMNS.index("Ne")] > 4.79).all()
