@@ -326,16 +326,18 @@ def write_pieces(file: Path, n_events: int, pieces: Iterable[Mapping[str, np.nda
                         inside.write(block)
 
 
-def write_frames(file: Path, frames: Iterator[pl.DataFrame], origin: Mapping[str, str]) -> None:
+def write_frames(file: Path, frames: Iterator[pl.DataFrame], origin: Mapping[str, str] | None = None) -> None:
     """Write the rows of all frames to one table: CSV by its name, Parquet otherwise.
 
-    ``origin`` says once what the table was made from: in a Parquet file's metadata, or in ``FILE.json`` beside a CSV.
+    ``origin`` says once what the table was made from: in a Parquet file's metadata, or in ``FILE.json`` beside a CSV;
+    None for tables that do not say it.
     """
     if file.suffix.lower() == ".csv":
         with atomic_path(file) as temporary, temporary.open("wb") as stream:
             for number, frame in enumerate(frames):
                 frame.write_csv(stream, include_header=not number)
-        write_json(file.with_name(f"{file.name}.json"), dict(origin))
+        if origin is not None:
+            write_json(file.with_name(f"{file.name}.json"), dict(origin))
         return
     with (
         atomic_path(file) as temporary,
@@ -345,4 +347,4 @@ def write_frames(file: Path, frames: Iterator[pl.DataFrame], origin: Mapping[str
         for number, frame in enumerate(frames):
             parts.append(Path(folder) / f"{number}.parquet")
             frame.write_parquet(parts[-1])
-        pl.scan_parquet(parts, glob=False).sink_parquet(temporary, metadata=dict(origin))
+        pl.scan_parquet(parts, glob=False).sink_parquet(temporary, metadata=None if origin is None else dict(origin))

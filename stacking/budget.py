@@ -30,7 +30,7 @@ from runtime.errors import InputError
 from runtime.files import hash_json, read_json, write_json
 from runtime.processes import by_device
 from stacking.fit.folds import evaluation_events
-from stacking.fit.plan import RESERVED, RunPlan, RunSizes, SecondLevel, make_plan, student_epochs
+from stacking.fit.plan import RunPlan, RunSizes, SecondLevel, make_plan, student_epochs
 from stacking.fit.speed import LearnerRate, measure_rates
 from stacking.fit.tasks import TASK_FILE, FoldTask
 from stacking.run.job import Job
@@ -250,7 +250,7 @@ def once_more(job: Job, stored: StoredPlan, clock: Clock, asked: int, tasks: Seq
     if plan is None or left_s is None or job.config.n_folds * repeats >= asked:
         return None
     needed_s = fits_took_s(tasks, job.pools) / repeats + plan.second_level_s
-    if needed_s > (1 - RESERVED) * left_s:
+    if needed_s > left_s:  # fits that are late are given up, and what is complete ships
         return None
     job.ctx.log.info("%s are left: the %d folds are drawn once more", in_words(left_s), job.config.n_folds)
     return replace(stored, options={**(stored.options or {}), "repeats": repeats + 1})
