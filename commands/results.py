@@ -20,6 +20,8 @@ class CardFormat(StrEnum):
     """Layouts of task folders."""
 
     airs = "airs"
+    mlgym = "mlgym"
+    harbor = "harbor"
 
 
 @app.command()
@@ -35,7 +37,7 @@ def report(
     from report.card import write_card
     from stacking.run.read import Run
 
-    if not Run.open(run).on_table:
+    if Run.open(run).has_grids:
         from report.run_page import write_report
 
         written = write_report(run, data, bars=bar)
@@ -60,7 +62,7 @@ def verify(
     published_order: Annotated[
         bool, typer.Option("--published-order", help="Rows are in the published order.")
     ] = False,
-    intervals: Annotated[bool, typer.Option(help="Compute 95 % intervals.")] = True,
+    intervals: Annotated[bool, typer.Option(help="Compute confidence intervals.")] = True,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -119,8 +121,8 @@ def leaderboard(
     from report.public.leaderboard import standings_shown, table_standings, tables
     from stacking.run.read import Run
 
-    of_tables = [run for run in runs if Run.open(run).on_table]
-    of_showers = [run for run in runs if run not in of_tables]
+    of_showers = [run for run in runs if Run.open(run).has_grids]
+    of_tables = [run for run in runs if run not in of_showers]
     if of_tables and not of_showers:
         refuse_unused(context, "with runs on tables", ("data",))
     result = table_standings(of_tables)
@@ -137,19 +139,39 @@ def leaderboard(
 
 @app.command()
 def taskcard(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for task folders and their data.")],
     data: Annotated[Path, typer.Option(help="Folder with {task}_train and {task}_test.")] = Path("data"),
     task: Annotated[list[str] | None, typer.Option(help="Default: composition and gamma.")] = None,
-    format: Annotated[CardFormat, typer.Option(help="How task folders are laid out.")] = CardFormat.airs,
+    format: Annotated[
+        list[CardFormat] | None,
+        typer.Option(help="Layout, given once or several times: AIRS-Bench (default), its mlgym layout, Harbor."),
+    ] = None,
+    variant: Annotated[
+        int | None, typer.Option(min=0, help="Instead of DATA new showers of a drawn world, from this secret seed.")
+    ] = None,
+    train: Annotated[int, typer.Option(min=100, help="With --variant: training showers.")] = 30_000,
+    test: Annotated[int, typer.Option(min=100, help="With --variant: test showers.")] = 12_000,
     as_json: JsonOption = False,
 ) -> None:
     """Write the benchmark as task folders that evaluations of agents take, each checked by its own scripts.
 
-    Example: [bold]python cli.py taskcard --format airs --data data --out cards[/bold]
-    """
-    from report.public.taskcard import CARDS, write_cards
+    With --variant SEED the showers and the constants of their world are new, the rules the same: nobody can have seen
+    them. The seed stands in no file; choose one that nobody guesses.
 
-    result = write_cards(data, out, tuple(task or CARDS))
+    Example: [bold]python cli.py taskcard --format airs --data data --out cards[/bold]
+
+    A task nobody has seen: [bold]python cli.py taskcard --format harbor --variant 8620417 --out cards[/bold]
+    """
+    from report.public.taskcard import CARDS, write_cards, write_variants
+
+    tasks, layouts = tuple(task or CARDS), tuple(each.value for each in format or [CardFormat.airs])
+    if variant is not None:
+        refuse_unused(context, "with --variant", ("data",))
+        result = write_variants(out, tasks, layouts, seed=variant, n_train=train, n_test=test)
+    else:
+        refuse_unused(context, "without --variant", ("train", "test"))
+        result = write_cards(data, out, tasks, layouts)
     lines = [f"{out / name}: {'; '.join(checks)}" for name, checks in result.items()]
     OutputFormat(as_json=as_json).show(lambda: "\n".join(lines), lambda: result)
 

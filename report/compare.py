@@ -20,6 +20,7 @@ from runtime.errors import InputError
 from scoring import metric_for
 from scoring.metrics.composition import energy_bins
 from scoring.metrics.gamma import zenith_bins
+from scoring.metrics.level import LEVEL_TEXT
 from scoring.metrics.paired import mcnemar, paired_accuracy
 from scoring.score import read_output
 from scoring.tasks.truth import Truth, read_truth
@@ -119,7 +120,7 @@ def _entry(run: Path, name: str, truth: Truth, task: Task) -> Entry:
 
 def _overview(entries: list[Entry], truth: Truth, task: Task) -> Table:
     metric = metric_for(task)
-    title = f"{task.name}, {len(truth.labels):,} test showers, 95 % intervals"
+    title = f"{task.name}, {len(truth.labels):,} test showers, {LEVEL_TEXT} intervals"
     table = drawn_table(title, "run", metric.name, wide=True)
     for entry in entries:
         value, interval = metric.of(truth, entry.output), metric.interval_of(truth, entry.output)
@@ -134,7 +135,8 @@ def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableTy
     winner = a.name if result.difference < 0 else b.name
     shown = f"{winner} is better" if result.interval.low > 0 or result.interval.high < 0 else "no difference is shown"
     yield Text(
-        f"{metric.name}, first minus second: {difference_text(result, metric)}, p = {result.p_value:.2g}: {shown}"
+        f"{metric.name}, first minus second: {difference_text(result, metric.logarithmic)}, "
+        f"p = {result.p_value:.2g}: {shown}"
     )
     yield from report_of(task).pair(truth.labels, (a.name, a.output), (b.name, b.output), truth.groups)
     yield _where(a, b, truth, task)

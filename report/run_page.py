@@ -5,7 +5,7 @@ It begins with plain words, then sets learners against what ships.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
@@ -19,13 +19,14 @@ from report.pictures.style import as_svg
 from report.run_sections import Importance, importances
 from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, side_by_side, table
 from report.shared.subject import EvaluatedRun, mean_loss
-from report.shared.text import metric_text, plus_minus
+from report.shared.text import difference_text, metric_text, plus_minus, signed
 from report.tasks.base import Part
 from report.tasks.target import report_of
 from runtime.context import Bars, silent
 from runtime.errors import escaped
 from runtime.files import atomic_path, check_target
 from scoring import scoring_of
+from scoring.metrics.level import LEVEL_TEXT
 from scoring.metrics.paired import Paired
 from stacking.run.read import COMBINED, ONE_ANSWER
 
@@ -38,14 +39,18 @@ def headline(evaluated: EvaluatedRun) -> str:
     name = f"{scoring.loss_name}, {scoring.loss_unit}"
     boxes.append((name, f"{loss:.4f}", f"{span.low:.4f} to {span.high:.4f}"))
     n = f"{len(evaluated.labels):,} test showers"
-    limits = f"{n}. Ranges are 95 % intervals from their number; they hold no systematic error."
+    limits = f"{n}. Ranges are {LEVEL_TEXT} intervals from their number; they hold no systematic error."
     return numbers(boxes) + (paragraph(task_report.meaning) if task_report.meaning else "") + paragraph(limits, "quiet")
 
 
-def verdict(paired: Paired, better: str, worse: str, unit: str, form: str = ".4f") -> str:
+def verdict(paired: Paired, better: str, worse: str, unit: str, logarithmic: bool = False) -> str:
     """Return in words what a paired comparison shows; ``paired`` is worse minus better where positive."""
-    gap = f"{abs(paired.difference):{form}} [{paired.interval.low:{form}}, {paired.interval.high:{form}}] {unit}"
-    if paired.interval.low <= 0 <= paired.interval.high:
+    low, high = paired.interval.low, paired.interval.high
+    if difference_text(paired, logarithmic) == "0":
+        return f"{better} and {worse} are level{'' if logarithmic else f': less than 0.0001 {unit} apart'}."
+    shown: Callable[[float], str] = signed if logarithmic else "{:z.4f}".format
+    gap = f"{shown(abs(paired.difference)).lstrip('+')} [{shown(low)}, {shown(high)}] {unit}"
+    if low <= 0 <= high:
         return f"Between {better} and {worse} the data show no difference: {gap}, p = {paired.p_value:.2g}."
     first, second = (better, worse) if paired.difference > 0 else (worse, better)
     return f"{first} beats {second} by {gap}, p = {paired.p_value:.2g}."
@@ -57,8 +62,8 @@ def plain_words(evaluated: EvaluatedRun) -> Section:
     gate = evaluated.run.manifest.get("gate", {})
     if gate:
         reason = str(gate.get("reason", ""))
-        judged = evaluated.run.manifest.get("judged", {}).get("on")
-        where = "held-out events" if judged is None else f"the {judged}" if judged == "outer holdout" else judged
+        where = evaluated.run.manifest.get("judged", {}).get("on", "held-out events")
+        where = f"the {where}" if where == "outer holdout" else where
         lines.append(f"Shipped: {evaluated.shipped_words}. On {where} of the training set, {reason}.")
     ours, rule = evaluated.shipped_words, evaluated.shipped.rule
     # A stack that ships is compared with its best learner, a learner that ships with the stack that does not.
@@ -66,11 +71,12 @@ def plain_words(evaluated: EvaluatedRun) -> Section:
     if (other, rule) in evaluated.against_shipped:
         metric, loss = evaluated.against_shipped[str(other), rule]
         theirs = "the stack" if other == COMBINED[-1] else str(other)
-        form = ".2e" if evaluated.metric.logarithmic else ".4f"
+        logarithmic = evaluated.metric.logarithmic
         labels = ", decided labels" if rule == "decided" else ""
         lines.append(f"On the test set, {scoring.loss_name}: {verdict(loss, ours, theirs, scoring.loss_unit)}")
         lines.append(
-            f"On the test set, {evaluated.metric.name}{labels}: {verdict(metric, ours, theirs, 'of the metric', form)}"
+            f"On the test set, {evaluated.metric.name}{labels}: "
+            f"{verdict(metric, ours, theirs, 'of the metric', logarithmic)}"
         )
     shown = f"<div><h3>What is shown</h3>{bullets(lines)}</div>"
     body = side_by_side(shown, "<h3>What is not shown by these data</h3>" + bullets(limits(evaluated)))
@@ -119,8 +125,8 @@ def learners(evaluated: EvaluatedRun) -> Section:
     task_report, scoring = report_of(evaluated.task), scoring_of(evaluated.task)
     label = f"{evaluated.metric.name} (lower is better)"
     figure = learners_picture(evaluated.points, label, logarithmic=evaluated.metric.logarithmic)
-    caption = "Test set, 95 % intervals of each system by itself. Paired differences are sharper: see the table."
-    caption += task_report.legend
+    caption = f"Test set, {LEVEL_TEXT} intervals of each system by itself. Paired differences are sharper: see the "
+    caption += f"table.{task_report.legend}"
     rows: list[tuple[str, ...]] = []
     ours: list[int] = []
     for point, system in zip(evaluated.points, evaluated.systems, strict=True):
@@ -129,7 +135,7 @@ def learners(evaluated: EvaluatedRun) -> Section:
         metric, gap = ("", "")
         if (system.name, system.rule) in evaluated.against_shipped:
             paired, paired_loss = evaluated.against_shipped[system.name, system.rule]
-            metric, gap = _difference(paired, evaluated.metric.logarithmic), _difference(paired_loss)
+            metric, gap = difference_text(paired, evaluated.metric.logarithmic), difference_text(paired_loss)
         if system is evaluated.shipped:
             ours.append(len(rows))
         name = (
@@ -160,21 +166,15 @@ def learners(evaluated: EvaluatedRun) -> Section:
 def _on_the_same_events(evaluated: EvaluatedRun) -> str:
     """Return in words, system by system, what the paired comparison with what ships shows."""
     lines = []
-    form = ".1e" if evaluated.metric.logarithmic else "z.4f"
+    shown: Callable[[float], str] = signed if evaluated.metric.logarithmic else "{:+z.4f}".format
     for (name, rule), (metric, _) in evaluated.against_shipped.items():
         if rule == evaluated.shipped.rule:
             clear = metric.interval.low > 0 or metric.interval.high < 0
             what = ("worse" if metric.difference > 0 else "better") if clear else "not to be told apart"
-            gap = f"{metric.difference:+{form}}" if metric.difference else "0"
-            lines.append(f"{name}: {what} ({gap})")
+            lines.append(f"{name}: {what} ({shown(metric.difference) if metric.difference else '0'})")
     return (
         paragraph(f"By {evaluated.metric.name}, against {evaluated.shipped_words}:") + bullets(lines) if lines else ""
     )
-
-
-def _difference(paired: Paired, logarithmic: bool = False) -> str:
-    form = "+.1e" if logarithmic else "+z.4f"
-    return f"{paired.difference:{form}} [{paired.interval.low:{form}}, {paired.interval.high:{form}}]"
 
 
 EACH = 2
@@ -197,7 +197,7 @@ def importance(evaluated: EvaluatedRun) -> Section | None:
         if entry.shuffled:
             caption = (
                 f"{entry.learner}, fold 0, up to 2,000 test showers: log-loss lost when all columns of a group are "
-                "taken from other showers, 95 % intervals. Correlated groups share the loss: a small "
+                f"taken from other showers, {LEVEL_TEXT} intervals. Correlated groups share the loss: a small "
                 "value does not mean that a group is useless."
             )
             figures.append(picture(as_svg(shuffle_picture(entry.shuffled), "permutation importance"), caption))

@@ -137,7 +137,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Scored:
-    """The metric of a task, with its 95 % interval."""
+    """The metric of a task, with its confidence interval."""
 
     name: str
     value: float
@@ -169,7 +169,8 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     task
         With a folder: ``composition`` (default) or ``gamma``.
     **options
-        ``fast`` (train the student of ``predict(fast=True)``), ``preset``, ``learners``,
+        ``fast`` (train the student of ``predict(fast=True)``; of a table by default from 5,000 rows), ``preset``,
+        ``learners``,
         ``seed``, ``folds``, ``device``, ``workers`` and the other options of
         :class:`stacking.run.config.StackConfig`; with a table ``label`` (its column), ``group``, ``test_table``.
 
@@ -181,6 +182,16 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     ------
     showers.schema.InputError
         A ``ValueError`` in one line for data or options that cannot be used.
+
+    Examples
+    --------
+    Showers in ``data/composition_train`` and ``data/composition_test``:
+
+    >>> import showerstack
+    >>> options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "fast": False, "device": "cpu"}
+    >>> run = showerstack.fit("data", run="runs/composition", **options)
+    >>> run.classes
+    ('proton', 'helium', 'carbon', 'silicon', 'iron')
     """
     from runtime.errors import InputError
     from stacking.run.config import StackConfig, TableConfig
@@ -255,6 +266,15 @@ def predict(
     ------
     showers.schema.InputError
         For a run or data that cannot be used.
+
+    Examples
+    --------
+    >>> import showerstack
+    >>> predicted = showerstack.predict("runs/composition", "data/composition_test")
+    >>> predicted
+    <1,000 predictions, composition: proton ... %, helium ... %, carbon ... %, silicon ... %, iron ... %>
+    >>> predicted.probabilities.shape
+    (1000, 5)
     """
     import tempfile
 
@@ -293,7 +313,7 @@ def predict(
 
 
 def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any = None) -> Scored:
-    """Score predictions as the benchmark does, with a 95 % interval.
+    """Score predictions as the benchmark does, with a confidence interval.
 
     Parameters
     ----------
@@ -312,6 +332,15 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
     ------
     showers.schema.InputError
         For anything that cannot be scored: predictions of other events, true classes that training did not have.
+
+    Examples
+    --------
+    >>> import showerstack
+    >>> scored = showerstack.score("runs/composition/predictions.npz", "data")
+    >>> scored
+    <fraction error 0.1... [0..., 0...], 1,000 events>
+    >>> scored.low < float(scored) < scored.high
+    True
     """
     from report.public.rules import score_by_protocol
     from report.shared.subject import check_events

@@ -32,7 +32,7 @@ from scoring.metrics.gamma import GAMMA, HADRON
 from showers.schema import AGE, SCALARS
 from showers.schema import GAMMA as GAMMA_TASK
 from stacking.decide.classes import Rule
-from stacking.decide.target import PosteriorMean
+from stacking.decide.target import POOL, PosteriorMean
 from stacking.inputs.events import CONTEXT_SCALARS, ShowerEvents
 from stacking.meta.calibration import Calibrator
 from stacking.meta.corrections import Logistic
@@ -164,6 +164,8 @@ class _Combination(nn.Module):
         self.has_context = bool(context_columns(chain))
         if chain.shipped == "stack" and not isinstance(chain.meta, LogPool | Logistic):
             raise NotPortable(f"the meta-learner {chain.meta.name} has no ONNX form")
+        if POOL in chain.rules:
+            raise NotPortable(f"the {POOL} takes a learner's own estimate, which has no ONNX form")
 
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return log-posteriors and what is decided from them."""

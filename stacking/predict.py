@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -18,6 +19,8 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from features.build import build_table
+from features.catalogue import GROUPS
+from features.compute import column_names
 from features.table import feature_code_version
 from runtime.arrays import write_frames, write_pieces
 from runtime.context import Context
@@ -40,6 +43,9 @@ from stacking.saved_fits import predict_fits
 from stacking.student import student_line
 
 TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
+_EVERY_GROUP = frozenset(GROUPS)
+AGED = set(column_names(True, _EVERY_GROUP)) - set(column_names(False, _EVERY_GROUP))
+"""Features that only sets with the shower age have."""
 
 
 class Options(TypedDict, total=False):
@@ -94,13 +100,16 @@ class PredictionStream:
         file = Path(file)
         check_target(file, (*((".npz",) if self.task.name in TASKS else ()), *TABLE_SUFFIXES))
         if file.suffix.lower() in TABLE_SUFFIXES:
-            write_frames(file, self._frames())
+            first = next(self.pieces)
+            origin = {"config_hash": first.config_hash, "test_fingerprint": first.test_fingerprint}
+            known = {name: value for name, value in origin.items() if value is not None}
+            write_frames(file, self._frames(itertools.chain((first,), self.pieces)), known)
         else:
             write_pieces(file, self.n_events, map(stored_arrays, self.pieces))
 
-    def _frames(self) -> Iterator[pl.DataFrame]:
+    def _frames(self, pieces: Iterable[Predictions]) -> Iterator[pl.DataFrame]:
         done = 0
-        for piece in self.pieces:
+        for piece in pieces:
             n = len(piece.log_proba)
             names = None if self.identifiers is None else self.identifiers.slice(done, n)
             yield prediction_table(piece, self.task, done, names)
@@ -112,9 +121,9 @@ def prediction_table(
 ) -> pl.DataFrame:
     """Return predictions as a table.
 
-    Columns of showers: event, ``p_<class>``, the decided class (composition) or the score (gamma), energy and core with
-    errors where a learner was taught them (:data:`stacking.decide.target.UNITS`). Of rows of a table: row, identifiers,
-    ``p_<class>``, the most probable class. Then the hashes of run and events.
+    Columns of showers: event, ``p_<class>``; of composition ``argmax``, the most probable class, and ``decided``, that
+    of the run's decision rule; of gamma the score; energy and core with errors where a learner was taught them
+    (:data:`stacking.decide.target.UNITS`). Of rows of a table: row, identifiers, ``p_<class>``, most probable class.
 
     Parameters
     ----------
@@ -123,12 +132,12 @@ def prediction_table(
     """
     frame = probabilities(predictions.log_proba, task.classes, identifiers).with_columns(pl.col("row") + first)
     if task.name in TASKS:
-        frame = frame.rename({"row": "event"}).drop("predicted")
-        frame = frame.with_columns(stacking_of(task).columns(predictions.arrays, task))
+        columns = stacking_of(task).columns(predictions.arrays, task)
+        most_probable = {"predicted": "argmax"} if any(column.name == "decided" for column in columns) else {}
+        frame = frame.rename({"row": "event"} | most_probable).drop("predicted", strict=False).with_columns(columns)
         estimates = {name: values for name, values in predictions.arrays.items() if name in UNITS}
         frame = frame.with_columns(pl.Series(name, values) for name, values in estimates.items())
-    origin = {"config_hash": predictions.config_hash, "test_fingerprint": predictions.test_fingerprint}
-    return frame.with_columns(pl.lit(value).alias(name) for name, value in origin.items())
+    return frame
 
 
 def predict(
@@ -163,10 +172,10 @@ def predict(
         )
     if isinstance(data, Events):
         source = _Source(len(data), lambda columns: data)
-    elif run.on_table:
-        source = _rows(run, Path(data), options.get("separator"))
-    else:
+    elif run.has_grids:
         source = _showers(run, Path(data), options, ctx)
+    else:
+        source = _rows(run, Path(data), options.get("separator"))
     predictor = _Predictor.of(run, everything=options.get("everything", False), fast=options.get("fast", False))
     pieces = _pieces(run, source, predictor, ctx)
     remarks = (*source.remarks, *predictor.remarks)
@@ -196,6 +205,11 @@ def _showers(run: Run, dataset: Path, options: Options, ctx: Context) -> _Source
         raise InputError("a folder for the feature table, and none is to be used: leave one of the two options out")
 
     def opened(columns: tuple[str, ...]) -> ShowerEvents:
+        if data.age is None and AGED & set(columns):
+            raise InputError(
+                f"{dataset} has no shower age, from which {run.folder} learned: "
+                "convert it with --protocol matched or 2026"
+            )
         if not options.get("no_table", False):
             table = build_table(dataset, options.get("features"), elsewhere=options.get("elsewhere"), ctx=ctx)
             return ShowerEvents(dataset, table.folder, run.task)
@@ -270,8 +284,8 @@ def _student_remarks(run: Run) -> list[str]:
     record = run.manifest.get(STUDENT)
     if not record:
         raise InputError(
-            f"{run.folder} has no student for --fast (another version made it, or there was nothing to learn from): "
-            "train again, or predict without --fast"
+            f"{run.folder} has no student for --fast (few rows, another version, or nothing to learn from): "
+            "predict without --fast, or train again with fast = true in a file for --config"
         )
     remarks = [student_line(record)]
     if f"meta/{SCORES_FILE}" in run.checksums.files:

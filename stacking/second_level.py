@@ -6,7 +6,7 @@ Estimates of true quantities by a run's learners are tested on training events t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from stacking.decide.classes import stacking_of
 from stacking.decide.target import TargetCalibration, fits_of
 from stacking.fit.plan import FIXED_S
 from stacking.fit.tasks import TimeLimitReached, has_truth, held_out_truth, outer_truth, test_log_proba, test_truth
-from stacking.inputs.events import Binned, pieces
+from stacking.inputs.events import CONTEXT_SCALARS, Binned, pieces
 from stacking.levels import EvaluationSample, FirstLevel, evaluation_sample
 from stacking.meta.base import StackInputs
 from stacking.meta.calibration import Calibrator, reliability
@@ -36,8 +36,10 @@ from stacking.student import Student, train_student
 
 def fit_target_calibration(
     job: Job, folds: Folds, level: FirstLevel, rows: np.ndarray
-) -> tuple[TargetCalibration | None, dict[str, Any] | None]:
-    """Return what estimates energy and core, and the manifest's entry; None each where no learner learned them.
+) -> tuple[TargetCalibration | None, dict[str, Any] | None, dict[str, np.ndarray]]:
+    """Return what estimates energy and core, the manifest's entry, and what it says of these events, (n,) each.
+
+    None, None and nothing where no learner learned them.
 
     Parameters
     ----------
@@ -51,14 +53,16 @@ def fit_target_calibration(
     name = next((name for name in level.names if has_truth(run, name)), None)
     targets = job.train.targets(np.flatnonzero(rows)) if name is not None else None
     if name is None or targets is None:
-        return None, None
+        return None, None, {}
     if folds.outer.any():
         every = range(job.config.n_folds * job.config.repeats)
         fits = outer_truth(run, name, (None,) if name in level.networks else every)
     else:
         fits = held_out_truth(run, name, folds.partitions[0], folds.inner)[None, rows]
-    target_calibration, record = TargetCalibration.of(name, fits, targets)
-    return (target_calibration, record) if any(target_calibration.scale) else (None, None)
+    target_calibration, record = TargetCalibration.of(name, fits, targets, folds.weights_of(rows))
+    if not any(target_calibration.scale):
+        return None, None, {}
+    return target_calibration, record, target_calibration.arrays(fits, None)
 
 
 @dataclass(frozen=True)
@@ -117,11 +121,14 @@ def stack_and_decide(job: Job, folds: Folds, level: FirstLevel, config_hash: str
     if student:
         student.learner.save(job.config.run / STUDENT)
         calibrators[STUDENT], decided[STUDENT] = student.calibrator, student.log_proba
+    weights = stacked.meta.importance() if shipped == "stack" else {}
+    asked = tuple(name for name in stacked.meta.learners if shipped == "average" or weights.get(name, 0) > 0)
     with measured("decision") as cost, bars("decision", "systems") as progress:
-        decision, rules = procedure.decide(_held_out(job, folds, sample, decided, shipped), job.config.run, progress)
+        target_calibration, estimates, own = fit_target_calibration(job, folds, level, sample.rows)
+        held_out = replace(_held_out(job, folds, sample, decided, shipped), own=_own(job, own, sample), asked=asked)
+        decision, rules = procedure.decide(held_out, job.config.run, progress)
     costs.append(cost)
     n_fits = job.config.n_folds * job.config.repeats
-    target_calibration, estimates = fit_target_calibration(job, folds, level, sample.rows)
     inside = folds.in_evaluation
     shares = np.bincount(folds.labels[inside], folds.weights_of(inside), minlength=job.task.n_classes)
     shares = shares / shares.sum()
@@ -241,6 +248,19 @@ def _held_out(
     )
 
 
+def _own(job: Job, estimates: Mapping[str, np.ndarray], sample: EvaluationSample) -> np.ndarray | None:
+    """Return (2, n) what is estimated of the task's target minus its reference, and the error; None if nothing is."""
+    target = job.task.target
+    if target is None or target.name not in estimates:
+        return None
+    start: np.ndarray | float = 0.0
+    if target.reference is not None:
+        context = job.train.context()
+        assert context is not None
+        start = context[sample.rows, CONTEXT_SCALARS.index(target.reference)]
+    return np.stack([estimates[target.name] - start, estimates[f"{target.name}_error"]])
+
+
 def _learner_records(
     level: FirstLevel, sample: EvaluationSample, systems: Mapping[str, np.ndarray], folds: Folds
 ) -> list[dict[str, Any]]:
@@ -310,6 +330,6 @@ def _predict_test(job: Job, chain: Chain, names: tuple[str, ...]) -> Predictions
     if not parts:
         return None
     predictions = concatenated(parts)
-    write_test_posteriors(job.config.run, chain, predictions.by_name, context)
+    write_test_posteriors(job.config.run, chain, predictions, context)
     write_predictions(job.config.run / PREDICTIONS_FILE, predictions)
     return predictions

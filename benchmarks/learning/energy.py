@@ -4,9 +4,10 @@
 
 All estimates are of the same simulated test showers under the test's cuts, in one run: the reconstructed E, a formula
 of lg Ne, lg Nmu and the zenith angle; the same formula refitted to the training showers; LightGBM with a squared loss
-on what E leaves of lg E; LightGBM on classes that are bins of lg E, and on bins of what E leaves of it; with --run the
-estimates of a finished run on the same showers. Resolution is half the width of the central 68 % of estimate minus
-truth, with 95 % bootstrap intervals; differences to the reconstructed E are paired.
+on what E leaves of lg E; LightGBM on classes that are bins of lg E, and on bins of what E leaves of it; with --run
+those of a finished run on the same showers: posterior means of its learners and of what ships, an own estimate, and
+their pool, which ships. Resolution is half the width of the central 68 % of estimate minus truth, with 95 % bootstrap
+intervals; differences to the reconstructed E are paired. The width of (estimate - truth) / error should be 1.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from scoring.tasks.base import scoring_of
 from showers.dataset import Dataset
 from showers.schema import ENERGY, SCALAR_NAMES, bins
 from stacking.decide.target import PosteriorMean
+from stacking.fit.tasks import test_truth
+from stacking.inputs.events import CONTEXT_SCALARS
+from stacking.run.read import Run
 
 VALID_SHARE = 0.15
 ROUNDS = 2000
@@ -93,15 +97,34 @@ def estimates(folder: Path, seed: int, run: Path | None) -> tuple[dict[str, np.n
     result[f"{N_BINS[1]} bins of lg E"] = by_bins(train, valid, test, plain, N_BINS[1], seed)
     for n_bins in N_BINS:
         result[f"{n_bins} bins of lg E - E"] = new + by_bins(train, valid, test, left, n_bins, seed)
-    if run:
-        with np.load(run / "predictions.npz", allow_pickle=False) as stored:
-            result["stack"], error = stored["lg_energy"], stored["lg_energy_error"]
-        pull = residual_metrics((result["stack"] - truth) / error)
+    for name, (estimate, error) in (of_run(run, new) if run else {}).items():
+        result[name] = estimate
+        pull = residual_metrics((estimate - truth) / error)
         span = pull["intervals"]["resolution"]
-        print(
-            f"stack, (estimate - truth) / error: width {pull['resolution']:.3f} [{span['low']:.3f}, {span['high']:.3f}]"
-        )
+        print(f"{name}, (estimate - truth) / error: {pull['resolution']:.3f} [{span['low']:.3f}, {span['high']:.3f}]")
     return result, truth
+
+
+def of_run(folder: Path, reference: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return estimates and errors, (N,) each, of a finished run's test showers: what it combines, and last what ships.
+
+    ``reference`` (N,) is the reconstructed E.
+    """
+    run = Run.open(folder)
+    chain, context, result = run.chain, np.zeros((len(reference), len(CONTEXT_SCALARS))), {}
+    context[:, CONTEXT_SCALARS.index("E")] = reference
+    for name in dict.fromkeys((*run.learners, run.shipped)):
+        log_proba = run.test(name, "log_proba")
+        assert log_proba is not None
+        estimate, error = chain.procedure.arrays(chain.rules[name], log_proba, context).values()
+        result[f"posterior mean of {name}"] = estimate, error
+    if chain.target_calibration:
+        learner = chain.target_calibration.learner
+        own = chain.target_calibration.arrays(test_truth(folder, learner, chain.fits(learner)), None)
+        result[f"own estimate of {learner}"] = own["lg_energy"], own["lg_energy_error"]
+    with np.load(run.predictions, allow_pickle=False) as stored:
+        result["what ships"] = stored["lg_energy"], stored["lg_energy_error"]
+    return result
 
 
 def rows(content: dict[str, np.ndarray], truth: np.ndarray) -> list[str]:

@@ -2,11 +2,13 @@
 
     python benchmarks/learning/fine_tuning.py --out fine_tuning
     python benchmarks/learning/fine_tuning.py --out fine_tuning --seeds 5,6 --only "dropout 0.1;body_rate 0.3"
+    python benchmarks/learning/fine_tuning.py --out fine_tuning --train 5000 --fits 3 --only "body_rate 0.3, epochs 4"
 
 The worlds are drawn from the priors of pretraining, one a seed, and are used for nothing else, so that the choice says
 nothing about the worlds in which the gain is measured (``benchmarks/learning/pretraining.py``). Printed are log-losses
 on test showers and paired differences to the settings as they are and to ``mlp`` from scratch on the same training
-showers: means over the worlds, ± standard errors of the test showers.
+showers: means over the worlds, ± standard errors of the test showers. With ``--fits K`` what ships is judged: the
+network with the mean weights of K fits, each of which leaves another K-th of the training showers out.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from models.base.inputs import targets_of
 from models.base.learner import Batch
 from models.registry import create, spec
 from showers.schema import COMPOSITION
+from stacking.run.chain import average_of
 
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
@@ -40,6 +43,13 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"epochs": 20},
     {"weight_decay": 0.1},
     {"batch_size": 128, "learning_rate": 5e-4},
+    {"batch_size": 128},
+    {"batch_size": 64},
+    {"body_rate": 0.3, "epochs": 4},
+    {"body_rate": 1.0, "epochs": 4},
+    {"body_rate": 0.3, "batch_size": 128},
+    {"body_rate": 0.3, "epochs": 4, "batch_size": 128},
+    {"body_rate": 1.0, "epochs": 4, "batch_size": 128},
     {"dropout": 0.1, "body_rate": 0.3},
     {"truth_weight": 0.02},
     {"truth_weight": 0.1},
@@ -47,18 +57,24 @@ CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
-def losses(name: str, changes: dict[str, Any], train: Batch, test: Batch, seed: int) -> np.ndarray:
-    """Return the test showers' log-losses of a learner trained with changed settings."""
+def losses(name: str, changes: dict[str, Any], train: Batch, test: Batch, seed: int, n_fits: int = 1) -> np.ndarray:
+    """Return the test showers' log-losses of a learner trained with changed settings: of one fit, or of several."""
     entry = spec(name)
     assert isinstance(entry.features, str)
     assert test.labels is not None
     columns = feature_set(entry.features, train.columns)
-    rows = np.random.default_rng(seed).permutation(len(train))
-    n_valid = round(VALID_SHARE * len(train))
-    learn, valid = (only(train.take(np.sort(part)), columns) for part in (rows[n_valid:], rows[:n_valid]))
-    learner = create(entry, COMPOSITION.classes, overrides=changes).fit(learn, valid, seed=seed)
+    order = np.random.default_rng(seed).permutation(len(train))
     new = replace(only(test, columns), targets=None)
-    return -learner.predict_log_proba(new)[np.arange(len(test)), test.labels]
+    fits = []
+    for k in range(n_fits):
+        rows = order if n_fits == 1 else np.delete(order, np.arange(k, len(order), n_fits))
+        n_valid = round(VALID_SHARE * len(rows))
+        learn, valid = (only(train.take(np.sort(part)), columns) for part in (rows[n_valid:], rows[:n_valid]))
+        fits.append(create(entry, COMPOSITION.classes, overrides=changes).fit(learn, valid, seed=seed + k))
+    if entry.one_network and n_fits > 1:
+        fits = [type(fits[0]).averaged(fits)]
+    log_proba = average_of(np.stack([fit.predict_log_proba(new) for fit in fits]))
+    return -log_proba[np.arange(len(test)), test.labels]
 
 
 def with_targets(batch: Batch, truth: pl.DataFrame) -> Batch:
@@ -85,6 +101,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=15_000)
     parser.add_argument("--test", type=int, default=20_000)
     parser.add_argument("--seeds", default="5", help="random worlds, as 5,6")
+    parser.add_argument("--fits", type=int, default=1, help="fits whose weights are averaged")
     parser.add_argument("--only", help="rows of the table beside 'as it is', separated by semicolons")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -104,7 +121,9 @@ def main() -> None:
         words = "`mlp`" if learner == "mlp" else in_words(changes)
         if wanted is not None and learner != "mlp" and words not in wanted:
             continue
-        content[words] = [losses(learner, changes, *world, seed) for world, seed in zip(worlds, seeds, strict=True)]
+        content[words] = [
+            losses(learner, changes, *world, seed, options.fits) for world, seed in zip(worlds, seeds, strict=True)
+        ]
         means = ", ".join(f"{loss.mean():.4f}" for loss in content[words])
         gaps = [difference(content[words], content[to]) if to in content else "" for to in ("as it is", "`mlp`")]
         print(f"| {words} | {means} | {gaps[0]} | {gaps[1]} |", flush=True)

@@ -18,12 +18,12 @@ import numpy as np
 import polars as pl
 
 from benchmarks.learning.stack import markdown, write_section
+from benchmarks.shared.samples import sample
 from runtime.context import Context, bar
 from runtime.files import read_json
 from scoring.metrics.paired import Paired, paired_log_loss
 from showers.dataset import Dataset
 from showers.schema import SOURCE_FILE, TASKS, Task
-from showers.simulation import simulate
 from stacking.fit.tasks import outer_log_proba, test_log_proba
 from stacking.meta.calibration import fit_calibrator
 from stacking.meta.softmax import fit_pool, pooled
@@ -55,7 +55,10 @@ def main() -> None:
     task = TASKS[options.task]
     rows: list[list[str]] = []
     for seed in options.seeds.split(","):
-        data = dataset(task, int(seed), options)
+        data = sample(
+            task, options.work, n_train=options.train, n_test=options.test, seed=int(seed), world=options.world,
+            workers=options.workers, bars=bar,
+        )  # fmt: skip
         with_holdout = run(task, data, int(seed), options.holdout, options)
         without = run(task, data, int(seed), 0.0, options)
         labels = np.asarray(Dataset.open(data / f"{task.name}_test", task).labels, dtype=np.int64)
@@ -72,20 +75,9 @@ def main() -> None:
         write_section(f"judging {task.name}", text)
 
 
-def dataset(task: Task, seed: int, options: argparse.Namespace) -> Path:
-    """Return the folder of simulated showers, made where missing."""
-    data: Path = options.work / f"data-{options.world}-{options.train}-{options.test}-{seed}"
-    if not (data / f"{task.name}_test").exists():
-        simulate(
-            task, data, n_train=options.train, n_test=options.test, seed=seed, train_cuts="test",
-            world=options.world, workers=options.workers, overwrite=True, bars=bar,
-        )  # fmt: skip
-    return data
-
-
 def run(task: Task, data: Path, seed: int, holdout: float, options: argparse.Namespace) -> Path:
     """Return the finished run with this holdout."""
-    folder: Path = options.work / f"run-{task.name}-{data.name}-{options.folds}-{options.preset}-{holdout:g}"
+    folder: Path = options.work / f"run-{data.name}-{options.folds}-{options.preset}-{holdout:g}"
     stack(
         StackConfig(
             task=task.name, data=data, run=folder, preset=options.preset, folds=options.folds, seed=seed,

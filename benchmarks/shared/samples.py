@@ -6,11 +6,14 @@ would name what was asked for and not what was measured.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
 
 import showers.simulation
+from benchmarks.shared import drawn
+from benchmarks.shared.drawn import FOREIGN, foreign_detector
 from runtime.code import source_hash
 from runtime.context import Bars, silent
 from showers import array, lateral, protocols
@@ -31,9 +34,10 @@ def sample_name(
     protocol: str = "v2",
 ) -> str:
     """Return a sample's name: task, sizes and seed, then a hash of these, the world's constants and the code."""
+    code = [*_CODE, Path(drawn.__file__)] if world == FOREIGN else _CODE
     whole = {
         "task": task.name, "train": n_train, "test": n_test, "seed": seed, "model": model, "protocol": protocol,
-        "settings": load_settings(world).digest(), "code": source_hash(_CODE, ("numpy", "numba")),
+        "settings": load_settings(_settings(world)).digest(), "code": source_hash(code, ("numpy", "numba")),
     }  # fmt: skip
     key = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
     return f"{task.name}-{n_train}-{n_test}-seed{seed}-{key}"
@@ -54,10 +58,20 @@ def sample(
 ) -> Path:
     """Return the folder below ``parent`` that holds a training and a test set under the test's cuts.
 
-    Simulated where it is missing. Arguments are those of :func:`showers.simulation.simulate`.
+    Simulated where it is missing. Arguments are those of :func:`showers.simulation.simulate`; the world may also be
+    :data:`benchmarks.shared.drawn.FOREIGN`, which is drawn in this process.
     """
     identity = {"n_train": n_train, "n_test": n_test, "seed": seed, "model": model, "protocol": protocol}
     folder = parent / sample_name(task, world=world, **identity)
     if not all((folder / f"{task.name}_{split}").exists() for split in ("train", "test")):
-        simulate(task, folder, **identity, train_cuts="test", world=world, workers=workers, overwrite=True, bars=bars)
+        with foreign_detector() if world == FOREIGN else contextlib.nullcontext():
+            simulate(
+                task, folder, **identity, train_cuts="test", world=_settings(world), overwrite=True, bars=bars,
+                workers=1 if world == FOREIGN else workers,
+            )  # fmt: skip
     return folder
+
+
+def _settings(world: str) -> str:
+    """Return whose constants a world has: another detector's are the default world's."""
+    return "default" if world == FOREIGN else world

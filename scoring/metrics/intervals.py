@@ -25,8 +25,8 @@ from scoring.metrics.composition import (
     mixture_fractions,
 )
 from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
+from scoring.metrics.level import LEVEL, standard_errors
 
-LEVEL = 0.95
 RESAMPLES = 2000
 SEED = 2026
 GROUP_RESAMPLES = 1000
@@ -114,7 +114,7 @@ def share_interval(
     effective = float(n_groups)
     if 0 < n_hits < n_events and error > 0:
         effective = (
-            share * (1 - share) / error**2 * float(ndtri(0.5 + level / 2) / stdtrit(n_groups - 1, 0.5 + level / 2)) ** 2
+            share * (1 - share) / error**2 * float(standard_errors(level) / stdtrit(n_groups - 1, 0.5 + level / 2)) ** 2
         )
     # Weighted hadrons may stand for many more than there are.
     effective, tail = effective if weights is not None else min(effective, float(n_events)), (1 - level) / 2
@@ -163,13 +163,15 @@ def grouped_counts(
 def widened(deviations: np.ndarray, extra_variance: float) -> np.ndarray:
     """Return bootstrap deviations (B,) stretched so that their variance grows by an independent source's.
 
-    Where the replicas do not vary at all, normal quantiles of that source stand in for them.
+    Where the replicas vary less than that source, normal quantiles of both stand in for them: of few replicas that
+    differ, stretched, the interval would lie beside the value.
     """
     variance = float(deviations.var())
-    if variance > 0:
+    if variance > extra_variance:
         return deviations * np.sqrt(1 + extra_variance / variance)
-    levels = (np.arange(len(deviations)) + 0.5) / len(deviations)
-    return np.sqrt(extra_variance) * ndtri(levels)
+    ranks = np.argsort(np.argsort(deviations, kind="stable"))
+    normal = ndtri((ranks + 0.5) / len(deviations))
+    return np.sqrt(variance + extra_variance) * normal / normal.std()
 
 
 def basic_interval(value: float, deviations: np.ndarray, level: float = LEVEL) -> Interval:

@@ -46,6 +46,10 @@ class DecisionSample:
     """(n,) true value minus reference, where the task has a target."""
     training: Binned | None = None
     """The same of all training events of the kind that predictions are scored on."""
+    own: np.ndarray | None = None
+    """(2, n) estimate of the target minus reference, and its error, by the learner of true quantities, if there is."""
+    asked: tuple[str, ...] = ()
+    """Learners that what ships asks anyway."""
 
 
 class TaskStacking(ABC):
@@ -86,6 +90,28 @@ class TaskStacking(ABC):
         context
             (N, K) quantities of the events, as :meth:`stacking.inputs.events.Events.context` returns them.
         """
+
+    def pooled(
+        self,
+        rules: Mapping[str, SavedRule],
+        posteriors: Mapping[str, np.ndarray],
+        own: Mapping[str, np.ndarray],
+        context: np.ndarray | None,
+    ) -> dict[str, np.ndarray]:
+        """Return what takes the place of :meth:`arrays` where true quantities are estimated as well; nothing here.
+
+        Parameters
+        ----------
+        rules
+            By system, those that :meth:`decide` returned.
+        posteriors
+            (N, C) log-posteriors, by system.
+        own
+            Estimates of true quantities and their errors, (N,) each.
+        context
+            As above.
+        """
+        return {}
 
     def test_arrays(
         self, rule: SavedRule | None, log_proba: np.ndarray, context: np.ndarray | None

@@ -5,6 +5,9 @@ The learner of a run that learns true quantities gives energy and core of a show
 and an error. What ships is the mean of the estimates; its variance is the mean of the fits' variances and that of their
 estimates (moments of an equal mixture), times a factor by which 68 % of the training events that no fit has learned
 from lie within one error.
+
+In an energy run both are there: the posterior means of all learners that are asked anyway, and the learner's own
+estimate. The open bins at both ends know no distance, the estimate does. What ships is their pool by squared loss.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import polars as pl
+from scipy.optimize import minimize
+from scipy.special import softmax
 
 from models.base.inputs import TARGETS
 from runtime.context import Progress
@@ -63,6 +68,91 @@ class PosteriorMean:
         return cls(mean, variance, float(content["scale"]))
 
 
+OWN = "own estimate"
+"""Name, among the estimates that are pooled, of the one by the learner of true quantities."""
+POOL = "pool of estimates"
+"""Name of the pool among the rules of a run's systems."""
+LARGEST = 12.0
+"""Logarithm of a strength, either way, beyond which an estimate's share no longer changes."""
+SMALLEST_ERROR = 1e-6
+
+
+@dataclass(frozen=True)
+class EstimatePool:
+    """One estimate of several.
+
+    In each shower estimate j counts in proportion to ``strength_j / error_j^2``: so one that knows that it knows little
+    there, such as a posterior in an open bin, gives way. The strengths minimise the squared loss. The pool's variance
+    is that of a weighted mean of correlated estimates, times the square of a factor by which 68 % of the showers lie
+    within one error.
+    """
+
+    names: tuple[str, ...]
+    """Of the J estimates: systems, and :data:`OWN`."""
+    strengths: np.ndarray
+    """(J,) positive, their mean logarithm 0."""
+    biases: np.ndarray
+    """(J,) mean of each estimate minus the truth, which is subtracted."""
+    correlation: np.ndarray
+    """(J, J) of the estimates' deviations, in errors."""
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], values: np.ndarray, errors: np.ndarray, truth: np.ndarray) -> Self:
+        """Learn from showers that no fit has learned from.
+
+        Parameters
+        ----------
+        values, errors
+            (J, n) estimates and their errors.
+        truth
+            (n,).
+        """
+        biases = (values - truth).mean(axis=1)
+        free = values - biases[:, None]
+        precision = -2.0 * np.log(np.maximum(errors, SMALLEST_ERROR))
+
+        def loss(strength: np.ndarray) -> tuple[float, np.ndarray]:
+            weights = softmax(strength[:, None] + precision, axis=0)
+            pooled = (weights * free).sum(axis=0)
+            missed = pooled - truth
+            slope = 2.0 * (weights * (free - pooled) * missed).mean(axis=1)
+            return float(np.mean(missed**2)) / spread, slope / spread
+
+        spread = float(np.mean((free.mean(axis=0) - truth) ** 2)) or 1.0
+        bounds = [(-LARGEST, LARGEST)] * len(names)
+        best = minimize(loss, np.zeros(len(names)), jac=True, method="L-BFGS-B", bounds=bounds).x
+        correlation = np.atleast_2d(np.corrcoef((free - truth) / np.maximum(errors, SMALLEST_ERROR)))
+        pool = cls(names, np.exp(best - best.mean()), biases, correlation)
+        estimate, error = pool(values, errors)
+        return replace(pool, scale=resolution((estimate - truth) / error))
+
+    def __call__(self, values: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return estimate and error, (n,) each, of (J, n) estimates and errors."""
+        errors = np.maximum(errors, SMALLEST_ERROR)
+        weights = softmax(np.log(self.strengths)[:, None] - 2.0 * np.log(errors), axis=0)
+        estimate = (weights * (values - self.biases[:, None])).sum(axis=0)
+        parts = weights * errors
+        variance = np.einsum("jn,jk,kn->n", parts, self.correlation, parts)
+        return estimate, self.scale * np.sqrt(np.maximum(variance, SMALLEST_ERROR**2))
+
+    def shares(self, errors: np.ndarray) -> dict[str, float]:
+        """Return the mean weight of each estimate over showers with these errors (J, n)."""
+        weights = softmax(np.log(self.strengths)[:, None] - 2.0 * np.log(np.maximum(errors, SMALLEST_ERROR)), axis=0)
+        return dict(zip(self.names, weights.mean(axis=1).tolist(), strict=True))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return JSON content."""
+        arrays = {name: getattr(self, name).tolist() for name in ("strengths", "biases", "correlation")}
+        return {"names": list(self.names), **arrays, "scale": self.scale}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Read what :meth:`as_json` returned."""
+        strengths, biases, correlation = (np.array(content[k], float) for k in ("strengths", "biases", "correlation"))
+        return cls(tuple(map(str, content["names"])), strengths, biases, correlation, float(content["scale"]))
+
+
 class TargetStacking(TaskStacking):
     """Estimates with errors; a task's own class says which task it is."""
 
@@ -90,7 +180,18 @@ class TargetStacking(TaskStacking):
         record: dict[str, Any] = {"chosen": "posterior mean"}
         record["held_out"] = residual_metrics(estimate - held_out.offsets)
         record["held_out_in_widths"] = residual_metrics((estimate - held_out.offsets) / np.maximum(error, 1e-12))
-        rules = {name: self._scaled(rule, z, held_out.offsets) for name, z in held_out.systems.items()}
+        rules: dict[str, SavedRule] = {
+            name: self._scaled(rule, z, held_out.offsets) for name, z in held_out.systems.items()
+        }
+        if held_out.own is not None:
+            names = (*dict.fromkeys((held_out.shipped, *held_out.asked)), OWN)
+            values, errors = _estimates(rules, held_out.systems, names, held_out.own)
+            pool = EstimatePool.of(names, values, errors, held_out.offsets)
+            rules[POOL] = pool
+            record |= {"chosen": POOL, "shares": pool.shares(errors), "posterior_mean": record["held_out"]}
+            estimate, error = _cross_fitted(names, values, errors, held_out.offsets, held_out.folds)
+            record["held_out"] = residual_metrics(estimate - held_out.offsets)
+            record["held_out_in_errors"] = residual_metrics((estimate - held_out.offsets) / error)
         return record, rules
 
     def _scaled(self, rule: PosteriorMean, log_proba: np.ndarray, offsets: np.ndarray) -> PosteriorMean:
@@ -98,9 +199,25 @@ class TargetStacking(TaskStacking):
         estimate, error = rule(log_proba)
         return replace(rule, scale=resolution((estimate - offsets) / np.maximum(error, 1e-12)))
 
-    def rule_from_json(self, content: Mapping[str, Any]) -> PosteriorMean:
-        """Read means and variances."""
-        return PosteriorMean.from_json(content)
+    def rule_from_json(self, content: Mapping[str, Any]) -> PosteriorMean | EstimatePool:
+        """Read means and variances, or a pool."""
+        return EstimatePool.from_json(content) if "strengths" in content else PosteriorMean.from_json(content)
+
+    def pooled(
+        self,
+        rules: Mapping[str, SavedRule],
+        posteriors: Mapping[str, np.ndarray],
+        own: Mapping[str, np.ndarray],
+        context: np.ndarray | None,
+    ) -> dict[str, np.ndarray]:
+        """Return estimate and error of the pool, if there is one."""
+        pool, (name, error_name) = rules.get(POOL), self._arrays
+        if not isinstance(pool, EstimatePool) or name not in own:
+            return {}
+        start = self._reference(context)
+        values = _estimates(rules, posteriors, pool.names, np.stack([own[name] - start, own[error_name]]))
+        estimate, error = pool(*values)
+        return {name: estimate + start, error_name: error}
 
     def arrays(
         self, rule: SavedRule | None, log_proba: np.ndarray, context: np.ndarray | None
@@ -108,10 +225,18 @@ class TargetStacking(TaskStacking):
         """Return estimates and errors: (N,) float64 each."""
         assert isinstance(rule, PosteriorMean)
         estimate, error = rule(log_proba)
-        if self.target.reference is not None:
-            assert context is not None
-            estimate = estimate + context[:, CONTEXT_SCALARS.index(self.target.reference)]
-        return {self.target.name: estimate, f"{self.target.name}_error": error}
+        name, error_name = self._arrays
+        return {name: estimate + self._reference(context), error_name: error}
+
+    @property
+    def _arrays(self) -> tuple[str, str]:
+        return self.target.name, f"{self.target.name}_error"
+
+    def _reference(self, context: np.ndarray | None) -> np.ndarray | float:
+        if self.target.reference is None:
+            return 0.0
+        assert context is not None
+        return np.asarray(context[:, CONTEXT_SCALARS.index(self.target.reference)])
 
     def answers(
         self, log_proba: np.ndarray, stored: Callable[[str], np.ndarray | None]
@@ -124,6 +249,31 @@ class TargetStacking(TaskStacking):
     def columns(self, arrays: Mapping[str, np.ndarray], task: Task) -> list[pl.Series]:
         """Return estimates and errors."""
         return [pl.Series(name, values) for name, values in arrays.items()]
+
+
+def _estimates(
+    rules: Mapping[str, SavedRule], systems: Mapping[str, np.ndarray], names: tuple[str, ...], own: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return estimates and errors, (J, n) each, by name; ``own`` (2, n) has those of :data:`OWN`."""
+    pairs = []
+    for name in names:
+        rule = rules.get(name)
+        assert name == OWN or isinstance(rule, PosteriorMean)
+        pairs.append(own if name == OWN else np.stack(rule(systems[name])))  # type: ignore[misc, operator]
+    values, errors = np.stack(pairs, axis=1)
+    return values, errors
+
+
+def _cross_fitted(
+    names: tuple[str, ...], values: np.ndarray, errors: np.ndarray, truth: np.ndarray, folds: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return estimate and error (n,) of each event by a pool that did not learn from its fold."""
+    estimate, error = np.empty_like(truth), np.empty_like(truth)
+    for fold in np.unique(folds):
+        inside = folds == fold
+        pool = EstimatePool.of(names, values[:, ~inside], errors[:, ~inside], truth[~inside])
+        estimate[inside], error[inside] = pool(values[:, inside], errors[:, inside])
+    return estimate, error
 
 
 class EnergyStacking(TargetStacking):
@@ -172,7 +322,9 @@ class TargetCalibration:
     """Factors of the errors of energy, core outward and core sideways; 0 for what was not learned."""
 
     @classmethod
-    def of(cls, learner: str, fits: np.ndarray, targets: np.ndarray) -> tuple[Self, dict[str, Any]]:
+    def of(
+        cls, learner: str, fits: np.ndarray, targets: np.ndarray, weights: np.ndarray | None = None
+    ) -> tuple[Self, dict[str, Any]]:
         """Measure the errors on events that no fit has learned from.
 
         Parameters
@@ -183,6 +335,8 @@ class TargetCalibration:
             (F, n, T, 2) standardised estimates and errors.
         targets
             (n, T) standardised truth, NaN where unknown.
+        weights
+            (n,) importance weights, or None: the errors' factors, bias and resolution are then those of weight.
 
         Returns
         -------
@@ -201,11 +355,12 @@ class TargetCalibration:
                 continue
             residual = result[known, k, 0] - targets[known, k]
             in_errors = residual / result[known, k, 1]
-            scale.append(resolution(in_errors))
+            own = None if weights is None else weights[known]
+            scale.append(resolution(in_errors, own))
             record["held_out"][TARGETS[k].name] = {
                 "unit": TARGETS[k].unit,
-                **residual_metrics(residual * TARGETS[k].width),
-                "in_errors": residual_metrics(in_errors / scale[-1]),
+                **residual_metrics(residual * TARGETS[k].width, own),
+                "in_errors": residual_metrics(in_errors / scale[-1], own),
                 "factor_of_errors": scale[-1],
             }
         return cls(learner, (scale[0], scale[1], scale[2])), record

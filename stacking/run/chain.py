@@ -178,13 +178,14 @@ class Chain:
                 posteriors = self._with_prior(self.posteriors(entries, here), usable)
                 result = self.predictions(posteriors, here, test_fingerprint)
                 if self.target_calibration is not None and estimates is not None:
-                    # What a task estimates itself, such as the energy, stays as the task says.
+                    # What a task estimates itself, such as the energy, is pooled with these.
                     arrays = self.target_calibration.arrays(estimates, events.fitted_core(piece))
+                    pooled = self.procedure.pooled(self.rules, posteriors, arrays, here)
                     if usable is not None:
                         arrays = {name: np.where(usable, values, np.nan) for name, values in arrays.items()}
-                    result = replace(
-                        result, arrays={**result.arrays, **{k: v for k, v in arrays.items() if k not in result.arrays}}
-                    )
+                        pooled = {name: np.where(usable, v, result.arrays[name]) for name, v in pooled.items()}
+                    others = {name: values for name, values in arrays.items() if name not in result.arrays}
+                    result = replace(result, arrays={**result.arrays, **pooled, **others})
                 yield result
 
     def _with_prior(self, posteriors: Mapping[str, np.ndarray], usable: np.ndarray | None) -> Mapping[str, np.ndarray]:

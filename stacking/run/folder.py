@@ -132,12 +132,12 @@ def write_out_of_fold(file: Path, log_proba: np.ndarray, folds: np.ndarray, clas
         frame.write_parquet(temporary)
 
 
-def write_test_posteriors(
-    run: Path, chain: Chain, posteriors: Mapping[str, np.ndarray], context: np.ndarray | None
-) -> None:
-    """Write ``test/<name>.npz`` of every learner, the average and the stack."""
-    for name, log_proba in posteriors.items():
+def write_test_posteriors(run: Path, chain: Chain, predictions: Predictions, context: np.ndarray | None) -> None:
+    """Write ``test/<name>.npz`` of every learner, the average and the stack; what ships as it is predicted."""
+    for name, log_proba in predictions.by_name.items():
         decided = chain.procedure.test_arrays(chain.rules.get(name), log_proba, context)
+        if name == chain.shipped:
+            decided |= {key: predictions.arrays[key] for key in decided.keys() & predictions.arrays.keys()}
         write_npz(run / "test" / f"{name}.npz", log_proba=log_proba, **decided)
 
 

@@ -5,7 +5,7 @@ fit itself has its targets, steps and bounds. The bound on the fraction error is
 exhaustive and random rules, and the two ends of knowledge. Skies of pseudo-experiments hold what was asked for.
 Published stacks are fitted on one half of the test events and tested on the other; published networks are loaded
 without running code. Where showers are drawn with the fits' own constants, whatever else the simulation can do is off.
-Samples that are kept are taken again only for the same showers.
+Samples that are kept are taken again only for the same showers. A learner is worth what no other of its run knows.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from scipy.stats import norm
 from analysis.spectra.folding import Widths
 from analysis.spectra.run import EDGES, cell_binning
 from benchmarks.fits.pulls import World, everything, pulls
+from benchmarks.learning.marginal import Learners
+from benchmarks.learning.marginal import table as worth_table
 from benchmarks.learning.optimum import GAP, expected_errors, optimal_rule
 from benchmarks.learning.published_stacks import published_stacks
 from benchmarks.physics import spill_in
 from benchmarks.physics.closure_page import write_page
 from benchmarks.physics.pseudo_experiments import SmoothTruth, mixtures, spectra_experiment
+from benchmarks.shared.drawn import FOREIGN
 from benchmarks.shared.samples import sample, sample_name
 from benchmarks.world.calibrate import GROUPS, MODELS, RECORD
 from benchmarks.world.comparison import compare, joint_areas, network_tables, without_rare
@@ -52,6 +55,7 @@ from models.base.posterior import log_softmax
 from runtime.errors import InputError
 from runtime.files import read_json
 from scoring.metrics.composition import expected_fraction_error, mixture_fractions
+from scoring.tasks.truth import Truth
 from showers.dataset import Dataset
 from showers.realism.facts import FACTS, MATCHED
 from showers.realism.moments import Sizes
@@ -61,6 +65,7 @@ from showers.simulation.blocks import BlockJob
 from showers.simulation.settings import Settings
 from showers.simulation.sky import Sky
 from stacking.decide.classes import Rule, class_mix, expected_confusion
+from stacking.meta.base import StackInputs
 from tests.analysis.skies import simulated
 from tests.stacking.known import five_classes
 
@@ -297,10 +302,64 @@ def test_the_same_sample_is_drawn_once(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"n_train": 31}, {"n_test": 21}, {"seed": 2}, {"world": "harder"}, {"model": "qgs"}, {"protocol": "matched"}],
-)
+    [{"n_train": 31}, {"n_test": 21}, {"seed": 2}, {"world": "harder"}, {"world": FOREIGN}, {"model": "qgs"},
+     {"protocol": "matched"}],
+)  # fmt: skip
 def test_whatever_defines_the_showers_is_in_the_name(change):
     assert sample_name(COMPOSITION, **{**SMALL, **change}) != sample_name(COMPOSITION, **SMALL)
+
+
+def test_the_foreign_sample_is_of_the_other_detector(tmp_path):
+    ours, foreign = (sample(COMPOSITION, tmp_path, **SMALL, world=w, workers=1) for w in ("default", FOREIGN))
+    grids = [np.asarray(Dataset.open(folder / "composition_test", COMPOSITION).matrices) for folder in (ours, foreign)]
+    assert not np.array_equal(*grids)
+    again = sample(COMPOSITION, tmp_path / "again", **SMALL, workers=1)
+    np.testing.assert_array_equal(Dataset.open(again / "composition_test", COMPOSITION).matrices, grids[0])
+
+
+@pytest.fixture
+def learners() -> Learners:
+    """Two copies of a learner that knows the truth with noise, one that knows other noise, one that knows nothing."""
+    rng = np.random.default_rng(8)
+
+    def said(n: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = rng.integers(0, 5, n)
+        first, second = (2.0 * np.eye(5)[labels] + rng.normal(0, 1.4, (n, 5)) for _ in range(2))
+        return labels, np.stack([log_softmax(z) for z in (first, first, second, rng.normal(0, 1, (n, 5)))])
+
+    (labels, z), (new_labels, new) = said(3000), said(4000)
+    names = ("first", "copy", "second", "noise")
+    truth = Truth(Path("nowhere"), new_labels.astype(np.int8), np.zeros(4000), np.zeros(4000))
+    costs = ({name: float(k + 1) for k, name in enumerate(names)}, dict.fromkeys(names, 10.0))
+    inputs = StackInputs(names, z, labels, np.arange(3000) % 3)
+    return Learners(COMPOSITION, inputs, new, truth, lambda log_proba: np.argmax(log_proba, axis=1), *costs)
+
+
+def test_a_learner_is_worth_what_no_other_knows(learners: Learners) -> None:
+    every = set(learners.inputs.learners)
+    for gone, low, high in (
+        ({"noise"}, -0.002, 0.002), ({"first"}, -1e-3, 1e-3), ({"copy"}, -1e-3, 1e-3), ({"second"}, 0.2, 0.6),
+        ({"first", "copy"}, 0.2, 0.6),
+    ):  # fmt: skip
+        out_of_fold, test, error = learners.compared(tuple(every - gone), tuple(every))
+        for paired in (out_of_fold, test):
+            assert low < paired.difference < high, gone
+            assert (paired.interval.low > 0) == (low > 0)
+        assert error.interval.low <= error.difference <= error.interval.high
+    expected = log_softmax(learners.test[[0, 2]].sum(axis=0))
+    _, pooled = learners.pools(("first", "second"))
+    rows = np.arange(4000)
+    gap = (expected - pooled)[rows, learners.truth.labels]
+    assert abs(gap.mean()) < 0.01, "independent learners that are calibrated are multiplied"
+
+
+def test_the_table_of_worth_begins_with_the_dearest(learners: Learners) -> None:
+    lines = worth_table(learners, [("first", "copy")]).splitlines()
+    rows = [line.split(" | ") for line in lines if line.startswith("| ")][1:]
+    names = [row[0].removeprefix("| ").removesuffix(" (best)") for row in rows]
+    assert names == ["noise", "second", "copy", "first", "first, copy", "all: 4"]
+    assert [row[5] for row in rows] == ["4", "3", "2", "1", "3", "10"]
+    assert [row[6] for row in rows] == ["40.0", "30.0", "20.0", "10.0", "30.0", "100"]
 
 
 def test_tasks_and_constants_are_in_the_name(monkeypatch):

@@ -28,9 +28,10 @@ from models.base.learner import Batch
 from models.registry import create, spec
 from report.outcome import learner_table
 from report.public.submission import write_submission, yaml_text
-from report.run_page import learners, plain_words, write_report
+from report.run_page import learners, plain_words, verdict, write_report
 from report.run_sections import group_of, importances, shuffle
 from report.shared.subject import EvaluatedRun
+from report.shared.text import difference_text
 from report.tasks.composition import mass_posteriors
 from report.tasks.target import report_of
 from runtime.checksums import CHECKSUMS_FILE
@@ -38,9 +39,13 @@ from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import read_json, write_json, write_npz
 from scoring.metrics.composition import fraction_error
+from scoring.metrics.intervals import Interval
+from scoring.metrics.paired import Paired
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA
 from stacking.run.folder import write_run_checksums
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("task", ["composition", "gamma"])
@@ -82,6 +87,44 @@ def test_composition_report_has_its_sections(composition_report: Path) -> None:
     assert "The showers are simulated" in text
     assert "lenet failed and was left out: out of memory" in text
     assert text.count("<figure>") >= 15
+
+
+AT_A_LEVEL = """
+import sys
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+run, data, level = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+text = Path("scoring/metrics/level.py").read_text()
+assert text.count("LEVEL = 0.95") == 1
+name = "scoring.metrics.level"
+module = sys.modules[name] = module_from_spec(spec_from_loader(name, None))
+exec(text.replace("LEVEL = 0.95", f"LEVEL = {level}"), vars(module))
+
+from rich.console import Console
+from report.outcome import learner_table
+from report.run_page import learners
+from report.shared.subject import EvaluatedRun
+
+Console(width=200).print(learner_table(run, data))
+print(learners(EvaluatedRun.read(run, data)).body)
+"""
+
+
+def test_intervals_and_their_words_follow_one_constant(composition_world: tuple[Path, Path]) -> None:
+    halves = {}
+    for percent in (95, 50):
+        command = [sys.executable, "-c", AT_A_LEVEL, *map(str, composition_world), f"{percent / 100:g}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        screen, _, html = done.stdout.partition("<")
+        for text in (screen, html):
+            assert set(re.findall(r"(\d+) % intervals", text)) == {str(percent)}
+        rows = (re.search(r"mlp +\S+ ± (\S+)", screen), re.search(r"mlp, raw</td><td>\S+ ± ([\d.]+)", html))
+        halves[percent] = [float(row[1]) for row in rows if row]
+    # A normal law's quartile is at 0.674 standard errors, its central 95 % end at 1.960.
+    np.testing.assert_allclose(halves[50], np.multiply(halves[95], 0.674 / 1.960), rtol=0.03)
+    assert len(halves[50]) == 2
 
 
 def test_gamma_report_has_its_sections(gamma_report: Path) -> None:
@@ -301,6 +344,17 @@ def test_captions_name_the_learner_that_ships(composition_world: tuple[Path, Pat
     assert "held-out showers: mlp" in str(learner_table(evaluated.run.folder, data).caption)
 
 
+def test_what_is_level_is_called_level_and_no_zero_has_a_sign() -> None:
+    nothing = Paired(-1e-9, Interval(-3e-9, 2e-9), 0.5, 1e-9)
+    small = Paired(-0.00012, Interval(-0.0003, 0.00001), 0.07, 1e-4)
+    rare = Paired(0.0, Interval(-2.57e-4, 2.57e-4), 1.0, 1e-4)
+    assert verdict(nothing, "mlp", "the stack", "nats") == "mlp and the stack are level: less than 0.0001 nats apart."
+    assert "the data show no difference: 0.0001 [-0.0003, 0.0000] nats" in verdict(small, "mlp", "the stack", "nats")
+    assert "no difference: 0 [-2.6e-4, +2.6e-4] of it, p = 1." in verdict(rare, "a", "b", "of it", logarithmic=True)
+    assert difference_text(nothing) == "0"
+    assert difference_text(small) == "-0.0001 [-0.0003, +0.0000]"
+
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [
     "--headless",
@@ -319,6 +373,7 @@ LOOK = """JSON.stringify({
   pictures: [...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().height),
   outside: [...document.querySelectorAll('figure svg')].filter(s => s.getBoundingClientRect().right > innerWidth + 1)
     .length,
+  cut: [...document.querySelectorAll('.table')].filter(t => t.scrollWidth > t.clientWidth + 1).length,
   missing: [...document.images].filter(i => !i.complete || !i.naturalWidth).length,
   page: getComputedStyle(document.body).backgroundColor,
   ink: getComputedStyle(document.querySelector('figure svg')).color,
@@ -413,6 +468,7 @@ def test_report_in_a_browser(composition_report: Path, gamma_report: Path, tmp_p
                 assert done["missing"] == 0
                 assert done["scroll"] <= done["width"] == width, done
                 assert done["outside"] == 0
+                assert done["cut"] == 0 or width < 1200, "on a wide screen tables have room"
                 assert len(done["pictures"]) >= 5
                 assert min(done["pictures"]) > 50
                 assert done["smallest"] >= 8, "letters must stay legible"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -77,18 +76,6 @@ def test_station_lists_become_a_dataset_that_is_stacked(tmp_path: Path) -> None:
     )  # fmt: skip
     predictions = stack(config).predictions
     assert predictions.scores[data.labels == 0].mean() > predictions.scores[data.labels == 1].mean() + 1
-
-
-def test_the_array_of_the_page_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "own_files.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(code, {})
-    for split, n in (("train", 2000), ("test", 120)):
-        assert f"convert --from mine/gamma_{split} --task gamma --out data" in page
-        (folder,) = convert_foreign(Path("mine", f"gamma_{split}"), Path("data"), GAMMA)
-        data = Dataset.open(folder, GAMMA)
-        assert (len(data), data.array.n_stations, data.usable.all()) == (n, 12, True)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +172,18 @@ def test_tables_of_a_kcdc_download_are_joined_by_their_mapping(
     assert table["Gt"].fill_nan(None).to_list() == [899391407, 899391409, None]
     if kind == "hdf5":
         assert table["Datetime"].to_list() == ["1998-07-02T14:56:40", "1998-07-02T14:56:42", None]
+
+
+def test_a_table_of_its_own_name_may_lack_columns(tmp_path: Path) -> None:
+    kcdc_text(tmp_path / "job")
+    pl.DataFrame({"Gt": GENERAL["Gt"]}).write_csv(tmp_path / "job" / "general.txt", separator="\t")
+    (file,) = convert_foreign(tmp_path / "job", tmp_path / "out", None)
+    table = pl.read_parquet(file)
+    assert table["Gt"].fill_nan(None).to_list() == [899391407, 899391409, None]
+    assert "Ev" not in table.columns
+    pl.DataFrame({"general": MAPPING["general"]}).write_csv(tmp_path / "job" / "row_mapping.txt", separator="\t")
+    with pytest.raises(InputError, match=r"row_mapping\.txt has no column 'array'"):
+        convert_foreign(tmp_path / "job", tmp_path / "again", None)
 
 
 def test_a_row_that_a_table_lacks_is_refused(tmp_path: Path) -> None:
