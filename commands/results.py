@@ -13,6 +13,7 @@ from rich.text import Text
 
 from commands.app import JsonOption, OutputFormat, Protocol, QuietOption, TaskName, app, console, refuse_unused
 from runtime.context import bar
+from runtime.errors import need
 from showers.schema import task_named
 
 
@@ -34,6 +35,7 @@ def report(
 
     Example: [bold]python cli.py report runs/composition --data data[/bold]
     """
+    need("train", "report", what="report")
     from report.card import write_card
     from stacking.run.read import Run
 
@@ -70,8 +72,8 @@ def verify(
 
     Example: [bold]python cli.py verify runs/composition/predictions.npz --data data[/bold]
     """
-    from report.outcome import summarise
     from report.public.rules import score_by_protocol
+    from report.tasks.target import summarise
     from scoring.score import metrics_path, task_of
 
     output = OutputFormat(quiet, as_json)
@@ -203,6 +205,7 @@ def display(
 
     Example: [bold]python cli.py display data/composition_test 7[/bold]
     """
+    need("report", what="display")
     from report.display import draw_event
 
     console.print(f"wrote {draw_event(dataset, event, out or Path(f'event-{event}.png'))}", soft_wrap=True)

@@ -28,7 +28,7 @@ from report.pictures.physics import (
     tails_picture,
     undefined_share,
 )
-from report.pictures.style import INK, MAP, PALETTE, as_svg, drawing, new_figure, save_figure
+from report.pictures.style import INK, PALETTE, as_svg, colour_map, drawing, new_figure, save_figure
 from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
 from runtime.errors import InputError
 from runtime.files import atomic_path, write_json
@@ -423,7 +423,9 @@ def _sky(axes: Axes, sky_map: SkyMap, pixels: np.ndarray, values: np.ndarray, la
     """Draw one value a pixel; right ascension grows to the left, as seen from Earth."""
     corners = sky_map.pixels.borders()[pixels]
     boxes = np.stack([corners[:, [0, 1, 1, 0]], corners[:, [2, 2, 3, 3]]], axis=-1)
-    colours = {"cmap": MAP} if around is None else {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0.0, -around, around)}
+    colours = (
+        {"cmap": colour_map()} if around is None else {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0.0, -around, around)}
+    )
     drawn = PolyCollection(list(boxes), array=values, edgecolors="face", linewidths=0.2, **colours)
     axes.add_collection(drawn)
     low, high = sky_map.pixels.dec_edges_deg[[0, -1]]

@@ -12,7 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from report.shared.subject import check_predictions, check_test_set, read_run_output
+from report.shared.belonging import check_predictions
+from report.shared.subject import check_test_set, read_run_output
 from report.shared.text import difference_text, metric_text
 from report.shared.text import table as drawn_table
 from report.tasks.target import report_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -24,13 +24,14 @@ from features.compute import column_names
 from features.table import feature_code_version
 from runtime.arrays import write_frames, write_pieces
 from runtime.context import Context
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 from runtime.files import check_target, hash_file, read_json
 from showers.dataset import Dataset
 from showers.schema import TASKS, Task
 from stacking.decide.classes import stacking_of
 from stacking.decide.gamma import SCORES_FILE
 from stacking.decide.target import UNITS, fits_of
+from stacking.exported import ExportedLearner, ExportedRun, predict_exported
 from stacking.inputs.columns import Plan
 from stacking.inputs.computed import ComputedEvents
 from stacking.inputs.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents, unusable_remarks
@@ -150,7 +151,7 @@ def predict(
     Parameters
     ----------
     run
-        What :func:`stacking.load` returns.
+        What :func:`stacking.load` or :func:`stacking.exported.open_predictor` returns.
     data
         Dataset folder, for a run on showers; its feature table is built if missing, unless ``no_table`` is asked for.
         Table (CSV, Parquet), for a run on a table. Or events that are open already.
@@ -170,6 +171,7 @@ def predict(
         raise TypeError(
             f"predict() has no option {min(unknown)!r}: device, workers, trust and other code are in Context"
         )
+    need(run.needs, what=f"predicting with {run.folder}")
     if isinstance(data, Events):
         source = _Source(len(data), lambda columns: data)
     elif run.has_grids:
@@ -241,6 +243,8 @@ class _Predictor:
     chain: Chain
     fits: list[SavedFits]
     remarks: tuple[str, ...]
+    exported: list[ExportedLearner] = field(default_factory=list)
+    """In place of the fits, of an exported run."""
 
     @classmethod
     def of(cls, run: Run, *, everything: bool, fast: bool) -> _Predictor:
@@ -253,6 +257,8 @@ class _Predictor:
             )
         elif fast:
             chain, names, remarks = chain.of_student(), (STUDENT,), _student_remarks(run)
+        if isinstance(run, ExportedRun):
+            return cls(chain, [], tuple(remarks), [run.exported(name) for name in names])
         fits = [run.fits(name) for name in names]
         if chain.target_calibration is not None:
             with_estimates = run.fits(chain.target_calibration.learner)
@@ -268,14 +274,18 @@ class _Predictor:
     def columns(self) -> tuple[str, ...]:
         """Features that are needed."""
         cores = CORE_COLUMNS if self.chain.target_calibration else ()
-        return tuple(dict.fromkeys((*(name for one in self.fits for name in one.columns), *cores)))
+        each = [*(one.columns for one in self.fits), *(one.columns for one in self.exported)]
+        return tuple(dict.fromkeys((*(name for columns in each for name in columns), *cores)))
 
 
 def _pieces(run: Run, source: _Source, predictor: _Predictor, ctx: Context) -> Iterator[Predictions]:
     events = source.opened(predictor.columns)
     ctx = replace(ctx, threads=int(run.manifest["config"]["threads"]))
     with threadpool_limits(ctx.threads), ctx.bars("predicting", "predictions of fits") as progress:
-        fits = predict_fits(events, predictor.fits, ctx, progress)
+        if predictor.exported:
+            fits = predict_exported(events, predictor.exported, ctx, progress)
+        else:
+            fits = predict_fits(events, predictor.fits, ctx, progress)
         yield from predictor.chain.stream(fits, events, events.events_fingerprint())
 
 

@@ -39,7 +39,7 @@ P_WANTED, POWER = 1e-3, 0.5
 
 
 @dataclass(frozen=True)
-class Sample:
+class ScalarSample:
     """Events; (N,) each."""
 
     energy: np.ndarray
@@ -47,13 +47,13 @@ class Sample:
     age: np.ndarray
     labels: np.ndarray
 
-    def take(self, rows: np.ndarray) -> Sample:
+    def take(self, rows: np.ndarray) -> ScalarSample:
         """Return some of the events."""
-        return Sample(*(values[rows] for values in vars(self).values()))
+        return ScalarSample(*(values[rows] for values in vars(self).values()))
 
 
 @dataclass(frozen=True)
-class Comparison:
+class WorldComparison:
     """Chi-square with composition known and free, and shares of protons and helium in :data:`BAND`."""
 
     known: tuple[float, int]
@@ -62,14 +62,14 @@ class Comparison:
     """Fitted, its error, true."""
 
 
-def read(folder: Path) -> Sample:
+def read(folder: Path) -> ScalarSample:
     """Read a labelled set."""
     data = Dataset.open(folder)
     values = {name: column.astype(np.float64) for name, column in scalars(data).items()}
-    return Sample(values["E"], values["Nmu"] - values["Ne"], values[AGE], np.asarray(data.labels))
+    return ScalarSample(values["E"], values["Nmu"] - values["Ne"], values[AGE], np.asarray(data.labels))
 
 
-def compare(one: Sample, other: Sample) -> Comparison:
+def compare(one: ScalarSample, other: ScalarSample) -> WorldComparison:
     """Compare a sample with the known one."""
     energies = np.quantile(one.energy, np.arange(1, ENERGY_BINS) / ENERGY_BINS)
     here, there = (np.searchsorted(energies, part.energy) for part in (one, other))
@@ -81,7 +81,7 @@ def compare(one: Sample, other: Sample) -> Comparison:
         ratios = np.quantile(mine.ratio, np.arange(1, RATIO_BINS) / RATIO_BINS)
         ages = np.quantile(mine.age, np.arange(1, AGE_BINS) / AGE_BINS)
 
-        def count(part: Sample, ratios: np.ndarray = ratios, ages: np.ndarray = ages) -> np.ndarray:
+        def count(part: ScalarSample, ratios: np.ndarray = ratios, ages: np.ndarray = ages) -> np.ndarray:
             cell = np.searchsorted(ratios, part.ratio) * AGE_BINS + np.searchsorted(ages, part.age)
             return np.bincount(cell, minlength=RATIO_BINS * AGE_BINS).astype(np.float64)
 
@@ -104,7 +104,7 @@ def compare(one: Sample, other: Sample) -> Comparison:
             light_of = len(other.energy) / ENERGY_BINS
     bands = sum(BAND[0] <= np.median(one.energy[here == b]) < BAND[1] for b in range(ENERGY_BINS))
     total = max(bands, 1) * light_of
-    return Comparison(
+    return WorldComparison(
         (known, n_known), (free, n_free), (light[0] / total, float(np.sqrt(light[1])) / total, light[2] / total)
     )
 

@@ -104,6 +104,7 @@ SMOOTH = (
         "fits",
         quick={"epochs": 10},
         presets=LONG,
+        weights=107_525,
     ),
     LearnerSpec(
         "mlp_bag",
@@ -113,6 +114,7 @@ SMOOTH = (
         settings={"members": ({"learner": "models.networks.physics:TabularMLP"},) * 4},
         quick={"common": {"epochs": 8}},
         presets=LONGEST,
+        weights=430_100,
     ),
 )
 
@@ -126,6 +128,7 @@ GRID_NETWORKS = (
         needs_grid=True,
         source="JINST 19 (2024) P01025",
         presets=LONGEST,
+        weights=37_050,
     ),
     LearnerSpec(
         "lenet_fits",
@@ -136,6 +139,7 @@ GRID_NETWORKS = (
         quick={"epochs": 8},
         needs_grid=True,
         presets=ALWAYS,
+        weights=43_050,
     ),
     LearnerSpec(
         "hybrid",
@@ -146,6 +150,7 @@ GRID_NETWORKS = (
         best={"epochs": 25, "patience": 8},
         needs_grid=True,
         presets=LONG,
+        weights=738_977,
     ),
     LearnerSpec(
         "resnet",
@@ -156,6 +161,7 @@ GRID_NETWORKS = (
         needs_grid=True,
         source="arXiv:1512.03385",
         presets=LONGEST,
+        weights=719_365,
     ),
     LearnerSpec(
         "vit",
@@ -166,6 +172,7 @@ GRID_NETWORKS = (
         needs_grid=True,
         source="arXiv:2010.11929",
         presets=LONGEST,
+        weights=572_645,
     ),
     LearnerSpec(
         "set_transformer",
@@ -176,6 +183,7 @@ GRID_NETWORKS = (
         needs_grid=True,
         source="arXiv:1810.00825",
         presets=LONGEST,
+        weights=111_077,
     ),
     LearnerSpec(
         "physics",
@@ -186,6 +194,7 @@ GRID_NETWORKS = (
         best={"epochs": 30, "patience": 8},
         needs_grid=True,
         presets=LONG,
+        weights=887_179,
     ),
 )
 
@@ -203,6 +212,7 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
         uses_truth=True,
         one_network=True,
         last_out=True,  # docs/methods/pretraining.md, docs/benchmarks/scale.md: best with 5,000 to 1.2 million showers
+        weights=1_100_118,
     ),
     LearnerSpec(
         "pretrained_features",

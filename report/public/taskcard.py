@@ -19,10 +19,9 @@ from report.public.crate import CRATE_FILE, CROISSANT_FILE, MEANINGS, croissant,
 from report.public.layouts import ARRAYS, DATASET, LAYOUTS, Card, Facts
 from runtime.errors import InputError
 from runtime.files import atomic_folder, write_json
-from showers.dataset import Dataset, ordering_of
+from showers.dataset import Dataset, is_simulated, ordering_of
 from showers.schema import Task, task_named
 from showers.simulation import simulate
-from stacking.run.read import is_simulated
 
 VARIANT = 9_012_026
 """Keeps the worlds of variants apart from those of pretraining."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import RenderableType
@@ -14,7 +14,6 @@ from report.pictures.tasks import roc_picture, scores_picture, survival_by_bin_p
 from report.shared.markup import Section, picture, pictures
 from report.shared.markup import table as page_table
 from report.shared.published import best_published
-from report.shared.subject import EvaluatedRun
 from report.shared.text import mcnemar_table, short, table, with_interval
 from report.tasks.base import ClassReport, Named, Part, Quantity, plane, posteriors, thin_note
 from scoring.metrics.classes import BinAtThreshold, Estimate, area, bins_at_threshold, efficiency_at_survival, q_factor
@@ -23,6 +22,9 @@ from scoring.metrics.gamma import HADRON, hadron_survival
 from scoring.metrics.level import LEVEL_TEXT, TAIL_TEXT
 from scoring.metrics.paired import mcnemar
 from showers.schema import GAMMA
+
+if TYPE_CHECKING:
+    from report.shared.subject import EvaluatedRun
 
 FIXED_SURVIVAL = 1e-3
 """Hadron survival at which the gamma efficiency is given."""
