@@ -259,6 +259,8 @@ def test_metrics_by_true_energy_and_of_the_reconstruction() -> None:
     assert result["reconstruction"]["resolution"] == pytest.approx(0.2, abs=0.02)
     assert result["minus_reconstruction"]["interval"]["high"] < 0
     value, interval = scoring_of(ENERGY).headline(result)
+    losses = scoring_of(ENERGY).losses(np.array([15.0, 16.0]), np.empty((2, 0)), np.array([15.5, 15.8]))
+    assert losses == pytest.approx([0.5, 0.2])
     assert interval is not None
     assert interval.low < value < interval.high
     bare = score_arrays(truth, estimate, ENERGY, intervals=False)
