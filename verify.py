@@ -51,7 +51,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", action="store_true", help="print the metrics as JSON instead of tables")
     parser.add_argument("--quiet", action="store_true", help="print nothing; only write the metrics file")
-    parser.add_argument("--no-intervals", action="store_true", help="leave the 95 %% intervals out")
+    parser.add_argument("--no-intervals", action="store_true", help="leave the confidence intervals out")
     return parser.parse_args()
 
 

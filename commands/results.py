@@ -35,7 +35,7 @@ def report(
     from report.card import write_card
     from stacking.run.read import Run
 
-    if not Run.open(run).on_table:
+    if Run.open(run).has_grids:
         from report.run_page import write_report
 
         written = write_report(run, data, bars=bar)
@@ -60,7 +60,7 @@ def verify(
     published_order: Annotated[
         bool, typer.Option("--published-order", help="Rows are in the published order.")
     ] = False,
-    intervals: Annotated[bool, typer.Option(help="Compute 95 % intervals.")] = True,
+    intervals: Annotated[bool, typer.Option(help="Compute confidence intervals.")] = True,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -119,8 +119,8 @@ def leaderboard(
     from report.public.leaderboard import standings_shown, table_standings, tables
     from stacking.run.read import Run
 
-    of_tables = [run for run in runs if Run.open(run).on_table]
-    of_showers = [run for run in runs if run not in of_tables]
+    of_showers = [run for run in runs if Run.open(run).has_grids]
+    of_tables = [run for run in runs if run not in of_showers]
     if of_tables and not of_showers:
         refuse_unused(context, "with runs on tables", ("data",))
     result = table_standings(of_tables)

@@ -113,19 +113,17 @@ def stack(
 
     for name in options["learners"] or ():
         spec(name)  # a mistyped name is told before anything slow is imported
-    run, on_table = Path(options["run"]), bool(options["table"])
-    if on_table:
-        refuse_unused(context, "with --table", (*OF_SHOWERS, "strict"), in_file=in_file)
-    else:
+    run, has_grids = Path(options["run"]), not options["table"]
+    if has_grids:
         refuse_unused(context, "without --table", OF_TABLE, in_file=in_file)
-    if on_table and not options["label"]:
-        raise InputError("say which column of the table holds the classes: --label COLUMN")
-    for name in OF_SHOWERS if on_table else OF_TABLE:
-        del options[name]
-    if on_table:
-        inputs = [Path(options[name]) for name in ("table", "test_table") if options[name]]
-    else:
         inputs = [Path(options["data"]) / f"{options['task']}_{split}" for split in ("train", "test")]
+    else:
+        refuse_unused(context, "with --table", (*OF_SHOWERS, "strict"), in_file=in_file)
+        if not options["label"]:
+            raise InputError("say which column of the table holds the classes: --label COLUMN")
+        inputs = [Path(options[name]) for name in ("table", "test_table") if options[name]]
+    for name in OF_TABLE if has_grids else OF_SHOWERS:
+        del options[name]
     requested = json.loads(json.dumps(options, default=str))
     from report.finished import kept_outcome
 
@@ -140,11 +138,11 @@ def stack(
     from stacking.run.config import StackConfig, TableConfig
     from stacking.train import stack as train
 
-    chosen = TableConfig(**options) if on_table else StackConfig(**options)
+    chosen = StackConfig(**options) if has_grids else TableConfig(**options)
     began, limit = process_began(), options["time_limit"]
     train(chosen, output.context(began=began), strict=strict)
     deadline = Deadline(began + seconds_of(limit)) if limit else None
-    result = outcome(run, None if on_table else Path(options["data"]), bars=output.bars, deadline=deadline)
+    result = outcome(run, Path(options["data"]) if has_grids else None, bars=output.bars, deadline=deadline)
     result.keep(requested, inputs)
     output.show(lambda: result.shown, lambda: result.content)
 
@@ -181,10 +179,10 @@ def predict(
     if given_options(context) & {"separator", "device", "anyway", "features", "no_table"}:
         from stacking.run.read import Run
 
-        if Run.open(run).on_table:
-            refuse_unused(context, "with a run on a table", ("device", "anyway", "features", "no_table"))
-        else:
+        if Run.open(run).has_grids:
             refuse_unused(context, "with a run on showers", ("separator",))
+        else:
+            refuse_unused(context, "with a run on a table", ("device", "anyway", "features", "no_table"))
     from showers.archives.folders import unlabelled_in
     from stacking.predict import predict as predict_events
     from stacking.run.read import load

@@ -25,7 +25,7 @@ from models.base.saving import HEADER_FILE, read_header
 from models.base.spec import LearnerSpec
 from runtime.code import plugins
 from runtime.errors import InputError, like
-from showers.schema import AGE, COMPOSITION, TASKS, Task
+from showers.schema import AGE, COMPOSITION, TASKS
 
 
 def spec(name: str) -> LearnerSpec:
@@ -111,11 +111,6 @@ def load(folder: Path, *, classes: tuple[str, ...] | None = None) -> Learner:
     if classes is not None and result != tuple(classes):
         raise InputError(f"{folder} was trained for classes {', '.join(result)}, expected {', '.join(classes)}")
     return learner_class(paths[name]).load(Path(folder))
-
-
-def fitting(task: Task) -> tuple[LearnerSpec, ...]:
-    """Return the learners that serve a task."""
-    return tuple(entry for entry in LEARNERS.values() if not entry.tasks or task.name in entry.tasks)
 
 
 def rows() -> list[dict[str, str]]:

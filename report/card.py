@@ -15,6 +15,7 @@ from report.tasks.target import report_of
 from runtime.checksums import Checksums
 from runtime.files import atomic_path, is_as_written, read_json, write_json
 from scoring import scoring_of
+from scoring.metrics.level import LEVEL_TEXT
 from showers.schema import TASKS, task_named
 from stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
 from stacking.run.read import Run, is_simulated, read_source, shipped_system
@@ -297,7 +298,7 @@ def _made_lines(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _metric_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
-    yield from ("Ranges are 95 % intervals.", "")
+    yield from (f"Ranges are {LEVEL_TEXT} intervals.", "")
     gain = metrics["held_out_gain_of_the_stack"]
     if gain.get("gain") is not None:
         yield (

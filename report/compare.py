@@ -20,6 +20,7 @@ from runtime.errors import InputError
 from scoring import metric_for
 from scoring.metrics.composition import energy_bins
 from scoring.metrics.gamma import zenith_bins
+from scoring.metrics.level import LEVEL_TEXT
 from scoring.metrics.paired import mcnemar, paired_accuracy
 from scoring.score import read_output
 from scoring.tasks.truth import Truth, read_truth
@@ -119,7 +120,7 @@ def _entry(run: Path, name: str, truth: Truth, task: Task) -> Entry:
 
 def _overview(entries: list[Entry], truth: Truth, task: Task) -> Table:
     metric = metric_for(task)
-    title = f"{task.name}, {len(truth.labels):,} test showers, 95 % intervals"
+    title = f"{task.name}, {len(truth.labels):,} test showers, {LEVEL_TEXT} intervals"
     table = drawn_table(title, "run", metric.name, wide=True)
     for entry in entries:
         value, interval = metric.of(truth, entry.output), metric.interval_of(truth, entry.output)

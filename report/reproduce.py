@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import statistics
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,9 +21,10 @@ from report.public.rules import score_by_protocol
 from report.public.submission import write_submission
 from report.run_page import write_report
 from runtime.context import Context
-from runtime.cost import in_words, measured
+from runtime.cost import cpu_seconds, in_words
 from runtime.errors import InputError
 from runtime.files import atomic_path, read_json, write_json
+from scoring.metrics.level import LEVEL, LEVEL_TEXT
 from showers.archives.convert import convert
 from showers.archives.download import download_raw
 from showers.dataset import Dataset
@@ -36,6 +39,8 @@ from stacking.train import stack
 RESULT_FILE = "RESULT.md"
 STAGES_FILE = "stages.json"
 SUBMISSION = "submission"
+NOTED_EVERY_S = 10.0
+"""How often the cost of the stage at work is written."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Score:
     value: float
     low: float
     high: float
-    """95 % interval over test events."""
+    """Confidence interval over test events."""
     shipped: str
     config_hash: str
     wall_s: float
@@ -96,20 +101,39 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Add what the block uses, child processes included, to a stage; what a killed or refused one used is lost."""
-        is_refused = False
+        """Add what the block uses, child processes included, to a stage.
+
+        It is written every :data:`NOTED_EVERY_S`, so that a kill loses no more; what a refused one used is left out.
+        """
+        before, wall, cpu = self.seconds.copy(), time.perf_counter(), cpu_seconds()
+        start, over = before.get(name, {"wall_s": 0.0, "cpu_s": 0.0}), threading.Event()
+
+        def note() -> None:
+            used = {"wall_s": time.perf_counter() - wall, "cpu_s": cpu_seconds() - cpu}
+            self.seconds[name] = {key: start[key] + value for key, value in used.items()}
+            write_json(self.file, self.seconds)
+
+        def note_often() -> None:
+            while not over.wait(NOTED_EVERY_S):
+                with suppress(OSError, InputError):  # told at the end of the stage
+                    if self.file.parent.exists():
+                        note()
+
+        noting, is_refused = threading.Thread(target=note_often, daemon=True), False
+        noting.start()
         try:
-            with measured(name) as cost:
-                yield
+            yield
         except InputError:
             is_refused = True
             raise
         finally:
+            over.set()
+            noting.join()
             if not is_refused:
-                before = self.seconds.get(name, {"wall_s": 0.0, "cpu_s": 0.0})
-                self.seconds[name] = {"wall_s": before["wall_s"] + cost.wall_s, "cpu_s": before["cpu_s"] + cost.cpu_s}
-                self.file.parent.mkdir(parents=True, exist_ok=True)
-                write_json(self.file, self.seconds)
+                note()
+            elif self.file.exists():
+                self.seconds = before
+                write_json(self.file, before)
 
     @property
     def wall_s(self) -> float:
@@ -227,7 +251,7 @@ def _score(wanted: Reproduction, data: Path, run: Path, seed: int) -> Score:
 
 
 def over_events_and_seeds(scores: list[Score]) -> tuple[float, float, float]:
-    """Return the mean over seeds and its 95 % interval over test events and seeds.
+    """Return the mean over seeds and its confidence interval over test events and seeds.
 
     The half width over events is the mean of the seeds' (they share the test set); that over seeds is Student's t times
     the standard error of the mean. Independent, they add in quadrature. With one seed only events count.
@@ -237,7 +261,7 @@ def over_events_and_seeds(scores: list[Score]) -> tuple[float, float, float]:
     n, mean = len(scores), statistics.fmean(score.value for score in scores)
     seeds = 0.0
     if n > 1:
-        seeds = float(student.ppf(0.975, n - 1)) * statistics.stdev(score.value for score in scores) / n**0.5
+        seeds = float(student.ppf(0.5 + LEVEL / 2, n - 1)) * statistics.stdev(score.value for score in scores) / n**0.5
     below = statistics.fmean(score.value - score.low for score in scores)
     above = statistics.fmean(score.high - score.value for score in scores)
     return mean, max(0.0, mean - (below**2 + seeds**2) ** 0.5), mean + (above**2 + seeds**2) ** 0.5
@@ -258,9 +282,9 @@ def _result(
     lines = [
         f"# {task.name}, protocol {wanted.protocol}: {_metric(task)} {_interval(mean, low, high)}",
         "",
-        f"Mean of {len(scores)} seed(s) and its 95 % interval over test events and seeds, on {where}.",
+        f"Mean of {len(scores)} seed(s) and its {LEVEL_TEXT} interval over test events and seeds, on {where}.",
         "",
-        "| seed | score, 95 % over test events | shipped | time of all steps | configuration |",
+        f"| seed | score, {LEVEL_TEXT} over test events | shipped | time of all steps | configuration |",
         "|---:|---|---|---:|---|",
         *(
             f"| {s.seed} | {_interval(s.value, s.low, s.high)} | {s.shipped} | {in_words(s.wall_s)} | "

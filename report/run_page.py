@@ -26,6 +26,7 @@ from runtime.context import Bars, silent
 from runtime.errors import escaped
 from runtime.files import atomic_path, check_target
 from scoring import scoring_of
+from scoring.metrics.level import LEVEL_TEXT
 from scoring.metrics.paired import Paired
 from stacking.run.read import COMBINED, ONE_ANSWER
 
@@ -38,7 +39,7 @@ def headline(evaluated: EvaluatedRun) -> str:
     name = f"{scoring.loss_name}, {scoring.loss_unit}"
     boxes.append((name, f"{loss:.4f}", f"{span.low:.4f} to {span.high:.4f}"))
     n = f"{len(evaluated.labels):,} test showers"
-    limits = f"{n}. Ranges are 95 % intervals from their number; they hold no systematic error."
+    limits = f"{n}. Ranges are {LEVEL_TEXT} intervals from their number; they hold no systematic error."
     return numbers(boxes) + (paragraph(task_report.meaning) if task_report.meaning else "") + paragraph(limits, "quiet")
 
 
@@ -57,8 +58,8 @@ def plain_words(evaluated: EvaluatedRun) -> Section:
     gate = evaluated.run.manifest.get("gate", {})
     if gate:
         reason = str(gate.get("reason", ""))
-        judged = evaluated.run.manifest.get("judged", {}).get("on")
-        where = "held-out events" if judged is None else f"the {judged}" if judged == "outer holdout" else judged
+        where = evaluated.run.manifest.get("judged", {}).get("on", "held-out events")
+        where = f"the {where}" if where == "outer holdout" else where
         lines.append(f"Shipped: {evaluated.shipped_words}. On {where} of the training set, {reason}.")
     ours, rule = evaluated.shipped_words, evaluated.shipped.rule
     # A stack that ships is compared with its best learner, a learner that ships with the stack that does not.
@@ -119,8 +120,8 @@ def learners(evaluated: EvaluatedRun) -> Section:
     task_report, scoring = report_of(evaluated.task), scoring_of(evaluated.task)
     label = f"{evaluated.metric.name} (lower is better)"
     figure = learners_picture(evaluated.points, label, logarithmic=evaluated.metric.logarithmic)
-    caption = "Test set, 95 % intervals of each system by itself. Paired differences are sharper: see the table."
-    caption += task_report.legend
+    caption = f"Test set, {LEVEL_TEXT} intervals of each system by itself. Paired differences are sharper: see the "
+    caption += f"table.{task_report.legend}"
     rows: list[tuple[str, ...]] = []
     ours: list[int] = []
     for point, system in zip(evaluated.points, evaluated.systems, strict=True):
@@ -197,7 +198,7 @@ def importance(evaluated: EvaluatedRun) -> Section | None:
         if entry.shuffled:
             caption = (
                 f"{entry.learner}, fold 0, up to 2,000 test showers: log-loss lost when all columns of a group are "
-                "taken from other showers, 95 % intervals. Correlated groups share the loss: a small "
+                f"taken from other showers, {LEVEL_TEXT} intervals. Correlated groups share the loss: a small "
                 "value does not mean that a group is useless."
             )
             figures.append(picture(as_svg(shuffle_picture(entry.shuffled), "permutation importance"), caption))

@@ -26,6 +26,7 @@ from report.shared.text import duration, energy_words, short, totals
 from runtime.cost import Deadline, reached
 from runtime.errors import InputError, escaped
 from runtime.files import read_json
+from scoring.metrics.level import LEVEL_TEXT
 from scoring.metrics.paired import Paired, paired_log_loss
 from stacking.fit.tasks import Fit, fold_folder
 from stacking.inputs.events import ShowerEvents
@@ -39,7 +40,7 @@ GALLERY_S = 3.0
 
 def no_time_for(run: Run, deadline: Deadline | None) -> tuple[str, ...]:
     """Return the slow parts of a run's report for which a time limit leaves no time: those that are wanted least."""
-    takes_s = {"gallery": 0.0 if run.on_table or run.task.target else GALLERY_S}
+    takes_s = {"gallery": GALLERY_S if run.has_grids and not run.task.target else 0.0}
     takes_s["importance"] = IMPORTANCE_S * len(run.learners)
     left_out: list[str] = []
     for name in ("importance", "gallery"):
@@ -134,7 +135,7 @@ def _thresholds(rows: list[dict[str, Any]]) -> str:
         cells.append(line)
     note = paragraph(
         "Scores of held-out training showers under the test's cuts. Purity: share of true gammas among the "
-        "selected, 95 % interval, for one gamma in so many hadrons.",
+        f"selected, {LEVEL_TEXT} interval, for one gamma in so many hadrons.",
         "quiet",
     )
     return "<h3>Thresholds for use</h3>" + table(heads, cells) + note

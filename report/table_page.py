@@ -24,6 +24,7 @@ from report.shared.subject import (
 from runtime.context import Bars, silent
 from runtime.errors import InputError, escaped
 from runtime.files import atomic_path, check_target
+from scoring.metrics.level import LEVEL_TEXT
 from stacking.run.read import Run
 
 REPORT_FILE = "report.html"
@@ -48,7 +49,7 @@ def write_table_report(folder: Path, *, bars: Bars = silent, without: Sequence[s
         If the run cannot be read, or its folder cannot be written.
     """
     run = Run.open(folder)
-    if not run.on_table:
+    if run.has_grids:
         raise InputError(f"{folder} was trained on showers, not on a table")
     check_target(folder / REPORT_FILE, (".html",))
     test = score_test_table(run)
@@ -80,7 +81,7 @@ def _boxes(metrics: Mapping[str, Any]) -> str:
         (name, f"{result[key]['value']:.4f}", f"{result[key]['low']:.4f} to {result[key]['high']:.4f}")
         for key, name in (("log_loss", "log-loss, nats"), ("accuracy", "accuracy"), ("auc", "AUC"))
     ]
-    limits = f"{metrics['judged_on']}. Ranges are 95 % intervals from the number of rows."
+    limits = f"{metrics['judged_on']}. Ranges are {LEVEL_TEXT} intervals from the number of rows."
     return numbers(boxes) + paragraph(MEANING) + paragraph(limits, "quiet")
 
 
@@ -141,7 +142,7 @@ def _reliability(run: Run, metrics: Mapping[str, Any]) -> Section | None:
     error = run.manifest["reliability"][run.shipped]["calibrated"]["expected_calibration_error"]
     caption = (
         f"How often a class is true against the probability that {run.shipped} gave it, on {metrics['judged_on']}; "
-        f"bars are 95 % binomial intervals. Expected calibration error on held-out rows: {error:.4f}."
+        f"bars are {LEVEL_TEXT} binomial intervals. Expected calibration error on held-out rows: {error:.4f}."
     )
     figure = as_svg(reliability_picture(labels, log_proba, run.task.classes), "reliability diagram")
     return Section("reliability", "Calibration of the probabilities", pictures([picture(figure, caption)]))

@@ -227,19 +227,20 @@ def measured(step: str, learner: str | None = None, fold: int | None = None, *, 
     cost = Cost(step, learner, fold)
     _forget_peak()
     meter = EnergyMeter(on_gpu=device == "cuda")
-    wall, cpu = time.perf_counter(), _cpu_seconds()
+    wall, cpu = time.perf_counter(), cpu_seconds()
     try:
         with meter.watching():
             yield cost
     finally:
         cost.wall_s = time.perf_counter() - wall
-        cost.cpu_s = _cpu_seconds() - cpu
+        cost.cpu_s = cpu_seconds() - cpu
         cost.peak_mb = _peak_mb()
         energy = meter.result(cost.cpu_s)
         cost.cpu_j, cost.gpu_j, cost.energy_source = energy.cpu_j, energy.gpu_j, energy.source
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
+    """Return the processor time of this process and its children, alive or ended, s."""
     own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + _live_children_seconds()
 

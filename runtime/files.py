@@ -19,15 +19,16 @@ import stat
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from runtime.errors import InputError, did_you_mean
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading.
 
     Raises
@@ -225,13 +226,10 @@ def write_npz(path: Path, **arrays: np.ndarray) -> None:
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def hash_file(path: Path, digest: hashlib._Hash | None = None) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal; with ``digest``, feed that one."""
-    digest = digest or hashlib.sha256()
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with open_regular(Path(path)) as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 FileState: TypeAlias = tuple[int, int, int, int]

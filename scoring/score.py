@@ -128,7 +128,7 @@ def score_file(
     task
         One of :data:`showers.schema.TASKS`.
     intervals
-        Add 95 % intervals (and ``too_few_events`` to bins that cannot carry a number).
+        Add confidence intervals (and ``too_few_events`` to bins that cannot carry a number).
     write
         Write ``metrics_{task}.json`` beside the predictions, atomically, after everything succeeded.
     check

@@ -137,7 +137,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Scored:
-    """The metric of a task, with its 95 % interval."""
+    """The metric of a task, with its confidence interval."""
 
     name: str
     value: float
@@ -169,7 +169,8 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     task
         With a folder: ``composition`` (default) or ``gamma``.
     **options
-        ``fast`` (train the student of ``predict(fast=True)``), ``preset``, ``learners``,
+        ``fast`` (train the student of ``predict(fast=True)``; of a table by default from 5,000 rows), ``preset``,
+        ``learners``,
         ``seed``, ``folds``, ``device``, ``workers`` and the other options of
         :class:`stacking.run.config.StackConfig`; with a table ``label`` (its column), ``group``, ``test_table``.
 
@@ -293,7 +294,7 @@ def predict(
 
 
 def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any = None) -> Scored:
-    """Score predictions as the benchmark does, with a 95 % interval.
+    """Score predictions as the benchmark does, with a confidence interval.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ class _Stack(BaseEstimator):
     preset, learners, metas, folds, repeats, holdout, seed, device, workers, time_limit
         As in :class:`stacking.run.config.EngineConfig`; None takes the preset's.
     fast
-        Train the student of predictions with ``student=True``.
+        Train the student of predictions with ``student=True``; None: unless a table has fewer than 5,000 rows.
     student
         Let the student predict instead of what ships.
     trusted
@@ -62,7 +62,7 @@ class _Stack(BaseEstimator):
         device: str = "auto",
         workers: int | None = None,
         time_limit: str | None = None,
-        fast: bool = True,
+        fast: bool | None = None,
         student: bool = False,
         trusted: bool = False,
     ) -> None:
@@ -238,7 +238,7 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
         device: str = "auto",
         workers: int | None = None,
         time_limit: str | None = None,
-        fast: bool = True,
+        fast: bool | None = None,
         student: bool = False,
         trusted: bool = False,
     ) -> None:

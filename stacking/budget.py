@@ -17,7 +17,7 @@ The process that combines needs 8 bytes for each learner and class of an event u
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -25,12 +25,12 @@ from typing import Any, Self
 import numpy as np
 
 from models.base.spec import RESIDENT_BYTES, LearnerSpec
-from runtime.cost import Deadline, seconds_of
+from runtime.cost import Deadline, in_words, seconds_of
 from runtime.errors import InputError
 from runtime.files import hash_json, read_json, write_json
 from runtime.processes import by_device
 from stacking.fit.folds import evaluation_events
-from stacking.fit.plan import RunPlan, RunSizes, SecondLevel, make_plan, student_epochs
+from stacking.fit.plan import RESERVED, RunPlan, RunSizes, SecondLevel, make_plan, student_epochs
 from stacking.fit.speed import LearnerRate, measure_rates
 from stacking.fit.tasks import TASK_FILE, FoldTask
 from stacking.run.job import Job
@@ -161,16 +161,12 @@ class Clock:
     def limited(self, plan: RunPlan | None, tasks: Sequence[FoldTask], pools: Mapping[str, int]) -> list[FoldTask]:
         """Return the tasks with the time at which they give up: early enough for the second level.
 
-        What earlier starts of the same run have finished counts as time used. The first learner does not give up:
-        a run that ships late is better than none.
+        What earlier starts of the same run have finished counts as time used. The first learner does not give up
+        in the first repetition of the folds: a run that ships late is better than none.
         """
         if self.limit_s is None or plan is None:
             return list(tasks)
-        done = by_device((task for task in tasks if task.is_done()), pools, lambda task: task.device)
-        before = max(
-            sum(float(read_json(task.folder / TASK_FILE)["cost"]["wall_s"]) for task in part) / pools[device]
-            for device, part in done.items()
-        )
+        before = fits_took_s((task for task in tasks if self._done_earlier(task)), pools)
         deadline = Deadline(self.began + self.limit_s - before, plan.second_level_s / plan.waits)
         first = plan.shares[0].learner
         fit_s = {share.learner: share.task_s / plan.waits for share in plan.every}
@@ -178,11 +174,22 @@ class Clock:
         return [
             replace(
                 task,
-                deadline=None if task.name == first else deadline,
+                deadline=None if task.name == first and task.fold < plan.folds else deadline,
                 expected_s=fit_s[task.name] * (n_fits - task.fold) / pools.get(task.device, next(iter(pools.values()))),
             )
             for task in tasks
         ]
+
+    def _done_earlier(self, task: FoldTask) -> bool:
+        return task.is_done() and (task.folder / TASK_FILE).stat().st_mtime < self.began
+
+
+def fits_took_s(tasks: Iterable[FoldTask], pools: Mapping[str, int]) -> float:
+    """Return the wall-clock seconds that finished fits took together, those of the device that took longest."""
+    return max(
+        sum(float(read_json(task.folder / TASK_FILE)["cost"]["wall_s"]) for task in part) / pools[device]
+        for device, part in by_device(tasks, pools, lambda task: task.device).items()
+    )
 
 
 def plan_within_limit(job: Job, clock: Clock) -> tuple[Job, StoredPlan]:
@@ -217,6 +224,36 @@ def plan_within_limit(job: Job, clock: Clock) -> tuple[Job, StoredPlan]:
             job.ctx.log.info("%s", line)
     assert stored.options is not None
     return replace(job, config=job.config.model_copy(update=stored.options)), stored
+
+
+def once_more(job: Job, stored: StoredPlan, clock: Clock, asked: int, tasks: Sequence[FoldTask]) -> StoredPlan | None:
+    """Return the plan with the folds drawn once more, where a limit that allowed fewer folds leaves time for it.
+
+    Fits end before their last round, tree or epoch where that is best, and pilots are short, so that fits may take much
+    less than the plan foresaw. The time that is left then goes to another partition into the same number of folds: the
+    fits that there are stay, and every event is predicted out-of-fold once more.
+
+    Parameters
+    ----------
+    stored
+        The plan of the fits that are done.
+    asked
+        Fits of a learner that the run was asked for: folds times repetitions.
+    tasks
+        All fits that are done.
+
+    Returns
+    -------
+    The plan, or None: no limit, nothing reduced, or no time.
+    """
+    plan, left_s, repeats = stored.plan, clock.left_s, job.config.repeats
+    if plan is None or left_s is None or job.config.n_folds * repeats >= asked:
+        return None
+    needed_s = fits_took_s(tasks, job.pools) / repeats + plan.second_level_s
+    if needed_s > (1 - RESERVED) * left_s:
+        return None
+    job.ctx.log.info("%s are left: the %d folds are drawn once more", in_words(left_s), job.config.n_folds)
+    return replace(stored, options={**(stored.options or {}), "repeats": repeats + 1})
 
 
 def plan_without_limit(job: Job, labels: np.ndarray) -> StoredPlan:

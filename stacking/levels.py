@@ -82,7 +82,9 @@ def make_folds(job: Job) -> Folds:
 
 def fold_tasks(job: Job) -> list[FoldTask]:
     """Return every (learner, fold) of the run."""
-    config, fits_hash = job.config, hash_json(job.fits_identity)
+    config = job.config
+    # A fit does not depend on how often the folds are repeated: more repetitions keep those that are there.
+    fits_hash = hash_json({name: value for name, value in job.fits_identity.items() if name != "repeats"})
     specs = config.learner_specs(job.task)
     if config.time_limit is None:
         # Networks on grids take longest: they go first, so that no worker is left alone with one at the end. A plan has

@@ -163,10 +163,10 @@ def predict(
         )
     if isinstance(data, Events):
         source = _Source(len(data), lambda columns: data)
-    elif run.on_table:
-        source = _rows(run, Path(data), options.get("separator"))
-    else:
+    elif run.has_grids:
         source = _showers(run, Path(data), options, ctx)
+    else:
+        source = _rows(run, Path(data), options.get("separator"))
     predictor = _Predictor.of(run, everything=options.get("everything", False), fast=options.get("fast", False))
     pieces = _pieces(run, source, predictor, ctx)
     remarks = (*source.remarks, *predictor.remarks)
@@ -270,8 +270,8 @@ def _student_remarks(run: Run) -> list[str]:
     record = run.manifest.get(STUDENT)
     if not record:
         raise InputError(
-            f"{run.folder} has no student for --fast (another version made it, or there was nothing to learn from): "
-            "train again, or predict without --fast"
+            f"{run.folder} has no student for --fast (few rows, another version, or nothing to learn from): "
+            "predict without --fast, or train again with fast = true in a file for --config"
         )
     remarks = [student_line(record)]
     if f"meta/{SCORES_FILE}" in run.checksums.files:

@@ -59,7 +59,7 @@ def fit_target_calibration(
         fits = outer_truth(run, name, (None,) if name in level.networks else every)
     else:
         fits = held_out_truth(run, name, folds.partitions[0], folds.inner)[None, rows]
-    target_calibration, record = TargetCalibration.of(name, fits, targets)
+    target_calibration, record = TargetCalibration.of(name, fits, targets, folds.weights_of(rows))
     if not any(target_calibration.scale):
         return None, None, {}
     return target_calibration, record, target_calibration.arrays(fits, None)

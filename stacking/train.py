@@ -29,7 +29,16 @@ from runtime.files import hash_file, hash_json, read_json, write_json
 from scoring.metrics.classes import table_metrics
 from showers.dataset import Dataset, ordering_of
 from showers.schema import Task, task_named
-from stacking.budget import Clock, keep_plan, left_out_remarks, memory_remark, plan_within_limit, plan_without_limit
+from stacking.budget import (
+    Clock,
+    StoredPlan,
+    keep_plan,
+    left_out_remarks,
+    memory_remark,
+    once_more,
+    plan_within_limit,
+    plan_without_limit,
+)
 from stacking.fit.folds import class_counts
 from stacking.fit.running import TaskFailure, run_tasks
 from stacking.fit.tasks import TASK_FILE, FoldTask, checksum_problem
@@ -87,12 +96,10 @@ def run(job: Job) -> StackResult:
     """
     clock, folder = Clock.of(job), job.config.run
     with opened_for_writing(folder):
-        requested = job.fits_identity
+        requested, asked = job.fits_identity, job.config.n_folds * job.config.repeats
         refuse_other_configuration(folder, requested)
         job, stored = plan_within_limit(replace(job, ctx=replace(job.ctx, began=clock.began)), clock)
-        identity = job.identity
-        config_hash = hash_json(identity)
-        finished = _finished(folder, config_hash)
+        finished = _finished(folder, hash_json(job.identity))
         if finished:
             return StackResult(folder, finished, None)
         remove_second_level(folder)
@@ -100,32 +107,57 @@ def run(job: Job) -> StackResult:
             keep_plan(folder, stored)
         if job.prepare:
             job.prepare()
-        folds = make_folds(job)
-        manifest = _opening(job, folds, identity, config_hash) | {"requested": requested}
-        write_config(folder / CONFIG_FILE, manifest["config"])
-        if stored.plan is None and job.config.time_limit is None:
-            stored = plan_without_limit(job, folds.labels)
-        manifest["plan"] = stored.plan.as_json() if stored.plan else None
-        tasks = fold_tasks(job)
-        tasks = clock.limited(stored.plan, tasks, job.pools)
-        short_of_memory = memory_remark(job)
-        if short_of_memory:
-            job.ctx.log.info("%s", short_of_memory)
-            manifest["remarks"].append(short_of_memory)
-        manifest["remarks"] += [*_made_again(tasks), *left_out_remarks(stored.plan)]
-        write_manifest(folder, manifest)
-        with job.ctx.bars("training", "") as progress:
-            failures = run_tasks(
-                tasks,
-                pools=job.pools,
-                threads=job.config.threads,
-                scheduler=job.config.scheduler,
-                expected={share.learner: share.task_s for share in stored.plan.every} if stored.plan else {},
-                progress=progress,
-            )
+        first = _first_level(job, stored, clock, requested)
+        while not first.failures and (more := once_more(job, stored, clock, asked, first.tasks)) is not None:
+            keep_plan(folder, more)
+            longer = replace(job, config=job.config.model_copy(update=more.options))
+            second = _first_level(longer, more, clock, requested)
+            if second.failures:  # there was less time than it seemed: what is complete ships
+                keep_plan(folder, stored)
+                first = _first_level(job, stored, clock, requested)
+                break
+            job, stored, first = longer, more, second
         # Small fits and their predictions: one thread gives the same last bits on every machine.
         with threadpool_limits(1):
-            return _second_level(job, folds, tasks, failures, manifest)
+            return _second_level(job, first)
+
+
+@dataclass(frozen=True)
+class _Fits:
+    """All fits of a run, and what its manifest says so far."""
+
+    folds: Folds
+    tasks: list[FoldTask]
+    failures: list[TaskFailure]
+    manifest: dict[str, Any]
+
+
+def _first_level(job: Job, stored: StoredPlan, clock: Clock, requested: dict[str, Any]) -> _Fits:
+    """Do the fits that are not done yet, and open the manifest."""
+    folds = make_folds(job)
+    identity = job.identity
+    manifest = _opening(job, folds, identity, hash_json(identity)) | {"requested": requested}
+    write_config(job.config.run / CONFIG_FILE, manifest["config"])
+    if stored.plan is None and job.config.time_limit is None:
+        stored = plan_without_limit(job, folds.labels)
+    manifest["plan"] = stored.plan.as_json() if stored.plan else None
+    tasks = clock.limited(stored.plan, fold_tasks(job), job.pools)
+    short_of_memory = memory_remark(job)
+    if short_of_memory:
+        job.ctx.log.info("%s", short_of_memory)
+        manifest["remarks"].append(short_of_memory)
+    manifest["remarks"] += [*_made_again(tasks), *left_out_remarks(stored.plan)]
+    write_manifest(job.config.run, manifest)
+    with job.ctx.bars("training", "") as progress:
+        failures = run_tasks(
+            tasks,
+            pools=job.pools,
+            threads=job.config.threads,
+            scheduler=job.config.scheduler,
+            expected={share.learner: share.task_s for share in stored.plan.every} if stored.plan else {},
+            progress=progress,
+        )
+    return _Fits(folds, tasks, failures, manifest)
 
 
 def _finished(folder: Path, config_hash: str) -> dict[str, Any] | None:
@@ -176,9 +208,8 @@ def _opening(job: Job, folds: Folds, identity: dict[str, Any], config_hash: str)
     }
 
 
-def _second_level(
-    job: Job, folds: Folds, tasks: list[FoldTask], failures: list[TaskFailure], manifest: dict[str, Any]
-) -> StackResult:
+def _second_level(job: Job, first: _Fits) -> StackResult:
+    folds, tasks, failures, manifest = first.folds, first.tasks, first.failures, first.manifest
     with measured("collection") as cost:
         level = collected(job, folds, tasks, failures)
     outcome = stack_and_decide(job, folds, level, manifest["config_hash"])

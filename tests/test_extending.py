@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from analysis.robustness.showers import parse_places
 from features import catalogue as features_catalogue
 from features import compute, groups
 from features.device import namespace
@@ -22,13 +23,15 @@ from models.base.posterior import log_softmax
 from report.doctor import column_quartiles, folder_findings
 from report.run_page import write_report
 from runtime.code import plugins
+from runtime.errors import InputError
 from scoring import tasks as scoring_tasks
 from scoring.score import score_file
 from scoring.tasks import base as scoring_registry
 from showers import archives, schema
 from showers.archives.formats import convert_foreign
 from showers.array import KASCADE, DetectorArray
-from showers.simulation import blocks, simulate
+from showers.simulation import blocks, primaries, simulate
+from showers.simulation.settings import load_settings
 from stacking import decide, meta, predict
 from stacking.decide import classes
 from stacking.meta import base, choice
@@ -159,3 +162,26 @@ def test_a_file_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (table,) = convert_foreign(tmp_path / "mine", tmp_path / "out", None)
     assert pl.read_parquet(table).equals(frame)
     sys.modules.pop("showers.archives.event_table")
+
+
+def test_a_hadronic_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings()
+    usual = primaries.throw_primaries(schema.COMPOSITION, 4000, "mix", settings.spectrum, np.random.default_rng(1))
+    monkeypatch.setattr(primaries, "MODELS", dict(primaries.MODELS))
+    monkeypatch.setattr(blocks, "MODELS", primaries.MODELS)
+    exec(BLOCKS[8], vars(primaries))
+    mixed = primaries.throw_primaries(schema.COMPOSITION, 4000, "mix", settings.spectrum, np.random.default_rng(1))
+    np.testing.assert_array_equal(mixed.model, usual.model, "without a weight it is in no mix")
+    simulate(schema.COMPOSITION, tmp_path, n_train=300, n_test=100, seed=1, model="deep", workers=1)
+    assert json.loads((tmp_path / "composition_test" / "source.json").read_text())["model"] == "deep"
+    number = np.full(2, list(primaries.MODELS).index("deep"))
+    iron = primaries.model_shift(number, 56, settings.cascade)
+    np.testing.assert_allclose(iron[:, 0], [20.0, 0.01 * (np.log10(56) - 0.9), 0.05])
+    assert [one.model for one in parse_places("default/qgs,default/deep")] == ["qgs", "deep"]
+    streams = [
+        blocks.generator(blocks.BlockJob(schema.COMPOSITION, "train", 1, model, "none", settings), 0).random()
+        for model in (*primaries.MODELS, "mix")
+    ]
+    assert len(set(streams)) == 5, "each model has random numbers of its own"
+    with pytest.raises(InputError, match="choose one of qgs, epos, sibyll, deep, mix"):
+        primaries.model_shares(schema.COMPOSITION, "shallow")

@@ -98,6 +98,31 @@ def test_the_architecture_page_names_every_module_and_nothing_else() -> None:
     assert {f"{path.parent.relative_to(ROOT)}/" for path in ours} - named == set()
 
 
+def test_the_confidence_level_is_written_in_one_place() -> None:
+    # Contours and bands at 68 and 95 % are what papers draw, whatever the level of ours.
+    contours = {"analysis.photons.limits", "report.physics_pages", "report.pictures.physics"}
+    wrong = []
+    for module in MODULES.keys() - contours - {"scoring.metrics.level"}:
+        if not module.startswith("benchmarks"):
+            code = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+            prose = {id(node.value) for node in ast.walk(code) if isinstance(node, ast.Expr)}
+            values = [node.value for node in ast.walk(code) if isinstance(node, ast.Constant) and id(node) not in prose]
+            words = [value for value in values if isinstance(value, str | float)]
+            wrong += [
+                f"{module}: {word}" for word in words if re.search(r"\b1\.96|\b0\.975$|\b95 %|97\.5 %", str(word))
+            ]
+    assert wrong == []
+
+
+def test_variance_of_punch_through_is_written_in_one_file() -> None:
+    """Fits, sums over stations, CUDA code and the tests' reference are made from it; the response has its constants."""
+    folders = (ROOT / "features", ROOT / "tests" / "features")
+    files = [path for folder in folders for end in ("*.py", "*.cu") for path in folder.rglob(end)]
+    words = re.compile("punch_through_(dispersion|uncertainty)")
+    named = {path.name for path in files if words.search(path.read_text(encoding="utf-8"))}
+    assert named == {"station.py", "response.py"}
+
+
 PRIVATE_WORDS = {
     "found",
     "told",
@@ -105,6 +130,12 @@ PRIVATE_WORDS = {
     "seen",
     "held",
     "spoiled",
+    "pull",
+    "pulls",
+    "judged",
+    "taught",
+    "on_table",
+    "only_showers",
     "give_back",
     "break_seal",
     "school",

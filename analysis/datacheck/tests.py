@@ -15,6 +15,8 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import betabinom, chi2, norm
 
+from scoring.metrics.level import LEVEL, standard_errors
+
 TINY_P = 1e-300
 
 
@@ -110,7 +112,6 @@ PARAMETERS = {
     "force_col_wise": True,
     "verbose": -1,
 }
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -120,13 +121,13 @@ class ClassifierTest:
     auc: float
     low: float
     high: float
-    """95 % interval."""
+    """Confidence interval."""
     p: float
     """That the samples are alike (one-sided)."""
     giving_away: tuple[tuple[str, float], ...]
     """Features and their share of the gain, largest first."""
     at_least: float
-    """Lower limit (95 %) of the share of the data that would have to be exchanged to look like the simulation."""
+    """Lower limit of the share of the data that would have to be exchanged to look like the simulation."""
     n_data: int
     n_simulation: int
 
@@ -175,7 +176,7 @@ def classify(
         margins.append(_exchanged(of_data, of_simulation, events))
     value = float(np.mean([auc.value for auc in aucs]))
     error = float(np.sqrt(np.sum([auc.error**2 for auc in aucs])) / FOLDS)
-    half = norm.ppf(0.5 + LEVEL / 2) * error
+    half = standard_errors() * error
     order = np.argsort(-gains)[:10]
     total = gains.sum() or 1.0
     return ClassifierTest(
@@ -194,7 +195,7 @@ def _exchanged(data: np.ndarray, simulation: np.ndarray, weights: np.ndarray) ->
     """Return the excess of data above zero score, a lower limit of the total variation distance, and its margin.
 
     The threshold is fixed before the other part is looked at, so that the excess is unbiased; the margin is the
-    one-sided 95 % one of the mean of five such folds.
+    one-sided one of the mean of five such folds.
     """
     above_d = float((data > 0).mean())
     above_s = float(weights[simulation > 0].sum() / weights.sum())

@@ -1,4 +1,4 @@
-"""One count above a background known with an error: upper limits on a signal by CLs, and significance.
+"""One count above a background known with an error: upper limits on a signal by CLs.
 
 The number of events n is Poisson with mean s + b. What is known of b is a Gamma distribution of stated mean and error,
 over which n is averaged (R. Cousins, V. Highland, Nucl. Instrum. Meth. A 320 (1992) 331): for s = 0 that is a negative
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import logsumexp, ndtri_exp
+from scipy.special import logsumexp
 from scipy.stats import nbinom, poisson
 
 from runtime.errors import InputError
@@ -99,16 +99,3 @@ def expected_limits(
     reached = np.cumsum(background.pmf(numbers))
     many = [int(np.searchsorted(reached, share)) for share in shares]
     return np.array([cls_limit(n, background, level, efficiency_error=efficiency_error) for n in many])
-
-
-def significance(n: int, background: Background) -> float:
-    """Return by how many standard deviations ``n`` lies above the background: negative below, 0 in its middle.
-
-    The smaller of the probabilities of at least and of at most ``n`` decides, by its logarithm: no excess is too large.
-    """
-    most = max(n, background.largest()) + background.largest()
-    above, below = (float(logsumexp(background.law().logpmf(np.arange(*ends)))) for ends in ((n, most), (0, n + 1)))
-    smaller = min(above, below)
-    if smaller >= np.log(0.5):
-        return 0.0
-    return float(-ndtri_exp(smaller) if above < below else ndtri_exp(smaller))

@@ -119,7 +119,7 @@ class Robustness:
     options: RobustnessOptions
     cells: tuple[Cell, ...]
     auc: dict[str, tuple[float, float, float]]
-    """Area under the curve of a classifier between home and each other place, with its 95 % interval."""
+    """Area under the curve of a classifier between home and each other place, with its confidence interval."""
     differing: tuple[str, ...]
     """The features that are left out."""
 

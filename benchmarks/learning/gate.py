@@ -22,7 +22,8 @@ from scipy import stats
 
 from benchmarks.learning.stack import markdown
 from models.base.posterior import log_softmax
-from scoring.metrics.intervals import LEVEL, clopper_pearson
+from scoring.metrics.intervals import clopper_pearson
+from scoring.metrics.level import LEVEL
 from stacking.meta.gate import SIGMA, decide_gate
 from stacking.meta.scorers import LogLossScorer
 from stacking.meta.softmax import fit_pool, log_loss_per_event, pooled

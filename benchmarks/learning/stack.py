@@ -129,7 +129,6 @@ def measures_of(task: Task) -> list[Metric]:
     high = Metric(
         "survival at 95 %",
         "share at 95 % gamma efficiency",
-        True,
         lambda labels, scores: hadron_survival(labels, scores, 0.95).hadron_survival,
         lambda labels, scores: survival_interval(labels, scores, 0.95),
         lambda labels, a, b: paired_survival(labels, a, b, 0.95),

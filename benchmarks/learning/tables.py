@@ -1,7 +1,9 @@
-"""The stack on tables of any origin beside boosted trees with their libraries' default settings.
+"""The stack on tables of any origin beside boosted trees and logistic regression with their libraries' defaults.
 
 ``python benchmarks/learning/tables.py --work DIR --preset quick`` trains both on the same 60 % of each table and
-compares log-losses on the other 40 %, event by event. Log-loss in nats; brackets are 95 % intervals of the test rows.
+compares log-losses on the other 40 %, row by row. Log-loss in nats; brackets are 95 % intervals of the test rows. With
+``--seeds 3`` three splits of each table are compared one by one and together: a row that is tested in several splits is
+one observation. Seconds are processor time, child processes included; importing libraries is not in them.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import json
 import os
 import shutil
 import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,19 @@ import pandas
 import polars as pl
 from catboost import CatBoostClassifier
 from lightgbm import LGBMClassifier
+from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from xgboost import XGBClassifier
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.shared.tables import CHOICE, LABEL, PROOF, table
-from scoring.metrics.paired import paired_mean
+from runtime.cost import cpu_seconds
+from scoring.metrics.paired import Paired, paired_mean
 from stacking.run.config import TableConfig
 from stacking.run.read import Run
 from stacking.train import stack
@@ -43,7 +50,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for tables and runs")
     parser.add_argument("--preset", default="quick")
     parser.add_argument("--sets", default="proof", help="choice, proof, all or names with commas")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, help="splits of each table")
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     groups = {"choice": list(CHOICE), "proof": list(PROOF), "all": [*CHOICE, *PROOF]}
@@ -53,26 +60,36 @@ def main() -> None:
         if frame is None:
             print(f"{name}: its package is not installed", flush=True)
             continue
-        results[name] = compared(name, frame, options)
-        print(result_line(name, results[name]), flush=True)
+        results[name], splits = [], []
+        for seed in range(1, options.seeds + 1):
+            content, gaps = compared(name, frame, options, seed)
+            results[name].append(content)
+            splits.append(gaps)
+            print(result_line(name, content), flush=True)
+        if options.seeds > 1:
+            print(
+                f"{name:17s} {options.seeds} splits together, what ships minus", ", ".join(together(splits)), flush=True
+            )
     options.work.mkdir(parents=True, exist_ok=True)
     (options.work / "tables.json").write_text(json.dumps(results, indent=1))
 
 
-def compared(name: str, frame: pl.DataFrame, options: argparse.Namespace) -> dict[str, Any]:
-    """Return log-losses of the stack and its peers on the test rows, and differences with intervals."""
-    rng = np.random.default_rng(options.seed)
+def compared(
+    name: str, frame: pl.DataFrame, options: argparse.Namespace, seed: int
+) -> tuple[dict[str, Any], pl.DataFrame]:
+    """Return log-losses on the test rows, differences with intervals; and those of each row, with its number."""
+    rng = np.random.default_rng(seed)
     is_train = np.zeros(frame.height, dtype=bool)
     for label in frame[LABEL].unique().sort():
         rows = np.flatnonzero((frame[LABEL] == label).to_numpy())
         is_train[rng.permutation(rows)[: round(TRAIN_SHARE * len(rows))]] = True
     train, test = frame.filter(pl.Series(is_train)), frame.filter(pl.Series(~is_train))
-    folder = options.work / f"{name}-{options.preset}-{options.seed}"
+    folder = options.work / f"{name}-{options.preset}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     train.write_parquet(folder / "train.parquet")
     test.drop(LABEL).write_parquet(folder / "test.parquet")
-    began = time.perf_counter()
+    began = cpu_seconds()
     run = stack(
         TableConfig(
             run=folder / "run",
@@ -80,12 +97,12 @@ def compared(name: str, frame: pl.DataFrame, options: argparse.Namespace) -> dic
             test_table=folder / "test.parquet",
             label=LABEL,
             preset=options.preset,
-            seed=options.seed,
+            seed=seed,
             workers=options.workers,
             device="cpu",
         )
     )
-    seconds = time.perf_counter() - began
+    seconds = cpu_seconds() - began
     classes = tuple(run.manifest["classes"])
     labels = np.array([classes.index(value) for value in test[LABEL]])
     finished = Run.open(run.run)
@@ -94,11 +111,8 @@ def compared(name: str, frame: pl.DataFrame, options: argparse.Namespace) -> dic
     rows = np.arange(len(labels))
     losses = {one: -z[rows, labels] for one, z in ours.items()}
     peers, peer_seconds = peer_losses(train, test, classes, labels)
-    differences = {}
-    for peer, loss in {"average": losses["average"], **peers}.items():
-        result = paired_mean(losses[shipped] - loss)
-        differences[peer] = [result.difference, result.interval.low, result.interval.high]
-    return {
+    gaps = {peer: losses[shipped] - loss for peer, loss in {"average": losses["average"], **peers}.items()}
+    content = {
         "rows": [train.height, test.height],
         "columns": frame.width - 1,
         "classes": len(classes),
@@ -106,10 +120,22 @@ def compared(name: str, frame: pl.DataFrame, options: argparse.Namespace) -> dic
         "chosen_meta": run.manifest["meta"]["chosen"],
         "calibrator": calibrators(run.run, shipped),
         "log_loss": {one: float(loss.mean()) for one, loss in {**losses, **peers}.items()},
-        "difference": differences,
+        "difference": {peer: _numbers(paired_mean(gap)) for peer, gap in gaps.items()},
         "seconds": seconds,
         "peer_seconds": peer_seconds,
     }
+    return content, pl.DataFrame({"row": np.flatnonzero(~is_train), **gaps})
+
+
+def _numbers(result: Paired) -> list[float]:
+    return [result.difference, result.interval.low, result.interval.high]
+
+
+def together(splits: list[pl.DataFrame]) -> list[str]:
+    """Return by peer the mean difference over the test rows of all splits; a row is one observation."""
+    every = pl.concat(splits)
+    results = {peer: paired_mean(every[peer].to_numpy(), every["row"].to_numpy()) for peer in every.columns[1:]}
+    return ["{} {:+.4f} [{:+.4f}, {:+.4f}]".format(peer, *_numbers(result)) for peer, result in results.items()]
 
 
 def calibrators(run: Path, shipped: str) -> str:
@@ -134,7 +160,10 @@ def peer_losses(
     for name in words:
         as_text[name] = x[name].astype(object).where(x[name].notna(), "missing").astype(str)
         new_text[name] = new[name].astype(object).where(new[name].notna(), "missing").astype(str)
-    began = time.perf_counter()
+    encoder = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), words), remainder=make_pipeline(SimpleImputer(), StandardScaler())
+    )
+    began = cpu_seconds()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         cat = CatBoostClassifier(verbose=0, thread_count=1, cat_features=words, allow_writing_files=False)
@@ -145,11 +174,14 @@ def peer_losses(
             "HistGB": HistGradientBoostingClassifier(categorical_features="from_dtype")
             .fit(_few_levels(x, words), y)
             .predict_proba(_few_levels(new, words)),
+            "logistic": make_pipeline(encoder, LogisticRegression(max_iter=1000))
+            .fit(as_text, y)
+            .predict_proba(new_text),
         }
     rows = np.arange(len(labels))
     return (
         {name: -np.log(np.maximum(p[rows, labels], FLOOR)) for name, p in result.items()},
-        time.perf_counter() - began,
+        cpu_seconds() - began,
     )
 
 

@@ -1,45 +1,45 @@
 """Which share of small changes to the code that makes numbers its tests notice: a table by package.
 
 A mutant is the code with one place changed: another operator, a constant a quarter larger, ln for log10, the largest
-for the smallest, weights dropped. It is put into a copy of the working tree, and the tests that import its module,
-directly or through others, run there until one fails: first those that import it themselves, of these first the ones
-named like it; tests that do not pass without it, or that cost too much, are left out. Its time limit is a multiple of
-what the same tests take unchanged, in processor time, so that a busy machine changes nothing; what runs beyond it is
-counted apart. What survives is listed; mutants that change no number are named with their reason in
-``equivalent.json`` beside this file and do not count. Results are appended to ``--out``: started again with the same
-file, the run goes on where it stopped.
+for the smallest, weights dropped. It is put into a copy of the working tree, and the tests that run its line run there
+until one fails, the cheapest first, as many as take ``--limit`` seconds together. Which tests run a line, and what
+they cost, is measured once for the tests of a package (coverage.py; tests that do not pass are left out) and kept in
+``--work``, until a test file changes. A mutant's time limit is a multiple of what its tests take unchanged, in
+processor time, so that a busy machine changes nothing; what runs beyond it is counted apart. What survives is listed;
+mutants that change no number are named with their reason in ``equivalent.json`` beside this file and do not count.
+Results are appended to ``--out``: started again with the same file, the run goes on where it stopped.
 
-Compiled code is compiled anew where a mutant changes it, and there only: kernels on disk go by the hash of all
-their sources, and each mutant has a copy of the unchanged ones. (``NUMBA_DISABLE_JIT`` is no way: the features use
-LLVM's instructions, which Python does not have.)
+Compiled code is compiled anew where a mutant changes it, and there only, with few optimisations: kernels on disk go by
+the hash of all their sources, and each mutant has a copy of the unchanged ones. (``NUMBA_DISABLE_JIT`` is no way: the
+features use LLVM's instructions, which Python does not have.)
 
 A mutator of its own, because mutmut runs mutants behind trampolines, which Numba does not compile, and because
 cosmic-ray has one test command for all modules and changes the checkout in place.
 
-    python benchmarks/quality/mutants.py --seconds 3600 --seed 1
+    pip install --constraint constraints.txt coverage
+    python benchmarks/quality/mutants.py --seconds 3600 --seed 1 --work /tmp/mutants
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.quality.chosen import Choice, Record, Tests
 from benchmarks.quality.mutator import Mutant, mutants_of
 from scoring.metrics.intervals import clopper_pearson
 
@@ -69,12 +69,14 @@ LIBRARIES = (
 """What most tests import, once before them all."""
 FAILED = 1
 """pytest's exit status when tests ran and failed; others above it mean that the mutant does not even import."""
-STEPS = 3
-"""Tests that reach a module through so many imports are tried, the nearest first."""
-SLOWER, MORE_S = 4.0, 10.0
+SLOWER, MORE_S = 2.0, 10.0
 """A mutant may take so many times what its tests take unchanged, and so many seconds more."""
-COMPILED_S = 120.0
+MEASURED_S = 1800.0
+"""Processor seconds that the tests of one folder may take while they are measured."""
+COMPILED_S = 60.0
 """Seconds more where kernels are compiled anew."""
+COMPILING_S = 3.0
+"""Seconds of the tests, unchanged, that compile the kernels for all mutants of other modules."""
 WAITING = 12.0
 """Seconds by the clock for one of processor time."""
 SOURCES_OF_KERNELS = ("features/lateral", "features/stations", "showers/simulation/deposits.py", "showers/array.py")
@@ -100,36 +102,23 @@ def in_turn(by_name: dict[str, list[Mutant]], seed: int) -> Iterator[tuple[str, 
         yield from ((name, one) for name, one in zip(drawn, round_, strict=True) if one is not None)
 
 
-@dataclass
-class Tests:
-    """Tests of one mutant."""
-
-    files: list[str]
-    """In the order in which they run."""
-    kept: list[str]
-    """The tests of these files that run."""
-    seconds: float
-    """What they take without a mutant."""
-
-
 class Bench:
     """A copy of the working tree in which mutants are tried."""
 
-    def __init__(
-        self, root: Path, copy: Path, limit_s: float, measured: dict[str, dict[str, float]], levels: int = STEPS
-    ) -> None:
-        """Copy the tree; ``measured`` holds what is known of the tests, by file and hash, and is added to."""
-        self.copy, self.limit_s, self.measured, self.levels = copy / "tree", limit_s, measured, levels
-        self.kernels, self.scratch, self.times = copy / "kernels", copy / "scratch", copy / "times"
-        self.kernels.mkdir(parents=True)
+    def __init__(self, root: Path, work: Path, limit_s: float) -> None:
+        """Copy the tree into ``work``, where kernels and what is known of the tests stay for the next time."""
+        self.copy, self.limit_s = work / "tree", limit_s
+        self.kernels, self.scratch, self.lines = work / "kernels", work / "scratch", work / "lines"
+        self.kernels.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.copy, ignore_errors=True)
         listed = subprocess.run(
             ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=root, capture_output=True, check=True
         ).stdout.decode()
         for name in filter(None, listed.split("\0")):
             if (root / name).is_file():
                 (self.copy / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(root / name, self.copy / name)
-        self.imports = {file: _imported(file) for file in self.copy.rglob("*.py")}
+                shutil.copy2(root / name, self.copy / name)
+        self.choice = Choice(self.copy, work / "tests.jsonl")
         self.libraries: tuple[str, ...] = LIBRARIES
         self._server: subprocess.Popen[str] | None = None
 
@@ -138,76 +127,46 @@ class Bench:
         if self._server is not None and self._server.stdin is not None:
             self._server.communicate()
 
-    def _module(self, file: Path) -> str:
-        name = file.relative_to(self.copy).with_suffix("").as_posix()
-        return name.replace("/", ".").removesuffix(".__init__")
+    def measure(self, folder: str) -> None:
+        """Measure the tests of a folder that were not measured as they are now, once their kernels are compiled.
 
-    def tests_of(self, path: str) -> list[tuple[int, Path]]:
-        """Return how many imports away test files are, and the files, those of the module's own idea first.
-
-        A module that is found by itself counts as imported by whoever imports its package, a step further away.
+        Raises
+        ------
+        RuntimeError
+            The tests did not come to an end.
         """
-        module = self._module(self.copy / path)
-        own = self.copy / "tests" / path.split("/")[0]
-        tests = sorted((own if own.is_dir() else own.parent).rglob("test_*.py"))
-        reached, known = {module}, dict[Path, int]()
-        for step in range(STEPS):
-            for file in tests:
-                if self.imports[file] & reached:
-                    known.setdefault(file, step)
-            reached |= {self._module(file) for file, names in self.imports.items() if names & reached}
-            reached.add(module.rpartition(".")[0])
-        words = set(re.findall(r"[a-z]+", module.partition(".")[2]))
-        return sorted(
-            ((step, file) for file, step in known.items()),
-            key=lambda one: (one[0], not words & set(one[1].stem.split("_")), len(self.imports[one[1]]), one[1]),
-        )
-
-    def chosen(self, path: str) -> Iterator[Tests]:
-        """Yield the tests of a module that are affordable together, those of its own idea first.
-
-        What is measured already comes at once; a file that is not is measured only if somebody asks for more.
-        """
-        near, levels = self.tests_of(path), 0
-        for step in range(STEPS):
-            spent, some = 0.0, Tests([], [], 0.0)
-            for file in (file for away, file in near if away == step):
-                if some.kept and self._key(file) not in self.measured:
-                    yield some
-                    some = Tests([], [], 0.0)
-                for name, seconds in sorted(self._seconds(file).items(), key=lambda one: one[1]):
-                    if spent + seconds <= self.limit_s:
-                        spent += seconds
-                        some.kept.append(name)
-                        some.seconds += seconds
-                        some.files += [one for one in [name.partition("::")[0]] if one not in some.files]
-            if some.kept:
-                yield some
-            levels += spent > 0
-            if levels == self.levels:
+        tests = sorted(file.relative_to(self.copy).as_posix() for file in (self.copy / folder).rglob("test_*.py"))
+        files = self.choice.missing(tests)
+        while files:
+            n_kernels = sum(1 for _ in self.kernels.rglob("*.nbc"))
+            got = self._ask(files=files, kept=None, cpu_s=MEASURED_S, wall_s=MEASURED_S * WAITING, measured=True)
+            if got["status"] not in (0, FAILED):
+                raise RuntimeError(f"{folder}: its tests ended with status {got['status']:.0f}; run pytest on them")
+            if n_kernels == sum(1 for _ in self.kernels.rglob("*.nbc")):
+                lines = self.lines.read_text("utf-8").splitlines()
+                self.choice.add(files, (Record(**json.loads(line)) for line in lines))
                 return
 
-    def _key(self, file: Path) -> str:
-        name = file.relative_to(self.copy).as_posix()
-        return f"{name} {hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+    def compile(self) -> None:
+        """Run tests that need kernels, so that mutants of other modules find them compiled.
 
-    def _seconds(self, file: Path) -> dict[str, float]:
-        """Return the processor seconds of a file's tests that pass; a file that takes too long is not finished."""
-        name, key = file.relative_to(self.copy).as_posix(), self._key(file)
-        if key not in self.measured:
-            self.times.write_text("")
-            compiles = name.startswith(("tests/features", "tests/showers")) and not any(self.kernels.iterdir())
-            most = 2 * self.limit_s + COMPILED_S * compiles
-            self._ask(files=[name], kept=None, cpu_s=most, wall_s=most * WAITING, times=str(self.times))
-            lines = [json.loads(line) for line in self.times.read_text("utf-8").splitlines()]
-            self.measured[key] = {test: round(seconds, 2) for test, seconds in lines}
-        return self.measured[key]
+        Raises
+        ------
+        RuntimeError
+            A test fails without a mutant.
+        """
+        for path in sorted(file.relative_to(self.copy).as_posix() for file in self.copy.rglob("compiled.py")):
+            tests = self.choice.of(path, 1, COMPILING_S)
+            limits = {"cpu_s": MEASURED_S, "wall_s": MEASURED_S * WAITING}
+            got = self._ask(files=tests.files, kept=tests.kept, keep=True, **limits)
+            if tests.kept and got["status"]:
+                raise RuntimeError(f"{path}: {', '.join(tests.files)}: a test fails without a mutant; mend it first")
 
-    def _ask(self, **asked: object) -> dict[str, float]:
+    def _ask(self, measured: bool = False, keep: bool = False, **asked: object) -> dict[str, float]:
         if self._server is None:
             # SciPy reads SCIPY_ARRAY_API when it is first imported, which is before tests/conftest.py.
             here = {"PYTHONPATH": str(self.copy), "NUMBA_CACHE_DIR": str(self.kernels), "SCIPY_ARRAY_API": "1"}
-            here |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+            here |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "NUMBA_OPT": "1"}
             self._server = subprocess.Popen(
                 [sys.executable, str(SERVER), *self.libraries],
                 cwd=self.copy,
@@ -218,8 +177,9 @@ class Bench:
             )
         if self._server.stdin is None or self._server.stdout is None:
             raise RuntimeError("the process that runs tests has no pipes")
-        kernels = self.kernels if asked.get("times") else self.scratch
-        self._server.stdin.write(json.dumps(asked | {"from": str(self.kernels), "kernels": str(kernels)}) + "\n")
+        kernels = self.kernels if measured or keep else self.scratch
+        asked |= {"from": str(self.kernels), "kernels": str(kernels), "measured": str(self.lines) if measured else ""}
+        self._server.stdin.write(json.dumps(asked) + "\n")
         self._server.stdin.flush()
         return json.loads(self._server.stdout.readline())
 
@@ -244,35 +204,21 @@ class Bench:
 
     def tried(self, mutant: Mutant, ends_s: float) -> dict[str, object]:
         """Try one mutant and return what became of it; the file is put back, its time too."""
-        file, ended = self.copy / mutant.path, time.monotonic() + ends_s
-        outcome, total = "untested", 0.0
-        for tests in self.chosen(mutant.path):
+        tests = self.choice.of(mutant.path, mutant.line, self.limit_s)
+        outcome, seconds = "untested", 0.0
+        if tests.kept:
+            file = self.copy / mutant.path
             source, status = file.read_bytes(), file.stat()
             try:
                 file.write_bytes(mutant.of(source))
                 # Python's compiled files go by whole seconds and lengths, which may both be the same.
                 os.utime(file, (status.st_atime, status.st_mtime + 100))
-                compiled = mutant.path.startswith(SOURCES_OF_KERNELS)
-                outcome, seconds = self.run(tests, compiled, ended - time.monotonic())
+                outcome, seconds = self.run(tests, mutant.path.startswith(SOURCES_OF_KERNELS), ends_s)
             finally:
                 file.write_bytes(source)
                 os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-            total += seconds
-            if outcome != "passed":
-                break
         outcome = "survived" if outcome == "passed" else outcome
-        return asdict(mutant) | {"key": mutant.key, "outcome": outcome, "seconds": round(total, 1)}
-
-
-def _imported(file: Path) -> set[str]:
-    """Return the modules that a file imports, by dotted names."""
-    text = file.read_text("utf-8")
-    names: set[str] = set()
-    for match in re.finditer(r"^\s*(?:from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n]*)|import\s+([\w.]+))", text, re.M):
-        package, members, plain = match.groups()
-        names.add(package or plain)
-        names |= {f"{package}.{member}" for member in re.findall(r"\w+", members or "")}
-    return names
+        return asdict(mutant) | {"key": mutant.key, "outcome": outcome, "seconds": round(seconds, 1)}
 
 
 def report(results: list[dict[str, object]], equivalent: dict[str, str]) -> str:
@@ -307,19 +253,25 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=300, help="at most so many, those of earlier runs included")
     parser.add_argument("--part", choices=[*PLACES], action="append", help="only this part (may be repeated)")
     parser.add_argument("--path", default="", help="only files whose path begins so")
-    parser.add_argument("--limit", type=float, default=60.0, help="processor seconds of one mutant's tests, unchanged")
-    parser.add_argument("--levels", type=int, default=STEPS, help="1: only the nearest tests that there are")
+    parser.add_argument("--limit", type=float, default=30.0, help="processor seconds of one mutant's tests, unchanged")
+    parser.add_argument("--work", type=Path, required=True, help="folder outside the repository for what is measured")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"), help="results, one a line")
     parser.add_argument("--again", action="store_true", help="try earlier survivors once more, and only them")
     given = parser.parse_args()
+    if find_spec("coverage") is None:
+        parser.error("coverage.py is not installed; pip install --constraint constraints.txt coverage")
     ended = time.monotonic() + given.seconds
     lines = [json.loads(line) for line in given.out.read_text("utf-8").splitlines()] if given.out.exists() else []
-    measured = {one["file"]: one["tests"] for one in lines if "file" in one}
-    old = [one for one in lines if one.get("seed") == given.seed and one["part"] in (given.part or PLACES)]
+    old = [one for one in lines if one["seed"] == given.seed and one["part"] in (given.part or PLACES)]
     results = {one["key"]: one for one in old}
     again = {key for key, one in results.items() if one["outcome"] in ("survived", "untested")} if given.again else ()
-    with tempfile.TemporaryDirectory() as folder, given.out.open("a", encoding="utf-8") as file:
-        bench, n_known = Bench(ROOT, Path(folder), given.limit, measured, given.levels), len(measured)
+    bench = Bench(ROOT, given.work.resolve(), given.limit)
+    folders = {f"tests/{PLACES[part][0].split('/')[0]}" for part in given.part or PLACES}
+    # Those of the features first: they compile the kernels, so that no others need a second run.
+    for folder in sorted(folders, key=lambda name: (name != "tests/features", name)):
+        bench.measure(folder)
+    bench.compile()
+    with given.out.open("a", encoding="utf-8") as file:
         for name, mutant in in_turn(all_mutants(ROOT, given.part or PLACES), given.seed):
             left = ended - time.monotonic()
             if left <= 0 or (len(results) >= given.mutants and not again):
@@ -329,15 +281,12 @@ def main() -> None:
             if mutant.key not in again if given.again else mutant.key in results:
                 continue
             one = bench.tried(mutant, left) | {"part": name, "seed": given.seed}
-            for key in list(measured)[n_known:]:
-                file.write(json.dumps({"file": key, "tests": measured[key]}) + "\n")
-            n_known = len(measured)
             if one["outcome"] != "cut off":
                 results[mutant.key] = one
                 file.write(json.dumps(one) + "\n")
             file.flush()
             print(f"{one['outcome']:<10}{one['seconds']:>6} s  {mutant.path}:{mutant.line}", file=sys.stderr)
-        bench.close()
+    bench.close()
     print(report(list(results.values()), json.loads(EQUIVALENT.read_text("utf-8"))))
 
 

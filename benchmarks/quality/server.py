@@ -7,6 +7,7 @@ in the fork only, from the folder it runs in.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import json
 import os
@@ -16,10 +17,12 @@ import signal
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import coverage
 import numba
 import pytest
 
@@ -28,12 +31,11 @@ CRASHED = 70
 
 
 class Watch:
-    """A pytest plug-in: chooses and orders tests, and writes the processor seconds of each that passes."""
+    """A pytest plug-in that chooses tests and orders their files."""
 
-    def __init__(self, files: list[str], kept: set[str] | None, times: Path | None) -> None:
+    def __init__(self, files: list[str], kept: list[str] | None) -> None:
         self.place = {file: k for k, file in enumerate(files)}
-        self.kept, self.times = kept, times
-        self.began, self.passed = 0.0, True
+        self.kept = None if kept is None else set(kept)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
@@ -43,19 +45,79 @@ class Watch:
             key=lambda item: self.place[item.nodeid.partition("::")[0]],
         )
 
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Begin to measure."""
-        self.began, self.passed = sum(os.times()[:4]), True
+
+class Measure:
+    """A pytest plug-in that writes processor seconds and lines of each test that passes and of shared fixtures."""
+
+    def __init__(self, out: Path) -> None:
+        """Begin to trace the project, tests excepted."""
+        self.out, self.root = out, Path.cwd()
+        self.coverage = coverage.Coverage(
+            data_file=None, config_file=False, source=[str(self.root)], omit=[str(self.root / "tests" / "*")]
+        )
+        self.coverage.start()
+        self.account, self.began = "", sum(os.times()[:4])
+        self.seconds, self.shared = Counter[str](), dict[str, list[str]]()
+        self.failed = set[str]()
+
+    def _turn_to(self, account: str) -> str:
+        """Let what follows count for a test or fixture, and return whose turn it was."""
+        now = sum(os.times()[:4])
+        self.seconds[self.account] += now - self.began
+        before, self.account, self.began = self.account, account, now
+        self.coverage.switch_context(account)
+        return before
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
+        """Measure a test."""
+        self.shared[item.nodeid] = list(item.fixturenames)
+        before = self._turn_to(item.nodeid)
+        try:
+            return (yield)
+        finally:
+            self._turn_to(before)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
+        """Measure a fixture that is made for several tests apart from the first of them."""
+        if fixturedef.scope == "function":
+            return (yield)
+        before = self._turn_to(f"fixture {fixturedef.baseid} {fixturedef.argname}")
+        try:
+            return (yield)
+        finally:
+            self._turn_to(before)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Remember a failure."""
-        self.passed &= not report.failed
+        if report.failed:
+            self.failed.add(report.nodeid)
 
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Write what a test that passed has cost, its fixtures included."""
-        if self.times is not None and self.passed:
-            with self.times.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([nodeid, sum(os.times()[:4]) - self.began]) + "\n")
+    def pytest_sessionfinish(self) -> None:
+        """Write a record for every test and fixture (:class:`benchmarks.quality.chosen.Record`)."""
+        self._turn_to("")
+        self.coverage.stop()
+        data = self.coverage.get_data()
+        lines: dict[str, dict[str, list[int]]] = {name: {} for name in self.seconds}
+        for path in data.measured_files():
+            file = Path(path)
+            key = f"{file.relative_to(self.root).as_posix()} {hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+            for line, accounts in data.contexts_by_lineno(path).items():
+                for name in filter(None, accounts):
+                    lines[name].setdefault(key, []).append(line)
+        fixtures = [name for name in self.seconds if name.startswith("fixture ")]
+        with self.out.open("w", encoding="utf-8") as out:
+            for name, seconds in self.seconds.items():
+                if not name or name in self.failed:
+                    continue
+                mine = [
+                    one
+                    for one in fixtures
+                    if name.startswith(one.split(" ")[1]) and one.split(" ")[2] in self.shared.get(name, ())
+                ]
+                one = {"name": name, "seconds": round(seconds, 3), "lines": lines[name], "shared": mine}
+                out.write(json.dumps(one) + "\n")
 
 
 def run_here(asked: dict[str, Any]) -> int:
@@ -67,17 +129,14 @@ def run_here(asked: dict[str, Any]) -> int:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     os.environ["NUMBA_CACHE_DIR"] = asked["kernels"]
     numba.config.CACHE_DIR = asked["kernels"]  # type: ignore[attr-defined]
-    measured = asked.get("times")
-    sys.dont_write_bytecode = measured is None
+    measured = asked["measured"]
+    sys.dont_write_bytecode = not measured
     os.environ["PYTHONDONTWRITEBYTECODE"] = "" if measured else "1"
-    kept = asked["kept"]
-    watch = Watch(asked["files"], None if kept is None else set(kept), Path(measured) if measured else None)
+    plugins: list[object] = [Watch(asked["files"], asked["kept"])]
+    plugins += [Measure(Path(measured))] if measured else []
     stop = [] if measured else ["-x"]
-    return int(
-        pytest.main(
-            [*stop, "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", *asked["files"]], plugins=[watch]
-        )
-    )
+    options = [*stop, "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    return int(pytest.main([*options, *asked["files"]], plugins=plugins))
 
 
 def answer(asked: dict[str, Any], parent: int) -> dict[str, Any]:

@@ -32,25 +32,14 @@ from features.build import build_table
 from features.catalogue import FIT_GROUPS, GROUPS, SETS
 from features.compute import warm_up
 from features.device import decode_float16, namespace
-from features.lateral.events import (
-    EventBatch,
-    Frozen,
-    Signals,
-    distances,
-    electron_density,
-    energy_correction,
-    freeze_electron,
-    half_deviance,
-    make_events,
-    muon_density,
-    signals,
-)
+from features.lateral.events import EventBatch, electron_density, energy_correction, make_events, muon_density
 from features.lateral.fit import fit_fused
 from features.lateral.station import ELECTRON_G_REF
 from runtime.context import Context
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, Task
 from showers.simulation import simulate
+from tests.features.reference import Frozen, Signals, distances, freeze_electron, half_deviance, signals
 
 XP = namespace("cpu")
 CHUNK = 512

@@ -28,7 +28,7 @@ from scipy import stats
 
 from benchmarks.learning.stack import markdown
 from runtime.files import read_json, write_json
-from scoring.metrics.intervals import LEVEL
+from scoring.metrics.level import LEVEL
 
 N_COLUMNS, N_CLASSES = 25, 3
 FOLLOWS = ("collection", "pruning", "meta-learner", "calibration", "gate", "student", "decision", "prediction")

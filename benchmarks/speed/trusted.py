@@ -23,7 +23,7 @@ from scipy import stats
 
 import stacking
 from runtime.context import Context
-from scoring.metrics.intervals import LEVEL
+from scoring.metrics.level import LEVEL
 from stacking.predict import predict
 
 MODES = {"threads": True, "processes": False}

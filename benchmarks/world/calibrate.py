@@ -25,10 +25,11 @@ import torch
 
 from benchmarks.world.fit import Free, ModelProblem, Problem, fit
 from benchmarks.world.networks import load_networks
+from runtime.files import atomic_path
 from showers.realism import facts
 from showers.realism.moments import Sizes
 from showers.schema import COMPOSITION, GAMMA, Task
-from showers.simulation.settings import Settings, load_settings, write_settings
+from showers.simulation.settings import Settings, load_settings
 
 HADRONS = (
     Free("cascade__xmax_scale", 0.06, 0.3, centre=1.0),
@@ -174,6 +175,28 @@ def record(options: argparse.Namespace, problem: Problem, fitted: Settings) -> N
         "ended": dict(zip(names, problem.values_of(fitted).tolist(), strict=True)),
     }
     RECORD.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def write_settings(path: Path, settings: Settings, title: str) -> None:
+    """Write what differs from the fields' defaults or from the default world as TOML, with meanings and origins."""
+    lines = [f"# {title}"]
+    bases = (Settings(), load_settings())
+    for name in Settings.model_fields:
+        section = getattr(settings, name)
+        changed = [
+            key
+            for key in type(section).model_fields
+            if any(getattr(section, key) != getattr(getattr(base, name), key) for base in bases)
+        ]
+        if changed:
+            lines += ["", f"[{name}]"]
+        for key in changed:
+            value = getattr(section, key)
+            number = f"{value:.6g}" if isinstance(value, float) else str(value)
+            number += ".0" if isinstance(value, float) and number.lstrip("-").isdigit() else ""
+            lines.append(f"{key} = {number}  # {type(section).model_fields[key].description}")
+    with atomic_path(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main() -> None:

@@ -20,7 +20,8 @@ from benchmarks.world.networks import (
 from runtime.context import Bars, silent
 from runtime.errors import InputError
 from scoring.metrics.composition import confusion_matrix, row_normalised
-from scoring.metrics.intervals import LEVEL, Interval, accuracy_interval
+from scoring.metrics.intervals import Interval, accuracy_interval
+from scoring.metrics.level import LEVEL
 from showers.schema import COMPOSITION
 from showers.simulation.blocks import BlockJob
 from showers.simulation.datasets import accepted

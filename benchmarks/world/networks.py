@@ -29,7 +29,8 @@ from torch.utils.hooks import RemovableHandle
 
 from runtime.errors import InputError
 from scoring.metrics.gamma import area_under_curve
-from scoring.metrics.intervals import LEVEL, Interval
+from scoring.metrics.intervals import Interval
+from scoring.metrics.level import LEVEL
 from showers.schema import COMPOSITION
 
 POSTERIORS = "posteriors_real.npz"

@@ -14,14 +14,14 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any, Self
 
-from array_api_compat import is_cupy_namespace, is_numpy_namespace
+from array_api_compat import is_cupy_namespace
 
 from features.lateral.events import EventBatch
 from features.lateral.fit import RawFit, fit_cuda, fit_fused
 from features.stations.compiled import sum_fused
 from features.stations.cuda import grid_cuda, order_cuda, sum_cuda
-from features.stations.grid import grid_fused, grid_reference, order_fused, order_reference
-from features.stations.sums import PARTS, Sums, sum_reference
+from features.stations.grid import grid_fused, order_fused
+from features.stations.sums import PARTS, Sums
 
 ORDER = ("reconstruction", "deposits", "published", "lateral", "muons", "profile")
 """Files in the order of their columns in a table; others follow by name."""
@@ -109,23 +109,17 @@ def fit_showers(events: EventBatch) -> RawFit:
 
 def sum_stations(events: EventBatch, raw: RawFit, parts: frozenset[str] = PARTS) -> Sums:
     """Return the sums over stations that the features around the core are made of, with the parts asked for."""
-    if is_numpy_namespace(events.xp):
-        return sum_fused(events, raw, parts)
-    return (sum_cuda if is_cupy_namespace(events.xp) else sum_reference)(events, raw, parts)
+    return (sum_cuda if is_cupy_namespace(events.xp) else sum_fused)(events, raw, parts)
 
 
 def sum_grid(events: EventBatch) -> dict[str, Any]:
     """Return the sums over the grid that need no core (:mod:`features.stations.grid`)."""
-    if is_numpy_namespace(events.xp):
-        return grid_fused(events)
-    return (grid_cuda if is_cupy_namespace(events.xp) else grid_reference)(events)
+    return (grid_cuda if is_cupy_namespace(events.xp) else grid_fused)(events)
 
 
 def order_deposits(events: EventBatch) -> dict[str, Any]:
     """Return largest deposits and quantiles of both channels."""
-    if is_numpy_namespace(events.xp):
-        return order_fused(events)
-    return (order_cuda if is_cupy_namespace(events.xp) else order_reference)(events)
+    return (order_cuda if is_cupy_namespace(events.xp) else order_fused)(events)
 
 
 @dataclass(frozen=True)

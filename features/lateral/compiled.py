@@ -36,13 +36,13 @@ ELECTRON_PLANES = (
     "signal", "floor", "area",  # the event's: particles; least residual that counts; projected area
     "kept", "background", "weight",  # frozen, see station.electron_frozen
     "expected", "by_x", "by_y", "g",  # signal expected, derivatives of its logarithm
-    "pull", "info",
+    "residual", "info",
 )  # fmt: skip
 MUON_PLANES = (
     "m_x", "m_y", "m_area_m2",
     "m_signal", "m_floor", "m_area",
     "m_background", "m_weight", "m_g", "m_base",
-    "m_expected", "m_pull", "m_info",
+    "m_expected", "m_residual", "m_info",
 )  # fmt: skip
 WORK = {"p": 4, "q": 2, "terms": 25, "tried": 25, "step": 4, "trial": 4, "factor": 16}
 """Numbers in float64: parameters, what :func:`electron_terms` fills at the accepted point and at the one tried,
@@ -114,7 +114,7 @@ def freeze_electron(res: StationResponse, u: Any, v: Any, z: Any) -> None:
     """Freeze the e/gamma channel at (p, q) and fill the expectation there with its derivatives."""
     full_vectors()
     x, y, area, kept, background, weight = z.x, z.y, z.area, z.kept, z.background, z.weight
-    expected, by_x, by_y, g, r, excess = z.expected, z.by_x, z.by_y, z.g, z.pull, z.info
+    expected, by_x, by_y, g, r, excess = z.expected, z.by_x, z.by_y, z.g, z.residual, z.info
     core_x, core_y, level, age = f32(z.p[0]), f32(z.p[1]), f32(z.p[2]), f32(z.p[3])
     muon_level, muon_age = f32(z.q[0]), f32(z.q[1])
     for k in range(x.size):
@@ -145,13 +145,13 @@ def expect_electrons(res: StationResponse, p: Any, u: Any, v: Any, z: Any) -> No
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def compare_electrons(z: Any) -> Any:
-    """Fill pulls and information of the e/gamma channel; returns half the deviance."""
+    """Fill residuals and information of the e/gamma channel; returns half the deviance."""
     full_vectors()
     signal, floor, expected, background, weight = z.signal, z.floor, z.expected, z.background, z.weight
-    pull, info = z.pull, z.info
+    residual, info = z.residual, z.info
     value = ZERO
     for k in range(signal.size):
-        half, pull[k], info[k] = signal_terms(signal[k], floor[k], expected[k], background[k], weight[k])
+        half, residual[k], info[k] = signal_terms(signal[k], floor[k], expected[k], background[k], weight[k])
         value += half
     return value
 
@@ -161,14 +161,14 @@ def electron_terms(res: StationResponse, p: Any, z: Any, out: Any) -> None:
     """Fill ``out`` with F, 4 components of its gradient and 10 of Fisher's matrix, at p, where the planes are."""
     full_vectors()
     value = compare_electrons(z)
-    pull, info, by_x, by_y, g = z.pull, z.info, z.by_x, z.by_y, z.g
+    residual, info, by_x, by_y, g = z.residual, z.info, z.by_x, z.by_y, z.g
     g0 = g1 = g2 = g3 = ZERO
     h00 = h10 = h11 = h20 = h21 = h22 = h30 = h31 = h32 = h33 = ZERO
-    for k in range(pull.size):
-        g0 += pull[k] * by_x[k]
-        g1 += pull[k] * by_y[k]
-        g2 += pull[k]
-        g3 += pull[k] * g[k]
+    for k in range(residual.size):
+        g0 += residual[k] * by_x[k]
+        g1 += residual[k] * by_y[k]
+        g2 += residual[k]
+        g3 += residual[k] * g[k]
         ix, iy, ig = info[k] * by_x[k], info[k] * by_y[k], info[k] * g[k]
         h00 += ix * by_x[k]
         h10 += iy * by_x[k]
@@ -189,13 +189,13 @@ def electron_terms(res: StationResponse, p: Any, z: Any, out: Any) -> None:
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def electron_hessian(res: StationResponse, p: Any, u: Any, v: Any, z: Any, out: Any) -> None:
-    """Fill the Hessian, ``out[15:25]``, from Fisher's matrix, ``out[5:15]``, and the pulls at p."""
+    """Fill the Hessian, ``out[15:25]``, from Fisher's matrix, ``out[5:15]``, and the residuals at p."""
     full_vectors()
-    x, y, pull = z.x, z.y, z.pull
+    x, y, residual = z.x, z.y, z.residual
     core_x, core_y, age = f32(p[0]), f32(p[1]), f32(p[3])
     c00 = c10 = c11 = c30 = c31 = ZERO
     for k in range(x.size):
-        c_xx, c_xy, c_yy, c_xs, c_ys = _electron_curvature(res, x[k] - core_x, y[k] - core_y, u, v, age, pull[k])
+        c_xx, c_xy, c_yy, c_xs, c_ys = _electron_curvature(res, x[k] - core_x, y[k] - core_y, u, v, age, residual[k])
         c00 += c_xx
         c10 += c_xy
         c11 += c_yy
@@ -215,7 +215,7 @@ def freeze_muon(res: StationResponse, u: Any, v: Any, z: Any) -> None:
     """Freeze the muon channel at (p, q) and fill the expectation there."""
     full_vectors()
     x, y, area, background, weight = z.m_x, z.m_y, z.m_area, z.m_background, z.m_weight
-    expected, g, base, r = z.m_expected, z.m_g, z.m_base, z.m_pull
+    expected, g, base, r = z.m_expected, z.m_g, z.m_base, z.m_residual
     core_x, core_y, level, age = f32(z.p[0]), f32(z.p[1]), f32(z.p[2]), f32(z.p[3])
     muon_level, muon_age = f32(z.q[0]), f32(z.q[1])
     for k in range(x.size):
@@ -244,14 +244,14 @@ def muon_terms(res: StationResponse, q: Any, mean_age: Any, z: Any, out: Any) ->
     """Fill ``out`` with F, 2 components of its gradient and 3 of Fisher's matrix, at q, where the planes are."""
     full_vectors()
     signal, floor, expected, background, weight = z.m_signal, z.m_floor, z.m_expected, z.m_background, z.m_weight
-    pull, info, g = z.m_pull, z.m_info, z.m_g
+    residual, info, g = z.m_residual, z.m_info, z.m_g
     value = g0 = g1 = h00 = h10 = h11 = ZERO
     for k in range(signal.size):
-        half, pull[k], info[k] = signal_terms(signal[k], floor[k], expected[k], background[k], weight[k])
+        half, residual[k], info[k] = signal_terms(signal[k], floor[k], expected[k], background[k], weight[k])
         value += half
     for k in range(signal.size):
-        g0 += pull[k]
-        g1 += pull[k] * g[k]
+        g0 += residual[k]
+        g1 += residual[k] * g[k]
         h00 += info[k]
         h10 += info[k] * g[k]
         h11 += info[k] * g[k] * g[k]
@@ -417,7 +417,7 @@ def start_electron(res: StationResponse, recipe: Recipe, u: Any, v: Any, z: Any)
     core_x, core_y, muon_level, muon_age = f32(z.p[0]), f32(z.p[1]), f32(z.q[0]), f32(z.q[1])
     first, age_step = f32(recipe.first_start_age), f32(recipe.start_age_step)
     strays, wide = f32(res.electron_strays), f32(res.electron_dispersion)
-    r, to_step = z.pull, age_step * LOG2_E
+    r, to_step = z.residual, age_step * LOG2_E
     for k in range(x.size):
         q = squared_distance(x[k] - core_x, y[k] - core_y, u, v)
         r[k] = np.sqrt(q)

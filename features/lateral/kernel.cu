@@ -59,12 +59,12 @@ struct Electrons {
         EACH(k, N_E) {
             float dx = st.x[k] - p[0], dy = st.y[k] - p[1];
             const auto [m, by_x, by_y, g] = electron_signal(dx, dy, axis.u, axis.v, z.kept[k], p[2], p[3]);
-            const auto [half, pull, info] = signal_terms(z.signal[k], z.floor[k], m, z.background[k], z.weight[k]);
-            const auto [c_xx, c_xy, c_yy, c_xs, c_ys] = electron_curvature(dx, dy, axis.u, axis.v, p[3], pull);
+            const auto [half, residual, info] = signal_terms(z.signal[k], z.floor[k], m, z.background[k], z.weight[k]);
+            const auto [c_xx, c_xy, c_yy, c_xs, c_ys] = electron_curvature(dx, dy, axis.u, axis.v, p[3], residual);
             float d[4] = {by_x, by_y, 1.f, g};
             out[0] += half;
             for (int i = 0, t = 5; i < 4; i++) {
-                out[1 + i] -= pull * d[i];
+                out[1 + i] -= residual * d[i];
                 for (int j = 0; j <= i; j++, t++) out[t] += info * d[i] * d[j];
             }
             out[15] -= c_xx;
@@ -98,11 +98,11 @@ struct Muons {
         for (int i = 0; i < N_TERMS; i++) out[i] = 0.f;
         EACH(k, N_M) {
             const float m = muon_signal(z.m_area[k], z.m_g[k], z.m_base[k], q[0], q[1]);
-            const auto [half, pull, info] =
+            const auto [half, residual, info] =
                 signal_terms(z.m_signal[k], z.m_floor[k], m, z.m_background[k], z.m_weight[k]);
             out[0] += half;
-            out[1] -= pull;
-            out[2] -= pull * z.m_g[k];
+            out[1] -= residual;
+            out[2] -= residual * z.m_g[k];
             out[3] += info;
             out[4] += info * z.m_g[k];
             out[5] += info * z.m_g[k] * z.m_g[k];

@@ -218,14 +218,14 @@ def half_deviance(s: Any, mu: Any, floor: Any, weight: Any) -> Any:
 
 
 def signal_terms(s: Any, floor: Any, m: Any, background: Any, weight: Any) -> Any:
-    """Return half the deviance of a station that expects the signal m over background, pull and information of ln m."""
+    """Return half the deviance of a station that expects m over background, and residual and information of ln m."""
     mu = m + background
     per_mu = 1.0 / mu
     value, counted = compared(s, mu, per_mu, floor, weight)
     share = counted * m * per_mu
-    pull = share * (s - mu)
+    residual = share * (s - mu)
     info = share * m
-    return value, pull, info
+    return value, residual, info
 
 
 def electron_slope(res: StationResponse, dx: Any, dy: Any, u: Any, v: Any, r: Any, excess: Any, age: Any) -> Any:
@@ -251,8 +251,8 @@ def electron_signal(res: StationResponse, dx: Any, dy: Any, u: Any, v: Any, kept
     return m, by_x, by_y, g
 
 
-def electron_curvature(res: StationResponse, dx: Any, dy: Any, u: Any, v: Any, age: Any, pull: Any) -> Any:
-    """Return the pull times the second derivatives of ln(signal) by xx, xy, yy, xs and ys.
+def electron_curvature(res: StationResponse, dx: Any, dy: Any, u: Any, v: Any, age: Any, residual: Any) -> Any:
+    """Return the residual times the second derivatives of ln(signal) by xx, xy, yy, xs and ys.
 
     The Hessian has them beyond Fisher's matrix.
     """
@@ -273,9 +273,9 @@ def electron_curvature(res: StationResponse, dx: Any, dy: Any, u: Any, v: Any, a
     bend = steep * (scale - steep) - inner_slope * per_r - outer_slope * per_outer
     r_x = (along * u - dx) * per_r
     r_y = (along * v - dy) * per_r
-    around = slope * per_r * pull
-    ahead = bend * pull - around
-    sharp = (per_r + per_outer) * pull
+    around = slope * per_r * residual
+    ahead = bend * residual - around
+    sharp = (per_r + per_outer) * residual
     c_xx = ahead * r_x * r_x + around * (1.0 - u * u)
     c_xy = ahead * r_x * r_y - around * u * v
     c_yy = ahead * r_y * r_y + around * (1.0 - v * v)

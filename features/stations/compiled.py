@@ -224,10 +224,7 @@ def tail_place(signal: Any, mean: Any, variance: Any, dispersion: Any) -> tuple[
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def root_lg_tail(row: Any, column: Any, table: Any) -> Any:
-    """Return the square root of -lg P(S >= seen), as :func:`features.stations.tail.minus_lg_tail` looks it up.
-
-    ``table`` is flat.
-    """
+    """Return the square root of -lg P(S >= seen) from :func:`features.stations.tail.tail_table`, flat."""
     i, j = np.floor(row), np.floor(column)
     a, b = row - i, column - j
     # Unsigned, because an index from the end would have to be asked for otherwise.
@@ -372,7 +369,7 @@ def _scratch(array: DetectorArray) -> Any:
 
 
 def sum_fused(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) -> Sums:
-    """Return the same sums as :func:`features.stations.sums.sum_reference`."""
+    """Return the sums of ``PLAIN`` and of the parts asked for; without meaning where ``fitted`` is false."""
     n, response = len(events), events.response
     fits = fit.records()
     azimuth = events.azimuth_deg * np.float32(math.pi / 180.0)

@@ -45,7 +45,7 @@ def kernel_source(response: StationResponse, array: DetectorArray = KASCADE) -> 
 
 
 def sum_cuda(events: EventBatch, fit: RawFit, parts: frozenset[str] = PARTS) -> Sums:
-    """Return the same sums as :func:`features.stations.sums.sum_reference`."""
+    """Return the same sums as :func:`features.stations.compiled.sum_fused`."""
     xp, here, n, response = events.xp, events.stations, len(events), events.response
     azimuth = events.azimuth_deg * (math.pi / 180.0)
     out = [xp.zeros(shape, dtype=xp.float32) for shape in sums.shapes(n, parts)]
@@ -68,7 +68,7 @@ def _place(xp: Any, array: DetectorArray) -> tuple[Any, ...]:
 
 
 def grid_cuda(events: EventBatch) -> dict[str, Any]:
-    """Return the same sums as :func:`features.stations.grid.grid_reference`."""
+    """Return the same sums as :func:`features.stations.grid.grid_fused`."""
     xp, here, n = events.xp, events.stations, len(events)
     azimuth = events.azimuth_deg * (math.pi / 180.0)
     planes = [events.electron_mev, events.muon_mev, xp.cos(azimuth), xp.sin(azimuth)]
@@ -80,7 +80,7 @@ def grid_cuda(events: EventBatch) -> dict[str, Any]:
 
 
 def order_cuda(events: EventBatch) -> dict[str, Any]:
-    """Return the same numbers as :func:`features.stations.grid.order_reference`."""
+    """Return the same numbers as :func:`features.stations.grid.order_fused`."""
     xp, n, result = events.xp, len(events), {}
     for channel, cells in (("e", events.electron_mev), ("mu", events.muon_mev)):
         out = xp.empty((n, len(grid.ORDER)), dtype=xp.float32)

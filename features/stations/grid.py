@@ -1,7 +1,6 @@
 """Sums and order statistics of the grid as it stands, without a core: what sizes, moments and grid statistics share.
 
-:func:`grid_reference` and :func:`order_reference` are written for any array library; :func:`grid_fused` and
-:func:`order_fused` are the compiled versions of the same numbers, in one pass over the planes.
+Each in one compiled pass over the planes.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import numpy as np
 from numba import njit
 
 from features.lateral.compiled import ONE, ZERO, in_one_record
-from features.lateral.elementwise import defined
 from features.lateral.events import EventBatch
 from features.lateral.station import LN_2
 from features.lateral.translate import FAST, f32, full_vectors, vlog2
@@ -55,73 +53,6 @@ def named(filled: Sequence[Any]) -> dict[str, Any]:
         result.update({f"{channel}_{name}": sums[:, c, k] for k, name in enumerate(SUMS)})
         result[f"{channel}_rings"], result[f"{channel}_ring_hits"] = rings[:, c, 0], rings[:, c, 1]
     return result
-
-
-def grid_reference(events: EventBatch) -> dict[str, Any]:
-    """Return ``SUMS`` as ``e_total`` and so on, ``SHARED``, and ``e_rings``, ``e_ring_hits``, (n, rings) each."""
-    xp, here, response = events.xp, events.stations, events.response
-    sums = {
-        "inner": xp.sum(events.electron_mev * here.no_muon, axis=1),
-        "outer": xp.sum(events.electron_mev * here.has_muon, axis=1),
-        "both_hits": xp.sum(events.electron_hit * events.muon_hit, axis=1),
-    }
-    azimuth = events.azimuth_deg * (3.141592653589793 / 180.0)
-    cosine, sine = xp.cos(azimuth)[:, None], xp.sin(azimuth)[:, None]
-    x, y = here.x_m * (1.0 / UNIT_M), here.y_m * (1.0 / UNIT_M)
-    rings = xp.asarray((events.array.square_ring.reshape(-1, 1) == np.arange(N_RINGS)).astype(np.float32))
-    planes = {
-        "e": (events.electron_mev, events.electron_hit, response.saturation_mev),
-        "mu": (events.muon_mev, events.muon_hit, response.muon_saturation_mev),
-    }
-    for c, (cells, hit, limit) in planes.items():
-        w = xp.log1p(cells)
-        logs = xp.sum(w, axis=1)
-        share = w / xp.where(logs > 0.0, logs, xp.ones_like(logs))[:, None]
-        mean_x, mean_y = xp.sum(share * x, axis=1), xp.sum(share * y, axis=1)
-        dx, dy = x - mean_x[:, None], y - mean_y[:, None]
-        along, r2 = dx * cosine + dy * sine, dx * dx + dy * dy
-        products = [share * product for product in (dx * dx, dy * dy, dx * dy, along**2, along**3, r2 * r2)]
-        saturated = xp.sum(xp.astype(cells >= limit, xp.float32), axis=1)
-        values = [xp.sum(cells, axis=1), xp.sum(hit, axis=1), saturated, logs, xp.sum(w * w, axis=1), mean_x, mean_y]
-        values += [xp.sum(product, axis=1) for product in products]
-        sums.update({f"{c}_{name}": value for name, value in zip(SUMS, values, strict=True)})
-        sums[f"{c}_rings"], sums[f"{c}_ring_hits"] = xp.matmul(cells, rings), xp.matmul(hit, rings)
-    return sums
-
-
-def order_reference(events: EventBatch) -> dict[str, Any]:
-    """Return ``e_max``, ``e_top5`` (sum of the largest) and quantiles of the hit stations, ``e_q25`` and so on."""
-    xp, result = events.xp, {}
-    for c, ordered, hit in (
-        ("e", events.electron_sorted, events.electron_hit),
-        ("mu", events.muon_sorted, events.muon_hit),
-    ):
-        result[f"{c}_max"], result[f"{c}_top5"] = ordered[:, -1], xp.sum(ordered[:, -N_TOP:], axis=1)
-        hits = xp.sum(hit, axis=1)
-        result.update({f"{c}_q{q}": hit_quantile(ordered, hits, q / 100.0, xp) for q in QUANTILES})
-    return result
-
-
-def hit_quantile(ordered: Any, hits: Any, quantile: float, xp: Any) -> Any:
-    """Return a quantile of the hit stations by linear interpolation between order statistics.
-
-    Parameters
-    ----------
-    ordered
-        (n, cells) cells sorted ascending: the hit ones are the last ``hits``.
-    hits
-        (n,) float32.
-    """
-    size = ordered.shape[1]
-    place = (float(size) - hits) + quantile * (hits - 1.0)
-    place = xp.where(hits > 0.0, place, xp.zeros_like(place))
-    below = xp.floor(place)
-    share = place - below
-    first = xp.astype(below, xp.int64)
-    second = xp.where(first < size - 1, first + 1, first)
-    low = xp.take_along_axis(ordered, first[:, None], axis=1)[:, 0]
-    high = xp.take_along_axis(ordered, second[:, None], axis=1)[:, 0]
-    return defined(hits > 0.0, low + share * (high - low), xp)
 
 
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
@@ -207,7 +138,7 @@ def _scratch(array: DetectorArray) -> Any:
 
 
 def grid_fused(events: EventBatch) -> dict[str, Any]:
-    """Return the same sums as :func:`grid_reference`, of events on the CPU."""
+    """Return ``SUMS`` as ``e_total`` and so on, ``SHARED``, and ``e_rings``, ``e_ring_hits``, (n, rings) each."""
     n, response = len(events), events.response
     azimuth = events.azimuth_deg * np.float32(np.pi / 180.0)
     out = tuple(np.empty(shape, np.float32) for shape in shapes(n))
@@ -240,7 +171,7 @@ def _look_up(ordered: Any, out: Any) -> None:
 
 
 def order_fused(events: EventBatch) -> dict[str, Any]:
-    """Return the same numbers as :func:`order_reference`, of events on the CPU."""
+    """Return ``ORDER`` as ``e_max`` and so on, (n,) each, of events on the CPU."""
     result = {}
     for channel, ordered in (("e", events.electron_sorted), ("mu", events.muon_sorted)):
         out = np.empty((len(events), len(ORDER)), np.float32)

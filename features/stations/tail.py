@@ -27,8 +27,10 @@ from scipy.special import gammaincc, gammaln, log_ndtr
 
 from features.lateral.elementwise import LG_E
 
-MIN_MEAN, MAX_MEAN = 2e-3, 5e3
-"""Range of k, beyond which it counts as its limit: half the strays of a station alone, twice a saturated station."""
+MIN_MEAN, MAX_MEAN = 2e-3, 1.2e4
+"""Range of k, beyond which it counts as its limit: half the strays of a station alone, twice the s/m of a saturated
+station, which is largest (5,526) where muons dominate the e/gamma channel.
+"""
 MEAN_STEP = 0.05
 """Step in ln k."""
 LOW, HIGH, STEP = -3.6, 12.0, 0.03
@@ -105,28 +107,3 @@ def tail_table(dispersion: float) -> np.ndarray:
 def flat_table(dispersion: float, xp: ModuleType) -> Any:
     """Return :func:`tail_table` as (means * steps,) of an array library."""
     return xp.asarray(tail_table(dispersion).ravel())
-
-
-def minus_lg_tail(signal: Any, expected: Any, variance: Any, dispersion: float, xp: ModuleType) -> Any:
-    """Return -lg P(S >= seen), not above 60, and 0 for an empty station.
-
-    Parameters
-    ----------
-    seen, expected, variance
-        Signal in particles with its mean and variance, any shape, float32.
-    dispersion
-        Variance over mean of the signal of the channel's own particles, above 1.
-    """
-    per_deposit = dispersion * expected / (variance + 1e-12)
-    mean = xp.clip(per_deposit * expected, MIN_MEAN, MAX_MEAN)
-    row = xp.log(mean / MIN_MEAN) * (1.0 / MEAN_STEP)
-    column = (xp.sqrt(per_deposit * signal) - xp.sqrt(mean) - LOW) * (1.0 / STEP)
-    column = xp.clip(column, 0.0, N_STEPS - 1.001)
-    i, j = xp.floor(row), xp.floor(column)
-    a, b = row - i, column - j
-    place = xp.reshape(xp.astype(i, xp.int64) * N_STEPS + xp.astype(j, xp.int64), (-1,))
-    table = flat_table(dispersion, xp)
-    corners = [xp.reshape(xp.take(table, place + k), signal.shape) for k in (0, 1, N_STEPS, N_STEPS + 1)]
-    near, far = (x + b * (y - x) for x, y in (corners[:2], corners[2:]))
-    root = near + a * (far - near)
-    return root * root * xp.astype(signal > 0.0, xp.float32)

@@ -35,8 +35,8 @@ class LearnerSpec:
     """Settings by the number of training rows: those of the largest number that is not above it; rising numbers."""
     for_tables: bool = False
     """Made for tables of any origin: a run on a table takes these and no others of the presets."""
-    only_showers: bool = False
-    """Knows nothing but showers: a run on a table goes without it."""
+    own_columns: bool = False
+    """Knows its own columns only, by what they mean: it cannot learn from those of another table."""
     uses_truth: bool = False
     """Learns true quantities of training showers too, where the folder has them, and estimates them."""
     one_network: bool = False

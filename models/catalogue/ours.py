@@ -201,7 +201,7 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
         "shower network of randomised worlds, fine-tuned",
         "fits+profile",
         presets=ALWAYS,
-        only_showers=True,
+        own_columns=True,
         uses_truth=True,
         one_network=True,
         last_out=True,  # docs/methods/pretraining.md, docs/benchmarks/scale.md: best with 5,000 to 1.2 million showers
@@ -212,7 +212,7 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
         "CatBoost on the fits and on what the pretrained network says, which stays as it is",
         "fits+profile",
         settings={"members": ({"learner": "models.tables.catboost:CatBoost"},)},
-        only_showers=True,
+        own_columns=True,
     ),
 )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +49,6 @@ class History:
     losses: list[float] = field(default_factory=list)
     """Validation log-loss after each epoch."""
     best_epoch: int = 0
-    events_per_s: float = 0.0
 
 
 def train(
@@ -112,7 +110,6 @@ def train(
     trainer.class_weights, trainer.class_values = class_weights, class_values
     n_batches = math.ceil(len(events) / settings.batch_size)
     total = settings.epochs * n_batches
-    started, visited = time.monotonic(), 0
     for epoch in range(state.epoch, settings.epochs):
         if state.epoch - 1 - state.best_epoch >= settings.patience:
             break
@@ -123,7 +120,6 @@ def train(
             for k, (rows, grids) in enumerate(events.batches(orders)):
                 rate = learning_rate(settings, epoch * n_batches + k, total)
                 trainer.step(events, rows, grids, rate, generator)
-                visited += len(rows)
                 if progress:
                     done = epoch * n_batches + k + 1
                     progress(done * len(events) / n_batches, total * len(events) / n_batches, _note(state))
@@ -133,8 +129,7 @@ def train(
             write_checkpoint(checkpoint, state)
     network.load_state_dict(state.best)
     network.eval()
-    rate_per_s = visited / max(time.monotonic() - started, 1e-9)
-    return History(list(state.losses), state.best_epoch, rate_per_s)
+    return History(list(state.losses), state.best_epoch)
 
 
 def predict_logits(network: nn.Module, events: EventTensors) -> torch.Tensor:

@@ -85,7 +85,8 @@ def write_checkpoint(file: Path, state: Checkpoint) -> None:
         "losses": [loss.hex() for loss in state.losses],
     }
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    metadata = {"state": json.dumps(numbers), "sha256": _digest(tensors, numbers)}
+    # One entry: the library writes several in any order, and equal states are to be equal bytes.
+    metadata = {"state": json.dumps({"numbers": numbers, "sha256": _digest(tensors, numbers)})}
     with atomic_path(file) as temporary:
         save_file(tensors, temporary, metadata=metadata)
 
@@ -102,8 +103,9 @@ def read_checkpoint(file: Path, state: Checkpoint) -> None:
         with safe_open(file, framework="pt") as content:
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 (not a mapping)
             metadata = content.metadata() or {}
-        numbers = json.loads(metadata["state"])
-        if _digest(tensors, numbers) != metadata["sha256"]:
+        stored = json.loads(metadata["state"])
+        numbers = stored["numbers"]
+        if _digest(tensors, numbers) != stored["sha256"]:
             raise ValueError("damaged")
         if numbers["identity"] != state.identity:
             raise ValueError("other settings, seed or events")

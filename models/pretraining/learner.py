@@ -46,9 +46,6 @@ LEAST_KNOWN = 100
 class FineTuned(nn.Module):
     """Body with a head for one task and one for true quantities, and the world of the showers that it is trained on."""
 
-    taught: torch.Tensor
-    """(T,) int64: 1 where the head of true quantities has been trained."""
-
     def __init__(self, sizes: Architecture, n_classes: int, dropout: float, truth_weight: float = 0.0) -> None:
         super().__init__()
         self.shared = truth_weight / TRUTH_SHARE
@@ -57,6 +54,11 @@ class FineTuned(nn.Module):
         self.truth = nn.Linear(sizes.width, 2 * sizes.n_targets)
         self.world = nn.Parameter(torch.zeros(sizes.n_world))
         self.register_buffer("taught", torch.zeros(sizes.n_targets, dtype=torch.int64))
+
+    @property
+    def with_targets(self) -> torch.Tensor:
+        """(T,) int64: 1 where the head of true quantities has been trained."""
+        return self.get_buffer("taught")
 
     def forward(self, grid: torch.Tensor | None, inputs: torch.Tensor) -> Output:
         """Return class logits and estimates of true quantities; ``grid`` is not used."""
@@ -124,7 +126,7 @@ class PretrainedLearner(NetworkLearner):
         super().fit(train, valid, seed=seed, device=device, progress=progress)
         network = self.network_.network
         assert isinstance(network, FineTuned)
-        network.taught.copy_(torch.from_numpy(known.astype(np.int64)))
+        network.with_targets.copy_(torch.from_numpy(known.astype(np.int64)))
         return self
 
     def predict_log_proba(self, batch: Batch) -> np.ndarray:
@@ -141,8 +143,8 @@ class PretrainedLearner(NetworkLearner):
         network = self.network_.network
         assert isinstance(network, FineTuned)
         targets = np.full((len(batch), len(TARGETS), 2), np.nan)
-        taught = network.taught.numpy().astype(bool)
-        if not len(batch) or not taught.any():
+        known = network.with_targets.numpy().astype(bool)
+        if not len(batch) or not known.any():
             return self.predict_log_proba(batch), targets
         with torch_as_asked(self.device_, self.threads, deterministic=bool(self.chosen["deterministic"])):
             placed = self._place(self.network_, self.device_)
@@ -150,7 +152,7 @@ class PretrainedLearner(NetworkLearner):
             self.network_ = placed.to("cpu")
         logits, estimates = numbers[:, : len(self.classes)], numbers[:, len(self.classes) :]
         mean, log_width = estimates.double().numpy().reshape(len(batch), 2, -1).transpose(1, 0, 2)
-        targets[:, taught, 0], targets[:, taught, 1] = mean[:, taught], np.exp(log_width[:, taught])
+        targets[:, known, 0], targets[:, known, 1] = mean[:, known], np.exp(log_width[:, known])
         return self._log_posterior(logits), targets
 
     @classmethod

@@ -180,7 +180,7 @@ class SimulatedBatch:
     """(n, len(TARGETS)) float32, standardised truth; NaN where it has no meaning."""
     world: np.ndarray
     """(n, N_WORLD) float32: position of the shower's world in the priors."""
-    judged: np.ndarray
+    in_evaluation: np.ndarray
     """(n,) bool: passes the test's cuts."""
 
     def __len__(self) -> int:
@@ -189,7 +189,7 @@ class SimulatedBatch:
     @classmethod
     def concatenated(cls, portions: list[SimulatedBatch]) -> SimulatedBatch:
         """Return all showers of several portions."""
-        names = ("table", "task", "labels", "targets", "world", "judged")
+        names = ("table", "task", "labels", "targets", "world", "in_evaluation")
         return cls(*(np.concatenate([getattr(portion, name) for portion in portions]) for name in names))
 
 
@@ -228,7 +228,7 @@ def _block(task: int, cuts: str, split: str, seed: int, block: int, rng: np.rand
         labels=events.labels.astype(np.int64),
         targets=targets_of(events.truth, *reconstructed_core),
         world=np.broadcast_to(position, (n, N_WORLD)),
-        judged=np.full(n, cuts != "none"),
+        in_evaluation=np.full(n, cuts != "none"),
     )
 
 
@@ -268,7 +268,7 @@ class Prepared:
     task: torch.Tensor
     labels: torch.Tensor
     targets: torch.Tensor
-    judged: torch.Tensor
+    in_evaluation: torch.Tensor
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -291,7 +291,7 @@ class Prepared:
             torch.from_numpy(portion.task),
             torch.from_numpy(portion.labels),
             torch.from_numpy(portion.targets),
-            torch.from_numpy(portion.judged),
+            torch.from_numpy(portion.in_evaluation),
         )
 
 

@@ -247,9 +247,10 @@ def pretrain(
                 "cpu_hours": plan["cpu_hours"] + spent_s / 3600,
                 "log_loss": loss,
             }
+            # The state last: killed before it is written, the whole round with all its files is done again.
+            _write_weights(folder, state, inputs, plan)
             write_json(folder / PLAN_FILE, plan)
             write_checkpoint(folder / STATE_FILE, state)
-            _write_weights(folder, state, inputs, plan)
             progress(plan["showers"], settings.showers, ", ".join(f"{name} {x:.4f}" for name, x in loss.items()))
     return folder / WEIGHTS_FILE
 
@@ -308,6 +309,6 @@ def validate(network: nn.Module, events: Prepared) -> dict[str, float]:
     result = {}
     for number, (name, logits) in enumerate((("composition", answers.composition), ("gamma", answers.gamma))):
         for known, where in ((1.0, name), (0.0, f"{name}, world unknown")):
-            rows = events.judged & (events.task == number) & (events.world[:, -1] == known)
+            rows = events.in_evaluation & (events.task == number) & (events.world[:, -1] == known)
             result[where] = float(functional.cross_entropy(logits[rows], events.labels[rows]))
     return result

@@ -16,7 +16,7 @@ COLOURS = (INK, PALETTE[5])
 
 
 def learners_picture(points: list[Point], label: str, *, logarithmic: bool = False) -> Figure:
-    """Draw one line a system: value and 95 % interval, one marker a rule.
+    """Draw one line a system: value and confidence interval, one marker a rule.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def gain_picture(gains: dict[str, dict[str, float]]) -> Figure:
 
 
 def shuffle_picture(shuffled: dict[str, Paired]) -> Figure:
-    """Draw how much log-loss is lost when a group is shuffled, with 95 % intervals."""
+    """Draw how much log-loss is lost when a group is shuffled, with confidence intervals."""
     groups = sorted(shuffled, key=lambda group: -shuffled[group].difference)
     with drawing():
         figure = new_figure(0.7 + 0.26 * len(groups))

@@ -16,6 +16,7 @@ from report.shared.published import SURVIVAL_CURVE
 from scoring.metrics.classes import BinAtThreshold, balanced_accuracy
 from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival
 from scoring.metrics.intervals import clopper_pearson
+from scoring.metrics.level import LEVEL, standard_errors
 
 N_RELIABILITY_BINS = 10
 MIN_BIN_EVENTS = 10
@@ -93,7 +94,7 @@ def confusions_picture(matrices: dict[str, np.ndarray], classes: tuple[str, ...]
 
 
 def balanced_by_energy_picture(metrics: dict[str, Any]) -> Figure:
-    """Draw the mean recall of the classes by energy bin with 95 % intervals and its value for random labels."""
+    """Draw the mean recall of the classes by energy bin with confidence intervals and its value for random labels."""
     n_classes = len(metrics["per_class"])
     with drawing():
         figure = new_figure(2.7)
@@ -117,7 +118,7 @@ def balanced_by_energy_picture(metrics: dict[str, Any]) -> Figure:
 
 
 def error_by_class_picture(metrics: dict[str, Any]) -> Figure:
-    """Draw the fraction error of each class with its 95 % interval."""
+    """Draw the fraction error of each class with its confidence interval."""
     names = list(metrics["per_class"])
     values = metrics["fraction_error_details"]["per_class_fraction_error"]
     spans = metrics["intervals"]["per_class_fraction_error"]
@@ -139,7 +140,7 @@ def error_by_class_picture(metrics: dict[str, Any]) -> Figure:
 
 
 def by_energy_picture(metrics: dict[str, Any]) -> Figure:
-    """Draw the fraction error by energy bin with 95 % intervals; thin bins are left out."""
+    """Draw the fraction error by energy bin with confidence intervals; thin bins are left out."""
     key = "mean_fraction_error"
     with drawing():
         figure = new_figure(2.7)
@@ -160,7 +161,7 @@ def by_energy_picture(metrics: dict[str, Any]) -> Figure:
 
 
 def by_class_and_energy_picture(metrics: dict[str, Any]) -> Figure:
-    """Draw the fraction error of each class in each energy bin with 95 % intervals; thin bins are left out."""
+    """Draw the fraction error of each class in each energy bin with confidence intervals; thin bins are left out."""
     with drawing():
         figure = new_figure(3.2)
         axes = figure.add_subplot()
@@ -291,12 +292,12 @@ def survival_curve(labels: np.ndarray, scores: np.ndarray, n_points: int = 300) 
 def weighted_curve(
     labels: np.ndarray, scores: np.ndarray, efficiencies: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return weighted hadron survivals at gamma efficiencies (n,), and their central 95 % range at sharp thresholds."""
+    """Return weighted hadron survivals at gamma efficiencies (n,), and their confidence band at sharp thresholds."""
     results = [hadron_survival(labels, scores, float(share), weights) for share in efficiencies]
     values = np.array([one.hadron_survival for one in results])
     sure = [one.weights for one in results if one.weights is not None]
-    half = 1.96 * np.array([one.error for one in sure])
-    return values, values - half, np.maximum(values + half, [one.limit(0.975) for one in sure])
+    half = standard_errors() * np.array([one.error for one in sure])
+    return values, values - half, np.maximum(values + half, [one.limit(0.5 + LEVEL / 2) for one in sure])
 
 
 def scores_picture(labels: np.ndarray, scores: np.ndarray, threshold: float) -> Figure:
@@ -367,7 +368,7 @@ SPREADS = 4.0
 
 
 def by_bin_picture(binned: dict[str, Any], name: str, label: str) -> Figure:
-    """Draw one metric by bin of the true value with its 95 % interval; bins with too few events are left out.
+    """Draw one metric by bin of the true value with its confidence interval; bins with too few events are left out.
 
     Parameters
     ----------

@@ -33,15 +33,16 @@ from runtime.errors import InputError
 from runtime.files import read_json
 from scoring import metric_for, scoring_of
 from scoring.metrics.intervals import Interval
+from scoring.metrics.level import LEVEL_TEXT
 from scoring.score import Origin, metrics_path, score_arrays
 from showers.schema import task_named
 from stacking.run.read import Run
 
 LEGEND = (
     "Bold: our runs. score: 0 is the weakest valid result of its table, 1 the published best (of a simulation: the "
-    "best row); equal steps are equal factors in the error. * chosen or tuned on test labels. 95 % intervals; of "
-    "published results from the size of the test set alone. Wall-clock is summed over tasks that may have run side by "
-    "side; memory is the peak of one task; energy is estimated from CPU time."
+    f"best row); equal steps are equal factors in the error. * chosen or tuned on test labels. {LEVEL_TEXT} intervals; "
+    "of published results from the size of the test set alone. Wall-clock is summed over tasks that may have run side "
+    "by side; memory is the peak of one task; energy is estimated from CPU time."
 )
 
 
@@ -283,7 +284,7 @@ def table_standings(runs: Sequence[Path]) -> dict[str, list[TableStanding]]:
 
 
 def standings_shown(content: dict[str, list[TableStanding]]) -> Iterator[RenderableType]:
-    """Yield a table for each list; 95 % intervals."""
+    """Yield a table for each list; confidence intervals."""
     for key, rows in content.items():
         drawn = table(key, "run", "ships", "log-loss", "accuracy", "AUC", "wall-clock, summed", wide=True)
         for row in rows:

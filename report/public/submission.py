@@ -20,6 +20,7 @@ from runtime.errors import InputError, escaped
 from runtime.files import atomic_folder, write_npz
 from runtime.packages import OWN
 from scoring import metric_for, scoring_of
+from scoring.metrics.level import LEVEL_TEXT
 from scoring.score import read_output, score_arrays
 from scoring.tasks.truth import Truth
 from stacking.run.read import ONE_ANSWER, Run, is_simulated, read_source
@@ -122,7 +123,7 @@ def snapshot(target: Path) -> None:
 
 
 def _scores(run: Run, truth: Truth, metrics: dict[str, Any]) -> dict[str, str]:
-    """Return the headline numbers with their 95 % intervals."""
+    """Return the headline numbers with their confidence intervals."""
     scoring = scoring_of(run.task)
     value, interval = scoring.headline(metrics)
     assert interval is not None
@@ -187,7 +188,7 @@ def _readme(name: str, runs: Sequence[Run], truths: Sequence[Truth], scored: Seq
             kind = "simulated " if is_simulated(read_source(truth.folder)) else ""
             warning = f"**Not the public test set** ({len(truth.labels):,} {kind}events)"
             lines += [f"{warning}: these scores belong in no public table.", ""]
-        lines += ["### Scores, with 95 % intervals", ""]
+        lines += [f"### Scores, with {LEVEL_TEXT} intervals", ""]
         lines += [f"- {key}: {text}" for key, text in _scores(run, truth, metrics).items()]
         lines += ["", "### Approach", "", *_approach(run), "", "### Learners on the test set", ""]
         lines += [*_learner_rows(run, truth), "", "### What failed or did not help", "", *_failures(run), ""]

@@ -15,6 +15,7 @@ import numpy as np
 
 from runtime.arrays import open_npy
 from scoring.metrics.intervals import Interval, clopper_pearson
+from scoring.metrics.level import standard_errors
 from showers.protocols import RAW_LABELS_ONLY
 from showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
 from stacking.run.read import is_simulated, read_source
@@ -63,10 +64,10 @@ class PublishedResult:
 
     @property
     def interval(self) -> Interval:
-        """95 % interval from the size of the test set alone."""
+        """Confidence interval from the size of the test set alone."""
         if self.n_trials:
             return clopper_pearson(round(self.value * self.n_trials), self.n_trials)
-        half = 1.96 * ERROR_OF_FRACTION_ERROR[self.protocol]
+        half = standard_errors() * ERROR_OF_FRACTION_ERROR[self.protocol]
         return Interval(self.value - half, self.value + half)
 
 

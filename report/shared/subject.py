@@ -324,7 +324,7 @@ def events_fingerprint(folder: Path) -> str | None:
 
 
 def mean_loss(losses: np.ndarray, truth: Truth | None = None) -> tuple[float, Interval]:
-    """Return the mean of losses (N,) of the events of a test set and its 95 % interval, groups and weights counted."""
+    """Return the mean of losses (N,) of the events of a test set and its interval, groups and weights counted."""
     groups, weights = (None, None) if truth is None else (truth.groups, truth.weights)
     result = paired_mean(linearised(losses, weights), groups)
     return result.difference, result.interval

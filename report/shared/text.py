@@ -63,7 +63,7 @@ def signed(value: float) -> str:
 
 
 def metric_text(value: float, interval: Interval, metric: Metric) -> str:
-    """Return a metric with its 95 % interval, or its upper limit, as short as its shape allows."""
+    """Return a metric with its confidence interval, or its upper limit, as short as its shape allows."""
     if interval.is_limit:
         return f"< {short(interval.high)}"
     if metric.logarithmic:

@@ -19,6 +19,7 @@ from report.shared.markup import Section, paragraph, picture, pictures
 from report.shared.subject import EvaluatedRun
 from report.shared.text import plus_minus
 from scoring.metrics.intervals import Interval, accuracy_interval
+from scoring.metrics.level import LEVEL_TEXT
 from showers.schema import SCALAR_NAMES
 
 Part = Callable[[EvaluatedRun], Section | None]
@@ -64,6 +65,10 @@ class Quantity:
 
     def _in_units(self, value: float) -> str:
         return f"{self.scale * value:.{self.digits}f}"
+
+
+Named = tuple[str, np.ndarray]
+"""A system's name and its output (N,)."""
 
 
 class TaskReport(ABC):
@@ -116,13 +121,9 @@ class TaskReport(ABC):
 
     @abstractmethod
     def pair(
-        self,
-        labels: np.ndarray,
-        a: tuple[str, np.ndarray],
-        b: tuple[str, np.ndarray],
-        groups: np.ndarray | None = None,
+        self, labels: np.ndarray, a: Named, b: Named, groups: np.ndarray | None = None
     ) -> Iterator[RenderableType]:
-        """Yield what a comparison says of two systems (name, output) beside the metric's difference.
+        """Yield what a comparison says of two systems beside the metric's difference.
 
         Events of one value of ``groups`` (N,) are one observation.
         """
@@ -178,7 +179,7 @@ def reliability(evaluated: EvaluatedRun) -> str:
             error += abs(given[inside].mean() - truth[inside].mean()) * inside.sum()
     caption = (
         f"Posteriors of {evaluated.shipped_words} on the test set: on the dashed line posteriors are calibrated; bars "
-        f"are 95 % binomial intervals. Expected calibration error over 15 bins: {error / truth.size:.4f}."
+        f"are {LEVEL_TEXT} binomial intervals. Expected calibration error over 15 bins: {error / truth.size:.4f}."
     )
     return picture(as_svg(figure, "reliability diagram"), caption)
 

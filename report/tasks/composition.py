@@ -23,7 +23,8 @@ from report.shared.markup import Section, picture, pictures
 from report.shared.published import best_published
 from report.shared.subject import EvaluatedRun
 from report.shared.text import mcnemar_table, table, with_interval
-from report.tasks.base import ClassReport, Part, plane, posteriors, thin_note
+from report.tasks.base import ClassReport, Named, Part, plane, posteriors, thin_note
+from scoring.metrics.level import LEVEL_TEXT
 from scoring.metrics.paired import mcnemar, paired_accuracy
 from showers.schema import COMPOSITION
 
@@ -51,7 +52,7 @@ class CompositionReport(ClassReport):
         yield Text.assemble(
             ("fraction error ", "bold"),
             (with_interval(metrics["mean_fraction_error"], intervals.get("mean_fraction_error"), ".4f"), "bold green"),
-            f", {metrics['n_events']:,} events{', [95 % interval]' if intervals else ''}",
+            f", {metrics['n_events']:,} events{f', [{LEVEL_TEXT} interval]' if intervals else ''}",
         )
         yield Text(
             f"accuracy {with_interval(metrics['accuracy'], intervals.get('accuracy'), '.4f')}, "
@@ -113,11 +114,7 @@ class CompositionReport(ClassReport):
         return np.asarray(output == labels)
 
     def pair(
-        self,
-        labels: np.ndarray,
-        a: tuple[str, np.ndarray],
-        b: tuple[str, np.ndarray],
-        groups: np.ndarray | None = None,
+        self, labels: np.ndarray, a: Named, b: Named, groups: np.ndarray | None = None
     ) -> Iterator[RenderableType]:
         """Yield the difference of accuracies, and who is right where."""
         hits = paired_accuracy(labels, a[1], b[1], groups)
@@ -170,20 +167,21 @@ def fraction_errors(evaluated: EvaluatedRun) -> Section:
     figures = [
         picture(
             as_svg(error_by_class_picture(metrics), "fraction error by class"),
-            "Mean |true − predicted fraction| of each class over the benchmark's 1001 mixtures, 95 % intervals.",
+            f"Mean |true − predicted fraction| of each class over the benchmark's 1001 mixtures, "
+            f"{LEVEL_TEXT} intervals.",
         ),
         picture(
             as_svg(by_energy_picture(metrics), "fraction error by energy"),
-            "By reconstructed energy, 95 % intervals; events of each bin above it.",
+            f"By reconstructed energy, {LEVEL_TEXT} intervals; events of each bin above it.",
         ),
         picture(
             as_svg(by_class_and_energy_picture(metrics), "fraction error by class and energy"),
-            "Each class in each energy bin, 95 % intervals; markers are shifted to be told apart.",
+            f"Each class in each energy bin, {LEVEL_TEXT} intervals; markers are shifted to be told apart.",
         ),
         picture(
             as_svg(balanced_by_energy_picture(metrics), "balanced accuracy by energy"),
-            "Mean over the classes of the share of correct labels, 95 % intervals: independent of how many events "
-            "of each class a bin holds. Dashed: random labels.",
+            f"Mean over the classes of the share of correct labels, {LEVEL_TEXT} intervals: independent of how many "
+            "events of each class a bin holds. Dashed: random labels.",
         ),
     ]
     note = thin_note(metrics["energy_binned"])

@@ -16,10 +16,11 @@ from report.shared.markup import table as page_table
 from report.shared.published import best_published
 from report.shared.subject import EvaluatedRun
 from report.shared.text import mcnemar_table, short, table, with_interval
-from report.tasks.base import ClassReport, Part, Quantity, plane, posteriors, thin_note
+from report.tasks.base import ClassReport, Named, Part, Quantity, plane, posteriors, thin_note
 from scoring.metrics.classes import BinAtThreshold, Estimate, area, bins_at_threshold, efficiency_at_survival, q_factor
 from scoring.metrics.gamma import GAMMA as GAMMA_LABEL
 from scoring.metrics.gamma import HADRON, hadron_survival
+from scoring.metrics.level import LEVEL_TEXT, TAIL_TEXT
 from scoring.metrics.paired import mcnemar
 from showers.schema import GAMMA
 
@@ -50,7 +51,7 @@ class GammaReport(ClassReport):
             ("hadron survival ", "bold"),
             (_survival_words(rates["75%"]), "bold green"),
             f" at 75 % gamma efficiency, {metrics['n_gamma']:,} gammas, {metrics['n_hadron']:,} hadrons"
-            f"{', 95 % intervals in brackets' if spans else ''}",
+            f"{f', {LEVEL_TEXT} intervals in brackets' if spans else ''}",
         )
         weighted = "n_effective" in rates["75%"]
         more = ("worth by weight",) if weighted else ()
@@ -89,7 +90,7 @@ class GammaReport(ClassReport):
         if "n_effective" in rate:
             left += f" thrown, worth {rate['n_effective']:,.0f} by their weights"
         if interval.get("is_limit"):
-            return self.metric_words, f"< {short(interval['high'])}", f"95 % upper limit; {left}"
+            return self.metric_words, f"< {short(interval['high'])}", f"{LEVEL_TEXT} upper limit; {left}"
         words = f"{short(interval['low'])} to {short(interval['high'])}"
         return self.metric_words, short(metrics["key_metric"]), f"{words}; {left}"
 
@@ -103,11 +104,11 @@ class GammaReport(ClassReport):
         )
         gain = _quantity("Q-factor at 75 % gamma efficiency", q_factor(labels, scores, weights=weights), 1)
         if gain.interval.is_limit:
-            words = (gain.name, f"> {gain.interval.low:.1f}", "from the survival's 95 % upper limit")
+            words = (gain.name, f"> {gain.interval.low:.1f}", f"from the survival's {LEVEL_TEXT} upper limit")
         elif evaluated.metrics["survival_rates"]["75%"]["hadron_surviving"]:
             words = (gain.name, gain.number, gain.span)
         else:
-            words = (gain.name, f"> {gain.interval.low:.1f}", "no hadron is left: 97.5 % lower limit")
+            words = (gain.name, f"> {gain.interval.low:.1f}", f"no hadron is left: {TAIL_TEXT} lower limit")
         return [self.headline(evaluated.metrics), words, *((one.name, one.number, one.span) for one in result)]
 
     def second_metric(
@@ -127,11 +128,7 @@ class GammaReport(ClassReport):
         return np.asarray(kept != (labels == HADRON))
 
     def pair(
-        self,
-        labels: np.ndarray,
-        a: tuple[str, np.ndarray],
-        b: tuple[str, np.ndarray],
-        groups: np.ndarray | None = None,
+        self, labels: np.ndarray, a: Named, b: Named, groups: np.ndarray | None = None
     ) -> Iterator[RenderableType]:
         """Yield who keeps which gammas and rejects which hadrons."""
         first, second = self.right(labels, a[1]), self.right(labels, b[1])
@@ -177,8 +174,8 @@ def survival(evaluated: EvaluatedRun) -> Section:
     figures = [
         picture(
             roc,
-            "Hadrons left at each gamma efficiency, 95 % band of the shipped scores (no hadron left is drawn as half a "
-            f"hadron). {note}",
+            f"Hadrons left at each gamma efficiency, {LEVEL_TEXT} band of the shipped scores (no hadron left is drawn "
+            f"as half a hadron). {note}",
         ),
         picture(
             as_svg(scores_picture(evaluated.labels, evaluated.output, threshold), "distribution of scores"),
@@ -202,8 +199,8 @@ def survival(evaluated: EvaluatedRun) -> Section:
     ):
         drawn = survival_by_bin_picture(binned, label, n_hadron, at_one[key])
         caption = (
-            "Bars: threshold of each bin's own gammas, 95 % intervals with the threshold's uncertainty; diamonds: one "
-            "threshold for all, as an analysis would cut. Triangles: no hadron left, upper limit."
+            f"Bars: threshold of each bin's own gammas, {LEVEL_TEXT} intervals with the threshold's uncertainty; "
+            "diamonds: one threshold for all, as an analysis would cut. Triangles: no hadron left, upper limit."
         )
         figures.append(picture(as_svg(drawn, f"survival by {label}"), caption))
         tables += _bins_table(label, binned, at_one[key])

@@ -21,9 +21,10 @@ from report.pictures.tasks import by_bin_picture, residual_picture
 from report.shared.markup import Section, picture, pictures
 from report.shared.subject import EvaluatedRun
 from report.shared.text import mcnemar_table, table, with_interval
-from report.tasks.base import Part, Quantity, TaskReport
+from report.tasks.base import Named, Part, Quantity, TaskReport
 from runtime.code import plugins
 from runtime.errors import InputError
+from scoring.metrics.level import LEVEL_TEXT
 from scoring.metrics.paired import mcnemar
 from scoring.metrics.residuals import bias_interval
 from showers.schema import TargetQuantity, Task
@@ -64,7 +65,8 @@ class TargetReport(TaskReport):
         yield Text.assemble(
             ("resolution ", "bold"),
             (with_interval(metrics["resolution"], spans.get("resolution"), ".4f"), "bold green"),
-            f" in {self.target.unit}, {metrics['n_events']:,} events{', 95 % intervals in brackets' if spans else ''}",
+            f" in {self.target.unit}, {metrics['n_events']:,} events"
+            f"{f', {LEVEL_TEXT} intervals in brackets' if spans else ''}",
         )
         drawn = table("estimates against the truth", "", *MEASURES)
         drawn.add_row("estimate", *_measures(metrics))
@@ -108,11 +110,7 @@ class TargetReport(TaskReport):
         return np.asarray(np.abs(output - labels) < self.target.close)
 
     def pair(
-        self,
-        labels: np.ndarray,
-        a: tuple[str, np.ndarray],
-        b: tuple[str, np.ndarray],
-        groups: np.ndarray | None = None,
+        self, labels: np.ndarray, a: Named, b: Named, groups: np.ndarray | None = None
     ) -> Iterator[RenderableType]:
         """Yield whose estimates are close where."""
         result = mcnemar(self.right(labels, a[1]), self.right(labels, b[1]), groups)
@@ -136,8 +134,8 @@ def against_truth(evaluated: EvaluatedRun) -> Section:
     figures = [
         picture(
             as_svg(by_bin_picture(evaluated.metrics["true_binned"], name, label), f"{name} by true value"),
-            f"{name.capitalize()} of what ships by true value, 95 % intervals; events of each bin above it. In bins of "
-            "the truth estimates lean towards where most events are.",
+            f"{name.capitalize()} of what ships by true value, {LEVEL_TEXT} intervals; events of each bin above it. In "
+            "bins of the truth estimates lean towards where most events are.",
         )
         for name in ("bias", "resolution")
     ]

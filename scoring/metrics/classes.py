@@ -12,22 +12,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from scoring.metrics.composition import energy_bins
 from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, area_under_curve, hadron_survival, zenith_bins
 from scoring.metrics.intervals import (
-    LEVEL,
     Interval,
     accuracy_interval,
     clopper_pearson,
     share_interval,
     survival_interval,
 )
+from scoring.metrics.level import standard_errors
 
 
 def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str, ...]) -> dict[str, Any]:
-    """Return accuracy, log-loss (nats) and AUC, each with its 95 % interval.
+    """Return accuracy, log-loss (nats) and AUC, each with its confidence interval.
 
     Parameters
     ----------
@@ -58,7 +57,7 @@ def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str,
 
 
 def _normal(value: float, error: float, low: float = -np.inf, high: float = np.inf) -> dict[str, float]:
-    half = float(ndtri(0.5 + LEVEL / 2)) * error
+    half = standard_errors() * error
     return _entry(value, max(low, value - half), min(high, value + half))
 
 
@@ -68,10 +67,16 @@ def _entry(value: float, low: float, high: float) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval."""
+    """A number with its confidence interval."""
 
     value: float
     interval: Interval
+
+
+def _within(value: float, error: float) -> Estimate:
+    """Return a number between 0 and 1 with its standard error as an interval."""
+    half = standard_errors() * error
+    return Estimate(value, Interval(max(value - half, 0.0), min(value + half, 1.0)))
 
 
 def q_factor(
@@ -123,7 +128,7 @@ def efficiency_at_survival(
 def area(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> Estimate:
     """Return the area under the ROC curve of gammas against hadrons; ``weights`` (N,) are importance weights."""
     value, error = area_under_curve(labels == GAMMA, scores, weights)
-    return Estimate(value, Interval(max(value - 1.96 * error, 0.0), min(value + 1.96 * error, 1.0)))
+    return _within(value, error)
 
 
 @dataclass(frozen=True)
@@ -179,4 +184,4 @@ def balanced_accuracy(matrix: np.ndarray) -> Estimate:
     spread = (np.diag(matrix) + 1) / (totals + 2)
     error = float(np.sqrt((spread * (1 - spread) / totals).sum()) / len(matrix))
     value = float(recall.mean())
-    return Estimate(value, Interval(max(value - 1.96 * error, 0.0), min(value + 1.96 * error, 1.0)))
+    return _within(value, error)

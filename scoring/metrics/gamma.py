@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 
 from runtime.errors import InputError
 from scoring.metrics.composition import bin_name, energy_bins
+from scoring.metrics.level import LEVEL
 
 GAMMA, HADRON = 0, 1
 """Labels of ``labels_gamma.npy``."""
@@ -32,8 +33,6 @@ MIN_EFFECTIVE = 100.0
 """Effective number of survivors above which a weighted survival is quoted as a number; else an upper limit is."""
 MAX_SHARE = 0.05
 """Share of the surviving weight that a single hadron may have in a number that is quoted."""
-LIMIT_LEVEL = 0.95
-"""Confidence level of upper limits, one-sided."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class SurvivorWeights:
         """Whether the survival is well enough determined to be quoted as a number."""
         return self.n_effective > MIN_EFFECTIVE and self.largest <= MAX_SHARE
 
-    def limit(self, level: float = LIMIT_LEVEL) -> float:
+    def limit(self, level: float = LEVEL) -> float:
         """Return the one-sided upper limit of the survival, that of the scaled Poisson law.
 
         See G. Bohm, G. Zech, Nucl. Instrum. Meth. A 748 (2014) 1.

@@ -25,8 +25,8 @@ from scoring.metrics.composition import (
     mixture_fractions,
 )
 from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
+from scoring.metrics.level import LEVEL, standard_errors
 
-LEVEL = 0.95
 RESAMPLES = 2000
 SEED = 2026
 GROUP_RESAMPLES = 1000
@@ -114,7 +114,7 @@ def share_interval(
     effective = float(n_groups)
     if 0 < n_hits < n_events and error > 0:
         effective = (
-            share * (1 - share) / error**2 * float(ndtri(0.5 + level / 2) / stdtrit(n_groups - 1, 0.5 + level / 2)) ** 2
+            share * (1 - share) / error**2 * float(standard_errors(level) / stdtrit(n_groups - 1, 0.5 + level / 2)) ** 2
         )
     # Weighted hadrons may stand for many more than there are.
     effective, tail = effective if weights is not None else min(effective, float(n_events)), (1 - level) / 2

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import bdtr, ndtr, ndtri, stdtr, stdtrit
+from scipy.special import bdtr, ndtr, stdtr, stdtrit
 
 from scoring.metrics.composition import class_fraction_errors, fraction_error, mixture_fractions
 from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival, threshold_rank
 from scoring.metrics.intervals import (
     GROUP_RESAMPLES,
-    LEVEL,
     RESAMPLES,
     SEED,
     Interval,
@@ -30,6 +29,7 @@ from scoring.metrics.intervals import (
     weighted_replicas,
     widened,
 )
+from scoring.metrics.level import LEVEL, standard_errors
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class Paired:
         }
 
 
-def _from_replicas(difference: float, deviations: np.ndarray, level: float) -> Paired:
+def _from_replicas(difference: float, deviations: np.ndarray) -> Paired:
     far = np.count_nonzero(np.abs(deviations) >= abs(difference))
     p_value = 1.0 if difference == 0 else (1 + far) / (1 + len(deviations))
-    return Paired(difference, basic_interval(difference, deviations, level), float(p_value), float(deviations.std()))
+    return Paired(difference, basic_interval(difference, deviations), float(p_value), float(deviations.std()))
 
 
 def paired_fraction_error(
@@ -66,7 +66,6 @@ def paired_fraction_error(
     groups: np.ndarray | None = None,
     *,
     n_classes: int = 5,
-    level: float = LEVEL,
     n_resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Paired:
@@ -100,7 +99,7 @@ def paired_fraction_error(
     sign_b = np.sign(fractions @ (identity - shares[-1].sum(axis=1)))
     weights = (sign_a[:, :, None] - sign_b[:, None, :]).reshape(len(fractions), 1, size)
     noise = draw_variance(joint / per_class[:, None], np.repeat(weights, n_classes, axis=1))
-    return _from_replicas(difference, widened(gap[:-1] - gap[-1], noise), level)
+    return _from_replicas(difference, widened(gap[:-1] - gap[-1], noise))
 
 
 def paired_survival(
@@ -111,7 +110,6 @@ def paired_survival(
     groups: np.ndarray | None = None,
     weights: np.ndarray | None = None,
     *,
-    level: float = LEVEL,
     n_resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Paired:
@@ -136,7 +134,7 @@ def paired_survival(
         gap, value = drawn[0] - drawn[1], first.hadron_survival - second.hadron_survival
         # as below: one hadron of the survivors' weight
         extra = max(first.weights.scale, second.weights.scale) / first.weights.total
-        return _from_replicas(value, widened(gap - gap.mean(), extra**2), level)
+        return _from_replicas(value, widened(gap - gap.mean(), extra**2))
     if groups is not None:
         result = survival_replicas(labels, (a, b), efficiency, groups, GROUP_RESAMPLES, seed)
         gap, now = (
@@ -144,7 +142,7 @@ def paired_survival(
             [hadron_survival(labels, scores, efficiency).hadron_survival for scores in (a, b)],
         )
         extra = 1 / int(np.count_nonzero(labels == HADRON)) ** 2
-        return _from_replicas(now[0] - now[1], widened(gap - gap.mean(), extra), level)
+        return _from_replicas(now[0] - now[1], widened(gap - gap.mean(), extra))
     gamma, hadron = labels == GAMMA, labels == HADRON
     n_gamma, n_hadron = int(gamma.sum()), int(hadron.sum())
     rank = threshold_rank(n_gamma, efficiency)
@@ -169,23 +167,23 @@ def paired_survival(
         hadron_survival(labels, a, efficiency).hadron_survival - hadron_survival(labels, b, efficiency).hadron_survival
     )
     # one pseudo-hadron keeps the width honest where both have next to no survivors
-    return _from_replicas(difference, widened(replicas - replicas.mean(), 1 / n_hadron**2), level)
+    return _from_replicas(difference, widened(replicas - replicas.mean(), 1 / n_hadron**2))
 
 
-def paired_mean(values: np.ndarray, groups: np.ndarray | None = None, *, level: float = LEVEL) -> Paired:
+def paired_mean(values: np.ndarray, groups: np.ndarray | None = None) -> Paired:
     """Return the mean of differences (N,), normal for large N; with groups (N,) Student's t of their number."""
     difference = float(values.mean())
     if groups is not None:
         error, n_groups = grouped_error(values, groups)
-        half = float(stdtrit(n_groups - 1, 0.5 + level / 2)) * error
+        half = float(stdtrit(n_groups - 1, 0.5 + LEVEL / 2)) * error
         p_value = (
             1.0 if difference == 0 else (2 * float(stdtr(n_groups - 1, -abs(difference) / error)) if error else 0.0)
         )
-        return Paired(difference, Interval(difference - half, difference + half, level), p_value, error)
+        return Paired(difference, Interval(difference - half, difference + half), p_value, error)
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("inf")
-    half = float(ndtri(0.5 + level / 2)) * error
+    half = standard_errors() * error
     p_value = 1.0 if difference == 0 else (2 * float(ndtr(-abs(difference) / error)) if error > 0 else 0.0)
-    return Paired(difference, Interval(difference - half, difference + half, level), p_value, error)
+    return Paired(difference, Interval(difference - half, difference + half), p_value, error)
 
 
 def paired_log_loss(
@@ -194,8 +192,6 @@ def paired_log_loss(
     log_b: np.ndarray,
     groups: np.ndarray | None = None,
     weights: np.ndarray | None = None,
-    *,
-    level: float = LEVEL,
 ) -> Paired:
     """Compare the log-losses of two sets of posteriors.
 
@@ -214,15 +210,13 @@ def paired_log_loss(
         (N,) importance weights, or None.
     """
     row = np.arange(len(labels))
-    return paired_mean(linearised(log_b[row, labels] - log_a[row, labels], weights), groups, level=level)
+    return paired_mean(linearised(log_b[row, labels] - log_a[row, labels], weights), groups)
 
 
-def paired_accuracy(
-    labels: np.ndarray, a: np.ndarray, b: np.ndarray, groups: np.ndarray | None = None, *, level: float = LEVEL
-) -> Paired:
+def paired_accuracy(labels: np.ndarray, a: np.ndarray, b: np.ndarray, groups: np.ndarray | None = None) -> Paired:
     """Compare two accuracies on the same events (N,); the p-value is McNemar's exact one, with groups Student's."""
     right_a, right_b = labels == a, labels == b
-    result = paired_mean(right_a.astype(np.float64) - right_b, groups, level=level)
+    result = paired_mean(right_a.astype(np.float64) - right_b, groups)
     if groups is not None:
         return result
     return Paired(result.difference, result.interval, mcnemar(right_a, right_b).p_value, result.standard_error)

@@ -33,11 +33,10 @@ class Metric:
 
     name: str
     unit: str
-    lower_is_better: bool
     value: Callable[..., float]
     """``value(labels, output)``."""
     interval: Callable[..., Interval]
-    """``interval(labels, output, groups=None)``: 95 %; events of one group (N,) are one observation."""
+    """``interval(labels, output, groups=None)``; events of one group (N,) are one observation."""
     paired: Callable[..., Paired]
     """``paired(labels, output_a, output_b, groups=None)``: value of a minus value of b."""
     logarithmic: bool = False
@@ -73,7 +72,7 @@ def _error_rate_paired(labels: np.ndarray, a: np.ndarray, b: np.ndarray, groups:
     return paired_accuracy(labels, b, a, groups)  # errors of a minus errors of b = hits of b minus hits of a
 
 
-ERROR_RATE = Metric("error rate", "share of events", True, _error_rate, _error_rate_interval, _error_rate_paired)
+ERROR_RATE = Metric("error rate", "share of events", _error_rate, _error_rate_interval, _error_rate_paired)
 """Of hard labels, for any task of the user's own."""
 
 
@@ -104,7 +103,7 @@ class TaskScoring(ABC):
 
     @abstractmethod
     def metrics(self, truth: Truth, output: np.ndarray, *, intervals: bool) -> dict[str, Any]:
-        """Return everything that ``metrics_{task}.json`` holds; 95 % intervals if asked for."""
+        """Return everything that ``metrics_{task}.json`` holds; confidence intervals if asked for."""
 
     def warnings(self, truth: Truth, output: np.ndarray) -> list[str]:
         """Return what whoever reads the metrics should know."""

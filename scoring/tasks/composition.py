@@ -31,7 +31,7 @@ from showers.schema import COMPOSITION
 BIN_RESAMPLES = 1000
 """Bootstrap replicas in each bin: their limits then wobble by a twelfth of a standard error."""
 FRACTION_ERROR = Metric(
-    "fraction error", "mean |true - predicted fraction|", True, fraction_error, fraction_error_interval,
+    "fraction error", "mean |true - predicted fraction|", fraction_error, fraction_error_interval,
     paired_fraction_error,
 )  # fmt: skip
 
@@ -66,7 +66,7 @@ SCORING = CompositionScoring()
 
 
 def add_composition_intervals(metrics: dict[str, Any], truth: Truth, predicted: np.ndarray) -> None:
-    """Add 95 % intervals to the metrics of :func:`scoring.metrics.composition.composition_metrics`, in place."""
+    """Add confidence intervals to the metrics of :func:`scoring.metrics.composition.composition_metrics`, in place."""
     everything = np.ones(len(predicted), dtype=bool)
     metrics["intervals"] = _confusion_part(truth, predicted, everything, metrics["fraction_error_details"])
     metrics["intervals"]["recall"] = {
@@ -82,7 +82,7 @@ def add_composition_intervals(metrics: dict[str, Any], truth: Truth, predicted: 
 
 
 def composition_by_zenith(truth: Truth, predicted: np.ndarray) -> dict[str, Any]:
-    """Return accuracy and expected fraction error (closed form, without draws) by zenith, with 95 % intervals.
+    """Return accuracy and expected fraction error (closed form, without draws) by zenith, with confidence intervals.
 
     The public metrics have no such table, so nothing is drawn for it. Bins without events have no key, those that
     lack a class no fraction error.

@@ -45,7 +45,7 @@ def _paired(
 
 
 SURVIVAL = Metric(
-    "hadron survival", "share at 75 % gamma efficiency", True, _survival, _interval, _paired, logarithmic=True,
+    "hadron survival", "share at 75 % gamma efficiency", _survival, _interval, _paired, logarithmic=True,
 )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ SCORING = GammaScoring()
 
 
 def add_gamma_intervals(metrics: dict[str, Any], truth: Truth, scores: np.ndarray) -> None:
-    """Add 95 % intervals to the metrics of :func:`scoring.metrics.gamma.gamma_metrics`, in place.
+    """Add confidence intervals to the metrics of :func:`scoring.metrics.gamma.gamma_metrics`, in place.
 
     ``interval`` includes the uncertainty of the threshold, ``interval_at_threshold`` (Clopper-Pearson) does not; in its
     place weighted hadrons have ``error`` and ``upper_limit``.

@@ -31,7 +31,7 @@ def _paired(truth: np.ndarray, a: np.ndarray, b: np.ndarray, groups: np.ndarray 
     return paired_resolution(a - truth, b - truth, groups)
 
 
-RESOLUTION = Metric("resolution", "half the width of the central 68 %", True, _value, _interval, _paired)
+RESOLUTION = Metric("resolution", "half the width of the central 68 %", _value, _interval, _paired)
 
 
 class TargetScoring(TaskScoring):

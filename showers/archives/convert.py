@@ -524,9 +524,14 @@ def _true_table(events: RawEvents, rows: np.ndarray, groups: np.ndarray) -> pl.D
 
 
 def true_quantities(truth: np.ndarray) -> pl.DataFrame:
-    """Return the true quantities of raw files (n, 10) by our names; infinite values count as unknown."""
+    """Return the true quantities of raw files (n, 10) by our names; infinite values count as unknown.
+
+    Only in ``lg_nhadron``, lg of the number of hadrons at the ground, minus infinity stays: there are none.
+    """
     columns = {name: truth[:, TRUE_COLUMNS.index(raw)].astype(np.float32) for name, raw in TRUE_QUANTITIES.items()}
     columns = {name: np.where(np.isfinite(values), values, np.nan) for name, values in columns.items()}
+    hadrons = truth[:, TRUE_COLUMNS.index("Nhadron")].astype(np.float32)
+    columns["lg_nhadron"] = np.where(hadrons == np.inf, np.float32(np.nan), hadrons)
     ids = np.nan_to_num(truth[:, TRUE_COLUMNS.index("id")]).astype(np.int64)
     # CORSIKA: 14 is a proton, 1 a photon, a nucleus 100 A + Z.
     mass = np.where(ids >= 100, ids // 100, ids == PROTON_ID).astype(np.int16)

@@ -152,10 +152,10 @@ def _off(means: np.ndarray, errors: np.ndarray, names: Sequence[str]) -> list[st
     """Return for each run the quantities that are off, (R,) comma-separated."""
     middle = np.median(means, axis=0)
     scatter = 1.4826 * np.median(np.abs(means - middle), axis=0)
-    pull = np.abs(means - middle) / np.sqrt(
+    deviation = np.abs(means - middle) / np.sqrt(
         errors**2 + np.maximum(scatter**2 - np.median(errors, axis=0) ** 2, 0.0) + 1e-30
     )
-    return [", ".join(name for name, far in zip(names, row > OFF_SIGMAS, strict=True) if far) for row in pull]
+    return [", ".join(name for name, far in zip(names, row > OFF_SIGMAS, strict=True) if far) for row in deviation]
 
 
 def write_run_list(folders: Sequence[Path], out: Path) -> pl.DataFrame:

@@ -23,6 +23,8 @@ from showers.simulation.reconstruction import Reconstructed, kept, reconstruct, 
 from showers.simulation.settings import Settings
 
 PRIMARIES_PER_BLOCK = 4096
+RARE_STREAM = 3
+"""Stream of random numbers of rare showers; those of hadronic models are the other numbers, in the models' order."""
 SPLITS = ("train", "test")
 CUTS = {"none": protocols.NONE, "test": protocols.TEST_WITH_AGE, "matched": protocols.MATCHED}
 """What a simulated set's selection means: as the benchmark's test sets were made, or as its matched protocol's."""
@@ -197,8 +199,9 @@ def generator(job: BlockJob, *number: int) -> np.random.Generator:
     each other but for the model's small shifts.
     """
     entropy = (job.seed, list(TASKS).index(job.task.name), SPLITS.index(job.split), *number)
-    model = () if job.model == "mix" else (MODELS.index(job.model),)
-    rare = () if job.proposal is None else (len(MODELS),)
+    place = 0 if job.model == "mix" else list(MODELS).index(job.model)
+    model = () if job.model == "mix" else (place + (place >= RARE_STREAM),)
+    rare = () if job.proposal is None else (RARE_STREAM,)
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy, spawn_key=(*model, *rare))))
 
 

@@ -69,7 +69,7 @@ def simulate(
     seed
         Seed; the same seed gives the same bytes for any number of workers.
     model
-        Hadronic model ``qgs``, ``epos``, ``sibyll``, or ``mix`` as in the benchmark's protocol.
+        Hadronic model: a name of :data:`showers.simulation.primaries.MODELS`, or ``mix`` as the benchmark has it.
     train_cuts
         ``none``, or ``test`` for the test's cuts; the test set always has them.
     world

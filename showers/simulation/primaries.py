@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,10 +14,36 @@ from showers.simulation.settings import Cascade, Spectrum
 PIVOT_LG_A = 0.9
 
 
-MODELS = ("qgs", "epos", "sibyll")
-"""QGSJet-II.04, EPOS-LHC, SIBYLL 2.3c."""
-MIX_SHARES = {"composition": (4.16, 2.79, 0.0), "gamma": (634.0, 628.0, 652.0)}
-"""Weights of the models in ``mix``: millions (thousands) of events in the public raw files [p]."""
+@dataclass(frozen=True)
+class HadronicModel:
+    """A hadronic interaction model: how its showers differ from those of QGSJet-II.04."""
+
+    title: str
+    shift: Callable[[Cascade, float], tuple[float, float, float]]
+    """Shifts of Xmax (g/cm2), lg Ne and lg Nmu of hadrons, from a world's constants and lg A - 0.9."""
+    mix: Mapping[str, float] = field(default_factory=dict)
+    """Its weight in ``mix``, by kind of primaries: millions (thousands) of events in the public raw files [p]."""
+
+
+MODELS: dict[str, HadronicModel] = {
+    "qgs": HadronicModel(
+        "QGSJet-II.04", lambda cascade, lg_a: (0.0, 0.0, 0.0), mix={"composition": 4.16, "gamma": 634.0}
+    ),
+    "epos": HadronicModel(
+        "EPOS-LHC",
+        lambda cascade, lg_a: (
+            cascade.epos_xmax,
+            cascade.epos_lg_ne,
+            cascade.epos_lg_nmu + cascade.epos_lg_nmu_mass * lg_a,
+        ),
+        mix={"composition": 2.79, "gamma": 628.0},
+    ),
+    "sibyll": HadronicModel(
+        "SIBYLL 2.3c", lambda cascade, lg_a: (cascade.sibyll_xmax, 0.0, cascade.sibyll_lg_nmu), mix={"gamma": 652.0}
+    ),
+}
+"""By the name that --model takes; ``mix`` is all of them by their weights. New ones go to the end: random numbers and
+files count them."""
 MASSES = (1, 4, 12, 28, 56)
 """Mass numbers of the composition classes in label order."""
 PHOTON = 0
@@ -36,7 +63,7 @@ class Primaries:
     label: np.ndarray
     """int8 class number of the task."""
     model: np.ndarray
-    """int8 index into :data:`MODELS`."""
+    """int8 number in :data:`MODELS`."""
     lg_energy: np.ndarray
     """lg(E/eV)."""
     zenith_deg: np.ndarray
@@ -111,11 +138,11 @@ def model_shares(task: Task, model: str) -> np.ndarray:
     InputError
         If the model is unknown or the task does not say which primaries are thrown for it.
     """
-    if task.primaries not in MIX_SHARES:
+    shares = np.array([one.mix.get(task.primaries or "", 0.0) for one in MODELS.values()])
+    if not shares.any():
         raise InputError(f"task {task.name!r} cannot be simulated: nothing says which primaries to throw for it")
     if model == "mix":
-        shares = np.asarray(MIX_SHARES[task.primaries])
-        return shares / shares.sum()
+        return np.asarray(shares / shares.sum())
     if model not in MODELS:
         raise InputError(f"unknown hadronic model {model!r}: choose one of {', '.join(MODELS)}, mix")
     return np.asarray([float(model == name) for name in MODELS])
@@ -123,10 +150,5 @@ def model_shares(task: Task, model: str) -> np.ndarray:
 
 def model_shift(model: np.ndarray, mass: int, cascade: Cascade) -> np.ndarray:
     """Return the shifts of Xmax (g/cm2), lg Ne and lg Nmu against QGSJet, (3, N); photons get none."""
-    epos_lg_nmu = cascade.epos_lg_nmu + cascade.epos_lg_nmu_mass * (np.log10(max(mass, 1)) - PIVOT_LG_A)
-    shifts = [
-        [0.0, cascade.epos_xmax, cascade.sibyll_xmax],
-        [0.0, cascade.epos_lg_ne, 0.0],
-        [0.0, epos_lg_nmu, cascade.sibyll_lg_nmu],
-    ]
-    return np.asarray(shifts)[:, model] * float(mass != PHOTON)
+    shifts = [one.shift(cascade, np.log10(max(mass, 1)) - PIVOT_LG_A) for one in MODELS.values()]
+    return np.transpose(shifts)[:, model] * float(mass != PHOTON)

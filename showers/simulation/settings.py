@@ -16,7 +16,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from runtime.errors import InputError
-from runtime.files import atomic_path
 from showers.lateral import MAX_ELECTRON_AGE
 
 WORLDS = ("default", "harder", "easier", "gammas")
@@ -318,28 +317,6 @@ def load_settings(world: str | Path = "default") -> Settings:
             raise InputError(f"{name}: {section} must be a table")
         merged.setdefault(section, {}).update(values)
     return validated(merged, name)
-
-
-def write_settings(path: Path, settings: Settings, title: str) -> None:
-    """Write what differs from the fields' defaults or from the default world as TOML, with meanings and origins."""
-    lines = [f"# {title}"]
-    bases = (Settings(), load_settings())
-    for name in Settings.model_fields:
-        section = getattr(settings, name)
-        changed = [
-            key
-            for key in type(section).model_fields
-            if any(getattr(section, key) != getattr(getattr(base, name), key) for base in bases)
-        ]
-        if changed:
-            lines += ["", f"[{name}]"]
-        for key in changed:
-            value = getattr(section, key)
-            number = f"{value:.6g}" if isinstance(value, float) else str(value)
-            number += ".0" if isinstance(value, float) and number.lstrip("-").isdigit() else ""
-            lines.append(f"{key} = {number}  # {type(section).model_fields[key].description}")
-    with atomic_path(path) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _read(content: bytes, name: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Sky(SettingsSection):
     start: datetime = Field(default=datetime(2000, 1, 1, tzinfo=UTC), description="start of the first run")
     pause_h: NotNegative = Field(default=0.5, description="time between two runs, hours")
     world: str = Field(default="default", description="simulated world: a name, or a TOML file beside this one")
-    model: str = Field(default="qgs", description="hadronic model: qgs, epos, sibyll or mix")
+    model: str = Field(default="qgs", description="hadronic model, or mix")
     cuts: str = Field(default="none", pattern="^(none|test|matched)$", description="selection of what is written")
     flux_1_pev: Positive = Field(default=6.0e-21, description="of all nuclei at 1 PeV, m^-2 sr^-1 s^-1 eV^-1")
     lg_energy_min: float = Field(default=14.5, ge=13.0, le=18.5, description="lower end of lg(E/eV) thrown")

@@ -322,7 +322,9 @@ class TargetCalibration:
     """Factors of the errors of energy, core outward and core sideways; 0 for what was not learned."""
 
     @classmethod
-    def of(cls, learner: str, fits: np.ndarray, targets: np.ndarray) -> tuple[Self, dict[str, Any]]:
+    def of(
+        cls, learner: str, fits: np.ndarray, targets: np.ndarray, weights: np.ndarray | None = None
+    ) -> tuple[Self, dict[str, Any]]:
         """Measure the errors on events that no fit has learned from.
 
         Parameters
@@ -333,6 +335,8 @@ class TargetCalibration:
             (F, n, T, 2) standardised estimates and errors.
         targets
             (n, T) standardised truth, NaN where unknown.
+        weights
+            (n,) importance weights, or None: the errors' factors, bias and resolution are then those of weight.
 
         Returns
         -------
@@ -351,11 +355,12 @@ class TargetCalibration:
                 continue
             residual = result[known, k, 0] - targets[known, k]
             in_errors = residual / result[known, k, 1]
-            scale.append(resolution(in_errors))
+            own = None if weights is None else weights[known]
+            scale.append(resolution(in_errors, own))
             record["held_out"][TARGETS[k].name] = {
                 "unit": TARGETS[k].unit,
-                **residual_metrics(residual * TARGETS[k].width),
-                "in_errors": residual_metrics(in_errors / scale[-1]),
+                **residual_metrics(residual * TARGETS[k].width, own),
+                "in_errors": residual_metrics(in_errors / scale[-1], own),
                 "factor_of_errors": scale[-1],
             }
         return cls(learner, (scale[0], scale[1], scale[2])), record

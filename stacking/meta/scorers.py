@@ -138,7 +138,7 @@ def threshold_table(
 
     Returns
     -------
-    One row per efficiency: threshold, gamma efficiency and hadron survival with their 95 % Clopper-Pearson
+    One row per efficiency: threshold, gamma efficiency and hadron survival with their Clopper-Pearson
     intervals, with weights how well the survival is determined (where it is not quoted the interval ends at the upper
     limit), and per ratio r the expected purity ``e r / (e r + s)`` with the interval that follows from that of
     the survival s.

@@ -232,6 +232,8 @@ class TableConfig(EngineConfig):
     """None: 3 below :data:`FEW_ROWS` rows, where single fits differ and cost little; else 1."""
     holdout: float | None = Field(None, ge=0.0, le=0.5)  # type: ignore[assignment]
     """None: a tenth from :data:`FEW_ROWS` rows, below it none."""
+    fast: bool | None = None  # type: ignore[assignment]
+    """None: from :data:`STUDENT_ROWS` rows; below, the whole stack predicts all rows that there may be in seconds."""
 
     @field_validator("id", mode="before")
     @classmethod
@@ -251,7 +253,7 @@ class TableConfig(EngineConfig):
     def serving(self, name: str) -> str | None:
         """Return the learner for tables of that name, if there is one; None for learners of showers alone."""
         for_tables = TABLE_PREFIX + name
-        return for_tables if for_tables in LEARNERS else None if spec(name).only_showers else name
+        return for_tables if for_tables in LEARNERS else None if spec(name).own_columns else name
 
     def learner_remarks(self) -> list[str]:
         """Return which learners asked for were replaced or left out."""
@@ -267,7 +269,7 @@ class TableConfig(EngineConfig):
     def for_rows(
         self, labels: np.ndarray, classes: tuple[str, ...], groups: np.ndarray | None = None
     ) -> tuple[TableConfig, list[str]]:
-        """Return these options with folds, repetitions and holdout that so many rows allow, and remarks."""
+        """Return these options with what so many rows allow (folds, repetitions, holdout, student), and remarks."""
         few, remarks = len(labels) < FEW_ROWS, []
         counts, what = class_counts(labels, groups), "rows" if groups is None else "groups of rows"
         fewest = int(counts.min())
@@ -278,12 +280,14 @@ class TableConfig(EngineConfig):
             folds = fewest
         repeats = self.repeats or (3 if few else 1)
         holdout = self.holdout if self.holdout is not None else (0.0 if few else 0.1)
-        return self.model_copy(update={"folds": folds, "repeats": repeats, "holdout": holdout}), remarks
+        fast = self.fast if self.fast is not None else len(labels) >= STUDENT_ROWS
+        return self.model_copy(update={"folds": folds, "repeats": repeats, "holdout": holdout, "fast": fast}), remarks
 
 
 TABLE_FOLDS: dict[str, int] = {"quick": 5, "good": 8, "best": 10}
 """Folds of each preset on tables: they have fewer rows than showers, and each costs less."""
 FEW_ROWS = 3_000
+STUDENT_ROWS = 5_000
 TABLE_LEAST_HELD_OUT = 20
 TABLE_PREFIX = "table."
 

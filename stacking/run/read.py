@@ -161,14 +161,14 @@ class Run:
     def task(self) -> Task:
         """What is predicted; classes of a run on a table are those of its labels, as text."""
         name = str(self.manifest["task"])
-        if self.on_table and "classes" in self.manifest:
+        if not self.has_grids and "classes" in self.manifest:
             return Task(name, tuple(self.manifest["classes"]))
         return task_named(name)
 
     @property
-    def on_table(self) -> bool:
-        """Whether it was trained on a table, not on showers."""
-        return str(self.manifest["task"]) not in TASKS
+    def has_grids(self) -> bool:
+        """Whether its events are showers with detector grids, not rows of a table alone."""
+        return str(self.manifest["task"]) in TASKS
 
     def require_showers(self, what: str) -> None:
         """Refuse a run on a table, which ``what`` (such as ``a data check``) can do nothing with.
@@ -178,7 +178,7 @@ class Run:
         InputError
             If it was trained on a table.
         """
-        if self.on_table:
+        if not self.has_grids:
             raise InputError(f"{self.folder} was trained on a table: {what} needs a run trained on showers")
 
     @property

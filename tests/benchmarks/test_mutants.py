@@ -7,10 +7,12 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from benchmarks.quality import mutants
+from benchmarks.quality.chosen import Choice, Record, stamp, statement
 from benchmarks.quality.mutants import EQUIVALENT, PLACES, ROOT, Bench, all_mutants, in_turn, report
 from benchmarks.quality.mutator import mutants_of
 
@@ -58,34 +60,101 @@ def test_parts_take_turns_and_a_seed_decides() -> None:
     assert all((ROOT / place).exists() for places in PLACES.values() for place in places)
 
 
+FUNCTIONS = """LIMIT = 3
+
+
+def double(x):
+    return (
+        x
+        * 2
+    )
+
+
+def half(x):
+    if x > LIMIT and (
+        x < 9
+    ):
+        x = x - 1
+    return x / 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "lines", "inside"),
+    [(1, {1}, False), (4, {4}, False), (6, {5, 6, 7, 8}, True), (13, {12, 13, 14}, True), (15, {15}, True)],
+)
+def test_a_line_belongs_to_its_statement(line: int, lines: set[int], inside: bool) -> None:
+    assert statement(FUNCTIONS, line) == (lines, inside)
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Choice:
+    for name in ("pkg/a.py", "pkg/b.py", "tests/test_a.py", "tests/test_b.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(FUNCTIONS)
+    key, other = stamp(tmp_path, "pkg/a.py"), stamp(tmp_path, "pkg/b.py")
+    records = [
+        Record("fixture tests/test_a.py fit", 4.0, {key: [16]}),
+        Record("tests/test_a.py::test_fit", 0.1, {}, ("fixture tests/test_a.py fit",)),
+        Record("tests/test_a.py::test_fit_again", 0.2, {}, ("fixture tests/test_a.py fit",)),
+        Record("tests/test_b.py::test_half", 0.5, {key: [12, 16]}),
+        Record("tests/test_b.py::test_other", 0.5, {other: [6]}),
+        Record("tests/test_b.py::test_dear", 9.0, {key: [16]}),
+    ]
+    choice = Choice(tmp_path, tmp_path / "tests.jsonl")
+    choice.add(["tests/test_a.py", "tests/test_b.py"], records)
+    return choice
+
+
+def test_tests_that_run_the_line_by_price_with_what_they_share(known: Choice) -> None:
+    tests = known.of("pkg/a.py", 16, 6.0)
+    assert tests.files == ["tests/test_b.py", "tests/test_a.py"]
+    assert [name.partition("::")[2] for name in tests.kept] == ["test_half", "test_fit", "test_fit_again"]
+    assert tests.seconds == pytest.approx(0.5 + 4.0 + 0.1 + 0.2)
+    assert known.of("pkg/a.py", 16, 1.0).kept == ["tests/test_b.py::test_half"], "the fixture costs too much"
+    assert known.of("pkg/a.py", 12, 9.0).kept == ["tests/test_b.py::test_half"]
+
+
+def test_lines_that_nothing_runs_go_to_the_tests_of_their_file_or_folder(known: Choice) -> None:
+    assert len(known.of("pkg/a.py", 1, 99.0).kept) == 5
+    names = [name.partition("::")[2] for name in known.of("pkg/b.py", 12, 99.0).kept]
+    assert names == ["test_half", "test_other", "test_dear"], "those that call kernels only run no line"
+    (known.root / "pkg/c.py").write_text("C = 3\n")
+    assert len(known.of("pkg/c.py", 1, 99.0).kept) == 5
+
+
+def test_changed_tests_are_forgotten_and_changed_code_counts_as_a_file(known: Choice) -> None:
+    (known.root / "tests/test_a.py").write_text("")
+    (known.root / "pkg/b.py").write_text("\n" + FUNCTIONS)
+    again = Choice(known.root, known.file)
+    assert again.missing(["tests/test_a.py", "tests/test_b.py"]) == ["tests/test_a.py"]
+    assert {name.partition("::")[0] for name in again.of("pkg/a.py", 1, 99.0).kept} == {"tests/test_b.py"}
+    assert "tests/test_b.py::test_other" in again.of("pkg/b.py", 13, 99.0).kept
+
+
 FILES = {
     "pyproject.toml": '[tool.pytest.ini_options]\npythonpath = ["."]\n',
     "pkg/__init__.py": "",
-    "pkg/halves.py": "def half(x):\n    return x / 2\n",
+    "pkg/halves.py": "def half(x):\n    return x / 2\n\n\ndef untold(x):\n    return x / 4\n",
     "pkg/doubles.py": "def double(x):\n    return 2 * x\n",
-    "pkg/alone.py": "def third(x):\n    return x / 3\n",
     "pkg/loop.py": "def count(n):\n    while n > 0:\n        n = n - 1\n    return n\n",
-    "pkg/through.py": "from pkg.halves import half\n\ndef quarter(x):\n    return half(half(x))\n",
-    "tests/test_through.py": """
-from pkg.through import quarter
-
-def test_quarter():
-    assert quarter(8) == 2
-""",
+    "other/alone.py": "def third(x):\n    return x / 3\n",
     "tests/test_halves.py": """
-import time
+import pytest
 from pkg.halves import half
 
-def test_it():
-    assert half(6) == 3
+@pytest.fixture(scope="module")
+def three():
+    return half(6)
+
+def test_first(three):
+    pass
+
+def test_second(three):
+    assert three == 3
 
 def test_broken():
     assert half(6) == 4
-
-def test_dear():
-    began = time.process_time()
-    while time.process_time() < began + 2.0:
-        pass
 """,
     "tests/test_doubles.py": "from pkg.doubles import double\n\ndef test_it():\n    assert double(1) == 2\n",
     "tests/test_loop.py": "from pkg.loop import count\n\ndef test_it():\n    assert count(3) == 0\n",
@@ -94,29 +163,30 @@ def test_dear():
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    pytest.importorskip("coverage", reason="the mutants' own requirement: pip install coverage")
     folder = tmp_path_factory.mktemp("mutants")
     for name, text in FILES.items():
         (folder / "project" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "project" / name).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=folder / "project", check=True)
-    made = Bench(folder / "project", folder / "copy", 1.0, {})
+    made = Bench(folder / "project", folder / "work", 30.0)
     made.libraries = ()
+    made.measure("tests")
     yield made
     made.close()
 
 
-def test_the_nearest_tests_come_first_and_broken_or_dear_ones_not_at_all(bench: Bench) -> None:
-    first, second = bench.chosen("pkg/halves.py")
-    assert (first.files, first.kept) == (["tests/test_halves.py"], ["tests/test_halves.py::test_it"])
-    assert (second.files, second.kept) == (["tests/test_through.py"], ["tests/test_through.py::test_quarter"])
-    assert first.seconds < 1.0
-    assert not list(bench.chosen("pkg/alone.py"))
+def test_fixtures_count_for_all_their_tests_and_broken_tests_for_none(bench: Bench) -> None:
+    names = ["tests/test_halves.py::test_first", "tests/test_halves.py::test_second"]
+    assert sorted(bench.choice.of("pkg/halves.py", 2, 30.0).kept) == names
+    assert bench.choice.of("pkg/doubles.py", 2, 30.0).kept == ["tests/test_doubles.py::test_it"]
+    assert Choice(bench.copy, bench.choice.file).records == bench.choice.records
 
 
 def test_tests_that_look_notice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutants, "MORE_S", 3.0)
     results = []
-    for name, number in (("pkg/halves.py", 0), ("pkg/doubles.py", 0), ("pkg/alone.py", 0), ("pkg/loop.py", 2)):
+    for name, number in (("pkg/halves.py", 0), ("pkg/doubles.py", 0), ("other/alone.py", 0), ("pkg/loop.py", 2)):
         results.append(bench.tried(mutants_of(name, FILES[name])[number], 60.0) | {"part": "pkg", "seed": 1})
         assert (bench.copy / name).read_text() == FILES[name]
     assert [one["outcome"] for one in results] == ["noticed", "survived", "untested", "timed out"]

@@ -1,6 +1,6 @@
 """The lateral fits by iminuit in float64, one event at a time: what the compiled kernels are held against.
 
-The station model is that of the sums (:mod:`features.lateral.events`); the kernels have formulas of their own for it;
+The station model is that of the sums (:mod:`tests.features.reference`); the kernels have formulas of their own for it;
 derivatives are differences. What the kernels freeze at the fit before the last is frozen at the fit itself here, which
 moves the minimum by a small part of its error.
 """
@@ -12,19 +12,10 @@ from dataclasses import replace
 import numpy as np
 from iminuit import Minuit
 
-from features.lateral.events import (
-    EventBatch,
-    distances,
-    electron_density,
-    energy_correction,
-    freeze_electron,
-    freeze_muon,
-    half_deviance,
-    muon_density,
-    signals,
-)
+from features.lateral.events import EventBatch, electron_density, energy_correction, muon_density
 from features.lateral.fit import RawFit
 from features.lateral.response import StationResponse
+from tests.features.reference import distances, freeze_electron, freeze_muon, half_deviance, signals
 
 MUON_LEVEL_TO_LN_N = 14.4737861
 """ln N_mu minus ln of the density at 100 m (less its fixed exponents), muon age 1.3: by numerical integration."""

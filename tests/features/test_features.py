@@ -32,15 +32,16 @@ from features.device import (
     to_host,
 )
 from features.groups.lateral import POSITION_GROUP
-from features.lateral.events import make_events, signals
+from features.lateral.events import make_events
 from features.lateral.fit import RawFit, fit_cuda, fit_fused
 from features.stations.compiled import sum_fused
 from features.stations.cuda import grid_cuda, order_cuda, sum_cuda
-from features.stations.grid import grid_fused, grid_reference, order_fused, order_reference
-from features.stations.sums import PARTS, PATTERNS, RINGS, sum_reference
+from features.stations.grid import grid_fused, order_fused
+from features.stations.sums import PARTS, PATTERNS, RINGS
 from report.gpu import column_agreement
 from runtime.errors import InputError
 from showers.array import KASCADE
+from tests.features.reference import grid_reference, order_reference, signals, sum_reference
 
 ALL = frozenset(GROUPS)
 PLANES = ("electron_mev", "muon_mev", "zenith_deg", "azimuth_deg", "lg_n_mu")
@@ -58,8 +59,8 @@ def like_with_like(monkeypatch):
     """Let every library start from the same fits and use the array-API sums."""
     monkeypatch.setattr(fitted, "fit_showers", _fit_on_the_host)
     monkeypatch.setattr(fitted, "sum_stations", sum_reference)
-    monkeypatch.setattr(fitted, "grid_fused", grid_reference)
-    monkeypatch.setattr(fitted, "order_fused", order_reference)
+    monkeypatch.setattr(fitted, "sum_grid", grid_reference)
+    monkeypatch.setattr(fitted, "order_deposits", order_reference)
 
 
 def _compute(xp, drawn, rows=slice(0, 150), groups=ALL):
@@ -73,8 +74,8 @@ def expected(drawn):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitted, "fit_showers", _fit_on_the_host)
         patch.setattr(fitted, "sum_stations", sum_reference)
-        patch.setattr(fitted, "grid_fused", grid_reference)
-        patch.setattr(fitted, "order_fused", order_reference)
+        patch.setattr(fitted, "sum_grid", grid_reference)
+        patch.setattr(fitted, "order_deposits", order_reference)
         return _compute(namespace("cpu"), drawn)
 
 

@@ -19,11 +19,11 @@ from features.lateral.events import make_events
 from features.lateral.fit import N_NUMBERS, RECORD, RawFit, fit_cuda, fit_fused, kernel_source, record_in_c
 from features.lateral.response import PUBLISHED
 from features.stations.cuda import kernel_source as sum_source
-from features.stations.sums import sum_reference
 from report.gpu import CHANNELS, fit_gaps
 from runtime.errors import InputError
 from showers.array import DetectorArray
 from tests.features.oracle import Oracle, full
+from tests.features.reference import sum_reference
 
 XP = namespace("cpu")
 GOLDEN = Path(__file__).with_name("golden_fits.npz")

@@ -10,7 +10,8 @@ from scipy.special import gammaincc, gammaln, log_ndtr
 from features.device import namespace
 from features.lateral.response import PUBLISHED
 from features.stations.compiled import root_lg_tail, tail_place
-from features.stations.tail import minus_lg_tail, tail_table
+from features.stations.tail import tail_table
+from tests.features.reference import minus_lg_tail
 
 DISPERSIONS = (PUBLISHED.electron_dispersion, PUBLISHED.muon_dispersion)
 RELATIVE, ABSOLUTE = 1e-3, 1e-4

@@ -106,7 +106,7 @@ def test_a_block_of_the_stream_is_what_the_simulation_and_the_features_give() ->
     portion = _block(0, "test", "train", 1, 5, rng)
     assert len(portion) > 100
     assert portion.table.shape == (len(portion), len(COLUMNS))
-    assert portion.judged.all()
+    assert portion.in_evaluation.all()
     np.testing.assert_array_equal(portion.task, 0)
     assert set(np.unique(portion.labels)) <= set(range(TASKS[0].n_classes))
     assert (portion.table[:, COLUMNS.index("Ne")] > 4.79).all()
@@ -149,12 +149,12 @@ def test_pretraining_goes_on_where_it_was_ended(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(train, "train_round", dying)
     with pytest.raises(KeyboardInterrupt):
         pretrain(tmp_path / "cut", SMALL)
+    assert json.loads(card_path(tmp_path / "cut" / whole.name).read_text())["rounds"] == 2
     monkeypatch.setattr(train, "train_round", done)
     with monkeypatch.context() as killed:
         killed.setattr(train, "write_checkpoint", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             pretrain(tmp_path / "cut", SMALL)  # between the plan, which counts the round, and its state
-    assert json.loads(card_path(tmp_path / "cut" / whole.name).read_text())["rounds"] == 2
     cut = pretrain(tmp_path / "cut", SMALL)
     assert hash_file(cut) == hash_file(whole)
     card = read_pretrained(str(cut), hash_file(cut)).card
@@ -162,6 +162,38 @@ def test_pretraining_goes_on_where_it_was_ended(tmp_path: Path, monkeypatch: pyt
     assert card["log_loss"]["composition"] < np.log(5)
     with pytest.raises(InputError, match="another folder"):
         pretrain(tmp_path / "cut", replace(SMALL, seed=2))
+
+
+@pytest.mark.usefixtures("toy_stream")
+@pytest.mark.parametrize("is_renamed", [False, True], ids=["before", "after"])
+def test_interrupted_at_any_of_its_files_it_ends_with_the_same_bytes(
+    is_renamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train.time, "process_time", lambda: 0.0)
+    settings = replace(SMALL, showers=240_000, batch_size=400, passes=1)
+    pretrain(tmp_path / "whole", settings)
+    rename, n_files = Path.replace, 1 + settings.rounds * 4  # plan; weights, card, plan and state of a round
+    for last in range(n_files):
+        left = last
+
+        def interrupted(self: Path, target: Path) -> Path:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                return rename(self, target)
+            if is_renamed:
+                rename(self, target)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                pretrain(tmp_path / f"{last}", settings)
+        pretrain(tmp_path / f"{last}", settings)
+        contents = [
+            {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("whole", f"{last}")
+        ]
+        assert contents[0] == contents[1], f"interrupted at file {last} of {n_files}"
 
 
 def test_the_network_learns_from_the_world_only_where_it_is_told() -> None:

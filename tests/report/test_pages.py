@@ -42,6 +42,8 @@ from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA
 from stacking.run.folder import write_run_checksums
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.mark.parametrize("task", ["composition", "gamma"])
 def test_report_is_one_self_contained_file(task: str, request: pytest.FixtureRequest) -> None:
@@ -82,6 +84,44 @@ def test_composition_report_has_its_sections(composition_report: Path) -> None:
     assert "The showers are simulated" in text
     assert "lenet failed and was left out: out of memory" in text
     assert text.count("<figure>") >= 15
+
+
+AT_A_LEVEL = """
+import sys
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+run, data, level = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+text = Path("scoring/metrics/level.py").read_text()
+assert text.count("LEVEL = 0.95") == 1
+name = "scoring.metrics.level"
+module = sys.modules[name] = module_from_spec(spec_from_loader(name, None))
+exec(text.replace("LEVEL = 0.95", f"LEVEL = {level}"), vars(module))
+
+from rich.console import Console
+from report.outcome import learner_table
+from report.run_page import learners
+from report.shared.subject import EvaluatedRun
+
+Console(width=200).print(learner_table(run, data))
+print(learners(EvaluatedRun.read(run, data)).body)
+"""
+
+
+def test_intervals_and_their_words_follow_one_constant(composition_world: tuple[Path, Path]) -> None:
+    halves = {}
+    for percent in (95, 50):
+        command = [sys.executable, "-c", AT_A_LEVEL, *map(str, composition_world), f"{percent / 100:g}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        screen, _, html = done.stdout.partition("<")
+        for text in (screen, html):
+            assert set(re.findall(r"(\d+) % intervals", text)) == {str(percent)}
+        rows = (re.search(r"mlp +\S+ ± (\S+)", screen), re.search(r"mlp, raw</td><td>\S+ ± ([\d.]+)", html))
+        halves[percent] = [float(row[1]) for row in rows if row]
+    # A normal law's quartile is at 0.674 standard errors, its central 95 % end at 1.960.
+    np.testing.assert_allclose(halves[50], np.multiply(halves[95], 0.674 / 1.960), rtol=0.03)
+    assert len(halves[50]) == 2
 
 
 def test_gamma_report_has_its_sections(gamma_report: Path) -> None:

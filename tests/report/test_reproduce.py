@@ -175,6 +175,34 @@ def test_stages_are_added_up_over_calls(tmp_path: Path) -> None:
     assert stages.seconds["scores"]["wall_s"] >= 0.04
 
 
+def test_a_kill_leaves_what_a_stage_has_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("report.reproduce.NOTED_EVERY_S", 0.01)
+    file = tmp_path / "stages.json"
+
+    def noted(name: str, above_s: float) -> None:
+        limit = time.monotonic() + 60
+        while not (file.exists() and read_json(file).get(name, {"wall_s": 0.0})["wall_s"] > above_s):
+            assert time.monotonic() < limit, "nothing is written before the end of the stage"
+
+    stages = Stages.open(tmp_path)
+    with stages.stage("scores"):
+        noted("scores", 0.2)
+        assert Stages.open(tmp_path).seconds["scores"]["cpu_s"] > 0.0, "as if this process were killed here"
+        killed = Stages.open(tmp_path)
+    with killed.stage("scores"):
+        noted("scores", killed.seconds["scores"]["wall_s"] + 0.1)
+    before = read_json(file)
+
+    def refused() -> None:
+        with killed.stage("conversion"):
+            noted("conversion", 0.1)
+            raise InputError("refused")
+
+    with pytest.raises(InputError, match="refused"):
+        refused()
+    assert read_json(file) == before == killed.seconds
+
+
 def test_contradictions_are_refused() -> None:
     with pytest.raises(InputError, match="choose one"):
         Reproduction(COMPOSITION, "2026", Path("x"), raw=Path("y"), simulated=1000)

@@ -19,7 +19,7 @@ from features.lateral.events import make_events
 from features.lateral.fit import RawFit
 from report import gpu
 from report.gpu import DeviceComparison, column_agreement, compare, fit_agreement
-from report.outcome import learner_table, outcome
+from report.outcome import _simulated_already, learner_table, outcome
 from report.shared.subject import mean_loss, read_labels
 from report.shared.text import short
 from runtime.errors import InputError
@@ -197,3 +197,9 @@ def test_log_loss_of_known_posteriors() -> None:
 
 def test_short_numbers() -> None:
     assert [short(v) for v in (0.0, 3.2e-4, 0.5, 1e-10)] == ["0", "3.2e-4", "5.0e-1", "1.0e-10"]
+
+
+def test_sets_of_an_earlier_demo_in_another_world_are_not_used(tiny_composition: Path, tiny_gamma: Path) -> None:
+    assert _simulated_already(tiny_composition, COMPOSITION, 2_000, 1_000, 7)
+    with pytest.raises(InputError, match="in the world default, the demo asked for 2,000 of seed 7 in gammas: remove"):
+        _simulated_already(tiny_gamma, GAMMA, 2_000, 1_000, 7)

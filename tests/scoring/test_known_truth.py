@@ -12,7 +12,7 @@ from runtime.errors import InputError
 from scoring.metrics.classes import area, bins_at_threshold, efficiency_at_survival, q_factor, table_metrics
 from scoring.metrics.composition import composition_metrics, energy_bins, row_normalised
 from scoring.metrics.gamma import GAMMA, HADRON, area_under_curve, gamma_metrics, hadron_survival
-from scoring.metrics.intervals import clopper_pearson, survival_interval
+from scoring.metrics.intervals import GROUP_RESAMPLES, clopper_pearson, survival_interval, weighted_replicas
 from scoring.metrics.paired import mcnemar, paired_fraction_error, paired_log_loss, paired_mean, paired_survival
 
 TOYS = 2_000
@@ -235,6 +235,16 @@ def test_the_weighted_area_has_the_error_of_repeated_samples() -> None:
     assert errors.mean() == pytest.approx(values.std(), rel=0.2)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 50.0])
+def test_only_the_ratios_of_weights_count(scale: float) -> None:
+    labels, scores, weights = _weighted(400, 5)
+    one, other = (hadron_survival(labels, scores, 0.75, some) for some in (weights, scale * weights))
+    assert (one.threshold, one.n_surviving) == (other.threshold, other.n_surviving)
+    assert other.hadron_survival == pytest.approx(one.hadron_survival)
+    ours, theirs = (area_under_curve(labels == GAMMA, scores, some) for some in (weights, scale * weights))
+    assert theirs == pytest.approx(ours), "area and its error"
+
+
 def test_weights_of_one_change_no_value() -> None:
     labels, scores, _ = _weighted(2000, 2)
     plain, ones = (hadron_survival(labels, scores, 0.9, w) for w in (None, np.ones(2000)))
@@ -292,6 +302,15 @@ def test_intervals_of_weighted_survivals_cover_the_truth() -> None:
     assert np.mean(spread) == pytest.approx(truth, rel=0.02)
     assert inside >= 34, "38 of 40 expected"
     assert np.mean(widths) == pytest.approx(np.std(spread), rel=0.25)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.95])
+def test_an_interval_of_weighted_survivals_leaves_out_equal_tails(level: float) -> None:
+    labels, scores, weights = _weighted(4000, 3)
+    interval = survival_interval(labels, scores, 0.75, weights=weights, level=level)
+    drawn = weighted_replicas(labels, (scores,), (0.75,), weights)[0, 0]
+    for outside in (drawn < interval.low, drawn > interval.high):
+        assert outside.mean() == pytest.approx((1.0 - level) / 2.0, abs=1.0 / GROUP_RESAMPLES)
 
 
 def test_weighted_pairs_share_their_events() -> None:

@@ -211,6 +211,28 @@ def test_intervals_cover(n: int) -> None:
     assert (share > 0.87).all(), dict(zip(TRUE, share, strict=True))
 
 
+def test_rare_events_count_by_their_weight() -> None:
+    rng = np.random.default_rng(8)
+    inside, widths = [], []
+    for _ in range(40):
+        # As many rare events as others, each worth a thousandth, five times as wide and off by 3.
+        rare = np.arange(1000) % 2 == 1
+        residuals = np.where(rare, rng.normal(3.0, 5.0, 1000), rng.normal(0.0, 1.0, 1000))
+        weights = np.where(rare, 1e-3, 1.0) * rng.uniform(0.5, 1.5, 1000)
+        result = residual_metrics(residuals, weights)
+        intervals = result["intervals"]
+        inside.append([intervals[name]["low"] < true < intervals[name]["high"] for name, true in TRUE.items()])
+        widths.append([result["resolution"], residual_metrics(residuals)["resolution"]])
+    assert (np.mean(inside, axis=0) > 0.87).all()
+    assert np.mean(widths, axis=0) == pytest.approx([1.0, 3.5], rel=0.1), "without weights the rare ones rule"
+    alike = np.random.default_rng(9).normal(0.0, 1.0, 4000)
+    equal, plain = (residual_metrics(alike, w) for w in (np.full(4000, 0.7), None))
+    for name in TRUE:
+        assert equal[name] == pytest.approx(plain[name], abs=1e-3)
+        widths = [one["intervals"][name]["high"] - one["intervals"][name]["low"] for one in (equal, plain)]
+        assert widths[0] == pytest.approx(widths[1], rel=0.12), name
+
+
 TRUE = {"bias": 0.0, "resolution": 1.0, "rms": 1.0, "mean_absolute_error": np.sqrt(2 / np.pi)}
 
 

@@ -113,14 +113,6 @@ def test_capped_exponential_redraws_below_the_cap() -> None:
     assert x == pytest.approx([-1.0, 4.5, 1.75])
 
 
-def test_curvature_and_product_turn_around_the_typical_shower() -> None:
-    e = np.array([-0.3, 0.7, -1.3])
-    bent = PLAIN.model_copy(update={"lg_ne_curvature": 0.1, "lg_nmu_mass_energy": 0.2})
-    lg_ne, lg_nmu = hadron_offset(1.4, e, np.zeros(3), bent)
-    assert lg_ne == pytest.approx([0.0, 0.1, 0.1])
-    assert lg_nmu == pytest.approx([0.0, 0.1, -0.1])
-
-
 def test_epos_differs_from_qgsjet_by_its_shifts_and_photons_do_not() -> None:
     cascade = PLAIN.model_copy(update={"epos_xmax": 9.0, "epos_lg_ne": -0.04, "epos_lg_nmu": 0.02})
     model = np.array([0, 1])
@@ -176,13 +168,25 @@ def test_muons_from_higher_up_arrive_further_apart() -> None:
     assert (sloped.muon_age - flat.muon_age)[inside] == pytest.approx(wanted[inside], abs=1e-9)
 
 
-def test_mass_and_energy_together_move_the_electron_number() -> None:
-    e, s = np.array([-0.3, 0.7]), np.zeros(2)
-    iron, proton = (
-        hadron_offset(lg_a, e, s, PLAIN.model_copy(update={"lg_ne_mass_energy": 0.1}))[0] for lg_a in (1.748, 0.0)
-    )
-    assert iron == pytest.approx([0.0, 0.1 * (1.748 - 0.9)]), "nothing at the pivot"
-    assert proton == pytest.approx([0.0, -0.1 * 0.9])
+@pytest.mark.parametrize(
+    ("of_ne", "of_nmu", "by"),
+    [
+        ("lg_ne_offset", "lg_nmu_offset", lambda a, e, s: 1.0),
+        ("lg_ne_mass", "lg_nmu_mass", lambda a, e, s: a),
+        ("lg_ne_energy", "lg_nmu_energy", lambda a, e, s: e),
+        ("lg_ne_inclination", "lg_nmu_inclination", lambda a, e, s: s),
+        ("lg_ne_mass_energy", "lg_nmu_mass_energy", lambda a, e, s: a * e),
+        ("lg_ne_curvature", None, lambda a, e, s: e**2),
+    ],
+)
+def test_each_offset_acts_on_its_own_size_in_proportion(of_ne: str, of_nmu: str | None, by) -> None:
+    e, s = np.array([-1.1, 0.0, 0.8]), np.array([0.0, 0.1, 0.3])
+    world = PLAIN.model_copy(update={of_ne: 0.1} | ({of_nmu: -0.07} if of_nmu else {}))
+    for lg_a in (0.0, 1.748):
+        lg_ne, lg_nmu = hadron_offset(lg_a, e, s, world)
+        expected = by(lg_a - 0.9, e + 0.3, s) * np.ones(3)
+        assert lg_ne == pytest.approx(0.1 * expected)
+        assert lg_nmu == pytest.approx(-0.07 * expected * (of_nmu is not None))
 
 
 def test_heavier_nuclei_fluctuate_more_where_asked() -> None:

@@ -12,6 +12,7 @@ import pytest
 from report import selftest
 from runtime.errors import InputError
 from showers.archives import kcdc
+from showers.archives import station_lists as lists
 from showers.archives.formats import DEPOSITS, UNITS, convert_foreign, format_of, formats
 from showers.archives.kcdc import TextTable, stations_by_cores
 from showers.array import KASCADE
@@ -300,6 +301,28 @@ def test_quantities_are_read_without_the_grids(tmp_path: Path, monkeypatch: pyte
             (path / "004000_matrices.npz").unlink()
         (chunk,) = reader.chunks(["E", "Ze"])
         assert len(chunk["Ze"]) == reader.n_events
+
+
+def test_large_lists_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    station_lists(tmp_path / "lists", 30, seed=1)
+    (reader,) = lists.FORMAT.open(tmp_path / "lists")
+    (whole,) = reader.chunks([DEPOSITS, "E"])
+    monkeypatch.setattr(lists, "GRID_EVENTS", 7)
+    parts = list(reader.chunks([DEPOSITS, "E"]))
+    assert [len(part["E"]) for part in parts] == [7, 7, 7, 7, 2]
+    for name, values in whole.items():
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
+
+
+def test_the_pitch_is_the_usual_distance_to_the_nearest_station() -> None:
+    x, y = (plane.ravel() for plane in np.meshgrid(np.arange(3) * 30.0 + 400.0, np.arange(4) * 20.0 - 900.0))
+    stations = pl.DataFrame({"id": np.arange(12), "x_m": x, "y_m": y, "electron_area_m2": np.ones(12)})
+    array, _ = lists.array_of_stations("grid", stations)
+    assert array.pitch_m == pytest.approx(20.0)
+    # Stations along one axis alone, either of them.
+    for axis, other in (("x_m", "y_m"), ("y_m", "x_m")):
+        row = stations.head(3).with_columns(pl.Series(axis, [0.0, 5.0, 10.0]), pl.lit(77.0).alias(other))
+        assert lists.array_of_stations("row", row)[0].pitch_m == pytest.approx(5.0)
 
 
 def test_quantities_of_another_array_keep_its_own_origin(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from benchmarks.world.calibrate import write_settings
 from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import hash_file
@@ -21,7 +22,7 @@ from showers.simulation import datasets, load_settings, simulate
 from showers.simulation.blocks import BlockJob, passes, simulate_block
 from showers.simulation.cascade import RARE
 from showers.simulation.reconstruction import Reconstructed
-from showers.simulation.settings import WORLDS, Settings, write_settings
+from showers.simulation.settings import WORLDS, Settings
 from showers.writer import problems
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from runtime.context import Context
 from runtime.errors import InputError
 from scoring.metrics.paired import paired_log_loss
 from showers.schema import COMPOSITION
+from stacking import second_level
 from stacking.decide.target import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
 from stacking.inputs.events import ShowerEvents, TableEvents
 from stacking.predict import predict
@@ -81,7 +83,7 @@ def test_stated_cost_is_that_on_new_rows(finished: StackResult, new_rows: tuple[
 
 
 def test_without_a_holdout_it_is_judged_by_students_that_have_not_seen_the_events(tmp_path: Path) -> None:
-    record = _run(tmp_path, 900, holdout=0.0, learners=("quadratic_logit",), settings={}).manifest["fast"]
+    record = _run(tmp_path, 900, holdout=0.0, learners=("quadratic_logit",), settings={}, fast=True).manifest["fast"]
     assert (record["judged_on"], record["judged_events"], record["learned_from"]) == ("out-of-fold", 900, 900)
     assert -0.05 < record["log_loss"]["difference"] < 0.1
 
@@ -96,7 +98,7 @@ def test_labels_do_not_come_back_through_what_is_imitated(tmp_path: Path) -> Non
     frame.with_columns(kind=pl.Series(rng.choice(CLASSES, 1000))).write_parquet(tmp_path / "train.parquet")
     manifest = stack(TableConfig(
         run=tmp_path / "run", table=tmp_path / "train.parquet", label="kind", preset="quick", folds=3, repeats=1,
-        holdout=0.0, workers=1, learners=("fake_neighbours",), metas=("average",), device="cpu",
+        holdout=0.0, workers=1, learners=("fake_neighbours",), metas=("average",), device="cpu", fast=True,
     )).manifest  # fmt: skip
     (learner,) = manifest["learners"]
     cost = manifest["fast"]["log_loss"]
@@ -106,10 +108,10 @@ def test_labels_do_not_come_back_through_what_is_imitated(tmp_path: Path) -> Non
 def test_no_student_unless_wanted_and_none_is_told(
     tmp_path: Path, new_rows: tuple[Path, np.ndarray, np.ndarray]
 ) -> None:
-    result = _run(tmp_path / "run", 900, learners=("quadratic_logit",), settings={}, fast=False)
+    result = _run(tmp_path / "run", 900, learners=("quadratic_logit",), settings={})
     assert result.manifest["fast"] is None
     assert not (result.run / STUDENT).exists()
-    with pytest.raises(InputError, match="has no student for --fast"):
+    with pytest.raises(InputError, match=r"has no student for --fast \(few rows.*fast = true"):
         predict(stacking.load(result.run), new_rows[0], fast=True)
 
 
@@ -235,6 +237,35 @@ def test_held_out_residuals_are_in_units_and_in_errors() -> None:
         assert entry["bias"] == pytest.approx(fits[0, :, k, 0].mean() * TARGETS[k].width)
         assert entry["in_errors"]["bias"] == pytest.approx(2 * fits[0, :, k, 0].mean() / entry["factor_of_errors"])
         assert entry["in_errors"]["resolution"] == pytest.approx(1.0)
+
+
+def test_rare_showers_move_energies_and_cores_by_their_weight_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(12)
+    rare = np.arange(4000) % 2 == 1
+    targets = np.zeros((4000, len(TARGETS)))
+    fits = np.full((1, 4000, len(TARGETS), 2), 0.1)
+    fits[0, :, :, 0] = rng.normal(0, 0.1, targets.shape) * np.where(rare, 8.0, 1.0)[:, None]
+    weights = np.where(rare, 1e-3, 1.0)
+    weighted, record = TargetCalibration.of("taught", fits, targets, weights)
+    ignoring, _ = TargetCalibration.of("taught", fits, targets)
+    assert weighted.scale == pytest.approx((1.0, 1.0, 1.0), abs=0.07)
+    assert min(ignoring.scale) > 1.7
+    entry = record["held_out"]["lg_energy"]
+    assert entry["resolution"] == pytest.approx(0.1 * TARGETS[OWN_ENERGY].width, rel=0.07)
+    assert entry["in_errors"]["resolution"] == pytest.approx(1.0)
+    # The second level hands over the weights of the events that it measures on.
+    rows = np.arange(4000) % 4 < 2
+    level, folds = (
+        SimpleNamespace(names=("taught",), networks=()),
+        SimpleNamespace(outer=rows, weights_of=weights.__getitem__),
+    )
+    job = SimpleNamespace(
+        config=SimpleNamespace(run=None, n_folds=1, repeats=1), train=SimpleNamespace(targets=targets.__getitem__)
+    )
+    monkeypatch.setattr(second_level, "has_truth", lambda run, name: True)
+    monkeypatch.setattr(second_level, "outer_truth", lambda run, name, wanted: fits[:, rows])
+    calibration, _ = second_level.fit_target_calibration(job, folds, level, rows)  # type: ignore[arg-type]
+    assert calibration == TargetCalibration.of("taught", fits[:, rows], targets[rows], weights[rows])[0]
 
 
 OPTIONS: dict[str, Any] = {

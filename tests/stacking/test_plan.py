@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -29,7 +30,7 @@ from report.run_sections import no_time_for
 from runtime.context import Context, PlainConsole
 from runtime.cost import PACE, Deadline, in_words, seconds_of
 from runtime.errors import InputError
-from stacking.budget import LIBRARIES, PLAN_FILE, Clock, available_bytes, estimated
+from stacking.budget import LIBRARIES, PLAN_FILE, Clock, StoredPlan, available_bytes, estimated, once_more
 from stacking.fit import tasks
 from stacking.fit.plan import FIXED_S, STUDENT_STEP_S, RunPlan, RunSizes, SecondLevel, make_plan
 from stacking.fit.running import RemainingTime, _attempt
@@ -353,6 +354,52 @@ def _slow_after(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
         real(replace(task, deadline=Deadline(time.time() - 1)) if task.name.endswith(slow) else task)
 
     monkeypatch.setattr("stacking.fit.running.do_task", do)
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_time_that_is_left_by_fewer_folds_goes_to_another_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_time: bool
+) -> None:
+    # The plan fears 5 folds and the fits take seconds: 3 folds twice are done in the time, or 3 folds once ship.
+    monkeypatch.setattr("stacking.budget.make_plan", lambda *given: replace(make_plan(*given), folds=3))
+    real: Callable[[tasks.FoldTask], None] = tasks.do_task
+    done: list[tuple[str, int]] = []
+
+    def do(task: tasks.FoldTask) -> None:
+        assert (task.deadline is None) == (task.name == first and task.fold < 3)
+        real(task if in_time or task.fold < 3 else replace(task, deadline=Deadline(time.time() - 1)))
+        done.append((task.name, task.fold))
+
+    first = "table.lightgbm"
+    monkeypatch.setattr("stacking.fit.running.do_task", do)
+    result = stack(_config(tmp_path, n=600, time_limit="5m", folds=5, learners=("lightgbm",)))
+    repeats = 2 if in_time else 1
+    assert sorted(done) == [(first, fold) for fold in range(3 * repeats)], "no fit is done twice"
+    assert result.manifest["config"]["repeats"] == repeats
+    assert [row["status"] for row in result.manifest["learners"]] == ["ok"]
+    assert {name.split("/")[2] for name in Run.open(result.run).required_files if name.startswith("learners/")} == {
+        f"fold-{fold}" for fold in range(3 * repeats)
+    }
+    done.clear()
+    again = stack(_config(tmp_path, n=600, time_limit="5m", folds=5, learners=("lightgbm",)))
+    assert (done, again.manifest["config_hash"]) == ([], result.manifest["config_hash"])
+
+
+def test_nothing_is_repeated_without_time_or_where_all_folds_were_done() -> None:
+    plan = make_plan(RATES, SIZES, 14_400)
+    made = [replace(plan, folds=folds) for folds in (3, 5)]
+    jobs = [
+        SimpleNamespace(config=SimpleNamespace(n_folds=one.folds, repeats=1), pools={"cpu": 2}, ctx=Context())
+        for one in made
+    ]
+    for job, one, left_s, more in (
+        (jobs[0], made[0], 1e5, True),
+        (jobs[0], made[0], 10.0, False),
+        (jobs[1], made[1], 1e5, False),
+    ):
+        stored = once_more(job, StoredPlan("asked", one, {"folds": one.folds}), Clock(time.time(), left_s), 5, [])
+        assert (stored is not None) == more
+        assert stored is None or stored.options == {"folds": 3, "repeats": 2}
 
 
 def test_only_events_under_the_cuts_are_expected_to_be_predicted(

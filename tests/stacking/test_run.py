@@ -131,7 +131,7 @@ def test_one_reader_says_what_a_run_holds(finished: Path, tiny_composition: Path
     shutil.copytree(finished, copy, ignore=shutil.ignore_patterns(LOCK_FILE))
     shutil.rmtree(copy / "learners")
     run = Run.open(copy)  # only what is asked for is read
-    assert (run.name, run.task.name, run.on_table) == ("copy", "composition", False)
+    assert (run.name, run.task.name, run.has_grids) == ("copy", "composition", True)
     assert run.learners == ("lightgbm", "random_forest")
     assert run.systems == ("lightgbm", "random_forest", "average", "stack")
     assert run.shipped == run.chain.shipped
@@ -168,7 +168,7 @@ def test_what_ships_and_who_finished_is_read_off_the_manifest(gate: dict[str, An
     manifest = {"task": "table", "classes": ["1", "2"], "label_type": "int", "gate": gate, "learners": rows}
     run = Run(Path("run"), manifest, Checksums(Path("run"), {}))
     assert (run.shipped, run.learners) == (shipped, ("a", "c"))
-    assert (run.on_table, run.task.classes, run.class_values) == (True, ("1", "2"), (1, 2))
+    assert (run.has_grids, run.task.classes, run.class_values) == (False, ("1", "2"), (1, 2))
 
 
 def test_a_run_on_features_of_other_code_predicts_only_when_told_to(finished: Path, tiny_composition: Path) -> None:

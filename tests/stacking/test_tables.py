@@ -355,6 +355,9 @@ def test_settings_follow_the_number_of_rows() -> None:
     assert remarks == ["class 'b' has 4 rows: 4 folds instead of 8"]
     many, _ = config.for_rows(np.repeat([0, 1], 4000), ("a", "b"))
     assert (many.n_folds, many.repeats, many.holdout) == (8, 1, 0.1)
+    assert (few.fast, many.fast) == (False, True), "no student of few rows"
+    wanted, _ = config.model_copy(update={"fast": True}).for_rows(np.repeat([0, 1], 50), ("a", "b"))
+    assert wanted.fast, "unless it is asked for"
 
 
 def test_a_refused_run_leaves_its_folder_free(tmp_path: Path) -> None:

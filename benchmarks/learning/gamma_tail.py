@@ -1,0 +1,210 @@
+"""Learners for the few hadrons that look like photons: what lowers the weighted survival of boosted trees.
+
+    python benchmarks/learning/gamma_tail.py --work bench/gamma_tail
+
+Rare hadrons of one world (``simulate --rare``), the columns of the set ``fits``, training sets of three seeds, one test
+set. Per library and seed the same trees learn
+
+* ``plain``: with the showers' weights, as ``stack`` trains them;
+* ``uniform``: without any weights;
+* ``tempered``: with the square root of the weights, so that rare hadrons count more than their number;
+* ``hard``: with the weights times S^-1/2, where S is the survival at the hadron's own out-of-fold score: the gradient
+  of ln S at one efficiency gives a survivor 1/S;
+* ``cascade``: a second booster that learned from the events above the out-of-fold score that keeps 90 % of the gammas
+  orders these; all others stay as ``plain`` has them below it.
+
+``mean of logs`` and ``mean of ranks`` pool both libraries' ``plain``. A system is compared with its library's
+``plain``, pools with CatBoost's, on the same test showers: ln of the ratio of survivals, mean over the seeds; its error
+is that of the showers drawn again (the same draws for all) and of the seeds. Killed and started again, it continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import rankdata
+
+from features.build import build_table
+from features.catalogue import feature_set
+from models.base.learner import Batch, Learner
+from models.registry import create, spec
+from runtime.context import Context
+from runtime.files import atomic_path
+from scoring.metrics.gamma import GAMMA, HADRON, hadron_survival, weighted_threshold
+from scoring.metrics.intervals import weighted_replicas
+from showers import schema
+from showers.dataset import Dataset
+from showers.simulation import simulate
+from showers.simulation.cascade import RARE
+from stacking.meta.scorers import gamma_scores
+
+LIBRARIES = ("lightgbm", "catboost")
+VARIANTS = ("plain", "uniform", "tempered", "hard", "cascade")
+POOLS = ("mean of logs", "mean of ranks")
+EFFICIENCIES = (0.50, 0.75, 0.90)
+FOLDS = 3
+FIRST_STAGE = 0.90
+"""Share of the gammas that the first stage of a cascade keeps."""
+LEAST_SURVIVAL = 1e-4
+"""Below it hadrons are not made to count more."""
+VALID_SHARE = 0.15
+REPLICAS = 300
+
+
+def folder_of(options: argparse.Namespace, seed: int) -> Path:
+    """Return the folder with the training set of a seed; that of the first seed also holds the test set."""
+    folder: Path = options.work / f"seed-{seed}"
+    n_test = options.test if seed == 1 else 1
+    simulate(
+        schema.GAMMA, folder, n_train=options.train, n_test=n_test, seed=seed, train_cuts="test",
+        world=options.world, workers=1, proposal=RARE,
+    )  # fmt: skip
+    return folder
+
+
+def batch_of(folder: Path) -> Batch:
+    """Return the events of a set with table, labels and weights."""
+    data = Dataset.open(folder, schema.GAMMA)
+    table = build_table(folder, ctx=Context(workers=1))
+    columns = feature_set("fits", table.columns)
+    assert data.labels is not None
+    return Batch(
+        np.arange(len(data)), np.asfortranarray(table.matrix(columns)), columns,
+        labels=np.asarray(data.labels, dtype=np.int64), weights=data.weights,
+    )  # fmt: skip
+
+
+def fitted(library: str, train: Batch, seed: int, options: argparse.Namespace) -> Learner:
+    """Return a booster, stopped early on a part of its training events."""
+    valid = np.random.default_rng(seed).random(len(train)) < VALID_SHARE
+    learner = create(spec(library), schema.GAMMA.classes, preset=options.preset, n_rows=len(train))
+    return learner.fit(train.take(~valid), train.take(valid), seed=seed)
+
+
+def scores_of(learner: Learner, events: Batch) -> np.ndarray:
+    """Return gamma scores (n,)."""
+    return gamma_scores(learner.predict_log_proba(events))
+
+
+def out_of_fold(library: str, train: Batch, seed: int, options: argparse.Namespace) -> np.ndarray:
+    """Return the scores (n,) of training events by fits that did not learn from them."""
+    fold = np.random.default_rng([seed, 1]).integers(0, FOLDS, len(train))
+    scores = np.empty(len(train))
+    for k in range(FOLDS):
+        scores[fold == k] = scores_of(fitted(library, train.take(fold != k), seed, options), train.take(fold == k))
+    return scores
+
+
+def survivals_at(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weighted share of hadrons that score at least as high as each event, (n,)."""
+    hadron = labels == HADRON
+    order = np.argsort(-scores[hadron])
+    reached = np.cumsum(weights[hadron][order]) / weights[hadron].sum()
+    place = np.searchsorted(-scores[hadron][order], -scores, side="right")
+    return np.asarray(np.concatenate([[0.0], reached])[place])
+
+
+def learned(library: str, seed: int, train: Batch, test: Batch, options: argparse.Namespace) -> dict[str, np.ndarray]:
+    """Return the test scores of every variant of a library."""
+    assert train.labels is not None
+    assert train.weights is not None
+    labels, weights = train.labels, train.weights
+    first = out_of_fold(library, train, seed, options)
+    hardness = np.where(labels == HADRON, np.maximum(survivals_at(first, labels, weights), LEAST_SURVIVAL) ** -0.5, 1.0)
+    plain = fitted(library, train, seed, options)
+    result = {"plain": scores_of(plain, test)}
+    for name, other in (("uniform", None), ("tempered", weights**0.5), ("hard", weights * hardness)):
+        result[name] = scores_of(fitted(library, replace(train, weights=other), seed, options), test)
+    gamma = labels == GAMMA
+    threshold = weighted_threshold(first[gamma], weights[gamma], FIRST_STAGE)
+    second = fitted(library, train.take(first >= threshold), seed, options)
+    above = result["plain"] >= threshold
+    order = result["plain"].copy()
+    ranked = scores_of(second, test.take(above))
+    order[above] = ranked - ranked.min() + max(threshold, float(order[~above].max()) + 1.0)
+    return result | {"cascade": order}
+
+
+def all_scores(options: argparse.Namespace, seeds: list[int], test: Batch) -> dict[str, list[np.ndarray]]:
+    """Return the test scores of every system, one array a seed; what is there already is read."""
+    systems: dict[str, list[np.ndarray]] = {}
+    for seed in seeds:
+        plain = {}
+        for library in LIBRARIES:
+            file = options.work / f"scores-{library}-{seed}-{options.preset}.npz"
+            if not file.exists():
+                started = time.process_time()
+                train = batch_of(folder_of(options, seed) / "gamma_train")
+                content = learned(library, seed, train, test, options)
+                with atomic_path(file) as temporary, temporary.open("wb") as stream:
+                    np.savez(stream, **content)
+                print(f"{library}, seed {seed}: {time.process_time() - started:.0f} s of processor time", flush=True)
+            with np.load(file) as content:
+                for name in VARIANTS:
+                    systems.setdefault(f"{library}, {name}", []).append(content[name])
+            plain[library] = systems[f"{library}, plain"][-1]
+        ranks = [rankdata(scores) for scores in plain.values()]
+        systems.setdefault(POOLS[0], []).append(np.mean(list(plain.values()), axis=0))
+        systems.setdefault(POOLS[1], []).append(np.mean(ranks, axis=0))
+    return systems
+
+
+def reference_of(name: str) -> str:
+    """Return the system that another one is compared with."""
+    library = name.split(",")[0]
+    return f"{library if library in LIBRARIES else 'catboost'}, plain"
+
+
+def table(systems: dict[str, list[np.ndarray]], test: Batch) -> list[str]:
+    """Return the lines of the table."""
+    assert test.labels is not None
+    assert test.weights is not None
+    n_seeds = len(systems[POOLS[0]])
+    every = [scores for parts in systems.values() for scores in parts]
+    drawn = weighted_replicas(test.labels, every, EFFICIENCIES, test.weights, n_resamples=REPLICAS)
+    drawn = np.log(np.maximum(drawn, 1e-12)).reshape(len(systems), n_seeds, len(EFFICIENCIES), -1)
+    results = [[[hadron_survival(test.labels, scores, e, test.weights) for e in EFFICIENCIES] for scores in parts]
+               for parts in systems.values()]  # fmt: skip
+    value = np.log(np.maximum([[[r.hadron_survival for r in row] for row in parts] for parts in results], 1e-12))
+    names = list(systems)
+    heads = [f"{e:.0%}: hadrons left (n_eff) | ln of the ratio" for e in EFFICIENCIES]
+    lines = [f"| learner | {' | '.join(heads)} |", "|---" * (1 + 2 * len(EFFICIENCIES)) + "|"]
+    for place, name in enumerate(names):
+        cells = [name]
+        base = names.index(reference_of(name))
+        for k in range(len(EFFICIENCIES)):
+            effective = float(np.mean([one.weights.n_effective for one in (row[k] for row in results[place])]))  # type: ignore[union-attr]
+            cells.append(f"{np.exp(value[place, :, k].mean()):.2e} ({effective:,.0f})")
+            gain = value[place, :, k] - value[base, :, k]
+            by_showers = float((drawn[place, :, k] - drawn[base, :, k]).mean(axis=0).std())
+            by_seeds = float(gain.std(ddof=1)) / n_seeds**0.5 if n_seeds > 1 else 0.0
+            cells.append("" if place == base else f"{gain.mean():+.3f} ± {np.hypot(by_showers, by_seeds):.3f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("bench/gamma_tail"), help="folder for showers and scores")
+    parser.add_argument("--world", default="gammas")
+    parser.add_argument("--train", type=int, default=60_000, help="training events a seed, under the test's cuts")
+    parser.add_argument("--test", type=int, default=400_000, help="test events")
+    parser.add_argument("--preset", default="good", help="settings of the learners")
+    parser.add_argument("--seeds", default="1,2,3")
+    options = parser.parse_args()
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    test = batch_of(folder_of(options, 1) / "gamma_test")
+    lines = table(all_scores(options, seeds, test), test)
+    print(f"{options.train:,} training events a seed ({len(seeds)} seeds), {options.test:,} test events, world "
+          f"{options.world}, preset {options.preset}\n")  # fmt: skip
+    print("\n".join(lines))
+    print(f"\n{time.process_time():.0f} s of processor time in this run")
+
+
+if __name__ == "__main__":
+    main()
