@@ -3,6 +3,7 @@
 # make test-faults  kills, damages, hostile servers and whole journeys in full number (make test has a sample of each)
 # make lint   ruff and mypy
 # make docs   the documentation as a site in site/, with the API reference; offline once its packages are installed
+# make release  what a version consists of, in dist/: wheel, sdist, documentation, task cards, SHA-256 of each
 # make clean  remove the virtual environment, caches and what the demo wrote
 PYTHON ?= python3
 VENV   := .venv
@@ -11,7 +12,7 @@ BIN    := $(VENV)/bin
 # One numerical thread a process and several processes; LightGBM's OpenMP threads would otherwise spin while they wait.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: demo test test-faults lint docs clean env
+.PHONY: demo test test-faults lint docs release clean env
 demo: env
 	$(BIN)/python cli.py demo
 
@@ -30,13 +31,27 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
+# Files carry the time of the commit where their formats allow it.
+release: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)
+release: TAR := tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$(SOURCE_DATE_EPOCH) --exclude=*.features -cf -
+release: docs
+	rm -rf dist build/release
+	mkdir -p dist build/release
+	$(BIN)/python -c "from setuptools import build_meta as b; print(b.build_sdist('dist'), b.build_wheel('dist'))"
+	for task in composition gamma; do \
+	  $(BIN)/python cli.py simulate --task $$task --out build/release/data --train 8000 --test 4000 --seed 1 || exit 1; done
+	$(BIN)/python cli.py taskcard --data build/release/data --out build/release/cards
+	$(TAR) -C build/release cards | gzip -n > dist/showerstack-cards.tar.gz
+	$(TAR) site | gzip -n > dist/showerstack-docs.tar.gz
+	cd dist && sha256sum * > SHA256SUMS && cat SHA256SUMS
+
 env: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "showerstack needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (choose another with: make PYTHON=python3.12 ...)")'
 	@echo "Setting up $(VENV) (once; about 750 MB of downloads, a minute or two) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,cluster]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed
@@ -44,5 +59,5 @@ $(VENV)/.docs: $(VENV)/.installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis catboost_info demo
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis catboost_info demo
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

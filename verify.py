@@ -83,7 +83,7 @@ def _score(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(metrics, indent=2, allow_nan=False))
         return
-    from report.outcome import summarise
+    from report.tasks.target import summarise
     from runtime.context import PlainConsole
 
     console = PlainConsole()

@@ -7,7 +7,6 @@ What gammapy needs is there.
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from runtime.errors import InputError
+from runtime.errors import need
 from runtime.files import atomic_path
 
 LONGITUDE_DEG, LATITUDE_DEG, HEIGHT_M = 8.4, 49.1, 110.0
@@ -26,23 +25,6 @@ REFERENCE_MJD = 51544
 M2_PER_CM2 = 1e-4
 EV_PER_TEV = 1e12
 DENSITY = "cm-2 s-1 TeV-1"
-
-
-def has_astropy() -> bool:
-    """Tell whether the extra ``sky`` is installed."""
-    return importlib.util.find_spec("astropy") is not None
-
-
-def need_astropy() -> None:
-    """Refuse to begin without the extra ``sky``.
-
-    Raises
-    ------
-    InputError
-        If ``astropy`` is not installed.
-    """
-    if not has_astropy():
-        raise InputError("sky maps and FITS files need astropy: pip install 'showerstack[sky]'")
 
 
 @dataclass(frozen=True)
@@ -74,7 +56,7 @@ def write_sky_events(events: SkyEvents, file: Path, live_time_s: float | None) -
     InputError
         If ``astropy`` is not installed.
     """
-    need_astropy()
+    need("sky", what="a FITS file")
     from astropy.io import fits
     from astropy.table import Table
 
@@ -145,7 +127,7 @@ def write_limits_fits(limits: pl.DataFrame, file: Path, level: float) -> bool:
     InputError
         If ``astropy`` is not installed.
     """
-    need_astropy()
+    need("sky", what="a FITS file")
     from astropy.table import Table
 
     column = "limit_photons_m2_sr_s_eV"

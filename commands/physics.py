@@ -9,7 +9,7 @@ import typer
 
 from commands.app import SeedOption, WorkersOption, app, console, refuse_unused
 from runtime.context import Context, bar
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 
 if TYPE_CHECKING:
     from analysis.blinding import Blinding
@@ -89,6 +89,7 @@ def spectra(
     Example: [bold]python cli.py spectra --run runs/composition --data kascade --simulation data/composition_test
     --exposure 1.14e12[/bold]
     """
+    need("train", "report", "physics", what="spectra")
     from analysis.spectra.folding import Widths
     from analysis.spectra.run import EDGES, SpectraOptions, measure_spectra
     from report.physics_pages import knee_lines, spectra_text, write_spectra_page
@@ -151,6 +152,7 @@ def gamma_limit(
     Example: [bold]python cli.py gamma-limit --run runs/gamma --data kascade --simulation data/gamma_test
     --exposure 3.0e12[/bold]
     """
+    need("train", "report", what="gamma-limit")
     from analysis.photons.search import EDGES, PhotonResult, SearchOptions, search_photons
     from report.physics_pages import excess_warning, limits_text, write_photon_page
     from runtime.files import check_out
@@ -192,6 +194,7 @@ def robustness(
 
     Example: [bold]python cli.py robustness --places default/qgs,default/epos,harder/mix[/bold]
     """
+    need("train", "report", what="robustness")
     from analysis.robustness.showers import PLACES, parse_places
     from analysis.robustness.study import RobustnessOptions, study
     from report.check_pages import robustness_text, write_robustness_page
@@ -247,6 +250,7 @@ def datacheck(
 
     Example: [bold]python cli.py datacheck --run runs/composition --data data/measured[/bold]
     """
+    need("train", "report", what="datacheck")
     from analysis.datacheck.check import check_data, verdict
     from report.check_pages import write_check
     from runtime.files import check_target
@@ -323,6 +327,7 @@ def sky_map(
 
     Example: [bold]python cli.py sky-map --data data/measured --out sky_map[/bold]
     """
+    need("sky", "report", *(("train",) if run else ()), what="sky-map")
     from analysis.sky.coordinates import Azimuth
     from analysis.sky.map import SkyOptions, write_map
     from analysis.sky.map import sky_map as measure

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from commands.app import JsonOption, OutputFormat, Protocol, QuietOption, TaskName, app, console, refuse_unused
 from runtime.context import bar
+from runtime.errors import need
 from showers.schema import task_named
 
 
@@ -20,6 +21,8 @@ class CardFormat(StrEnum):
     """Layouts of task folders."""
 
     airs = "airs"
+    mlgym = "mlgym"
+    harbor = "harbor"
 
 
 @app.command()
@@ -32,6 +35,7 @@ def report(
 
     Example: [bold]python cli.py report runs/composition --data data[/bold]
     """
+    need("train", "report", what="report")
     from report.card import write_card
     from stacking.run.read import Run
 
@@ -68,8 +72,8 @@ def verify(
 
     Example: [bold]python cli.py verify runs/composition/predictions.npz --data data[/bold]
     """
-    from report.outcome import summarise
     from report.public.rules import score_by_protocol
+    from report.tasks.target import summarise
     from scoring.score import metrics_path, task_of
 
     output = OutputFormat(quiet, as_json)
@@ -137,19 +141,39 @@ def leaderboard(
 
 @app.command()
 def taskcard(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for task folders and their data.")],
     data: Annotated[Path, typer.Option(help="Folder with {task}_train and {task}_test.")] = Path("data"),
     task: Annotated[list[str] | None, typer.Option(help="Default: composition and gamma.")] = None,
-    format: Annotated[CardFormat, typer.Option(help="How task folders are laid out.")] = CardFormat.airs,
+    format: Annotated[
+        list[CardFormat] | None,
+        typer.Option(help="Layout, given once or several times: AIRS-Bench (default), its mlgym layout, Harbor."),
+    ] = None,
+    variant: Annotated[
+        int | None, typer.Option(min=0, help="Instead of DATA new showers of a drawn world, from this secret seed.")
+    ] = None,
+    train: Annotated[int, typer.Option(min=100, help="With --variant: training showers.")] = 30_000,
+    test: Annotated[int, typer.Option(min=100, help="With --variant: test showers.")] = 12_000,
     as_json: JsonOption = False,
 ) -> None:
     """Write the benchmark as task folders that evaluations of agents take, each checked by its own scripts.
 
-    Example: [bold]python cli.py taskcard --format airs --data data --out cards[/bold]
-    """
-    from report.public.taskcard import CARDS, write_cards
+    With --variant SEED the showers and the constants of their world are new, the rules the same: nobody can have seen
+    them. The seed stands in no file; choose one that nobody guesses.
 
-    result = write_cards(data, out, tuple(task or CARDS))
+    Example: [bold]python cli.py taskcard --format airs --data data --out cards[/bold]
+
+    A task nobody has seen: [bold]python cli.py taskcard --format harbor --variant 8620417 --out cards[/bold]
+    """
+    from report.public.taskcard import CARDS, write_cards, write_variants
+
+    tasks, layouts = tuple(task or CARDS), tuple(each.value for each in format or [CardFormat.airs])
+    if variant is not None:
+        refuse_unused(context, "with --variant", ("data",))
+        result = write_variants(out, tasks, layouts, seed=variant, n_train=train, n_test=test)
+    else:
+        refuse_unused(context, "without --variant", ("train", "test"))
+        result = write_cards(data, out, tasks, layouts)
     lines = [f"{out / name}: {'; '.join(checks)}" for name, checks in result.items()]
     OutputFormat(as_json=as_json).show(lambda: "\n".join(lines), lambda: result)
 
@@ -181,6 +205,7 @@ def display(
 
     Example: [bold]python cli.py display data/composition_test 7[/bold]
     """
+    need("report", what="display")
     from report.display import draw_event
 
     console.print(f"wrote {draw_event(dataset, event, out or Path(f'event-{event}.png'))}", soft_wrap=True)

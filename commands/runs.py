@@ -27,7 +27,7 @@ from commands.app import (
     refuse_unused,
 )
 from runtime.context import Context, bar
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 from showers.schema import task_named
 
 
@@ -132,6 +132,7 @@ def stack(
         if not quiet:
             print(lines, end="")
         return
+    need("train", "report", what="stack")
     from report.outcome import outcome
     from runtime.cost import Deadline, seconds_of
     from runtime.processes import process_began
@@ -168,7 +169,7 @@ def predict(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Predict new, unlabelled events with a finished run.
+    """Predict new, unlabelled events with a finished run, or with what export made of one (onnxruntime alone).
 
     The models of a run are opened in a limited process of their own: their libraries' parsers can crash on a damaged
     or hostile file. --trusted opens those of your own runs without it.
@@ -177,15 +178,15 @@ def predict(
     """
     output = OutputFormat(quiet, as_json)
     if given_options(context) & {"separator", "device", "anyway", "features", "no_table"}:
-        from stacking.run.read import Run
+        from stacking.exported import open_predictor
 
-        if Run.open(run).has_grids:
+        if open_predictor(run).has_grids:
             refuse_unused(context, "with a run on showers", ("separator",))
         else:
             refuse_unused(context, "with a run on a table", ("device", "anyway", "features", "no_table"))
     from showers.archives.folders import unlabelled_in
+    from stacking.exported import open_predictor
     from stacking.predict import predict as predict_events
-    from stacking.run.read import load
 
     runs = unlabelled_in(data)
     if runs and out.suffix:
@@ -194,7 +195,7 @@ def predict(
         raise InputError(f"{data} holds two runs of one name: predict its folders one by one")
     if runs:
         refuse_unused(context, "with a folder of runs", ("features",))
-    model, content = load(run), list[dict[str, Any]]()
+    model, content = open_predictor(run), list[dict[str, Any]]()
     ctx = output.context(device=device.value, trusted=trusted, other_code=anyway)
     for place, file in [(one, out / f"{one.name}.npz") for one in runs] or [(data, out)]:
         stream = predict_events(
@@ -222,6 +223,7 @@ def demo(
 
     Example: [bold]python cli.py demo --train 5000 --test 2000[/bold]
     """
+    need("train", "report", what="demo")
     from report.outcome import run_demo
 
     ctx = Context(bars=bar, workers=workers)
@@ -254,6 +256,7 @@ def reproduce(
 
     Without a network: [bold]python cli.py reproduce --simulated --out result[/bold]
     """
+    need("train", "report", what="reproduce")
     from report.reproduce import Reproduction, over_events_and_seeds
     from report.reproduce import reproduce as reproduced
 
@@ -273,6 +276,7 @@ def selftest(workers: WorkersOption = None, as_json: JsonOption = False) -> None
 
     Example: [bold]python cli.py selftest[/bold]
     """
+    need("train", what="selftest")
     from dataclasses import asdict
 
     from report.selftest import selftest as tested
@@ -337,8 +341,9 @@ def export(
 
     Example: [bold]python cli.py export --run runs/gamma --out gamma-onnx --check data/gamma_test[/bold]
     """
+    need("train", "export", *(("onnx",) if check else ()), what="export")
     from stacking.export import export_run
-    from stacking.run.folder import EXPORT_FILE
+    from stacking.run.names import EXPORT_FILE
 
     output = OutputFormat(quiet, as_json)
     result = export_run(run, out, listed(learners), check, bars=output.bars)
@@ -375,6 +380,7 @@ def pretrain(
 
     Example: [bold]python cli.py pretrain --out runs/pretraining --showers 20000000[/bold]
     """
+    need("train", what="pretrain")
     from models.pretraining.learner import PretrainedLearner
     from models.pretraining.train import PretrainSettings
     from models.pretraining.train import pretrain as run

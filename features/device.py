@@ -18,6 +18,7 @@ import numpy as np
 from array_api_compat import is_numpy_namespace
 
 from runtime.errors import InputError
+from runtime.packages import how_to_install, lacking
 from showers.dataset import Chunk
 
 CPU_CHUNK = 512
@@ -29,10 +30,10 @@ DEVICES = ("auto", "cpu", "cuda")
 
 def _find_gpu() -> str | None:
     """Return None if CuPy finds a GPU, otherwise the reason why not."""
-    try:
-        import cupy
-    except ImportError as error:
-        return f"CuPy cannot be imported ({error}): install the extra 'gpu', pip install 'showerstack[gpu]'"
+    if missing := lacking("cupy"):
+        return f"CuPy is not installed: {how_to_install(missing)}"
+    import cupy
+
     if not cupy.is_available():
         return "CuPy is installed but no CUDA device answers: an NVIDIA GPU and its driver are needed"
     return None

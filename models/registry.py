@@ -14,9 +14,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
-
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from models import catalogue
 from models.base.average import member_class
@@ -25,7 +23,9 @@ from models.base.saving import HEADER_FILE, read_header
 from models.base.spec import LearnerSpec
 from runtime.code import plugins
 from runtime.errors import InputError, like
-from showers.schema import AGE, COMPOSITION, TASKS
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def spec(name: str) -> LearnerSpec:
@@ -121,7 +121,7 @@ def rows() -> list[dict[str, str]]:
             "kind": entry.kind,
             "tasks": ", ".join(entry.tasks) or "any",
             "inputs": entry.inputs,
-            "weights": weights_of(entry),
+            "weights": "" if entry.weights is None else f"{entry.weights:,}",
             "meaning": entry.meaning,
             "source": entry.source,
         }
@@ -129,24 +129,10 @@ def rows() -> list[dict[str, str]]:
     ]
 
 
-def weights_of(entry: LearnerSpec) -> str:
-    """Return how many weights a network has in the benchmark's v2 protocol, in words; empty for other learners."""
-    # Only who lists the learners waits for torch and the features; whoever asks for a name does not.
-    from features.catalogue import CATALOGUE, feature_set
-    from models.base.average import LearnerAverage
-    from models.networks.learner import NetworkLearner
-
-    task = TASKS[entry.tasks[0]] if entry.tasks else COMPOSITION
-    learner = create(entry, task.classes)
-    parts = learner.members if isinstance(learner, LearnerAverage) else [learner]
-    in_v2 = tuple(name for name in CATALOGUE if name not in (AGE.name, "fit_minus_age"))
-    columns = feature_set(entry.features, in_v2) if isinstance(entry.features, str) else entry.features or ()
-    counts = [part.count_weights(columns) for part in parts if isinstance(part, NetworkLearner)]
-    return f"{sum(counts):,}" if counts else ""
-
-
 def listing() -> Table:
     """Return all learners as a table to print."""
+    from rich.table import Table
+
     table = Table(title="Base learners", row_styles=["", "dim"])
     for name in ("name", "inputs", "weights", "what it is", "source"):
         table.add_column(name, overflow="fold", justify="right" if name == "weights" else "left")

@@ -16,9 +16,10 @@ from runtime.checksums import Checksums
 from runtime.files import atomic_path, is_as_written, read_json, write_json
 from scoring import scoring_of
 from scoring.metrics.level import LEVEL_TEXT
+from showers.dataset import is_simulated, read_source
 from showers.schema import TASKS, task_named
 from stacking.run.folder import METRICS_FILE, TABLE_TEST_FILE
-from stacking.run.read import Run, is_simulated, read_source, shipped_system
+from stacking.run.read import Run, shipped_system
 
 CARD_JSON, CARD_TEXT = "model_card.json", "model_card.md"
 SOFTWARE_LICENCE = "MIT"

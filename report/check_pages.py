@@ -28,7 +28,7 @@ from report.pictures.physics import (
     tails_picture,
     undefined_share,
 )
-from report.pictures.style import INK, MAP, PALETTE, as_svg, drawing, new_figure, save_figure
+from report.pictures.style import INK, PALETTE, as_svg, colour_map, drawing, new_figure, save_figure
 from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, table
 from runtime.errors import InputError
 from runtime.files import atomic_path, write_json
@@ -199,7 +199,7 @@ def write_gamma_check(check: GammaCheck, out: Path) -> Path:
     if out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{out}: name an .html file")
     one, other = check.gammas, check.hadrons
-    survival = f"{other.interval[0]:.1e} to {other.interval[1]:.1e} (95 %)"
+    survival = f"{other.interval[0]:.1e} to {other.interval[1]:.1e} ({LEVEL_TEXT})"
     value = f"< {other.interval[1]:.1e}" if other.is_limit else f"{other.survival:.1e}"
     lead = paragraph(mechanisms.verdict(check)) + numbers(
         [
@@ -276,8 +276,8 @@ def _model_tails(check: GammaCheck) -> Section:
         for one in check.models
     ]  # fmt: skip
     heads = (
-        "model", "hadrons", f"survival at {check.hadrons.efficiency:.0%}, 95 %", "with less than half of the muons",
-        "slope of that tail, decades",
+        "model", "hadrons", f"survival at {check.hadrons.efficiency:.0%}, {LEVEL_TEXT}",
+        "with less than half of the muons", "slope of that tail, decades",
     )  # fmt: skip
     words = "One model alone: nothing to compare."
     if check.models_p is not None:
@@ -423,7 +423,9 @@ def _sky(axes: Axes, sky_map: SkyMap, pixels: np.ndarray, values: np.ndarray, la
     """Draw one value a pixel; right ascension grows to the left, as seen from Earth."""
     corners = sky_map.pixels.borders()[pixels]
     boxes = np.stack([corners[:, [0, 1, 1, 0]], corners[:, [2, 2, 3, 3]]], axis=-1)
-    colours = {"cmap": MAP} if around is None else {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0.0, -around, around)}
+    colours = (
+        {"cmap": colour_map()} if around is None else {"cmap": "RdBu_r", "norm": TwoSlopeNorm(0.0, -around, around)}
+    )
     drawn = PolyCollection(list(boxes), array=values, edgecolors="face", linewidths=0.2, **colours)
     axes.add_collection(drawn)
     low, high = sky_map.pixels.dec_edges_deg[[0, -1]]

@@ -12,7 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from report.shared.subject import check_predictions, check_test_set, read_run_output
+from report.shared.belonging import check_predictions
+from report.shared.subject import check_test_set, read_run_output
 from report.shared.text import difference_text, metric_text
 from report.shared.text import table as drawn_table
 from report.tasks.target import report_of
@@ -135,7 +136,8 @@ def _pair(a: Entry, b: Entry, truth: Truth, task: Task) -> Iterator[RenderableTy
     winner = a.name if result.difference < 0 else b.name
     shown = f"{winner} is better" if result.interval.low > 0 or result.interval.high < 0 else "no difference is shown"
     yield Text(
-        f"{metric.name}, first minus second: {difference_text(result, metric)}, p = {result.p_value:.2g}: {shown}"
+        f"{metric.name}, first minus second: {difference_text(result, metric.logarithmic)}, "
+        f"p = {result.p_value:.2g}: {shown}"
     )
     yield from report_of(task).pair(truth.labels, (a.name, a.output), (b.name, b.output), truth.groups)
     yield _where(a, b, truth, task)

@@ -17,7 +17,7 @@ from features.compute import compute_chunk
 from features.groups.lateral import ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP
 from features.lateral.events import energy_correction
 from features.lateral.response import PUBLISHED as STATION
-from report.pictures.style import MAP, PALETTE, drawing, literal, new_figure, save_figure
+from report.pictures.style import PALETTE, colour_map, drawing, literal, new_figure, save_figure
 from runtime.errors import InputError
 from runtime.files import check_target
 from showers.array import KASCADE, DetectorArray
@@ -165,7 +165,7 @@ def _map(axes: Axes, scale: tuple[float, float, float, float], shower: Shower, c
             *(here.x_m[hit], here.y_m[hit]),
             c=values,
             s=19,
-            cmap=MAP,
+            cmap=colour_map(),
             norm=norm,
             edgecolors=GREY,
             linewidths=0.2,

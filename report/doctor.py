@@ -26,14 +26,15 @@ from rich.table import Table
 
 from features.device import resolve_device
 from features.table import CATALOGUE_FILE, FeatureTable
+from report.shared.belonging import check_run
 from report.shared.published import origin_of
-from report.shared.subject import check_run
 from report.shared.text import Finding, findings_table
 from runtime.arrays import read_arrays
 from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.context import Bars, Progress, silent
 from runtime.cost import energy_words
 from runtime.errors import InputError, did_you_mean
+from runtime.packages import EXTRAS, lacking
 from scoring.score import ORIGIN_KEYS, Origin
 from showers import writer
 from showers.archives.convert import RANGES
@@ -46,7 +47,7 @@ from showers.dataset import Dataset, ordering_of
 from showers.event_files import EventFiles, bad_cells
 from showers.protocols import TEST, TEST_WITH_AGE
 from showers.schema import AGE, ARRIVAL_FILE, TASKS, Task
-from stacking.run.folder import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
+from stacking.run.names import EXPORT_FILE, MANIFEST_FILE, PREDICTIONS_FILE
 from stacking.run.read import Run
 
 NEEDED_PYTHON = (3, 11)
@@ -68,10 +69,9 @@ def findings(folder: Path = Path()) -> list[Finding]:
     return [
         _python(),
         *_packages(),
-        _torch(),
+        _extras(),
+        *(examined() for name, examined in _LEARNING if not lacking(name)),
         _cupy(),
-        _xgboost(),
-        _lightgbm(),
         _use(),
         _memory(),
         _cores(),
@@ -87,17 +87,18 @@ def _python() -> Finding:
 
 
 def _packages() -> list[Finding]:
-    """Compare every requirement of the distribution with what is installed."""
+    """Compare every requirement of the distribution, and of the extras that are there, with what is installed."""
     from packaging.requirements import Requirement
 
     try:
         required = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return [Finding("packages", f"{DISTRIBUTION} is not installed: run make env or pip install -e .", "bad")]
+    extras = ("", *(extra for extra in EXTRAS if not lacking(extra)))
     result, missing = [], []
     for text in required:
         need = Requirement(text)
-        if need.marker and not need.marker.evaluate({"extra": ""}):
+        if need.marker and not any(need.marker.evaluate({"extra": extra}) for extra in extras):
             continue
         try:
             version = importlib.metadata.version(need.name)
@@ -109,6 +110,13 @@ def _packages() -> list[Finding]:
         else:
             missing.append(Finding(need.name, f"{version}, need {need.specifier}", "bad"))
     return [Finding("packages", ", ".join(sorted(result)), "ok"), *missing]
+
+
+def _extras() -> Finding:
+    missing = [extra for extra in EXTRAS if lacking(extra)]
+    there = ", ".join(extra for extra in EXTRAS if extra not in missing) or "none"
+    todo = f"; the others: pip install 'showerstack[{','.join(missing)}]'" if missing else ""
+    return Finding("extras", there + todo, "note" if missing else "ok")
 
 
 def _torch() -> Finding:
@@ -152,6 +160,10 @@ def _lightgbm() -> Finding:
         return Finding("lightgbm", f"{lightgbm.__version__}: trains with device_type={answer}", "ok")
     result = f"{lightgbm.__version__}: CPU build, or no GPU answers; stays on the CPU in a run on a GPU"
     return Finding("lightgbm", result, "note")
+
+
+_LEARNING = (("torch", _torch), ("xgboost", _xgboost), ("lightgbm", _lightgbm))
+"""What is examined of a library where it is installed."""
 
 
 def _use() -> Finding:

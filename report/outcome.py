@@ -164,19 +164,6 @@ def _heading(rule: str) -> str:
     return {"argmax": "raw (argmax)", "score": "at 75 % gamma efficiency"}.get(rule, rule)
 
 
-def summarise(metrics: dict[str, Any], task: Task) -> Iterator[RenderableType]:
-    """Yield what ``verify.py`` prints: the headline, then tables, then warnings.
-
-    Parameters
-    ----------
-    metrics
-        What :func:`scoring.score.score_file` returned.
-    """
-    yield from report_of(task).summary(metrics)
-    for note in metrics["warnings"]:
-        yield Text(f"warning: {note}", style="yellow")
-
-
 KEPT_WIDTH = 120
 """Characters a line of the table that a finished run keeps."""
 

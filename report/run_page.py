@@ -5,7 +5,7 @@ It begins with plain words, then sets learners against what ships.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from report.pictures.style import as_svg
 from report.run_sections import Importance, importances
 from report.shared.markup import Section, bullets, numbers, page, paragraph, picture, pictures, side_by_side, table
 from report.shared.subject import EvaluatedRun, mean_loss
-from report.shared.text import metric_text, plus_minus
+from report.shared.text import difference_text, metric_text, plus_minus, signed
 from report.tasks.base import Part
 from report.tasks.target import report_of
 from runtime.context import Bars, silent
@@ -43,10 +43,14 @@ def headline(evaluated: EvaluatedRun) -> str:
     return numbers(boxes) + (paragraph(task_report.meaning) if task_report.meaning else "") + paragraph(limits, "quiet")
 
 
-def verdict(paired: Paired, better: str, worse: str, unit: str, form: str = ".4f") -> str:
+def verdict(paired: Paired, better: str, worse: str, unit: str, logarithmic: bool = False) -> str:
     """Return in words what a paired comparison shows; ``paired`` is worse minus better where positive."""
-    gap = f"{abs(paired.difference):{form}} [{paired.interval.low:{form}}, {paired.interval.high:{form}}] {unit}"
-    if paired.interval.low <= 0 <= paired.interval.high:
+    low, high = paired.interval.low, paired.interval.high
+    if difference_text(paired, logarithmic) == "0":
+        return f"{better} and {worse} are level{'' if logarithmic else f': less than 0.0001 {unit} apart'}."
+    shown: Callable[[float], str] = signed if logarithmic else "{:z.4f}".format
+    gap = f"{shown(abs(paired.difference)).lstrip('+')} [{shown(low)}, {shown(high)}] {unit}"
+    if low <= 0 <= high:
         return f"Between {better} and {worse} the data show no difference: {gap}, p = {paired.p_value:.2g}."
     first, second = (better, worse) if paired.difference > 0 else (worse, better)
     return f"{first} beats {second} by {gap}, p = {paired.p_value:.2g}."
@@ -67,11 +71,12 @@ def plain_words(evaluated: EvaluatedRun) -> Section:
     if (other, rule) in evaluated.against_shipped:
         metric, loss = evaluated.against_shipped[str(other), rule]
         theirs = "the stack" if other == COMBINED[-1] else str(other)
-        form = ".2e" if evaluated.metric.logarithmic else ".4f"
+        logarithmic = evaluated.metric.logarithmic
         labels = ", decided labels" if rule == "decided" else ""
         lines.append(f"On the test set, {scoring.loss_name}: {verdict(loss, ours, theirs, scoring.loss_unit)}")
         lines.append(
-            f"On the test set, {evaluated.metric.name}{labels}: {verdict(metric, ours, theirs, 'of the metric', form)}"
+            f"On the test set, {evaluated.metric.name}{labels}: "
+            f"{verdict(metric, ours, theirs, 'of the metric', logarithmic)}"
         )
     shown = f"<div><h3>What is shown</h3>{bullets(lines)}</div>"
     body = side_by_side(shown, "<h3>What is not shown by these data</h3>" + bullets(limits(evaluated)))
@@ -130,7 +135,7 @@ def learners(evaluated: EvaluatedRun) -> Section:
         metric, gap = ("", "")
         if (system.name, system.rule) in evaluated.against_shipped:
             paired, paired_loss = evaluated.against_shipped[system.name, system.rule]
-            metric, gap = _difference(paired, evaluated.metric.logarithmic), _difference(paired_loss)
+            metric, gap = difference_text(paired, evaluated.metric.logarithmic), difference_text(paired_loss)
         if system is evaluated.shipped:
             ours.append(len(rows))
         name = (
@@ -161,21 +166,15 @@ def learners(evaluated: EvaluatedRun) -> Section:
 def _on_the_same_events(evaluated: EvaluatedRun) -> str:
     """Return in words, system by system, what the paired comparison with what ships shows."""
     lines = []
-    form = ".1e" if evaluated.metric.logarithmic else "z.4f"
+    shown: Callable[[float], str] = signed if evaluated.metric.logarithmic else "{:+z.4f}".format
     for (name, rule), (metric, _) in evaluated.against_shipped.items():
         if rule == evaluated.shipped.rule:
             clear = metric.interval.low > 0 or metric.interval.high < 0
             what = ("worse" if metric.difference > 0 else "better") if clear else "not to be told apart"
-            gap = f"{metric.difference:+{form}}" if metric.difference else "0"
-            lines.append(f"{name}: {what} ({gap})")
+            lines.append(f"{name}: {what} ({shown(metric.difference) if metric.difference else '0'})")
     return (
         paragraph(f"By {evaluated.metric.name}, against {evaluated.shipped_words}:") + bullets(lines) if lines else ""
     )
-
-
-def _difference(paired: Paired, logarithmic: bool = False) -> str:
-    form = "+.1e" if logarithmic else "+z.4f"
-    return f"{paired.difference:{form}} [{paired.interval.low:{form}}, {paired.interval.high:{form}}]"
 
 
 EACH = 2

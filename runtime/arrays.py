@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 
 from runtime.errors import InputError
-from runtime.files import atomic_path, open_regular
+from runtime.files import atomic_path, open_regular, write_json
 
 _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -326,17 +326,23 @@ def write_pieces(file: Path, n_events: int, pieces: Iterable[Mapping[str, np.nda
                         inside.write(block)
 
 
-def write_frames(file: Path, frames: Iterator[pl.DataFrame]) -> None:
-    """Write the rows of all frames to one table: CSV by its name, Parquet otherwise."""
-    with atomic_path(file) as temporary:
-        if file.suffix.lower() == ".csv":
-            with temporary.open("wb") as stream:
-                for number, frame in enumerate(frames):
-                    frame.write_csv(stream, include_header=not number)
-            return
-        with tempfile.TemporaryDirectory(dir=temporary.parent, prefix=f"{temporary.name}-") as folder:
-            parts = []
+def write_frames(file: Path, frames: Iterator[pl.DataFrame], origin: Mapping[str, str]) -> None:
+    """Write the rows of all frames to one table: CSV by its name, Parquet otherwise.
+
+    ``origin`` says once what the table was made from: in a Parquet file's metadata, or in ``FILE.json`` beside a CSV.
+    """
+    if file.suffix.lower() == ".csv":
+        with atomic_path(file) as temporary, temporary.open("wb") as stream:
             for number, frame in enumerate(frames):
-                parts.append(Path(folder) / f"{number}.parquet")
-                frame.write_parquet(parts[-1])
-            pl.scan_parquet(parts, glob=False).sink_parquet(temporary)
+                frame.write_csv(stream, include_header=not number)
+        write_json(file.with_name(f"{file.name}.json"), dict(origin))
+        return
+    with (
+        atomic_path(file) as temporary,
+        tempfile.TemporaryDirectory(dir=temporary.parent, prefix=f"{temporary.name}-") as folder,
+    ):
+        parts = []
+        for number, frame in enumerate(frames):
+            parts.append(Path(folder) / f"{number}.parquet")
+            frame.write_parquet(parts[-1])
+        pl.scan_parquet(parts, glob=False).sink_parquet(temporary, metadata=dict(origin))

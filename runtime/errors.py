@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from runtime.packages import how_to_install, lacking, listed
+
 
 class InputError(ValueError):
     """What the user gave cannot be used. Entry points print the message as one line and exit with code 2.
@@ -53,6 +55,7 @@ _LIBRARIES = {
     "skops": ("UntrustedTypesFoundException", "UnsupportedTypeException"),
     "tomllib": ("TOMLDecodeError",),
     "torch": ("OutOfMemoryError",),
+    "onnxruntime": ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NotImplemented", "RuntimeException"),
     "cupy": ("OutOfMemoryError",),
     "joblib": ("TerminatedWorkerError",),
     "builtins": ("EOFError", "UnicodeError", "RecursionError"),
@@ -90,6 +93,10 @@ def explained(error: BaseException) -> str | None:
         return escaped(str(error))
     if isinstance(error, OSError):
         return escaped(_of_system(error))
+    if isinstance(error, ModuleNotFoundError):
+        library = (error.name or "").partition(".")[0]
+        how = how_to_install([library])
+        return f"this needs {library}: {how}" if how else None
     if isinstance(error, MemoryError):
         why = f" ({_first_line(error)})" if str(error) else ""
         return f"not enough memory{escaped(why)}: use fewer --workers, smaller data, or a machine with more memory"
@@ -101,6 +108,31 @@ def explained(error: BaseException) -> str | None:
                 "check the files that the command names (python cli.py doctor shows the versions of the libraries)"
             )
     return None
+
+
+MANY = 4
+"""Of more missing libraries only the first are named."""
+
+
+def need(*names: str, what: str) -> None:
+    """Refuse to begin something whose libraries are not installed.
+
+    Parameters
+    ----------
+    names
+        Extras, or single libraries of them.
+    what
+        What needs them, as it begins a sentence.
+
+    Raises
+    ------
+    InputError
+        One line with the command that installs them.
+    """
+    missing = lacking(*names)
+    if missing:
+        first = missing if len(missing) <= MANY else [*missing[: MANY - 1], f"{len(missing) - MANY + 1} more"]
+        raise InputError(f"{what} needs {listed(first)}: {how_to_install(missing)}")
 
 
 def session_limits() -> dict[str, int]:

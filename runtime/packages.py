@@ -1,4 +1,4 @@
-"""Names of our packages and of the libraries that each part needs, for messages where a library is not installed.
+"""Names of our packages, of the libraries that each extra installs, and the line where a library is not installed.
 
 Imports nothing but the standard library.
 """
@@ -8,15 +8,54 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 OWN = ("runtime", "showers", "scoring", "features", "models", "stacking", "analysis", "report", "commands")
 """The packages beside ``showerstack``; each may import from those before it (``tests/test_structure.py``)."""
 
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "train": ("catboost", "lightgbm", "safetensors", "sklearn", "skops", "torch", "xgboost"),
+    "report": ("matplotlib",),
+    "physics": ("iminuit",),
+    "onnx": ("onnxruntime",),
+    "export": ("onnx", "onnxscript"),
+    "files": ("h5py", "uproot"),
+    "sky": ("astropy",),
+    "gpu": ("cupy", "pynvml"),
+    "cluster": ("distributed",),
+}
+"""What ``pip install 'showerstack[EXTRA]'`` adds to the core, by the names under which it is imported."""
+
+
+def lacking(*names: str) -> list[str]:
+    """Return the libraries that are not installed, of extras (or libraries) given by name; nothing is imported."""
+    wanted = [library for name in names for library in EXTRAS.get(name, (name,))]
+    return [library for library in wanted if find_spec(library) is None]
+
+
+def how_to_install(libraries: list[str]) -> str:
+    """Return the command that installs libraries of the extras; empty if none of them is of an extra.
+
+    >>> how_to_install(["torch", "matplotlib"])
+    "pip install 'showerstack[train,report]'"
+    """
+    extras = [extra for extra, content in EXTRAS.items() if set(content) & set(libraries)]
+    return f"pip install 'showerstack[{','.join(extras)}]'" if extras else ""
+
+
+def listed(names: list[str]) -> str:
+    """Return names as they stand in a sentence.
+
+    >>> listed(["catboost", "sklearn", "torch"])
+    'catboost, sklearn and torch'
+    """
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
 
 @contextmanager
 def libraries() -> Iterator[None]:
-    """Say in one line which library is missing and how it is installed, and exit with code 2."""
+    """Say in one line which library of the core is missing and how it is installed, and exit with code 2."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -26,7 +26,7 @@ import polars as pl
 from runtime.checksums import CHECKSUMS_FILE
 from runtime.context import Progress
 from runtime.errors import InputError
-from runtime.files import hash_file
+from runtime.files import hash_file, read_json
 from showers import protocols
 from showers.array import KASCADE, DetectorArray, array_of
 from showers.event_files import BadValue, EventFiles, bad_cells, bad_quantities, finite, read_truth
@@ -40,6 +40,8 @@ from showers.schema import (
     PART_FILE,
     SCALAR_NAMES,
     SCALARS_FILE,
+    SIMULATION,
+    SOURCE_FILE,
     TRUTH_FILE,
     WEIGHT_FILE,
     Task,
@@ -47,6 +49,17 @@ from showers.schema import (
 
 SCAN_EVENTS = 16_384
 """Events read at once where a whole file is scanned (16 MB of grids)."""
+
+
+def is_simulated(source: Mapping[str, Any]) -> bool:
+    """Tell from a dataset's ``source.json`` whether its showers come from the embedded simulation."""
+    return str(source.get("generator", "")).startswith(SIMULATION)
+
+
+def read_source(folder: Path) -> dict[str, Any]:
+    """Return ``source.json`` of a dataset folder, empty where there is none."""
+    file = folder / SOURCE_FILE
+    return dict(read_json(file)) if file.exists() else {}
 
 
 @dataclass(frozen=True)

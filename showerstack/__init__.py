@@ -54,6 +54,9 @@ _ESTIMATORS = ("EnergyRegressor", "ShowerClassifier", "StackClassifier")
 
 def __getattr__(name: str) -> Any:
     if name in _ESTIMATORS:  # imported when asked for: scikit-learn takes a second
+        from runtime.errors import need
+
+        need("sklearn", what=name)
         import showerstack.estimators
 
         return getattr(showerstack.estimators, name)

@@ -182,11 +182,22 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
     ------
     showers.schema.InputError
         A ``ValueError`` in one line for data or options that cannot be used.
+
+    Examples
+    --------
+    Showers in ``data/composition_train`` and ``data/composition_test``:
+
+    >>> import showerstack
+    >>> options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "fast": False, "device": "cpu"}
+    >>> run = showerstack.fit("data", run="runs/composition", **options)
+    >>> run.classes
+    ('proton', 'helium', 'carbon', 'silicon', 'iron')
     """
-    from runtime.errors import InputError
+    from runtime.errors import InputError, need
     from stacking.run.config import StackConfig, TableConfig
     from stacking.train import stack
 
+    need("train", what="training")
     run = Path(run).expanduser()
     if not isinstance(data, str | os.PathLike):
         label = options.pop("label", None)
@@ -208,16 +219,19 @@ def fit(data: Any, labels: Any = None, *, run: Place, task: str | None = None, *
 
 
 def fitted(run: Place) -> Fitted:
-    """Open a finished run.
+    """Open a finished run, or an export of one.
 
     Raises
     ------
     showers.schema.InputError
         If it is none.
     """
+    from stacking.exported import ExportedRun
+    from stacking.run.names import EXPORT_FILE
     from stacking.run.read import Run
 
-    opened = Run.open(Path(run).expanduser())
+    folder = Path(run).expanduser()
+    opened = ExportedRun.open(folder) if (folder / EXPORT_FILE).exists() else Run.open(folder)
     remarks = tuple(opened.manifest.get("remarks", ()))
     return Fitted(opened.folder, opened.task.name, opened.class_values, opened.shipped, opened.learners, remarks)
 
@@ -233,7 +247,7 @@ def predict(
     anyway: bool = False,
     trusted: bool = False,
 ) -> Predicted:
-    """Predict new events with a finished run; labels are neither needed nor looked at.
+    """Predict new events with a finished run, or an export of one; labels are neither needed nor looked at.
 
     Parameters
     ----------
@@ -256,13 +270,22 @@ def predict(
     ------
     showers.schema.InputError
         For a run or data that cannot be used.
+
+    Examples
+    --------
+    >>> import showerstack
+    >>> predicted = showerstack.predict("runs/composition", "data/composition_test")
+    >>> predicted
+    <1,000 predictions, composition: proton ... %, helium ... %, carbon ... %, silicon ... %, iron ... %>
+    >>> predicted.probabilities.shape
+    (1000, 5)
     """
     import tempfile
 
     from runtime.context import Context
     from runtime.errors import InputError
     from showers.schema import TASKS
-    from stacking import load
+    from stacking.exported import open_predictor
     from stacking.predict import predict as predict_events
 
     if not isinstance(run, str | os.PathLike | Fitted):
@@ -279,7 +302,7 @@ def predict(
         is_path = isinstance(data, str | os.PathLike)
         place = Path(data).expanduser() if is_path else write_table(Path(folder) / "new", data)
         ctx = Context(device=device, workers=workers, trusted=trusted, other_code=anyway)
-        result = predict_events(load(run.folder), place, ctx, fast=fast, no_table=no_table).concatenated()
+        result = predict_events(open_predictor(run.folder), place, ctx, fast=fast, no_table=no_table).concatenated()
     return Predicted(
         run.task,
         run.classes,
@@ -313,9 +336,18 @@ def score(predictions: Any, truth: Any, *, task: str | None = None, groups: Any 
     ------
     showers.schema.InputError
         For anything that cannot be scored: predictions of other events, true classes that training did not have.
+
+    Examples
+    --------
+    >>> import showerstack
+    >>> scored = showerstack.score("runs/composition/predictions.npz", "data")
+    >>> scored
+    <fraction error 0.1... [0..., 0...], 1,000 events>
+    >>> scored.low < float(scored) < scored.high
+    True
     """
     from report.public.rules import score_by_protocol
-    from report.shared.subject import check_events
+    from report.shared.belonging import check_events
     from runtime.errors import InputError
     from scoring import metric_for
     from scoring.score import score_arrays, task_of

@@ -104,6 +104,18 @@ class StackClassifier(ClassifierMixin, _Stack):
         (C,) the values of ``y``, sorted.
     run_
         The run folder: report, learners, what was measured.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> from showerstack import StackClassifier
+    >>> X, y = load_wine(return_X_y=True)
+    >>> options = {"preset": "quick", "learners": ["table.logistic"], "folds": 2, "repeats": 1, "fast": False}
+    >>> model = StackClassifier(**options).fit(X[::2], y[::2])
+    >>> model.predict_proba(X[1::2]).shape
+    (89, 3)
+    >>> bool(model.score(X[1::2], y[1::2]) > 0.9)
+    True
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
@@ -221,6 +233,18 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
         (C,) the numbers of the label file.
     names_
         Their names.
+
+    Examples
+    --------
+    Showers in ``data/composition_train`` and ``data/composition_test``:
+
+    >>> from showerstack import ShowerClassifier
+    >>> options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "fast": False, "device": "cpu"}
+    >>> model = ShowerClassifier("runs/composition", **options).fit("data")
+    >>> model.predict("data/composition_test").shape
+    (1000,)
+    >>> model.predict_proba("data/composition_test").shape
+    (1000, 5)
     """
 
     def __init__(
@@ -281,7 +305,20 @@ class ShowerClassifier(ClassifierMixin, _ShowerStack):
 
 
 class EnergyRegressor(RegressorMixin, _ShowerStack):
-    """Energy of showers in dataset folders, lg(E/eV)."""
+    """Energy of showers in dataset folders, lg(E/eV).
+
+    Examples
+    --------
+    Showers in ``data/energy_train`` and ``data/energy_test``:
+
+    >>> import numpy as np
+    >>> from showerstack import EnergyRegressor
+    >>> options = {"preset": "quick", "learners": ("quadratic_logit",), "folds": 2, "fast": False, "device": "cpu"}
+    >>> model = EnergyRegressor("runs/energy", **options).fit("data")
+    >>> lg_energy, error = model.predict("data/energy_test", return_std=True)
+    >>> bool(np.all((lg_energy > 13) & (lg_energy < 19) & (error > 0)))
+    True
+    """
 
     def fit(self, X: Place, y: None = None, groups: None = None, sample_weight: None = None) -> Self:
         """Train on ``X/energy_train``, whose true energies are in the folder.

@@ -6,7 +6,7 @@ go through the files and through the run.
 
 from __future__ import annotations
 
-import importlib.util
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +18,8 @@ from torch import nn
 
 from features.build import build_table
 from features.catalogue import CATALOGUE
-from models.base.inputs import column_values
 from models.base.learner import Batch, Learner
-from models.base.posterior import log_softmax
-from models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY, OPSETS, NotPortable, Portable, check_packages
+from models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY, OPSETS, NotPortable, Portable
 from models.onnx.learners import EXAMPLES, exported, graphs_of, space_of
 from models.registry import load as load_learner
 from runtime.checksums import write_checksums
@@ -33,64 +31,21 @@ from showers.schema import AGE, SCALARS
 from showers.schema import GAMMA as GAMMA_TASK
 from stacking.decide.classes import Rule
 from stacking.decide.target import POOL, PosteriorMean
+from stacking.exported import CHAIN_FILES, FORMAT, PLAN, averaged, run_graph, session
 from stacking.inputs.events import CONTEXT_SCALARS, ShowerEvents
 from stacking.meta.calibration import Calibrator
 from stacking.meta.corrections import Logistic
 from stacking.meta.pools import CalibratedPool, LogPool
 from stacking.meta.scorers import SCORE_OF_HALF
 from stacking.run.chain import Chain
-from stacking.run.folder import EXPORT_FILE
+from stacking.run.names import EXPORT_FILE
 from stacking.run.read import Run, SavedFits, load
 
 TOLERANCE = 1e-5
 """Largest difference of a probability."""
 EVENTS = 10_000
-AT_ONCE = 1_000
-"""Events in one call: attention over all stations takes memory."""
-
-
-def session(model: bytes | Path) -> Any:
-    """Open an ONNX file for this processor, one thread.
-
-    Raises
-    ------
-    InputError
-        If ``onnxruntime`` is not installed.
-    """
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise InputError("running ONNX files needs onnxruntime: pip install 'showerstack[onnx]'")
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    given = model if isinstance(model, bytes) else str(model)
-    return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
-
-
-def run_graph(opened: Any, columns: tuple[str, ...], batch: Batch) -> np.ndarray:
-    """Return the (n, C) float32 log-probabilities that a learner's file gives for events."""
-    wants_grid = any(one.name == GRID for one in opened.get_inputs())
-    parts = []
-    for start in range(0, len(batch), AT_ONCE):
-        some = batch.take(np.arange(start, min(start + AT_ONCE, len(batch))))
-        feed = {COLUMNS: np.column_stack([column_values(some, name) for name in columns]).astype(np.float32)}
-        if wants_grid:
-            assert some.grids is not None
-            feed[GRID] = np.asarray(some.grids[some.index], dtype=np.float32)
-        parts.append(opened.run([LOG_PROBABILITY], feed)[0])
-    return np.concatenate(parts)
-
-
-def averaged(each: Sequence[np.ndarray], space: str) -> np.ndarray:
-    """Return the (n, C) float64 average of a learner's graphs, ``space`` being ``log`` or ``probability``."""
-    stacked = np.stack(each).astype(np.float64)
-    if len(stacked) == 1:
-        return stacked[0]
-    if space == "log":
-        return log_softmax(stacked.mean(axis=0))
-    result: np.ndarray = np.logaddexp.reduce(stacked, axis=0) - np.log(len(stacked))
-    return result
+OF_THE_RUN = ("threads", "label", "group", "id", "separator")
+"""Options of the run that predictions need."""
 
 
 def largest_difference(graphs: Sequence[Portable], space: str, learner: Learner, batch: Batch) -> float:
@@ -245,6 +200,8 @@ HOW = (
     "mean of exp), for one log-probability a class.",
     "Stack the fits of each learner to (n, fits, classes) in the order listed and give them to the combination: it "
     "averages, combines, calibrates and decides.",
+    "Or let showerstack do all of it, with onnxruntime alone: python cli.py predict --run THIS_FOLDER --data DATA "
+    "--out new.npz. The files below meta/ are for that.",
 )
 
 
@@ -286,7 +243,6 @@ def export_run(
         If a package is missing, the run or a name cannot be used, no learner has an ONNX form, or a file differs from
         its fit.
     """
-    check_packages()
     opened = load(run)
     known = opened.chain.learners
     names = tuple(learners) if learners is not None else opened.chain.needed
@@ -303,6 +259,9 @@ def export_run(
             message = "; ".join(f"{name}: {reason}" for name, reason in writer.refused.items())
             raise InputError(f"nothing to export: {message}")
         combination = writer.combination()
+        for file in (*CHAIN_FILES, *((PLAN,) if not opened.has_grids else ())):
+            (folder / file).parent.mkdir(exist_ok=True)
+            shutil.copyfile(opened.checksums.path(file), folder / file)
         write_json(folder / EXPORT_FILE, writer.content(combination))
         write_checksums(
             folder, [file.relative_to(folder).as_posix() for file in sorted(folder.rglob("*")) if file.is_file()]
@@ -370,10 +329,13 @@ class _Writer:
         chain, manifest = self.run.chain, self.run.manifest
         used = {name for row in self.records for fit in row["fits"] for file in fit["files"] for name in file[COLUMNS]}
         return {
-            "format": 1,
+            "format": FORMAT,
             "how": list(HOW),
             "task": chain.task.name,
             "classes": list(chain.task.classes),
+            "label_type": manifest.get("label_type", "str"),
+            "config": {name: manifest["config"].get(name) for name in OF_THE_RUN},
+            "systems": list(self.run.systems),
             "shipped": chain.shipped,
             "config_hash": chain.config_hash,
             "feature_code_version": manifest.get("feature_code_version"),

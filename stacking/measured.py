@@ -13,7 +13,7 @@ from typing import Any
 
 from runtime.checksums import CHECKSUMS_FILE
 from runtime.context import Context, silent
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 from runtime.files import LOCK_FILE, atomic_folder, hash_file, hash_json, locked, read_json, write_json
 from showers.archives.measured import (
     MEASUREMENT,
@@ -25,9 +25,10 @@ from showers.archives.measured import (
 )
 from showers.archives.raw import archive_path
 from showers.schema import MATRICES_FILE, SOURCE_FILE
+from stacking.exported import open_predictor
 from stacking.predict import predict
 from stacking.run.folder import PREDICTIONS_FILE
-from stacking.run.read import Run, load
+from stacking.run.read import Run
 
 PREDICTED_FILE = "predicted.json"
 UNFINISHED = "unfinished"
@@ -78,8 +79,9 @@ def predict_measured(
     """
     if protocol not in PROTOCOLS:
         raise InputError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
-    opened = load(run)
+    opened = open_predictor(run)
     opened.require_showers("a prediction of measured runs")
+    need(opened.needs, what=f"predicting with {run}")
     names = runs_in(raw, runs)
     result = PredictedRuns([], [], [])
     with locked(out), ctx.bars("convert and predict runs", "runs") as progress:

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -18,16 +19,19 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from features.build import build_table
+from features.catalogue import GROUPS
+from features.compute import column_names
 from features.table import feature_code_version
 from runtime.arrays import write_frames, write_pieces
 from runtime.context import Context
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 from runtime.files import check_target, hash_file, read_json
 from showers.dataset import Dataset
 from showers.schema import TASKS, Task
 from stacking.decide.classes import stacking_of
 from stacking.decide.gamma import SCORES_FILE
 from stacking.decide.target import UNITS, fits_of
+from stacking.exported import ExportedLearner, ExportedRun, predict_exported
 from stacking.inputs.columns import Plan
 from stacking.inputs.computed import ComputedEvents
 from stacking.inputs.events import CORE_COLUMNS, Events, FrameEvents, ShowerEvents, unusable_remarks
@@ -40,6 +44,9 @@ from stacking.saved_fits import predict_fits
 from stacking.student import student_line
 
 TABLE_SUFFIXES = (".csv", ".parquet", ".pq")
+_EVERY_GROUP = frozenset(GROUPS)
+AGED = set(column_names(True, _EVERY_GROUP)) - set(column_names(False, _EVERY_GROUP))
+"""Features that only sets with the shower age have."""
 
 
 class Options(TypedDict, total=False):
@@ -94,13 +101,16 @@ class PredictionStream:
         file = Path(file)
         check_target(file, (*((".npz",) if self.task.name in TASKS else ()), *TABLE_SUFFIXES))
         if file.suffix.lower() in TABLE_SUFFIXES:
-            write_frames(file, self._frames())
+            first = next(self.pieces)
+            origin = {"config_hash": first.config_hash, "test_fingerprint": first.test_fingerprint}
+            known = {name: value for name, value in origin.items() if value is not None}
+            write_frames(file, self._frames(itertools.chain((first,), self.pieces)), known)
         else:
             write_pieces(file, self.n_events, map(stored_arrays, self.pieces))
 
-    def _frames(self) -> Iterator[pl.DataFrame]:
+    def _frames(self, pieces: Iterable[Predictions]) -> Iterator[pl.DataFrame]:
         done = 0
-        for piece in self.pieces:
+        for piece in pieces:
             n = len(piece.log_proba)
             names = None if self.identifiers is None else self.identifiers.slice(done, n)
             yield prediction_table(piece, self.task, done, names)
@@ -112,9 +122,9 @@ def prediction_table(
 ) -> pl.DataFrame:
     """Return predictions as a table.
 
-    Columns of showers: event, ``p_<class>``, the decided class (composition) or the score (gamma), energy and core with
-    errors where a learner was taught them (:data:`stacking.decide.target.UNITS`). Of rows of a table: row, identifiers,
-    ``p_<class>``, the most probable class. Then the hashes of run and events.
+    Columns of showers: event, ``p_<class>``; of composition ``argmax``, the most probable class, and ``decided``, that
+    of the run's decision rule; of gamma the score; energy and core with errors where a learner was taught them
+    (:data:`stacking.decide.target.UNITS`). Of rows of a table: row, identifiers, ``p_<class>``, most probable class.
 
     Parameters
     ----------
@@ -123,12 +133,12 @@ def prediction_table(
     """
     frame = probabilities(predictions.log_proba, task.classes, identifiers).with_columns(pl.col("row") + first)
     if task.name in TASKS:
-        frame = frame.rename({"row": "event"}).drop("predicted")
-        frame = frame.with_columns(stacking_of(task).columns(predictions.arrays, task))
+        columns = stacking_of(task).columns(predictions.arrays, task)
+        most_probable = {"predicted": "argmax"} if any(column.name == "decided" for column in columns) else {}
+        frame = frame.rename({"row": "event"} | most_probable).drop("predicted", strict=False).with_columns(columns)
         estimates = {name: values for name, values in predictions.arrays.items() if name in UNITS}
         frame = frame.with_columns(pl.Series(name, values) for name, values in estimates.items())
-    origin = {"config_hash": predictions.config_hash, "test_fingerprint": predictions.test_fingerprint}
-    return frame.with_columns(pl.lit(value).alias(name) for name, value in origin.items())
+    return frame
 
 
 def predict(
@@ -141,7 +151,7 @@ def predict(
     Parameters
     ----------
     run
-        What :func:`stacking.load` returns.
+        What :func:`stacking.load` or :func:`stacking.exported.open_predictor` returns.
     data
         Dataset folder, for a run on showers; its feature table is built if missing, unless ``no_table`` is asked for.
         Table (CSV, Parquet), for a run on a table. Or events that are open already.
@@ -161,6 +171,7 @@ def predict(
         raise TypeError(
             f"predict() has no option {min(unknown)!r}: device, workers, trust and other code are in Context"
         )
+    need(run.needs, what=f"predicting with {run.folder}")
     if isinstance(data, Events):
         source = _Source(len(data), lambda columns: data)
     elif run.has_grids:
@@ -196,6 +207,11 @@ def _showers(run: Run, dataset: Path, options: Options, ctx: Context) -> _Source
         raise InputError("a folder for the feature table, and none is to be used: leave one of the two options out")
 
     def opened(columns: tuple[str, ...]) -> ShowerEvents:
+        if data.age is None and AGED & set(columns):
+            raise InputError(
+                f"{dataset} has no shower age, from which {run.folder} learned: "
+                "convert it with --protocol matched or 2026"
+            )
         if not options.get("no_table", False):
             table = build_table(dataset, options.get("features"), elsewhere=options.get("elsewhere"), ctx=ctx)
             return ShowerEvents(dataset, table.folder, run.task)
@@ -227,6 +243,8 @@ class _Predictor:
     chain: Chain
     fits: list[SavedFits]
     remarks: tuple[str, ...]
+    exported: list[ExportedLearner] = field(default_factory=list)
+    """In place of the fits, of an exported run."""
 
     @classmethod
     def of(cls, run: Run, *, everything: bool, fast: bool) -> _Predictor:
@@ -239,6 +257,8 @@ class _Predictor:
             )
         elif fast:
             chain, names, remarks = chain.of_student(), (STUDENT,), _student_remarks(run)
+        if isinstance(run, ExportedRun):
+            return cls(chain, [], tuple(remarks), [run.exported(name) for name in names])
         fits = [run.fits(name) for name in names]
         if chain.target_calibration is not None:
             with_estimates = run.fits(chain.target_calibration.learner)
@@ -254,14 +274,18 @@ class _Predictor:
     def columns(self) -> tuple[str, ...]:
         """Features that are needed."""
         cores = CORE_COLUMNS if self.chain.target_calibration else ()
-        return tuple(dict.fromkeys((*(name for one in self.fits for name in one.columns), *cores)))
+        each = [*(one.columns for one in self.fits), *(one.columns for one in self.exported)]
+        return tuple(dict.fromkeys((*(name for columns in each for name in columns), *cores)))
 
 
 def _pieces(run: Run, source: _Source, predictor: _Predictor, ctx: Context) -> Iterator[Predictions]:
     events = source.opened(predictor.columns)
     ctx = replace(ctx, threads=int(run.manifest["config"]["threads"]))
     with threadpool_limits(ctx.threads), ctx.bars("predicting", "predictions of fits") as progress:
-        fits = predict_fits(events, predictor.fits, ctx, progress)
+        if predictor.exported:
+            fits = predict_exported(events, predictor.exported, ctx, progress)
+        else:
+            fits = predict_fits(events, predictor.fits, ctx, progress)
         yield from predictor.chain.stream(fits, events, events.events_fingerprint())
 
 

@@ -24,7 +24,7 @@ from models.registry import device_remarks, devices_for
 from runtime.code import command, git_revision, machine, started, versions
 from runtime.context import Context
 from runtime.cost import Cost, measured
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 from runtime.files import hash_file, hash_json, read_json, write_json
 from scoring.metrics.classes import table_metrics
 from showers.dataset import Dataset, ordering_of
@@ -264,6 +264,7 @@ def stack(config: StackConfig | TableConfig, ctx: Context = Context(), *, strict
         For data that cannot be used, too few events of a class, an unknown learner, a device that is not there, or a
         run folder of another configuration, which stays as it is.
     """
+    need("train", what="training")
     if isinstance(config, TableConfig):
         if strict:
             raise InputError("strict refuses showers that cannot be used, and a table has none: leave it out")

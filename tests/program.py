@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+from collections.abc import Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from unittest.mock import patch
 import cli
 import verify
 
+ROOT = Path(cli.__file__).resolve().parent
 ENTRIES = {"cli.py": cli.main, "verify.py": verify.main}
 
 
@@ -41,3 +44,10 @@ def call(entry: str, *arguments: str | Path, code: int = 0) -> Shown:
     shown = Shown(out.getvalue(), err.getvalue())
     assert (status or 0) == code, shown.stdout + shown.stderr
     return shown
+
+
+def environment(folder: Path, libraries: Iterable[str]) -> dict[str, str]:
+    """Return the environment of processes that lack some libraries."""
+    lines = "import sys\n" + "".join(f"sys.modules[{name!r}] = None\n" for name in libraries)
+    (folder / "sitecustomize.py").write_text(lines)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import re
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -15,7 +17,10 @@ from hypothesis import strategies as st
 
 import cli
 import showerstack
+import showerstack.estimators
 from runtime.errors import InputError
+from showers.schema import ENERGY
+from showers.simulation import simulate
 from stacking import saved_fits
 from stacking.run.config import read_config, write_config
 
@@ -218,3 +223,25 @@ def test_a_damaged_learner_does_not_end_the_users_program(
     isolated, own = run.predict(x), run.predict(x, trusted=True)
     assert opened == [False, True]
     np.testing.assert_array_equal(isolated.probabilities, own.probabilities)
+
+
+def test_examples_in_docstrings(
+    tiny_composition: Path, composition_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate(ENERGY, tmp_path / "data", n_train=700, n_test=100, seed=3, train_cuts="test", workers=1)
+    for part in tiny_composition.iterdir():
+        (tmp_path / "data" / part.name).symlink_to(part)
+    shutil.copytree(composition_run, tmp_path / "runs" / "composition")  # fit opens it: the options are its own
+    monkeypatch.chdir(tmp_path)
+    before = (tmp_path / "runs" / "composition" / "predictions.npz").stat().st_mtime_ns
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    examples = [
+        one for module in (showerstack.api, showerstack.estimators) for one in doctest.DocTestFinder().find(module)
+    ]
+    for one in examples:
+        runner.run(one)
+    assert runner.summarize().failed == 0
+    assert {one.name.split(".")[-1] for one in examples if one.examples} == {
+        "fit", "predict", "score", "StackClassifier", "ShowerClassifier", "EnergyRegressor"
+    }  # fmt: skip
+    assert (tmp_path / "runs" / "composition" / "predictions.npz").stat().st_mtime_ns == before

@@ -7,6 +7,7 @@ ours is at work. Names never steer a terminal, and what leaves a command is one 
 from __future__ import annotations
 
 import errno
+import inspect
 import io
 import json
 import os
@@ -25,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 import cli
+from commands import runs as run_commands
 from commands.app import OutputFormat
 from report.finished import keep_outcome, kept_outcome
 from runtime.checksums import write_checksums
@@ -35,6 +37,7 @@ from scoring.score import score_file
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION
 from stacking.predict import predict
+from stacking.run.config import EngineConfig, StackConfig, TableConfig
 from stacking.run.read import load
 from tests.faults.damages import patience
 from tests.report import conftest as report_fixtures
@@ -347,22 +350,26 @@ def test_pretraining_leaves_other_folders_alone(
     assert [file.name for file in tmp_path.iterdir() if file.name != ".lock"] == ["manifest.json"]
 
 
+@pytest.mark.parametrize("config", [StackConfig, TableConfig])
+def test_options_of_stack_are_those_of_the_configurations(config: type[EngineConfig]) -> None:
+    """Written twice, since the configurations are slow to import: defaults and limits are the same."""
+    compared = 0
+    for name, parameter in inspect.signature(run_commands.stack, eval_str=True).parameters.items():
+        field = config.model_fields.get(name)
+        if field is None or field.is_required():
+            continue
+        compared += 1
+        default = getattr(parameter.default, "value", parameter.default)
+        assert (default or None) == (field.default or None), name
+        (option,) = parameter.annotation.__metadata__
+        least = next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), None)
+        assert option.min in (None, least), name
+    assert compared >= 9
+
+
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line(monkeypatch, "--version") == 0
     assert re.fullmatch(r"showerstack \d+\.\d+\S*\n", capsys.readouterr().out)
-
-
-def test_help_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, runpy; sys.argv = ['cli.py', '--help']\n"
-        "try:\n    runpy.run_path('cli.py', run_name='__main__')\n"
-        "except SystemExit: pass\n"
-        "print('heavy:', sorted({'torch', 'numba', 'numpy', 'polars', 'scipy', 'rich.progress'} & set(sys.modules)))"
-    )
-    asked = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(cli.__file__).parent, capture_output=True, text=True, check=True
-    )
-    assert asked.stdout.rstrip().endswith("heavy: []")
 
 
 def test_reading_runs_imports_no_library_of_learners() -> None:

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -81,6 +83,36 @@ def test_one_name_is_installed_with_everything_in_it(wheel: Path) -> None:
     lacking = {f"showerstack/packages/{file.relative_to(HERE).as_posix()}" for file in ours} - set(names)
     assert not lacking
     assert {"showerstack/py.typed", "showerstack/api.py"} <= set(names)
+
+
+def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    build = "import sys; from setuptools import build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
+    command = [sys.executable, "-c", build]
+    subprocess.run(
+        [*command, "build_sdist", str(tmp_path)], cwd=wheel.parent / "source", check=True, capture_output=True
+    )
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as content:
+        content.extractall(tmp_path / "unpacked", filter="data")
+    (source,) = (tmp_path / "unpacked").iterdir()
+    subprocess.run([*command, "build_wheel", str(tmp_path)], cwd=source, check=True, capture_output=True)
+    (again,) = tmp_path.glob("*.whl")
+    assert set(zipfile.ZipFile(again).namelist()) == set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_the_citation_file_agrees_with_the_project() -> None:
+    """Zenodo reads it where there is no .zenodo.json: one source is enough."""
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((HERE / "CITATION.cff").read_text())
+    project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
+    assert citation.keys() >= {"cff-version", "message", "title", "authors", "abstract"}, "required, or shown by Zenodo"
+    assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
+    same = {"title": "name", "version": "version", "license": "license"}
+    assert {ours: str(citation[ours]) for ours in same} == {ours: project[theirs] for ours, theirs in same.items()}
+    assert citation["abstract"].removesuffix(".") == project["description"]
+    assert all(author.keys() & {"name", "family-names"} for author in citation["authors"])
+    assert not (HERE / ".zenodo.json").exists()
+    assert f"## {project['version']}" in (HERE / "CHANGELOG.md").read_text()
 
 
 def test_commands_of_an_installation(installed: Path, tmp_path: Path, composition_labels: Path) -> None:

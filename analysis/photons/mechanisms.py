@@ -56,7 +56,7 @@ LABEL_NOISE, PHOTONUCLEAR_NAME, DETECTOR, TAIL, BOTH, FEW = (
 
 @dataclass(frozen=True)
 class ShowerShare:
-    """A share of showers and its 95 % interval."""
+    """A share of showers and its confidence interval."""
 
     value: float
     low: float

@@ -16,7 +16,7 @@ import polars as pl
 from analysis.blinding import Blinding
 from analysis.events import is_simulated, open_run
 from analysis.exposure import Exposure, exposure_of, judge_exposure
-from analysis.fits import LIMITS_FITS, has_astropy, write_limits_fits
+from analysis.fits import LIMITS_FITS, write_limits_fits
 from analysis.photons.background import (
     Backgrounds,
     Counts,
@@ -44,6 +44,7 @@ from runtime.code import git_revision, versions
 from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import atomic_path, write_json
+from runtime.packages import how_to_install, lacking
 from showers.dataset import Dataset
 from showers.schema import GAMMA
 
@@ -423,10 +424,10 @@ class PhotonResult:
             with atomic_path(out / name) as temporary:
                 frame.write_csv(temporary)
         result, options, remarks = self.search, self.search.options, []
-        if has_astropy():
-            write_limits_fits(self.limits(), out / LIMITS_FITS, options.level)
+        if missing := lacking("sky"):
+            remarks.append(f"{LIMITS_FITS} is not written: it needs astropy ({how_to_install(missing)})")
         else:
-            remarks.append(f"{LIMITS_FITS} is not written: it needs astropy (pip install 'showerstack[sky]')")
+            write_limits_fits(self.limits(), out / LIMITS_FITS, options.level)
         transfer = result.transfer
         write_json(
             out / SEARCH_FILE,

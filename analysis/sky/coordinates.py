@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.fits import HEIGHT_M, LATITUDE_DEG, LONGITUDE_DEG, need_astropy
+from analysis.fits import HEIGHT_M, LATITUDE_DEG, LONGITUDE_DEG
+from runtime.errors import need
 
 CHUNK = 1 << 18
 RESOLUTION_S = 300.0
@@ -52,7 +53,7 @@ def equatorial(
     InputError
         If ``astropy`` is not installed.
     """
-    need_astropy()
+    need("sky", what="a sky map")
     from astropy import units
     from astropy.coordinates import ICRS, AltAz, EarthLocation
     from astropy.coordinates.erfa_astrom import ErfaAstromInterpolator, erfa_astrom

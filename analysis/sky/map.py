@@ -29,14 +29,13 @@ from analysis.fits import (
     LATITUDE_DEG,
     LONGITUDE_DEG,
     SkyEvents,
-    need_astropy,
     write_sky_events,
 )
 from analysis.photons.events import read_data, search_cuts
 from analysis.sky.coordinates import Azimuth, equatorial
 from runtime.code import git_revision, versions
 from runtime.context import Context
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 from runtime.files import atomic_path, write_json
 from showers.dataset import Dataset
 from showers.schema import GAMMA, TIMES_FILE
@@ -236,7 +235,7 @@ def sky_map(options: SkyOptions, ctx: Context = Context()) -> SkyMap:
         passes the cuts.
     """
     options.checked()
-    need_astropy()
+    need("sky", what="a sky map")
     reach = options.zenith_max_deg
     pixels = SkyPixels.between(LATITUDE_DEG - reach, LATITUDE_DEG + reach, options.pixel_deg)
     counts, off = np.zeros(len(pixels), dtype=np.int64), np.zeros(len(pixels), dtype=np.int64)

@@ -6,6 +6,9 @@ import numpy as np
 
 from runtime.kernels import kernel
 
+ROWS_TOGETHER = 64
+"""Consecutive rows that belong to the same half: showers used again stay together, mostly."""
+
 
 @kernel(nogil=True, error_model="numpy")
 def count_moved(
@@ -23,7 +26,7 @@ def count_moved(
     borders: np.ndarray,
     counts: np.ndarray,
 ) -> None:
-    """Add events to counts (K, C, T); arguments are those of :class:`analysis.spectra.folding.MovableEvents`.
+    """Add events to counts (2, K, C, T) of two halves, as :class:`analysis.spectra.folding.MovableEvents` has them.
 
     Parameters
     ----------
@@ -54,4 +57,4 @@ def count_moved(
         s = 0
         while s < n_borders and mass >= borders[s]:
             s += 1
-        counts[labels[n], b * (n_borders + 1) + s, fine[n]] += 1.0
+        counts[(n // ROWS_TOGETHER) % 2, labels[n], b * (n_borders + 1) + s, fine[n]] += 1.0

@@ -8,20 +8,21 @@ below and above the wide bins have factors of their own, expected at 1 +- .3. Co
 source              how
 ==================  ==================================================================================================
 data                Poisson counts, scales and response exact
-simulation          what finite simulation adds (the likelihood's tau)
-scales              what energy, muon and electron scales add, free within their widths
+simulation          what finite simulation adds (the likelihood's tau, and recovered numbers of primaries)
+scales              what energy, muon and electron scales add, free within their widths; noise of derivatives too
 hadronic_model      half the difference of the results of each model's response alone; NaN where there is one model only
 ==================  ==================================================================================================
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from analysis.spectra.folding import LN_MASSES
-from analysis.spectra.likelihood import FoldedFit
+from analysis.spectra.likelihood import FoldedFit, inverse_without_noise
 
 STEPS = 6
 """Steps of the reweighted least squares."""
@@ -48,7 +49,7 @@ class FreeFluxes:
     """(J, K) accepted simulated events behind them."""
 
 
-def free_fluxes(fit: FoldedFit, edges: np.ndarray) -> FreeFluxes:
+def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray] = ()) -> FreeFluxes:
     """Estimate fluxes in bins of the true energy.
 
     Parameters
@@ -57,6 +58,8 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray) -> FreeFluxes:
         A fit, whose response, fluxes and tau are taken.
     edges
         (J + 1,) lg(E/eV), a subset of the borders of the fine bins.
+    changes
+        (K, T) each: what one standard deviation of each source of error changes in the thrown primaries.
     """
     one, layout = fit.likelihood, fit.likelihood.layout
     fine = one.response.cells.bins.fine
@@ -86,12 +89,17 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray) -> FreeFluxes:
         factors = solved[: n_wide * n_groups].reshape(n_wide, n_groups)
         scales[active] = np.clip(solved[n_wide * n_groups :], -5, 5)
     mean = np.maximum(factors.ravel() @ design, one.floor)
+    spread = np.einsum("jkc,kc->jc", one.response.noise(phi)[active], np.einsum("wk,wkc->kc", factors, f * parts))
+    pretended = (spread * (one.simulated / (mean + mean**2 / one.tau))) @ spread.T
     inverse = {}
     for name, used, extra in (
         ("data", design, 0.0), ("simulation", design, mean**2 / one.tau), ("scales", columns, mean**2 / one.tau)
     ):  # fmt: skip
         information = (used * (one.simulated / (mean + extra))) @ used.T + np.diag(prior[: len(used)] + 1e-12)
-        inverse[name] = np.linalg.inv(information)[: n_wide * n_groups, : n_wide * n_groups]
+        noise, is_scale = np.zeros_like(information), np.arange(len(used)) >= n_wide * n_groups
+        noise[np.ix_(is_scale, is_scale)] = pretended if is_scale.any() else 0.0
+        whole = inverse_without_noise(information, noise, is_scale)
+        inverse[name] = whole[: n_wide * n_groups, : n_wide * n_groups]
     widths = np.diff(10.0**edges)
     sent = np.stack([(phi * (wide == j)).sum(axis=1) for j in range(1, n_wide - 1)])
     unit = sent / (one.exposure_m2_sr_s * widths[:, None])
@@ -103,6 +111,13 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray) -> FreeFluxes:
         "simulation": cumulative["simulation"] - cumulative["data"],
         "scales": cumulative["scales"] - cumulative["simulation"],
     }
+    # A flux is proportional to the primaries behind its simulated events.
+    thrown = one.response.thrown
+    for change in changes:
+        relative = phi * np.divide(change, thrown, out=np.zeros_like(thrown), where=thrown > 0)
+        moved = np.stack([relative[:, wide == j].sum(axis=1) for j in range(1, n_wide - 1)]) / np.maximum(sent, 1e-300)
+        error = (factors[1:-1] * unit * moved).ravel()
+        covariance["simulation"] += np.outer(error, error)
     events = (factors[:, :, None] * f * parts).sum(axis=2)[1:-1]
     simulated = np.stack([one.response.accepted.sum(axis=1)[:, wide == j].sum(axis=1) for j in range(1, n_wide - 1)])
     assert len(fine) == len(middle) + 1

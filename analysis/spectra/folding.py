@@ -169,15 +169,20 @@ def movable(simulated: Simulated, bins: Binning, widths: Widths, lg_nmu_min: flo
     )  # fmt: skip
 
 
-def count_accepted(events: MovableEvents, cells: Cells, x: np.ndarray, n_groups: int = len(MASSES)) -> np.ndarray:
-    """Return m (K, C, T), simulated events accepted at scales x (3,)."""
+def count_halves(events: MovableEvents, cells: Cells, x: np.ndarray, n_groups: int = len(MASSES)) -> np.ndarray:
+    """Return m (2, K, C, T) of two halves of the simulated events accepted at scales x (3,)."""
     x = np.asarray(x, dtype=np.float64)
-    counts = np.zeros((n_groups, cells.n_cells, len(cells.bins.fine) - 1))
+    counts = np.zeros((2, n_groups, cells.n_cells, len(cells.bins.fine) - 1))
     count_moved(
         events.labels, events.fine, events.lg_energy, events.lg_nmu, events.sizes, events.y, events.y_moved, x,
         x * events.widths.values, events.lg_nmu_min, cells.bins.edges, cells.borders, counts,
     )  # fmt: skip
     return counts
+
+
+def count_accepted(events: MovableEvents, cells: Cells, x: np.ndarray, n_groups: int = len(MASSES)) -> np.ndarray:
+    """Return m (K, C, T), simulated events accepted at scales x (3,)."""
+    return np.asarray(count_halves(events, cells, x, n_groups).sum(axis=0))
 
 
 @dataclass(frozen=True)
@@ -209,6 +214,15 @@ class FoldedResponse:
     """N (K, T)."""
     moved: dict[tuple[int, ...], np.ndarray]
     """m as moved by :data:`STEP` of some scales, by the numbers of :data:`SCALES` plus one; negative: downwards."""
+    halves: tuple[FoldedResponse, ...] = ()
+    """The same of two halves of the simulated events, where scales are free."""
+
+    def noise(self, particles: np.ndarray) -> np.ndarray:
+        """Return an estimate of the noise of a, (3, K, C): half the difference between two halves of the events."""
+        if not self.halves:
+            return np.zeros((3, *self.accepted.shape[:2]))
+        one, other = (half.moves(particles).linear for half in self.halves)
+        return np.asarray((one - other) / 2)
 
     @property
     def active(self) -> tuple[int, ...]:
@@ -280,26 +294,33 @@ def make_response(
     """
     at = np.zeros(3) if at is None else np.asarray(at, dtype=np.float64)
     free = [j for j in range(3) if scales and events.widths.values[j] > 0]
-    moved = {}
+    moved: dict[tuple[int, ...], np.ndarray] = {}
     for key in [*((sign * (j + 1),) for j in free for sign in (1, -1)),
                 *((j + 1, other + 1) for j, other in combinations(free, 2))]:  # fmt: skip
         x = at.copy()
         for one in key:
             x[abs(one) - 1] += STEP * np.sign(one)
-        moved[key] = count_accepted(events, cells, x, len(thrown))
-    return FoldedResponse(cells, at, count_accepted(events, cells, at, len(thrown)), thrown, moved)
+        moved[key] = count_halves(events, cells, x, len(thrown))
+    accepted = count_halves(events, cells, at, len(thrown))
+    halves = tuple(
+        FoldedResponse(cells, at, accepted[h], thrown / 2, {key: counts[h] for key, counts in moved.items()})
+        for h in range(2 if moved else 0)
+    )
+    whole = {key: counts.sum(axis=0) for key, counts in moved.items()}
+    return FoldedResponse(cells, at, accepted.sum(axis=0), thrown, whole, halves)
 
 
 PLATEAU_LG_ENERGY, STEP_LG_ENERGY = 15.6, 16.0
 """From where on all showers under the cuts are accepted alike, and where the public composition sets have a step."""
 PLATEAU_EFFICIENCY = (0.993, 0.991, 0.986, 0.982, 0.978)
-"""Accepted share of each group on the plateau (zenith < 18 deg, lg Ne > 4.8, lg Nmu > 3.6), +- .002."""
+"""Accepted share of each group on the plateau (zenith < 18 deg, lg Ne > 4.8, lg Nmu > 3.6)."""
+EFFICIENCY_ERROR = 0.002
 
 
 def plateau_thrown(
     labels: np.ndarray, true_lg_energy: np.ndarray, fine: np.ndarray, n_groups: int = len(MASSES)
-) -> np.ndarray:
-    """Return N (K, T) of a set of which only accepted events are known, thrown as E^-2.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Recover the primaries of a set of which only accepted events are known, thrown as E^-2.
 
     Zenith angles (sin^2 uniform) and cores (uniform in the disc) cancel. Each group is normalised on its plateau; above
     lg E = 16, where public composition sets have fewer, one common factor is fitted.
@@ -311,10 +332,10 @@ def plateau_thrown(
     fine
         (T + 1,) borders of the true lg(E/eV).
 
-    Raises
-    ------
-    InputError
-        If a group has no event on the plateau.
+    Returns
+    -------
+    N (K, T), 0 for groups without an event on the plateau; and what one standard deviation of each independent number
+    changes in it, (K + 1, K, T): of the groups' events on the plateau, and of the share of them above the step.
     """
     middle = (fine[1:] + fine[:-1]) / 2
     law = 10.0 ** -(middle - 15.0) * np.diff(fine)
@@ -324,17 +345,22 @@ def plateau_thrown(
     used = counts.sum(axis=0).cumsum() < counts.sum()  # up to the highest true energy but one
     low = (fine[:-1] > PLATEAU_LG_ENERGY - 1e-9) & (fine[1:] < STEP_LG_ENERGY + 1e-9)
     high = (fine[:-1] > STEP_LG_ENERGY - 1e-9) & used
-    if not (counts[:, low].sum(axis=1) > 0).all():
-        raise InputError(
-            f"a class has no simulated event on the plateau, lg(E/eV) {PLATEAU_LG_ENERGY:g} to {STEP_LG_ENERGY:g}: "
-            "how many primaries were thrown cannot be recovered; give a larger --simulation"
-        )
-    factor = counts[:, high].sum() / counts[:, low].sum() * law[low].sum() / law[high].sum() if high.any() else 1.0
+    usable = counts[:, low].sum(axis=1) > 0
+    below, above = counts[:, low].sum(), counts[:, high].sum()
+    factor = above / below * law[low].sum() / law[high].sum() if high.any() and below else 1.0
     law = np.where(middle > STEP_LG_ENERGY, factor * law, law)
     plateau = low | high
-    height = counts[:, plateau].sum(axis=1) / law[plateau].sum()
+    events = np.where(usable, counts[:, plateau].sum(axis=1), 0.0)
     efficiency = np.asarray(PLATEAU_EFFICIENCY[:n_groups])
-    return np.asarray(height[:, None] * law / efficiency[:, None])
+    thrown = (events / law[plateau].sum() / efficiency)[:, None] * law
+    changes = np.zeros((n_groups + 1, *thrown.shape))
+    each = np.arange(n_groups)
+    changes[each, each] = thrown / np.sqrt(np.maximum(events, 1.0))[:, None]
+    if high.any() and above and below:
+        # The step's height moves what lies above it against what lies below, at the same number of events.
+        share = above / (above + below)
+        changes[-1] = thrown * np.where(middle > STEP_LG_ENERGY, 1 - share, -share) * np.sqrt(1 / above + 1 / below)
+    return np.asarray(thrown), changes
 
 
 def of_models(thrown: Thrown, models: tuple[int, ...] | None) -> np.ndarray:

@@ -18,8 +18,15 @@ import polars as pl
 
 from analysis.cuts import LG_NMU_MIN, Cuts, added, flow_words
 from analysis.events import MeasuredFolders, held_out, model_numbers, predicted, refuse_training_set, scalars, truth_of
-from analysis.spectra.folding import CUT_MARGIN, PLATEAU_LG_ENERGY, plateau_thrown
-from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown
+from analysis.spectra.folding import (
+    CUT_MARGIN,
+    EFFICIENCY_ERROR,
+    PLATEAU_EFFICIENCY,
+    PLATEAU_LG_ENERGY,
+    STEP_LG_ENERGY,
+    plateau_thrown,
+)
+from analysis.spectra.response import GROUPS, Binning, Simulated, SpectrumEvents, Thrown
 from runtime.context import Context
 from runtime.errors import InputError
 from showers.dataset import Dataset
@@ -249,12 +256,14 @@ def _simulated(
     if thrown is not None:
         share = np.ones(1) if shares is None else shares[None, :, None]
         return near, Thrown(thrown.lg_energy_edges, thrown.counts * share), []
-    remark = (
+    remarks = [
         f"{dataset.path}: the primaries thrown were recovered from each class's plateau, lg(E/eV) > "
         f"{PLATEAU_LG_ENERGY:g}, as E^-2 ({why}): absolute fluxes are right to about 1 %, with few events to "
-        "1 / sqrt(events there)"
-    )
-    return near, plateau_primaries(events.take(passing), bins), [remark]
+        "1 / sqrt(events there), which is part of the simulation's error"
+    ]
+    thrown = plateau_primaries(events.take(passing), bins)
+    near, left_out = without_unknown(near, thrown)
+    return near, thrown, [*remarks, *(f"{dataset.path}: {line}" for line in left_out)]
 
 
 def _is_cut(source: Mapping[str, Any]) -> bool:
@@ -265,21 +274,53 @@ def _is_cut(source: Mapping[str, Any]) -> bool:
 
 
 def plateau_primaries(accepted: Simulated, bins: Binning) -> Thrown:
-    """Return the primaries behind accepted events of sets thrown by the public law, by hadronic model.
+    """Return the primaries behind accepted events of sets thrown by the public law, by hadronic model, with errors.
+
+    They are 0 for a class of which a model has no event on the plateau.
 
     Raises
     ------
     InputError
-        If a class of a model has no event on its plateau.
+        If a class has no event on the plateau of any model.
     """
     assert accepted.model is not None
     assert accepted.true_lg_energy is not None
-    counts = np.zeros((len(MODELS), accepted.log_proba.shape[1], len(bins.fine) - 1))
+    n_classes = accepted.log_proba.shape[1]
+    counts = np.zeros((len(MODELS), n_classes, len(bins.fine) - 1))
+    changes: list[np.ndarray] = []
     for number in np.unique(accepted.model):
         mine = accepted.take(accepted.model == number)
         assert mine.true_lg_energy is not None
-        counts[number] = plateau_thrown(mine.labels, mine.true_lg_energy, bins.fine, counts.shape[1])
-    return Thrown(bins.fine, counts)
+        counts[number], moved = plateau_thrown(mine.labels, mine.true_lg_energy, bins.fine, n_classes)
+        for one in moved:
+            changes.append(np.zeros_like(counts))
+            changes[-1][number] = one
+    missing = np.flatnonzero(counts.sum(axis=(0, 2)) == 0)
+    if len(missing):
+        raise InputError(
+            f"--simulation: no {GROUPS[missing[0]]} event lies on the plateau, lg(E/eV) {PLATEAU_LG_ENERGY:g} to "
+            f"{STEP_LG_ENERGY:g}: how many primaries were thrown cannot be recovered; give a larger --simulation"
+        )
+    for k, efficiency in enumerate(PLATEAU_EFFICIENCY[:n_classes]):
+        changes.append(np.zeros_like(counts))
+        changes[-1][:, k] = counts[:, k] * EFFICIENCY_ERROR / efficiency
+    return Thrown(bins.fine, counts, tuple(changes))
+
+
+def without_unknown(events: Simulated, thrown: Thrown) -> tuple[Simulated, list[str]]:
+    """Return the events whose primaries are known, and remarks on the classes of models that are left out."""
+    assert events.model is not None
+    known = thrown.counts.sum(axis=2) > 0
+    used = known[events.model, events.labels]
+    remarks = []
+    for model in np.unique(events.model):
+        for k in np.flatnonzero(~known[model]):
+            n = int(((events.model == model) & (events.labels == k)).sum())
+            remarks.append(
+                f"hadronic model {model} has no {GROUPS[k]} event on the plateau: its {n} {GROUPS[k]} events are left "
+                "out, and the model is not compared with others"
+            )
+    return events.take(used), remarks
 
 
 def concatenated(parts: list[SpectrumEvents]) -> SpectrumEvents:

@@ -57,9 +57,11 @@ class Thrown:
     """(T + 1,) borders of fine bins of the true lg(E/eV)."""
     counts: np.ndarray
     """(M, C, T) primaries by hadronic model, class and energy, within the zenith range and the area."""
+    changes: tuple[np.ndarray, ...] = ()
+    """(M, C, T) each: what one standard deviation of each independent source of error changes; none where counted."""
 
     def __add__(self, other: Thrown) -> Thrown:
-        return replace(self, counts=self.counts + other.counts)
+        return replace(self, counts=self.counts + other.counts, changes=self.changes + other.changes)
 
 
 FINE_STEP = 0.05

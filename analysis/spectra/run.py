@@ -5,6 +5,7 @@ The result on disk is tables with units in their columns' names, covariances, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -238,7 +239,7 @@ def cell_binning(edges: tuple[float, ...]) -> Binning:
 def folded_spectra(
     data: SpectrumEvents, simulated: Simulated, thrown: np.ndarray, cells: Cells, edges: np.ndarray,
     exposure_m2_sr_s: float, *, widths: Widths, sharpness: float = SHARPNESS, toys: int | None = None, seed: int = 1,
-    lg_nmu_min: float = LG_NMU_MIN,
+    lg_nmu_min: float = LG_NMU_MIN, changes: Sequence[np.ndarray] = (),
 ) -> tuple[Spectra, list[str]]:  # fmt: skip
     """Fit measured events with the response of simulated ones.
 
@@ -250,6 +251,8 @@ def folded_spectra(
         (J + 1,) of the true lg(E/eV).
     toys
         Toy counts for each comparison of hypotheses on the knees; None: knees are not fitted.
+    changes
+        (M, K, T) each: what one standard deviation of each source of error changes in ``thrown``.
 
     Returns
     -------
@@ -285,7 +288,7 @@ def folded_spectra(
         remarks.append("Minuit did not converge: errors may be wrong")
     if fit.refusal:
         remarks.append(f"the fit is refused, no bin is used: {fit.refusal}")
-    fluxes = free_fluxes(fit, edges)
+    fluxes = free_fluxes(fit, edges, [change.sum(axis=0) for change in changes])
     alone: list[FoldedFit] = []
     for model in () if events.model is None else np.unique(events.model):
         rows = events.model == model
@@ -340,6 +343,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         result, new_remarks = folded_spectra(
             data, response.events, response.thrown.counts, cells, np.array(options.edges), exposure.m2_sr_s,
             widths=options.widths, sharpness=options.knee_sharpness, toys=options.knee_toys, seed=options.seed,
+            changes=response.thrown.changes,
         )  # fmt: skip
         progress(1, 1)
     simulated = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)

@@ -11,6 +11,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from analysis.photons.search import SearchOptions
 from analysis.spectra.estimate import likelihood_ratios
 from analysis.spectra.folding import of_models
 from analysis.spectra.reading import plateau_primaries, read_response
-from analysis.spectra.response import binning
+from analysis.spectra.response import Simulated, binning
 from analysis.spectra.run import EDGES, cell_binning
 from benchmarks.physics.closure_page import write_page
 from benchmarks.physics.pseudo_experiments import (
@@ -44,26 +45,34 @@ BINS = cell_binning(EDGES)
 PHOTON_BINS = binning((15.0, 15.3, 15.6, 16.0))
 ZENITH_MAX_DEG = 30.0
 SKY = Sky(sharpness=5.0)
+DRAWN_SEED = 10_000
+"""Added to the seeds of skies with drawn scales."""
 Experiment = Callable[[int], dict[str, Any]]
+
+
+def closure_parser(description: str) -> argparse.ArgumentParser:
+    """Return the options by which a pool of simulated showers is made."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path("bench/closure"))
+    parser.add_argument("--train", type=int, default=20_000, help="training showers of each task")
+    parser.add_argument("--test", type=int, default=400_000, help="showers that simulation and skies are made from")
+    parser.add_argument("--events", type=int, nargs="+", default=[100_000, 1_000_000], help="of skies of spectra")
+    parser.add_argument("--learner", default="quadratic_logit", help="smooth in its inputs, or shifts make jumps")
+    parser.add_argument("--workers", type=int, default=None)
+    return parser
 
 
 def main() -> None:
     """Do what is missing, as long as there is time, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, default=Path("bench/closure"))
+    parser = closure_parser(__doc__ or "")
     parser.add_argument("--page", type=Path, help="Markdown page to write")
-    parser.add_argument("--train", type=int, default=20_000, help="training showers of each task")
-    parser.add_argument("--test", type=int, default=400_000, help="showers that simulation and skies are made from")
     parser.add_argument("--experiments", type=int, default=200, help="skies of spectra, scales drawn")
     parser.add_argument("--exact", type=int, default=50, help="skies of spectra, scales exact")
     parser.add_argument("--mixtures", type=int, default=1, help="0: without the grid of mixtures")
     parser.add_argument("--photons", type=int, default=50, help="pseudo-experiments of photons, each fraction")
-    parser.add_argument("--events", type=int, nargs="+", default=[100_000, 1_000_000], help="of skies of spectra")
     parser.add_argument("--photon-events", type=int, default=6_000, help="events of a sky with photons")
-    parser.add_argument("--learner", default="quadratic_logit", help="smooth in its inputs, or shifts make jumps")
     parser.add_argument("--note", default="", help="a sentence on how this came about, for the head of the page")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop after this time; start again to go on")
-    parser.add_argument("--workers", type=int, default=None)
     given = parser.parse_args()
     stop = time.monotonic() + 60 * given.minutes
     given.work.mkdir(parents=True, exist_ok=True)
@@ -120,16 +129,32 @@ def _run(task: Task, given: argparse.Namespace) -> tuple[Path, Path]:
     return run, data / f"{task.name}_test"
 
 
-def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
+@dataclass(frozen=True)
+class CompositionTruth:
+    """A smooth truth and the simulated events behind it."""
+
+    truth: SmoothTruth
+    pool: Simulated
+    thrown: np.ndarray
+    """(K, T)."""
+
+
+def composition_truth(given: argparse.Namespace) -> CompositionTruth:
+    """Simulate and predict a pool of showers, or take the one that is there."""
     run, test = _run(COMPOSITION, given)
     opened, ctx = open_run(run, COMPOSITION.name, "closure"), Context(bars=bar, trusted=True)
     response = read_response(opened, [test], [], BINS, ZENITH_MAX_DEG, ctx, given.work / "predictions")
     pool, thrown = response.events, of_models(response.thrown, None)
-    truth = SmoothTruth.of(pool, thrown, BINS)
+    return CompositionTruth(SmoothTruth.of(pool, thrown, BINS), pool, thrown)
+
+
+def _composition(given: argparse.Namespace) -> dict[str, Experiment]:
+    made = composition_truth(given)
+    truth, pool, thrown = made.truth, made.pool, made.thrown
 
     def spectra(events: int, drawn: bool) -> Experiment:
         return lambda seed: spectra_experiment(
-            truth, SKY, np.array(EDGES), seed + 10_000 * drawn, events=events, drawn=drawn
+            truth, SKY, np.array(EDGES), seed + DRAWN_SEED * drawn, events=events, drawn=drawn
         )  # fmt: skip
 
     def mixed(seed: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from analysis.datacheck.check import check_data, verdict
 from benchmarks.physics.damaged import damaged
+from benchmarks.shared.drawn import FOREIGN, foreign_detector
 from benchmarks.shared.samples import sample
 from runtime.context import Context, bar
 from scoring.metrics.intervals import clopper_pearson
@@ -31,7 +32,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=24_000, help="training showers")
     parser.add_argument("--fresh", type=int, default=20, help="fresh samples")
     parser.add_argument("--events", type=int, default=2_000, help="showers of a sample")
-    parser.add_argument("--harder", type=int, default=80_000, help="showers of the harder world")
+    parser.add_argument("--other", type=int, default=80_000, help="showers of other worlds, all looked at")
     parser.add_argument("--workers", type=int, default=None)
     given = parser.parse_args()
     many = given.fresh * given.events
@@ -55,24 +56,18 @@ def main() -> None:
         f"false alarms: {alarms} of {given.fresh} (95 %: {interval.low:.3f} to {interval.high:.3f}), stated .05; "
         f"{seconds / given.fresh:.1f} s a sample of {given.events:,}"
     )
-    hard = sample(
-        COMPOSITION,
-        given.work,
-        n_train=200,
-        n_test=given.harder,
-        seed=43,
-        world="harder",
-        workers=given.workers,
-        bars=bar,
-    )
+    other = {"n_train": 200, "n_test": given.other, "seed": 43, "bars": bar}
+    worlds = {
+        "same world": sample(COMPOSITION, given.work, world="default", workers=given.workers, **other),
+        "harder": sample(COMPOSITION, given.work, world="harder", workers=given.workers, **other),
+    }
+    with foreign_detector():
+        worlds[FOREIGN] = sample(COMPOSITION, given.work / FOREIGN, workers=1, **other)
     rows = np.arange(min(8_000, many))
-    for kind in (*KINDS, "harder"):
-        source = hard if kind == "harder" else new
-        chosen = np.arange(given.harder) if kind == "harder" else rows
-        place = _made(
-            source / "composition_test", given.work / "damaged", "fresh" if kind == "harder" else kind, chosen
-        )
-        result = check_data(run, place, ctx=Context(workers=given.workers, trusted=True))
+    for kind in (*KINDS, *worlds):
+        source, chosen = (worlds[kind], np.arange(given.other)) if kind in worlds else (new, rows)
+        place = _made(source / "composition_test", given.work / "damaged", "fresh" if kind in worlds else kind, chosen)
+        result = check_data(run, place, chosen=given.other, ctx=Context(workers=given.workers, trusted=True))
         sizes = ", ".join(f"{name} {c.effect:+.3f} ± {c.error:.3f} {c.unit}" for name, c in result.physics.items())
         print(f"{kind} ({len(chosen):,}): {_shown(result.p_values)}\n  {sizes}\n  {verdict(result)}", flush=True)
 

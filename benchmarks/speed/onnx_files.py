@@ -24,7 +24,7 @@ from models.base.learner import Batch
 from models.onnx.graph import NotPortable
 from models.onnx.learners import graphs_of, space_of
 from models.registry import load as load_learner
-from stacking.export import averaged, run_graph, session
+from stacking.exported import averaged, run_graph, session
 from stacking.inputs.events import ShowerEvents
 from stacking.run.read import Run
 

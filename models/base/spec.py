@@ -48,6 +48,8 @@ class LearnerSpec:
     """Presets of a run (``quick``, ``good``, ``best``) that train it when no learner is asked for by name."""
     last_out: bool = False
     """Best of all where its learning was measured: a time limit leaves it out last, although it is slow."""
+    weights: int | None = None
+    """How many a network has in the benchmark's v2 protocol; a test counts them."""
     source: str = "showerstack"
     """Publication or library."""
 

@@ -106,6 +106,7 @@ SMOOTH = (
         "fits",
         quick={"epochs": 10},
         presets=LONG,
+        weights=107_525,
     ),
     LearnerSpec(
         "mlp_bag",
@@ -115,6 +116,7 @@ SMOOTH = (
         settings={"members": ({"learner": "models.networks.physics:TabularMLP"},) * 4},
         quick={"common": {"epochs": 8}},
         presets=LONGEST,
+        weights=430_100,
     ),
 )
 
@@ -128,6 +130,7 @@ GRID_NETWORKS = (
         needs_grid=True,
         source="JINST 19 (2024) P01025",
         presets=LONGEST,
+        weights=37_050,
     ),
     LearnerSpec(
         "lenet_fits",
@@ -138,6 +141,7 @@ GRID_NETWORKS = (
         best={"epochs": 16},
         needs_grid=True,
         presets=ALWAYS,
+        weights=43_050,
     ),
     LearnerSpec(
         "hybrid",
@@ -148,6 +152,7 @@ GRID_NETWORKS = (
         best={"epochs": 25, "patience": 8},
         needs_grid=True,
         presets=LONGEST,
+        weights=738_977,
     ),
     LearnerSpec(
         "resnet",
@@ -158,6 +163,7 @@ GRID_NETWORKS = (
         needs_grid=True,
         source="arXiv:1512.03385",
         presets=LONGEST,
+        weights=719_365,
     ),
     LearnerSpec(
         "vit",
@@ -168,6 +174,7 @@ GRID_NETWORKS = (
         needs_grid=True,
         source="arXiv:2010.11929",
         presets=LONGEST,
+        weights=572_645,
     ),
     LearnerSpec(
         "set_transformer",
@@ -178,6 +185,7 @@ GRID_NETWORKS = (
         needs_grid=True,
         source="arXiv:1810.00825",
         presets=LONGEST,
+        weights=111_077,
     ),
     LearnerSpec(
         "physics",
@@ -188,6 +196,7 @@ GRID_NETWORKS = (
         best={"epochs": 30, "patience": 8},
         needs_grid=True,
         presets=LONGEST,
+        weights=887_179,
     ),
 )
 
@@ -205,6 +214,7 @@ PRETRAINED: tuple[LearnerSpec, ...] = (
         uses_truth=True,
         one_network=True,
         last_out=True,  # docs/methods/pretraining.md, docs/benchmarks/scale.md: best with 5,000 to 1.2 million showers
+        weights=1_100_118,
     ),
     LearnerSpec(
         "pretrained_features",

@@ -43,6 +43,7 @@ COMPOSITION_SYSTEMS = (
         needs_grid=True,
         tasks=(COMPOSITION.name,),
         source=JINST_2024,
+        weights=36_690,
     ),
     LearnerSpec(
         "published.lenet_wide",
@@ -54,6 +55,7 @@ COMPOSITION_SYSTEMS = (
         needs_grid=True,
         tasks=(COMPOSITION.name,),
         source=BENCHMARK,
+        weights=139_397,
     ),
     LearnerSpec(
         "published.hybrid_sam",
@@ -65,6 +67,7 @@ COMPOSITION_SYSTEMS = (
         needs_grid=True,
         tasks=(COMPOSITION.name,),
         source=BENCHMARK,
+        weights=732_577,
     ),
     LearnerSpec(
         "published.mlp512",
@@ -76,6 +79,7 @@ COMPOSITION_SYSTEMS = (
         needs_grid=True,
         tasks=(COMPOSITION.name,),
         source=BENCHMARK,
+        weights=532_997,
     ),
     LearnerSpec(
         "published.mlp517",
@@ -87,6 +91,7 @@ COMPOSITION_SYSTEMS = (
         needs_grid=True,
         tasks=(COMPOSITION.name,),
         source=BENCHMARK,
+        weights=530_949,
     ),
     LearnerSpec(
         "published.hgb54",
@@ -117,6 +122,7 @@ COMPOSITION_SYSTEMS = (
         needs_grid=True,
         tasks=(COMPOSITION.name,),
         source=BENCHMARK,
+        weights=567_845,
     ),
 )
 
@@ -131,6 +137,7 @@ GAMMA_SYSTEMS = (
         needs_grid=True,
         tasks=(GAMMA.name,),
         source=BENCHMARK,
+        weights=2_012_226,
     ),
     LearnerSpec(
         "published.gamma_rf",
@@ -160,6 +167,7 @@ GAMMA_SYSTEMS = (
         needs_grid=True,
         tasks=(GAMMA.name,),
         source=BENCHMARK,
+        weights=2_125_832,
     ),
     LearnerSpec(
         "published.gamma_dnn_physics",
@@ -175,6 +183,7 @@ GAMMA_SYSTEMS = (
         },
         tasks=(GAMMA.name,),
         source=BENCHMARK,
+        weights=101_890,
     ),
     LearnerSpec(
         "published.hit_transformer",
@@ -186,11 +195,14 @@ GAMMA_SYSTEMS = (
         needs_grid=True,
         tasks=(GAMMA.name,),
         source=BENCHMARK,
+        weights=5_506,
     ),
 )
 
+FEWER = 513 * (len(COMPOSITION.classes) - len(GAMMA.classes))
+"""Weights of the last layer that two classes less do without."""
 BOTH_TASKS = tuple(
-    replace(entry, name=entry.name.replace(".", ".gamma_"), tasks=(GAMMA.name,))
+    replace(entry, name=entry.name.replace(".", ".gamma_"), tasks=(GAMMA.name,), weights=(entry.weights or 0) - FEWER)
     for entry in COMPOSITION_SYSTEMS
     if entry.learner == _FLAT
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +13,6 @@ COLUMNS, GRID, LOG_PROBABILITY = "columns", "grid", "log_probability"
 """Inputs, (n, F) float32 with NaN where undefined and (n, rows, columns, 2) float32 in MeV; output, (n, C) float32."""
 OPSETS = {"": 20, "ai.onnx.ml": 3}
 """Versions of the operators by domain."""
-NEEDED = ("onnx", "onnxscript")
-"""Packages that writing needs; running the files needs ``onnxruntime`` or another program."""
 
 
 class NotPortable(InputError):
@@ -32,19 +29,6 @@ class Portable:
     """Names of the F columns."""
     grid_shape: tuple[int, ...] | None = None
     """Shape of one event's grid; None where none is wanted."""
-
-
-def check_packages() -> None:
-    """Refuse to begin without the packages of the extra ``onnx``.
-
-    Raises
-    ------
-    InputError
-        Naming what to install.
-    """
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(f"ONNX export needs {' and '.join(missing)}: pip install 'showerstack[onnx]'")
 
 
 class Nodes:

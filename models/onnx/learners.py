@@ -26,7 +26,6 @@ from models.onnx.graph import (
     Nodes,
     NotPortable,
     Portable,
-    check_packages,
     natural_posterior,
 )
 from models.onnx.trees import (
@@ -44,6 +43,7 @@ from models.tables.lightgbm import LightGBM
 from models.tables.logit import QuadraticLogit
 from models.tables.sklearn import HistBoosting, RandomForest
 from models.tables.xgboost import XGBoost
+from runtime.errors import need
 
 EXAMPLES = 3
 """Events that the exporter is shown; their number stays open in the graph."""
@@ -268,7 +268,7 @@ def graphs_of(learner: Learner) -> list[Portable]:
     InputError
         If a package is missing.
     """
-    check_packages()
+    need("export", what="ONNX export")
     # A kind of average that makes columns of its own is more than its members.
     if type(learner) is LearnerAverage:
         return [graph for member in learner.members for graph in graphs_of(member)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from report.pictures.style import INK, MARKERS, PALETTE, drawing, literal, new_figure
 from report.shared.subject import Point
@@ -45,6 +45,11 @@ def learners_picture(points: list[Point], label: str, *, logarithmic: bool = Fal
                 )
         if logarithmic:
             axes.set_xscale("log")
+            # A decade at least, and labels at 2 and 5 alone: they stay apart.
+            low, high = np.log10(axes.get_xlim())
+            missing = max(0.0, 1.0 - (high - low)) / 2
+            axes.set_xlim(10 ** (low - missing), 10 ** (high + missing))
+            axes.xaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
         else:
             axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_yticks(range(len(systems)), [literal(system) for system in systems])

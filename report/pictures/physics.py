@@ -15,7 +15,7 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
 from analysis.datacheck.streamed import BINS, CHANNELS, Difference, Histograms, StationHits
 from analysis.spectra.published import PublishedSpectrum
-from report.pictures.style import INK, MAP, MARKERS, PALETTE, drawing, literal, new_figure
+from report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure
 
 POWER = 2.7
 LABEL = r"$J\,E^{2.7}$, m$^{-2}$ sr$^{-1}$ s$^{-1}$ eV$^{1.7}$"
@@ -316,7 +316,7 @@ def stations_picture(stations: StationHits) -> Figure:
             expected = stations.simulation[..., k]
             ratio = np.full(expected.shape, np.nan)
             np.divide(stations.data[..., k], expected, out=ratio, where=expected > 0)
-            drawn = axes[k].imshow(ratio, origin="lower", cmap=MAP, vmin=0.7, vmax=1.3)
+            drawn = axes[k].imshow(ratio, origin="lower", cmap=colour_map(), vmin=0.7, vmax=1.3)
             axes[k].set_title(name)
             axes[k].grid(False)
             axes[k].set_xlabel("column")
@@ -348,7 +348,7 @@ def matrix_picture(values: np.ndarray, names: list[str], label: str, form: str, 
         figure = new_figure(3.4)
         axes = figure.add_subplot()
         low, high = matrix_scale(values, noise)
-        image = axes.imshow(values, cmap=MAP, vmin=low, vmax=high, aspect="auto")
+        image = axes.imshow(values, cmap=colour_map(), vmin=low, vmax=high, aspect="auto")
         figure.colorbar(image, ax=axes, label=label)
         middle = (low + high) / 2
         for (row, column), value in np.ndenumerate(values):

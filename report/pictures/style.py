@@ -12,17 +12,19 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
-from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
 
 from runtime.errors import escaped
 from runtime.files import atomic_path
+
+if TYPE_CHECKING:  # half a second, and the same modules make tables for the terminal
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
 
 COLUMN_IN = 4.3
 """Width of a picture, inches: about 400 CSS pixels, the width of a phone."""
@@ -31,10 +33,6 @@ INK = "#102a31"
 PALETTE: tuple[str, ...] = ("#D55E00", "#E69F00", "#009E73", "#56B4E9", "#1C86C7", "#CC79A7", "#8a8a8a", "#F0E442")
 """Okabe-Ito, ordered from light to heavy primaries; its dark blue is lightened to be legible on a dark page."""
 MARKERS: tuple[str, ...] = ("o", "s", "^", "D", "v", "P", "X", "*")
-MAP = ListedColormap(matplotlib.colormaps["cividis"](np.linspace(0.18, 1.0, 256)), name="cividis_visible")
-"""Colour map of quantities: perceptually uniform, safe for colour-blind readers; its darkest part, which a dark page
-would swallow, is left out."""
-
 _RC: dict[Any, Any] = {
     "font.size": 8,
     "font.family": "DejaVu Sans",
@@ -67,15 +65,31 @@ _RC: dict[Any, Any] = {
 }
 
 
+@cache
+def colour_map() -> Colormap:
+    """Return the colours of quantities: perceptually uniform, safe for colour-blind readers.
+
+    The darkest part of cividis, which a dark page would swallow, is left out.
+    """
+    import matplotlib
+    from matplotlib.colors import ListedColormap
+
+    return ListedColormap(matplotlib.colormaps["cividis"](np.linspace(0.18, 1.0, 256)), name="cividis_visible")
+
+
 @contextmanager
 def drawing() -> Iterator[None]:
     """Apply the style to whatever is drawn inside; figures must also be saved inside."""
+    import matplotlib
+
     with matplotlib.rc_context(_RC):
         yield
 
 
 def new_figure(height_in: float = 3.0, width_in: float = COLUMN_IN) -> Figure:
     """Return an empty figure of column width."""
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width_in, height_in))
 
 

@@ -6,17 +6,19 @@ The plane is that of reconstructed electron and muon numbers, coloured by the po
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from report.pictures.style import INK, MAP, MARKERS, PALETTE, drawing, literal, new_figure
+from report.pictures.style import INK, MARKERS, PALETTE, colour_map, drawing, literal, new_figure
 from report.shared.published import SURVIVAL_CURVE
 from scoring.metrics.classes import BinAtThreshold, balanced_accuracy
 from scoring.metrics.gamma import GAMMA, HADRON, KEY_EFFICIENCY, hadron_survival
 from scoring.metrics.intervals import clopper_pearson
 from scoring.metrics.level import LEVEL, standard_errors
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 N_RELIABILITY_BINS = 10
 MIN_BIN_EVENTS = 10
@@ -36,7 +38,7 @@ def confusion_picture(matrix: np.ndarray, classes: tuple[str, ...], title: str =
     with drawing():
         figure = new_figure(3.3, 3.6)
         axes = figure.add_subplot()
-        axes.imshow(share, vmin=0, vmax=100, cmap=MAP)
+        axes.imshow(share, vmin=0, vmax=100, cmap=colour_map())
         for (row, column), value in np.ndenumerate(share):
             if np.isfinite(value):
                 ink = "#000000" if value > 55 else "#ffffff"
@@ -74,7 +76,7 @@ def confusions_picture(matrices: dict[str, np.ndarray], classes: tuple[str, ...]
         for axes, (title, matrix) in zip(grid.flat, matrices.items(), strict=False):
             totals = matrix.sum(axis=1, keepdims=True)
             share = np.divide(100.0 * matrix, totals, out=np.full(matrix.shape, np.nan), where=totals > 0)
-            shown = axes.imshow(share, vmin=0, vmax=100, cmap=MAP)
+            shown = axes.imshow(share, vmin=0, vmax=100, cmap=colour_map())
             for (row, column), value in np.ndenumerate(share):
                 if np.isfinite(value):
                     ink = "#000000" if value > 55 else "#ffffff"
@@ -405,7 +407,7 @@ def residual_picture(truth: np.ndarray, estimate: np.ndarray, label: str) -> Fig
         axes = figure.add_subplot()
         inside = np.abs(residuals - middle) < reach
         cells = axes.hexbin(
-            truth[inside], residuals[inside], gridsize=45, mincnt=1, bins="log", cmap=MAP, linewidths=0.1
+            truth[inside], residuals[inside], gridsize=45, mincnt=1, bins="log", cmap=colour_map(), linewidths=0.1
         )
         cells.set_rasterized(True)
         axes.axhline(0.0, color=INK, lw=0.8, ls="--")
@@ -442,7 +444,7 @@ def plane_picture(
             C=value,
             gridsize=45,
             mincnt=MIN_EVENTS if len(value) > 500 else 1,
-            cmap=MAP,
+            cmap=colour_map(),
             vmin=limits[0],
             vmax=limits[1],
             linewidths=0.1,

@@ -18,9 +18,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from report.shared.belonging import check_run
 from report.shared.published import CITATIONS, PublishedResult, origin_of, published_for
 from report.shared.subject import (
-    check_run,
     check_test_set,
     oof_metrics,
     read_labels,

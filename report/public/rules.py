@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from report.shared.belonging import check_predictions
 from report.shared.published import origin_of
-from report.shared.subject import check_predictions
 from runtime.errors import InputError
 from runtime.files import atomic_path
 from scoring.score import score_file

@@ -23,7 +23,8 @@ from scoring import metric_for, scoring_of
 from scoring.metrics.level import LEVEL_TEXT
 from scoring.score import read_output, score_arrays
 from scoring.tasks.truth import Truth
-from stacking.run.read import ONE_ANSWER, Run, is_simulated, read_source
+from showers.dataset import is_simulated, read_source
+from stacking.run.read import ONE_ANSWER, Run
 
 SOURCE = Path(__file__).resolve().parents[2]
 PACKAGES = (*OWN, "showerstack")

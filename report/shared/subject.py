@@ -5,7 +5,6 @@ Predictions, run and test set must belong together. Equal lengths prove little; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,21 +13,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from report.shared.belonging import check_events, check_run
 from report.shared.published import origin_of
-from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.errors import InputError
 from runtime.files import hash_file, read_json, with_checksum, write_json
 from scoring import Metric, metric_for, scoring_of
 from scoring.metrics.classes import table_metrics
 from scoring.metrics.intervals import Interval, linearised
 from scoring.metrics.paired import Paired, paired_mean
-from scoring.score import Origin, read_output, read_raw_labels, score_arrays
+from scoring.score import read_output, read_raw_labels, score_arrays
 from scoring.tasks.truth import Truth, read_truth
-from showers.dataset import Dataset
-from showers.schema import MATRICES_FILE, ORDER_FILE, Task
+from showers.dataset import Dataset, is_simulated
+from showers.schema import Task
 from stacking.inputs.tables import class_positions, read_table, scan_table
 from stacking.run.folder import MANIFEST_FILE, METRICS_FILE, PREDICTIONS_FILE, TABLE_TEST_FILE
-from stacking.run.read import COMBINED, Run, System, evaluated_rows, is_simulated
+from stacking.run.read import COMBINED, Run, System, evaluated_rows
 
 
 @dataclass(frozen=True)
@@ -146,10 +145,6 @@ class EvaluatedRun:
         return result
 
 
-SHOWN = 12
-"""Digits of a hash in messages."""
-
-
 def read_labels(run: Run, data: Path) -> Truth:
     """Read the test labels that a run is scored by.
 
@@ -254,73 +249,6 @@ def labelled_oof_rows(run: Run, system: str) -> tuple[np.ndarray, np.ndarray]:
     labels = pl.read_parquet(run.checksums.path("table/train-labels.parquet"), glob=False)["label"].to_numpy()
     rows = evaluated_rows(*run.oof("stack"), holdout=bool(run.manifest["data"]["n_holdout"]))
     return labels[rows].astype(np.int64), run.oof(system)[0][rows]
-
-
-def check_predictions(file: Path, origin: Origin, folder: Path) -> list[str]:
-    """Refuse a predictions file that was made for other events, or that replaces another run's file.
-
-    Parameters
-    ----------
-    file
-        The predictions; where a run's manifest lies beside ``predictions.npz``, they must be that run's.
-    origin
-        What they say of themselves.
-    folder
-        Test set by which they are to be scored.
-
-    Returns
-    -------
-    Remarks about what could not be checked.
-
-    Raises
-    ------
-    InputError
-        If they do not belong together.
-    """
-    manifest = file.parent / MANIFEST_FILE
-    if file.name == PREDICTIONS_FILE and manifest.is_file():
-        check_run(file, origin, read_json(manifest))
-        if (file.parent / CHECKSUMS_FILE).is_file():
-            Checksums.open(file.parent).path(PREDICTIONS_FILE)
-    if origin.test_fingerprint is None:
-        result = [f"{file.name} does not say for which events it was made: only their number could be checked"]
-        if (folder / ORDER_FILE).is_file():
-            result.append(
-                f"rows of {folder.name} were shuffled on conversion: if these are not, give --published-order"
-            )
-        return result
-    return check_events(str(file), origin.test_fingerprint, folder)
-
-
-def check_run(file: Path, origin: Origin, manifest: Mapping[str, Any]) -> None:
-    """Refuse predictions in a run folder that are not those of its manifest."""
-    own = Origin(manifest.get("config_hash"), (manifest.get("data") or {}).get("test_fingerprint"))
-    if origin != own:
-        what = "configuration" if origin.config_hash != own.config_hash else "test events"
-        raise InputError(
-            f"{file} is not what {MANIFEST_FILE} beside it describes (another {what}): restore the run's own file, "
-            "or make a new one outside the run folder with python cli.py predict"
-        )
-
-
-def check_events(what: str, fingerprint: str, folder: Path) -> list[str]:
-    """Refuse a test set that is not the one predictions were made for; return a remark where it cannot be told."""
-    result = events_fingerprint(folder)
-    if result is None:
-        return [f"{folder.name} holds no {MATRICES_FILE}: whether the predictions are of its events was not checked"]
-    if result != fingerprint:
-        raise InputError(
-            f"{what} was made for other events than those of {folder} (fingerprints {fingerprint[:SHOWN]} and "
-            f"{result[:SHOWN]}): give the test set it was made for, or predict this one with python cli.py predict"
-        )
-    return []
-
-
-def events_fingerprint(folder: Path) -> str | None:
-    """Return the fingerprint of a test set's events, labels not looked at; None where it holds no grids."""
-    if not (folder / MATRICES_FILE).exists():
-        return None
-    return Dataset.open(folder, labels=False).fingerprint()
 
 
 def mean_loss(losses: np.ndarray, truth: Truth | None = None) -> tuple[float, Interval]:

@@ -58,8 +58,8 @@ def short(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """Return :func:`short` with its sign."""
-    return ("-" if value < 0 else "+") + short(abs(value))
+    """Return :func:`short` with its sign, which nothing has not."""
+    return ("-" if value < 0 else "+") + short(abs(value)) if value else "0"
 
 
 def metric_text(value: float, interval: Interval, metric: Metric) -> str:
@@ -71,11 +71,11 @@ def metric_text(value: float, interval: Interval, metric: Metric) -> str:
     return plus_minus(value, interval, 4)
 
 
-def difference_text(paired: Paired, metric: Metric) -> str:
-    """Return a difference with its interval."""
-    if metric.logarithmic:
-        return " ".join([signed(paired.difference), f"[{signed(paired.interval.low)}, {signed(paired.interval.high)}]"])
-    return f"{paired.difference:+z.4f} [{paired.interval.low:+z.4f}, {paired.interval.high:+z.4f}]"
+def difference_text(paired: Paired, logarithmic: bool = False) -> str:
+    """Return a difference with its interval, ``0`` alone where none of it shows in the digits given."""
+    values = (paired.difference, paired.interval.low, paired.interval.high)
+    middle, low, high = (signed(value) if logarithmic else f"{value:+z.4f}" for value in values)
+    return f"{middle} [{low}, {high}]" if set(middle + low + high) & set("123456789") else "0"
 
 
 def gain_text(paired: Paired, digits: int) -> str:

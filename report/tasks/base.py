@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from rich.console import RenderableType
@@ -16,13 +16,15 @@ from rich.console import RenderableType
 from report.pictures.style import as_svg
 from report.pictures.tasks import plane_picture, reliability_picture
 from report.shared.markup import Section, paragraph, picture, pictures
-from report.shared.subject import EvaluatedRun
 from report.shared.text import plus_minus
 from scoring.metrics.intervals import Interval, accuracy_interval
 from scoring.metrics.level import LEVEL_TEXT
 from showers.schema import SCALAR_NAMES
 
-Part = Callable[[EvaluatedRun], Section | None]
+if TYPE_CHECKING:
+    from report.shared.subject import EvaluatedRun
+
+Part: TypeAlias = "Callable[[EvaluatedRun], Section | None]"
 
 
 @dataclass(frozen=True)

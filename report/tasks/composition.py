@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import RenderableType
@@ -21,12 +21,14 @@ from report.pictures.tasks import (
 )
 from report.shared.markup import Section, picture, pictures
 from report.shared.published import best_published
-from report.shared.subject import EvaluatedRun
 from report.shared.text import mcnemar_table, table, with_interval
 from report.tasks.base import ClassReport, Named, Part, plane, posteriors, thin_note
 from scoring.metrics.level import LEVEL_TEXT
 from scoring.metrics.paired import mcnemar, paired_accuracy
 from showers.schema import COMPOSITION
+
+if TYPE_CHECKING:
+    from report.shared.subject import EvaluatedRun
 
 MASS_NUMBERS = (1, 4, 12, 28, 56)
 """Nucleons of proton, helium, carbon, silicon, iron."""

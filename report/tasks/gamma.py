@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import RenderableType
@@ -14,7 +14,6 @@ from report.pictures.tasks import roc_picture, scores_picture, survival_by_bin_p
 from report.shared.markup import Section, picture, pictures
 from report.shared.markup import table as page_table
 from report.shared.published import best_published
-from report.shared.subject import EvaluatedRun
 from report.shared.text import mcnemar_table, short, table, with_interval
 from report.tasks.base import ClassReport, Named, Part, Quantity, plane, posteriors, thin_note
 from scoring.metrics.classes import BinAtThreshold, Estimate, area, bins_at_threshold, efficiency_at_survival, q_factor
@@ -23,6 +22,9 @@ from scoring.metrics.gamma import HADRON, hadron_survival
 from scoring.metrics.level import LEVEL_TEXT, TAIL_TEXT
 from scoring.metrics.paired import mcnemar
 from showers.schema import GAMMA
+
+if TYPE_CHECKING:
+    from report.shared.subject import EvaluatedRun
 
 FIXED_SURVIVAL = 1e-3
 """Hadron survival at which the gamma efficiency is given."""
@@ -37,7 +39,7 @@ class GammaReport(ClassReport):
     metric_column = "survival"
     meaning = (
         "Hadron survival: the share of hadrons that pass the threshold which keeps 75 % of the gammas. 0 is perfect, "
-        f"0.75 random scores; the best published is {best_published(GAMMA.name):.1e} (public test sets). Q-factor: "
+        f"0.75 random scores; the best published is {short(best_published(GAMMA.name))} (public test sets). Q-factor: "
         "gamma efficiency over the root of the hadron survival, by which a cut raises the significance of a weak "
         "source. AUC: area under the ROC curve, 0.5 for random scores."
     )
@@ -115,7 +117,7 @@ class GammaReport(ClassReport):
         self, labels: np.ndarray, log_proba: np.ndarray, output: np.ndarray, weights: np.ndarray | None = None
     ) -> Quantity:
         """Return the area under the ROC curve: accuracies say little where one class is rare."""
-        return _quantity("AUC", area(labels, output, weights), 5)
+        return _quantity("AUC", area(labels, output, weights), 4)
 
     def details(self, metrics: dict[str, Any]) -> dict[str, str]:
         """Return the number of surviving hadrons."""

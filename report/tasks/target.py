@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import RenderableType
@@ -19,7 +19,6 @@ from report import tasks
 from report.pictures.style import as_svg
 from report.pictures.tasks import by_bin_picture, residual_picture
 from report.shared.markup import Section, picture, pictures
-from report.shared.subject import EvaluatedRun
 from report.shared.text import mcnemar_table, table, with_interval
 from report.tasks.base import Named, Part, Quantity, TaskReport
 from runtime.code import plugins
@@ -28,6 +27,9 @@ from scoring.metrics.level import LEVEL_TEXT
 from scoring.metrics.paired import mcnemar
 from scoring.metrics.residuals import bias_interval
 from showers.schema import TargetQuantity, Task
+
+if TYPE_CHECKING:
+    from report.shared.subject import EvaluatedRun
 
 MEASURES = ("bias", "resolution", "rms")
 
@@ -163,3 +165,16 @@ def report_of(task: Task) -> TaskReport:
     if task.name not in task_reports():
         raise InputError(f"task {task.name!r} has no report: choose one of {', '.join(task_reports())}")
     return task_reports()[task.name]
+
+
+def summarise(metrics: dict[str, Any], task: Task) -> Iterator[RenderableType]:
+    """Yield what ``verify.py`` prints: the headline, then tables, then warnings.
+
+    Parameters
+    ----------
+    metrics
+        What :func:`scoring.score.score_file` returned.
+    """
+    yield from report_of(task).summary(metrics)
+    for note in metrics["warnings"]:
+        yield Text(f"warning: {note}", style="yellow")

@@ -49,7 +49,7 @@ def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str,
     error = float(np.mean([e for _, e in areas])) if areas else float("nan")
     return {
         "accuracy": _entry(float(np.mean(predicted == labels)), right.low, right.high),
-        "log_loss": _normal(float(loss.mean()), float(loss.std() / np.sqrt(len(loss)))),
+        "log_loss": _positive(float(loss.mean()), float(loss.std() / np.sqrt(len(loss)))),
         "auc": _normal(area, error, 0.0, 1.0),
         "auc_by_class": {classes[k]: _normal(value, e, 0.0, 1.0) for k, (value, e) in zip(columns, areas, strict=True)},
         "confusion": np.histogram2d(labels, predicted, [np.arange(len(classes) + 1) - 0.5] * 2)[0].astype(int).tolist(),
@@ -59,6 +59,12 @@ def table_metrics(labels: np.ndarray, log_proba: np.ndarray, classes: tuple[str,
 def _normal(value: float, error: float, low: float = -np.inf, high: float = np.inf) -> dict[str, float]:
     half = standard_errors() * error
     return _entry(value, max(low, value - half), min(high, value + half))
+
+
+def _positive(value: float, error: float) -> dict[str, float]:
+    """Return a mean of losses, none of which is negative: normal in its logarithm, which few rows cover better too."""
+    factor = np.exp(standard_errors() * error / value) if value > 0 else 1.0
+    return _entry(value, float(value / factor), float(value * factor))
 
 
 def _entry(value: float, low: float, high: float) -> dict[str, float]:

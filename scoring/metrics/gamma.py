@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from scipy.special import gammaincinv
-from scipy.stats import rankdata
 
 from runtime.errors import InputError
 from scoring.metrics.composition import bin_name, energy_bins
@@ -284,13 +283,18 @@ def area_under_curve(positive: np.ndarray, score: np.ndarray, weights: np.ndarra
     if weights is not None:
         return _weighted_area(score[positive], weights[positive], score[~positive], weights[~positive])
     n_positive, n_negative = int(positive.sum()), int((~positive).sum())
-    ranks = rankdata(score)
-    placed_positive = (ranks[positive] - rankdata(score[positive])) / n_negative
-    placed_negative = 1.0 - (ranks[~positive] - rankdata(score[~positive])) / n_positive
+    placed_positive = _below(score[~positive], score[positive]) / n_negative
+    placed_negative = 1.0 - _below(score[positive], score[~positive]) / n_positive
     variance = 0.0
     for placed in (placed_positive, placed_negative):
         variance += float(placed.var(ddof=1)) / len(placed) if len(placed) > 1 else 0.25
     return float(placed_positive.mean()), float(np.sqrt(variance))
+
+
+def _below(others: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Return how many of the others (M,) are below each score (n,), equal ones counted half."""
+    ordered = np.sort(others)
+    return 0.5 * (np.searchsorted(ordered, score) + np.searchsorted(ordered, score, side="right"))
 
 
 def _weighted_area(a: np.ndarray, w_a: np.ndarray, b: np.ndarray, w_b: np.ndarray) -> tuple[float, float]:

@@ -100,7 +100,7 @@ def split_2026(task: Task, features: np.ndarray, groups: np.ndarray | None, *, t
         flow = _flow(protocols.MATCHED, frame)
     else:
         rows, share, seed, flow = np.arange(len(features)), 0.8, 2026, ()
-    order = _permutation(len(rows), seed)
+    order = permutation(len(rows), seed)
     n_test = int(len(rows) * (1 - share))  # 1 - 0.7 is a little more than 0.3 in floating point, 1 - 0.8 a little less
     in_test = np.zeros(len(rows), dtype=bool)
     in_test[order[len(rows) - n_test :]] = True
@@ -120,10 +120,21 @@ def _with_first(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return values[first[shower]]
 
 
-def _permutation(n: int, seed: int) -> np.ndarray:
-    import torch  # the published splits are defined by torch's generator
+def permutation(n: int, seed: int) -> np.ndarray:
+    """Return the permutation (n,) int64 by which the splits were published.
 
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).numpy()
+    It is ``torch.randperm(n, generator=torch.Generator().manual_seed(seed))``: each place in turn is exchanged with one
+    of those from it on, drawn as a 32-bit number of the Mersenne Twister (mt19937, seeded by ``init_genrand``) modulo
+    how many they are. For more than 2^32 / 20 events torch draws otherwise.
+    """
+    if n >= (2**32 - 1) // 20:
+        raise InputError(f"{n:,} events: published splits are defined for fewer than {(2**32 - 1) // 20:,}")
+    drawn = np.random.RandomState(seed).randint(0, 2**32, max(n - 1, 0), dtype=np.uint32)
+    places = np.arange(n - 1) + drawn % np.arange(n, 1, -1)
+    order = list(range(n))
+    for k, other in enumerate(places.tolist()):
+        order[k], order[other] = order[other], order[k]
+    return np.array(order, dtype=np.int64)
 
 
 def split_matched(task: Task, features: np.ndarray, groups: np.ndarray | None, *, together: bool) -> list[Split]:
@@ -132,10 +143,10 @@ def split_matched(task: Task, features: np.ndarray, groups: np.ndarray | None, *
     passing = np.flatnonzero(protocols.MATCHED.mask(frame))
     flow = _flow(protocols.MATCHED, frame)
     n_held = int(0.3 * len(passing))
-    values = _permutation(len(passing), 42)[len(passing) - n_held :]
+    values = permutation(len(passing), 42)[len(passing) - n_held :]
     part = np.zeros(len(passing), dtype=np.int8)  # 0 train, 1 validation, 2 test
     part[values] = 1
-    part[values[_permutation(n_held, 42)[n_held - int(0.3 * n_held) :]]] = 2
+    part[values[permutation(n_held, 42)[n_held - int(0.3 * n_held) :]]] = 2
     if together and groups is not None:
         part = _with_first(part, groups[passing])
     return [

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
+from runtime.arrays import write_frames
 from runtime.errors import InputError, did_you_mean
-from runtime.files import atomic_path
 from showers import archives
 from showers.array import KASCADE, DetectorArray
 from showers.event_files import bad_cells, bad_quantities
@@ -189,23 +189,14 @@ def _dataset(reader: EventReader, out: Path, one: Format, task: Task | None, tel
 
 
 def _table(reader: EventReader, out: Path) -> Path:
-    import pyarrow.parquet as pq  # writes a table piece by piece; slow to import, and needed here alone
-
     file, names = out / f"{reader.name}.parquet", [name for name in reader.units if name != DEPOSITS]
     out.mkdir(parents=True, exist_ok=True)
-    with atomic_path(file) as temporary:
-        writer = None
-        try:
-            for chunk in reader.chunks(names):
-                frame = pl.DataFrame([pl.Series(name, _of_one_type(chunk[name])) for name in names])
-                part = frame.to_arrow()
-                writer = writer or pq.ParquetWriter(temporary, part.schema)
-                writer.write_table(part)
-        finally:
-            if writer:
-                writer.close()
-        if writer is None:
-            raise InputError(f"{reader.name} holds no events")
+    if not reader.n_events:
+        raise InputError(f"{reader.name} holds no events")
+    frames = (
+        pl.DataFrame([pl.Series(name, _of_one_type(chunk[name])) for name in names]) for chunk in reader.chunks(names)
+    )
+    write_frames(file, frames)
     return file
 
 

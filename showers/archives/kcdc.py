@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 from scipy.optimize import linear_sum_assignment
 
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 from showers.archives.formats import DEPOSITS, GRID_EVENTS, TABLE_EVENTS, UNITS
 from showers.array import KASCADE, DetectorArray
 
@@ -163,10 +163,8 @@ def _is_plain(branch: Any) -> bool:
 
 
 def _library(name: str, file: Path) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        raise InputError(f"{file} needs {name}: install the extra [files] (pip install 'showerstack[files]')") from None
+    need(name, what=str(file))
+    return import_module(name)
 
 
 class KcdcDownload:

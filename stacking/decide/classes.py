@@ -75,7 +75,7 @@ class ClassesStacking(TaskStacking):
 
     def columns(self, arrays: Mapping[str, np.ndarray], task: Task) -> list[pl.Series]:
         """Return the names of the decided classes."""
-        return [pl.Series("predicted", [task.classes[k] for k in arrays["predictions"]], dtype=pl.String)]
+        return [pl.Series("decided", [task.classes[k] for k in arrays["predictions"]], dtype=pl.String)]
 
 
 BIAS_EVENTS = 100_000

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import InputError
+from runtime.errors import InputError, need
 
 ATTEMPTS = 3
 """How often work is given out whose worker ends; each time Dask tries as often as its ``allowed-failures`` allows."""
@@ -27,12 +27,9 @@ def connected(scheduler: str) -> Iterator[Any]:
     InputError
         If Dask is not installed, no scheduler answers, or it has no workers.
     """
-    try:
-        from distributed import Client
-    except ImportError:
-        raise InputError(
-            "option scheduler needs the package 'distributed': pip install 'showerstack[cluster]'"
-        ) from None
+    need("cluster", what="option scheduler")
+    from distributed import Client
+
     try:
         client = Client(scheduler, timeout=5)
     except (OSError, TimeoutError, ValueError) as error:

@@ -164,6 +164,8 @@ def decide_gate(
         beyond = ": not by more than twice its error" if gain >= 0 else ""
         word = "better" if gain >= 0 else "worse"
         reason = f"the stack is {abs(gain):.5f} ± {error:.5f} nats {word} than {best}{beyond}"
+        if max(abs(gain), error) < 0.5e-5:
+            reason = f"the stack and {best} are level, less than 0.00001 nats apart"
     elif scorer.veto and worse > judge_error:
         shipped = False
         reason = f"the stack's ln survival is worse than that of {best} by {worse:.3f} ± {judge_error:.3f}"

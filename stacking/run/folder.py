@@ -29,6 +29,7 @@ from runtime.files import (
 from showers.schema import TASKS
 from stacking.run.chain import STUDENT, Chain, Predictions
 from stacking.run.config import SECOND_LEVEL
+from stacking.run.names import MANIFEST_FILE, PREDICTIONS_FILE
 
 METRICS_FILE = "metrics_table.json"
 
@@ -37,10 +38,6 @@ PLAN_FILE = "columns.json"
 """In the run's folder ``table``: what each column is."""
 
 
-EXPORT_FILE = "export.json"
-"""In a folder of exported fits: what follows them."""
-MANIFEST_FILE = "manifest.json"
-PREDICTIONS_FILE = "predictions.npz"
 PREDICTIONS_TABLE = "predictions.parquet"
 """Predictions of a run on a table."""
 SECOND_LEVEL_FOLDERS = (STUDENT, "meta", "oof", "test")

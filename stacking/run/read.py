@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -24,7 +24,7 @@ from runtime.arrays import read_arrays
 from runtime.checksums import CHECKSUMS_FILE, Checksums
 from runtime.errors import InputError, did_you_mean
 from runtime.files import check_name, read_json
-from showers.schema import SIMULATION, SOURCE_FILE, TASKS, Task, task_named
+from showers.schema import TASKS, Task, task_named
 from stacking.decide.classes import stacking_of
 from stacking.decide.gamma import SCORES_FILE
 from stacking.fit.tasks import HELD_OUT_FILE, OUTER_FILE, TASK_FILE, TEST_FILE, Fit, fold_folder
@@ -38,17 +38,6 @@ ONE_ANSWER = ("score", "estimate")
 """Rules of tasks that have no other: tables need not name them."""
 NOT_OF_THE_LEARNER = (HELD_OUT_FILE, OUTER_FILE, TEST_FILE, TASK_FILE, CHECKSUMS_FILE)
 """Files in the folder of a fit that its learner does not read: its predictions, and how it came about."""
-
-
-def is_simulated(source: Mapping[str, Any]) -> bool:
-    """Tell from a dataset's ``source.json`` whether its showers come from the embedded simulation."""
-    return str(source.get("generator", "")).startswith(SIMULATION)
-
-
-def read_source(folder: Path) -> dict[str, Any]:
-    """Return ``source.json`` of a dataset folder, empty where there is none."""
-    file = folder / SOURCE_FILE
-    return dict(read_json(file)) if file.exists() else {}
 
 
 def finished_learners(manifest: Mapping[str, Any]) -> tuple[str, ...]:
@@ -124,6 +113,8 @@ class SavedFits:
 class Run:
     """A finished run folder, of showers or of a table; see :meth:`open`. :mod:`stacking.predict` predicts with it."""
 
+    needs: ClassVar[str] = "train"
+    """Extra whose libraries predict."""
     folder: Path
     manifest: Mapping[str, Any]
     checksums: Checksums

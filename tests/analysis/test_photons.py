@@ -19,7 +19,15 @@ from scipy.stats import norm
 from analysis.events import open_run
 from analysis.exposure import Exposure
 from analysis.photons import on_off
-from analysis.photons.events import PhotonEnergy, SearchEvents, SimulatedSearch, isotropic_weight, read_simulation
+from analysis.photons.background import Regions, Weighted
+from analysis.photons.events import (
+    HADRON,
+    PhotonEnergy,
+    SearchEvents,
+    SimulatedSearch,
+    isotropic_weight,
+    read_simulation,
+)
 from analysis.photons.limits import Background, cls_limit, expected_limits
 from analysis.photons.on_off import Common, OnOff, signal_limits
 from analysis.photons.search import PhotonResult, PhotonSearch, SearchOptions, search_events, search_photons
@@ -327,6 +335,20 @@ def test_no_half_events_are_added_where_none_is_left() -> None:
     assert nothing.background.sum() == 0.0
     assert nothing.background_error[0] > 0.3, "none left does not mean that none is expected"
     assert signal_limits(nothing, 0.9).limit == pytest.approx(2.303, rel=0.08)
+
+
+def test_a_sideband_whose_hadrons_stand_for_no_event_is_not_used(simulation: tuple[SimulatedSearch, Thrown]) -> None:
+    events = simulation[0].take(np.arange(20_000))
+    n = BINS.n_bins
+    regions = Regions(np.full(n, 0.5), np.full(n, 0.0), np.full(n, -0.5), {})
+    weight = np.where(events.labels == HADRON, 1.0, 0.5)
+    score = np.where(events.labels == HADRON, -0.2, 1.0)
+    every = Weighted(replace(events, score=score), BINS.place(events.lg_energy), weight, np.ones(n))
+    assert regions.measurable(every).usable.all()
+    weight = np.where((events.labels == HADRON) & (every.place == 1), 0.0, weight)
+    result = regions.measurable(replace(every, weight=weight))
+    assert result.usable.tolist() == [True, False, True]
+    assert "no hadrons in the sideband" in result.why_not[1]
 
 
 def test_errors_of_the_step_and_the_efficiency_make_limits_larger() -> None:

@@ -16,10 +16,12 @@ import pytest
 from analysis.events import model_numbers
 from analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from analysis.spectra.fluxes import STATISTICAL, share_covariance, shares
-from analysis.spectra.folding import Widths, make_cells
+from analysis.spectra.folding import PLATEAU_EFFICIENCY, Widths, make_cells
+from analysis.spectra.knees import _like, fit_knees, profiled
 from analysis.spectra.labels import unfold, unfold_composition
+from analysis.spectra.likelihood import FoldedFit, FoldingProblem
 from analysis.spectra.published import published
-from analysis.spectra.reading import _is_cut, thrown_primaries
+from analysis.spectra.reading import _is_cut, plateau_primaries, thrown_primaries, without_unknown
 from analysis.spectra.response import GROUPS, Simulated, Thrown, binning
 from analysis.spectra.run import Spectra, SpectraOptions, cell_binning, folded_spectra, measure_spectra
 from commands.physics import numbers
@@ -29,8 +31,12 @@ from runtime.errors import InputError
 from runtime.files import read_json
 from showers.archives.convert import convert
 from showers.archives.measured import convert_measured
+from showers.dataset import Dataset
 from showers.schema import COMPOSITION
+from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, generator
+from showers.simulation.primaries import throw_primaries
 from showers.simulation.raw import simulate_raw
+from showers.simulation.settings import load_settings
 from stacking.run.config import StackConfig
 from stacking.train import stack
 from tests.analysis.skies import CHARGES, EXPOSURE, Sky, measured, simulated, true_flux
@@ -179,6 +185,87 @@ def test_bad_input_is_refused_by_name(response: tuple[Simulated, Thrown]) -> Non
         binning((13.0, 15.0))
 
 
+def test_a_model_without_a_class_on_its_plateau_is_left_out_for_that_class(
+    response: tuple[Simulated, Thrown],
+) -> None:
+    """Accepted events alone are known; of one model no carbon is there from lg E = 15.6 on."""
+    events, _ = response
+    assert events.model is not None
+    assert events.true_lg_energy is not None
+    lost = events.take(~((events.model == 1) & (events.labels == 2) & (events.true_lg_energy > 15.6)))
+    thrown = plateau_primaries(lost, BINS)
+    assert thrown.counts[0, 2].any()
+    assert not thrown.counts[1, 2].any()
+    used, remarks = without_unknown(lost, thrown)
+    n = int(((lost.model == 1) & (lost.labels == 2)).sum())
+    assert len(remarks) == 1
+    assert f"hadronic model 1 has no carbon event on the plateau: its {n} carbon events are left out" in remarks[0]
+    assert len(used) == len(lost) - n
+    result, said = _spectra((used, thrown), changes=thrown.changes)
+    assert any("hadronic model 1 has fewer than 100 events of a class: left out" in line for line in said)
+    assert np.isnan(result.hadronic_model).all(), "unknown, never 0"
+    # These showers are accepted to .9 on the plateau, public ones to .98.
+    truth = true_flux(SKY, binning(EDGES)) * 0.9 / np.array(PLATEAU_EFFICIENCY)
+    pull = (result.flux - truth) / result.standard((*STATISTICAL, "scales"))
+    assert np.abs(pull).max() < 3.5
+    assert np.mean(pull**2) < 2
+    nowhere = lost.take((lost.labels != 2) | (lost.true_lg_energy < 15.6))
+    with pytest.raises(InputError, match="no carbon event lies on the plateau"):
+        plateau_primaries(nowhere, BINS)
+
+
+def test_a_model_whose_own_fit_is_refused_is_left_out(
+    response: tuple[Simulated, Thrown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit, calls = FoldingProblem.fit, []
+
+    def refused_last(problem: FoldingProblem, hypothesis: str = "rigidity") -> FoldedFit:
+        calls.append(hypothesis)
+        result = fit(problem, hypothesis)
+        return replace(result, chi2=1e4) if len(calls) == 3 else result
+
+    monkeypatch.setattr(FoldingProblem, "fit", refused_last)
+    result, remarks = _spectra(response, exposure=EXPOSURE / 20)
+    assert len(calls) == 3, "both models, then each alone"
+    assert any(line.startswith("hadronic model 1 alone: chi-square 10000") for line in remarks)
+    assert np.isnan(result.hadronic_model).all()
+    assert result.used.all()
+
+
+def test_a_lower_minimum_on_the_way_is_the_result(analysed: Spectra, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = analysed.fit
+    place = fit.likelihood.layout.names.index("lg_r0")
+    away = float(fit.parameters[place]) + 0.25
+    cost, parameters = fit.profile("lg_r0", away)
+    assert cost > fit.cost + 0.5
+    again, (grid, profile) = profiled(replace(fit, parameters=parameters, cost=cost), 0)
+    assert again.cost < fit.cost + 0.05
+    assert again.parameters[place] == pytest.approx(fit.parameters[place], abs=0.03)
+    assert profile.min() == 0
+    assert abs(grid[profile.argmin()] - fit.parameters[place]) < 0.06
+    # Fits of own knees that start beside their minimum end in it, and are compared there.
+    made = []
+
+    def beside(problem: FoldingProblem, best: FoldedFit, hypothesis: str) -> FoldedFit:
+        result = _like(problem, best, hypothesis)
+        if hypothesis == "free":
+            cost, parameters = result.profile(
+                "lg_r0", float(result.parameters[result.likelihood.layout.knees][0]) + 0.3
+            )
+            made.append(cost)
+            return replace(result, parameters=parameters, cost=cost)
+        return result
+
+    monkeypatch.setattr("analysis.spectra.knees._like", beside)
+    problem = FoldingProblem(
+        fit.likelihood.counts, lambda at: fit.likelihood.response, fit.likelihood.exposure_m2_sr_s, 1 / SKY.sharpness
+    )
+    knees = fit_knees(problem, fit, [])
+    assert knees.fits["free"].cost < made[0] - 0.3
+    gained = {(one.null, one.other): one.gained for one in knees.comparisons}
+    assert gained["rigidity", "free"] > -0.1
+
+
 def test_published_spectra_have_sources_and_plausible_heights() -> None:
     spectra = published()
     assert {"KASCADE 2024", "KASCADE 2005", "LHAASO", "IceTop", "TALE"} <= {one.experiment for one in spectra}
@@ -284,16 +371,43 @@ def _quick_run(train: Path, run: Path) -> Path:
     return run
 
 
+def _thrown_before_the_last(raw: Path, edges: tuple[float, ...]) -> np.ndarray:
+    """Return the primaries (K, J) below 30 degrees that the archive of QGSJet's events was accepted from."""
+    settings = load_settings("default")
+    job = BlockJob(COMPOSITION, "train", 3, "qgs", "none", settings, 1)
+    with np.load(raw / "qgs_spectra_true_features.npz") as stored:
+        last = stored["true_features"][-1, 0]
+    counts = np.zeros((5, len(edges) - 1))
+    for block in range(1000):
+        primaries = throw_primaries(COMPOSITION, PRIMARIES_PER_BLOCK, "qgs", settings.spectrum, generator(job, block))
+        here = np.flatnonzero(np.abs(primaries.lg_energy - last) < 1e-6)
+        used = (np.arange(len(primaries.label)) <= (here[0] if len(here) else np.inf)) & (primaries.zenith_deg < 30)
+        for k in range(5):
+            counts[k] += np.histogram(primaries.lg_energy[used & (primaries.label == k)], edges)[0]
+        if len(here):
+            return counts
+    raise AssertionError("the last event was not thrown")
+
+
 def test_spectra_with_converted_simulation(tmp_path: Path) -> None:
     """Raw archives hold accepted events only: the primaries are recovered from the plateau."""
     simulate_raw(COMPOSITION, tmp_path / "raw", 16_000, seed=3, workers=1)
     train, test = convert(tmp_path / "raw", tmp_path / "data", COMPOSITION, protocol="matched")
     run = _quick_run(train.parent, tmp_path / "run")
-    result, remarks = measure_spectra(
-        _options(run, test, tmp_path / "out", edges=(14.9, 15.4, 16.0)), Context(trusted=True)
-    )
+    edges = (14.9, 15.4, 16.0)
+    result, remarks = measure_spectra(_options(run, test, tmp_path / "out", edges=edges), Context(trusted=True))
     assert any("recovered from each class's plateau" in remark for remark in remarks)
     assert result.used.any()
+    # The measured events are a share of those that were thrown.
+    share = len(Dataset.open(test)) / (len(Dataset.open(test)) + len(Dataset.open(train)))
+    thrown = _thrown_before_the_last(tmp_path / "raw", edges) * share
+    true = thrown / (1e7 * np.diff(10.0 ** np.array(edges)))
+    rows = result.table().filter(pl.col("group").is_in(["light", "all"]))
+    for group, expected in (("all", true.sum(axis=0)), ("light", true[:2].sum(axis=0))):
+        mine = rows.filter(pl.col("group") == group)
+        flux, error = mine["flux_m2_sr_s_eV"].to_numpy(), mine["flux_error_statistical_m2_sr_s_eV"].to_numpy()
+        assert (error < 0.6 * expected).all()
+        assert (np.abs(flux - expected) < 3 * error).all(), (group, flux / expected)
     # Some 110 measured events tell no more than the sum of the three lighter groups; all groups were thrown alike.
     covariance = share_covariance(result.fluxes.flux, result.covariance(STATISTICAL)).reshape(2, 5, 2, 5)
     for k in np.flatnonzero(result.used):

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from features.catalogue import CATALOGUE, feature_set
 from models import catalogue, registry
 from models.base.average import LearnerAverage
 from models.base.learner import Batch, Learner
 from models.base.spec import LearnerSpec
+from models.networks.learner import NetworkLearner
 from runtime.code import plugins
 from runtime.errors import InputError
-from showers.schema import SCALAR_NAMES, TASKS
+from showers.schema import AGE, SCALAR_NAMES, TASKS
 
 from .conftest import toy_showers
 
@@ -64,6 +66,16 @@ def events_of(entry: LearnerSpec, n: int, seed: int) -> Batch:
 
 FIRST = set({entry.learner: name for name, entry in reversed(registry.LEARNERS.items())}.values())
 """One learner of each class: whether a fit can be repeated is the class's."""
+
+
+def test_the_catalogue_says_how_many_weights_networks_have() -> None:
+    in_v2 = tuple(name for name in CATALOGUE if name not in (AGE.name, "fit_minus_age"))
+    for entry in registry.LEARNERS.values():
+        learner = registry.create(entry, TASKS[entry.tasks[0] if entry.tasks else "composition"].classes)
+        parts = learner.members if isinstance(learner, LearnerAverage) else [learner]
+        columns = feature_set(entry.features, in_v2) if isinstance(entry.features, str) else entry.features or ()
+        counts = [part.count_weights(columns) for part in parts if isinstance(part, NetworkLearner)]
+        assert entry.weights == (sum(counts) if counts else None), entry.name
 
 
 @pytest.mark.parametrize("name", list(registry.LEARNERS))

@@ -5,6 +5,7 @@ Networks of grids are compared on 1,000: each event takes a millisecond.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ pytest.importorskip("onnxscript")
 from models import registry
 from models.base.inputs import InputTransform
 from models.base.learner import Batch, Learner
-from models.onnx import graph
 from models.onnx.graph import NotPortable, Portable
 from models.onnx.learners import InputModule, graphs_of, space_of
 from models.onnx.trees import float32_below
@@ -31,7 +31,8 @@ from models.tables.lightgbm import LightGBM
 from runtime.errors import InputError
 from runtime.files import hash_file
 from showers.schema import COMPOSITION
-from stacking.export import TOLERANCE, averaged, largest_difference, run_graph, session
+from stacking.export import TOLERANCE, largest_difference
+from stacking.exported import averaged, run_graph, session
 from tests.models.conftest import CLASSES, gaussian_events, toy_showers
 from tests.models.test_pretraining import small_weights, toy_events, without
 
@@ -193,8 +194,8 @@ def test_numbers_that_were_numbers_before_keep_their_names() -> None:
 
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "NEEDED", ("onnx", "no_such_package"))
-    with pytest.raises(InputError, match=r"ONNX export needs no_such_package: pip install 'showerstack\[onnx\]'"):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(InputError, match=r"ONNX export needs onnxscript: pip install 'showerstack\[export\]'"):
         graphs_of(LightGBM(CLASSES))
 
 

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +23,7 @@ import pytest
 from report.card import card_content, card_lines, write_card
 from report.public.scripts.evaluate_composition import fraction_error, read_submission
 from report.public.scripts.evaluate_gamma import hadron_survival
-from report.public.taskcard import CARDS, write_cards
+from report.public.taskcard import CARDS, write_cards, write_variants
 from runtime.errors import InputError
 from runtime.files import hash_file, write_json
 from scoring.metrics.composition import fraction_error as our_error
@@ -176,6 +181,95 @@ def test_both_cards_pass_their_own_checks(data: Path, tmp_path: Path) -> None:
         check_crate(crate, tmp_path / "shared" / "kascade-showers" / task)
     with pytest.raises(InputError, match="exists already"):
         write_cards(data, tmp_path, ("gamma",))
+
+
+def submitted(folder: Path, app: Path, text: str | None) -> float:
+    """Return the reward of a submission, as the container's verifier gives it."""
+    (app / "submission.csv").unlink(missing_ok=True)
+    if text is not None:
+        (app / "submission.csv").write_text(text)
+    environment = {**os.environ, "APP": str(app), "LOGS": str(app / "logs"), "PYTHON": sys.executable}
+    subprocess.run(["bash", str(folder / "tests" / "test.sh")], env=environment, check=True)
+    return float((app / "logs" / "reward.txt").read_text())
+
+
+def test_harbor_tasks_are_solved_and_verified_by_their_scripts(data: Path, tmp_path: Path) -> None:
+    written = write_cards(data, tmp_path / "out", tuple(CARDS), ("harbor",))
+    for task, card in CARDS.items():
+        assert "reward of the solution" in written[f"harbor/{card.name}"][2]
+        folder = tmp_path / "out" / "harbor" / card.name
+        names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        assert names == {
+            "task.toml", "instruction.md", "environment/Dockerfile", "environment/data/train/matrices.npy",
+            "environment/data/train/features.npy", "environment/data/train/labels.npy",
+            "environment/data/test/matrices.npy", "environment/data/test/features.npy", "tests/test.sh",
+            "tests/evaluate.py", "tests/reward.py", "tests/labels.npy", "solution/solve.sh", "solution/solve.py",
+        }  # fmt: skip
+        settings = tomllib.loads((folder / "task.toml").read_text())
+        assert re.fullmatch(r"[a-z]+/[a-z0-9]+", settings["task"]["name"])
+        assert settings["environment"]["allow_internet"] is False
+        assert "sota_score" not in settings["metadata"], "simulated showers have no published best"
+        assert "COPY data /app/data" in (folder / "environment" / "Dockerfile").read_text()
+        app = tmp_path / task
+        app.mkdir()
+        (app / "data").symlink_to(folder / "environment" / "data")
+        environment = {**os.environ, "APP": str(app), "PYTHON": sys.executable}
+        subprocess.run(["bash", str(folder / "solution" / "solve.sh")], env=environment, check=True)
+        solved = (app / "submission.csv").read_text()
+        header, *rows = solved.splitlines()
+        labels = np.load(folder / "tests" / "labels.npy")
+        constant = "0" if task == "composition" else "1"
+        alike = submitted(folder, app, "\n".join([header, *[constant] * len(rows)]) + "\n")
+        perfect = [str(k) if header == "label" else str(1 - k) for k in labels]
+        assert submitted(folder, app, "\n".join([header, *perfect]) + "\n") == 1.0
+        assert alike < 0.1 < submitted(folder, app, solved) < 1.0
+        assert submitted(folder, app, None) == 0.0
+        assert submitted(folder, app, solved.replace("\n", "\nx", 1)) == 0.0
+
+
+def test_mlgym_tasks_hide_labels_and_are_evaluated(data: Path, tmp_path: Path) -> None:
+    write_cards(data, tmp_path / "out", ("gamma",), ("mlgym",))
+    name = CARDS["gamma"].name
+    folder = tmp_path / "out" / "mlgym" / name
+    task = json.loads((folder / "configs" / "tasks" / f"{name}.yaml").read_text())
+    dataset = json.loads((folder / "configs" / task["dataset_configs"][0]).read_text())
+    assert dataset["is_local"]
+    prepared = Path(dataset["data_path"])
+    assert {path.relative_to(prepared).as_posix() for path in prepared.rglob("*.npy")} == {
+        "train/matrices.npy", "train/features.npy", "train/labels.npy", "test/matrices.npy", "test/features.npy"
+    }  # fmt: skip
+    assert (folder / "data" / "evaluate.py").read_text() in task["description"].format(dataset_docs="")
+    workspace = tmp_path / "workspace"
+    (workspace / "data" / "test_with_labels").mkdir(parents=True)
+    labels = np.load(data / "gamma_test" / "labels_gamma.npy")
+    np.save(workspace / "data" / "test_with_labels" / "labels.npy", labels)
+    scores = np.where(labels == 0, 1.0, 0.0)
+    scores[np.flatnonzero(labels == 1)[:3]] = 1.0
+    (workspace / "submission.csv").write_text("\n".join(["gamma_score", *map(str, scores)]) + "\n")
+    command = [sys.executable, str(folder / "data" / "evaluate.py"), "--submission_file", "submission.csv"]
+    printed = subprocess.run(command, cwd=workspace, capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed.split("---")[-1]) == {"HadronSurvival": pytest.approx(3 / np.sum(labels == 1))}
+
+
+def test_a_variant_is_of_new_showers_in_another_world(data: Path, tmp_path: Path) -> None:
+    sizes = {"n_train": 200, "n_test": 300}
+    names = [
+        list(write_variants(tmp_path / place, ("composition",), ("airs",), seed=seed, **sizes))
+        for place, seed in (("a", 8), ("b", 8), ("c", 9))
+    ]
+    assert names[0] == names[1] != names[2], "one seed is one variant, which its name tells"
+    arrays = [
+        np.load(tmp_path / place / "shared" / "kascade-showers" / "composition" / "test" / "matrices.npy")
+        for place in "abc"
+    ]
+    np.testing.assert_array_equal(arrays[0], arrays[1])
+    assert not np.array_equal(arrays[0], arrays[2])
+    assert not np.array_equal(arrays[0], np.load(data / "composition_test" / "matrices.npy"))
+    plain = simulate(task_named("composition"), tmp_path / "same", n_train=200, n_test=300, seed=8, train_cuts="test")
+    assert not np.array_equal(arrays[0], np.load(plain[1] / "matrices.npy")), "the world's constants are drawn too"
+    for file in (tmp_path / "a").rglob("*"):
+        assert file.name not in ("source.json", "truth.parquet"), "the seed and the truth stay behind"
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [names[0][0], "shared"]
 
 
 def test_evaluations_agree_with_ours() -> None:

@@ -28,9 +28,10 @@ from models.base.learner import Batch
 from models.registry import create, spec
 from report.outcome import learner_table
 from report.public.submission import write_submission, yaml_text
-from report.run_page import learners, plain_words, write_report
+from report.run_page import learners, plain_words, verdict, write_report
 from report.run_sections import group_of, importances, shuffle
 from report.shared.subject import EvaluatedRun
+from report.shared.text import difference_text
 from report.tasks.composition import mass_posteriors
 from report.tasks.target import report_of
 from runtime.checksums import CHECKSUMS_FILE
@@ -38,6 +39,8 @@ from runtime.context import Context
 from runtime.errors import InputError
 from runtime.files import read_json, write_json, write_npz
 from scoring.metrics.composition import fraction_error
+from scoring.metrics.intervals import Interval
+from scoring.metrics.paired import Paired
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA
 from stacking.run.folder import write_run_checksums
@@ -341,6 +344,17 @@ def test_captions_name_the_learner_that_ships(composition_world: tuple[Path, Pat
     assert "held-out showers: mlp" in str(learner_table(evaluated.run.folder, data).caption)
 
 
+def test_what_is_level_is_called_level_and_no_zero_has_a_sign() -> None:
+    nothing = Paired(-1e-9, Interval(-3e-9, 2e-9), 0.5, 1e-9)
+    small = Paired(-0.00012, Interval(-0.0003, 0.00001), 0.07, 1e-4)
+    rare = Paired(0.0, Interval(-2.57e-4, 2.57e-4), 1.0, 1e-4)
+    assert verdict(nothing, "mlp", "the stack", "nats") == "mlp and the stack are level: less than 0.0001 nats apart."
+    assert "the data show no difference: 0.0001 [-0.0003, 0.0000] nats" in verdict(small, "mlp", "the stack", "nats")
+    assert "no difference: 0 [-2.6e-4, +2.6e-4] of it, p = 1." in verdict(rare, "a", "b", "of it", logarithmic=True)
+    assert difference_text(nothing) == "0"
+    assert difference_text(small) == "-0.0001 [-0.0003, +0.0000]"
+
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [
     "--headless",
@@ -359,6 +373,7 @@ LOOK = """JSON.stringify({
   pictures: [...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().height),
   outside: [...document.querySelectorAll('figure svg')].filter(s => s.getBoundingClientRect().right > innerWidth + 1)
     .length,
+  cut: [...document.querySelectorAll('.table')].filter(t => t.scrollWidth > t.clientWidth + 1).length,
   missing: [...document.images].filter(i => !i.complete || !i.naturalWidth).length,
   page: getComputedStyle(document.body).backgroundColor,
   ink: getComputedStyle(document.querySelector('figure svg')).color,
@@ -453,6 +468,7 @@ def test_report_in_a_browser(composition_report: Path, gamma_report: Path, tmp_p
                 assert done["missing"] == 0
                 assert done["scroll"] <= done["width"] == width, done
                 assert done["outside"] == 0
+                assert done["cut"] == 0 or width < 1200, "on a wide screen tables have room"
                 assert len(done["pictures"]) >= 5
                 assert min(done["pictures"]) > 50
                 assert done["smallest"] >= 8, "letters must stay legible"

@@ -188,6 +188,15 @@ def test_p_values_of_equally_good_systems_are_uniform_enough() -> None:
     assert small <= 7  # 2 expected; 8 or more has probability 0.1 %
 
 
+def test_an_interval_holds_the_value_though_few_replicas_differ() -> None:
+    one = 1 / 764  # a hadron that survives in one replica of a hundred
+    replicas = np.where(np.arange(2000) % 100 == 0, one, 0.0)
+    spread = widened(replicas - replicas.mean(), one**2)
+    assert spread.std() == pytest.approx(np.sqrt(replicas.var() + one**2), rel=0.01)
+    interval = basic_interval(0.0, spread)
+    assert interval.low < -1.9 * one < 0 < 1.9 * one < interval.high
+
+
 def test_paired_survival_matches_the_metric_and_its_spread() -> None:
     rng = np.random.default_rng(4)
 

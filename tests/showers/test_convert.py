@@ -20,16 +20,15 @@ import torch
 
 import showers
 from runtime.errors import InputError
-from showers.archives.convert import COMPOSITION_IDS, convert
+from showers.archives.convert import COMPOSITION_IDS, convert, permutation
 from showers.archives.raw import stream_npz
-from showers.dataset import Dataset
+from showers.dataset import Dataset, is_simulated
 from showers.event_files import LEFT_OUT_SCHEMA
 from showers.schema import COMPOSITION, ENERGY, GAMMA, Task
 from showers.simulation import load_settings
 from showers.simulation.blocks import BlockJob, SimulatedEvents, simulate_block
 from showers.simulation.primaries import MODELS
 from showers.simulation.raw import LIGHT_M_PER_NS, arrival_times, simulate_raw
-from stacking.run.read import is_simulated
 
 
 def raw_mode(folder: Path, mode: str, n: int, seed: int, *, gamma: bool = False) -> dict[str, np.ndarray]:
@@ -161,6 +160,13 @@ def test_split_of_2026_is_the_published_one(tmp_path: Path) -> None:
     assert test_set.evaluation_cuts.name == "matched"
     assert len(Dataset.open(train_folder)) == n - len(test)
     assert not (test_folder / "age.npy").exists()
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 1_000, 100_003])
+@pytest.mark.parametrize("seed", [0, 42, 2026])
+def test_published_permutations_are_those_of_torch(n: int, seed: int) -> None:
+    expected = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).numpy()
+    np.testing.assert_array_equal(permutation(n, seed), expected)
 
 
 def test_rounding_of_the_split_of_2026() -> None:

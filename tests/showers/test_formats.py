@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -77,18 +77,6 @@ def test_station_lists_become_a_dataset_that_is_stacked(tmp_path: Path) -> None:
     )  # fmt: skip
     predictions = stack(config).predictions
     assert predictions.scores[data.labels == 0].mean() > predictions.scores[data.labels == 1].mean() + 1
-
-
-def test_the_array_of_the_page_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "own_files.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(code, {})
-    for split, n in (("train", 2000), ("test", 120)):
-        assert f"convert --from mine/gamma_{split} --task gamma --out data" in page
-        (folder,) = convert_foreign(Path("mine", f"gamma_{split}"), Path("data"), GAMMA)
-        data = Dataset.open(folder, GAMMA)
-        assert (len(data), data.array.n_stations, data.usable.all()) == (n, 12, True)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +175,18 @@ def test_tables_of_a_kcdc_download_are_joined_by_their_mapping(
         assert table["Datetime"].to_list() == ["1998-07-02T14:56:40", "1998-07-02T14:56:42", None]
 
 
+def test_a_table_of_its_own_name_may_lack_columns(tmp_path: Path) -> None:
+    kcdc_text(tmp_path / "job")
+    pl.DataFrame({"Gt": GENERAL["Gt"]}).write_csv(tmp_path / "job" / "general.txt", separator="\t")
+    (file,) = convert_foreign(tmp_path / "job", tmp_path / "out", None)
+    table = pl.read_parquet(file)
+    assert table["Gt"].fill_nan(None).to_list() == [899391407, 899391409, None]
+    assert "Ev" not in table.columns
+    pl.DataFrame({"general": MAPPING["general"]}).write_csv(tmp_path / "job" / "row_mapping.txt", separator="\t")
+    with pytest.raises(InputError, match=r"row_mapping\.txt has no column 'array'"):
+        convert_foreign(tmp_path / "job", tmp_path / "again", None)
+
+
 def test_a_row_that_a_table_lacks_is_refused(tmp_path: Path) -> None:
     kcdc_text(tmp_path / "job")
     (tmp_path / "job" / "row_mapping.txt").write_text("array\tgeneral\n7\t0\n")
@@ -226,13 +226,9 @@ def test_files_that_are_no_kcdc_tables_are_refused_in_one_line(tmp_path: Path, m
         with pytest.raises(InputError, match=why) as error:
             convert_foreign(tmp_path / path, tmp_path / "out", None)
         assert "\n" not in str(error.value)
-    monkeypatch.setattr(kcdc, "import_module", _refused)
-    with pytest.raises(InputError, match=r"events\.h5 needs h5py: install the extra \[files\]"):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(InputError, match=r"events\.h5 needs h5py: pip install 'showerstack\[files\]'"):
         convert_foreign(tmp_path / "job", tmp_path / "out", None)
-
-
-def _refused(name: str) -> None:
-    raise ImportError(name)
 
 
 def seen_by_stations(n: int, order: np.ndarray) -> dict[str, np.ndarray]:

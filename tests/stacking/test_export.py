@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
+import showerstack
 import stacking
 from cli import main
 from models.base.inputs import TARGETS
@@ -26,16 +29,19 @@ from models.pretraining.learner import PretrainedLearner
 from report.doctor import check_folder
 from runtime.errors import InputError
 from runtime.files import hash_file
+from runtime.packages import EXTRAS
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA
 from stacking.decide.target import OWN_ENERGY
-from stacking.export import averaged, combination_graph, export_run, outputs_of, run_graph, session
+from stacking.export import combination_graph, export_run, outputs_of
+from stacking.exported import averaged, open_predictor, run_graph, session
 from stacking.inputs.events import ShowerEvents
 from stacking.meta.base import MetaLearner, meta_learners
 from stacking.predict import predict
 from stacking.run.chain import Chain
 from stacking.run.config import StackConfig
 from stacking.train import stack
+from tests.program import ROOT, environment
 
 # The exporter silences its libraries, but another thread that does the same may undo it.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -137,6 +143,58 @@ def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path
     combination = session(tmp_path / "onnx" / described["combination"]["file"])
     outcome = run_combination(combination, {"pretrained": raw[None]}, events.context())
     np.testing.assert_allclose(np.exp(outcome["log_probability"]), np.exp(result.predictions.log_proba), atol=1e-5)
+
+
+def test_an_export_predicts_as_its_run_without_the_learners_libraries(
+    exported: Path, finished: Path, tiny_gamma: Path, tmp_path: Path
+) -> None:
+    others = {library for extra, libraries in EXTRAS.items() if extra != "onnx" for library in libraries}
+    command = ["cli.py", "predict", "--run", exported, "--data", tiny_gamma / "gamma_test", "--out", tmp_path / "n.npz"]
+    made = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=ROOT,
+        env=environment(tmp_path, others),
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    expected = predict(stacking.load(finished), tiny_gamma / "gamma_test", Context(trusted=True)).concatenated()
+    with np.load(tmp_path / "n.npz") as stored:
+        np.testing.assert_allclose(np.exp(stored["log_proba"]), np.exp(expected.log_proba), atol=1e-5)
+        np.testing.assert_allclose(stored["gamma_scores"], expected.arrays["gamma_scores"], atol=1e-3)
+        assert str(stored["config_hash"]) == expected.config_hash
+        assert str(stored["test_fingerprint"]) == expected.test_fingerprint
+    made = subprocess.run(
+        [sys.executable, *map(str, command)], cwd=ROOT, env=environment(tmp_path, (*others, "onnxruntime")),
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert made.stderr == f"error: predicting with {exported} needs onnxruntime: pip install 'showerstack[onnx]'\n"
+
+
+def test_an_export_on_a_table_predicts_rows_from_python(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 3, 600)
+    x = rng.normal(size=(600, 3)) + 1.5 * y[:, None]
+    run = showerstack.fit(
+        x, y + 5, run=tmp_path / "run", learners=("xgboost",), preset="quick", folds=2, repeats=1, holdout=0.0,
+        fast=False, workers=1, device="cpu", settings={"table.xgboost": {"rounds": 20}},
+    )  # fmt: skip
+    export_run(run.folder, tmp_path / "onnx")
+    again, expected = showerstack.predict(tmp_path / "onnx", x), run.predict(x)
+    np.testing.assert_allclose(again.probabilities, expected.probabilities, atol=1e-5)
+    assert again.labels.tolist() == expected.labels.tolist()
+    assert set(again.labels.tolist()) == {5, 6, 7}
+
+
+def test_an_export_that_lacks_something_is_refused(exported: Path, finished: Path, tmp_path: Path) -> None:
+    needed = stacking.load(finished).chain.needed[0]
+    export_run(finished, tmp_path / "part", [name for name in LEARNERS if name != needed])
+    with pytest.raises(InputError, match=rf"part lacks .*{needed}.*, which predictions need: export the run without"):
+        open_predictor(tmp_path / "part")
+    copy = shutil.copytree(exported, tmp_path / "copy")
+    (copy / "meta" / "stack.json").unlink()
+    with pytest.raises(InputError, match=r"meta/stack\.json"):
+        open_predictor(copy)
 
 
 def test_check_finds_damage_to_an_export(exported: Path, tmp_path: Path) -> None:

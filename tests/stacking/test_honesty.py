@@ -219,6 +219,9 @@ def test_gate_opens_by_chance_in_two_of_a_hundred() -> None:
         changed[:, 0] += rng.normal(0, 0.1, 400)
         opened += decide_gate(changed, {"a": base, "b": base}, labels, LogLossScorer()).shipped
     assert 0.013 < opened / 2000 < 0.034
+    assert decide_gate(base, {"a": base, "b": base}, labels, LogLossScorer()).reason == (
+        "the stack and a are level, less than 0.00001 nats apart"
+    )
 
 
 def test_groups_widen_the_gates_error() -> None:

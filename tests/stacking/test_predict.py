@@ -33,7 +33,7 @@ from models.tables.lightgbm import LightGBM
 from runtime.checksums import CHECKSUMS_FILE
 from runtime.context import Context
 from runtime.errors import InputError
-from runtime.files import write_json
+from runtime.files import read_json, write_json
 from showers.archives.folders import unlabelled_in
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, MATRICES_FILE, SCALARS_FILE, Task
@@ -197,6 +197,12 @@ def test_a_folder_of_runs_gets_a_file_each(
     written = [(tmp_path / "predicted" / f"{name}.npz").read_bytes() for name in ("004000", "004001")]
     predict(stacking.load(run), new, Context(device="cpu"), no_table=True).write(tmp_path / "alone.npz")
     assert written[0] == written[1] == (tmp_path / "alone.npz").read_bytes()
+    shutil.copytree(new, folder / "measured" / "004000")
+    monkeypatch.setattr(sys, "argv", ["cli.py", "predict", *options, "--out", str(tmp_path / "again")])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "holds two runs of one name: predict its folders one by one" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
     shutil.copy(new / MATRICES_FILE, new / "labels_composition.npy")
     assert unlabelled_in(new.parent) == [], "a labelled set is no measured run"
 
@@ -219,6 +225,9 @@ def test_unfit_input_is_one_line(run: Path, new: Path, tiny_composition: Path, t
     opened = stacking.load(run)
     with pytest.raises(InputError, match="gives no feature 'Age'"):
         ComputedEvents.of(new, COMPOSITION, ("E", "Age"))
+    for options in ({}, {"no_table": True}):
+        with pytest.raises(InputError, match=r"has no shower age, .*composition learned: convert it with --protocol"):
+            stacking.predict._showers(opened, new, options, Context()).opened(("E", "fit_minus_age"))
     events = ComputedEvents.of(new, COMPOSITION, ("E",))
     with pytest.raises(InputError, match="'Ne' was not asked for"):
         events.batch(np.arange(3), ("E", "Ne"), grids=False)
@@ -286,7 +295,9 @@ def test_tables_of_gamma_scores(suffix: str, tmp_path: Path) -> None:
     out = tmp_path / "new" / f"scores{suffix}"
     _stream(GAMMA).write(out)
     csv = pl.read_csv(out) if suffix == ".csv" else pl.read_parquet(out)
-    assert csv.columns == ["event", "p_gamma", "p_hadron", "gamma_score", "config_hash", "test_fingerprint"]
+    assert csv.columns == ["event", "p_gamma", "p_hadron", "gamma_score"], "hashes stand once, not in every row"
+    origin = read_json(out.with_name("scores.csv.json")) if suffix == ".csv" else pl.read_parquet_metadata(out)
+    assert (origin["config_hash"], origin["test_fingerprint"]) == ("c0ffee", "beef")
     assert csv["event"].to_list() == [0, 1, 2]
     np.testing.assert_allclose(csv["p_gamma"], [0.9, 0.3, 0.5])
     np.testing.assert_allclose(csv["gamma_score"], SCORES)
@@ -296,7 +307,7 @@ def test_tables_of_gamma_scores(suffix: str, tmp_path: Path) -> None:
 def test_rows_of_a_table_keep_their_identifiers_across_pieces(suffix: str, tmp_path: Path) -> None:
     _stream(Task("table", ("a", "b")), pl.DataFrame({"name": ["x", "y", "z"]})).write(tmp_path / f"rows{suffix}")
     csv = pl.read_csv(tmp_path / "rows.csv") if suffix == ".csv" else pl.read_parquet(tmp_path / "rows.pq")
-    assert csv.columns == ["row", "name", "p_a", "p_b", "predicted", "config_hash", "test_fingerprint"]
+    assert csv.columns == ["row", "name", "p_a", "p_b", "predicted"]
     assert csv["row"].to_list() == [0, 1, 2]
     assert csv["name"].to_list() == ["x", "y", "z"]
     assert csv["predicted"].to_list() == ["a", "b", "a"]
@@ -323,12 +334,14 @@ def test_a_target_that_cannot_be_is_refused_before_work(tmp_path: Path) -> None:
     assert len(stream.concatenated().log_proba) == 3, "no piece was taken"
 
 
-def test_decided_classes_are_named() -> None:
-    log_proba = np.log(np.full((2, 5), 0.2))
+def test_most_probable_and_decided_classes_are_named() -> None:
+    log_proba = np.log(np.array([[0.1, 0.1, 0.1, 0.4, 0.3], [0.6, 0.1, 0.1, 0.1, 0.1]]))
     table = prediction_table(
         Predictions(log_proba, {"predictions": np.array([4, 2], np.int8)}, "c0ffee", "beef", {}), COMPOSITION
     )
-    assert table["predicted"].to_list() == [COMPOSITION.classes[4], COMPOSITION.classes[2]]
+    assert table["argmax"].to_list() == [COMPOSITION.classes[3], COMPOSITION.classes[0]]
+    assert table["decided"].to_list() == [COMPOSITION.classes[4], COMPOSITION.classes[2]]
+    assert table.columns == ["event", *(f"p_{name}" for name in COMPOSITION.classes), "argmax", "decided"]
     assert "gamma_score" not in table.columns
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-EFFICIENCY, GAMMA = 0.75, 0
+METRIC, EFFICIENCY, GAMMA = "HadronSurvival", 0.75, 0
 
 
 def read_submission(file: Path, n: int) -> np.ndarray:
@@ -33,14 +33,23 @@ def hadron_survival(truth: np.ndarray, scores: np.ndarray) -> float:
     return float(np.mean(scores[truth != GAMMA] >= threshold))
 
 
+score = hadron_survival
+
+
+def reward(survival: float, truth: np.ndarray) -> float:
+    """Return a number from 0 (all n hadrons survive) to 1 (none does), linear in lg((k + 1/2)/(n + 1))."""
+    n = int(np.sum(truth != GAMMA))
+    return max(0.0, math.log((survival * n + 0.5) / (n + 1)) / math.log(0.5 / (n + 1)))
+
+
 def main() -> None:
     """Print the result as the format wants it."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--submission-file", type=Path, required=True)
+    parser.add_argument("--submission-file", "--submission_file", type=Path, required=True)
     truth = np.load(Path("data") / "test_with_labels" / "labels.npy", allow_pickle=False).astype(int)
-    score = hadron_survival(truth, read_submission(parser.parse_args().submission_file, len(truth)))
+    result = score(truth, read_submission(parser.parse_args().submission_file, len(truth)))
     print("--- EVALUATION RESULT ---")
-    print(json.dumps({"HadronSurvival": score}))
+    print(json.dumps({METRIC: result}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,150 @@
+"""How long commands take to begin, and what an installation takes.
+
+Processor time (user and system) of whole processes, the commands in turn, after one round that is not counted: median
+of the rounds with its 95 % interval (of the order statistics). With ``--against`` the same commands of another
+checkout, turn by turn, and the median ratio. ``--install`` makes virtual environments with the named extras (``core``
+for none) and prints size and processor time of pip.
+
+    python benchmarks/speed/start_up.py --rounds 15 --against ../other_checkout
+    python benchmarks/speed/start_up.py --install core train all
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import binom
+
+ROOT = Path(__file__).resolve().parents[2]
+HELP = ("simulate", "stack", "spectra")
+"""Commands whose help is timed beside that of the program."""
+KEEP = (
+    "import json, pathlib, sys; from report.finished import keep_outcome; "
+    "run, asked, inputs = json.loads(sys.argv[1]); "
+    "keep_outcome(pathlib.Path(run), asked, [pathlib.Path(one) for one in inputs], 'the table\\n')"
+)
+
+
+def processor_s(command: list[str], root: Path) -> float:
+    """Return the processor time of one process, s; it must succeed."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, cwd=root, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def finished_run(folder: Path, root: Path) -> list[str]:
+    """Write what a finished run keeps of its end; return the command that it answers at once."""
+    run, data = folder / "run", folder / "data"
+    for place in (run, data / "gamma_train", data / "gamma_test"):
+        place.mkdir(parents=True)
+    (run / "manifest.json").write_text("{}")
+    asked = {
+        "run": str(run), "preset": "quick", "learners": None, "folds": None, "seed": 1, "device": "auto",
+        "workers": None, "scheduler": None, "prune": 2e-4, "time_limit": None, "task": "gamma", "data": str(data),
+        "features": None,
+    }  # fmt: skip
+    inputs = [str(data / f"gamma_{split}") for split in ("train", "test")]
+    subprocess.run([sys.executable, "-c", KEEP, json.dumps([str(run), asked, inputs])], cwd=root, check=True)
+    command = ["cli.py", "stack", "--run", str(run), "--task", "gamma", "--data", str(data), "--preset", "quick"]
+    return [sys.executable, *command]
+
+
+def scored(folder: Path) -> list[str]:
+    """Write a test set of 1,000 labels and predictions; return the command that scores them without intervals."""
+    rng = np.random.default_rng(1)
+    test = folder / "scored" / "composition_test"
+    test.mkdir(parents=True)
+    labels = rng.integers(0, 5, 1_000).astype(np.int8)
+    np.save(test / "labels_composition.npy", labels)
+    np.save(test / "features.npy", np.full((1_000, 5), 15.5, np.float16))
+    np.savez(folder / "predictions.npz", predictions=labels)
+    return [sys.executable, "verify.py", str(folder / "predictions.npz"), "--data", str(test.parent), "--no-intervals"]
+
+
+def median_interval(values: list[float], level: float = 0.95) -> tuple[float, float, float]:
+    """Return the median and its interval between two order statistics (all values where there are fewer than 6)."""
+    ordered = np.sort(values)
+    n = len(ordered)
+    low = int(binom.ppf((1 - level) / 2, n, 0.5))
+    return float(np.median(ordered)), float(ordered[max(low - 1, 0)]), float(ordered[min(n - low, n - 1)])
+
+
+def start_up(rounds: int, against: Path | None) -> None:
+    """Print the processor time of each command, here and in another checkout."""
+    roots = [ROOT, *([against.resolve()] if against else [])]
+    with tempfile.TemporaryDirectory() as name:
+        work: dict[str, list[Callable[[], float]]] = {}
+        for k, root in enumerate(roots):
+            place = Path(name) / str(k)
+            place.mkdir()
+            commands = {"--help": [sys.executable, "cli.py", "--help"]}
+            commands |= {f"{one} --help": [sys.executable, "cli.py", one, "--help"] for one in HELP}
+            commands["learners"] = [sys.executable, "cli.py", "learners"]
+            commands["verify.py --help"] = [sys.executable, "verify.py", "--help"]
+            commands["verify.py, 1,000 events, no intervals"] = scored(place)
+            commands["stack, of a finished run"] = finished_run(place, root)
+            for label, command in commands.items():
+                work.setdefault(label, []).append(lambda command=command, root=root: processor_s(command, root))  # type: ignore[misc]
+        times: dict[str, list[list[float]]] = {label: [[] for _ in roots] for label in work}
+        for number in range(rounds + 1):
+            for label, calls in work.items():
+                for kept, call in zip(times[label], calls, strict=True):
+                    taken = call()
+                    if number:
+                        kept.append(taken)
+    print(f"processor time, s: median of {rounds} rounds and its 95 % interval")
+    for label, columns in times.items():
+        text = "".join("{:>28}".format("{:.2f} [{:.2f}, {:.2f}]".format(*median_interval(one))) for one in columns)
+        if len(columns) == 2:
+            ratios = [ours / theirs for ours, theirs in zip(*columns, strict=True)]
+            text += "{:>28}".format("ratio {:.2f} [{:.2f}, {:.2f}]".format(*median_interval(ratios)))
+        print(f"{label:<40}{text}")
+
+
+def install(extras: list[str]) -> None:
+    """Print what virtual environments with some extras take."""
+    for extra in extras:
+        with tempfile.TemporaryDirectory() as name:
+            venv = Path(name) / "venv"
+            subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+            bare = size_mb(venv)
+            wanted = str(ROOT) + ("" if extra == "core" else f"[{extra}]")
+            pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+            began = time.perf_counter()
+            taken = processor_s([*pip, "--constraint", str(ROOT / "constraints.txt"), wanted], ROOT)
+            wall = time.perf_counter() - began
+            print(
+                f"{extra:<8}{size_mb(venv) - bare:8.0f} MB installed, pip {taken:.0f} s of processor time, {wall:.0f} s"
+            )
+
+
+def size_mb(folder: Path) -> float:
+    """Return the size of all files below a folder, MB."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink()) / 1e6
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--against", type=Path, help="another checkout")
+    parser.add_argument("--install", nargs="+", metavar="EXTRA", help="core, train, all...: needs a package index")
+    options = parser.parse_args()
+    if options.install:
+        install(options.install)
+    else:
+        start_up(options.rounds, options.against)
+
+
+if __name__ == "__main__":
+    main()

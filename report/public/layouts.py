@@ -1,0 +1,353 @@
+"""Layouts of task folders for evaluations of agents, each with its own check.
+
+``airs`` is AIRS-Bench's as aira-dojo reads it, ``mlgym`` AIRS-Bench's as MLGym reads it, ``harbor`` that of Harbor and
+Terminal-Bench. In all of them a submission is a text file of one column, scored by the same ``evaluate.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from runtime.errors import InputError
+
+DATASET = "kascade-showers"
+HERE = Path(__file__).parent / "scripts"
+PERMUTATIONS = 2
+SEED = 2026
+ARRAYS = ("matrices.npy", "features.npy")
+MINUTES = 60.0
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a task folder says."""
+
+    name: str
+    metric: str
+    header: str
+    worst: float
+    problem: str
+    submission: str
+    sota: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A card on the showers at hand."""
+
+    card: Card
+    task: str
+    n_test: int
+    simulated: bool
+    has_age: bool
+    shared: Path
+    """``train`` and ``test`` with ``labels.npy``."""
+
+    def evaluation(self) -> str:
+        """Return the text of ``evaluate.py``."""
+        return (HERE / f"evaluate_{self.task}.py").read_text(encoding="utf-8")
+
+    def script(self, name: str) -> str:
+        """Return a script with this task's words."""
+        text = (HERE / name).read_text(encoding="utf-8")
+        for word, value in (("DATASET", DATASET), ("CONFIG", self.task), ("HEADER", self.card.header)):
+            text = text.replace(word, value)
+        return text
+
+    def description(self, data: str = "data", submission: str = "submission.csv") -> str:
+        """Return the task in words, with the evaluation."""
+        card = self.card
+        scalars = "E (lg eV), zenith and azimuth (degrees), lg Ne, lg Nmu" + (", age" if self.has_age else "")
+        return (
+            f"# {card.problem}\n\n`{data}/train` and `{data}/test` hold `matrices.npy` ({self.n_test} test rows, "
+            "16 x 16 stations, channels e/gamma and muon, MeV) and `features.npy` "
+            f"({scalars}); `{data}/train/labels.npy` the classes.\n\n"
+            f"Write `{submission}`: a header `{card.header}`, then {self.n_test} rows in the order of the test: "
+            f"{card.submission}. {card.metric} counts, lower is better, 0 is perfect.\n\n"
+            f"```python\n{self.evaluation()}```\n"
+        )
+
+
+def _write_airs(folder: Path, facts: Facts, target: Path) -> list[str]:
+    card = facts.card
+    (folder / "evaluate.py").write_text(facts.evaluation(), encoding="utf-8")
+    for name in ("prepare.py", "evaluate_prepare.py", "custom_labels.py"):
+        (folder / name).write_text(facts.script(name), encoding="utf-8")
+    info = {
+        "name": card.name,
+        "dataset": DATASET,
+        "config": facts.task,
+        "metric": card.metric,
+        "shape": f"({facts.n_test},)",
+        "input_columns": ["matrices", "features"],
+        "scoring_column": card.header,
+        "train_split": "train",
+        "test_split": "test",
+        "category": "Astroparticle physics",
+        "research_problem": card.problem,
+        "output_type": card.submission,
+        "custom_gold_labels": True,
+        "custom_rad_class": False,
+        "dataset_paper_url": "https://doi.org/10.1088/1748-0221/19/01/P01025",
+        "sota": [] if facts.simulated else [card.sota],
+        "estimated_worst_score": card.worst,
+        "optimal_score": 0.0,
+    }
+    metadata = {
+        "metric_lower_is_better": True,
+        "file_export_globs": ["submission.csv"],
+        "container_python_requirements": ["numpy"],
+        "evaluate_container_python_requirements": ["numpy"],
+        "logging_info": info,
+    }
+    _write_yaml(folder / "metadata.yaml", metadata)
+    (folder / "project_description.md").write_text(facts.description(), encoding="utf-8")
+    shared_root = facts.shared.parents[1]
+    trial = folder / "trial"
+    data = trial / "data"
+    trial.mkdir()
+    _python(folder / "custom_labels.py", "--global-shared-data-dir", shared_root, "--output-directory", trial, at=trial)
+    gold = (trial / "gold_submission.csv").read_text()
+    _python(folder / "prepare.py", "--global-shared-data-dir", shared_root, "--agent-data-mount-dir", data, at=trial)
+    if (data / "test" / "labels.npy").exists():
+        raise InputError(f"{card.name}: the prepared test has labels")
+
+    def score(submission: str) -> float:
+        (trial / "submission.csv").write_text(submission)
+        _python(
+            folder / "evaluate_prepare.py", "--global-shared-data-dir", shared_root, "--agent-data-mount-dir", data,
+            "--agent-log-dir", trial, at=folder,
+        )  # fmt: skip
+        return _evaluated(folder / "evaluate.py", folder / "submission.csv", card.metric, at=trial)
+
+    checks = _checked(gold, score, card)
+    (folder / "submission.csv").unlink()
+    shutil.rmtree(trial)
+    return checks
+
+
+def _write_mlgym(folder: Path, facts: Facts, target: Path) -> list[str]:
+    """Write configurations, the evaluation and the data that the agent may see."""
+    card = facts.card
+    for part in ("configs/tasks", "configs/datasets", "data", "prepared/train", "prepared/test"):
+        (folder / part).mkdir(parents=True)
+    (folder / "data" / "evaluate.py").write_text(facts.evaluation(), encoding="utf-8")
+    (folder / "data" / "requirements.txt").write_text("numpy\nscikit-learn\n")
+    _link(facts.shared, folder / "prepared")
+    place = f"data/{card.name}"
+    task = {
+        "id": card.name,
+        "name": card.name,
+        # Braces are places to be filled in; {dataset_docs} is one of MLGym's own.
+        "description": facts.description().replace("{", "{{").replace("}", "}}") + "\n{dataset_docs}",
+        "dataset_configs": [f"datasets/{DATASET}-{facts.task}.yaml"],
+        "task_entrypoint": "CSVSubmissionTasks",
+        "training_timeout": int(60 * MINUTES),
+        "eval_timeout": int(10 * MINUTES),
+        "metric_lower_is_better": True,
+        "requirements_path": f"{place}/requirements.txt",
+        "use_generic_conda": False,
+        "use_separate_eval_container": True,
+        "cleanup_eval_on_failure": False,
+        "starter_code": [f"{place}/evaluate.py"],
+        "evaluation_paths": ["evaluate.py"],
+        "evaluation_read_only": True,
+        "memory_path": f"{place}/memory.json",
+    }
+    _write_yaml(folder / "configs" / "tasks" / f"{card.name}.yaml", task)
+    about = {"matrices.npy": "(n, 16, 16, 2) MeV", "features.npy": "(n, F)", "train/labels.npy": "(n,) classes"}
+    dataset = {
+        "name": f"{DATASET}-{facts.task}",
+        "description": "; ".join(f"{name}: {what}" for name, what in about.items()),
+        "data_path": str(target / "prepared"),
+        "is_local": True,
+    }
+    _write_yaml(folder / "configs" / "datasets" / f"{DATASET}-{facts.task}.yaml", dataset)
+    trial = folder / "trial"
+    (trial / "data" / "test_with_labels").mkdir(parents=True)
+    shutil.copyfile(facts.shared / "test" / "labels.npy", trial / "data" / "test_with_labels" / "labels.npy")
+
+    def score(submission: str) -> float:
+        (trial / "submission.csv").write_text(submission)
+        return _evaluated(folder / "data" / "evaluate.py", trial / "submission.csv", card.metric, at=trial)
+
+    checks = _checked(_gold(facts), score, card)
+    shutil.rmtree(trial)
+    return checks
+
+
+def _write_harbor(folder: Path, facts: Facts, target: Path) -> list[str]:
+    """Write instruction, container, verifier and a solution; the verifier's reward is 1 for what is perfect."""
+    card = facts.card
+    for part in ("environment/data/train", "environment/data/test", "tests", "solution"):
+        (folder / part).mkdir(parents=True)
+    _link(facts.shared, folder / "environment" / "data")
+    shutil.copyfile(facts.shared / "test" / "labels.npy", folder / "tests" / "labels.npy")
+    (folder / "tests" / "evaluate.py").write_text(facts.evaluation(), encoding="utf-8")
+    (folder / "tests" / "reward.py").write_text(facts.script("reward.py"), encoding="utf-8")
+    (folder / "solution" / "solve.py").write_text(facts.script("solve.py"), encoding="utf-8")
+    _write_shell(
+        folder / "tests" / "test.sh",
+        'logs="${LOGS:-/logs/verifier}"\nmkdir -p "$logs"',
+        '"${PYTHON:-python3}" "$here/reward.py" --submission-file "$app/submission.csv" '
+        '--reward-file "$logs/reward.txt"',
+    )
+    _write_shell(
+        folder / "solution" / "solve.sh",
+        '"${PYTHON:-python3}" "$here/solve.py" --data "$app/data" --submission "$app/submission.csv"',
+    )
+    pins = " ".join(f"{name}=={version(name)}" for name in ("numpy", "scikit-learn"))
+    (folder / "environment" / "Dockerfile").write_text(
+        f"FROM python:3.12-slim\nRUN pip install --no-cache-dir {pins}\nWORKDIR /app\nCOPY data /app/data\n"
+    )
+    (folder / "instruction.md").write_text(
+        facts.description("/app/data", "/app/submission.csv")
+        + "\nThe reward is `reward(score)` of that script: 1 is perfect, 0 what is worst or not valid.\n",
+        encoding="utf-8",
+    )
+    gigabytes = sum(file.stat().st_size for file in (folder / "environment").rglob("*.npy")) / 1e9
+    settings = {
+        "schema_version": "1.1",
+        "task": {
+            "name": f"showerstack/{card.name.lower()}",
+            "description": card.problem,
+            "keywords": ["astroparticle physics", "machine learning", facts.task],
+        },
+        "metadata": {
+            "category": "science",
+            "metric": card.metric,
+            "metric_lower_is_better": True,
+            "simulated": facts.simulated,
+            **({} if facts.simulated else card.sota),
+        },
+        "verifier": {"timeout_sec": 10 * MINUTES},
+        "agent": {"timeout_sec": 240 * MINUTES},
+        "environment": {
+            "build_timeout_sec": 60 * MINUTES,
+            "cpus": 4,
+            "memory_mb": 16_384,
+            "storage_mb": 20_480 + 3_000 * round(gigabytes),
+            "allow_internet": False,  # the public labels are on it
+        },
+    }
+    (folder / "task.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
+    trial = folder / "trial"
+    trial.mkdir()
+
+    def score(submission: str) -> float:
+        (trial / "submission.csv").write_text(submission)
+        _shell(folder / "tests" / "test.sh", trial)
+        return 1.0 - float((trial / "logs" / "reward.txt").read_text())
+
+    checks = _checked(_gold(facts), score, card)
+    (trial / "data").symlink_to((folder / "environment" / "data").resolve())
+    _shell(folder / "solution" / "solve.sh", trial)
+    solved = 1.0 - score((trial / "submission.csv").read_text())
+    shutil.rmtree(trial)
+    if not 0.0 < solved < 1.0:
+        raise InputError(f"{card.name}: the solution's reward is {solved}, expected one between 0 and 1")
+    return [checks[0].replace("gold", "1 - reward: gold"), f"reward of the solution {solved:.4f}", *checks[1:]]
+
+
+LAYOUTS: dict[str, Callable[[Path, Facts, Path], list[str]]] = {
+    "airs": _write_airs,
+    "mlgym": _write_mlgym,
+    "harbor": _write_harbor,
+}
+"""Writes a folder of a layout; gets the folder, what to say, and the place where it will lie."""
+
+
+def _link(shared: Path, target: Path) -> None:
+    """Put what an agent may see into ``train`` and ``test``, without copying where the disk can."""
+    for split, names in (("train", (*ARRAYS, "labels.npy")), ("test", ARRAYS)):
+        for name in names:
+            try:
+                os.link(shared / split / name, target / split / name)
+            except OSError:
+                shutil.copyfile(shared / split / name, target / split / name)
+
+
+def _write_yaml(path: Path, content: dict[str, Any]) -> None:
+    # JSON is YAML: what reads the one reads the other.
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_shell(path: Path, *commands: str) -> None:
+    first = '#!/bin/bash\nset -eu\nhere="$(cd "$(dirname "$0")" && pwd)"\napp="${APP:-/app}"\n'
+    path.write_text(first + "\n".join(commands) + "\n")
+    path.chmod(0o755)
+
+
+def _gold(facts: Facts) -> str:
+    """Return the submission that scores perfectly."""
+    labels = np.load(facts.shared / "test" / "labels.npy", allow_pickle=False)
+    values = [str(int(label)) if facts.card.header == "label" else str(1 - int(label)) for label in labels]
+    return "\n".join([facts.card.header, *values]) + "\n"
+
+
+def _checked(gold: str, score: Callable[[str], float], card: Card) -> list[str]:
+    """Score the gold submission, which must be perfect, and two with rows exchanged: worse and different."""
+    header, *rows = gold.splitlines()
+    rng = np.random.default_rng(SEED)
+    scores = []
+    for k in range(1 + PERMUTATIONS):
+        scores.append(score("\n".join([header, *_exchanged(np.array(rows), k, rng)]) + "\n"))
+    if scores[0] != 0.0 or min(scores[1:]) <= 0.0 or len(set(scores)) != len(scores):
+        raise InputError(f"{card.name}: gold and exchanged submissions score {scores}, expected 0 and worse ones")
+    exchanged = ", ".join(f"{value:.4f}" for value in scores[1:])
+    return [
+        f"gold {scores[0]:g}, with rows exchanged {exchanged}",
+        "rows are not ordered by class, the prepared test has no labels, no shower is in both splits as far as known",
+    ]
+
+
+def _evaluated(script: Path, submission: Path, metric: str, at: Path) -> float:
+    printed = _python(script, "--submission-file", submission, at=at)
+    return float(json.loads(printed.split("--- EVALUATION RESULT ---")[1])[metric])
+
+
+def _exchanged(gold: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the gold answers (N,) with ``k`` tenths of the rarest one's rows exchanged with rows of others.
+
+    A permutation of all rows would leave every threshold on two tied scores at the lower one, and say nothing.
+    """
+    values, counts = np.unique(gold, return_counts=True)
+    rare = gold == values[counts.argmin()]
+    n = k * max(1, int(counts.min()) // 10)
+    one, other = (rng.permutation(np.flatnonzero(rows))[:n] for rows in (rare, ~rare))
+    result = gold.copy()
+    result[one], result[other] = gold[other], gold[one]
+    return result
+
+
+def _python(script: Path, *arguments: str | Path, at: Path) -> str:
+    words = [str(a.resolve()) if isinstance(a, Path) else a for a in arguments]
+    return _output([sys.executable, str(script.resolve()), *words], at, {})
+
+
+def _shell(script: Path, app: Path) -> str:
+    """Run a script of the container here: ``app`` stands for /app, ``app/logs`` for /logs/verifier."""
+    places = {"APP": str(app.resolve()), "LOGS": str((app / "logs").resolve()), "PYTHON": sys.executable}
+    return _output(["bash", str(script.resolve())], app, places)
+
+
+def _output(command: list[str], at: Path, environment: dict[str, str]) -> str:
+    # No byte code: it would be left in the task folder.
+    everything = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    done = subprocess.run(command, cwd=at, env=everything, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise InputError(f"{Path(command[1]).name} failed: {reason}")
+    return done.stdout

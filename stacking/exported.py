@@ -1,0 +1,212 @@
+"""A run that was exported, opened for predictions: ONNX files in place of the learners' libraries.
+
+What follows the learners is the run's own chain (:mod:`stacking.run.chain`), whose files the export holds too; features
+are computed here. Nothing but ``onnxruntime`` is needed beside the core.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from models.base.inputs import column_values
+from models.base.learner import Batch
+from models.base.posterior import log_softmax
+from models.onnx.graph import COLUMNS, GRID, LOG_PROBABILITY
+from runtime.checksums import Checksums
+from runtime.context import Context, Progress
+from runtime.errors import InputError, need
+from runtime.files import read_json
+from stacking.inputs.events import Events, pieces
+from stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, Piece, load_chain
+from stacking.run.folder import PLAN_FILE
+from stacking.run.names import EXPORT_FILE
+from stacking.run.read import Run, load
+
+FORMAT = 2
+"""Of ``export.json``; the first had no files of the chain."""
+CHAIN_FILES = tuple(f"meta/{name}" for name in (CALIBRATION_FILE, META_FILE, DECISION_FILE))
+PLAN = f"table/{PLAN_FILE}"
+"""Of an exported run on a table: how its columns become numbers."""
+AT_ONCE = 1_000
+"""Events in one call: attention over all stations takes memory."""
+
+
+def session(model: bytes | Path) -> Any:
+    """Open an ONNX file for this processor, one thread.
+
+    Raises
+    ------
+    InputError
+        If ``onnxruntime`` is not installed.
+    """
+    need("onnx", what="running ONNX files")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    given = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+
+
+def run_graph(opened: Any, columns: tuple[str, ...], batch: Batch) -> np.ndarray:
+    """Return the (n, C) float32 log-probabilities that a learner's file gives for events."""
+    wants_grid = any(one.name == GRID for one in opened.get_inputs())
+    parts = []
+    for start in range(0, len(batch), AT_ONCE):
+        some = batch.take(np.arange(start, min(start + AT_ONCE, len(batch))))
+        feed = {COLUMNS: np.column_stack([column_values(some, name) for name in columns]).astype(np.float32)}
+        if wants_grid:
+            assert some.grids is not None
+            feed[GRID] = np.asarray(some.grids[some.index], dtype=np.float32)
+        parts.append(opened.run([LOG_PROBABILITY], feed)[0])
+    return np.concatenate(parts)
+
+
+def averaged(each: Sequence[np.ndarray], space: str) -> np.ndarray:
+    """Return the (n, C) float64 average of a learner's graphs, ``space`` being ``log`` or ``probability``."""
+    stacked = np.stack(each).astype(np.float64)
+    if len(stacked) == 1:
+        return stacked[0]
+    if space == "log":
+        return log_softmax(stacked.mean(axis=0))
+    result: np.ndarray = np.logaddexp.reduce(stacked, axis=0) - np.log(len(stacked))
+    return result
+
+
+@dataclass(frozen=True)
+class ExportedFit:
+    """One fit of a learner: its files, and in what space they are averaged."""
+
+    files: tuple[tuple[Path, tuple[str, ...]], ...]
+    """Each with the names of its columns."""
+    space: str
+
+
+@dataclass(frozen=True)
+class ExportedLearner:
+    """All fits of one learner."""
+
+    name: str
+    columns: tuple[str, ...]
+    """Of all its files."""
+    needs_grid: bool
+    fits: tuple[ExportedFit, ...]
+
+
+@dataclass(frozen=True)
+class ExportedRun(Run):
+    """An export of a run; ``manifest`` is the content of its ``export.json``."""
+
+    needs: ClassVar[str] = "onnx"
+
+    @classmethod
+    def open(cls, folder: str | Path) -> ExportedRun:
+        """Open an export; nothing in it is executed, and only ``export.json`` is read.
+
+        Raises
+        ------
+        InputError
+            If it is none, of an earlier version, or without a file that predictions need.
+        """
+        folder = Path(folder)
+        checksums = Checksums.open(folder, required=(EXPORT_FILE,))
+        manifest = read_json(checksums.path(EXPORT_FILE))
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise InputError(f"{folder / EXPORT_FILE} is of another version: export the run again")
+        opened = cls(folder, manifest, checksums)
+        Checksums.open(folder, required=(*CHAIN_FILES, *((PLAN,) if not opened.has_grids else ())))
+        missing = [name for name in opened.chain.needed if name not in opened.learners]
+        if missing:
+            raise InputError(
+                f"{folder} lacks {', '.join(missing)}, which predictions need: export the run without --learners, or "
+                "predict with the run itself"
+            )
+        return opened
+
+    @property
+    def shipped(self) -> str:
+        """What predicts new events."""
+        return str(self.manifest["shipped"])
+
+    @cached_property
+    def chain(self) -> Chain:
+        """What follows the learners, as in the run; true quantities are not estimated."""
+        return load_chain(self.checksums, self.task, self.manifest["systems"], str(self.manifest["config_hash"]))
+
+    def exported(self, name: str) -> ExportedLearner:
+        """Return the files of a learner, each compared with its checksum.
+
+        Raises
+        ------
+        InputError
+            If one is missing or not the one that was written.
+        """
+        row: Mapping[str, Any] = next(row for row in self.manifest["learners"] if row["name"] == name)
+        fits = tuple(
+            ExportedFit(
+                tuple((self.checksums.path(file["file"]), tuple(file[COLUMNS])) for file in fit["files"]),
+                fit["average"],
+            )
+            for fit in row["fits"]
+        )
+        every = [file for fit in row["fits"] for file in fit["files"]]
+        columns = tuple(dict.fromkeys(column for file in every for column in file[COLUMNS]))
+        return ExportedLearner(name, columns, any(GRID in file for file in every), fits)
+
+
+def open_predictor(folder: str | Path) -> Run:
+    """Open what predicts: a finished run (:func:`stacking.run.read.load`), or an export of one.
+
+    Raises
+    ------
+    InputError
+        If it is neither, or a file is missing or damaged.
+    """
+    return ExportedRun.open(folder) if (Path(folder) / EXPORT_FILE).exists() else load(folder)
+
+
+def predict_exported(
+    events: Events, learners: Sequence[ExportedLearner], ctx: Context, progress: Progress
+) -> Iterator[Piece]:
+    """Yield the log-probabilities of all fits, as :func:`stacking.saved_fits.predict_fits` does.
+
+    Parameters
+    ----------
+    events
+        Unlabelled events.
+    learners
+        Those that are needed.
+    ctx
+        Processors to be used at most.
+    progress
+        Called with (predictions of single fits done, all of them, what was done last).
+    """
+    jobs = [(learner, k) for learner in learners for k in range(len(learner.fits))]
+    opened = {file: session(file) for learner in learners for fit in learner.fits for file, _ in fit.files}
+    done, total = 0, len(jobs) * len(events)
+    with ThreadPoolExecutor(min(len(jobs), ctx.workers or os.cpu_count() or 1)) as pool:
+        for piece in pieces(len(events)):
+            rows = np.arange(piece.start, piece.stop)
+            batches = {one.name: events.batch(rows, one.columns, grids=one.needs_grid) for one in learners}
+
+            def fit_of(job: tuple[ExportedLearner, int], batches: Mapping[str, Batch] = batches) -> np.ndarray:
+                learner, k = job
+                fit = learner.fits[k]
+                each = [run_graph(opened[file], columns, batches[learner.name]) for file, columns in fit.files]
+                return averaged(each, fit.space)
+
+            result: dict[str, list[np.ndarray]] = {one.name: [] for one in learners}
+            for (learner, k), log_proba in zip(jobs, pool.map(fit_of, jobs), strict=True):
+                result[learner.name].append(log_proba)
+                done += len(rows)
+                progress(done, total, f"{learner.name} fold {k}")
+            yield piece, {name: np.stack(fits) for name, fits in result.items()}

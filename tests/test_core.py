@@ -1,0 +1,196 @@
+"""The core alone, and what is imported: extras are refused with their command, and help answers without libraries.
+
+Processes here are started with a ``sitecustomize`` by which Python does not have the libraries of the extras.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import numpy as np
+import pytest
+from packaging.requirements import Requirement
+
+import cli
+from commands.app import app
+from runtime.errors import InputError, need
+from runtime.packages import EXTRAS, how_to_install
+from tests.program import environment
+
+HERE = Path(cli.__file__).resolve().parent
+NOT_OF_THE_CORE = ("pandas", "pyarrow", "jinja2", "PIL")
+"""Libraries that come with those of the extras."""
+TESTS_ONLY = ("test", "docs", "all")
+
+
+@pytest.fixture(scope="module")
+def core_alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of an installation without extras."""
+    of_extras = {library for libraries in EXTRAS.values() for library in libraries}
+    return environment(tmp_path_factory.mktemp("site"), (*of_extras, *NOT_OF_THE_CORE))
+
+
+def run(command: list[str], folder: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder."""
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=dict(env), capture_output=True, text=True, timeout=400
+    )
+
+
+def works(folder: Path, env: Mapping[str, str], *arguments: str | Path) -> str:
+    """Return what a command prints, which must succeed."""
+    entry = "verify.py" if arguments[0] == "verify.py" else "cli.py"
+    rest = arguments[1:] if entry == "verify.py" else arguments
+    made = run([str(HERE / entry), *map(str, rest)], folder, env)
+    assert made.returncode == 0, made.stderr
+    return made.stdout
+
+
+def test_extras_are_those_of_the_project() -> None:
+    extras = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(EXTRAS) == set(extras) - set(TESTS_ONLY)
+    (everything,) = map(Requirement, extras["all"])
+    assert everything.extras == set(EXTRAS)
+    distributions = packages_distributions()
+    for extra, libraries in EXTRAS.items():
+        wanted = {Requirement(text).name.lower() for text in extras[extra]}
+        installed = {name.lower() for library in libraries for name in distributions.get(library, ())}
+        assert installed <= wanted | {"onnxruntime-gpu"}, extra
+        assert len(libraries) == len(wanted), extra
+
+
+def test_a_missing_library_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert how_to_install(["no_such_library"]) == ""
+    for library in (*EXTRAS["train"], *EXTRAS["report"]):
+        monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(InputError) as error:
+        need("train", "report", what="this")
+    assert str(error.value) == (
+        "this needs catboost, lightgbm, safetensors and 5 more: pip install 'showerstack[train,report]'"
+    )
+    need("physics", what="this")
+
+
+EVERY_COMMAND = """
+import contextlib, io, json, sys
+import cli
+answers = []
+for arguments in json.loads(sys.argv[1]):
+    sys.argv, err, out, code = ["cli.py", *arguments], io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(out):
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code
+    answers.append([code, err.getvalue()])
+print(json.dumps([answers, sorted(sys.modules)]))
+"""
+
+
+def called(commands: list[list[str]], folder: Path, env: Mapping[str, str]) -> tuple[list[tuple[int, str]], set[str]]:
+    """Return exit code and errors of each command, all in one process, and what they imported."""
+    made = run(["-c", EVERY_COMMAND, json.dumps(commands)], folder, env)
+    assert made.returncode == 0, made.stderr
+    answers, modules = json.loads(made.stdout)
+    return [(code, err) for code, err in answers], set(modules)
+
+
+EXTRAS_OF = {
+    "stack --run r": "train,report",
+    "demo": "train,report",
+    "reproduce": "train,report",
+    "selftest": "train",
+    "pretrain --out p": "train",
+    "export --run r --out o": "train,export",
+    "export --run r --out o --check d": "train,onnx,export",
+    "report r": "train,report",
+    "display d 1": "report",
+    "spectra --run r --data d": "train,report,physics",
+    "gamma-limit --run r --data d": "train,report",
+    "robustness": "train,report",
+    "datacheck --run r --data d": "train,report",
+    "sky-map --data d": "report,sky",
+    "sky-map --data d --run r": "train,report,sky",
+}
+"""What commands need beside the core; all others do without."""
+
+
+def test_a_command_without_its_extra_is_one_line_before_any_work(tmp_path: Path, core_alone: dict[str, str]) -> None:
+    answers, _ = called([command.split() for command in EXTRAS_OF], tmp_path, core_alone)
+    for (command, extras), (code, err) in zip(EXTRAS_OF.items(), answers, strict=True):
+        assert code == 2, (command, err)
+        assert err.startswith(f"error: {command.split()[0]} needs "), err
+        assert err.endswith(f": pip install 'showerstack[{extras}]'\n"), err
+        assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_python_names_the_extra_too(tmp_path: Path, core_alone: dict[str, str]) -> None:
+    program = """
+import numpy as np
+import showerstack
+for call in (lambda: showerstack.fit(np.zeros((4, 2)), [0, 0, 1, 1], run="r"), lambda: showerstack.StackClassifier):
+    try:
+        call()
+    except ValueError as error:
+        print(error)
+"""
+    made = run(["-c", program], tmp_path, core_alone)
+    assert made.stdout == (
+        "training needs catboost, lightgbm, safetensors and 4 more: pip install 'showerstack[train]'\n"
+        "StackClassifier needs sklearn: pip install 'showerstack[train]'\n"
+    ), made.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_library_that_is_met_later_is_one_line_too(tmp_path: Path, core_alone: dict[str, str]) -> None:
+    (tmp_path / "events.h5").write_bytes(b"")
+    ((code, err),), _ = called([["convert", "--from", "events.h5", "--out", "o"]], tmp_path, core_alone)
+    assert (code, err) == (2, "error: events.h5 needs h5py: pip install 'showerstack[files]'\n")
+
+
+def test_the_core_simulates_converts_makes_features_and_scores(tmp_path: Path, core_alone: dict[str, str]) -> None:
+    archives = ("simulate", "--raw", "--task", "gamma", "--out", "raw", "--train", "1500", "--workers", "1")
+    works(tmp_path, core_alone, *archives)
+    works(tmp_path, core_alone, "convert", "--raw", "raw", "--out", "data", "--task", "gamma", "--protocol", "2026")
+    test = tmp_path / "data" / "gamma_test"
+    table = works(tmp_path, core_alone, "features", test, "--workers", "1", "--device", "cpu")
+    labels = np.load(next(test.glob("labels*.npy")))
+    assert table.startswith(f"{len(labels):,} events, ")
+    np.savez(tmp_path / "predictions.npz", gamma_scores=np.linspace(0, 1, len(labels)))
+    assert "survival" in works(tmp_path, core_alone, "verify.py", "predictions.npz", "--data", "data")
+    assert "survival" in works(tmp_path, core_alone, "verify", "predictions.npz", "--data", "data")
+    assert "lightgbm" in works(tmp_path, core_alone, "learners")
+    assert "pip install 'showerstack[train,report,physics" in works(tmp_path, core_alone, "doctor", "--json")
+
+
+COMMANDS = [one.name or getattr(one.callback, "__name__", "") for one in app.registered_commands]
+HEAVY = {
+    "torch", "sklearn", "lightgbm", "xgboost", "catboost", "matplotlib", "iminuit", "onnx", "onnxruntime", "numba",
+    "polars", "scipy", "joblib", "pandas", "pyarrow",
+}  # fmt: skip
+
+
+def test_help_of_no_command_imports_a_library(tmp_path: Path) -> None:
+    answers, modules = called(
+        [["--help"], *([name, "--help"] for name in COMMANDS)], tmp_path, environment(tmp_path, ())
+    )
+    assert {code for code, _ in answers} == {0}
+    assert modules & (HEAVY | {"numpy", "rich.progress"}) == set()
+
+
+def test_learners_are_listed_without_their_libraries(tmp_path: Path) -> None:
+    _, modules = called([["learners"], ["learners", "--json"]], tmp_path, environment(tmp_path, ()))
+    assert modules & HEAVY == set()
+
+
+def test_scoring_imports_no_library_of_learners_or_pictures(tmp_path: Path) -> None:
+    code = "import json, sys, verify, report.tasks.target; print(json.dumps(sorted(sys.modules)))"
+    modules = set(json.loads(run(["-c", code], tmp_path, environment(tmp_path, ())).stdout))
+    assert modules & (HEAVY - {"polars", "scipy"} | {"scipy.stats", "scipy.sparse", "scipy.optimize"}) == set()
