@@ -90,6 +90,9 @@ def test_what_is_predicted_and_scored_is_the_pool(data: Path, tmp_path: Path) ->
     assert np.mean(np.abs(missed) < arrays["lg_energy_error"]) == pytest.approx(0.683, abs=0.05)
     with pytest.raises(NotPortable, match="pool of estimates"):
         combination_graph(run.chain)
+    fit = (result.run / "learners" / "pretrained" / "fold-0" / "learner.json").stat().st_mtime_ns
+    stack(config.model_copy(update={"prune": 0.0}))
+    assert (result.run / "learners" / "pretrained" / "fold-0" / "learner.json").stat().st_mtime_ns == fit, "continued"
 
 
 SIDE, PITCH_M = 12, 15.0

@@ -1,6 +1,8 @@
 """Our own learners, among them those that start from the pretrained shower network (:mod:`models.pretraining`).
 
-Settings are those that won on simulated events (``benchmarks/learning/peers.py``, documentation).
+Settings are those that won on simulated events (``benchmarks/learning/peers.py``, documentation). In the presets
+``quick`` and ``good`` are the three boosters, a network on grids and what a stack would miss
+(``benchmarks/learning/marginal.py``, docs/benchmarks/peers.md).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ TREES = (
         quick={"learning_rate": 0.15, "rounds": 300, "patience": 20},
         best={"learning_rate": 0.04, "rounds": 4000, "patience": 100},
         source="LightGBM",
-        presets=LONG,
+        presets=LONGEST,
     ),
     LearnerSpec(
         "xgboost",
@@ -73,7 +75,7 @@ TREES = (
         quick={"trees": 80, "min_samples_leaf": 20},
         best={"trees": 1000},
         source="scikit-learn",
-        presets=LONG,
+        presets=LONGEST,
     ),
     LearnerSpec(
         "extra_trees",
@@ -95,7 +97,7 @@ SMOOTH = (
         "fits",
         quick={"max_iterations": 60},
         source="scikit-learn",
-        presets=LONG,
+        presets=LONGEST,
     ),
     LearnerSpec(
         "mlp",
@@ -135,8 +137,8 @@ GRID_NETWORKS = (
         "models.networks.images:LeNetLearner",
         "the same with fitted quantities as scalars",
         FITS,
-        settings={"dropout": 0.2, "epochs": 16},
-        quick={"epochs": 8},
+        settings={"dropout": 0.2, "epochs": 8},
+        best={"epochs": 16},
         needs_grid=True,
         presets=ALWAYS,
         weights=43_050,
@@ -149,7 +151,7 @@ GRID_NETWORKS = (
         quick={"epochs": 6},
         best={"epochs": 25, "patience": 8},
         needs_grid=True,
-        presets=LONG,
+        presets=LONGEST,
         weights=738_977,
     ),
     LearnerSpec(
@@ -193,7 +195,7 @@ GRID_NETWORKS = (
         quick={"epochs": 8},
         best={"epochs": 30, "patience": 8},
         needs_grid=True,
-        presets=LONG,
+        presets=LONGEST,
         weights=887_179,
     ),
 )

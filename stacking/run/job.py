@@ -44,7 +44,11 @@ class Job:
             **self.config.identity(),
             "task": self.task.name,
             "classes": list(self.task.classes),
-            **({"target": asdict(self.task.target)} if self.task.target else {}),
+            **(
+                {"target": asdict(self.task.target) | {"limits": list(self.task.target.limits)}}
+                if self.task.target
+                else {}
+            ),
             "device": self.device,
             **({"devices": dict(self.devices)} if self.device == "cuda" else {}),
             **({"targets_fingerprint": targets} if (targets := self._targets_fingerprint()) else {}),
