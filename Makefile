@@ -35,7 +35,7 @@ docs: $(VENV)/.docs
 release: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)
 release: TAR := tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$(SOURCE_DATE_EPOCH) --exclude=*.features -cf -
 release: docs
-	rm -rf dist build/release
+	rm -rf dist build
 	mkdir -p dist build/release
 	$(BIN)/python -c "from setuptools import build_meta as b; print(b.build_sdist('dist'), b.build_wheel('dist'))"
 	for task in composition gamma; do \

@@ -281,6 +281,7 @@ def gammacheck(
 
     Example: [bold]python cli.py gammacheck raw[/bold]
     """
+    need("train", "report", what="gammacheck")
     from analysis.photons.mechanisms import check_gammas, verdict
     from report.check_pages import write_gamma_check
     from runtime.files import check_target

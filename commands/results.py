@@ -165,6 +165,8 @@ def taskcard(
 
     A task nobody has seen: [bold]python cli.py taskcard --format harbor --variant 8620417 --out cards[/bold]
     """
+    if variant is not None or CardFormat.harbor in (format or ()):
+        need("train", what="taskcard")
     from report.public.taskcard import CARDS, write_cards, write_variants
 
     tasks, layouts = tuple(task or CARDS), tuple(each.value for each in format or [CardFormat.airs])

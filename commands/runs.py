@@ -180,7 +180,7 @@ def predict(
     if given_options(context) & {"separator", "device", "anyway", "features", "no_table"}:
         from stacking.exported import open_predictor
 
-        if open_predictor(run).has_grids:
+        if open_predictor(run, whole=False).has_grids:
             refuse_unused(context, "with a run on showers", ("separator",))
         else:
             refuse_unused(context, "with a run on a table", ("device", "anyway", "features", "no_table"))

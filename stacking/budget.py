@@ -238,7 +238,7 @@ def once_more(job: Job, stored: StoredPlan, clock: Clock, asked: int, tasks: Seq
     stored
         The plan of the fits that are done.
     asked
-        Fits of a learner that the run was asked for: folds times repetitions.
+        Fits of a learner that the run was asked for, folds times repetitions; it gets at least as many.
     tasks
         All fits that are done.
 
@@ -254,6 +254,12 @@ def once_more(job: Job, stored: StoredPlan, clock: Clock, asked: int, tasks: Seq
         return None
     job.ctx.log.info("%s are left: the %d folds are drawn once more", in_words(left_s), job.config.n_folds)
     return replace(stored, options={**(stored.options or {}), "repeats": repeats + 1})
+
+
+def once_less(stored: StoredPlan) -> StoredPlan:
+    """Return a plan of :func:`once_more` without its last repetition."""
+    assert stored.options is not None
+    return replace(stored, options={**stored.options, "repeats": stored.options["repeats"] - 1})
 
 
 def plan_without_limit(job: Job, labels: np.ndarray) -> StoredPlan:

@@ -24,6 +24,7 @@ from runtime.checksums import Checksums
 from runtime.context import Context, Progress
 from runtime.errors import InputError, need
 from runtime.files import read_json
+from stacking.decide.target import POOL
 from stacking.inputs.events import Events, pieces
 from stacking.run.chain import CALIBRATION_FILE, DECISION_FILE, META_FILE, Chain, Piece, load_chain
 from stacking.run.folder import PLAN_FILE
@@ -130,6 +131,11 @@ class ExportedRun(Run):
                 f"{folder} lacks {', '.join(missing)}, which predictions need: export the run without --learners, or "
                 "predict with the run itself"
             )
+        if POOL in opened.chain.rules:
+            raise InputError(
+                f"{folder}: the {POOL} of this run takes a learner's own estimate, which is not exported: predict with "
+                "the run itself"
+            )
         return opened
 
     @property
@@ -163,15 +169,19 @@ class ExportedRun(Run):
         return ExportedLearner(name, columns, any(GRID in file for file in every), fits)
 
 
-def open_predictor(folder: str | Path) -> Run:
+def open_predictor(folder: str | Path, *, whole: bool = True) -> Run:
     """Open what predicts: a finished run (:func:`stacking.run.read.load`), or an export of one.
+
+    With ``whole`` false, only the manifest of a run is read.
 
     Raises
     ------
     InputError
         If it is neither, or a file is missing or damaged.
     """
-    return ExportedRun.open(folder) if (Path(folder) / EXPORT_FILE).exists() else load(folder)
+    if (Path(folder) / EXPORT_FILE).exists():
+        return ExportedRun.open(folder)
+    return load(folder) if whole else Run.open(folder)
 
 
 def predict_exported(

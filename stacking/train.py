@@ -35,6 +35,7 @@ from stacking.budget import (
     keep_plan,
     left_out_remarks,
     memory_remark,
+    once_less,
     once_more,
     plan_within_limit,
     plan_without_limit,
@@ -96,7 +97,8 @@ def run(job: Job) -> StackResult:
     """
     clock, folder = Clock.of(job), job.config.run
     with opened_for_writing(folder):
-        requested, asked = job.fits_identity, job.config.n_folds * job.config.repeats
+        requested, repeats = job.fits_identity, job.config.repeats
+        asked = job.config.n_folds * repeats
         refuse_other_configuration(folder, requested)
         job, stored = plan_within_limit(replace(job, ctx=replace(job.ctx, began=clock.began)), clock)
         finished = _finished(folder, hash_json(job.identity))
@@ -108,6 +110,11 @@ def run(job: Job) -> StackResult:
         if job.prepare:
             job.prepare()
         first = _first_level(job, stored, clock, requested)
+        while first.failures and job.config.repeats > repeats:  # killed while the folds were repeated, and late now
+            stored = once_less(stored)
+            keep_plan(folder, stored)
+            job = replace(job, config=job.config.model_copy(update=stored.options))
+            first = _first_level(job, stored, clock, requested)
         while not first.failures and (more := once_more(job, stored, clock, asked, first.tasks)) is not None:
             keep_plan(folder, more)
             longer = replace(job, config=job.config.model_copy(update=more.options))

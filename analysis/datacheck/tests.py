@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import lightgbm
 import numpy as np
 from scipy.special import ndtri
 from scipy.stats import betabinom, chi2, norm
@@ -151,6 +150,8 @@ def classify(
     weights, groups
         (R,) of the simulation.
     """
+    import lightgbm
+
     rng = np.random.default_rng(seed)
     _, shower = np.unique(groups, return_inverse=True)
     fold_of_simulation = rng.permutation(shower.max() + 1)[shower] % FOLDS

@@ -354,7 +354,8 @@ def model_tails(showers: TrueShowers, efficiency: float) -> tuple[ModelTail, ...
         labels = np.where(part.gamma, GAMMA_LABEL, HADRON_LABEL)
         weighted = part.weight if np.ptp(part.weight) > 0 else None
         value = hadron_survival(labels, part.score, efficiency, weighted).hadron_survival
-        interval = survival_interval(labels, part.score, efficiency, weights=weighted)
+        copies = part.group if len(np.unique(part.group)) < len(part) else None
+        interval = survival_interval(labels, part.score, efficiency, copies, weighted)
         content = _residual(part, part.lg_energy)[hadron]
         w, groups = part.weight[hadron], part.group[hadron]
         below = content < HALF_LG

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-import lightgbm
 import numpy as np
 import polars as pl
 
@@ -189,6 +188,8 @@ def scores(x: np.ndarray, gamma: np.ndarray, weight: np.ndarray, group: np.ndarr
     gamma, weight, group
         (N,) labels, importance weights, and numbers that copies of one shower share.
     """
+    import lightgbm
+
     rng = np.random.default_rng(seed)
     _, shower = np.unique(group, return_inverse=True)
     fold = rng.permutation(int(shower.max()) + 1)[shower] % FOLDS
@@ -249,7 +250,7 @@ def _read_folder(folder: Path, parts: _Parts, ctx: Context) -> None:
     scalars = np.asarray(data.scalars, dtype=np.float32)
     model = truth["model"].to_numpy() if "model" in truth.columns else np.full(len(truth), "")
     if model.dtype.kind in "iu":
-        model = np.array(MODELS)[model]
+        model = np.array(list(MODELS))[model]
     parts.mislabelled = None  # a folder's labels and particles are made from the same column
     number = sum(len(one) for one in parts.frames)
     group = np.arange(len(data)) if data.groups is None else np.asarray(data.groups)

@@ -98,7 +98,7 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
         information = (used * (one.simulated / (mean + extra))) @ used.T + np.diag(prior[: len(used)] + 1e-12)
         noise, is_scale = np.zeros_like(information), np.arange(len(used)) >= n_wide * n_groups
         noise[np.ix_(is_scale, is_scale)] = pretended if is_scale.any() else 0.0
-        whole = inverse_without_noise(information, noise, is_scale)
+        whole = inverse_without_noise(information, noise, is_scale, np.linalg.inv)
         inverse[name] = whole[: n_wide * n_groups, : n_wide * n_groups]
     widths = np.diff(10.0**edges)
     sent = np.stack([(phi * (wide == j)).sum(axis=1) for j in range(1, n_wide - 1)])

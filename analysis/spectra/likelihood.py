@@ -299,7 +299,17 @@ def deviance(counts: np.ndarray, mean: np.ndarray, tau: np.ndarray) -> np.ndarra
     return np.asarray(2 * (likely - (counts + tau) * np.log1p(ratio)))
 
 
-def inverse_without_noise(information: np.ndarray, noise: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def pseudo_inverse(information: np.ndarray) -> np.ndarray:
+    """Return the inverse of a symmetric matrix (P, P) on the directions that it determines, 0 on the others."""
+    return np.asarray(np.linalg.pinv(information, hermitian=True))
+
+
+def inverse_without_noise(
+    information: np.ndarray,
+    noise: np.ndarray,
+    scale: np.ndarray,
+    inverse: Callable[[np.ndarray], np.ndarray] = pseudo_inverse,
+) -> np.ndarray:
     """Return the covariance (P, P) of a fit whose derivatives by scales are noisy.
 
     Derivatives by scales come from simulated events that cross borders of cells. Their noise N adds to the information
@@ -316,16 +326,19 @@ def inverse_without_noise(information: np.ndarray, noise: np.ndarray, scale: np.
         N (P, P), zero but for the scales.
     scale
         (P,) bool: which parameters are scales.
+    inverse
+        Of a symmetric matrix. A pseudo-inverse takes what hardly is determined as exact: where such a parameter's own
+        error is asked for, it is ``np.linalg.inv``.
     """
     if not scale.any() or not noise.any():
-        return np.asarray(np.linalg.pinv(information, hermitian=True))
+        return np.asarray(inverse(information))
     rest, both = ~scale, np.ix_(~scale, scale)
-    inner = np.linalg.pinv(information[np.ix_(rest, rest)], hermitian=True)
+    inner = inverse(information[np.ix_(rest, rest)])
     slope = inner @ information[both]
     whole = information[np.ix_(scale, scale)] - information[both].T @ slope
     size, axes = np.linalg.eigh(whole - noise[np.ix_(scale, scale)])
-    inverse = axes @ np.diag(1 / np.maximum(size, 1.0)) @ axes.T
-    of_scales = inverse @ whole @ inverse
+    known = axes @ np.diag(1 / np.maximum(size, 1.0)) @ axes.T
+    of_scales = known @ whole @ known
     result = np.empty_like(information)
     result[np.ix_(scale, scale)] = of_scales
     result[both] = -slope @ of_scales

@@ -1,4 +1,4 @@
-"""Can any check without labels tell another simulated world from the one that a run knows? An upper bound.
+"""Can three scalars without labels tell another simulated world from the one that a run knows?
 
 ``python benchmarks/physics/worlds_apart.py --work bench/worlds`` simulates showers under the test's cuts in the default
 world, twice, and in ``harder`` and ``foreign``, and compares each with the first in cells of the reconstructed energy,

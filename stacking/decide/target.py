@@ -98,7 +98,14 @@ class EstimatePool:
     scale: float = 1.0
 
     @classmethod
-    def of(cls, names: tuple[str, ...], values: np.ndarray, errors: np.ndarray, truth: np.ndarray) -> Self:
+    def of(
+        cls,
+        names: tuple[str, ...],
+        values: np.ndarray,
+        errors: np.ndarray,
+        truth: np.ndarray,
+        importance: np.ndarray | None = None,
+    ) -> Self:
         """Learn from showers that no fit has learned from.
 
         Parameters
@@ -107,8 +114,10 @@ class EstimatePool:
             (J, n) estimates and their errors.
         truth
             (n,).
+        importance
+            (n,) importance weights of the showers; None where all count alike.
         """
-        biases = (values - truth).mean(axis=1)
+        biases = np.average(values - truth, axis=1, weights=importance)
         free = values - biases[:, None]
         precision = -2.0 * np.log(np.maximum(errors, SMALLEST_ERROR))
 
@@ -116,16 +125,20 @@ class EstimatePool:
             weights = softmax(strength[:, None] + precision, axis=0)
             pooled = (weights * free).sum(axis=0)
             missed = pooled - truth
-            slope = 2.0 * (weights * (free - pooled) * missed).mean(axis=1)
-            return float(np.mean(missed**2)) / spread, slope / spread
+            slope = 2.0 * np.average(weights * (free - pooled) * missed, axis=1, weights=importance)
+            return float(np.average(missed**2, weights=importance)) / spread, slope / spread
 
-        spread = float(np.mean((free.mean(axis=0) - truth) ** 2)) or 1.0
+        spread = float(np.average((free.mean(axis=0) - truth) ** 2, weights=importance)) or 1.0
         bounds = [(-LARGEST, LARGEST)] * len(names)
         best = minimize(loss, np.zeros(len(names)), jac=True, method="L-BFGS-B", bounds=bounds).x
-        correlation = np.atleast_2d(np.corrcoef((free - truth) / np.maximum(errors, SMALLEST_ERROR)))
+        deviations = np.cov((free - truth) / np.maximum(errors, SMALLEST_ERROR), aweights=importance).reshape(
+            len(names), -1
+        )
+        widths = np.sqrt(np.diag(deviations))
+        correlation = np.clip(deviations / np.outer(widths, widths), -1, 1)
         pool = cls(names, np.exp(best - best.mean()), biases, correlation)
         estimate, error = pool(values, errors)
-        return replace(pool, scale=resolution((estimate - truth) / error))
+        return replace(pool, scale=resolution((estimate - truth) / error, importance))
 
     def __call__(self, values: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return estimate and error, (n,) each, of (J, n) estimates and errors."""
@@ -178,26 +191,30 @@ class TargetStacking(TaskStacking):
         rule = PosteriorMean.of(held_out.training.offsets, held_out.training.labels, self.task.n_classes)
         estimate, error = rule(held_out.systems[held_out.shipped])
         record: dict[str, Any] = {"chosen": "posterior mean"}
-        record["held_out"] = residual_metrics(estimate - held_out.offsets)
-        record["held_out_in_widths"] = residual_metrics((estimate - held_out.offsets) / np.maximum(error, 1e-12))
+        record["held_out"] = residual_metrics(estimate - held_out.offsets, held_out.weights)
+        record["held_out_in_widths"] = residual_metrics(
+            (estimate - held_out.offsets) / np.maximum(error, 1e-12), held_out.weights
+        )
         rules: dict[str, SavedRule] = {
-            name: self._scaled(rule, z, held_out.offsets) for name, z in held_out.systems.items()
+            name: self._scaled(rule, z, held_out.offsets, held_out.weights) for name, z in held_out.systems.items()
         }
         if held_out.own is not None:
             names = (*dict.fromkeys((held_out.shipped, *held_out.asked)), OWN)
             values, errors = _estimates(rules, held_out.systems, names, held_out.own)
-            pool = EstimatePool.of(names, values, errors, held_out.offsets)
+            pool = EstimatePool.of(names, values, errors, held_out.offsets, held_out.weights)
             rules[POOL] = pool
             record |= {"chosen": POOL, "shares": pool.shares(errors), "posterior_mean": record["held_out"]}
-            estimate, error = _cross_fitted(names, values, errors, held_out.offsets, held_out.folds)
-            record["held_out"] = residual_metrics(estimate - held_out.offsets)
-            record["held_out_in_errors"] = residual_metrics((estimate - held_out.offsets) / error)
+            estimate, error = _cross_fitted(names, values, errors, held_out.offsets, held_out.folds, held_out.weights)
+            record["held_out"] = residual_metrics(estimate - held_out.offsets, held_out.weights)
+            record["held_out_in_errors"] = residual_metrics((estimate - held_out.offsets) / error, held_out.weights)
         return record, rules
 
-    def _scaled(self, rule: PosteriorMean, log_proba: np.ndarray, offsets: np.ndarray) -> PosteriorMean:
+    def _scaled(
+        self, rule: PosteriorMean, log_proba: np.ndarray, offsets: np.ndarray, importance: np.ndarray | None = None
+    ) -> PosteriorMean:
         """Return the rule whose errors hold 68 % of events that no fit learned from."""
         estimate, error = rule(log_proba)
-        return replace(rule, scale=resolution((estimate - offsets) / np.maximum(error, 1e-12)))
+        return replace(rule, scale=resolution((estimate - offsets) / np.maximum(error, 1e-12), importance))
 
     def rule_from_json(self, content: Mapping[str, Any]) -> PosteriorMean | EstimatePool:
         """Read means and variances, or a pool."""
@@ -265,13 +282,19 @@ def _estimates(
 
 
 def _cross_fitted(
-    names: tuple[str, ...], values: np.ndarray, errors: np.ndarray, truth: np.ndarray, folds: np.ndarray
+    names: tuple[str, ...],
+    values: np.ndarray,
+    errors: np.ndarray,
+    truth: np.ndarray,
+    folds: np.ndarray,
+    importance: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return estimate and error (n,) of each event by a pool that did not learn from its fold."""
     estimate, error = np.empty_like(truth), np.empty_like(truth)
     for fold in np.unique(folds):
         inside = folds == fold
-        pool = EstimatePool.of(names, values[:, ~inside], errors[:, ~inside], truth[~inside])
+        counted = None if importance is None else importance[~inside]
+        pool = EstimatePool.of(names, values[:, ~inside], errors[:, ~inside], truth[~inside], counted)
         estimate[inside], error[inside] = pool(values[:, inside], errors[:, inside])
     return estimate, error
 

@@ -163,7 +163,6 @@ def test_broken():
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    pytest.importorskip("coverage", reason="the mutants' own requirement: pip install coverage")
     folder = tmp_path_factory.mktemp("mutants")
     for name, text in FILES.items():
         (folder / "project" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -264,7 +264,7 @@ def test_rare_showers_move_energies_and_cores_by_their_weight_alone(monkeypatch:
     )
     monkeypatch.setattr(second_level, "has_truth", lambda run, name: True)
     monkeypatch.setattr(second_level, "outer_truth", lambda run, name, wanted: fits[:, rows])
-    calibration, _ = second_level.fit_target_calibration(job, folds, level, rows)  # type: ignore[arg-type]
+    calibration, *_ = second_level.fit_target_calibration(job, folds, level, rows)  # type: ignore[arg-type]
     assert calibration == TargetCalibration.of("taught", fits[:, rows], targets[rows], weights[rows])[0]
 
 

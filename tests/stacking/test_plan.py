@@ -394,7 +394,7 @@ def test_nothing_is_repeated_without_time_or_where_all_folds_were_done() -> None
     ]
     for job, one, left_s, more in (
         (jobs[0], made[0], 1e5, True),
-        (jobs[0], made[0], 10.0, False),
+        (jobs[0], made[0], 5.0, False),
         (jobs[1], made[1], 1e5, False),
     ):
         stored = once_more(job, StoredPlan("asked", one, {"folds": one.folds}), Clock(time.time(), left_s), 5, [])
