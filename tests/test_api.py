@@ -19,6 +19,7 @@ import cli
 import showerstack
 import showerstack.estimators
 from runtime.errors import InputError
+from runtime.processes import in_processes
 from showers.schema import ENERGY
 from showers.simulation import simulate
 from stacking import saved_fits
@@ -232,6 +233,7 @@ def test_examples_in_docstrings(
     for part in tiny_composition.iterdir():
         (tmp_path / "data" / part.name).symlink_to(part)
     shutil.copytree(composition_run, tmp_path / "runs" / "composition")  # fit opens it: the options are its own
+    in_processes(len, [([],)] * 2, workers=2)  # they are used again, from a folder that is not theirs
     monkeypatch.chdir(tmp_path)
     before = (tmp_path / "runs" / "composition" / "predictions.npz").stat().st_mtime_ns
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)

@@ -236,7 +236,8 @@ def _workers(
         return
     parts = {device: part for device, part in by_device(waiting, pools, lambda task: task.device).items() if part}
     processes = {device: min(pools[device], len(part)) for device, part in parts.items()}
-    attempts = {device: [(task,) for task in part] for device, part in parts.items()}
+    # Processes that are used again stay in the folder in which they began.
+    attempts = {device: [(task.absolute(),) for task in part] for device, part in parts.items()}
     with local_processes(threads), closing(in_devices(_attempt, attempts, processes, threads=threads)) as outcomes:
         yield parts, processes, outcomes
 
