@@ -226,6 +226,21 @@ def _inputs(errors: np.ndarray, correlation: float, seed: int) -> tuple[np.ndarr
     return values, errors, truth
 
 
+def test_a_pool_learns_from_showers_by_their_weight() -> None:
+    """Half of the showers weigh nearly nothing; there the first estimate is far better, elsewhere the second."""
+    errors = np.full((2, 20_000), 0.1)
+    light = np.arange(20_000) % 2 == 0
+    scatter = np.where(light, [[0.02], [0.5]], [[0.5], [0.02]])
+    values, truth = _two_estimates(20_000, scatter, 0.0, 5)
+    weights = np.where(light, 1e-6, 1.0)
+    pool = EstimatePool.of(("a", "b"), values, errors, truth, weights)
+    estimate, error = pool(values, errors)
+    assert np.std((estimate - truth)[~light]) == pytest.approx(0.02, rel=0.05)
+    assert np.std(((estimate - truth) / error)[~light]) == pytest.approx(1.0, abs=0.05)
+    unweighted, _ = EstimatePool.of(("a", "b"), values, errors, truth)(values, errors)
+    assert np.std((unweighted - truth)[~light]) > 0.1
+
+
 def test_an_estimate_gives_way_in_showers_of_which_it_knows_little() -> None:
     errors = np.full((2, 20_000), 0.1)
     errors[0, ::5] = 1.0  # as in an open bin

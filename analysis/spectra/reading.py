@@ -301,10 +301,10 @@ def plateau_primaries(accepted: Simulated, bins: Binning) -> Thrown:
             f"--simulation: no {GROUPS[missing[0]]} event lies on the plateau, lg(E/eV) {PLATEAU_LG_ENERGY:g} to "
             f"{STEP_LG_ENERGY:g}: how many primaries were thrown cannot be recovered; give a larger --simulation"
         )
+    common = np.zeros((n_classes, *counts.shape))
     for k, efficiency in enumerate(PLATEAU_EFFICIENCY[:n_classes]):
-        changes.append(np.zeros_like(counts))
-        changes[-1][:, k] = counts[:, k] * EFFICIENCY_ERROR / efficiency
-    return Thrown(bins.fine, counts, tuple(changes))
+        common[k][:, k] = counts[:, k] * EFFICIENCY_ERROR / efficiency
+    return Thrown(bins.fine, counts, tuple(changes), tuple(common))
 
 
 def without_unknown(events: Simulated, thrown: Thrown) -> tuple[Simulated, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Self
 
 import numpy as np
@@ -60,8 +61,12 @@ class Thrown:
     changes: tuple[np.ndarray, ...] = ()
     """(M, C, T) each: what one standard deviation of each independent source of error changes; none where counted."""
 
+    common: tuple[np.ndarray, ...] = ()
+    """The same of sources that all sets share, in one order."""
+
     def __add__(self, other: Thrown) -> Thrown:
-        return replace(self, counts=self.counts + other.counts, changes=self.changes + other.changes)
+        common = tuple(np.asarray(a + b) for a, b in zip_longest(self.common, other.common, fillvalue=0.0))
+        return replace(self, counts=self.counts + other.counts, changes=self.changes + other.changes, common=common)
 
 
 FINE_STEP = 0.05

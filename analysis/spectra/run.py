@@ -343,7 +343,7 @@ def measure_spectra(options: SpectraOptions, ctx: Context = Context()) -> tuple[
         result, new_remarks = folded_spectra(
             data, response.events, response.thrown.counts, cells, np.array(options.edges), exposure.m2_sr_s,
             widths=options.widths, sharpness=options.knee_sharpness, toys=options.knee_toys, seed=options.seed,
-            changes=response.thrown.changes,
+            changes=(*response.thrown.changes, *response.thrown.common),
         )  # fmt: skip
         progress(1, 1)
     simulated = all(is_simulated(Dataset.open(folder, labels=False)) for folder in options.data)

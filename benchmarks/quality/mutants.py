@@ -17,7 +17,7 @@ A mutator of its own, because mutmut runs mutants behind trampolines, which Numb
 cosmic-ray has one test command for all modules and changes the checkout in place.
 
     pip install --constraint constraints.txt coverage
-    python benchmarks/quality/mutants.py --seconds 3600 --seed 1 --work /tmp/mutants
+    python benchmarks/quality/mutants.py --seconds 3600 --seed 1 --work ../mutants
 """
 
 from __future__ import annotations

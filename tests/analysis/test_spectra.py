@@ -201,14 +201,19 @@ def test_a_model_without_a_class_on_its_plateau_is_left_out_for_that_class(
     assert len(remarks) == 1
     assert f"hadronic model 1 has no carbon event on the plateau: its {n} carbon events are left out" in remarks[0]
     assert len(used) == len(lost) - n
-    result, said = _spectra((used, thrown), changes=thrown.changes)
-    assert any("hadronic model 1 has fewer than 100 events of a class: left out" in line for line in said)
+    result, remarks = _spectra((used, thrown), changes=(*thrown.changes, *thrown.common))
+    assert any("hadronic model 1 has fewer than 100 events of a class: left out" in line for line in remarks)
     assert np.isnan(result.hadronic_model).all(), "unknown, never 0"
     # These showers are accepted to .9 on the plateau, public ones to .98.
     truth = true_flux(SKY, binning(EDGES)) * 0.9 / np.array(PLATEAU_EFFICIENCY)
     pull = (result.flux - truth) / result.standard((*STATISTICAL, "scales"))
     assert np.abs(pull).max() < 3.5
     assert np.mean(pull**2) < 2
+    # Two equal sets know the efficiency no better than one, and their counts independently.
+    both = thrown + thrown
+    assert len(both.changes) == 2 * len(thrown.changes)
+    for twice, once in zip(both.common, thrown.common, strict=True):
+        np.testing.assert_allclose(twice, 2 * once)
     nowhere = lost.take((lost.labels != 2) | (lost.true_lg_energy < 15.6))
     with pytest.raises(InputError, match="no carbon event lies on the plateau"):
         plateau_primaries(nowhere, BINS)

@@ -30,6 +30,7 @@ from report.run_sections import no_time_for
 from runtime.context import Context, PlainConsole
 from runtime.cost import PACE, Deadline, in_words, seconds_of
 from runtime.errors import InputError
+from runtime.files import read_json, write_json
 from stacking.budget import LIBRARIES, PLAN_FILE, Clock, StoredPlan, available_bytes, estimated, once_more
 from stacking.fit import tasks
 from stacking.fit.plan import FIXED_S, STUDENT_STEP_S, RunPlan, RunSizes, SecondLevel, make_plan
@@ -383,6 +384,13 @@ def test_time_that_is_left_by_fewer_folds_goes_to_another_partition(
     done.clear()
     again = stack(_config(tmp_path, n=600, time_limit="5m", folds=5, learners=("lightgbm",)))
     assert (done, again.manifest["config_hash"]) == ([], result.manifest["config_hash"])
+    if not in_time:  # killed while the folds were repeated, and late when it goes on: what is complete ships
+        content = read_json(result.run / PLAN_FILE)
+        write_json(result.run / PLAN_FILE, content | {"options": content["options"] | {"repeats": 2}})
+        (result.run / "checksums.json").unlink()
+        resumed = stack(_config(tmp_path, n=600, time_limit="5m", folds=5, learners=("lightgbm",)))
+        assert resumed.manifest["config"]["repeats"] == 1
+        assert [row["status"] for row in resumed.manifest["learners"]] == ["ok"]
 
 
 def test_nothing_is_repeated_without_time_or_where_all_folds_were_done() -> None:
