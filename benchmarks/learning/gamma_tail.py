@@ -16,7 +16,7 @@ set. Per library and seed the same trees learn
 ``mean of logs`` and ``mean of ranks`` pool both libraries' ``plain``. A system is compared with its library's
 ``plain``, pools with CatBoost's, on the same test showers: ln of the ratio of survivals, mean over the seeds; its error
 is that of the showers drawn again (the same draws for all) and of the seeds. ``--others`` are trained with the
-showers' weights as well, and a second table has every system beside each published one among them. Killed and started
+showers' weights as well (``--plain``: the boosters too, in that way alone), and a second table has every system beside each published one among them. Killed and started
 again, it continues.
 """
 
@@ -141,13 +141,13 @@ def all_scores(options: argparse.Namespace, seeds: list[int]) -> dict[str, list[
     for seed in seeds:
         plain = {}
         for learner in (*LIBRARIES, *options.others):
-            variants = VARIANTS if learner in LIBRARIES else VARIANTS[:1]
+            variants = VARIANTS if learner in LIBRARIES and not options.plain else VARIANTS[:1]
             file = options.work / f"scores-{learner}-{seed}-{options.preset}.npz"
             if not file.exists():
                 started = time.process_time()
                 train = batch_of(folder_of(options, seed) / "gamma_train", learner)
                 test = batch_of(folder_of(options, 1) / "gamma_test", learner)
-                if learner in LIBRARIES:
+                if len(variants) > 1:
                     content = learned(learner, seed, train, test, options)
                 else:
                     content = {"plain": scores_of(fitted(learner, train, seed, options), test)}
@@ -220,6 +220,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--others", default="mlp,pretrained,published.gamma_rf,published.gamma_mlp517",
                         help="further learners, as they are")  # fmt: skip
+    parser.add_argument("--plain", action="store_true", help="without the other ways to train the boosters")
     options = parser.parse_args()
     options.others = tuple(filter(None, options.others.split(",")))
     seeds = [int(seed) for seed in options.seeds.split(",")]
