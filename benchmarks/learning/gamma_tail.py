@@ -15,14 +15,15 @@ set. Per library and seed the same trees learn
 
 ``mean of logs`` and ``mean of ranks`` pool both libraries' ``plain``. A system is compared with its library's
 ``plain``, pools with CatBoost's, on the same test showers: ln of the ratio of survivals, mean over the seeds; its error
-is that of the showers drawn again (the same draws for all) and of the seeds. ``--others`` are trained with the
-showers' weights as well (``--plain``: the boosters too, in that way alone), and a second table has every system beside each published one among them. Killed and started
-again, it continues.
+is that of the showers drawn again (the same draws for all) and of the seeds. ``--others`` are trained with the showers'
+weights, and a second table has every system beside each published one among them. ``--plain`` trains the boosters in
+that way alone. Killed and started again, it continues.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import rankdata
 
+from benchmarks.shared.drawn import FOREIGN, foreign_detector
 from features.build import build_table
 from models.base.learner import Batch, Learner
 from models.registry import create, spec
@@ -63,10 +65,12 @@ def folder_of(options: argparse.Namespace, seed: int) -> Path:
     """Return the folder with the training set of a seed; that of the first seed also holds the test set."""
     folder: Path = options.work / f"seed-{seed}"
     n_test = options.test if seed == 1 else 1
-    simulate(
-        schema.GAMMA, folder, n_train=options.train, n_test=n_test, seed=seed, train_cuts="test",
-        world=options.world, workers=1, proposal=RARE,
-    )  # fmt: skip
+    foreign = options.world == FOREIGN
+    with foreign_detector() if foreign else contextlib.nullcontext():
+        simulate(
+            schema.GAMMA, folder, n_train=options.train, n_test=n_test, seed=seed, train_cuts="test",
+            world="default" if foreign else options.world, workers=1, proposal=RARE,
+        )  # fmt: skip
     return folder
 
 
@@ -213,7 +217,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("bench/gamma_tail"), help="folder for showers and scores")
-    parser.add_argument("--world", default="gammas")
+    parser.add_argument("--world", default="gammas", help=f"or {FOREIGN}: other lateral forms and uneven gains")
     parser.add_argument("--train", type=int, default=60_000, help="training events a seed, under the test's cuts")
     parser.add_argument("--test", type=int, default=400_000, help="test events")
     parser.add_argument("--preset", default="good", help="settings of the learners")
