@@ -32,6 +32,7 @@ from analysis.spectra.likelihood import (
     FoldingProblem,
     ParameterLayout,
     Priors,
+    deviance,
     fit_once,
     inverse_without_noise,
 )
@@ -345,6 +346,14 @@ def test_expectations_below_zero_stay_finite(world: tuple[Cells, MovableEvents, 
     assert np.isfinite(likelihood.value(at))
     assert likelihood.value(at) > likelihood.value(likelihood.start())
     assert np.isfinite(likelihood.gradient(at)).all()
+
+
+def test_no_expectation_is_so_large_that_it_looks_likely() -> None:
+    """-2 ln L is least where as many are expected as counted, and rises from there to the largest numbers."""
+    counts, tau = np.array([0.0, 7.0, 1e5]), np.array([50.0, 2e4, 3e5])
+    values = np.array([deviance(counts, np.maximum(counts, 1e-3) * 10.0**k, tau) for k in range(40)])
+    assert (np.diff(values, axis=0) > 0).all()
+    assert values.min() >= 0
 
 
 def test_shares_and_masses_carry_their_errors() -> None:
