@@ -380,6 +380,7 @@ def test_sets_that_cannot_be_folded_are_refused(pool: tuple[Simulated, Thrown]) 
     with pytest.raises(InputError, match="no simulated event lies in the energy bins"):
         make_cells(binning((17.8, 17.9)), replace(events, lg_energy=np.full(1000, 15.0)))  # type: ignore[arg-type]
 
+
 def _square(n_cells: int, n_true: int = 6) -> tuple[FoldedResponse, np.ndarray]:
     """Return a well conditioned response of one group, and true counts: true bins are those of the energy."""
     fine = np.linspace(15.2, 15.2 + 0.1 * n_true, n_true + 1)
@@ -394,7 +395,9 @@ def _square(n_cells: int, n_true: int = 6) -> tuple[FoldedResponse, np.ndarray]:
 
 def _free_counts(response: FoldedResponse, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return counts (T,) in the fine bins by folding with a factor for each, and their standard deviations."""
-    likelihood = FoldedLikelihood(counts, response, 1.0, 1.0, ParameterLayout("none", 1), priors=Priors(np.array([2.7])))
+    likelihood = FoldedLikelihood(
+        counts, response, 1.0, 1.0, ParameterLayout("none", 1), priors=Priors(np.array([2.7]))
+    )
     likelihood.unit_flux = counts.sum() / likelihood.expectation(likelihood.start())[0].sum()
     likelihood.hold(likelihood.start())
     fine = response.cells.bins.fine
