@@ -88,9 +88,9 @@ def maximum_likelihood(ratios: np.ndarray, start: np.ndarray | None = None) -> n
         # Newton overshoots far from the maximum: an EM step then, which never does.
         if _log_likelihood(ratios, moved) < _log_likelihood(ratios, shares) - 1e-12:
             moved = shares * terms.mean(axis=0)
-        if np.abs(moved - shares).max() < TOLERANCE:
-            return np.asarray(moved / moved.sum())
-        shares = moved
+        shares, change = moved, np.abs(moved - shares).max()
+        if change < TOLERANCE:
+            break
     return np.asarray(shares / shares.sum())
 
 

@@ -285,7 +285,8 @@ def test_times_never_execute_a_pickle(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read_times(times_file(tmp_path / "good.npz", table), 4).tolist() == [start + k for k in range(4)]
     with pytest.raises(InputError, match=r"shape \(4, 9\), expected \(5, 9 or more\)"):
         read_times(tmp_path / "good.npz", 5)
-    for spoiled, message in ((Hostile(), r"names (posix|nt)\.system"), (3.0, r"row 2, column 8 holds no date")):
+    foreign = (Hostile(), r"names (posix|nt)\.system"), (np.float64(3.0), r"names numpy\._?core\.multiarray\.scalar")
+    for spoiled, message in (*foreign, (3.0, r"row 2, column 8 holds no date")):
         bad = table.copy()
         bad[2, 8] = spoiled
         with pytest.raises(InputError, match=message):
