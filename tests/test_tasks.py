@@ -198,6 +198,18 @@ def test_mean_and_width_are_those_of_the_mixture() -> None:
     np.testing.assert_array_equal(again(np.log([[0.3, 0.7]])), rule(np.log([[0.3, 0.7]])))
 
 
+def test_a_pool_by_hand() -> None:
+    # Strength over error squared: 2 / 1 and 0.5 / 4, so 16 / 17 and 1 / 17.
+    pool = EstimatePool(
+        ("a", "b"), np.array([2.0, 0.5]), np.array([0.5, -1.0]), np.array([[1.0, 0.5], [0.5, 1.0]]), 3.0
+    )
+    errors = np.array([[1.0], [2.0]])
+    assert pool.shares(errors) == pytest.approx({"a": 16 / 17, "b": 1 / 17})
+    estimate, error = pool(np.array([[2.5], [18.0]]), errors)
+    np.testing.assert_allclose(estimate, (16 * 2.0 + 19.0) / 17)
+    np.testing.assert_allclose(error, 3.0 * np.sqrt(16**2 + 16 * 2 + 2**2) / 17)
+
+
 def _two_estimates(n: int, errors: np.ndarray, correlation: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return estimates (2, n), biased by .05 and -.02, of (n,) true values, and those."""
     rng = np.random.default_rng(seed)

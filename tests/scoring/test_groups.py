@@ -90,6 +90,11 @@ def test_errors_need_two_groups_and_every_class_stays() -> None:
         paired_log_loss(np.zeros(3, int), np.full((3, 2), -1.0), -np.ones((3, 2)), np.zeros(3, int))
     # Means 1 and 3 of two groups: their half-difference is the standard error of the mean of two.
     assert grouped_error(np.array([1.0, 1.0, 3.0, 3.0]), np.array([4, 4, 7, 7])) == (1.0, 2)
+    for outcome, certain in ((True, "high"), (False, "low")):
+        alike = share_interval(np.full(40, outcome), np.arange(40) // 2)
+        assert getattr(alike, certain) == float(outcome)
+        # Twenty groups, each one event, none of the other kind: 0.025 = (1 - p)^20.
+        assert alike.high - alike.low == pytest.approx(1 - 0.025**0.05)
     labels = np.array([0, 0, 0, 1])
     _, blocks = group_weights(labels, np.array([0, 1, 2, 3]), 50, np.random.default_rng(1))
     drawn = np.concatenate(list(blocks))
