@@ -23,6 +23,7 @@ from models.onnx.graph import NotPortable
 from report.outcome import outcome
 from runtime.context import Context, PlainConsole
 from runtime.errors import InputError
+from scoring.metrics.residuals import residual_metrics
 from showers.array import DetectorArray, lattice, square_clusters
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, ENERGY
@@ -285,6 +286,9 @@ def test_an_energy_run_ships_the_pool_with_the_learners_own_estimate() -> None:
     assert record["held_out"]["rms"] < 0.06 < record["posterior_mean"]["rms"], "open bins know no distance"
     assert record["held_out"]["rms"] < np.std(own[0] - offsets)
     assert record["held_out_in_errors"]["resolution"] == pytest.approx(1.0, abs=0.03)
+    plain = PosteriorMean.of(offsets, labels, ENERGY.n_classes)(log_proba)
+    assert record["held_out_in_widths"] == residual_metrics((plain[0] - offsets) / plain[1])
+    assert record["posterior_mean"] == residual_metrics(plain[0] - offsets)
     context = np.column_stack([np.linspace(14, 16, 6000), np.zeros((6000, 3))])
     stored = {name: procedure.rule_from_json(json.loads(json.dumps(rule.as_json()))) for name, rule in rules.items()}
     estimates = {"lg_energy": own[0] + context[:, 0], "lg_energy_error": own[1]}

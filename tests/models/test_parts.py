@@ -235,6 +235,12 @@ def test_a_tail_is_heavy_by_its_outermost_thousandth(far: int, heavy: bool) -> N
         assert (InputTransform.fit(table_batch(x=values), ("x",)).log_scale[0] > 0) == heavy
 
 
+def test_a_flag_is_for_columns_that_lack_more_than_one_in_two_hundred() -> None:
+    values = np.linspace(0.0, 1.0, 400)
+    some = {f"missing{n}": np.where(np.arange(400) < n, np.nan, values) for n in (0, 1, 2, 3)}
+    assert InputTransform.fit(table_batch(**some), tuple(some)).flagged == ("missing3",)
+
+
 def test_true_quantities_by_hand() -> None:
     names = [target.name for target in TARGETS]
     truth = pl.DataFrame(
