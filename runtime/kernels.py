@@ -18,6 +18,7 @@ from typing import Any
 
 from numba import njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.compiler_lock import global_compiler_lock
 
 from runtime.code import imported_files, source_hash
 
@@ -74,7 +75,8 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None
             compile_or_load = dispatcher.compile
 
             def one_at_a_time(signature: Any) -> Any:
-                with _alone(dispatcher._cache.lock_file):
+                # Numba's own lock first, which a thread that compiles holds while it waits for another function's.
+                with global_compiler_lock, _alone(dispatcher._cache.lock_file):
                     return compile_or_load(signature)
 
             dispatcher.compile = one_at_a_time

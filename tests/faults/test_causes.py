@@ -101,6 +101,7 @@ def test_a_killed_network_continues_and_ends_with_the_same_bytes(
     whole, run = tmp_path / "whole", tmp_path / "run"
     _stack(two_gaussians[0], whole, "mlp", NETWORK, test_table=two_gaussians[1])
     epochs: list[int] = []
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
     write = loop.write_checkpoint
 
     def killing(file: Path, state: Any) -> None:
