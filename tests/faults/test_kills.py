@@ -48,7 +48,7 @@ def test_stack(n: int, table: Path, tmp_path: Path, survived: Counter[str]) -> N
 
 @pytest.mark.faults
 def test_stack_at_changes_of_files(table: Path, tmp_path: Path, survived: Counter[str]) -> None:
-    assert _kill("stack", table, tmp_path, "steps", 6, survived) >= 16
+    assert _kill("stack", table, tmp_path, "steps", 15, survived) >= 16
 
 
 @rounds(1, 10)
