@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 from iminuit.cost import template_chi2_da
+from scipy.stats import chi2 as chi_square
 
 from analysis.spectra.fluxes import combined, free_fluxes, mean_ln_mass, share_covariance, shares, spread_of_models
 from analysis.spectra.folding import (
     LN_MASSES,
     PLATEAU_EFFICIENCY,
+    STEP,
     Cells,
     FoldedResponse,
     MovableEvents,
@@ -272,6 +276,43 @@ def test_a_wrong_scale_is_fitted_and_the_response_made_anew(world: tuple[Cells, 
     assert (np.abs(fluxes) < 3).all()
     held = _problem(world, cells.counts(moved)).fit()
     assert max(abs(_pulls(held)[0]), np.abs(_pulls(held)[1]).max()) > 3, "held, it would be seen in the results"
+
+
+def test_expectations_move_with_the_scales_as_their_logarithms_do(
+    world: tuple[Cells, MovableEvents, np.ndarray],
+) -> None:
+    """ln m = a x + x q x, the same in all cells, comes back, since many events are in each."""
+    cells, events, thrown = world
+    one = make_response(events, cells, thrown, scales=False)
+    a, q = np.array([0.3, -0.2, 0.5]), np.array([[0.2, 0.07, -0.1], [0.07, -0.3, 0.05], [-0.1, 0.05, 0.4]])
+    many = np.full_like(one.accepted, 1e9)
+
+    def moved(*scales: int) -> np.ndarray:
+        x = STEP * np.array([np.sign(sum(s for s in scales if abs(s) == j + 1)) for j in range(3)])
+        return many * np.exp(a @ x + x @ q @ x)
+
+    keys = [(1,), (-1,), (2,), (-2,), (3,), (-3,), (1, 2), (1, 3), (2, 3)]
+    response = replace(one, accepted=many, thrown=np.ones_like(one.thrown), moved={key: moved(*key) for key in keys})
+    moves = response.moves(np.ones_like(one.thrown))
+    np.testing.assert_allclose(moves.linear, np.broadcast_to(a[:, None, None], moves.linear.shape), atol=1e-6)
+    np.testing.assert_allclose(moves.quadratic, np.broadcast_to(q[..., None, None], moves.quadratic.shape), atol=1e-5)
+    factors, slope = moves.factors(np.array([0.4, -0.3, 0.2]))
+    x = np.array([0.4, -0.3, 0.2])
+    np.testing.assert_allclose(factors, np.exp(a @ x + x @ q @ x), rtol=1e-5)
+    np.testing.assert_allclose(slope, np.broadcast_to((a + 2 * q @ x)[:, None, None], slope.shape), atol=1e-5)
+
+
+@pytest.mark.parametrize("tau", [1e15, 2e4])
+def test_a_p_value_is_that_of_the_chi_square_law(tau: float) -> None:
+    """Twenty cells of many events, four fitted parameters; the deviance follows the law whatever the simulation."""
+    mean = np.full(20, 1e4)
+    likelihood = SimpleNamespace(
+        expectation=lambda parameters: (mean, None), _soft=lambda m: (m, np.ones_like(m)),
+        simulated=np.ones(20, dtype=bool), tau=np.full(20, tau),
+    )  # fmt: skip
+    for chi2 in (12.0, 20.0):
+        fit = SimpleNamespace(parameters=None, likelihood=likelihood, chi2=chi2, ndf=16)
+        assert FoldedFit.p_value(cast("FoldedFit", fit)) == pytest.approx(chi_square.sf(chi2 + 4, 20), abs=0.04)
 
 
 def test_halves_tell_the_noise_of_derivatives() -> None:

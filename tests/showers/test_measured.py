@@ -37,6 +37,7 @@ from runtime.context import Context
 from runtime.errors import InputError
 from showers.archives.download import download_measured, listed
 from showers.archives.measured import (
+    RunSummary,
     azimuth_convention,
     convert_measured,
     dead_detectors,
@@ -337,7 +338,8 @@ def test_times_never_execute_a_pickle(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read_times(times_file(tmp_path / "good.npz", table), 4).tolist() == [start + k for k in range(4)]
     with pytest.raises(InputError, match=r"shape \(4, 9\), expected \(5, 9 or more\)"):
         read_times(tmp_path / "good.npz", 5)
-    for spoiled, message in ((Hostile(), r"names (posix|nt)\.system"), (3.0, r"row 2, column 8 holds no date")):
+    foreign = (Hostile(), r"names (posix|nt)\.system"), (np.float64(3.0), r"names numpy\._?core\.multiarray\.scalar")
+    for spoiled, message in (*foreign, (3.0, r"row 2, column 8 holds no date")):
         bad = table.copy()
         bad[2, 8] = spoiled
         with pytest.raises(InputError, match=message):
@@ -734,3 +736,29 @@ def test_other_predictions_are_never_overwritten(
         predict_measured(measured_raw, tmp_path, run, **options)
     with pytest.raises(InputError, match="unknown protocol 'v3'"):
         predict_measured(measured_raw, tmp_path / "other", run, protocol="v3")
+
+
+def test_sums_of_a_run_by_hand() -> None:
+    """Four events, one beyond the cuts; two stations and one muon detector are never hit."""
+    grids = np.zeros((4, *KASCADE.grid_shape), np.float32)
+    grids[0, ..., 0], grids[0, ..., 1] = 2.0 * KASCADE.has_station, 5.0 * KASCADE.has_muon
+    rows, columns = np.nonzero(KASCADE.has_station & ~KASCADE.has_muon)
+    grids[:, rows[:2], columns[:2], 0] = 0.0
+    muon_row, muon_column = np.argwhere(KASCADE.has_muon)[3]
+    grids[:, muon_row, muon_column, 1] = 0.0
+    grids[1, rows[5], columns[5], 0] = 10.0
+    scalars = np.tile(np.array([15.5, 10.0, 100.0, 5.5, 4.5]), (4, 1))
+    scalars[2, 0] = 15.9
+    scalars[3, 1] = 45.0  # too inclined
+    summary = RunSummary("7")
+    summary.add(grids[:2], scalars[:2], np.full(2, 1.0), np.array([30.0, 20.0]))
+    summary.add(grids[2:], scalars[2:], np.full(2, 1.0), np.array([25.0, 40.0]))
+    content = summary.as_json()
+    assert (content["silent_stations"], content["silent_muon_detectors"]) == (2, 1)
+    assert (content["n_events"], content["first_s"], content["last_s"]) == (4, 20.0, 40.0)
+    assert content["passed"]["matched"] == 3
+    n_e, n_mu = KASCADE.has_station.sum() - 2, KASCADE.has_muon.sum() - 1
+    lg_e, lg_mu = np.log10(2.0 * n_e), np.log10(5.0 * n_mu)
+    values = np.array([[15.5, 10, 5.5, 4.5, 1, n_e, n_mu, lg_e, lg_mu], [15.5, 10, 5.5, 4.5, 1, 1, 0, 1, 0],
+                       [15.9, 10, 5.5, 4.5, 1, 0, 0, 0, 0]])  # fmt: skip
+    np.testing.assert_allclose(content["sums"], [values.sum(axis=0), (values**2).sum(axis=0)], rtol=1e-6)
