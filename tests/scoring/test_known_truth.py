@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.special import binom
@@ -15,6 +17,7 @@ from scoring.metrics.gamma import GAMMA, HADRON, area_under_curve, gamma_metrics
 from scoring.metrics.intervals import GROUP_RESAMPLES, clopper_pearson, survival_interval, weighted_replicas
 from scoring.metrics.paired import mcnemar, paired_fraction_error, paired_log_loss, paired_mean, paired_survival
 from scoring.tasks.base import scoring_of
+from scoring.tasks.truth import _read_groups
 from showers.schema import COMPOSITION, ENERGY
 from showers.schema import GAMMA as GAMMA_TASK
 
@@ -346,3 +349,12 @@ def test_weighted_pairs_share_their_events() -> None:
     assert pair.interval.low <= 0 <= pair.interval.high
     assert pair.standard_error < 0.5 * (alone.high - alone.low) / 3.92
     assert paired_survival(labels, scores, scores, weights=weights).difference == 0.0
+
+
+def test_groups_of_one_event_each_are_none(tmp_path: Path) -> None:
+    np.save(tmp_path / "groups.npy", np.array([3, 1, 3], dtype=np.int64))
+    groups = _read_groups(tmp_path / "groups.npy", 3)
+    assert groups is not None
+    assert groups.tolist() == [3, 1, 3]
+    np.save(tmp_path / "groups.npy", np.array([3, 1, 2], dtype=np.int64))
+    assert _read_groups(tmp_path / "groups.npy", 3) is None

@@ -295,6 +295,14 @@ def test_times_never_execute_a_pickle(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (tmp_path / "executed").exists()
 
 
+def test_times_of_simulated_runs_have_the_public_form(raw: Path) -> None:
+    for file in raw.glob("*_extra_features.npz"):
+        table = np.load(file, allow_pickle=True)["extra_features"]  # written by this very program
+        assert set(table[:, 0]) == {int(file.name.split("_")[0])}
+        assert table[:, 1].tolist() == list(range(len(table)))
+        assert (np.diff(read_times(file, len(table))) > 0).all()
+
+
 @pytest.mark.parametrize(
     "program", [b"", b"\x80\x04.", b"\x80\x04]" * 50 + b".", pickle.dumps({"a": 1}), b"cos\nsystem\n(S'ls'\ntR."]
 )
