@@ -13,7 +13,7 @@ from scipy.stats import t as student
 from runtime.errors import InputError
 from scoring.metrics.classes import area, bins_at_threshold, efficiency_at_survival, q_factor, table_metrics
 from scoring.metrics.composition import composition_metrics, energy_bins, row_normalised
-from scoring.metrics.gamma import GAMMA, HADRON, area_under_curve, gamma_metrics, hadron_survival
+from scoring.metrics.gamma import GAMMA, HADRON, area_under_curve, gamma_metrics, hadron_survival, weighted_threshold
 from scoring.metrics.intervals import GROUP_RESAMPLES, clopper_pearson, survival_interval, weighted_replicas
 from scoring.metrics.paired import mcnemar, paired_fraction_error, paired_log_loss, paired_mean, paired_survival
 from scoring.tasks.base import scoring_of
@@ -252,6 +252,12 @@ def test_a_weight_counts_as_so_many_copies() -> None:
     place = {"energy": energy, "zenith_deg": zenith}
     in_bin = bins_at_threshold(labels, scores, 0.5, **place, weights=weights)["energy"][0]
     assert in_bin.survival == pytest.approx(np.mean(scores[many][labels[many] == 1] >= 0.5))
+
+
+def test_a_weighted_threshold_by_hand() -> None:
+    scores, weights = np.array([2.0, 4.0, 1.0, 3.0]), np.array([1.0, 2.0, 4.0, 3.0])  # 2, 5, 6 and 10 from the top
+    for efficiency, threshold in ((0.1, 4.0), (0.2, 4.0), (0.21, 3.0), (0.5, 3.0), (0.6, 2.0), (0.61, 1.0), (1.0, 1.0)):
+        assert weighted_threshold(scores, weights, efficiency) == threshold
 
 
 def test_the_weighted_area_has_the_error_of_repeated_samples() -> None:

@@ -39,6 +39,7 @@ from showers.archives.measured import (
     azimuth_convention,
     convert_measured,
     front_azimuth,
+    means_of,
     measured_folders,
     run_list,
     write_run_list,
@@ -718,3 +719,9 @@ def test_sums_of_a_run_by_hand() -> None:
     values = np.array([[15.5, 10, 5.5, 4.5, 1, n_e, n_mu, lg_e, lg_mu], [15.5, 10, 5.5, 4.5, 1, 1, 0, 1, 0],
                        [15.9, 10, 5.5, 4.5, 1, 0, 0, 0, 0]])  # fmt: skip
     np.testing.assert_allclose(content["sums"], [values.sum(axis=0), (values**2).sum(axis=0)], rtol=1e-6)
+    mean, error = means_of(content)
+    np.testing.assert_allclose(mean, [*values.mean(axis=0), 0.75], rtol=1e-6)
+    # Of so few events a rate is as uncertain as one of them: a quarter, over the root of four.
+    np.testing.assert_allclose(error, [*(values.std(axis=0) / np.sqrt(3)), 0.25], rtol=1e-5, atol=1e-5)
+    many = content | {"n_events": 100, "passed": content["passed"] | {"test_age": 20}}
+    assert means_of(many)[1][-1] == pytest.approx(0.04)
