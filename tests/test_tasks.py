@@ -153,9 +153,6 @@ def test_symmetries_need_a_symmetric_array():
         cell_sources(lopsided)
 
 
-RNG = np.random.default_rng(1)
-
-
 @pytest.fixture
 def target_data(tmp_path: Path) -> Path:
     """A folder whose true energies lie 0.1 above the reconstructed ones, give or take 0.05."""

@@ -215,6 +215,21 @@ def test_paired_survivals_do_not_depend_on_the_scale_of_a_score() -> None:
         assert paired_survival(labels, *scaled, 0.75, n_resamples=200) == first
 
 
+@pytest.mark.parametrize("way", ["events", "groups", "weights"])
+def test_intervals_of_paired_survivals_lie_around_the_difference(way: str) -> None:
+    rng = np.random.default_rng(11)
+    labels = np.repeat([GAMMA, HADRON], [300, 900])
+    a, b = (rng.normal(np.where(labels == GAMMA, shift, 0.0), 1.0) for shift in (3.0, 0.5))
+    groups = np.arange(1200) // 2 if way == "groups" else None
+    weights = rng.uniform(0.5, 1.5, 1200) if way == "weights" else None
+    pair = paired_survival(labels, a, b, 0.75, groups, weights, n_resamples=300)
+    # 75 % of the gammas lie above their mean minus 0.674.
+    assert pair.difference == pytest.approx(norm.sf(3.0 - 0.674) - norm.sf(0.5 - 0.674), abs=0.07)
+    middle, width = (pair.interval.low + pair.interval.high) / 2, pair.interval.high - pair.interval.low
+    assert middle == pytest.approx(pair.difference, abs=0.03)
+    assert 0.04 < width < 0.2
+
+
 def test_survivals_of_groups_stay_between_0_and_1() -> None:
     labels = np.repeat([GAMMA, HADRON], [20, 24])
     groups = np.concatenate([np.arange(20), 100 + np.repeat(np.arange(4), 6)])
