@@ -80,7 +80,7 @@ def test_analyses(
     (tmp_path / "source").mkdir()
     for name, place in places.items():
         (tmp_path / "source" / name).symlink_to(place)
-    assert _kill(command, tmp_path / "source", tmp_path, "steps", 1, survived) >= 3
+    assert _kill(command, tmp_path / "source", tmp_path, "steps", 3, survived) >= 3
 
 
 @pytest.mark.faults
