@@ -39,7 +39,7 @@ def core_alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def run(command: list[str], folder: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run Python in a folder."""
     return subprocess.run(
-        [sys.executable, *command], cwd=folder, env=dict(env), capture_output=True, text=True, timeout=400
+        [sys.executable, *command], cwd=folder, env=dict(env), capture_output=True, text=True, timeout=3600
     )
 
 

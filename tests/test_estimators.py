@@ -97,8 +97,7 @@ def test_showers_come_in_folders(model: ShowerClassifier | EnergyRegressor, tmp_
 
 
 def test_showers_are_classified(tiny_composition: Path, tmp_path: Path) -> None:
-    options = QUICK | {"learners": "lightgbm", "holdout": None}
-    model = ShowerClassifier(tmp_path / "run", **options).fit(tiny_composition)
+    model = ShowerClassifier(tmp_path / "run", **QUICK | {"holdout": None}).fit(tiny_composition)
     test = tiny_composition / "composition_test"
     result, truth = model.predict(test), np.load(test / "labels_composition.npy")
     assert model.classes_.tolist() == [0, 1, 2, 3, 4]

@@ -23,6 +23,7 @@ from models.onnx.graph import NotPortable
 from report.outcome import outcome
 from runtime.context import Context, PlainConsole
 from runtime.errors import InputError
+from scoring.metrics.residuals import residual_metrics
 from showers.array import DetectorArray, lattice, square_clusters
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, ENERGY
@@ -198,6 +199,18 @@ def test_mean_and_width_are_those_of_the_mixture() -> None:
     np.testing.assert_array_equal(again(np.log([[0.3, 0.7]])), rule(np.log([[0.3, 0.7]])))
 
 
+def test_a_pool_by_hand() -> None:
+    # Strength over error squared: 2 / 1 and 0.5 / 4, so 16 / 17 and 1 / 17.
+    pool = EstimatePool(
+        ("a", "b"), np.array([2.0, 0.5]), np.array([0.5, -1.0]), np.array([[1.0, 0.5], [0.5, 1.0]]), 3.0
+    )
+    errors = np.array([[1.0], [2.0]])
+    assert pool.shares(errors) == pytest.approx({"a": 16 / 17, "b": 1 / 17})
+    estimate, error = pool(np.array([[2.5], [18.0]]), errors)
+    np.testing.assert_allclose(estimate, (16 * 2.0 + 19.0) / 17)
+    np.testing.assert_allclose(error, 3.0 * np.sqrt(16**2 + 16 * 2 + 2**2) / 17)
+
+
 def _two_estimates(n: int, errors: np.ndarray, correlation: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return estimates (2, n), biased by .05 and -.02, of (n,) true values, and those."""
     rng = np.random.default_rng(seed)
@@ -273,6 +286,9 @@ def test_an_energy_run_ships_the_pool_with_the_learners_own_estimate() -> None:
     assert record["held_out"]["rms"] < 0.06 < record["posterior_mean"]["rms"], "open bins know no distance"
     assert record["held_out"]["rms"] < np.std(own[0] - offsets)
     assert record["held_out_in_errors"]["resolution"] == pytest.approx(1.0, abs=0.03)
+    plain = PosteriorMean.of(offsets, labels, ENERGY.n_classes)(log_proba)
+    assert record["held_out_in_widths"] == residual_metrics((plain[0] - offsets) / plain[1])
+    assert record["posterior_mean"] == residual_metrics(plain[0] - offsets)
     context = np.column_stack([np.linspace(14, 16, 6000), np.zeros((6000, 3))])
     stored = {name: procedure.rule_from_json(json.loads(json.dumps(rule.as_json()))) for name, rule in rules.items()}
     estimates = {"lg_energy": own[0] + context[:, 0], "lg_energy_error": own[1]}

@@ -52,15 +52,13 @@ def likelihood_ratios(log_proba: np.ndarray, prior: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(z - z.max(axis=1, keepdims=True)))
 
 
-def maximum_likelihood(ratios: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
+def maximum_likelihood(ratios: np.ndarray) -> np.ndarray:
     """Return the shares (C,) that maximise ``sum_i ln sum_k f_k r_ik``, by EM steps and then Newton's.
 
     Parameters
     ----------
     ratios
         (N, C) as :func:`likelihood_ratios` returns them.
-    start
-        (C,) first guess; equal shares if None.
 
     Raises
     ------
@@ -70,7 +68,7 @@ def maximum_likelihood(ratios: np.ndarray, start: np.ndarray | None = None) -> n
     n, n_classes = ratios.shape
     if not n:
         raise InputError("no event: shares of nothing cannot be estimated")
-    shares = np.full(n_classes, 1.0 / n_classes) if start is None else np.maximum(start, TINY) / np.sum(start)
+    shares = np.full(n_classes, 1.0 / n_classes)
     for _ in range(EM_STEPS):
         shares = shares * (ratios / np.maximum(ratios @ shares, TINY)[:, None]).mean(axis=0)
         shares /= shares.sum()
@@ -88,9 +86,9 @@ def maximum_likelihood(ratios: np.ndarray, start: np.ndarray | None = None) -> n
         # Newton overshoots far from the maximum: an EM step then, which never does.
         if _log_likelihood(ratios, moved) < _log_likelihood(ratios, shares) - 1e-12:
             moved = shares * terms.mean(axis=0)
-        if np.abs(moved - shares).max() < TOLERANCE:
-            return np.asarray(moved / moved.sum())
-        shares = moved
+        shares, change = moved, np.abs(moved - shares).max()
+        if change < TOLERANCE:
+            break
     return np.asarray(shares / shares.sum())
 
 

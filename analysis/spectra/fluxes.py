@@ -89,11 +89,12 @@ def free_fluxes(fit: FoldedFit, edges: np.ndarray, changes: Sequence[np.ndarray]
         factors = solved[: n_wide * n_groups].reshape(n_wide, n_groups)
         scales[active] = np.clip(solved[n_wide * n_groups :], -5, 5)
     mean = np.maximum(factors.ravel() @ design, one.floor)
+    of_simulation = mean**2 / one.tau
     spread = np.einsum("jkc,kc->jc", one.response.noise(phi)[active], np.einsum("wk,wkc->kc", factors, f * parts))
-    pretended = (spread * (one.simulated / (mean + mean**2 / one.tau))) @ spread.T
+    pretended = (spread * (one.simulated / (mean + of_simulation))) @ spread.T
     inverse = {}
     for name, used, extra in (
-        ("data", design, 0.0), ("simulation", design, mean**2 / one.tau), ("scales", columns, mean**2 / one.tau)
+        ("data", design, 0.0), ("simulation", design, of_simulation), ("scales", columns, of_simulation)
     ):  # fmt: skip
         information = (used * (one.simulated / (mean + extra))) @ used.T + np.diag(prior[: len(used)] + 1e-12)
         noise, is_scale = np.zeros_like(information), np.arange(len(used)) >= n_wide * n_groups

@@ -269,7 +269,7 @@ class FoldedResponse:
     def _smooth(self, values: np.ndarray, events: np.ndarray, degree: int) -> np.ndarray:
         """Replace values (K, C) of each group and summary by a polynomial in the energy bin, weighted by events."""
         n_bins, n_summaries = self.cells.bins.n_bins, self.cells.n_summaries
-        grid = np.linspace(-1.0, 1.0, n_bins) if n_bins > 1 else np.zeros(1)
+        grid = np.linspace(-1.0, 1.0, n_bins)
         design = np.vander(grid, min(degree, n_bins - 1) + 1)
         values, weight = (one.reshape(-1, n_bins, n_summaries) for one in (values, events + 0.5))
         normal = np.einsum("bi,kbs,bj->ksij", design, weight, design) + 1e-9 * np.eye(design.shape[1])

@@ -284,7 +284,7 @@ def area_under_curve(positive: np.ndarray, score: np.ndarray, weights: np.ndarra
         return _weighted_area(score[positive], weights[positive], score[~positive], weights[~positive])
     n_positive, n_negative = int(positive.sum()), int((~positive).sum())
     placed_positive = _below(score[~positive], score[positive]) / n_negative
-    placed_negative = 1.0 - _below(score[positive], score[~positive]) / n_positive
+    placed_negative = _below(score[positive], score[~positive]) / n_positive  # its variance alone counts
     variance = 0.0
     for placed in (placed_positive, placed_negative):
         variance += float(placed.var(ddof=1)) / len(placed) if len(placed) > 1 else 0.25

@@ -325,8 +325,6 @@ TIME_COLUMN = 8
 MAX_BYTES_AN_EVENT = 4_096
 MAX_HEAD_BYTES = 1 << 16
 
-_NUMPY = ("numpy.core.multiarray", "numpy._core.multiarray")
-
 
 def read_times(path: Path, n_events: int) -> np.ndarray:
     """Return the UTC times of a run's events.
@@ -437,26 +435,28 @@ class _Admitted:
         raise ValueError("nothing here is changed")
 
 
+_CALLS: dict[str, Callable[..., Any]] = {
+    "numpy.core.multiarray._reconstruct": lambda *_: _ObjectArray(),
+    "numpy._core.multiarray._reconstruct": lambda *_: _ObjectArray(),
+    "numpy.ndarray": lambda *_: _ObjectArray(),
+    "numpy.dtype": lambda *_: _Type(),
+    "_codecs.encode": lambda text, _="latin1": str(text).encode("latin1"),  # how old pickles write bytes
+    "datetime.datetime": datetime,
+    "datetime.timedelta": timedelta,
+    "datetime.timezone": timezone,
+}
+"""What stands for the admitted names."""
+
+
 class _Reader(pickle.Unpickler):
     """An unpickler for which only the names of an array of dates have a meaning."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the stand-in of an admitted name."""
-        if module in _NUMPY and name == "_reconstruct":
-            return _Admitted(lambda *_: _ObjectArray())
-        if (module, name) == ("numpy", "ndarray"):
-            return _Admitted(lambda *_: _ObjectArray())
-        if (module, name) == ("numpy", "dtype"):
-            return _Admitted(lambda *_: _Type())
-        if (module, name) == ("_codecs", "encode"):  # how old pickles write bytes
-            return _Admitted(lambda text, _="latin1": str(text).encode("latin1"))
-        if (module, name) == ("datetime", "datetime"):
-            return _Admitted(datetime)
-        if (module, name) == ("datetime", "timedelta"):
-            return _Admitted(timedelta)
-        if (module, name) == ("datetime", "timezone"):
-            return _Admitted(timezone)
-        raise _Foreign(f"{module}.{name}"[:80])
+        call = _CALLS.get(f"{module}.{name}")
+        if call is None:
+            raise _Foreign(f"{module}.{name}"[:80])
+        return _Admitted(call)
 
 
 FEATURES_ENDING = "_features.npz"

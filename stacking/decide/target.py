@@ -77,6 +77,11 @@ LARGEST = 12.0
 SMALLEST_ERROR = 1e-6
 
 
+def _shares(log_strength: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """Return the weights (J, n) in proportion to ``strength_j / error_j^2``, which add up to 1 in each shower."""
+    return np.asarray(softmax(log_strength[:, None] - 2.0 * np.log(np.maximum(errors, SMALLEST_ERROR)), axis=0))
+
+
 @dataclass(frozen=True)
 class EstimatePool:
     """One estimate of several.
@@ -119,10 +124,9 @@ class EstimatePool:
         """
         biases = np.average(values - truth, axis=1, weights=importance)
         free = values - biases[:, None]
-        precision = -2.0 * np.log(np.maximum(errors, SMALLEST_ERROR))
 
         def loss(strength: np.ndarray) -> tuple[float, np.ndarray]:
-            weights = softmax(strength[:, None] + precision, axis=0)
+            weights = _shares(strength, errors)
             pooled = (weights * free).sum(axis=0)
             missed = pooled - truth
             slope = 2.0 * np.average(weights * (free - pooled) * missed, axis=1, weights=importance)
@@ -143,7 +147,7 @@ class EstimatePool:
     def __call__(self, values: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return estimate and error, (n,) each, of (J, n) estimates and errors."""
         errors = np.maximum(errors, SMALLEST_ERROR)
-        weights = softmax(np.log(self.strengths)[:, None] - 2.0 * np.log(errors), axis=0)
+        weights = _shares(np.log(self.strengths), errors)
         estimate = (weights * (values - self.biases[:, None])).sum(axis=0)
         parts = weights * errors
         variance = np.einsum("jn,jk,kn->n", parts, self.correlation, parts)
@@ -151,7 +155,7 @@ class EstimatePool:
 
     def shares(self, errors: np.ndarray) -> dict[str, float]:
         """Return the mean weight of each estimate over showers with these errors (J, n)."""
-        weights = softmax(np.log(self.strengths)[:, None] - 2.0 * np.log(np.maximum(errors, SMALLEST_ERROR)), axis=0)
+        weights = _shares(np.log(self.strengths), errors)
         return dict(zip(self.names, weights.mean(axis=1).tolist(), strict=True))
 
     def as_json(self) -> dict[str, Any]:

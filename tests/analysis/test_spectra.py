@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import polars as pl
@@ -17,7 +19,7 @@ from analysis.events import model_numbers
 from analysis.spectra.estimate import estimating_functions, likelihood_ratios, maximum_likelihood
 from analysis.spectra.fluxes import STATISTICAL, share_covariance, shares
 from analysis.spectra.folding import PLATEAU_EFFICIENCY, Widths, make_cells
-from analysis.spectra.knees import _like, fit_knees, profiled
+from analysis.spectra.knees import _knee, _like, fit_knees, profiled
 from analysis.spectra.labels import unfold, unfold_composition
 from analysis.spectra.likelihood import FoldedFit, FoldingProblem
 from analysis.spectra.published import published
@@ -271,6 +273,23 @@ def test_a_lower_minimum_on_the_way_is_the_result(analysed: Spectra, monkeypatch
     assert gained["rigidity", "free"] > -0.1
 
 
+def test_a_knee_by_hand() -> None:
+    def at(lg_energy: float) -> FoldedFit:
+        likelihood = SimpleNamespace(layout=SimpleNamespace(names=["lg_flux", "lg_r0"]))
+        return cast("FoldedFit", SimpleNamespace(parameters=[9.0, lg_energy], likelihood=likelihood))
+
+    grid = np.linspace(14.0, 16.0, 21)
+    parabola = ((grid - 15.0) / 0.2) ** 2
+    knee = _knee("proton", at(15.0), (grid, parabola), 0, [at(14.9), at(15.3)], [at(14.8), at(15.2)])
+    assert knee.systematic == pytest.approx({"hadronic_model": 0.2, "sharpness": 0.3})
+    assert knee.lg_energy == pytest.approx(15.0)
+    np.testing.assert_allclose([knee.interval68.low, knee.interval68.high], [14.8, 15.2])
+    np.testing.assert_allclose([knee.interval95.low, knee.interval95.high], 15 + 0.2 * 1.959964 * np.array([-1, 1]))
+    alone = _knee("iron", at(15.0), (grid, np.minimum(parabola, 2.0)), 0, [at(15.0)], [at(14.8)])
+    assert np.isnan(alone.systematic["hadronic_model"])
+    assert (alone.interval95.low, alone.interval95.high) == (None, None)
+
+
 def test_published_spectra_have_sources_and_plausible_heights() -> None:
     spectra = published()
     assert {"KASCADE 2024", "KASCADE 2005", "LHAASO", "IceTop", "TALE"} <= {one.experiment for one in spectra}
@@ -316,7 +335,6 @@ def test_spectra_of_a_small_sky(
     assert any("out-of-fold" in remark for remark in remarks), "too small a holdout is told"
     with np.load(tmp_path / "covariance.npz") as stored:
         assert stored["flux_data_m2_sr_s_eV_squared"].shape == (10, 10)
-    write_spectra_page(result, tmp_path, remarks)
     monkeypatch.setattr("stacking.predict.PredictionStream.concatenated", None)
     again, same = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context(trusted=True))
     assert same == remarks

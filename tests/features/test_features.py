@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,6 +31,7 @@ from features.device import (
     resolve_device,
     to_host,
 )
+from features.groups import profile
 from features.groups.lateral import POSITION_GROUP
 from features.lateral.events import make_events
 from features.lateral.fit import RawFit, fit_cuda, fit_fused
@@ -494,3 +495,27 @@ def test_documentation_is_the_catalogue():
 
 def test_namespace_is_numpy():
     assert namespace("cpu").asarray([1.0]).sum() == 1.0
+
+
+def test_rings_by_hand():
+    """Densities, residuals, slopes and radii of two channels; a ring without a detector has none, a small one has."""
+    signal = np.array([[4.0, 2.0, 2.0, 1.0, 0.0, 1.0, 0.0], [0.0] * 7])
+    area = np.array([[2.0, 0.1, 4.0, 2.0, 2.0, 0.0, 1.0], [1.0] * 7])
+    expected, variance = signal - np.arange(7), np.array([[4.0, 1.0, 4.0, 1.0, 1e-4, 1.0, 9.0], [1.0] * 7])
+    sums = {f"ring_{channel}": (signal, area, expected, variance) for channel in ("e", "mu")}
+    sums["fitted"] = np.array([True, False])
+    columns = profile._compute_profile(SimpleNamespace(sums=sums, xp=namespace("cpu")))
+    rings = [profile.ring_name(k) for k in range(7)]
+    for channel in ("e", "mu"):
+        density = np.log10(signal[0] / np.where(area[0] > 0, area[0], np.nan) + 1e-3)
+        np.testing.assert_allclose([columns[f"prof_{channel}_{ring}"][0] for ring in rings], density)
+        residual = [0.0, 1.0, 1.0, 3.0, 100.0, np.nan, 2.0]  # the fifth would be 398
+        np.testing.assert_allclose([columns[f"res_{channel}_{ring}"][0] for ring in rings], residual, rtol=1e-5)
+        # Ten in all: half of them at 10 + 6 / 2 m, nine tenths where the fourth ring ends.
+        assert columns[f"prof_{channel}_r50_m"][0] == pytest.approx(13.0)
+        assert columns[f"prof_{channel}_r90_m"][0] == pytest.approx(40.0)
+        assert columns[f"prof_{channel}_in25"][0] == pytest.approx(0.8)
+    middle = 0.5 * np.log10([10.0 * 16, 16 * 25, 25 * 40, 40 * 63, 63 * 90, 90 * 130])
+    slopes = (density[2:] - density[1:-1]) / np.diff(middle)
+    np.testing.assert_allclose([columns[f"slope_e_{ring}"][0] for ring in rings[2:]], slopes)
+    assert all(np.isnan(values[1]) for values in columns.values()), "nothing was fitted"

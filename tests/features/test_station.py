@@ -227,3 +227,22 @@ def test_hessian_is_the_derivative_of_the_gradient_where_all_is_signal(channels)
         slopes = _slopes(lambda p, z=bare, axis=axis: _electron(p, z, axis), p, (0.05, 0.05, 0.01, 0.01))[:, 1:5]
         gap = (terms[15:25] - slopes[rows, columns]) / (unit[rows] * unit[columns])
         assert np.abs(gap).max() < 0.02
+
+
+@pytest.mark.parametrize("r_m", [3.0, 12.0, 80.0])
+def test_curvature_of_the_electron_signal_is_that_of_differences(r_m):
+    """Second derivatives of its logarithm by core x, y and age, near the axis and far from it."""
+    u, v, age, step = 0.2, -0.3, 1.1, 1e-3
+
+    def signal(x, y, s):
+        return station.electron_signal(PUBLISHED, 0.6 * r_m - x, 0.8 * r_m - y, u, v, 1.3, 0.7, s)
+
+    _, by_x, by_y, by_age = signal(0.0, 0.0, age)
+    moves = step * np.eye(3)
+    at = np.array([0.0, 0.0, age])
+    numeric = [(np.log(signal(*(at + m))[0]) - np.log(signal(*(at - m))[0])) / (2 * step) for m in moves]
+    np.testing.assert_allclose([by_x, by_y, by_age], numeric, rtol=1e-5, atol=1e-8)
+    slopes = np.array([np.subtract(signal(*(at + m))[1:], signal(*(at - m))[1:]) / (2 * step) for m in moves])
+    numeric = [slopes[0, 0], slopes[0, 1], slopes[1, 1], slopes[2, 0], slopes[2, 1]]
+    curvature = station.electron_curvature(PUBLISHED, 0.6 * r_m, 0.8 * r_m, u, v, age, 1.7)
+    np.testing.assert_allclose(curvature, 1.7 * np.array(numeric), rtol=1e-5, atol=1e-8)

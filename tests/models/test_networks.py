@@ -5,6 +5,7 @@ The training loop continues exactly where it stopped, and each of its options do
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,13 +19,13 @@ import torch
 from models.base.learner import Batch
 from models.base.posterior import event_log_loss
 from models.networks import data, loop
-from models.networks.data import GridSource, read_ahead
+from models.networks.data import EventTensors, GridSource, read_ahead
 from models.networks.images import FlatMLPLearner, HybridLearner, LeNetLearner, ResNetLearner, ViTLearner
 from models.networks.learner import NetworkLearner
 from models.networks.loop import learning_rate
 from models.networks.physics import LG_A, PhysicsLearner, TabularMLP
 from models.networks.stations import HitTransformerLearner, SetTransformerLearner
-from models.networks.step import Checkpoint, TrainingSettings, truth_losses
+from models.networks.step import Checkpoint, Output, Stepper, TrainingSettings, truth_losses
 from models.registry import create, spec
 from runtime.errors import InputError
 from showers.schema import COMPOSITION
@@ -302,6 +303,57 @@ def test_learning_rate_warms_up_and_decays() -> None:
     assert max(rates) == pytest.approx(1.0)
     assert np.argmax(rates) in (99, 100)
     assert rates[-1] == pytest.approx(0.01, abs=1e-4)
+
+
+def _stepper(**settings: Any) -> Stepper:
+    network = torch.nn.Linear(2, 2)
+    state = Checkpoint.start(network, torch.optim.SGD([{"params": list(network.parameters()), "factor": 1.0}], lr=1.0))
+    chosen = TrainingSettings(**settings)
+    return Stepper(lambda grids, inputs: Output(network(inputs)), state, chosen, contextlib.nullcontext, None)
+
+
+def test_each_part_of_the_loss_by_hand() -> None:
+    """Two events: the likelihood, the auxiliary head, a number of each class, true quantities, members, weights."""
+    settings = {"auxiliary_weight": 0.5, "regression_weight": 0.25, "label_smoothing": 0.2}
+    stepper = replace(_stepper(**settings), class_values=torch.tensor([1.0, 3.0]))
+    labels, weights = torch.tensor([0, 1]), torch.tensor([3.0, 1.0])
+    logits = torch.log(torch.tensor([[0.5, 0.5], [0.9, 0.1]]))
+    # A fifth of each label is spread over the two classes: 0.9 of it stays.
+    each = np.array([np.log(2.0), -0.9 * np.log(0.1) - 0.1 * np.log(0.9)])
+    heads = {
+        "auxiliary": (torch.log(torch.tensor([[0.25, 0.75], [0.5, 0.5]])), 0.5 * np.log([4.0, 2.0])),
+        "regression": (torch.tensor([3.0, 4.0]), 0.25 * np.array([4.0, 1.0])),
+    }
+    cases = [({}, None, each)] + [({name: head}, None, each + more) for name, (head, more) in heads.items()]
+    # Errors of 1 (logarithm 0): half the squares; the second event knows one of two quantities.
+    targets = torch.tensor([[1.0, 2.0], [2.0, torch.nan]])
+    cases.append(({"truth": torch.zeros(2, 4)}, targets, each + 0.1 * np.array([2.5 / 2, 2.0])))
+    members = torch.stack([logits, torch.log(torch.tensor([[0.2, 0.8], [0.6, 0.4]]))], dim=1)
+    second = -np.log([[0.2, 0.8], [0.4, 0.6]]) @ [0.9, 0.1]
+    cases.append(({"members": members}, None, (each + second) / 2))
+    for parts, true, expected in cases:
+        for weight, mean in ((None, expected.mean()), (weights, (3 * expected[0] + expected[1]) / 4)):
+            assert float(stepper._loss(Output(logits, **parts), labels, weight, true)) == pytest.approx(mean, rel=1e-6)
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "sam"])
+def test_a_step_goes_down_the_slope_where_it_is_taken(optimiser: str) -> None:
+    """Plain descent: from the gradient here, or from that of the worst point within the radius."""
+    stepper = _stepper(optimiser=optimiser, sam_radius=0.3, clip_norm=1e9)
+    weight, bias = (p.detach().clone() for p in stepper.state.network.parameters())
+    inputs, labels = torch.tensor([[1.0, -2.0], [0.5, 1.0], [2.0, 0.0]]), torch.tensor([0, 1, 1])
+
+    def slope(at: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of the mean loss by weights and bias, (2, 3), by hand."""
+        rows = torch.column_stack([inputs, torch.ones(3)])
+        return (torch.softmax(rows @ at.T, dim=1) - torch.eye(2)[labels]).T @ rows / 3
+
+    at = torch.column_stack([weight, bias])
+    worst = at + 0.3 * slope(at) / torch.linalg.vector_norm(slope(at)) if optimiser == "sam" else at
+    events = EventTensors(inputs, None, labels)
+    stepper.step(events, torch.arange(3), None, 0.5, torch.Generator())
+    now = torch.column_stack([p.detach() for p in stepper.state.network.parameters()])
+    torch.testing.assert_close(now, at - 0.5 * slope(worst), atol=1e-6, rtol=1e-5)
 
 
 def test_average_of_weights_follows_the_network() -> None:

@@ -227,6 +227,20 @@ def test_scales_are_the_quantiles_of_the_training_events() -> None:
     )
 
 
+@pytest.mark.parametrize(("far", "heavy"), [(4, False), (5, True)])
+def test_a_tail_is_heavy_by_its_outermost_thousandth(far: int, heavy: bool) -> None:
+    for sign in (-1.0, 1.0):
+        values = sign * np.linspace(-1.0, 1.0, 4001)
+        values[:far] = -sign * 1e4  # the event of rank 4, from 0, is the quantile 0.001 of 4,001
+        assert (InputTransform.fit(table_batch(x=values), ("x",)).log_scale[0] > 0) == heavy
+
+
+def test_a_flag_is_for_columns_that_lack_more_than_one_in_two_hundred() -> None:
+    values = np.linspace(0.0, 1.0, 400)
+    some = {f"missing{n}": np.where(np.arange(400) < n, np.nan, values) for n in (0, 1, 2, 3)}
+    assert InputTransform.fit(table_batch(**some), tuple(some)).flagged == ("missing3",)
+
+
 def test_true_quantities_by_hand() -> None:
     names = [target.name for target in TARGETS]
     truth = pl.DataFrame(

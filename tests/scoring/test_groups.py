@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from runtime.errors import InputError
-from scoring.metrics.intervals import fraction_error_interval, group_weights, share_interval
+from scoring.metrics.intervals import fraction_error_interval, group_weights, grouped_error, share_interval
 from scoring.metrics.paired import paired_accuracy, paired_fraction_error, paired_log_loss, paired_survival
 from scoring.tasks.base import ERROR_RATE, scoring_of
 from showers.schema import COMPOSITION, ENERGY, GAMMA
@@ -88,6 +88,13 @@ def test_copies_of_events_add_nothing(task: object) -> None:
 def test_errors_need_two_groups_and_every_class_stays() -> None:
     with pytest.raises(InputError, match="all 3 events are of one group"):
         paired_log_loss(np.zeros(3, int), np.full((3, 2), -1.0), -np.ones((3, 2)), np.zeros(3, int))
+    # Means 1 and 3 of two groups: their half-difference is the standard error of the mean of two.
+    assert grouped_error(np.array([1.0, 1.0, 3.0, 3.0]), np.array([4, 4, 7, 7])) == (1.0, 2)
+    for outcome, certain in ((True, "high"), (False, "low")):
+        alike = share_interval(np.full(40, outcome), np.arange(40) // 2)
+        assert getattr(alike, certain) == float(outcome)
+        # Twenty groups, each one event, none of the other kind: 0.025 = (1 - p)^20.
+        assert alike.high - alike.low == pytest.approx(1 - 0.025**0.05)
     labels = np.array([0, 0, 0, 1])
     _, blocks = group_weights(labels, np.array([0, 1, 2, 3]), 50, np.random.default_rng(1))
     drawn = np.concatenate(list(blocks))

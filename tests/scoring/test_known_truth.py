@@ -14,6 +14,9 @@ from scoring.metrics.composition import composition_metrics, energy_bins, row_no
 from scoring.metrics.gamma import GAMMA, HADRON, area_under_curve, gamma_metrics, hadron_survival
 from scoring.metrics.intervals import GROUP_RESAMPLES, clopper_pearson, survival_interval, weighted_replicas
 from scoring.metrics.paired import mcnemar, paired_fraction_error, paired_log_loss, paired_mean, paired_survival
+from scoring.tasks.base import scoring_of
+from showers.schema import COMPOSITION, ENERGY
+from showers.schema import GAMMA as GAMMA_TASK
 
 TOYS = 2_000
 
@@ -106,6 +109,15 @@ def test_log_losses_differ_by_hand() -> None:
     result = paired_log_loss(labels, a, b)
     assert result.difference == pytest.approx(gaps.mean())
     assert result.standard_error == pytest.approx(gaps.std(ddof=1) / 2.0)
+
+
+def test_losses_of_events_by_hand() -> None:
+    log_proba, labels = np.log([[0.5, 0.5], [0.8, 0.2], [0.8, 0.2]]), np.array([0, 0, 1])
+    for task in (COMPOSITION, GAMMA_TASK):
+        losses = scoring_of(task).losses(labels, log_proba, np.zeros(3))
+        np.testing.assert_allclose(losses, [np.log(2), -np.log(0.8), np.log(5)])
+    estimates = scoring_of(ENERGY).losses(np.array([15.0, 16.0]), np.zeros((2, 1)), np.array([15.25, 15.5]))
+    np.testing.assert_array_equal(estimates, [0.25, 0.5])
 
 
 def test_the_paired_interval_of_fraction_errors_lies_around_the_difference() -> None:

@@ -178,6 +178,9 @@ def test_balanced_accuracy() -> None:
     result = balanced_accuracy(matrix)
     assert result.value == pytest.approx((0.8 + 0.9) / 2)
     assert 0.7 < result.interval.low < result.value < result.interval.high <= 1
+    # One event more on either side: 9 of 10 for a class without an error, 6 of 12 for the other.
+    few = balanced_accuracy(np.array([[8, 0], [5, 5]]))
+    assert few.value - few.interval.low == pytest.approx(1.959964 * np.sqrt(0.09 / 8 + 0.25 / 10) / 2)
     rng = np.random.default_rng(2)
     drawn = [0.5 * (rng.binomial(1000, 0.8) / 1000 + rng.binomial(100, 0.9) / 100) for _ in range(4000)]
     assert (result.interval.high - result.interval.low) / 3.92 == pytest.approx(np.std(drawn), rel=0.1)

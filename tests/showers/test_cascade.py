@@ -16,7 +16,7 @@ from showers.simulation.cascade import (
     hadron_offset,
     lateral_age,
 )
-from showers.simulation.primaries import PHOTON, Primaries, model_shift, throw_primaries
+from showers.simulation.primaries import PHOTON, Primaries, model_shares, model_shift, throw_primaries
 from showers.simulation.settings import Cascade, Settings, Shape, Spectrum
 
 PLAIN = Cascade(
@@ -323,3 +323,10 @@ def _z_and_r(world: Settings, deviates: Deviates) -> list[np.ndarray]:
         wide = coefficient(t, 1, zero, zero) * capped_exponential(deviates.exponential[k], deviates.uniform[k])
         result.append(scale * (wide + coefficient(s, 1, zero, zero) * deviates.normal[k]))
     return result
+
+
+def test_models_are_mixed_as_in_the_public_raw_files() -> None:
+    thousands = np.array([634, 628, 652])  # events of QGSJet, EPOS and SIBYLL
+    np.testing.assert_allclose(model_shares(GAMMA, "mix"), thousands / 1914, rtol=1e-12)
+    np.testing.assert_allclose(model_shares(COMPOSITION, "mix"), [4.16 / 6.95, 2.79 / 6.95, 0.0], rtol=1e-12)
+    assert model_shares(GAMMA, "epos").tolist() == [0.0, 1.0, 0.0]

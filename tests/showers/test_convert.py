@@ -580,6 +580,15 @@ def test_an_interrupted_simulation_goes_on(tmp_path: Path) -> None:
     assert (tmp_path / "qgs_spectra_matrices.npz").stat().st_mtime_ns == kept
 
 
+def test_columns_of_fortran_order_are_read_to_the_last_event(tmp_path: Path) -> None:
+    table = np.arange(86.0).reshape(43, 2)
+    np.savez_compressed(tmp_path / "a.npz", features=np.asfortranarray(table), rows=table)
+    for key in ("features", "rows"):
+        blocks = list(stream_npz(tmp_path / "a.npz", key, events_at_once=10))
+        assert [len(block) for block in blocks] == [10, 10, 10, 10, 3]
+        np.testing.assert_array_equal(np.concatenate(blocks), table)
+
+
 def test_archives_of_two_seeds_never_mix(tmp_path: Path) -> None:
     for seed in (1, 2):
         simulate_raw(COMPOSITION, tmp_path / str(seed), 40, seed=seed)

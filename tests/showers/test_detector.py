@@ -318,6 +318,12 @@ def test_poisson(mean: float) -> None:
     assert result == pytest.approx(law.cdf(edges), abs=4.5 * 0.5 / np.sqrt(N_DEVIATES))
 
 
+def test_rejection_draws_no_particle_as_often_as_the_law_says() -> None:
+    n = 2_000_000
+    zeros = np.count_nonzero(_sample(4, deposits.INVERSION_LIMIT, n, OFFSETS) == 0)
+    assert 0 < zeros < 2.5 * n * np.exp(-deposits.INVERSION_LIMIT), "12 expected"
+
+
 def test_no_particles_without_expectation() -> None:
     assert not _sample(4, 0.0, 100, OFFSETS).any()
 

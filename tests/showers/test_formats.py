@@ -18,7 +18,7 @@ from showers.archives.kcdc import TextTable, stations_by_cores
 from showers.array import KASCADE
 from showers.dataset import Dataset
 from showers.event_files import StoredGrids
-from showers.schema import GAMMA, SCALAR_NAMES
+from showers.schema import GAMMA, SCALAR_NAMES, TIMES_FILE
 from stacking.run.config import StackConfig
 from stacking.train import stack
 
@@ -263,16 +263,20 @@ def test_signals_of_a_kcdc_download_become_grids(
     order, events = numbered
     n = len(events["Xc"])
     quantities = {name: np.full(n, 5.0) for name in QUANTITIES} | {"Ze": np.linspace(1, 29, n), "E": np.full(n, 15.2)}
-    table = quantities | events
+    general = {"Gt": 899391407 + np.arange(n), "Mt": np.arange(n) * 1000}
+    rows = {"array": np.arange(n), "general": np.arange(n)}
+    tables = {"Array": quantities | events, "general": general, "row_mapping": rows}
     if kind == "hdf5":
         with library.File(tmp_path / "small.h5", "w") as file:
-            for name, values in table.items():
-                file[f"Array/{name}"] = values
+            for group, table in tables.items():
+                for name, values in table.items():
+                    file[f"{group}/{name}"] = values
     else:
         with library.recreate(tmp_path / "small.root") as file:
-            kinds = {name: (values.dtype, values.shape[1:]) if values.ndim > 1 else values.dtype
-                     for name, values in table.items()}  # fmt: skip
-            file.mktree("Array", kinds).extend(table)
+            for group, table in tables.items():
+                kinds = {name: (values.dtype, values.shape[1:]) if values.ndim > 1 else values.dtype
+                         for name, values in table.items()}  # fmt: skip
+                file.mktree(group, kinds).extend(table)
     (folder,) = convert_foreign(tmp_path / f"small.{'h5' if kind == 'hdf5' else 'root'}", tmp_path / "out", None)
     data = Dataset.open(folder, labels=False)
     grids = np.asarray(data.matrices).reshape(n, -1, 2)
@@ -282,6 +286,9 @@ def test_signals_of_a_kcdc_download_become_grids(
     assert data.age is not None
     assert data.evaluation_cuts.name == "matched", "as of measured runs, which runs of protocol 2026 predict"
     np.testing.assert_array_equal(np.load(folder / "core_x_m.npy"), events["Xc"].astype(np.float32))
+    # Seconds and nanoseconds: the fraction of float64 seconds is good to some 0.1 us.
+    fraction = np.load(folder / TIMES_FILE) - general["Gt"]
+    np.testing.assert_allclose(fraction, np.arange(n) * 1e-6, atol=2e-7)
 
 
 def test_quantities_are_read_without_the_grids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

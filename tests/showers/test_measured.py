@@ -30,13 +30,17 @@ import polars as pl
 import pytest
 
 import cli
+from features.build import build_table
+from features.compute import FITTED, compute_events
 from report.doctor import folder_findings
 from runtime.context import Context
 from runtime.errors import InputError
 from showers.archives.download import download_measured, listed
 from showers.archives.measured import (
+    RunSummary,
     azimuth_convention,
     convert_measured,
+    dead_detectors,
     front_azimuth,
     measured_folders,
     run_list,
@@ -264,6 +268,55 @@ def test_run_list_shows_the_run_that_is_off(raw: Path, tmp_path: Path) -> None:
     assert measured_folders(tmp_path / "sets") == folders.folders
 
 
+def test_dead_stations_are_missing_in_the_fits_and_not_empty(tmp_path: Path) -> None:
+    """With a fifth of the stations dead, fitted sizes are those of the same showers seen by the whole array."""
+    away = {}
+    for dead in (0, 50):
+        (tmp_path / "sky.toml").write_text(
+            f"runs = 1\nlive_time_h = 0.3\ndead_stations = {dead}\ndead_muon_detectors = {dead}\n"
+        )
+        simulate_measured(tmp_path / "sky.toml", tmp_path / f"raw{dead}", seed=3, workers=1)
+        converted = convert_measured(tmp_path / f"raw{dead}", tmp_path / f"sets{dead}")
+        data = Dataset.open(converted.folders[0], labels=False)
+        conditions = json.loads((tmp_path / f"raw{dead}" / "truth" / "004000.json").read_text())
+        assert data.source["dead_stations"] == conditions["dead_cells"]
+        assert data.source["dead_muon_detectors"] == sorted(conditions["dead_muon_cells"])
+        row = run_list(converted.folders).row(0, named=True)
+        assert row["dead_stations"] == " ".join(map(str, conditions["dead_cells"]))
+        truth = pl.read_parquet(tmp_path / f"raw{dead}" / "truth" / "004000.parquet")
+        masked = build_table(data.path, ctx=Context(device="cpu", workers=1)).frame().collect()
+        grids, scalars = (np.asarray(values, dtype=np.float32) for values in (data.matrices, data.scalars))
+        empty = compute_events(grids, scalars, None, FITTED)
+        for name, table in (("missing", masked), ("empty", empty)):
+            for fitted, true in (("fit_lg_ne", "lg_ne"), ("fit_lg_nmu_tr", "lg_nmu")):
+                away[dead, name, fitted] = float(np.nanmedian(table[fitted].to_numpy() - truth[true].to_numpy()))
+    assert len(conditions["dead_cells"]) > 40
+    for fitted, least in (("fit_lg_ne", 0.04), ("fit_lg_nmu_tr", 0.2)):
+        whole = away[0, "missing", fitted]
+        assert away[0, "empty", fitted] == pytest.approx(whole, abs=1e-6)
+        assert away[50, "missing", fitted] == pytest.approx(whole, abs=0.025)
+        assert away[50, "empty", fitted] < whole - least
+
+
+def test_only_what_would_have_been_hit_is_dead() -> None:
+    hits = np.zeros(KASCADE.grid_shape, dtype=np.int64)
+    hits[KASCADE.has_station, 0], hits[KASCADE.has_muon, 1] = 60, 30
+    hits[0, 3, 0] = hits[5, 6] = hits[0, 4, 1] = 0
+    assert dead_detectors(hits) == {"dead_stations": [3, 86], "dead_muon_detectors": [4]}
+    assert dead_detectors(hits // 3) == {"dead_stations": [], "dead_muon_detectors": []}, "20 and 10 hits may be none"
+    assert dead_detectors(0 * hits)["dead_stations"] == []
+
+
+def test_cells_that_do_not_exist_are_refused_by_name(raw: Path, tmp_path: Path) -> None:
+    folder = convert_measured(raw, tmp_path / "sets", runs=["004000"]).folders[0]
+    source = json.loads((folder / "source.json").read_text())
+    for cells, message in (([300], "there is no cell 300, expected 0 to 255"), ("all", "dead_stations is no list of")):
+        (folder / "source.json").write_text(json.dumps(source | {"dead_stations": cells}))
+        (folder / "checksums.json").unlink(missing_ok=True)
+        with pytest.raises(InputError, match=message):
+            _ = Dataset.open(folder, labels=False).working
+
+
 class Hostile:
     """Would run a command if its pickle were loaded."""
 
@@ -285,7 +338,8 @@ def test_times_never_execute_a_pickle(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read_times(times_file(tmp_path / "good.npz", table), 4).tolist() == [start + k for k in range(4)]
     with pytest.raises(InputError, match=r"shape \(4, 9\), expected \(5, 9 or more\)"):
         read_times(tmp_path / "good.npz", 5)
-    for spoiled, message in ((Hostile(), r"names (posix|nt)\.system"), (3.0, r"row 2, column 8 holds no date")):
+    foreign = (Hostile(), r"names (posix|nt)\.system"), (np.float64(3.0), r"names numpy\._?core\.multiarray\.scalar")
+    for spoiled, message in (*foreign, (3.0, r"row 2, column 8 holds no date")):
         bad = table.copy()
         bad[2, 8] = spoiled
         with pytest.raises(InputError, match=message):
@@ -682,3 +736,29 @@ def test_other_predictions_are_never_overwritten(
         predict_measured(measured_raw, tmp_path, run, **options)
     with pytest.raises(InputError, match="unknown protocol 'v3'"):
         predict_measured(measured_raw, tmp_path / "other", run, protocol="v3")
+
+
+def test_sums_of_a_run_by_hand() -> None:
+    """Four events, one beyond the cuts; two stations and one muon detector are never hit."""
+    grids = np.zeros((4, *KASCADE.grid_shape), np.float32)
+    grids[0, ..., 0], grids[0, ..., 1] = 2.0 * KASCADE.has_station, 5.0 * KASCADE.has_muon
+    rows, columns = np.nonzero(KASCADE.has_station & ~KASCADE.has_muon)
+    grids[:, rows[:2], columns[:2], 0] = 0.0
+    muon_row, muon_column = np.argwhere(KASCADE.has_muon)[3]
+    grids[:, muon_row, muon_column, 1] = 0.0
+    grids[1, rows[5], columns[5], 0] = 10.0
+    scalars = np.tile(np.array([15.5, 10.0, 100.0, 5.5, 4.5]), (4, 1))
+    scalars[2, 0] = 15.9
+    scalars[3, 1] = 45.0  # too inclined
+    summary = RunSummary("7")
+    summary.add(grids[:2], scalars[:2], np.full(2, 1.0), np.array([30.0, 20.0]))
+    summary.add(grids[2:], scalars[2:], np.full(2, 1.0), np.array([25.0, 40.0]))
+    content = summary.as_json()
+    assert (content["silent_stations"], content["silent_muon_detectors"]) == (2, 1)
+    assert (content["n_events"], content["first_s"], content["last_s"]) == (4, 20.0, 40.0)
+    assert content["passed"]["matched"] == 3
+    n_e, n_mu = KASCADE.has_station.sum() - 2, KASCADE.has_muon.sum() - 1
+    lg_e, lg_mu = np.log10(2.0 * n_e), np.log10(5.0 * n_mu)
+    values = np.array([[15.5, 10, 5.5, 4.5, 1, n_e, n_mu, lg_e, lg_mu], [15.5, 10, 5.5, 4.5, 1, 1, 0, 1, 0],
+                       [15.9, 10, 5.5, 4.5, 1, 0, 0, 0, 0]])  # fmt: skip
+    np.testing.assert_allclose(content["sums"], [values.sum(axis=0), (values**2).sum(axis=0)], rtol=1e-6)

@@ -19,8 +19,9 @@ from runtime.files import hash_file
 from showers.dataset import Dataset
 from showers.schema import COMPOSITION, GAMMA, Task
 from showers.simulation import datasets, load_settings, simulate
-from showers.simulation.blocks import BlockJob, passes, simulate_block
+from showers.simulation.blocks import PRIMARIES_PER_BLOCK, BlockJob, passes, simulate_block
 from showers.simulation.cascade import RARE
+from showers.simulation.datasets import check
 from showers.simulation.reconstruction import Reconstructed
 from showers.simulation.settings import WORLDS, Settings
 from showers.writer import problems
@@ -298,3 +299,10 @@ def test_rare_hadrons_come_with_their_weights(tmp_path: Path) -> None:
         simulate(GAMMA, tmp_path / "a", **(wanted | {"proposal": None}), reuse=3)
     with pytest.raises(InputError, match="rare hadrons belong to the task gamma"):
         simulate(COMPOSITION, tmp_path / "c", n_train=1, n_test=1, proposal=RARE)
+
+
+def test_a_shower_is_used_again_at_most_a_block_times() -> None:
+    job = BlockJob(COMPOSITION, "train", 11, "qgs", "test", load_settings(), reuse=PRIMARIES_PER_BLOCK)
+    check(job, 1, None)
+    with pytest.raises(InputError, match=r"reuse must be at least 1 and at most 4096, got 4097"):
+        check(replace(job, reuse=PRIMARIES_PER_BLOCK + 1), 1, None)

@@ -17,6 +17,7 @@ from scoring.metrics.gamma import hadron_survival
 from scoring.metrics.intervals import clopper_pearson
 from stacking.decide.classes import (
     RULES,
+    ClassesStacking,
     Rule,
     argmax_rule,
     bias_rule,
@@ -169,6 +170,20 @@ def test_paired_error_is_the_plain_bootstraps_with_few_gammas() -> None:
         rows = np.concatenate([rng.integers(0, 30, 30), rng.integers(30, 430, 400)])
         plain.append(mean_log_survival(labels[rows], a[rows]) - mean_log_survival(labels[rows], b[rows]))
     assert error == pytest.approx(np.std(plain), rel=0.25)
+
+
+def test_errors_of_survivals_do_not_depend_on_the_scales_of_scores() -> None:
+    rng = np.random.default_rng(5)
+    labels = np.repeat([0, 1], [100, 400])
+    a, b = rng.normal(np.where(labels == 0, 1.5, 0.0), 1.0, (2, 500))
+    expected = paired_log_survival(labels, a, b)
+    for first, second in ((a + 100.0, b), (a, b + 100.0), (3.0 * a, np.exp(b))):
+        assert paired_log_survival(labels, first, second) == expected
+
+
+def test_the_most_probable_class_is_the_label() -> None:
+    labels = ClassesStacking().labels(None, np.log([[0.2, 0.5, 0.3], [0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]))
+    assert labels.tolist() == [1, 0, 2]
 
 
 def test_survivals_of_twenty_gammas_by_hand() -> None:

@@ -9,7 +9,7 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -30,8 +30,10 @@ from showers.schema import COMPOSITION
 from stacking import second_level
 from stacking.decide.target import OUTWARD, OWN_ENERGY, SIDEWAYS, UNITS, TargetCalibration, mixture
 from stacking.inputs.events import ShowerEvents, TableEvents
+from stacking.meta.base import MetaLearner
+from stacking.meta.calibration import identity
 from stacking.predict import predict
-from stacking.run.chain import STUDENT
+from stacking.run.chain import STUDENT, Chain
 from stacking.run.config import StackConfig, TableConfig
 from stacking.train import StackResult, stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
@@ -115,7 +117,7 @@ def test_no_student_unless_wanted_and_none_is_told(
         predict(stacking.load(result.run), new_rows[0], fast=True)
 
 
-def test_pieces_and_processes_change_no_bit(
+def test_pieces_change_no_bit(
     finished: StackResult, new_rows: tuple[Path, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points, _ = gaussians(20_000, 6)
@@ -123,7 +125,7 @@ def test_pieces_and_processes_change_no_bit(
     run = stacking.load(finished.run)
     whole = predict(run, events, Context(trusted=True), fast=True).concatenated()
     monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 4096)
-    in_pieces = predict(run, events, Context(workers=2), fast=True).concatenated()
+    in_pieces = predict(run, events, Context(workers=1, trusted=True), fast=True).concatenated()
     np.testing.assert_array_equal(in_pieces.log_proba, whole.log_proba)
     assert len(points) == len(in_pieces.log_proba)
 
@@ -329,3 +331,14 @@ def test_events_to_be_predicted_have_no_targets(tiny_composition: Path) -> None:
     for ask in (lambda: events.targets(np.arange(3)), events.targets_fingerprint):
         with pytest.raises(InputError, match="labels are not read here"):
             ask()
+
+
+def test_a_student_is_one_fit() -> None:
+    meta = cast("MetaLearner", None)
+    chain = Chain(
+        COMPOSITION, {"a": identity(5), "stack": identity(5), STUDENT: identity(5)}, meta, {}, "stack", "hash", 6
+    )
+    alone = chain.of_student()
+    assert list(chain.fits("a")) == list(range(6))
+    assert (alone.shipped, list(alone.fits(STUDENT)), alone.learners) == (STUDENT, [0], ("a",))
+    assert alone.config_hash != chain.config_hash

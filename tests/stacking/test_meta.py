@@ -516,6 +516,21 @@ def _normal(x: np.ndarray, mean: float) -> np.ndarray:
     return np.asarray(np.exp(-0.5 * (x - mean) ** 2))
 
 
+def test_systems_are_level_only_where_the_error_is_small_too() -> None:
+    labels = np.tile([0, 1], 500)
+    sure = log_softmax(np.where(labels[:, None] == np.arange(2), 1.0, -1.0))
+    half = np.arange(1000)[:, None] < 500
+    a, b = np.where(half, sure, np.log(0.5)), np.where(half, np.log(0.5), sure)
+    assert decide_gate(b, {"a": a}, labels, LogLossScorer()).reason == "a is the only learner"
+    systems = {"a": a, "c": np.full((1000, 2), np.log(0.5))}
+    # Each is better by the same in one half: the mean is 0, its error sqrt(1000) times smaller than the difference.
+    gain = np.log(2.0) + sure[0, 0]
+    error = f"{gain / np.sqrt(999):.5f}"
+    assert decide_gate(b, systems, labels, LogLossScorer()).reason.startswith(f"the stack is 0.00000 ± {error} nats")
+    level = "the stack and a are level, less than 0.00001 nats apart"
+    assert decide_gate(a, systems, labels, LogLossScorer()).reason == level
+
+
 def test_gate_and_pruning_go_by_weights() -> None:
     """The learner that is right on heavy events is the better one, though it is wrong on more of them."""
     labels, weights = np.tile([0, 1], 500), np.repeat([10.0, 0.1], [200, 800])

@@ -10,8 +10,8 @@ import pytest
 from models.base.posterior import log_softmax
 from stacking.fit.folds import subsampled
 from stacking.meta import softmax
-from stacking.meta.calibration import fit_calibrator
-from stacking.meta.softmax import fit_linear
+from stacking.meta.calibration import _matrix, fit_calibrator
+from stacking.meta.softmax import fit_linear, fit_scaling
 
 
 def test_a_part_of_periodic_labels_has_every_class() -> None:
@@ -46,3 +46,17 @@ def test_a_hundred_classes_fit_into_memory_and_go_without_a_matrix() -> None:
     assert matrix.shape == (300, 100)
     assert peak < 2e8, "curvature alone would take 7 GB"
     assert fit_calibrator(log_proba, labels, np.arange(2000) // 100 % 5).kind != "matrix"
+
+
+def test_a_matrix_is_the_minimum_of_its_penalised_loss() -> None:
+    rng = np.random.default_rng(2)
+    labels = rng.integers(0, 4, 300)
+    log_proba = log_softmax(np.eye(4)[labels] @ rng.normal(size=(4, 4)) + rng.normal(size=(300, 4)))
+    fitted = _matrix(log_proba, labels, None)
+    scales, _ = fit_scaling(log_proba, labels, per_class=False)
+    missed = np.exp(fitted(log_proba)) - np.eye(4)[labels]
+    distance = fitted.matrix / scales[:, None] - np.eye(4)
+    l2 = 0.3 * 4 * 3 / 300
+    np.testing.assert_allclose((log_proba * scales).T @ missed / 300, -l2 * distance, atol=1e-5)
+    np.testing.assert_allclose(missed.mean(axis=0), -l2 * fitted.bias, atol=1e-5)
+    assert np.abs(l2 * distance).max() > 1e-3
