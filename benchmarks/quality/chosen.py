@@ -2,7 +2,7 @@
 
 What a fixture of several tests runs counts for all of them. Lines that no test runs in its own process (kernels after
 their compilation, constants, commands started by a test) go to all tests of the test files that run anything of the
-file, else of its folder.
+file, else of its folder; first to those of the files that name the module, which are likelier to look at it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -121,13 +122,19 @@ class Choice:
         """Return the tests of a line that are affordable together, the cheapest first, file by file."""
         lines, inside = statement((self.root / path).read_text("utf-8"), line)
         running = self._running(stamp(self.root, path), lines) if inside else []
+        naming: set[str] = set()
         if not running:
             near = self._running(f"{path} ", None) or self._running(f"{path.rpartition('/')[0]}/", None)
             files = {one.name.partition("::")[0] for one in near}
             running = [one for name, one in self.records.items() if name.partition("::")[0] in files]
+            naming = {name for name in files if re.search(rf"\b{Path(path).stem}\b", self._text(name))}
         kept: list[Record] = []
         spent, made = 0.0, set[str]()
-        for one in sorted(running, key=lambda one: one.seconds + self._seconds(one.shared)):
+
+        def order(one: Record) -> tuple[bool, float]:
+            return one.name.partition("::")[0] not in naming, one.seconds + self._seconds(one.shared)
+
+        for one in sorted(running, key=order):
             more = one.seconds + self._seconds(set(one.shared) - made)
             if spent + more <= limit_s:
                 spent, made = spent + more, made | set(one.shared)
@@ -137,6 +144,9 @@ class Choice:
             file = one.name.partition("::")[0]
             by_file[file] = by_file.get(file, self._seconds(one.shared)) + one.seconds
         return Tests(sorted(by_file, key=lambda name: by_file[name]), [one.name for one in kept], spent)
+
+    def _text(self, name: str) -> str:
+        return (self.root / name).read_text("utf-8")
 
     def _seconds(self, names: Iterable[str]) -> float:
         return sum(self.records[name].seconds for name in names if name in self.records)

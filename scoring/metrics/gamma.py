@@ -127,7 +127,7 @@ def weighted_threshold(scores: np.ndarray, weights: np.ndarray, efficiency: floa
     order = np.argsort(-scores, kind="stable")
     reached = np.cumsum(weights[order])
     place = int(np.searchsorted(reached, efficiency * reached[-1] * (1 - 1e-12)))
-    return float(scores[order[min(place, len(order) - 1)]])
+    return float(scores[order[place]])
 
 
 def hadron_survival(

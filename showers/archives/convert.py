@@ -53,7 +53,7 @@ class Split:
     @property
     def name(self) -> str:
         """``train`` or ``test``."""
-        return self.folder.rsplit("_", 1)[1]
+        return self.folder.rpartition("_")[2]
 
     def after(self, step: str) -> Split:
         """Return the split with one more step in its flow."""

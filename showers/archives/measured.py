@@ -9,7 +9,7 @@ place; ``left_out.csv`` names them. A list of all runs with a few numbers on eac
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -156,12 +156,9 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
         if not isinstance(summary, dict):
             raise InputError(f"{folder} has no summary of a measured run in its source.json: convert the archive again")
         n, passed = summary["n_events"], summary["passed"]
-        n_good = max(passed[protocols.TEST_WITH_AGE.name], 1)
-        mean, square = np.asarray(summary["sums"]) / n_good
-        error = np.sqrt(np.maximum(square - mean**2, 0.0) / n_good)
-        rate = passed[protocols.TEST_WITH_AGE.name] / n
-        means.append([*mean, rate])
-        errors.append([*error, np.sqrt(max(rate * (1 - rate), 1 / n) / n)])
+        mean, error = means_of(summary)
+        means.append(mean)
+        errors.append(error)
         timed = summary["first_s"] is not None
         rows.append(
             {
@@ -169,8 +166,8 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
                 "events": n,
                 "seconds": summary["last_s"] - summary["first_s"] if timed else None,
                 **{f"pass_{name}": passed[name] / n for name in protocols.CUT_SETS if name != protocols.NONE.name},
-                **{f"mean_{name}": float(value) for name, value in zip(MEANS, mean, strict=True)},
-                **{f"error_{name}": float(value) for name, value in zip(MEANS, error, strict=True)},
+                **{f"mean_{name}": float(value) for name, value in zip(MEANS, mean[:-1], strict=True)},
+                **{f"error_{name}": float(value) for name, value in zip(MEANS, error[:-1], strict=True)},
                 "silent_stations": summary["silent_stations"],
                 "silent_muon_detectors": summary["silent_muon_detectors"],
                 **{name: " ".join(map(str, source.get(name, []))) for name in (DEAD_STATIONS, DEAD_MUON_DETECTORS)},
@@ -181,6 +178,15 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
     whole = table["seconds"].cast(pl.Float64).sum() or None
     share = pl.col("seconds").cast(pl.Float64) / pl.lit(whole, dtype=pl.Float64)
     return table.with_columns(live_time_share=share, off=pl.Series(off, dtype=pl.String))
+
+
+def means_of(summary: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return :data:`MEANS` and the pass rate of a run's summary, and their errors."""
+    n, n_passed = summary["n_events"], summary["passed"][protocols.TEST_WITH_AGE.name]
+    mean, square = np.asarray(summary["sums"]) / max(n_passed, 1)
+    error = np.sqrt(np.maximum(square - mean**2, 0.0) / max(n_passed, 1))
+    rate = n_passed / n
+    return np.append(mean, rate), np.append(error, np.sqrt(max(rate * (1 - rate), 1 / n) / n))
 
 
 def _off(means: np.ndarray, errors: np.ndarray, names: Sequence[str]) -> list[str]:

@@ -302,6 +302,19 @@ def test_expectations_move_with_the_scales_as_their_logarithms_do(
     np.testing.assert_allclose(slope, np.broadcast_to((a + 2 * q @ x)[:, None, None], slope.shape), atol=1e-5)
 
 
+def test_moves_are_smoothed_by_a_polynomial_weighted_by_events(world: tuple[Cells, MovableEvents, np.ndarray]) -> None:
+    cells, events, thrown = world
+    response = make_response(events, cells, thrown, scales=False)
+    rng = np.random.default_rng(8)
+    values, counts = rng.normal(size=(5, cells.n_cells)), rng.poisson(1.0, (5, cells.n_cells)).astype(float)
+    smooth = response._smooth(values, counts, 2).reshape(5, BINS.n_bins, -1)
+    x, group, place = np.linspace(-1, 1, BINS.n_bins), 3, 2
+    y, n = (one.reshape(5, BINS.n_bins, -1)[group, :, place] for one in (values, counts))
+    np.testing.assert_allclose(
+        smooth[group, :, place], np.polyval(np.polyfit(x, y, 2, w=np.sqrt(n + 0.5)), x), atol=1e-7
+    )
+
+
 @pytest.mark.parametrize("tau", [1e15, 2e4])
 def test_a_p_value_is_that_of_the_chi_square_law(tau: float) -> None:
     """Twenty cells of many events, four fitted parameters; the deviance follows the law whatever the simulation."""

@@ -24,8 +24,8 @@ from analysis.spectra.labels import unfold, unfold_composition
 from analysis.spectra.likelihood import FoldedFit, FoldingProblem
 from analysis.spectra.published import published
 from analysis.spectra.reading import _is_cut, plateau_primaries, thrown_primaries, without_unknown
-from analysis.spectra.response import GROUPS, Simulated, Thrown, binning
-from analysis.spectra.run import Spectra, SpectraOptions, cell_binning, folded_spectra, measure_spectra
+from analysis.spectra.response import GROUPS, Simulated, SpectrumEvents, Thrown, binning
+from analysis.spectra.run import Spectra, SpectraOptions, cell_binning, folded_spectra, measure_spectra, outside
 from commands.physics import numbers
 from report.physics_pages import knee_lines, spectra_text, write_spectra_page
 from runtime.context import Context, PlainConsole
@@ -271,6 +271,16 @@ def test_a_lower_minimum_on_the_way_is_the_result(analysed: Spectra, monkeypatch
     assert knees.fits["free"].cost < made[0] - 0.3
     gained = {(one.null, one.other): one.gained for one in knees.comparisons}
     assert gained["rigidity", "free"] > -0.1
+
+
+def test_energies_outside_and_empty_bins_are_told() -> None:
+    simulation = cast("Simulated", SimpleNamespace(lg_energy=np.array([14.8, 16.5])))
+    energies, none = np.array([15.3, 15.3, 15.7, 15.0, 16.6]), np.zeros(5)
+    data = SpectrumEvents(np.zeros((5, 5)), np.zeros(5, int), energies, none, none, none)
+    remarks = outside(data, simulation, binning((15.2, 15.4, 15.6, 15.8)))
+    assert remarks[0].startswith("1 measured events (20 %) have energies outside those of the simulation")
+    assert remarks[1] == "2 of 5 measured events lie outside the energy bins, lg(E/eV) 15.2 to 15.8"
+    assert remarks[2:] == ["no measured event in the energy bins 15.4-15.6 of lg(E/eV)"]
 
 
 def test_a_knee_by_hand() -> None:

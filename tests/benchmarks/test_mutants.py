@@ -123,6 +123,13 @@ def test_lines_that_nothing_runs_go_to_the_tests_of_their_file_or_folder(known: 
     assert len(known.of("pkg/c.py", 1, 99.0).kept) == 5
 
 
+def test_of_lines_that_nothing_runs_the_files_that_name_the_module_come_first(known: Choice) -> None:
+    assert [name.partition("::")[2] for name in known.of("pkg/a.py", 1, 1.0).kept] == ["test_half", "test_other"]
+    (known.root / "tests/test_a.py").write_text("from pkg import a\n")
+    assert known.of("pkg/a.py", 1, 4.5).kept[:2] == ["tests/test_a.py::test_fit", "tests/test_a.py::test_fit_again"]
+    assert known.of("pkg/a.py", 16, 1.0).kept == ["tests/test_b.py::test_half"], "known lines go by price alone"
+
+
 def test_changed_tests_are_forgotten_and_changed_code_counts_as_a_file(known: Choice) -> None:
     (known.root / "tests/test_a.py").write_text("")
     (known.root / "pkg/b.py").write_text("\n" + FUNCTIONS)

@@ -246,3 +246,9 @@ def test_curvature_of_the_electron_signal_is_that_of_differences(r_m):
     numeric = [slopes[0, 0], slopes[0, 1], slopes[1, 1], slopes[2, 0], slopes[2, 1]]
     curvature = station.electron_curvature(PUBLISHED, 0.6 * r_m, 0.8 * r_m, u, v, age, 1.7)
     np.testing.assert_allclose(curvature, 1.7 * np.array(numeric), rtol=1e-5, atol=1e-8)
+
+
+def test_the_muon_age_that_is_expected_by_hand():
+    level = 4.8 / station.LG_E - station.MUON_LEVEL_TO_LN_N
+    expected = PUBLISHED.muon_age_mean + 0.3 * PUBLISHED.muon_age_size + 0.1 * PUBLISHED.muon_age_inclination
+    assert station.muon_age_mean(PUBLISHED, level, 1 / 1.135) == pytest.approx(expected)

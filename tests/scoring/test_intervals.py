@@ -70,11 +70,16 @@ def test_interval_width_at_benchmark_size() -> None:
 
 def test_draw_variance_is_that_of_repeated_draws() -> None:
     rng = np.random.default_rng(2)
-    values = [sampled_error(rng, P).mean() for _ in range(300)]
+    by_class = np.array([sampled_error(rng, P) for _ in range(300)])
+    values = by_class.mean(axis=1)
     sign = np.sign(mixture_counts(5) / 5000 @ (np.eye(5) - P))
     predicted = draw_variance(P, np.repeat(sign[:, None], 5, axis=1))
     # first order: slightly too large where a class's error is smaller than its draws
     assert np.var(values) == pytest.approx(predicted, rel=0.35)
+    # With so many events nothing but the draws is left of the intervals of the classes.
+    _, classes = confusion_intervals(np.rint(P * 1e13).astype(int), 0.108)
+    widths = [(one.high - one.low) / (2 * 1.959964) for one in classes]
+    np.testing.assert_allclose(widths, by_class.std(axis=0), rtol=0.25)
 
 
 def test_perfect_labels_keep_an_honest_upper_limit() -> None:

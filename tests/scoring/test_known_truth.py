@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.special import binom
@@ -11,10 +13,11 @@ from scipy.stats import t as student
 from runtime.errors import InputError
 from scoring.metrics.classes import area, bins_at_threshold, efficiency_at_survival, q_factor, table_metrics
 from scoring.metrics.composition import composition_metrics, energy_bins, row_normalised
-from scoring.metrics.gamma import GAMMA, HADRON, area_under_curve, gamma_metrics, hadron_survival
+from scoring.metrics.gamma import GAMMA, HADRON, area_under_curve, gamma_metrics, hadron_survival, weighted_threshold
 from scoring.metrics.intervals import GROUP_RESAMPLES, clopper_pearson, survival_interval, weighted_replicas
 from scoring.metrics.paired import mcnemar, paired_fraction_error, paired_log_loss, paired_mean, paired_survival
 from scoring.tasks.base import scoring_of
+from scoring.tasks.truth import _read_groups
 from showers.schema import COMPOSITION, ENERGY
 from showers.schema import GAMMA as GAMMA_TASK
 
@@ -212,6 +215,21 @@ def test_paired_survivals_do_not_depend_on_the_scale_of_a_score() -> None:
         assert paired_survival(labels, *scaled, 0.75, n_resamples=200) == first
 
 
+@pytest.mark.parametrize("way", ["events", "groups", "weights"])
+def test_intervals_of_paired_survivals_lie_around_the_difference(way: str) -> None:
+    rng = np.random.default_rng(11)
+    labels = np.repeat([GAMMA, HADRON], [300, 900])
+    a, b = (rng.normal(np.where(labels == GAMMA, shift, 0.0), 1.0) for shift in (3.0, 0.5))
+    groups = np.arange(1200) // 2 if way == "groups" else None
+    weights = rng.uniform(0.5, 1.5, 1200) if way == "weights" else None
+    pair = paired_survival(labels, a, b, 0.75, groups, weights, n_resamples=300)
+    # 75 % of the gammas lie above their mean minus 0.674.
+    assert pair.difference == pytest.approx(norm.sf(3.0 - 0.674) - norm.sf(0.5 - 0.674), abs=0.07)
+    middle, width = (pair.interval.low + pair.interval.high) / 2, pair.interval.high - pair.interval.low
+    assert middle == pytest.approx(pair.difference, abs=0.03)
+    assert 0.04 < width < 0.2
+
+
 def test_survivals_of_groups_stay_between_0_and_1() -> None:
     labels = np.repeat([GAMMA, HADRON], [20, 24])
     groups = np.concatenate([np.arange(20), 100 + np.repeat(np.arange(4), 6)])
@@ -249,6 +267,12 @@ def test_a_weight_counts_as_so_many_copies() -> None:
     place = {"energy": energy, "zenith_deg": zenith}
     in_bin = bins_at_threshold(labels, scores, 0.5, **place, weights=weights)["energy"][0]
     assert in_bin.survival == pytest.approx(np.mean(scores[many][labels[many] == 1] >= 0.5))
+
+
+def test_a_weighted_threshold_by_hand() -> None:
+    scores, weights = np.array([2.0, 4.0, 1.0, 3.0]), np.array([1.0, 2.0, 4.0, 3.0])  # 2, 5, 6 and 10 from the top
+    for efficiency, threshold in ((0.1, 4.0), (0.2, 4.0), (0.21, 3.0), (0.5, 3.0), (0.6, 2.0), (0.61, 1.0), (1.0, 1.0)):
+        assert weighted_threshold(scores, weights, efficiency) == threshold
 
 
 def test_the_weighted_area_has_the_error_of_repeated_samples() -> None:
@@ -346,3 +370,12 @@ def test_weighted_pairs_share_their_events() -> None:
     assert pair.interval.low <= 0 <= pair.interval.high
     assert pair.standard_error < 0.5 * (alone.high - alone.low) / 3.92
     assert paired_survival(labels, scores, scores, weights=weights).difference == 0.0
+
+
+def test_groups_of_one_event_each_are_none(tmp_path: Path) -> None:
+    np.save(tmp_path / "groups.npy", np.array([3, 1, 3], dtype=np.int64))
+    groups = _read_groups(tmp_path / "groups.npy", 3)
+    assert groups is not None
+    assert groups.tolist() == [3, 1, 3]
+    np.save(tmp_path / "groups.npy", np.array([3, 1, 2], dtype=np.int64))
+    assert _read_groups(tmp_path / "groups.npy", 3) is None

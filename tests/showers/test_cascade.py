@@ -5,7 +5,10 @@ import pytest
 
 from showers.schema import COMPOSITION, GAMMA
 from showers.simulation.cascade import (
+    BELOW_MAXIMUM,
     GROUND_DEPTH,
+    PIVOT_E,
+    PIVOT_LG_A,
     RARE,
     Deviates,
     Proposal,
@@ -132,6 +135,17 @@ def test_lateral_age_follows_the_mass() -> None:
     depth, zero = np.full(2, 480.0), np.zeros(2)
     ages = lateral_age(np.full(2, 1.31), depth, zero, zero, np.array([0.0, 1.0]), zero, shape)
     assert np.diff(ages) == pytest.approx([0.1])
+
+
+def test_lateral_age_by_hand() -> None:
+    names = ("offset", "longitudinal", "depth", "energy", "inclination", "mass", "spread")
+    per_unit = dict(zip(names, (1.2, 0.3, 0.05, -0.02, 0.4, 0.1, 0.03), strict=True))
+    shape = Shape(**{f"age_{name}": value for name, value in per_unit.items()}, age_min=0.5, age_max=1.5)
+    pivots = np.array([1.31, BELOW_MAXIMUM, PIVOT_E, 0.0, PIVOT_LG_A, 0.0])
+    away = np.array([0.2, 50.0, 0.5, 0.1, -0.4, 2.0])
+    values = [np.array([pivot, pivot + one, pivot + 40 * one]) for pivot, one in zip(pivots, away, strict=True)]
+    expected = 1.2 + 0.06 + 0.025 - 0.01 + 0.04 - 0.04 + 0.06
+    assert lateral_age(*values, shape) == pytest.approx([1.2, expected, 1.5])
 
 
 def test_muon_shape_follows_the_zenith() -> None:

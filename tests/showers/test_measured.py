@@ -42,6 +42,7 @@ from showers.archives.measured import (
     convert_measured,
     dead_detectors,
     front_azimuth,
+    means_of,
     measured_folders,
     run_list,
     write_run_list,
@@ -345,6 +346,14 @@ def test_times_never_execute_a_pickle(tmp_path: Path, monkeypatch: pytest.Monkey
         with pytest.raises(InputError, match=message):
             read_times(times_file(tmp_path / "bad.npz", bad), 4)
     assert not (tmp_path / "executed").exists()
+
+
+def test_times_of_simulated_runs_have_the_public_form(raw: Path) -> None:
+    for file in raw.glob("*_extra_features.npz"):
+        table = np.load(file, allow_pickle=True)["extra_features"]  # written by this very program
+        assert set(table[:, 0]) == {int(file.name.split("_")[0])}
+        assert table[:, 1].tolist() == list(range(len(table)))
+        assert (np.diff(read_times(file, len(table))) > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -762,3 +771,9 @@ def test_sums_of_a_run_by_hand() -> None:
     values = np.array([[15.5, 10, 5.5, 4.5, 1, n_e, n_mu, lg_e, lg_mu], [15.5, 10, 5.5, 4.5, 1, 1, 0, 1, 0],
                        [15.9, 10, 5.5, 4.5, 1, 0, 0, 0, 0]])  # fmt: skip
     np.testing.assert_allclose(content["sums"], [values.sum(axis=0), (values**2).sum(axis=0)], rtol=1e-6)
+    mean, error = means_of(content)
+    np.testing.assert_allclose(mean, [*values.mean(axis=0), 0.75], rtol=1e-6)
+    # Of so few events a rate is as uncertain as one of them: a quarter, over the root of four.
+    np.testing.assert_allclose(error, [*(values.std(axis=0) / np.sqrt(3)), 0.25], rtol=1e-5, atol=1e-5)
+    many = content | {"n_events": 100, "passed": content["passed"] | {"test_age": 20}}
+    assert means_of(many)[1][-1] == pytest.approx(0.04)

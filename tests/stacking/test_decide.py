@@ -41,6 +41,12 @@ from stacking.meta.scorers import (
 from tests.stacking.known import five_classes
 
 
+def test_what_posteriors_imply_by_hand() -> None:
+    log_proba = np.log([[0.8, 0.2], [0.4, 0.6]])
+    np.testing.assert_allclose(class_mix(log_proba), [0.6, 0.4])
+    np.testing.assert_allclose(expected_confusion(log_proba, np.array([0, 1])), [[2 / 3, 1 / 3], [1 / 4, 3 / 4]])
+
+
 def test_biases_improve_on_rules_without_them() -> None:
     log_proba, _ = five_classes(4000)
     prior = class_mix(log_proba)

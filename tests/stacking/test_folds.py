@@ -217,3 +217,10 @@ def test_each_device_has_the_whole_time() -> None:
     assert rows["on the GPU"][0] > mixed.shares[0].rows
     assert any("on the GPU" in line and line.endswith("a fit on cuda") for line in both.lines())
     assert not any(line.endswith("on cpu") for line in alone.lines())
+
+
+@pytest.mark.parametrize("least", [50, 51])
+def test_an_outer_holdout_needs_its_least_number_and_no_more(least: int) -> None:
+    outer, remark = outer_holdout(np.ones(200, bool), np.arange(200) % 2, 0.5, seed=1, least=least)
+    assert outer.sum() == (100 if least == 50 else 0)
+    assert bool(remark) == (least == 51)
