@@ -52,6 +52,7 @@ td.words { white-space: normal; }
 th { color: var(--quiet); font-weight: 600; }
 tr.ours td { font-weight: 700; }
 .wide td { white-space: normal; text-align: left; overflow-wrap: anywhere; }
+.wide td:first-child { overflow-wrap: break-word; }
 .warn { color: var(--warn); }
 @media print { :root { color-scheme: light; --page: #ffffff; --ink: #000000; --quiet: #333333; --line: #bbbbbb;
   --box: #f3f3f3; --accent: #000000; --warn: #000000; } body { font-size: 10.5pt; } nav { display: none; }
