@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-# One numerical thread a process and several processes; LightGBM's OpenMP threads would otherwise spin while they wait.
+# One numerical thread a process and several processes, for which modules are compiled once; LightGBM's OpenMP threads would otherwise spin while they wait.
 export OMP_WAIT_POLICY := passive
 
 .PHONY: demo test test-faults lint docs release clean env
@@ -17,10 +17,10 @@ demo: env
 	$(BIN)/python cli.py demo
 
 test: env
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-faults: env
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults --numprocesses auto --maxprocesses 4 --dist loadgroup
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m faults --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 lint: env
 	$(BIN)/ruff check .

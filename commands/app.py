@@ -244,7 +244,7 @@ def refuse_unused(
             raise InputError(f"{name} (in {context.params['config']}) has no effect {why}: leave it out")
 
 
-SeedOption = Annotated[int, typer.Option(help="Seed of all random numbers.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
 DeviceOption = Annotated[Device, typer.Option(help="auto: the GPU if there is one.")]
 WorkersOption = Annotated[int | None, typer.Option(min=1, help="Number of processes; default: all cores.")]
 StrictOption = Annotated[

@@ -242,7 +242,14 @@ def convert(
     out: Annotated[Path, typer.Option(help="Folder that gets {task}_train and {task}_test.")],
     raw: Annotated[Path | None, typer.Option(help="Folder with the raw NPZ files of the simulation.")] = None,
     task: Annotated[TaskName, typer.Option(help="Which sets to make.")] = "composition",
-    protocol: Annotated[Protocol, typer.Option(help="2026 is what the public repository scores now.")] = Protocol.v2,
+    protocol: Annotated[
+        Protocol | None,
+        typer.Option(
+            help="Of --raw 2026 unless said, what the public repository scores now; of --measured that of the "
+            "training sets, v2 unless said.",
+            show_default=False,
+        ),
+    ] = None,
     measured: Annotated[Path | None, typer.Option(help="Folder with the measured runs' archives instead.")] = None,
     foreign: Annotated[
         Path | None, typer.Option("--from", help="Files of another format: station lists, KCDC downloads.")
@@ -270,7 +277,7 @@ def convert(
     submit); those of 2026 are permuted already. Rows that cannot be used are listed in left_out.csv. A line for each
     set says how many events were read, were left by each cut, were written, and can be used.
 
-    Example: [bold]python cli.py convert --raw raw --out data --protocol 2026[/bold]
+    Example: [bold]python cli.py convert --raw raw --out data[/bold]
     """
     if sum(each is not None for each in (raw, measured, foreign)) != 1:
         raise InputError(
@@ -288,16 +295,17 @@ def convert(
         refuse_unused(context, "with --raw", all_but=("raw", "out", "task", "protocol", "strict", "times_of_arrival"))
     else:
         refuse_unused(context, "with --measured", ("task",))
+    chosen_protocol = (protocol or (Protocol.current if raw is not None else Protocol.v2)).value
     if measured is not None and predict is not None:
         refuse_unused(context, "with --predict", ("strict", "times_of_arrival"))
         ctx = OutputFormat().context(workers=workers, trusted=trusted)
-        options = {"protocol": protocol.value, "times": times, "delete_raw": delete_raw}
+        options = {"protocol": chosen_protocol, "times": times, "delete_raw": delete_raw}
         predict_measured(measured, out, predict, ctx, runs=names_of(runs), **options)
         return
     if measured is not None:
         refuse_unused(context, "without --predict", ("trusted", "workers"))
         convert_measured(
-            measured, out, protocol.value, runs, times, delete_raw, strict=strict, times_of_arrival=times_of_arrival
+            measured, out, chosen_protocol, runs, times, delete_raw, strict=strict, times_of_arrival=times_of_arrival
         )
         return
     assert raw is not None
@@ -305,7 +313,7 @@ def convert(
 
     chosen = task_named(task)
     folders = write_sets(
-        raw, out, chosen, protocol=protocol.value, strict=strict, times_of_arrival=times_of_arrival,
+        raw, out, chosen, protocol=chosen_protocol, strict=strict, times_of_arrival=times_of_arrival,
         ctx=OutputFormat().context(),
     )  # fmt: skip
     for folder in folders:

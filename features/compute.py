@@ -80,7 +80,7 @@ def compute_parts(
         pieces, n_events = [], 0
         while n_events < part.stop - part.start:
             chunk, grids = next(arrived)
-            pieces.append(columns_to_host(compute_chunk(xp, grids, chunk.scalars, groups, dataset.array), xp))
+            pieces.append(columns_to_host(compute_chunk(xp, grids, chunk.scalars, groups, dataset.working), xp))
             n_events += len(chunk.scalars)
         yield partial(_rows, dataset, part, pieces, groups)
 

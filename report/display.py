@@ -75,7 +75,7 @@ def read_showers(dataset: Dataset, events: list[int]) -> list[Shower]:
     grids = np.asarray(dataset.matrices[events], dtype=np.float32)
     scalars = finite(np.asarray(dataset.scalars[events], dtype=np.float32))
     groups = frozenset({ELECTRON_GROUP, MUON_GROUP, POSITION_GROUP})
-    columns = compute_chunk(np, grids, scalars, groups, dataset.array)
+    columns = compute_chunk(np, grids, scalars, groups, dataset.working)
     return [
         Shower(
             grid=grids[row],

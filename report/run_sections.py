@@ -248,7 +248,7 @@ def importances(evaluated: EvaluatedRun) -> list[Importance]:
             shuffled = (
                 _shuffled(evaluated, learners[0], row) if row["name"] == best and not evaluated.task.target else {}
             )
-            columns = column_gains(learners)
+            columns = column_gains(learner.importances() for learner in learners)
             result.append(Importance(row["name"], _by_group(columns), shuffled, columns))
     return result
 
@@ -262,10 +262,10 @@ def _folds(run: Run, learner: str) -> Sequence[Fit]:
     return [None] if saved(None) else [k for k in range(len(run.checksums.files)) if saved(k)]
 
 
-def column_gains(learners: list[Learner]) -> dict[str, float]:
+def column_gains(fits: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
     """Return the share of the gain by column, mean over fits; empty where the learner counts none."""
     result: dict[str, float] = {}
-    counted = [gain for learner in learners if (gain := learner.importances())]
+    counted = [gain for gain in fits if gain]
     for gain in counted:
         for column, share in gain.items():
             result[column] = result.get(column, 0.0) + share / len(counted)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from models.isolated import learners_of
 from report.pictures.style import PALETTE, as_svg
 from report.pictures.tasks import reliability_picture
 from report.run_sections import choices_of, column_gains, cost_of, left_out_section, provenance_rows
@@ -23,8 +22,9 @@ from report.shared.subject import (
 )
 from runtime.context import Bars, silent
 from runtime.errors import InputError, escaped
-from runtime.files import atomic_path, check_target
+from runtime.files import atomic_path, check_target, read_json
 from scoring.metrics.level import LEVEL_TEXT
+from stacking.fit.tasks import TASK_FILE
 from stacking.run.read import Run
 
 REPORT_FILE = "report.html"
@@ -41,7 +41,7 @@ def write_table_report(folder: Path, *, bars: Bars = silent, without: Sequence[s
     Parameters
     ----------
     without
-        Parts to be left out: ``importance`` is slow. The report says so.
+        Parts to be left out: ``importance``. The report says so.
 
     Raises
     ------
@@ -151,15 +151,11 @@ def _reliability(run: Run, metrics: Mapping[str, Any]) -> Section | None:
 def _importance(run: Run, metrics: Mapping[str, Any]) -> Section | None:
     gains = {}
     n_fits = int(run.manifest["identity"]["folds"]) * int(run.manifest["identity"]["repeats"])
-    with learners_of(trusted=False) as load:
-        for name in run.learners:
-            try:
-                fits = [load(run.fit_folder(name, k)) for k in range(min(n_fits, 3))]
-            except (InputError, KeyError):
-                continue
-            result = column_gains(fits)
-            if result:
-                gains[name] = result
+    for name in run.learners:
+        fits = (run.fit_folder(name, k) / TASK_FILE for k in range(n_fits))
+        result = column_gains(read_json(file).get("importances") for file in fits if file.exists())
+        if result:
+            gains[name] = result
     if not gains:
         return None
     columns = {column for gain in gains.values() for column in gain}
@@ -167,7 +163,7 @@ def _importance(run: Run, metrics: Mapping[str, Any]) -> Section | None:
     ranked = sorted(columns, key=lambda c: (-mean[c], c))[:SHOWN_COLUMNS]
     rows = [(c, f"{100 * mean[c]:.1f}", *(f"{100 * gain.get(c, 0.0):.1f}" for gain in gains.values())) for c in ranked]
     note = paragraph(
-        "Share of what each learner gains by splits on a column, %, mean over up to 3 fits. Columns that say the same "
+        "Share of what each learner gains by splits on a column, %, mean over its fits. Columns that say the same "
         "thing share it; columns of many different values are favoured.",
         "quiet",
     )

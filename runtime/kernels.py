@@ -8,13 +8,17 @@ libraries. Here all files of this project that the function's module imports, di
 
 from __future__ import annotations
 
+import fcntl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
+from pathlib import Path
 from typing import Any
 
 from numba import njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.compiler_lock import global_compiler_lock
 
 from runtime.code import imported_files, source_hash
 
@@ -34,6 +38,22 @@ class _Cache(FunctionCache):
         # What stands first in the file and is compared before the rest is read, which names classes that other sources
         # may have under other names.
         self._cache_file._version = sources
+        self.lock_file = Path(self._cache_path) / f"{name}.lock"
+
+
+@contextmanager
+def _alone(file: Path) -> Iterator[None]:
+    """Let one process at a time compile a function (where files can be locked): the others load its code."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        stream = file.open("w")
+    except OSError:  # a folder that cannot be written to
+        yield
+        return
+    with stream:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -52,6 +72,14 @@ def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None
         def compiled() -> Any:
             dispatcher = njit(**options)(function)
             dispatcher._cache = _Cache(function)
+            compile_or_load = dispatcher.compile
+
+            def one_at_a_time(signature: Any) -> Any:
+                # Numba's own lock first, which a thread that compiles holds while it waits for another function's.
+                with global_compiler_lock, _alone(dispatcher._cache.lock_file):
+                    return compile_or_load(signature)
+
+            dispatcher.compile = one_at_a_time
             return dispatcher
 
         @wraps(function)

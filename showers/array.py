@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -116,6 +116,22 @@ class DetectorArray:
         """(R, C) int64: number of the square ring about the array's centre on which a cell lies, 0 the innermost."""
         return np.floor(np.maximum(np.abs(self.x_m), np.abs(self.y_m)) / self.pitch_m + 0.01).astype(np.int64)
 
+    def without(self, stations: Sequence[int] | np.ndarray, muon_detectors: Sequence[int] | np.ndarray) -> Self:
+        """Return the array in which these flat cells have no working station, and those no working muon detector.
+
+        Raises
+        ------
+        InputError
+            If a cell does not exist, or no station is left.
+        """
+        electron, muon = self.electron_area_m2.copy(), self.muon_area_m2.copy()
+        for cell in (*stations, *muon_detectors):
+            if not 0 <= cell < self.n_cells:
+                raise InputError(f"array {self.name}: there is no cell {cell}, expected 0 to {self.n_cells - 1}")
+        electron.ravel()[np.asarray(stations, dtype=np.int64)] = 0.0
+        muon.ravel()[np.asarray([*stations, *muon_detectors], dtype=np.int64)] = 0.0
+        return replace(self, electron_area_m2=electron, muon_area_m2=muon)
+
     def as_json(self) -> dict[str, Any]:
         """Return what JSON needs to rebuild the array; float64 survives JSON exactly."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -197,3 +213,24 @@ def array_of(source: Mapping[str, Any]) -> DetectorArray:
         If the description is damaged.
     """
     return DetectorArray.from_json(source["array"]) if "array" in source else KASCADE
+
+
+DEAD_STATIONS, DEAD_MUON_DETECTORS = "dead_stations", "dead_muon_detectors"
+"""Entries of ``source.json``: flat cells of stations, and of muon detectors alone, that read nothing in these data."""
+
+
+def working_array(array: DetectorArray, source: Mapping[str, Any]) -> DetectorArray:
+    """Return an array without what ``source.json`` calls dead; the array itself where it names nothing.
+
+    Raises
+    ------
+    InputError
+        If an entry is no list of cells.
+    """
+    dead = []
+    for name in (DEAD_STATIONS, DEAD_MUON_DETECTORS):
+        cells = source.get(name, [])
+        if not isinstance(cells, list) or not all(type(cell) is int for cell in cells):
+            raise InputError(f"source.json: {name} is no list of cell numbers: convert the archive again")
+        dead.append(cells)
+    return array.without(*dead) if any(dead) else array

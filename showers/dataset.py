@@ -28,7 +28,7 @@ from runtime.context import Progress
 from runtime.errors import InputError
 from runtime.files import hash_file, read_json
 from showers import protocols
-from showers.array import KASCADE, DetectorArray, array_of
+from showers.array import KASCADE, DetectorArray, array_of, working_array
 from showers.event_files import BadValue, EventFiles, bad_cells, bad_quantities, finite, read_truth
 from showers.schema import (
     AGE,
@@ -153,6 +153,20 @@ class Dataset:
             array=array,
         )
 
+    @cached_property
+    def working(self) -> DetectorArray:
+        """The array without stations that were dead: to the features these are missing, not empty.
+
+        Raises
+        ------
+        InputError
+            If ``source.json`` names cells that do not exist.
+        """
+        try:
+            return working_array(self.array, self.source)
+        except InputError as error:
+            raise InputError(f"{self.path}: {error}") from None
+
     @property
     def protocol(self) -> str:
         """``v2``, ``matched`` or ``2026``, from ``source.json``; v2 where it does not say."""
@@ -261,7 +275,7 @@ class Dataset:
                 progress(k, len(names), f"{name}, {(self.path / name).stat().st_size / 1e6:,.2f} MB")
             content.append(f"{name} {self._hash(name)}")
         content += [self.protocol, self.evaluation_cuts.name]
-        content += [self.array.digest] if self.array != KASCADE else []
+        content += [self.working.digest] if self.working != KASCADE else []
         return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
     def labels_fingerprint(self) -> str:

@@ -193,11 +193,13 @@ class EventFiles:
         """Map the labels of a task, class numbers or true values, and check their range."""
         if task.label_file is None:
             raise InputError(f"task {task.name!r} has no label file")
-        if task.target and not self.has(task.label_file):
-            raise InputError(
-                f"{self.folder} has no {task.label_file}: the public sets hold no true values; simulate a set, or "
-                "convert one from raw archives"
+        if not self.has(task.label_file):
+            remedy = (
+                "the public sets hold no true values; simulate a set, or convert one from raw archives"
+                if task.target
+                else f"it is not labelled for the task {task.name}, give a labelled simulated set"
             )
+            raise InputError(f"{self.folder} has no {task.label_file}: {remedy}")
         if task.target:
             labels = self.array(task.label_file, (), np.float32, n_events)
             check_true(labels, task.target, self.folder / task.label_file)

@@ -9,6 +9,8 @@ import polars as pl
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import showerstack
@@ -80,7 +82,8 @@ def test_options_reach_the_run_and_models_are_cloned(tmp_path: Path) -> None:
     assert set(np.unique(model.predict(x))) == {10, 11}
     assert pl.read_json(tmp_path / "run" / MANIFEST_FILE)["seed"].item() == 7
     assert fitted(tmp_path / "run").classes == (10, 11)
-    assert cross_val_score(StackClassifier(**QUICK), x, y, cv=2).mean() > 0.8
+    scaled = make_pipeline(StandardScaler(), StackClassifier(**QUICK))
+    assert cross_val_score(scaled, x, y, cv=2).mean() > 0.8
 
 
 @pytest.mark.parametrize("model", [ShowerClassifier(), EnergyRegressor()], ids=lambda model: type(model).__name__)
@@ -94,8 +97,7 @@ def test_showers_come_in_folders(model: ShowerClassifier | EnergyRegressor, tmp_
 
 
 def test_showers_are_classified(tiny_composition: Path, tmp_path: Path) -> None:
-    options = QUICK | {"learners": "lightgbm", "holdout": None}
-    model = ShowerClassifier(tmp_path / "run", **options).fit(tiny_composition)
+    model = ShowerClassifier(tmp_path / "run", **QUICK | {"holdout": None}).fit(tiny_composition)
     test = tiny_composition / "composition_test"
     result, truth = model.predict(test), np.load(test / "labels_composition.npy")
     assert model.classes_.tolist() == [0, 1, 2, 3, 4]

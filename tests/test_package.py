@@ -71,7 +71,7 @@ def outside(installed: Path, folder: Path, *arguments: str) -> subprocess.Comple
     """Run Python in a folder that is not the checkout, with the installed package."""
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=400
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=3600
     )
 
 

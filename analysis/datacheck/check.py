@@ -16,6 +16,8 @@ from analysis.datacheck.weights import FittedWeights, fit_weights
 from features.catalogue import CATALOGUE
 from runtime.context import Bars, Context
 from runtime.errors import InputError
+from showers.archives.measured import measured_folders
+from showers.dataset import Dataset
 from showers.schema import COMPOSITION, TASKS, Task
 from stacking.run.read import load
 
@@ -127,6 +129,8 @@ def check_data(
         raise InputError(f"alarms must be between 0 and 1, got {alarms:g}")
     opened = load(run)
     opened.require_showers("a data check")
+    for place in measured_folders(Path(data)):
+        Dataset.open(place, labels=False)
     simulation = read_reference(opened, train, seed=seed, max_events=reference, ctx=ctx)
     sample = open_sample(Path(data), simulation, ctx)
     if len(sample) < LEAST_EVENTS:

@@ -172,7 +172,7 @@ class SkyOptions:
         limits = {
             "--zenith-max": (self.zenith_max_deg, 1.0, 60.0), "--pixel": (self.pixel_deg, 0.1, 30.0),
             "--scrambles": (self.scrambles, 2, 1000), "--window": (self.window_h, 0.5, 1e4),
-            "--share": (self.share, 1e-6, 1.0),
+            "--share": (self.share, 1e-6, 1.0), "--azimuth-of-north": (self.azimuth.of_north_deg, -360.0, 360.0),
         }  # fmt: skip
         for name, (value, low, high) in limits.items():
             if not low <= value <= high:

@@ -294,9 +294,11 @@ class FoldedLikelihood:
 
 def deviance(counts: np.ndarray, mean: np.ndarray, tau: np.ndarray) -> np.ndarray:
     """Return -2 ln L of each cell: n counted, mu expected, tau simulated events that mu is worth."""
-    ratio = np.maximum((counts - mean) / (mean + tau), -1.0 + 1e-15)
+    ratio = (counts - mean) / (mean + tau)
+    # 1 + ratio is lost to rounding where far more is expected than counted.
+    logarithm = np.where(ratio > -0.5, np.log1p(np.maximum(ratio, -0.5)), np.log((counts + tau) / (mean + tau)))
     likely = xlogy(counts, np.where(counts > 0, counts, 1.0) / mean)
-    return np.asarray(2 * (likely - (counts + tau) * np.log1p(ratio)))
+    return np.asarray(2 * (likely - (counts + tau) * logarithm))
 
 
 def pseudo_inverse(information: np.ndarray) -> np.ndarray:

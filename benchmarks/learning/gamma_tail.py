@@ -15,12 +15,15 @@ set. Per library and seed the same trees learn
 
 ``mean of logs`` and ``mean of ranks`` pool both libraries' ``plain``. A system is compared with its library's
 ``plain``, pools with CatBoost's, on the same test showers: ln of the ratio of survivals, mean over the seeds; its error
-is that of the showers drawn again (the same draws for all) and of the seeds. Killed and started again, it continues.
+is that of the showers drawn again (the same draws for all) and of the seeds. ``--others`` are trained with the showers'
+weights, and a second table has every system beside each published one among them. ``--plain`` trains the boosters in
+that way alone. Killed and started again, it continues.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +31,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import rankdata
 
+from benchmarks.shared.drawn import FOREIGN, foreign_detector
 from features.build import build_table
-from features.catalogue import feature_set
 from models.base.learner import Batch, Learner
 from models.registry import create, spec
 from runtime.context import Context
@@ -40,6 +43,7 @@ from showers import schema
 from showers.dataset import Dataset
 from showers.simulation import simulate
 from showers.simulation.cascade import RARE
+from stacking.inputs.events import ShowerEvents
 from stacking.meta.scorers import gamma_scores
 
 LIBRARIES = ("lightgbm", "catboost")
@@ -52,6 +56,8 @@ FIRST_STAGE = 0.90
 LEAST_SURVIVAL = 1e-4
 """Below it hadrons are not made to count more."""
 VALID_SHARE = 0.15
+PIECE = 20_000
+"""Events predicted at once."""
 REPLICAS = 300
 
 
@@ -59,23 +65,26 @@ def folder_of(options: argparse.Namespace, seed: int) -> Path:
     """Return the folder with the training set of a seed; that of the first seed also holds the test set."""
     folder: Path = options.work / f"seed-{seed}"
     n_test = options.test if seed == 1 else 1
-    simulate(
-        schema.GAMMA, folder, n_train=options.train, n_test=n_test, seed=seed, train_cuts="test",
-        world=options.world, workers=1, proposal=RARE,
-    )  # fmt: skip
+    foreign = options.world == FOREIGN
+    with foreign_detector() if foreign else contextlib.nullcontext():
+        simulate(
+            schema.GAMMA, folder, n_train=options.train, n_test=n_test, seed=seed, train_cuts="test",
+            world="default" if foreign else options.world, workers=1, proposal=RARE,
+        )  # fmt: skip
     return folder
 
 
-def batch_of(folder: Path) -> Batch:
-    """Return the events of a set with table, labels and weights."""
+def batch_of(folder: Path, name: str = LIBRARIES[0]) -> Batch:
+    """Return the events of a set as a learner sees them, with labels, weights and, of training sets, the truth."""
     data = Dataset.open(folder, schema.GAMMA)
-    table = build_table(folder, ctx=Context(workers=1))
-    columns = feature_set("fits", table.columns)
+    known = folder.name.endswith("train")
+    events = ShowerEvents(folder, build_table(folder, ctx=Context(workers=1)).folder, schema.GAMMA, labelled=known)
+    rows, kind = np.arange(len(data)), spec(name)
+    batch = events.batch(rows, events.columns_for(kind), grids=kind.needs_grid)
     assert data.labels is not None
-    return Batch(
-        np.arange(len(data)), np.asfortranarray(table.matrix(columns)), columns,
-        labels=np.asarray(data.labels, dtype=np.int64), weights=data.weights,
-    )  # fmt: skip
+    targets = events.targets(rows) if kind.uses_truth and known else None
+    labels = np.asarray(data.labels, dtype=np.int64)
+    return replace(batch, labels=labels, weights=data.weights, targets=targets)
 
 
 def fitted(library: str, train: Batch, seed: int, options: argparse.Namespace) -> Learner:
@@ -87,7 +96,8 @@ def fitted(library: str, train: Batch, seed: int, options: argparse.Namespace) -
 
 def scores_of(learner: Learner, events: Batch) -> np.ndarray:
     """Return gamma scores (n,)."""
-    return gamma_scores(learner.predict_log_proba(events))
+    pieces = [np.arange(begin, min(begin + PIECE, len(events))) for begin in range(0, len(events), PIECE)]
+    return np.concatenate([gamma_scores(learner.predict_log_proba(events.take(rows))) for rows in pieces])
 
 
 def out_of_fold(library: str, train: Batch, seed: int, options: argparse.Namespace) -> np.ndarray:
@@ -125,28 +135,34 @@ def learned(library: str, seed: int, train: Batch, test: Batch, options: argpars
     above = result["plain"] >= threshold
     order = result["plain"].copy()
     ranked = scores_of(second, test.take(above))
-    order[above] = ranked - ranked.min() + max(threshold, float(order[~above].max()) + 1.0)
+    order[above] = ranked - ranked.min() + float(order[~above].max(initial=threshold)) + 1.0
     return result | {"cascade": order}
 
 
-def all_scores(options: argparse.Namespace, seeds: list[int], test: Batch) -> dict[str, list[np.ndarray]]:
+def all_scores(options: argparse.Namespace, seeds: list[int]) -> dict[str, list[np.ndarray]]:
     """Return the test scores of every system, one array a seed; what is there already is read."""
     systems: dict[str, list[np.ndarray]] = {}
     for seed in seeds:
         plain = {}
-        for library in LIBRARIES:
-            file = options.work / f"scores-{library}-{seed}-{options.preset}.npz"
+        for learner in (*LIBRARIES, *options.others):
+            variants = VARIANTS if learner in LIBRARIES and not options.plain else VARIANTS[:1]
+            file = options.work / f"scores-{learner}-{seed}-{options.preset}.npz"
             if not file.exists():
                 started = time.process_time()
-                train = batch_of(folder_of(options, seed) / "gamma_train")
-                content = learned(library, seed, train, test, options)
+                train = batch_of(folder_of(options, seed) / "gamma_train", learner)
+                test = batch_of(folder_of(options, 1) / "gamma_test", learner)
+                if len(variants) > 1:
+                    content = learned(learner, seed, train, test, options)
+                else:
+                    content = {"plain": scores_of(fitted(learner, train, seed, options), test)}
                 with atomic_path(file) as temporary, temporary.open("wb") as stream:
                     np.savez(stream, **content)
-                print(f"{library}, seed {seed}: {time.process_time() - started:.0f} s of processor time", flush=True)
+                print(f"{learner}, seed {seed}: {time.process_time() - started:.0f} s of processor time", flush=True)
             with np.load(file) as content:
-                for name in VARIANTS:
-                    systems.setdefault(f"{library}, {name}", []).append(content[name])
-            plain[library] = systems[f"{library}, plain"][-1]
+                for name in variants:
+                    systems.setdefault(f"{learner}, {name}", []).append(content[name])
+            if learner in LIBRARIES:
+                plain[learner] = systems[f"{learner}, plain"][-1]
         ranks = [rankdata(scores) for scores in plain.values()]
         systems.setdefault(POOLS[0], []).append(np.mean(list(plain.values()), axis=0))
         systems.setdefault(POOLS[1], []).append(np.mean(ranks, axis=0))
@@ -160,7 +176,7 @@ def reference_of(name: str) -> str:
 
 
 def table(systems: dict[str, list[np.ndarray]], test: Batch) -> list[str]:
-    """Return the lines of the table."""
+    """Return the lines of both tables."""
     assert test.labels is not None
     assert test.weights is not None
     n_seeds = len(systems[POOLS[0]])
@@ -171,19 +187,29 @@ def table(systems: dict[str, list[np.ndarray]], test: Batch) -> list[str]:
                for parts in systems.values()]  # fmt: skip
     value = np.log(np.maximum([[[r.hadron_survival for r in row] for row in parts] for parts in results], 1e-12))
     names = list(systems)
+
+    def ratio(place: int, base: int, k: int) -> str:
+        gain = value[place, :, k] - value[base, :, k]
+        by_showers = float((drawn[place, :, k] - drawn[base, :, k]).mean(axis=0).std())
+        by_seeds = float(gain.std(ddof=1)) / n_seeds**0.5 if n_seeds > 1 else 0.0
+        return "" if place == base else f"{gain.mean():+.3f} ± {np.hypot(by_showers, by_seeds):.3f}"
+
     heads = [f"{e:.0%}: hadrons left (n_eff) | ln of the ratio" for e in EFFICIENCIES]
     lines = [f"| learner | {' | '.join(heads)} |", "|---" * (1 + 2 * len(EFFICIENCIES)) + "|"]
     for place, name in enumerate(names):
         cells = [name]
-        base = names.index(reference_of(name))
         for k in range(len(EFFICIENCIES)):
             effective = float(np.mean([one.weights.n_effective for one in (row[k] for row in results[place])]))  # type: ignore[union-attr]
             cells.append(f"{np.exp(value[place, :, k].mean()):.2e} ({effective:,.0f})")
-            gain = value[place, :, k] - value[base, :, k]
-            by_showers = float((drawn[place, :, k] - drawn[base, :, k]).mean(axis=0).std())
-            by_seeds = float(gain.std(ddof=1)) / n_seeds**0.5 if n_seeds > 1 else 0.0
-            cells.append("" if place == base else f"{gain.mean():+.3f} ± {np.hypot(by_showers, by_seeds):.3f}")
+            cells.append(ratio(place, names.index(reference_of(name)), k))
         lines.append(f"| {' | '.join(cells)} |")
+    published = [place for place, name in enumerate(names) if name.startswith("published.")]
+    if published:
+        heads = [f"{e:.0%}: over {names[base].split(',')[0]}" for e in EFFICIENCIES for base in published]
+        lines += ["", f"| learner, ln of the ratio | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+        for place, name in enumerate(names):
+            cells = [ratio(place, base, k) for k in range(len(EFFICIENCIES)) for base in published]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 
@@ -191,15 +217,19 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("bench/gamma_tail"), help="folder for showers and scores")
-    parser.add_argument("--world", default="gammas")
+    parser.add_argument("--world", default="gammas", help=f"or {FOREIGN}: other lateral forms and uneven gains")
     parser.add_argument("--train", type=int, default=60_000, help="training events a seed, under the test's cuts")
     parser.add_argument("--test", type=int, default=400_000, help="test events")
     parser.add_argument("--preset", default="good", help="settings of the learners")
     parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--others", default="mlp,pretrained,published.gamma_rf,published.gamma_mlp517",
+                        help="further learners, as they are")  # fmt: skip
+    parser.add_argument("--plain", action="store_true", help="without the other ways to train the boosters")
     options = parser.parse_args()
+    options.others = tuple(filter(None, options.others.split(",")))
     seeds = [int(seed) for seed in options.seeds.split(",")]
     test = batch_of(folder_of(options, 1) / "gamma_test")
-    lines = table(all_scores(options, seeds, test), test)
+    lines = table(all_scores(options, seeds), test)
     print(f"{options.train:,} training events a seed ({len(seeds)} seeds), {options.test:,} test events, world "
           f"{options.world}, preset {options.preset}\n")  # fmt: skip
     print("\n".join(lines))

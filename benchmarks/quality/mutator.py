@@ -50,16 +50,16 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
 
     Docstrings, annotations, decorators, messages and declarations for people are left alone.
     """
-    starts = [0]
-    for line in source.encode().splitlines(keepends=True):
+    content, all_lines, starts = source.encode(), source.splitlines(), [0]
+    for line in content.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     entries = []
     for node, changed in _changes(ast.parse(source)):
         begin = starts[node.lineno - 1] + node.col_offset
         last = node.end_lineno or node.lineno
         end = starts[last - 1] + (node.end_col_offset or 0)
-        was = source.encode()[begin:end].decode()
-        lines = source.splitlines()[node.lineno - 1 : last]
+        was = content[begin:end].decode()
+        lines = all_lines[node.lineno - 1 : last]
         context = f"{' '.join(line.strip() for line in lines)} @{node.col_offset - _indent(lines[0])}"
         text = f"({changed})" if " " in changed else changed
         entries.append(Mutant(path, node.lineno, begin, end, text, was, context))

@@ -58,18 +58,19 @@ def torch_as_asked(device: str, threads: int, *, deterministic: bool) -> Iterato
     """
     if device == "cuda" and (obstacle := torch_obstacle()):
         raise InputError(f"device cuda: {obstacle}")
-    before, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    before, strict = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     benchmark = torch.backends.cudnn.benchmark
     torch.set_num_threads(threads)
     # Without it cuBLAS may sum in another order each time; it has no effect on a CPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(deterministic, warn_only=True)
+    # ``use_deterministic_algorithms`` does the same and imports torch's compiler, two seconds of processor time.
+    torch.set_deterministic_debug_mode("warn" if deterministic else "default")
     torch.backends.cudnn.benchmark = not deterministic
     try:
         yield
     finally:
         torch.set_num_threads(before)
-        torch.use_deterministic_algorithms(strict)
+        torch.set_deterministic_debug_mode(strict)
         torch.backends.cudnn.benchmark = benchmark
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +36,8 @@ PREDICTED_AT_ONCE = {"cpu": 256, "cuda": 2048}
 """Events in a batch that is only predicted. On a CPU larger ones leave its caches, and the system spends time on giving
 memory and taking it back (the share of it is printed by ``benchmarks/speed/predict_speed.py``)."""
 
-
+CHECKPOINT_EVERY_S = 2.0
+"""Seconds of training that a killed fit may lose: an epoch of few events takes less time than its file."""
 BLOCK_EVENTS, BLOCKS_AT_ONCE = 4096, 64
 """Events read one after the other from a disk, and such runs in memory at once: 4 MB and 270 MB of grids."""
 Scorer = Callable[[torch.Tensor], float]
@@ -92,7 +94,8 @@ def train(
     progress
         Called after every batch.
     checkpoint
-        File in which the state is kept after every epoch; if it exists already, training continues from it.
+        File in which the state is kept after an epoch, every :data:`CHECKPOINT_EVERY_S` seconds; if it exists already,
+        training continues from it.
     identity
         Names this run in the checkpoint; that of another run is refused.
 
@@ -109,7 +112,7 @@ def train(
     trainer = Stepper(called, state, settings, autocast_of(device, settings.precision), augment)
     trainer.class_weights, trainer.class_values = class_weights, class_values
     n_batches = math.ceil(len(events) / settings.batch_size)
-    total = settings.epochs * n_batches
+    total, kept = settings.epochs * n_batches, time.monotonic()
     for epoch in range(state.epoch, settings.epochs):
         if state.epoch - 1 - state.best_epoch >= settings.patience:
             break
@@ -125,8 +128,9 @@ def train(
                     progress(done * len(events) / n_batches, total * len(events) / n_batches, _note(state))
         trainer.check()
         state.finish_epoch(scorer(predict_logits(state.averaged, valid)))
-        if checkpoint is not None:
+        if checkpoint is not None and time.monotonic() - kept >= CHECKPOINT_EVERY_S:
             write_checkpoint(checkpoint, state)
+            kept = time.monotonic()
     network.load_state_dict(state.best)
     network.eval()
     return History(list(state.losses), state.best_epoch)

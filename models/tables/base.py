@@ -111,7 +111,7 @@ class TableLearner(Learner):
 
     def _library_parameters(self) -> dict[str, Any]:
         """Return the settings that a booster's library knows under the same name, ``native`` ones included."""
-        own = ("class_weights", "rounds", "patience", "native")
+        own = ("class_weights", "rounds", "patience", "least_gain", "native")
         return {**{name: value for name, value in self.chosen.items() if name not in own}, **self.chosen["native"]}
 
     def _events(self, batch: Batch) -> TableRows:

@@ -25,14 +25,16 @@ VOLATILE = ("model_guid", "train_finish_time")
 class CatBoost(TableLearner):
     """Gradient-boosted symmetric trees of the CatBoost library.
 
-    Settings: ``rounds``, ``patience``, ``native`` as for LightGBM, and CatBoost's own ``learning_rate``, ``depth``,
-    ``l2_leaf_reg``, ``random_strength``, ``bagging_temperature``, ``rsm`` (CPU only), ``border_count``.
+    Settings: ``rounds``, ``patience``, ``least_gain`` (CPU only), ``native`` as for LightGBM, and CatBoost's own
+    ``learning_rate``, ``depth``, ``l2_leaf_reg``, ``random_strength``, ``bagging_temperature``, ``rsm`` (CPU only),
+    ``border_count``.
     """
 
     model_files = (MODEL_FILE,)
     defaults: ClassVar[dict[str, Any]] = {
         "rounds": 2000,
         "patience": 60,
+        "least_gain": 0.0,
         "learning_rate": 0.06,
         "depth": 4,
         "l2_leaf_reg": 10.0,
@@ -74,8 +76,12 @@ class CatBoost(TableLearner):
             raise InputError(f"device cuda: {obstacle}")
         self.device_ = device
         booster = Booster(self._parameters(seed, device))
-        callbacks = [_Reporter(progress, int(self.chosen["rounds"]))] if progress and device == "cpu" else None
-        booster.fit(self._pool(train), eval_set=self._pool(valid), callbacks=callbacks)
+        callbacks: list[Any] = []
+        if device == "cpu":  # the library calls nobody from a GPU
+            callbacks += [_Reporter(progress, int(self.chosen["rounds"]))] if progress else []
+            least = float(self.chosen["least_gain"])
+            callbacks += [_Patience(int(self.chosen["patience"]), least)] if least else []
+        booster.fit(self._pool(train), eval_set=self._pool(valid), callbacks=callbacks or None)
         self.booster_ = booster
 
     def _pool(self, events: TableRows) -> Pool:
@@ -160,3 +166,17 @@ class _Reporter:
         loss = next(iter(info.metrics["validation"].values()))[-1]
         self.progress(info.iteration, self.rounds, f"log-loss {loss:.4f}")
         return True
+
+
+class _Patience:
+    """CatBoost's callback: after so many rounds that gained too little, training ends."""
+
+    def __init__(self, patience: int, least_gain: float) -> None:
+        self.patience, self.least_gain = patience, least_gain
+        self.best, self.at = np.inf, 0
+
+    def after_iteration(self, info: Any) -> bool:
+        loss = next(iter(info.metrics["validation"].values()))[-1]
+        if loss < self.best - self.least_gain:
+            self.best, self.at = loss, info.iteration
+        return info.iteration - self.at < self.patience

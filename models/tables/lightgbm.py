@@ -30,6 +30,7 @@ class LightGBM(TableLearner):
     """Gradient-boosted trees of the LightGBM library.
 
     Settings: ``rounds`` (most trees per class), ``patience`` (rounds without a better validation log-loss),
+    ``least_gain`` (nats by which it has to be better to count),
     ``native`` (parameters of LightGBM that have no name here), and LightGBM's own ``learning_rate``, ``num_leaves``,
     ``min_data_in_leaf``, ``feature_fraction``, ``bagging_fraction``, ``lambda_l2``, ``max_bin``, ``linear_tree``,
     ``linear_lambda``.
@@ -39,6 +40,7 @@ class LightGBM(TableLearner):
     defaults: ClassVar[dict[str, Any]] = {
         "rounds": 2000,
         "patience": 60,
+        "least_gain": 0.0,
         "learning_rate": 0.05,
         "num_leaves": 6,
         "min_data_in_leaf": 60,
@@ -89,7 +91,9 @@ class LightGBM(TableLearner):
         data = self._dataset(train, parameters)
         check = self._dataset(valid, parameters, reference=data)
         rounds = int(self.chosen["rounds"])
-        callbacks: list[Any] = [lgb.early_stopping(int(self.chosen["patience"]), verbose=False)]
+        callbacks: list[Any] = [
+            lgb.early_stopping(int(self.chosen["patience"]), verbose=False, min_delta=float(self.chosen["least_gain"]))
+        ]
         if progress:
             callbacks.append(_reporter(progress))
         booster = lgb.train(parameters, data, num_boost_round=rounds, valid_sets=[check], callbacks=callbacks)
@@ -143,7 +147,8 @@ class LightGBM(TableLearner):
     @property
     def n_parameters(self) -> int:
         """Number of leaves."""
-        return sum(tree["num_leaves"] for tree in self.booster_.dump_model()["tree_info"])
+        text = self.booster_.model_to_string()  # as JSON, all splits would be written and read for it
+        return sum(int(line.partition("=")[2]) for line in text.splitlines() if line.startswith("num_leaves="))
 
     def _write(self, folder: Path) -> None:
         with atomic_path(folder / MODEL_FILE) as temporary:

@@ -23,14 +23,16 @@ MODEL_FILE = "xgboost.ubj"
 class XGBoost(TableLearner):
     """Gradient-boosted trees of the XGBoost library.
 
-    Settings: ``rounds``, ``patience``, ``native`` as for LightGBM, and XGBoost's own ``learning_rate``, ``max_depth``,
-    ``min_child_weight``, ``subsample``, ``colsample_bytree``, ``reg_lambda``, ``max_bin``.
+    Settings: ``rounds``, ``patience``, ``least_gain``, ``native`` as for LightGBM, and XGBoost's own
+    ``learning_rate``, ``max_depth``, ``min_child_weight``, ``subsample``, ``colsample_bytree``, ``reg_lambda``,
+    ``max_bin``.
     """
 
     model_files = (MODEL_FILE,)
     defaults: ClassVar[dict[str, Any]] = {
         "rounds": 2000,
         "patience": 60,
+        "least_gain": 0.0,
         "learning_rate": 0.05,
         "max_depth": 3,
         "min_child_weight": 20.0,
@@ -76,7 +78,11 @@ class XGBoost(TableLearner):
         data = self._matrix(train, device)
         check = self._matrix(valid, device, reference=data)
         rounds = int(self.chosen["rounds"])
-        callbacks: list[Any] = [xgb.callback.EarlyStopping(rounds=int(self.chosen["patience"]), save_best=True)]
+        callbacks: list[Any] = [
+            xgb.callback.EarlyStopping(
+                rounds=int(self.chosen["patience"]), save_best=True, min_delta=float(self.chosen["least_gain"])
+            )
+        ]
         if progress:
             callbacks.append(_Reporter(progress, rounds))
         booster = xgb.train(

@@ -36,7 +36,7 @@ from showers.archives.raw import (
     sets_in,
     stream_npz,
 )  # fmt: skip
-from showers.array import KASCADE, RAW_SHAPE
+from showers.array import DEAD_MUON_DETECTORS, DEAD_STATIONS, KASCADE, RAW_SHAPE, DetectorArray
 from showers.dataset import Dataset
 from showers.event_files import BadValue, EventFiles, bad_cells
 from showers.protocols import PUBLISHED_LAYOUT, layout_of
@@ -47,6 +47,39 @@ MEANS = (*SCALAR_NAMES[:2], *SCALAR_NAMES[3:], "Age", "e_hits", "mu_hits", "lg_e
 """Whose means by run are listed: scalars but the azimuth, age, hit stations, lg of the deposits' sum (MeV)."""
 OFF_SIGMAS = 5.0
 """A run is off where a mean differs from the median run by so many of its standard deviations (error and scatter)."""
+
+
+DEAD_CHANCE = 1e-6
+"""A detector without any hit is dead where a working one would have none with a smaller probability than this."""
+
+
+def dead_detectors(hits: np.ndarray, array: DetectorArray = KASCADE) -> dict[str, list[int]]:
+    """Return flat cells of dead stations, and of dead muon detectors at others, as ``source.json`` has them.
+
+    Parameters
+    ----------
+    hits
+        (rows, columns, 2) events in which each detector has a deposit.
+
+    Notes
+    -----
+    A working detector is expected to have at least half as many hits as the median of those that have some on its
+    square ring about the array's centre. A station whose e/gamma detectors are dead is missing as a whole.
+    """
+    least = -2 * np.log(DEAD_CHANCE)
+    result = []
+    for channel, there in enumerate((array.has_station, array.has_muon)):
+        here, dead = hits[..., channel], np.zeros(there.shape, dtype=bool)
+        for ring in np.unique(array.square_ring[there]):
+            mine = there & (array.square_ring == ring)
+            hit = here[mine & (here > 0)]
+            if hit.size and np.median(hit) > least:
+                dead |= mine & (here == 0)
+        result.append(dead)
+    stations, muon_detectors = result[0], result[1] & ~result[0]
+    return {
+        DEAD_STATIONS: np.flatnonzero(stations).tolist(), DEAD_MUON_DETECTORS: np.flatnonzero(muon_detectors).tolist()
+    }  # fmt: skip
 
 
 @dataclass
@@ -103,7 +136,8 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
 
     The live-time share is the run's share of the time between first and last events, null where times were not read.
     Means and errors are over events that pass the cuts with age; ``off`` names the means that lie more than 5 standard
-    deviations from the median run, the scatter of the runs included, and pass rates likewise.
+    deviations from the median run, the scatter of the runs included, and pass rates likewise. Dead detectors are flat
+    cells (16 row + column) between blanks.
 
     Parameters
     ----------
@@ -136,6 +170,7 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
                 **{f"error_{name}": float(value) for name, value in zip(MEANS, error[:-1], strict=True)},
                 "silent_stations": summary["silent_stations"],
                 "silent_muon_detectors": summary["silent_muon_detectors"],
+                **{name: " ".join(map(str, source.get(name, []))) for name in (DEAD_STATIONS, DEAD_MUON_DETECTORS)},
             }
         )
     off = _off(np.array(means), np.array(errors), (*MEANS, "pass rate"))
@@ -583,6 +618,7 @@ def _write(
             start += len(block)
         writer.left_out += left_out
         written["summary"] = summary.as_json()
+        written.update(dead_detectors(summary.hits))
 
 
 def _grids(run: MeasuredReader, kind: Any) -> Iterable[tuple[np.ndarray, np.ndarray]]:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -162,20 +162,12 @@ def the_run(sky: Sky, settings: Settings, seed: int, number: int) -> RunConditio
         live_time_s=live_time_s,
         start=start + number * timedelta(hours=sky.live_time_h + sky.pause_h),
         thrown=thrown,
-        array=without(KASCADE, dead, dead_muon),
+        array=KASCADE.without(dead, dead_muon),
         dead=tuple(int(cell) for cell in dead),
         dead_muon=tuple(int(cell) for cell in dead_muon),
         deposit_scale=scale,
         detector=settings.changed(**{f"detector__{name}": scale * getattr(d, name) for name in names}),
     )
-
-
-def without(array: DetectorArray, dead: np.ndarray, dead_muon: np.ndarray) -> DetectorArray:
-    """Return an array in which some cells have no working station, and others no working muon detector."""
-    electron, muon = array.electron_area_m2.copy(), array.muon_area_m2.copy()
-    electron.ravel()[dead] = 0.0
-    muon.ravel()[np.concatenate([dead, dead_muon])] = 0.0
-    return replace(array, electron_area_m2=electron, muon_area_m2=muon)
 
 
 def _some(rng: np.random.Generator, mean: float, cells: np.ndarray) -> np.ndarray:

@@ -302,6 +302,7 @@ def _task_record(task: FoldTask, learner: Learner, cost: Cost, n_train: int, n_v
         "n_train": n_train,
         "n_valid": n_valid,
         "n_parameters": learner.n_parameters,
+        "importances": learner.importances(),
         "cost": cost.as_json(),
     }
 

@@ -149,7 +149,7 @@ class ComputedEvents(ShowerEvents):
             tables = (compute_rows(data, part.start, part.stop, groups, self.device) for part in parts)
             made: Iterable[np.ndarray] = (_columns(table, self.wanted) for table in tables)
         else:
-            tasks = ((self.dataset, data.array, part, *_scalars(data, part), self.wanted) for part in parts)
+            tasks = ((self.dataset, data.working, part, *_scalars(data, part), self.wanted) for part in parts)
             made = in_processes(compute_block, tasks, workers=self.workers)
         cores = [self.wanted.index(name) for name in CORE_COLUMNS if name in self.wanted]
         for number, block in zip(blocks, made, strict=True):

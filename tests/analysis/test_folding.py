@@ -17,6 +17,7 @@ from analysis.spectra.folding import (
     PLATEAU_EFFICIENCY,
     STEP,
     Cells,
+    FoldedResponse,
     MovableEvents,
     Widths,
     corrected_sizes,
@@ -28,15 +29,18 @@ from analysis.spectra.folding import (
     of_models,
     plateau_thrown,
 )
+from analysis.spectra.labels import apply_bayes
 from analysis.spectra.likelihood import (
     FoldedFit,
     FoldedLikelihood,
     FoldingProblem,
+    ParameterLayout,
     Priors,
+    deviance,
     fit_once,
     inverse_without_noise,
 )
-from analysis.spectra.response import Simulated, SpectrumEvents, Thrown, binning
+from analysis.spectra.response import Binning, Simulated, SpectrumEvents, Thrown, binning
 from runtime.errors import InputError
 from tests.analysis.skies import Sky, measured, simulated, true_flux
 
@@ -398,6 +402,14 @@ def test_expectations_below_zero_stay_finite(world: tuple[Cells, MovableEvents, 
     assert np.isfinite(likelihood.gradient(at)).all()
 
 
+def test_no_expectation_is_so_large_that_it_looks_likely() -> None:
+    """-2 ln L is least where as many are expected as counted, and rises from there to the largest numbers."""
+    counts, tau = np.array([0.0, 7.0, 1e5]), np.array([50.0, 2e4, 3e5])
+    values = np.array([deviance(counts, np.maximum(counts, 1e-3) * 10.0**k, tau) for k in range(40)])
+    assert (np.diff(values, axis=0) > 0).all()
+    assert values.min() >= 0
+
+
 def test_shares_and_masses_carry_their_errors() -> None:
     flux = np.array([[4.0, 3.0, 2.0, 1.0, 2.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
     root = np.random.default_rng(1).normal(size=(10, 10))
@@ -421,3 +433,53 @@ def test_sets_that_cannot_be_folded_are_refused(pool: tuple[Simulated, Thrown]) 
         movable(replace(events, true_lg_energy=None), BINS, Widths())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no simulated event lies in the energy bins"):
         make_cells(binning((17.8, 17.9)), replace(events, lg_energy=np.full(1000, 15.0)))  # type: ignore[arg-type]
+
+
+def _square(n_cells: int, n_true: int = 6) -> tuple[FoldedResponse, np.ndarray]:
+    """Return a well conditioned response of one group, and true counts: true bins are those of the energy."""
+    fine = np.linspace(15.2, 15.2 + 0.1 * n_true, n_true + 1)
+    cells = Cells(Binning(np.linspace(15.2, 15.8, n_cells + 1), fine), np.array([]))
+    away = (np.arange(n_cells)[:, None] + 0.5) / n_cells - (np.arange(n_true) + 0.7) / n_true
+    probability = np.exp(-0.5 * (away / 0.09) ** 2)
+    probability *= np.linspace(0.7, 0.9, n_true) / probability.sum(axis=0)
+    thrown = np.full((1, n_true), 1e9)
+    response = FoldedResponse(cells, np.zeros(3), probability[None] * 1e9, thrown, {})
+    return response, 4e5 * 10.0 ** (-1.7 * np.linspace(0, 0.5, n_true))
+
+
+def _free_counts(response: FoldedResponse, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return counts (T,) in the fine bins by folding with a factor for each, and their standard deviations."""
+    likelihood = FoldedLikelihood(
+        counts, response, 1.0, 1.0, ParameterLayout("none", 1), priors=Priors(np.array([2.7]))
+    )
+    likelihood.unit_flux = counts.sum() / likelihood.expectation(likelihood.start())[0].sum()
+    likelihood.hold(likelihood.start())
+    fine = response.cells.bins.fine
+    fluxes = free_fluxes(FoldedFit(likelihood, likelihood.start(), 0.0, 0.0, 1, True), fine)
+    width = np.diff(10.0**fine)
+    return fluxes.flux[:, 0] * width, np.sqrt(np.diag(sum(fluxes.covariance.values()))) * width
+
+
+def test_counts_as_expected_are_unfolded_to_the_truth() -> None:
+    """Eight cells for six true bins: folding and Bayes' theorem, iterated, end where the counts come from."""
+    response, truth = _square(8)
+    expected = response.probability[0] @ truth
+    np.testing.assert_allclose(_free_counts(response, expected)[0], truth, rtol=1e-6)
+    bayes, _ = apply_bayes(expected[None], response.probability[0].T[None], truth / truth.sum(), 50)
+    np.testing.assert_allclose(bayes[0], truth, rtol=1e-9)
+    flat, _ = apply_bayes(expected[None], response.probability[0].T[None], np.full(6, 1 / 6), 3000)
+    np.testing.assert_allclose(flat[0], truth, rtol=2e-3)
+
+
+def test_as_many_cells_as_true_bins_give_the_matrix_inverse() -> None:
+    """The maximum of the likelihood and Bayes' theorem to its end; errors are those of the inverse."""
+    response, truth = _square(6)
+    matrix = response.probability[0]
+    assert np.linalg.cond(matrix) < 30
+    counts = np.random.default_rng(8).poisson(matrix @ truth).astype(np.float64)
+    inverse = np.linalg.inv(matrix)
+    folded, error = _free_counts(response, counts)
+    np.testing.assert_allclose(folded, inverse @ counts, rtol=1e-4)
+    np.testing.assert_allclose(error, np.sqrt(inverse**2 @ counts), rtol=1e-3)
+    bayes, _ = apply_bayes(counts[None], matrix.T[None], np.full(6, 1 / 6), 20_000)
+    np.testing.assert_allclose(bayes[0], inverse @ counts, rtol=1e-3)

@@ -11,7 +11,8 @@ import pytest
 import analysis
 import cli
 from showers.archives.convert import convert
-from showers.archives.measured import convert_measured
+from showers.archives.measured import convert_measured, measured_folders
+from showers.dataset import Dataset
 from showers.schema import GAMMA
 from showers.simulation.raw import simulate_raw
 from stacking.run.config import StackConfig
@@ -99,6 +100,31 @@ def test_limits_with_a_simulated_archive_that_was_converted(public: Path, tmp_pa
     result = json.loads((tmp_path / "limits" / "gamma_limit.json").read_text())
     assert not result["efficiency_and_migration_known"]
     assert result["photon_energy"]["resolution_lg"] > 0, "true energies are there"
+
+
+def test_wrong_uses_end_in_one_line_that_names_the_remedy(public: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, data, out = public / "run", public / "measured", public / "wrong"
+    limits = ("gamma-limit", "--run", run, "--data", data, "--out", out)
+    check = ("datacheck", "--run", run, "--trusted", "--out", public / "wrong.html")
+    for words, message in (
+        ((*limits, "--simulation", data / "004990"), "004990 has no labels_gamma.npy: it is not labelled for the task"),
+        ((*limits, "--seed", "-1"), "--seed"),
+        ((*check, "--data", data, "--seed", "-1"), "--seed"),
+        ((*check, "--data", public / "missing"), "missing is not a folder"),
+        (("sky-map", "--data", data, "--out", out, "--seed", "-1"), "--seed"),
+        (("sky-map", "--data", data, "--out", out, "--azimuth-of-north", "nan"), "--azimuth-of-north nan: expected"),
+        (("sky-map", "--data", data, "--out", out, "--azimuth-of-north", "1000"), "--azimuth-of-north 1000: expected"),
+    ):
+        assert _command(*words) == 2, words
+        assert message in capsys.readouterr().err.replace("\n", " "), words
+
+
+def test_the_cluster_that_is_dead_in_a_public_run_is_missing_in_its_fits(public: Path) -> None:
+    dead = [
+        Dataset.open(folder, labels=False).source["dead_stations"] for folder in measured_folders(public / "measured")
+    ]
+    cluster = [16 * row + column for row in range(8, 12) for column in range(12, 16)]
+    assert dead == [[], cluster, []]
 
 
 def test_places_for_results_are_checked_before_the_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -345,7 +345,6 @@ def test_spectra_of_a_small_sky(
     assert any("out-of-fold" in remark for remark in remarks), "too small a holdout is told"
     with np.load(tmp_path / "covariance.npz") as stored:
         assert stored["flux_data_m2_sr_s_eV_squared"].shape == (10, 10)
-    write_spectra_page(result, tmp_path, remarks)
     monkeypatch.setattr("stacking.predict.PredictionStream.concatenated", None)
     again, same = measure_spectra(_options(composition_run, composition_sky, tmp_path), Context(trusted=True))
     assert same == remarks

@@ -15,7 +15,7 @@ import numpy as np
 
 from runtime.errors import InputError
 
-PATIENCE_S = 60
+PATIENCE_S = 600
 COUNTS = (b"40", b"48", b"400")
 """Numbers of rows of the tests' arrays, which :func:`_huge` turns into immense ones."""
 

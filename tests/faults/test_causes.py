@@ -101,6 +101,7 @@ def test_a_killed_network_continues_and_ends_with_the_same_bytes(
     whole, run = tmp_path / "whole", tmp_path / "run"
     _stack(two_gaussians[0], whole, "mlp", NETWORK, test_table=two_gaussians[1])
     epochs: list[int] = []
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
     write = loop.write_checkpoint
 
     def killing(file: Path, state: Any) -> None:
@@ -127,7 +128,7 @@ def test_a_killed_network_continues_and_ends_with_the_same_bytes(
 
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 5.0
+SECONDS = 60.0
 """How long a worker may outlive its run."""
 
 
@@ -145,7 +146,7 @@ def _run(what: str, folder: Path, learners: str) -> Iterator[tuple[subprocess.Po
         list(map(str, command)), cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE, text=True
     ) as child:
         try:
-            deadline = time.monotonic() + 200
+            deadline = time.monotonic() + 1800
             while len(list(marks.iterdir())) < 2:
                 assert child.poll() is None, child.communicate()[1]
                 assert time.monotonic() < deadline
@@ -190,7 +191,7 @@ def test_a_polite_end_takes_workers_and_temporary_files_along(tmp_path: Path) ->
     with _run("folds", tmp_path, "fake_waiting") as (child, workers):
         assert list(tmp_path.rglob(".partial-*"))
         child.terminate()
-        _, message = child.communicate(timeout=60)
+        _, message = child.communicate(timeout=600)
         assert child.returncode not in (0, -signal.SIGTERM)
         assert "Traceback" not in message
         assert not _wait_for_their_end(workers)

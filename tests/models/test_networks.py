@@ -6,6 +6,8 @@ The training loop continues exactly where it stopped, and each of its options do
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import torch
 
 from models.base.learner import Batch
 from models.base.posterior import event_log_loss
-from models.networks import data
+from models.networks import data, loop
 from models.networks.data import EventTensors, GridSource, read_ahead
 from models.networks.images import FlatMLPLearner, HybridLearner, LeNetLearner, ResNetLearner, ViTLearner
 from models.networks.learner import NetworkLearner
@@ -210,7 +212,10 @@ def _killer(after: float) -> Any:
 
 
 @pytest.mark.parametrize("optimiser", ["adamw", "sam"])
-def test_a_killed_run_ends_as_if_it_had_not_been(optimiser: str, showers: tuple[Batch, Batch], tmp_path: Path) -> None:
+def test_a_killed_run_ends_as_if_it_had_not_been(
+    optimiser: str, showers: tuple[Batch, Batch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
     train, valid = showers
     settings = {"epochs": 4, "batch_size": 64, "dropout": 0.2, "optimiser": optimiser}
     whole = LeNetLearner(CLASSES, settings).fit(train, valid, seed=2)
@@ -227,7 +232,30 @@ def test_a_killed_run_ends_as_if_it_had_not_been(optimiser: str, showers: tuple[
     assert resumed.history_.losses == whole.history_.losses
 
 
-def test_a_checkpoint_of_another_run_is_refused(showers: tuple[Batch, Batch], tmp_path: Path) -> None:
+def test_a_fit_of_less_than_two_seconds_keeps_no_state(
+    showers: tuple[Batch, Batch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.time, "monotonic", lambda: 7.0)
+    learner = LeNetLearner(CLASSES, {"epochs": 2, "batch_size": 64})
+    learner.checkpoint = tmp_path
+    learner.fit(*showers, seed=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_training_does_not_import_the_compiler() -> None:
+    code = (
+        "import sys; from models.networks.learner import torch_as_asked as asked; import torch\n"
+        "with asked('cpu', 1, deterministic=True): print(torch.get_deterministic_debug_mode())\n"
+        "print(torch.get_deterministic_debug_mode(), 'torch._inductor' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["1", "0", "False"]
+
+
+def test_a_checkpoint_of_another_run_is_refused(
+    showers: tuple[Batch, Batch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
     train, valid = showers
     first = LeNetLearner(CLASSES, {"epochs": 1})
     first.checkpoint = tmp_path

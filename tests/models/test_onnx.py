@@ -1,6 +1,6 @@
 """Learners as ONNX graphs: the same probabilities to 1e-5 over 10,000 events, or a refusal that says why.
 
-Networks of grids are compared on 1,000: each event takes a millisecond.
+Networks of grids are compared on 300: each event takes a millisecond.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.models.test_pretraining import small_weights, toy_events, without
 # The exporter silences its libraries, but another thread that does the same may undo it.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
-EVENTS, GRIDS = 10_000, 1_000
+EVENTS, GRIDS = 10_000, 300
 GAMMAS = ("gamma", "hadron")
 PRIORS = np.array([0.06, 0.94])
 SMALL: dict[str, dict[str, Any]] = {

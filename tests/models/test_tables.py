@@ -31,6 +31,11 @@ FAST = {
     "quadratic_logit": {},
     "mlp": {"epochs": 12, "width": 32, "blocks": 1},
 }
+SEPARABLE = {
+    "lightgbm": {"min_data_in_leaf": 2, "lambda_l2": 0.1, "feature_fraction": 1.0},
+    "xgboost": {"min_child_weight": 0.01, "reg_lambda": 0.1, "colsample_bytree": 1.0},
+    "catboost": {"l2_leaf_reg": 0.1, "rsm": 1.0},
+}
 TABLE_LEARNERS = [name for name in FAST if name in LEARNERS]
 WITH_IMPORTANCES = [name for name in TABLE_LEARNERS if name not in ("mlp", "hist_boosting", "quadratic_logit")]
 Events = tuple[Any, Any, Any]
@@ -117,6 +122,25 @@ def test_importances_find_the_informative_columns(name: str, learners: dict[str,
     assert sum(importances.values()) == pytest.approx(1.0)
     assert importances["constant"] == 0.0
     assert max(importances, key=lambda column: importances[column]) == "Nmu"
+
+
+@pytest.mark.parametrize("name", ["lightgbm", "xgboost", "catboost"])
+def test_a_separable_table_is_not_learned_for_ever(name: str) -> None:
+    x = np.linspace(-1, 1, 90, dtype=np.float32)[:, None]
+    labels = np.digitize(x[:, 0], [-0.3, 0.3])
+    batch = Batch(columns=("x",), table=x, labels=labels, index=np.arange(len(x)))
+    trees = {}
+    for least in (0.0, 1e-3):
+        settings = {"rounds": 1500, "patience": 50, "least_gain": least, **SEPARABLE[name]}
+        learner = create(spec(name), ("a", "b", "c"), overrides=settings).fit(batch, batch, seed=1)
+        assert event_log_loss(learner.predict_log_proba(batch), labels) < 0.05
+        trees[least] = learner.n_parameters
+    assert trees[1e-3] < 0.75 * trees[0.0]
+
+
+def test_the_leaves_of_lightgbm_are_counted(learners: dict[str, Learner]) -> None:
+    described = learners["lightgbm"].booster_.dump_model()  # type: ignore[attr-defined]
+    assert learners["lightgbm"].n_parameters == sum(tree["num_leaves"] for tree in described["tree_info"]) > 0
 
 
 @pytest.mark.parametrize("name", ["lightgbm", "xgboost", "catboost"])

@@ -6,6 +6,8 @@ Machine code on disk belongs to what it was made of: other files, constants, lib
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -174,6 +176,29 @@ def test_docstrings_and_comments_compile_nothing(run):
         "constants": CONSTANTS.replace("What it is", "The limit"),
     }
     assert run(**longer) == (value, before)
+
+
+def test_processes_that_begin_together_compile_once(run, tmp_path):
+    run()
+    for old in (tmp_path / "kernel_case" / "__pycache__").iterdir():
+        old.unlink()
+    # Each process says when it has loaded everything, and calls the kernel when all have.
+    code = (
+        "import numpy as np, numba, runtime.kernels as k; k.PACKAGES = ('kernel_case',)\n"
+        "from numba.core import event; from kernel_case import outer, inner\n"
+        "with event.install_recorder('numba:compile') as seen:\n"
+        "    print('ready', flush=True); input()\n"
+        "    outer.fill(inner.Pair(1.0, 2.0), np.zeros(1))\n"
+        "print(sum(one.data['dispatcher'].py_func.__name__ == 'fill' and one.is_start for _, one in seen.buffer))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path(kernels.__file__).parents[1])))}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    children = [subprocess.Popen([sys.executable, "-c", code], env=environment, **pipes) for _ in range(2)]
+    assert [child.stdout.readline() for child in children] == ["ready\n"] * 2
+    for child in children:
+        child.stdin.write("\n")
+        child.stdin.flush()
+    assert sorted(int(child.communicate()[0]) for child in children) == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def test_missing_pieces(tmp_path: Path) -> None:
     (folder / "labels_composition.npy").unlink()
     with pytest.raises(InputError, match="no label file"):
         Dataset.open(folder)
-    with pytest.raises(InputError, match=r"labels_gamma\.npy does not exist"):
+    with pytest.raises(InputError, match=r"has no labels_gamma\.npy: it is not labelled for the task gamma"):
         Dataset.open(folder, GAMMA)
     (folder / "features.npy").unlink()
     with pytest.raises(InputError, match=r"features\.npy does not exist"):

@@ -30,6 +30,8 @@ import polars as pl
 import pytest
 
 import cli
+from features.build import build_table
+from features.compute import FITTED, compute_events
 from report.doctor import folder_findings
 from runtime.context import Context
 from runtime.errors import InputError
@@ -38,6 +40,7 @@ from showers.archives.measured import (
     RunSummary,
     azimuth_convention,
     convert_measured,
+    dead_detectors,
     front_azimuth,
     means_of,
     measured_folders,
@@ -264,6 +267,55 @@ def test_run_list_shows_the_run_that_is_off(raw: Path, tmp_path: Path) -> None:
     assert write_run_list(folders.folders, tmp_path / "runs.csv").height == 4
     assert pl.read_csv(tmp_path / "runs.csv").height == 4
     assert measured_folders(tmp_path / "sets") == folders.folders
+
+
+def test_dead_stations_are_missing_in_the_fits_and_not_empty(tmp_path: Path) -> None:
+    """With a fifth of the stations dead, fitted sizes are those of the same showers seen by the whole array."""
+    away = {}
+    for dead in (0, 50):
+        (tmp_path / "sky.toml").write_text(
+            f"runs = 1\nlive_time_h = 0.3\ndead_stations = {dead}\ndead_muon_detectors = {dead}\n"
+        )
+        simulate_measured(tmp_path / "sky.toml", tmp_path / f"raw{dead}", seed=3, workers=1)
+        converted = convert_measured(tmp_path / f"raw{dead}", tmp_path / f"sets{dead}")
+        data = Dataset.open(converted.folders[0], labels=False)
+        conditions = json.loads((tmp_path / f"raw{dead}" / "truth" / "004000.json").read_text())
+        assert data.source["dead_stations"] == conditions["dead_cells"]
+        assert data.source["dead_muon_detectors"] == sorted(conditions["dead_muon_cells"])
+        row = run_list(converted.folders).row(0, named=True)
+        assert row["dead_stations"] == " ".join(map(str, conditions["dead_cells"]))
+        truth = pl.read_parquet(tmp_path / f"raw{dead}" / "truth" / "004000.parquet")
+        masked = build_table(data.path, ctx=Context(device="cpu", workers=1)).frame().collect()
+        grids, scalars = (np.asarray(values, dtype=np.float32) for values in (data.matrices, data.scalars))
+        empty = compute_events(grids, scalars, None, FITTED)
+        for name, table in (("missing", masked), ("empty", empty)):
+            for fitted, true in (("fit_lg_ne", "lg_ne"), ("fit_lg_nmu_tr", "lg_nmu")):
+                away[dead, name, fitted] = float(np.nanmedian(table[fitted].to_numpy() - truth[true].to_numpy()))
+    assert len(conditions["dead_cells"]) > 40
+    for fitted, least in (("fit_lg_ne", 0.04), ("fit_lg_nmu_tr", 0.2)):
+        whole = away[0, "missing", fitted]
+        assert away[0, "empty", fitted] == pytest.approx(whole, abs=1e-6)
+        assert away[50, "missing", fitted] == pytest.approx(whole, abs=0.025)
+        assert away[50, "empty", fitted] < whole - least
+
+
+def test_only_what_would_have_been_hit_is_dead() -> None:
+    hits = np.zeros(KASCADE.grid_shape, dtype=np.int64)
+    hits[KASCADE.has_station, 0], hits[KASCADE.has_muon, 1] = 60, 30
+    hits[0, 3, 0] = hits[5, 6] = hits[0, 4, 1] = 0
+    assert dead_detectors(hits) == {"dead_stations": [3, 86], "dead_muon_detectors": [4]}
+    assert dead_detectors(hits // 3) == {"dead_stations": [], "dead_muon_detectors": []}, "20 and 10 hits may be none"
+    assert dead_detectors(0 * hits)["dead_stations"] == []
+
+
+def test_cells_that_do_not_exist_are_refused_by_name(raw: Path, tmp_path: Path) -> None:
+    folder = convert_measured(raw, tmp_path / "sets", runs=["004000"]).folders[0]
+    source = json.loads((folder / "source.json").read_text())
+    for cells, message in (([300], "there is no cell 300, expected 0 to 255"), ("all", "dead_stations is no list of")):
+        (folder / "source.json").write_text(json.dumps(source | {"dead_stations": cells}))
+        (folder / "checksums.json").unlink(missing_ok=True)
+        with pytest.raises(InputError, match=message):
+            _ = Dataset.open(folder, labels=False).working
 
 
 class Hostile:

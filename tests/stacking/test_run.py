@@ -222,7 +222,7 @@ def test_killed_and_continued_ends_with_the_same_bytes(finished: Path, tiny_comp
     child = subprocess.Popen(
         [sys.executable, str(script), str(tiny_composition), str(run)], env=environment, start_new_session=True
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 1800
     while not list(run.glob("learners/*/fold-*/task.json")):
         assert child.poll() is None, "the run ended before it could be killed"
         assert time.monotonic() < deadline

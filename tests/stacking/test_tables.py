@@ -29,7 +29,7 @@ from stacking.inputs.tables import class_positions, read_table
 from stacking.meta.softmax import log_loss_per_event
 from stacking.predict import predict
 from stacking.run.config import TableConfig
-from stacking.train import stack
+from stacking.train import _table_job, stack
 from tests.stacking.conftest import CLASSES, bayes_log_proba, gaussians
 
 
@@ -359,6 +359,15 @@ def test_settings_follow_the_number_of_rows() -> None:
     assert (few.fast, many.fast) == (False, True), "no student of few rows"
     wanted, _ = config.model_copy(update={"fast": True}).for_rows(np.repeat([0, 1], 50), ("a", "b"))
     assert wanted.fast, "unless it is asked for"
+
+
+def test_a_tiny_table_starts_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    for n, asked, workers in ((300, None, 1), (300, 3, 3), (30_000, None, 7)):
+        points, labels = gaussians(n, seed=1)
+        pl.DataFrame({"x": points[:, 0], "kind": [CLASSES[k] for k in labels]}).write_csv(tmp_path / "t.csv")
+        config = TableConfig(run=tmp_path / "run", table=tmp_path / "t.csv", label="kind", workers=asked, device="cpu")
+        assert _table_job(config, Context()).workers == workers
 
 
 def test_a_refused_run_leaves_its_folder_free(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def end(*given: object) -> None:
 def meet(mine: Path, other: Path) -> bool:
     """Return whether the other device is at work while this one is."""
     mine.touch()
-    over = time.monotonic() + 30
+    over = time.monotonic() + 600
     while not other.exists() and time.monotonic() < over:
         time.sleep(0.02)
     return other.exists()
@@ -57,7 +57,7 @@ class FullDisk(Linear):
     def fit(
         self, train: Batch, valid: Batch, *, seed: int, device: str = "cpu", progress: Progress | None = None
     ) -> Self:
-        over = time.monotonic() + 30
+        over = time.monotonic() + 600
         while not Path(self.settings["mark"]).exists() and time.monotonic() < over:
             time.sleep(0.02)
         raise OSError(errno.ENOSPC, "No space left on device")
