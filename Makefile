@@ -37,7 +37,9 @@ release: TAR := tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$(S
 release: docs
 	rm -rf dist build
 	mkdir -p dist build/release
-	$(BIN)/python -c "from setuptools import build_meta as b; print(b.build_sdist('dist'), b.build_wheel('dist'))"
+	$(BIN)/python -c "from setuptools import build_meta as b; print(b.build_sdist('build/release'), b.build_wheel('dist'))"
+	cd build/release && for sdist in *.tar.gz; do tar xzf $$sdist && rm $$sdist && \
+	  $(TAR) $${sdist%.tar.gz} | gzip -n > ../../dist/$$sdist || exit 1; done
 	for task in composition gamma; do \
 	  $(BIN)/python cli.py simulate --task $$task --out build/release/data --train 8000 --test 4000 --seed 1 || exit 1; done
 	$(BIN)/python cli.py taskcard --data build/release/data --out build/release/cards

@@ -218,7 +218,7 @@ def _knees(spectra: Spectra) -> list[Section]:
         rows.append((row["group"], f"{row['lg_knee_eV']:.2f}", *limits, *errors))
     heads = ("", "lg(E/eV) or lg(R/V)", "68 %", "95 %", *(f"± {source.replace('_', ' ')}" for source in sources))
     compared = [
-        (HYPOTHESES[one.null], HYPOTHESES[one.other], f"{one.gained:.1f}", _p_value(one.p_value).removeprefix("= "))
+        (HYPOTHESES[one.null], HYPOTHESES[one.other], f"{one.gained:z.1f}", _p_value(one.p_value).removeprefix("= "))
         for one in knees.comparisons
     ]
     note = paragraph(

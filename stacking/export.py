@@ -259,6 +259,10 @@ def export_run(
             message = "; ".join(f"{name}: {reason}" for name, reason in writer.refused.items())
             raise InputError(f"nothing to export: {message}")
         combination = writer.combination()
+        if (estimates := opened.chain.target_calibration) is not None:
+            writer.refused["energy and core"] = (
+                f"estimates of {estimates.learner} beside the classes have no ONNX form: predict with the run for them"
+            )
         for file in (*CHAIN_FILES, *((PLAN,) if not opened.has_grids else ())):
             (folder / file).parent.mkdir(exist_ok=True)
             shutil.copyfile(opened.checksums.path(file), folder / file)

@@ -421,7 +421,7 @@ def _write_results(
     out_of_fold = {name: log_proba for name, (log_proba, _) in oof.items()}
     evaluated = evaluated_rows(*oof["stack"], holdout=bool(manifest["data"]["n_holdout"]))
     metrics: dict[str, Any] = {
-        "judged_on": f"{manifest['judged']['on']} of the training table",
+        "judged_on": f"{manifest['judged']['on']} rows of the training table",
         "shipped": shipped,
         "systems": {
             name: table_metrics(labels[evaluated], log_proba[evaluated], classes)

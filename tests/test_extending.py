@@ -136,7 +136,7 @@ def test_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classes.task_stackings.cache_clear()
     simulate(depth, tmp_path, n_train=1200, n_test=400, seed=3, train_cuts="test", workers=1)
     options = {"learners": ("quadratic_logit", "lightgbm"), "folds": 2, "workers": 1, "device": "cpu", "fast": False}
-    options["metas"] = ("average", "log_pool")
+    options |= {"metas": ("average", "log_pool"), "settings": {"lightgbm": {"rounds": 40}}}
     stack(run_config.StackConfig(task="depth", data=tmp_path, run=tmp_path / "run", preset="quick", **options))
     metrics = score_file(tmp_path / "run" / "predictions.npz", tmp_path, depth)
     constant = float(np.std(np.load(tmp_path / "depth_test" / "labels_depth.npy")))

@@ -54,10 +54,14 @@ def test_a_stack_beats_the_reconstructed_energy(data: Path, tmp_path: Path, caps
     config = StackConfig(
         task="energy", data=data, run=run, preset="quick", learners=("quadratic_logit", "lightgbm"), folds=2,
         workers=1, device="cpu", fast=False, metas=("average", "log_pool", "greedy"),
+        settings={"lightgbm": {"rounds": 40}},
     )  # fmt: skip
     stack(config)
     with np.load(run / "predictions.npz", allow_pickle=False) as stored:
         assert {"lg_energy", "lg_energy_error", "log_proba"} <= set(stored.files)
+        estimate = stored["lg_energy"]
+    truth, reconstructed = (np.load(data / "energy_test" / name) for name in ("labels_energy.npy", "features.npy"))
+    assert np.std(estimate - truth) < 0.9 * np.std(reconstructed[:, 0].astype(float) - truth)
     PlainConsole().print(outcome(run, data).shown, soft_wrap=True)
     shown = capsys.readouterr().out
     assert "resolution" in shown
@@ -135,7 +139,7 @@ def test_stack_with_a_network_on_the_grids(folders, tmp_path):
         fast=False,
         folds=2,
         workers=1,
-        settings={"lenet": {"epochs": 2}},
+        settings={"lenet": {"epochs": 2}, "lightgbm": {"rounds": 60}},
     )
     result = stack(config)
     assert [row.get("error") for row in result.manifest["learners"]] == [None, None]

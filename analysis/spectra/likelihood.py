@@ -480,16 +480,17 @@ class FoldingProblem:
 
     def fit(self, hypothesis: str = "rigidity") -> FoldedFit:
         """Fit; if the fit is to be refused, again from scales of +-1.5 widths."""
-        best = self._fit(hypothesis, np.zeros(len(SCALES)))
+        best = self.fit_from(hypothesis, np.zeros(len(SCALES)))
         for sign in (1.0, -1.0):
             if not best.refusal or not best.likelihood.response.active:
                 break
             start = np.zeros(len(SCALES))
             start[list(best.likelihood.response.active)] = 1.5 * sign
-            best = min(best, self._fit(hypothesis, start), key=lambda one: (bool(one.refusal), one.cost))
+            best = min(best, self.fit_from(hypothesis, start), key=lambda one: (bool(one.refusal), one.cost))
         return best
 
-    def _fit(self, hypothesis: str, at: np.ndarray) -> FoldedFit:
+    def fit_from(self, hypothesis: str, at: np.ndarray) -> FoldedFit:
+        """Fit with the response made at scales (3,) first."""
         likelihood = self.likelihood(self.respond(at) if at.any() else self.nominal, hypothesis)
         knees = (15.35, 15.65, 16.0) if self.few else (15.5, 15.8)
         starts = [likelihood.start(lg) for lg in (knees if likelihood.layout.n_knees else knees[:1])]

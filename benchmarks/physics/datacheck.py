@@ -1,6 +1,8 @@
 """How often does the data check raise a false alarm, and what does it say of damaged samples? How fast is it?
 
 ``python benchmarks/physics/datacheck.py --work bench/datacheck`` prints both tables from one run on simulated showers.
+``--cost 100000 500000`` measures instead what features, data check and spectra of so many events cost, each a command
+of its own that uses what the one before made, and what follows for 5 million by a straight line in the events.
 """
 
 from __future__ import annotations
@@ -16,12 +18,17 @@ from analysis.datacheck.check import check_data, verdict
 from benchmarks.physics.damaged import damaged
 from benchmarks.shared.drawn import FOREIGN, foreign_detector
 from benchmarks.shared.samples import sample
+from benchmarks.speed.scale import measured_command
 from runtime.context import Context, bar
 from scoring.metrics.intervals import clopper_pearson
 from showers.schema import COMPOSITION
 from stacking.run.config import StackConfig
 from stacking.train import stack
 
+SIMULATED = 100_000
+"""Showers of the response, where costs are measured."""
+EXPOSURE = 5e5
+"""m2 sr s for each event, so that fluxes are about those of nature."""
 KINDS = ("muons", "deposits", "cluster", "swapped", "ordered")
 
 
@@ -33,14 +40,16 @@ def main() -> None:
     parser.add_argument("--fresh", type=int, default=20, help="fresh samples")
     parser.add_argument("--events", type=int, default=2_000, help="showers of a sample")
     parser.add_argument("--other", type=int, default=80_000, help="showers of other worlds, all looked at")
+    parser.add_argument("--cost", type=int, nargs="+", help="numbers of events, of which to measure the cost alone")
     parser.add_argument("--workers", type=int, default=None)
     given = parser.parse_args()
     many = given.fresh * given.events
     data = sample(COMPOSITION, given.work, n_train=given.train, n_test=200, seed=41, workers=given.workers, bars=bar)
+    if given.cost:
+        _print_costs(given, data)
+        return
     new = sample(COMPOSITION, given.work, n_train=200, n_test=many, seed=42, workers=given.workers, bars=bar)
-    run = given.work / f"run-{data.name}"
-    config = {"task": "composition", "data": data, "run": run, "preset": "quick", "folds": 2}
-    stack(StackConfig(**config, learners=("quadratic_logit",), device="cpu", workers=given.workers), Context(bars=bar))
+    run = _run(given, data)
     alarms, seconds, smallest = 0, 0.0, []
     for number in range(given.fresh):
         rows = np.arange(number * given.events, (number + 1) * given.events)
@@ -70,6 +79,52 @@ def main() -> None:
         result = check_data(run, place, chosen=given.other, ctx=Context(workers=given.workers, trusted=True))
         sizes = ", ".join(f"{name} {c.effect:+.3f} ± {c.error:.3f} {c.unit}" for name, c in result.physics.items())
         print(f"{kind} ({len(chosen):,}): {_shown(result.p_values)}\n  {sizes}\n  {verdict(result)}", flush=True)
+
+
+def _run(given: argparse.Namespace, data: Path) -> Path:
+    run = given.work / f"run-{data.name}"
+    config = {"task": "composition", "data": data, "run": run, "preset": "quick", "folds": 2}
+    stack(StackConfig(**config, learners=("quadratic_logit",), device="cpu", workers=given.workers), Context(bars=bar))
+    return run
+
+
+EXTRAPOLATED = 5_000_000
+
+
+def _print_costs(given: argparse.Namespace, data: Path) -> None:
+    """Print processor time and largest memory of each step by the number of events."""
+    run, simulated = _run(given, data), {"n_train": 200, "workers": given.workers, "bars": bar}
+    response = sample(COMPOSITION, given.work, n_test=SIMULATED, seed=45, **simulated) / "composition_test"
+    costs: dict[str, list[dict[str, float]]] = {}
+    for n in given.cost:
+        source = sample(COMPOSITION, given.work, n_test=n, seed=44, **simulated) / "composition_test"
+        place, out = given.work / f"cost-{n}", given.work / f"cost-{n}-results"
+        _made(source, place, "fresh", np.arange(n))
+        commands = {
+            "features": ["features", place],
+            "datacheck": ["datacheck", "--run", run, "--data", place, "--out", out / "datacheck.html", "--trusted"],
+            "spectra": [
+                "spectra", "--run", run, "--data", place, "--simulation", response, "--exposure", n * EXPOSURE,
+                "--out", out, "--trusted",
+            ],
+            "spectra again": [],
+        }  # fmt: skip
+        commands["spectra again"] = commands["spectra"]
+        out.mkdir(exist_ok=True)
+        for step, command in commands.items():
+            cost = measured_command(step, [str(word) for word in command], given.work / "log.txt", allowed=(0, 1))
+            costs.setdefault(step, []).append(cost)
+            print(
+                f"{n:,} events, {step}: {cost['cpu_s']:.0f} s of processor time, {cost['peak_gb']:.2f} GB", flush=True
+            )
+    if len(given.cost) > 1:
+        for name, unit in (("cpu_s", "s of processor time"), ("peak_gb", "GB")):
+            for step, each in costs.items():
+                slope, start = np.polyfit(given.cost, [cost[name] for cost in each], 1)
+                whole = start + slope * EXTRAPOLATED
+                print(
+                    f"{step}, {EXTRAPOLATED:,} events: {whole:.3g} {unit} ({start:.3g} + {1e6 * slope:.3g} a million)"
+                )
 
 
 def _made(source: Path, out: Path, kind: str, rows: np.ndarray) -> Path:

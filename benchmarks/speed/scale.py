@@ -62,8 +62,10 @@ def _events(step: str, n: int, n_test: int) -> int:
     return {"simulate": n + n_test, "predict": n_test, "verify": n_test}.get(step, n)
 
 
-def _measured(step: str, command: list[str], log: Path, kill_after_s: float | None = None) -> dict[str, float]:
-    """Run a command to its end, or until it is killed."""
+def measured_command(
+    step: str, command: list[str], log: Path, kill_after_s: float | None = None, allowed: tuple[int, ...] = (0,)
+) -> dict[str, float]:
+    """Run a command to its end, or until it is killed; other exit codes than those allowed end the benchmark."""
     program = [sys.executable, str(ROOT / ("verify.py" if step == "verify" else "cli.py"))]
     arguments = command[1:] if step == "verify" else command
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -77,7 +79,7 @@ def _measured(step: str, command: list[str], log: Path, kill_after_s: float | No
             process.wait()
             code = 0
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if code:
+    if code not in allowed:
         raise SystemExit(f"{step} ended with exit code {code}: see {log}")
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"wall_s": time.perf_counter() - started, "cpu_s": cpu, "peak_gb": memory.stop() / 1e9}
@@ -96,7 +98,7 @@ def _done(folder: Path, options: argparse.Namespace, n: int) -> dict[str, Any]:
             for k in range(kills + 1):
                 done = len(list((folder / "run" / "learners").glob("*/fold-*")))
                 after = options.kill_after if k < kills else None
-                starts.append(_measured(step, command, folder / "log.txt", after) | {"found_fits": done})
+                starts.append(measured_command(step, command, folder / "log.txt", after) | {"found_fits": done})
             result[step] = _of_all(starts)
             write_json(file, result)
     return result

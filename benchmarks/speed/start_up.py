@@ -27,6 +27,8 @@ from scipy.stats import binom
 ROOT = Path(__file__).resolve().parents[2]
 HELP = ("simulate", "stack", "spectra")
 """Commands whose help is timed beside that of the program."""
+ANSWERS = Path("report") / "finished.py"
+"""In a checkout whose finished runs answer at once in the way of today."""
 KEEP = (
     "import json, pathlib, sys; from report.finished import keep_outcome; "
     "run, asked, inputs = json.loads(sys.argv[1]); "
@@ -92,10 +94,11 @@ def start_up(rounds: int, against: Path | None) -> None:
             commands["learners"] = [sys.executable, "cli.py", "learners"]
             commands["verify.py --help"] = [sys.executable, "verify.py", "--help"]
             commands["verify.py, 1,000 events, no intervals"] = scored(place)
-            commands["stack, of a finished run"] = finished_run(place, root)
+            if (root / ANSWERS).exists():
+                commands["stack, of a finished run"] = finished_run(place, root)
             for label, command in commands.items():
                 work.setdefault(label, []).append(lambda command=command, root=root: processor_s(command, root))  # type: ignore[misc]
-        times: dict[str, list[list[float]]] = {label: [[] for _ in roots] for label in work}
+        times: dict[str, list[list[float]]] = {label: [[] for _ in calls] for label, calls in work.items()}
         for number in range(rounds + 1):
             for label, calls in work.items():
                 for kept, call in zip(times[label], calls, strict=True):

@@ -3,6 +3,7 @@
 ``python -m tests.faults.killed COMMAND SOURCE FOLDER moments N``: N kills at random moments of its work;
 ``... steps STRIDE``: a kill at every STRIDE-th change of a file. Prints how many kills were survived. Not a test by
 itself: children are forked, so that each need not import everything, and that wants a parent without threads.
+What one command alone needs is imported in its function.
 """
 
 from __future__ import annotations
@@ -19,16 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.datacheck.check import check_data
-from analysis.spectra import run as spectra_run
-from analysis.spectra.run import SpectraOptions, measure_spectra
 from features import build, compute
-from models.pretraining import train
-from models.pretraining.train import pretrain
 from models.registry import LEARNERS
-from report.check_pages import write_check
 from report.doctor import check_folder
-from report.physics_pages import write_spectra_page
 from runtime.context import Context
 from runtime.files import LOCK_FILE
 from showers.archives.convert import convert
@@ -38,7 +32,6 @@ from showers.simulation import blocks, simulate
 from stacking.run.config import TableConfig
 from stacking.train import stack
 from tests.faults.kills import Step, content, run
-from tests.models.test_pretraining import SMALL, toy_portion
 from tests.stacking.fakes import FAKES
 
 TIMED = {LOCK_FILE, "manifest.json", "task.json", "config.toml"}
@@ -55,6 +48,9 @@ def _stack(source: str) -> Step:
 
 
 def _datacheck(source: str) -> Step:
+    from analysis.datacheck.check import check_data
+    from report.check_pages import write_check
+
     place = Path(source)
 
     def step(out: Path) -> None:
@@ -75,25 +71,31 @@ class Still(datetime):
 
 
 def _spectra(source: str) -> Step:
+    from analysis.spectra import run as spectra_run
+    from report.physics_pages import write_spectra_page
+
     place = Path(source)
     spectra_run.datetime = Still  # type: ignore[misc]
 
     def step(out: Path) -> None:
-        options = SpectraOptions(
+        options = spectra_run.SpectraOptions(
             place / "run", [place / "sky"], "1e7", out, [], edges=(14.9, 15.4, 16.0), zenith_max_deg=30.0
         )
-        spectra, remarks = measure_spectra(options, Context(workers=1, trusted=True))
+        spectra, remarks = spectra_run.measure_spectra(options, Context(workers=1, trusted=True))
         write_spectra_page(spectra, out, remarks)
 
     return step
 
 
 def _pretrain(source: str) -> Step:
+    from models.pretraining import train
+    from tests.models.test_pretraining import SMALL, toy_portion
+
     train.drawn_ahead = lambda seed, numbers, workers: ((toy_portion(seed, number), 0.0) for number in numbers)
     train.draw_portion = toy_portion
     train.time.process_time = lambda: 0.0
     settings = replace(SMALL, showers=240_000, batch_size=400, passes=1)  # two rounds
-    return lambda out: pretrain(out, settings)
+    return lambda out: train.pretrain(out, settings)
 
 
 COMMANDS: dict[str, Callable[[str], Step]] = {

@@ -135,6 +135,7 @@ def test_one_network_is_one_file_and_what_ships(tiny_composition: Path, tmp_path
     np.testing.assert_allclose(result.predictions.arrays["lg_energy"], energy, atol=1e-9)
     values = export_run(result.run, tmp_path / "onnx", None, tiny_composition / "composition_test")
     assert values.written == {"pretrained": 1}
+    assert values.refused.keys() == {"energy and core"}, "columns that predictions with the files lack"
     described = json.loads((tmp_path / "onnx" / "export.json").read_text())
     assert described["combination"]["inputs"] == {"pretrained": ["n", 1, 5]}
     ((file,),) = (fit["files"] for fit in described["learners"][0]["fits"])
