@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,15 @@ from scipy.stats import t as student
 from runtime.errors import InputError
 from scoring.metrics.classes import area, bins_at_threshold, efficiency_at_survival, q_factor, table_metrics
 from scoring.metrics.composition import composition_metrics, energy_bins, row_normalised
-from scoring.metrics.gamma import GAMMA, HADRON, area_under_curve, gamma_metrics, hadron_survival, weighted_threshold
+from scoring.metrics.gamma import (
+    GAMMA,
+    GRID_ENERGY_BINS,
+    HADRON,
+    area_under_curve,
+    gamma_metrics,
+    hadron_survival,
+    weighted_threshold,
+)
 from scoring.metrics.intervals import GROUP_RESAMPLES, clopper_pearson, survival_interval, weighted_replicas
 from scoring.metrics.paired import mcnemar, paired_fraction_error, paired_log_loss, paired_mean, paired_survival
 from scoring.tasks.base import scoring_of
@@ -189,6 +198,11 @@ def test_bins_of_energy_hold_their_events_alone() -> None:
     for name, mask in masks.items():
         assert binned[name]["count"] == mask.sum()
         assert binned[name]["accuracy"] == np.mean(labels[mask] == predicted[mask])
+
+
+def test_bins_of_the_grid_are_half_a_decade_each() -> None:
+    borders = [14.0, 14.5, 15.0, 15.5, 16.0, 16.5, 17.0, 17.5, 18.0]
+    assert list(GRID_ENERGY_BINS) == list(pairwise(borders))
 
 
 def test_every_empty_row_of_a_confusion_is_named() -> None:

@@ -119,6 +119,15 @@ def test_dead_stations_read_nothing_in_either_detector() -> None:
     assert np.array_equal(dead[:, outer], readings.muon[:, outer] == 0.0)
 
 
+def test_clumps_of_nuclei_by_hand() -> None:
+    """Iron's are three times a proton's, as set; in between they grow as a power of A, and fall with energy as set."""
+    world = Settings().changed(shape__clump_sigma=0.2, shape__clump_iron_factor=3.0, shape__clump_slope=-0.5)
+    proton = 0.2 * 10 ** (-0.5 * 0.8)  # at lg E = 15.3
+    masses = {0: 0.0, 1: proton, 4: proton * 3 ** (np.log(4) / np.log(56)), 56: 3 * proton}
+    for mass, sigma in masses.items():
+        assert clump_sigma(_showers(2, mass=mass), world) == pytest.approx(sigma)
+
+
 def test_clumps_add_variance_beyond_poisson() -> None:
     smooth = _read(_showers(lg_ne=6.3, mass=56), QUIET)
     clumpy = _read(_showers(lg_ne=6.3, mass=56), QUIET.changed(shape__clump_sigma=0.5))
