@@ -18,7 +18,7 @@ import torch
 
 from models.base.learner import Batch
 from models.base.posterior import event_log_loss
-from models.networks import data, loop
+from models.networks import data, loop, step
 from models.networks.data import EventTensors, GridSource, read_ahead
 from models.networks.images import FlatMLPLearner, HybridLearner, LeNetLearner, ResNetLearner, ViTLearner
 from models.networks.learner import NetworkLearner
@@ -354,6 +354,19 @@ def test_a_step_goes_down_the_slope_where_it_is_taken(optimiser: str) -> None:
     stepper.step(events, torch.arange(3), None, 0.5, torch.Generator())
     now = torch.column_stack([p.detach() for p in stepper.state.network.parameters()])
     torch.testing.assert_close(now, at - 0.5 * slope(worst), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("precision", "native", "half"),
+    [("auto", True, True), ("auto", False, False), ("float32", True, False), ("bf16", False, True)],
+)
+def test_half_precision_is_used_where_asked_for_or_native(
+    precision: str, native: bool, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "_cpu_has_bf16", lambda: native)
+    with step.autocast_of(torch.device("cpu"), precision)():
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product.dtype == (torch.bfloat16 if half else torch.float32)
 
 
 def test_average_of_weights_follows_the_network() -> None:

@@ -18,6 +18,7 @@ from showers.simulation.cascade import (
     develop_mass,
     hadron_offset,
     lateral_age,
+    photon_muons,
 )
 from showers.simulation.primaries import PHOTON, Primaries, model_shares, model_shift, throw_primaries
 from showers.simulation.settings import Cascade, Settings, Shape, Spectrum
@@ -103,6 +104,26 @@ def test_photonuclear_showers_with_a_hadrons_muons(lg_energy: float, share: floa
     photons, protons = _showers(0, lg_energy)[2], _showers(1, lg_energy)[2]
     result = (photons > np.median(protons) - np.log10(2.0)).mean()
     assert result == pytest.approx(share, rel=0.35)
+
+
+@pytest.mark.parametrize(("e", "s"), [(0.0, 0.0), (1.0, 0.0), (0.0, 0.5), (1.5, 0.5)])
+def test_muons_of_a_photon_by_hand(e: float, s: float) -> None:
+    """Numbers without fluctuations: a soft part, and a hard one of all the energy or of the share that is drawn."""
+    one = np.array([1.0])
+    energy, inclination = e * one, s * one
+    soft = 10 ** (3.044 + 1.172 * e - 0.037 * e * e + (0.13 * e - 0.73) * s)
+    hard = 10 ** (4.535 + 0.888 * e + (0.13 * e - 0.45) * s - 0.06)
+    zero = np.zeros((9, 1))
+    for uniform, share in (
+        (0.0, 1.0),
+        (0.5, 1 / (1 + (np.log(2) - 0.003 * 10 ** (0.2 * e)) / (0.0018 * 10 ** (0.1 * e)))),
+    ):
+        deviates = Deviates(normal=zero, exponential=zero + 1.0, uniform=zero + uniform)
+        lg_muons, drawn = photon_muons(energy, inclination, deviates, PLAIN)
+        offset = hadron_offset(0.0, energy, inclination, PLAIN)[1]
+        lg_soft = np.log10(soft) + PLAIN.photon_lg_nmu_offset
+        assert drawn == pytest.approx(share)
+        assert lg_muons == pytest.approx(np.log10(10**lg_soft + hard * 10**offset * share**0.85), abs=1e-9)
 
 
 def test_heavier_primaries_have_more_muons_and_fewer_electrons() -> None:

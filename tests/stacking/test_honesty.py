@@ -248,6 +248,10 @@ def test_gamma_gate_has_a_veto_where_survival_gets_worse() -> None:
     assert gate.gain > gate.standard_error
     assert not gate.shipped
     assert "survival is worse" in gate.reason
+    # Where survival is no worse than before, or nobody asks for it, the better log-loss ships.
+    better = np.column_stack([-np.logaddexp(0, exact), -np.logaddexp(0, -exact)])
+    assert decide_gate(better, {"a": base, "b": base}, labels, GammaScorer()).shipped
+    assert decide_gate(worse, {"a": base, "b": base}, labels, LogLossScorer()).shipped
 
 
 def test_leak_remark_names_the_learner_that_differs_from_the_others() -> None:
