@@ -61,9 +61,15 @@ PIECE = 20_000
 REPLICAS = 300
 
 
+def place_of(options: argparse.Namespace) -> Path:
+    """Return the folder of sets and scores of a world and these sizes."""
+    place: Path = options.work / f"{options.world}-{options.train}-{options.test}"
+    return place
+
+
 def folder_of(options: argparse.Namespace, seed: int) -> Path:
     """Return the folder with the training set of a seed; that of the first seed also holds the test set."""
-    folder: Path = options.work / f"seed-{seed}"
+    folder = place_of(options) / f"seed-{seed}"
     n_test = options.test if seed == 1 else 1
     foreign = options.world == FOREIGN
     with foreign_detector() if foreign else contextlib.nullcontext():
@@ -146,7 +152,7 @@ def all_scores(options: argparse.Namespace, seeds: list[int]) -> dict[str, list[
         plain = {}
         for learner in (*LIBRARIES, *options.others):
             variants = VARIANTS if learner in LIBRARIES and not options.plain else VARIANTS[:1]
-            file = options.work / f"scores-{learner}-{seed}-{options.preset}.npz"
+            file = place_of(options) / f"scores-{learner}-{seed}-{options.preset}-{len(variants)}.npz"
             if not file.exists():
                 started = time.process_time()
                 train = batch_of(folder_of(options, seed) / "gamma_train", learner)

@@ -25,8 +25,6 @@ from showers.schema import COMPOSITION
 from stacking.run.config import StackConfig
 from stacking.train import stack
 
-SIMULATED = 100_000
-"""Showers of the response, where costs are measured."""
 EXPOSURE = 5e5
 """m2 sr s for each event, so that fluxes are about those of nature."""
 KINDS = ("muons", "deposits", "cluster", "swapped", "ordered")
@@ -41,6 +39,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=2_000, help="showers of a sample")
     parser.add_argument("--other", type=int, default=80_000, help="showers of other worlds, all looked at")
     parser.add_argument("--cost", type=int, nargs="+", help="numbers of events, of which to measure the cost alone")
+    parser.add_argument("--response", type=int, default=100_000, help="showers of the response, for the cost")
     parser.add_argument("--workers", type=int, default=None)
     given = parser.parse_args()
     many = given.fresh * given.events
@@ -88,14 +87,10 @@ def _run(given: argparse.Namespace, data: Path) -> Path:
     return run
 
 
-EXTRAPOLATED = 5_000_000
-
-
 def _print_costs(given: argparse.Namespace, data: Path) -> None:
     """Print processor time and largest memory of each step by the number of events."""
     run, simulated = _run(given, data), {"n_train": 200, "workers": given.workers, "bars": bar}
-    response = sample(COMPOSITION, given.work, n_test=SIMULATED, seed=45, **simulated) / "composition_test"
-    costs: dict[str, list[dict[str, float]]] = {}
+    response = sample(COMPOSITION, given.work, n_test=given.response, seed=45, **simulated) / "composition_test"
     for n in given.cost:
         source = sample(COMPOSITION, given.work, n_test=n, seed=44, **simulated) / "composition_test"
         place, out = given.work / f"cost-{n}", given.work / f"cost-{n}-results"
@@ -113,18 +108,9 @@ def _print_costs(given: argparse.Namespace, data: Path) -> None:
         out.mkdir(exist_ok=True)
         for step, command in commands.items():
             cost = measured_command(step, [str(word) for word in command], given.work / "log.txt", allowed=(0, 1))
-            costs.setdefault(step, []).append(cost)
             print(
                 f"{n:,} events, {step}: {cost['cpu_s']:.0f} s of processor time, {cost['peak_gb']:.2f} GB", flush=True
             )
-    if len(given.cost) > 1:
-        for name, unit in (("cpu_s", "s of processor time"), ("peak_gb", "GB")):
-            for step, each in costs.items():
-                slope, start = np.polyfit(given.cost, [cost[name] for cost in each], 1)
-                whole = start + slope * EXTRAPOLATED
-                print(
-                    f"{step}, {EXTRAPOLATED:,} events: {whole:.3g} {unit} ({start:.3g} + {1e6 * slope:.3g} a million)"
-                )
 
 
 def _made(source: Path, out: Path, kind: str, rows: np.ndarray) -> Path:

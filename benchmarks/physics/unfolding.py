@@ -146,13 +146,13 @@ def words(skies: list[dict[str, np.ndarray]], name: str) -> str:
     away = value - 1
     size = np.abs(away.mean(axis=0))
     scatter = away.std(axis=0, ddof=1)
+    chance = scatter * np.sqrt(2 / np.pi / len(skies))
     draws = np.random.default_rng(1).integers(0, len(skies), (1000, len(skies)))
-    bias = np.quantile([np.abs(away[rows].mean(axis=0)).mean() for rows in draws], (0.025, 0.975))
     rms = np.quantile([np.sqrt((away[rows] ** 2).mean(axis=0)).mean() for rows in draws], (0.025, 0.975))
     covers = [_interval(100 * (np.abs(away / error) < z).mean(axis=(1, 2))) for z in (Z68, Z95)]
     distance = np.sqrt((away**2).mean(axis=0)).mean()
     return (
-        f"bias (mean of its size over bins) {100 * size.mean():.2f} [{100 * bias[0]:.2f}, {100 * bias[1]:.2f}] %, "
+        f"bias (mean of its size over bins) {100 * size.mean():.2f} % (by chance alone {100 * chance.mean():.2f}), "
         f"worst bin {100 * size.max():.1f} %, distance from the truth (rms) {100 * distance:.2f} "
         f"[{100 * rms[0]:.2f}, {100 * rms[1]:.2f}] %, scatter {100 * scatter.mean():.2f} %, "
         f"stated {100 * error.mean():.2f} %, covers 68 %: {covers[0]}, 95 %: {covers[1]}"

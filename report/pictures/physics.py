@@ -259,6 +259,9 @@ def distribution_picture(histograms: Histograms, difference: Difference) -> Figu
         axes = figure.add_subplot()
         axes.axhline(1.0, color=INK, lw=0.7, ls="--")
         axes.errorbar(middle[good], ratio[good], error[good], fmt="o", color=PALETTE[4])
+        # One bin with hardly a simulated shower would flatten all others.
+        certain = good & (error < 1)
+        axes.set_ylim(0.0, 1.1 * float(np.max((ratio + error)[certain], initial=2.0)))
         axes.set_xlabel(literal(difference.feature))
         axes.set_ylabel("data / simulation")
     return figure

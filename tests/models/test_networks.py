@@ -30,6 +30,8 @@ from models.registry import create, spec
 from runtime.errors import InputError
 from showers.schema import COMPOSITION
 
+ROOT = Path(__file__).parents[2]
+
 CLASSES = COMPOSITION.classes
 SMALL: dict[type[NetworkLearner], dict[str, Any]] = {
     LeNetLearner: {},
@@ -248,7 +250,7 @@ def test_training_does_not_import_the_compiler() -> None:
         "with asked('cpu', 1, deterministic=True): print(torch.get_deterministic_debug_mode())\n"
         "print(torch.get_deterministic_debug_mode(), 'torch._inductor' in sys.modules)"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["1", "0", "False"]
 
 

@@ -349,7 +349,9 @@ def test_times_never_execute_a_pickle(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_times_of_simulated_runs_have_the_public_form(raw: Path) -> None:
-    for file in raw.glob("*_extra_features.npz"):
+    files = list(raw.glob("*_extra_features.npz"))
+    assert files
+    for file in files:
         table = np.load(file, allow_pickle=True)["extra_features"]  # written by this very program
         assert set(table[:, 0]) == {int(file.name.split("_")[0])}
         assert table[:, 1].tolist() == list(range(len(table)))

@@ -125,7 +125,7 @@ def test_pieces_change_no_bit(
     run = stacking.load(finished.run)
     whole = predict(run, events, Context(trusted=True), fast=True).concatenated()
     monkeypatch.setattr(stacking.inputs.events, "PIECE_EVENTS", 4096)
-    in_pieces = predict(run, events, Context(workers=1, trusted=True), fast=True).concatenated()
+    in_pieces = predict(run, events, Context(workers=1), fast=True).concatenated()
     np.testing.assert_array_equal(in_pieces.log_proba, whole.log_proba)
     assert len(points) == len(in_pieces.log_proba)
 
