@@ -38,7 +38,7 @@ class _Cache(FunctionCache):
         # What stands first in the file and is compared before the rest is read, which names classes that other sources
         # may have under other names.
         self._cache_file._version = sources
-        self.lock_file = Path(self._cache_path) / f"{name}.lock"
+        self.lock_file = Path(self._cache_path) / f"{function.__module__}.{name}.lock"
 
 
 @contextmanager
@@ -53,7 +53,11 @@ def _alone(file: Path) -> Iterator[None]:
     with stream:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # said, since a process forked meanwhile holds the file open
+                fcntl.flock(stream, fcntl.LOCK_UN)
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:

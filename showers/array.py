@@ -88,7 +88,7 @@ class DetectorArray:
 
     @cached_property
     def no_muon(self) -> np.ndarray:
-        """(R, C) bool: stations without one (at KASCADE the inner ones)."""
+        """(R, C) bool: stations built without one (at KASCADE the inner ones); :meth:`without` adds none."""
         return self.has_station & ~self.has_muon
 
     @cached_property
@@ -130,7 +130,9 @@ class DetectorArray:
                 raise InputError(f"array {self.name}: there is no cell {cell}, expected 0 to {self.n_cells - 1}")
         electron.ravel()[np.asarray(stations, dtype=np.int64)] = 0.0
         muon.ravel()[np.asarray([*stations, *muon_detectors], dtype=np.int64)] = 0.0
-        return replace(self, electron_area_m2=electron, muon_area_m2=muon)
+        result = replace(self, electron_area_m2=electron, muon_area_m2=muon)
+        result.__dict__["no_muon"] = self.no_muon & result.has_station
+        return result
 
     def as_json(self) -> dict[str, Any]:
         """Return what JSON needs to rebuild the array; float64 survives JSON exactly."""

@@ -155,7 +155,7 @@ class Dataset:
 
     @cached_property
     def working(self) -> DetectorArray:
-        """The array without stations that were dead: to the features these are missing, not empty.
+        """The array without stations that were dead: to the lateral fits these are missing, not empty.
 
         Raises
         ------

@@ -328,7 +328,7 @@ def _shower_job(config: StackConfig, ctx: Context, *, strict: bool) -> Job:
 
 TASK_NAME = "table"
 TINY = 20_000
-"""Rows times columns times classes below which all fits take less time than another process needs to begin."""
+"""Rows times columns times classes below which the fits of ``quick`` take less time than another process to begin."""
 
 
 def _table_job(config: TableConfig, ctx: Context) -> Job:
@@ -349,7 +349,8 @@ def _table_job(config: TableConfig, ctx: Context) -> Job:
     resolved, more = config.for_rows(label, classes, group)
     remarks += more
     frame = result.encoded(train, config.table)
-    if frame.height * frame.width * len(classes) < TINY and resolved.workers is None:
+    tiny = frame.height * frame.width * len(classes) < TINY and config.preset == "quick"
+    if tiny and resolved.workers is None:
         resolved = resolved.model_copy(update={"workers": 1})
     truth = pl.DataFrame({name: v for name, v in zip(TRUTH_COLUMNS, (label, group), strict=True) if v is not None})
     folder, task = config.run / "table", Task(TASK_NAME, classes)

@@ -33,7 +33,7 @@ class StationPlanes:
     has_muon: Any
     """1 where a muon detector stands, else 0."""
     no_muon: Any
-    """1 for stations without a muon detector (at KASCADE the 60 inner ones), else 0."""
+    """1 for stations built without a muon detector (at KASCADE the 60 inner ones), else 0."""
 
 
 @lru_cache(maxsize=16)

@@ -72,7 +72,7 @@ def grid_cuda(events: EventBatch) -> dict[str, Any]:
     xp, here, n = events.xp, events.stations, len(events)
     azimuth = events.azimuth_deg * (math.pi / 180.0)
     planes = [events.electron_mev, events.muon_mev, xp.cos(azimuth), xp.sin(azimuth)]
-    planes += [*_place(xp, events.array), here.no_muon, here.has_muon]
+    planes += [*_place(xp, events.array), here.no_muon, here.has_electron - here.no_muon]
     out = [xp.empty(shape, dtype=xp.float32) for shape in grid.shapes(n)]
     given = [xp.ascontiguousarray(plane) for plane in planes]
     cuda.launch(kernel_source(events.response, events.array), "sum_grids", n, [*given, n, *out])

@@ -105,11 +105,11 @@ def _sum_channel(cells: Any, limit: Any, cosine: Any, sine: Any, z: Any, out: An
 @njit(fastmath=FAST, error_model="numpy", forceinline=True)
 def _sum_shared(electron_mev: Any, muon_mev: Any, z: Any, out: Any) -> None:
     full_vectors()
-    no_muon, has_muon = z.no_muon, z.has_muon
+    no_muon, with_muon = z.no_muon, z.with_muon
     inner = outer = both = ZERO
     for k in range(no_muon.size):
         inner += electron_mev[k] * no_muon[k]
-        outer += electron_mev[k] * has_muon[k]
+        outer += electron_mev[k] * with_muon[k]
         both += (ONE if electron_mev[k] > ZERO else ZERO) * (ONE if muon_mev[k] > ZERO else ZERO)
     out[0], out[1], out[2] = inner, outer, both
 
@@ -129,9 +129,15 @@ def _sum_grids(grids: Any, limits: Any, cosine: Any, sine: Any, planes: Any, out
 @lru_cache(maxsize=4)
 def _scratch(array: DetectorArray) -> Any:
     """Return the planes of one event with the array's geometry: calls share them, one after the other."""
-    names = ("x", "y", "ring", "no_muon", "has_muon", "d", "w", "hit")
+    names = ("x", "y", "ring", "no_muon", "with_muon", "d", "w", "hit")
     record = in_one_record([(name, np.float32, (array.n_cells,)) for name in names])
-    geometry = (array.x_m / UNIT_M, array.y_m / UNIT_M, array.square_ring, array.no_muon, array.has_muon)
+    geometry = (
+        array.x_m / UNIT_M,
+        array.y_m / UNIT_M,
+        array.square_ring,
+        array.no_muon,
+        array.has_station & ~array.no_muon,
+    )
     for name, values in zip(names, geometry, strict=False):
         record[name] = values.ravel()
     return record

@@ -253,29 +253,29 @@ ON_DEVICE void grid_sums(Logs &z, Place st, const float *mev, float limit, float
     }
 }
 
-ON_DEVICE void shared_sums(Cells cells, const float *no_muon, const float *has_muon, BothChannels *out, int lane) {
+ON_DEVICE void shared_sums(Cells cells, const float *no_muon, const float *with_muon, BothChannels *out, int lane) {
     BothChannels s = {};
     EACH(k, N_E) {
         s.inner += cells.electron_mev[k] * no_muon[k];
-        s.outer += cells.electron_mev[k] * has_muon[k];
+        s.outer += cells.electron_mev[k] * with_muon[k];
         s.both_hits += cells.electron_mev[k] > 0.f && cells.muon_mev[k] > 0.f ? 1.f : 0.f;
     }
     add_lanes(s);
     if (lane == 0) *out = s;
 }
 
-ON_DEVICE void grid_one(Logs &z, Place st, Cells cells, const float *no_muon, const float *has_muon, float cosine, float sine, GridSums *sums, BothChannels *shared, float *rings, int lane) {
+ON_DEVICE void grid_one(Logs &z, Place st, Cells cells, const float *no_muon, const float *with_muon, float cosine, float sine, GridSums *sums, BothChannels *shared, float *rings, int lane) {
     grid_sums(z, st, cells.electron_mev, response::saturation_mev, cosine, sine, sums, rings, lane);
     grid_sums(z, st, cells.muon_mev, response::muon_saturation_mev, cosine, sine, sums + 1, rings + 2 * N_SQUARE_RINGS, lane);
-    shared_sums(cells, no_muon, has_muon, shared, lane);
+    shared_sums(cells, no_muon, with_muon, shared, lane);
 }
 
 FOR_EVENTS(sum_grids, (
     const float *electron_mev, const float *muon_mev, const float *cos_azimuth, const float *sin_azimuth, const float *x,
-    const float *y, const int *ring, const float *no_muon, const float *has_muon, int n_events, GridSums *sums,
+    const float *y, const int *ring, const float *no_muon, const float *with_muon, int n_events, GridSums *sums,
     BothChannels *shared, float *rings), Logs,
     grid_one(z, Place{x, y, ring}, Cells{electron_mev + (long long)event * N_E, muon_mev + (long long)event * N_E}, no_muon,
-             has_muon, cos_azimuth[event], sin_azimuth[event], sums + 2ll * event, shared + event,
+             with_muon, cos_azimuth[event], sin_azimuth[event], sums + 2ll * event, shared + event,
              rings + 4ll * N_SQUARE_RINGS * event, lane))
 
 // Deposits in ascending order behind places without a cell, which have -1.

@@ -11,7 +11,7 @@ SMALL, MIDDLE, LARGE = 0, 2_000, 10_000
 """Training rows from which settings change."""
 
 LEAST_GAIN = 1e-3
-"""Nats that 50 rounds have to gain where there are few rows: a separable table gains a little for ever."""
+"""Nats that ``patience`` rounds have to gain where there are few rows: a separable table gains a little for ever."""
 
 _NUMBERS = "models.tables.categories:AsNumbers"
 

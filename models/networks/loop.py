@@ -37,7 +37,7 @@ PREDICTED_AT_ONCE = {"cpu": 256, "cuda": 2048}
 memory and taking it back (the share of it is printed by ``benchmarks/speed/predict_speed.py``)."""
 
 CHECKPOINT_EVERY_S = 2.0
-"""Seconds of training that a killed fit may lose: an epoch of few events takes less time than its file."""
+"""Seconds of training after which an epoch that ends is kept: one of few events takes less time than its file."""
 BLOCK_EVENTS, BLOCKS_AT_ONCE = 4096, 64
 """Events read one after the other from a disk, and such runs in memory at once: 4 MB and 270 MB of grids."""
 Scorer = Callable[[torch.Tensor], float]

@@ -64,17 +64,18 @@ def dead_detectors(hits: np.ndarray, array: DetectorArray = KASCADE) -> dict[str
     Notes
     -----
     A working detector is expected to have at least half as many hits as the median of those that have some on its
-    square ring about the array's centre. A station whose e/gamma detectors are dead is missing as a whole.
+    square ring about the array's centre; on a ring without hits, as the smallest such median. A station whose e/gamma
+    detectors are dead is missing as a whole.
     """
     least = -2 * np.log(DEAD_CHANCE)
     result = []
     for channel, there in enumerate((array.has_station, array.has_muon)):
         here, dead = hits[..., channel], np.zeros(there.shape, dtype=bool)
-        for ring in np.unique(array.square_ring[there]):
-            mine = there & (array.square_ring == ring)
-            hit = here[mine & (here > 0)]
-            if hit.size and np.median(hit) > least:
-                dead |= mine & (here == 0)
+        rings = [there & (array.square_ring == ring) for ring in np.unique(array.square_ring[there])]
+        median = np.array([np.median(hit) if (hit := here[ring & (here > 0)]).size else np.inf for ring in rings])
+        for ring, typical in zip(rings, np.where(np.isinf(median), median.min(), median), strict=True):
+            if least < typical < np.inf:
+                dead |= ring & (here == 0)
         result.append(dead)
     stations, muon_detectors = result[0], result[1] & ~result[0]
     return {
@@ -170,7 +171,10 @@ def run_list(folders: Sequence[Path]) -> pl.DataFrame:
                 **{f"error_{name}": float(value) for name, value in zip(MEANS, error[:-1], strict=True)},
                 "silent_stations": summary["silent_stations"],
                 "silent_muon_detectors": summary["silent_muon_detectors"],
-                **{name: " ".join(map(str, source.get(name, []))) for name in (DEAD_STATIONS, DEAD_MUON_DETECTORS)},
+                **{
+                    name: " ".join(map(str, source[name])) if name in source else None
+                    for name in (DEAD_STATIONS, DEAD_MUON_DETECTORS)
+                },
             }
         )
     off = _off(np.array(means), np.array(errors), (*MEANS, "pass rate"))

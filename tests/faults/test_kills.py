@@ -70,9 +70,9 @@ def test_convert(tmp_path: Path, survived: Counter[str]) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("command", ["datacheck", "spectra"])
+@pytest.mark.parametrize(("command", "stride"), [("datacheck", 3), ("spectra", 20)])
 def test_analyses(
-    command: str, composition_run: Path, composition_sky: Path, tiny_composition: Path, tmp_path: Path,
+    command: str, stride: int, composition_run: Path, composition_sky: Path, tiny_composition: Path, tmp_path: Path,
     survived: Counter[str],
 ) -> None:  # fmt: skip
     places = {"run": composition_run, "sky": composition_sky}
@@ -80,7 +80,7 @@ def test_analyses(
     (tmp_path / "source").mkdir()
     for name, place in places.items():
         (tmp_path / "source" / name).symlink_to(place)
-    assert _kill(command, tmp_path / "source", tmp_path, "steps", 3, survived) >= 3
+    assert _kill(command, tmp_path / "source", tmp_path, "steps", stride, survived) >= 3
 
 
 @pytest.mark.faults

@@ -31,7 +31,7 @@ import pytest
 
 import cli
 from features.build import build_table
-from features.compute import FITTED, compute_events
+from features.compute import FITTED, compute_chunk, compute_events
 from report.doctor import folder_findings
 from runtime.context import Context
 from runtime.errors import InputError
@@ -306,6 +306,22 @@ def test_only_what_would_have_been_hit_is_dead() -> None:
     assert dead_detectors(hits) == {"dead_stations": [3, 86], "dead_muon_detectors": [4]}
     assert dead_detectors(hits // 3) == {"dead_stations": [], "dead_muon_detectors": []}, "20 and 10 hits may be none"
     assert dead_detectors(0 * hits)["dead_stations"] == []
+    innermost = KASCADE.square_ring == 1
+    hits[innermost] = 0
+    assert set(np.flatnonzero(innermost & KASCADE.has_station)) <= set(dead_detectors(hits)["dead_stations"])
+
+
+def test_a_station_with_a_dead_muon_detector_is_no_inner_one() -> None:
+    outer = int(np.flatnonzero(KASCADE.has_muon)[0])
+    array = KASCADE.without([], [outer])
+    grids = np.zeros((1, *KASCADE.grid_shape), dtype=np.float32)
+    grids.reshape(1, -1, 2)[0, outer, 0] = 300.0
+    scalars = np.array([[15.5, 10.0, 0.0, 5.0, 4.0]], dtype=np.float32)
+    dead, alive = (compute_chunk(np, grids, scalars, frozenset({"size"}), each) for each in (array, KASCADE))
+    assert not array.has_muon.ravel()[outer]
+    np.testing.assert_array_equal(array.no_muon, KASCADE.no_muon)
+    assert dead["e_outer_lg"] == alive["e_outer_lg"] == pytest.approx(np.log10(300.0), abs=0.01)
+    assert dead["e_inner_lg"] == alive["e_inner_lg"]
 
 
 def test_cells_that_do_not_exist_are_refused_by_name(raw: Path, tmp_path: Path) -> None:

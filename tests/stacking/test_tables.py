@@ -363,10 +363,12 @@ def test_settings_follow_the_number_of_rows() -> None:
 
 def test_a_tiny_table_starts_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 7)
-    for n, asked, workers in ((300, None, 1), (300, 3, 3), (30_000, None, 7)):
+    cases = ((300, None, "quick", 1), (300, 3, "quick", 3), (30_000, None, "quick", 7), (300, None, "good", 7))
+    for n, asked, preset, workers in cases:
         points, labels = gaussians(n, seed=1)
         pl.DataFrame({"x": points[:, 0], "kind": [CLASSES[k] for k in labels]}).write_csv(tmp_path / "t.csv")
-        config = TableConfig(run=tmp_path / "run", table=tmp_path / "t.csv", label="kind", workers=asked, device="cpu")
+        places = {"run": tmp_path / "run", "table": tmp_path / "t.csv"}
+        config = TableConfig(**places, label="kind", workers=asked, preset=preset, device="cpu")
         assert _table_job(config, Context()).workers == workers
 
 
