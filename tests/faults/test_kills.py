@@ -85,7 +85,7 @@ def test_analyses(
 
 @pytest.mark.faults
 def test_pretrain(tmp_path: Path, survived: Counter[str]) -> None:
-    assert _kill("pretrain", "", tmp_path, "steps", 1, survived) >= 10
+    assert _kill("pretrain", "", tmp_path, "steps", 3, survived) >= 10
 
 
 def _slowly(handler: Handler, whole: bytes, asked: str | None) -> None:
