@@ -108,10 +108,10 @@ def test_wrong_uses_end_in_one_line_that_names_the_remedy(public: Path, capsys: 
     check = ("datacheck", "--run", run, "--trusted", "--out", public / "wrong.html")
     for words, message in (
         ((*limits, "--simulation", data / "004990"), "004990 has no labels_gamma.npy: it is not labelled for the task"),
-        ((*limits, "--seed", "-1"), "-1 is not in the range"),
-        ((*check, "--data", data, "--seed", "-1"), "-1 is not in the range"),
+        ((*limits, "--seed", "-1"), "Invalid value for '--seed'"),
+        ((*check, "--data", data, "--seed", "-1"), "Invalid value for '--seed'"),
         ((*check, "--data", public / "missing"), "missing is not a folder"),
-        (("sky-map", "--data", data, "--out", out, "--seed", "-1"), "-1 is not in the range"),
+        (("sky-map", "--data", data, "--out", out, "--seed", "-1"), "Invalid value for '--seed'"),
         (("sky-map", "--data", data, "--out", out, "--azimuth-of-north", "nan"), "--azimuth-of-north nan: expected"),
         (("sky-map", "--data", data, "--out", out, "--azimuth-of-north", "1000"), "--azimuth-of-north 1000: expected"),
     ):
