@@ -129,7 +129,7 @@ def check_data(
         raise InputError(f"alarms must be between 0 and 1, got {alarms:g}")
     opened = load(run)
     opened.require_showers("a data check")
-    for place in measured_folders(Path(data)):
+    for place in measured_folders(Path(data)):  # what is missing or damaged is said before the training set is read
         Dataset.open(place, labels=False)
     simulation = read_reference(opened, train, seed=seed, max_events=reference, ctx=ctx)
     sample = open_sample(Path(data), simulation, ctx)

@@ -1,4 +1,4 @@
-"""Why fluxes were covered too little where scales are fitted: the noise of derivatives by scales.
+"""How well fluxes and scales are covered where scales are fitted, and what the noise of derivatives has to do with it.
 
 ``python benchmarks/physics/derivative_noise.py --work bench/closure`` draws skies with energy, muon and electron scales
 as ``closure.py`` does, with the same seeds and from the same showers, and prints what the errors of fluxes cover

@@ -3,10 +3,11 @@
 Processor time (user and system) of whole processes, the commands in turn, after one round that is not counted: median
 of the rounds with its 95 % interval (of the order statistics). With ``--against`` the same commands of another
 checkout, turn by turn, and the median ratio. ``--install`` makes virtual environments with the named extras (``core``
-for none) and prints size and processor time of pip.
+for none) and prints size and processor time of pip; ``--demo`` times ``cli.py demo``, in a new folder each time.
 
     python benchmarks/speed/start_up.py --rounds 15 --against ../other_checkout
     python benchmarks/speed/start_up.py --install core train all
+    python benchmarks/speed/start_up.py --demo --rounds 3 --against ../other_checkout
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -98,13 +100,24 @@ def start_up(rounds: int, against: Path | None) -> None:
                 commands["stack, of a finished run"] = finished_run(place, root)
             for label, command in commands.items():
                 work.setdefault(label, []).append(lambda command=command, root=root: processor_s(command, root))  # type: ignore[misc]
-        times: dict[str, list[list[float]]] = {label: [[] for _ in calls] for label, calls in work.items()}
-        for number in range(rounds + 1):
-            for label, calls in work.items():
-                for kept, call in zip(times[label], calls, strict=True):
-                    taken = call()
-                    if number:
-                        kept.append(taken)
+        print_times(work, rounds, first=1)
+
+
+def demo_s(root: Path) -> float:
+    """Return the processor time of the demo of a checkout, s."""
+    with tempfile.TemporaryDirectory() as name:
+        return processor_s([sys.executable, "cli.py", "demo", "--out", str(Path(name) / "demo")], root)
+
+
+def print_times(work: dict[str, list[Callable[[], float]]], rounds: int, first: int = 0) -> None:
+    """Print the processor time of each command by checkout, after ``first`` rounds that do not count."""
+    times: dict[str, list[list[float]]] = {label: [[] for _ in calls] for label, calls in work.items()}
+    for number in range(rounds + first):
+        for label, calls in work.items():
+            for kept, call in zip(times[label], calls, strict=True):
+                taken = call()
+                if number >= first:
+                    kept.append(taken)
     print(f"processor time, s: median of {rounds} rounds and its 95 % interval")
     for label, columns in times.items():
         text = "".join("{:>28}".format("{:.2f} [{:.2f}, {:.2f}]".format(*median_interval(one))) for one in columns)
@@ -142,8 +155,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--against", type=Path, help="another checkout")
     parser.add_argument("--install", nargs="+", metavar="EXTRA", help="core, train, all...: needs a package index")
+    parser.add_argument("--demo", action="store_true", help="time the demo")
     options = parser.parse_args()
-    if options.install:
+    if options.demo:
+        roots = [ROOT, *([options.against.resolve()] if options.against else [])]
+        print_times({"demo": [partial(demo_s, root) for root in roots]}, options.rounds)
+    elif options.install:
         install(options.install)
     else:
         start_up(options.rounds, options.against)

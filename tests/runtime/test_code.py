@@ -186,10 +186,10 @@ def test_processes_that_begin_together_compile_once(run, tmp_path):
     code = (
         "import numpy as np, numba, runtime.kernels as k; k.PACKAGES = ('kernel_case',)\n"
         "from numba.core import event; from kernel_case import outer, inner\n"
-        "with event.install_recorder('numba:compile') as seen:\n"
+        "with event.install_recorder('numba:compile') as compiled:\n"
         "    print('ready', flush=True); input()\n"
         "    outer.fill(inner.Pair(1.0, 2.0), np.zeros(1))\n"
-        "print(sum(one.data['dispatcher'].py_func.__name__ == 'fill' and one.is_start for _, one in seen.buffer))"
+        "print(sum(one.data['dispatcher'].py_func.__name__ == 'fill' and one.is_start for _, one in compiled.buffer))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path(kernels.__file__).parents[1])))}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
