@@ -510,6 +510,8 @@ def tables(found: Found, places: tuple[str, ...]) -> list[str]:
             by_showers = np.sqrt((losses[..., 1] ** 2).sum(axis=1).mean(axis=0)) / len(natures)
             value, by_seeds = with_error(list(losses[..., 0].mean(axis=1)), [np.zeros((2, 2))])
             cells += [f"{a:+.4f} ± {b:.4f}" for a, b in zip(value, np.hypot(by_showers, by_seeds), strict=True)]
+        else:
+            cells += ["", ""]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", f"| way | {' | '.join([*SKIES, *places])} |", "|---" * (1 + len(SKIES) + len(places)) + "|"]
     for way in WAYS:

@@ -6,6 +6,7 @@ exhaustive and random rules, and the two ends of knowledge. Skies of pseudo-expe
 Published stacks are fitted on one half of the test events and tested on the other; published networks are loaded
 without running code. Where showers are drawn with the fits' own constants, whatever else the simulation can do is off.
 Samples that are kept are taken again only for the same showers. A learner is worth what no other of its run knows.
+The place of a sample between trained hadronic models is found where it lies between them, and its shares then hold.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from benchmarks.learning.optimum import GAP, expected_errors, optimal_rule
 from benchmarks.learning.published_stacks import published_stacks
 from benchmarks.physics import spill_in
 from benchmarks.physics.closure_page import write_page
+from benchmarks.physics.hadronic_models import Sample, linear, profiled
 from benchmarks.physics.pseudo_experiments import SmoothTruth, mixtures, spectra_experiment
 from benchmarks.shared.drawn import FOREIGN
 from benchmarks.shared.samples import sample, sample_name
@@ -639,3 +641,25 @@ def test_spill_in_is_counted_from_true_and_reconstructed_cores() -> None:
     *_, (_, _, flags, true) = spill_in.crossing(job, range(2))
     assert true.max() > 100, "cores are thrown to 120 m"
     assert not (flags[0] & ~flags[1]).any()
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_shares_hold_between_trained_models_if_the_place_is_fitted(beyond: bool) -> None:
+    """Two numbers: one tells classes, and moves with the place as with the class; the other tells places alone."""
+    rng = np.random.default_rng(3)
+    n, sources, centres = 10_000, [1, 2, 3], np.array([0.0, 0.6, -0.6])
+    means = np.stack([np.stack([np.full(3, 2.0 * k) + centres, 1.5 * centres], axis=1) for k in range(5)])
+    placed = [rng.integers(0, 2, n), *(np.full(n, m) for m in range(3))]
+    labels = [rng.choice(5, n, p=(0.3, 0.3, 0.2, 0.1, 0.1)), *(rng.integers(0, 5, n) for _ in sources)]
+    joint = []
+    for k, m in zip(labels, placed, strict=True):
+        x = means[k, m] + rng.standard_normal((n, 2))
+        joint.append(log_softmax(-0.5 * ((x[:, None, None] - means) ** 2).sum(axis=3).reshape(n, -1)))
+    counts = [np.ones((3, n), dtype=np.float32)] * 4
+    sample = Sample(np.arange(n), labels[0], counts[0][1:])
+    found, place = profiled(joint, sources, labels, counts, 0, sample, beyond=beyond)
+    assert place == pytest.approx([0.5, 0.5, 0.0], abs=0.08)
+    assert found.bias == pytest.approx(np.zeros(5), abs=0.022)
+    summed = [np.logaddexp.reduce(z.reshape(n, 5, 3), axis=2) for z in joint]
+    others = [(summed[m], labels[m], counts[m]) for m in sources]
+    assert np.abs(linear(summed[0], others, np.full(5, 0.2), sample).bias).max() > 0.03
