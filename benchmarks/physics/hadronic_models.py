@@ -75,7 +75,7 @@ EVENTS = 10_000
 
 
 @dataclass(frozen=True)
-class Showers:
+class PlacedShowers:
     """Events of one or several places; the second number of an event is its place."""
 
     batch: Batch
@@ -84,12 +84,12 @@ class Showers:
     energy: np.ndarray
     """(N,) true lg E."""
 
-    def take(self, rows: np.ndarray) -> Showers:
+    def take(self, rows: np.ndarray) -> PlacedShowers:
         """Return some of the events."""
-        return Showers(self.batch.take(rows), self.y[rows], self.place[rows], self.energy[rows])
+        return PlacedShowers(self.batch.take(rows), self.y[rows], self.place[rows], self.energy[rows])
 
 
-def joined(parts: list[Showers]) -> Showers:
+def joined(parts: list[PlacedShowers]) -> PlacedShowers:
     """Return the events of several places as one."""
     tables = [part.batch.table for part in parts if part.batch.table is not None]
     scalars = [part.batch.scalars for part in parts if part.batch.scalars is not None]
@@ -98,11 +98,11 @@ def joined(parts: list[Showers]) -> Showers:
         parts[0].batch, index=np.arange(len(y)), table=np.asfortranarray(np.concatenate(tables)), labels=y,
         scalars=np.concatenate(scalars) if scalars else None,
     )  # fmt: skip
-    return Showers(batch, y, place, energy)
+    return PlacedShowers(batch, y, place, energy)
 
 
 def network(
-    train: Showers, y: np.ndarray, n_out: int, seed: int, *, columns: tuple[str, ...] | None = None,
+    train: PlacedShowers, y: np.ndarray, n_out: int, seed: int, *, columns: tuple[str, ...] | None = None,
     weights: np.ndarray | None = None, strength: float = 0.0,
 ) -> Callable[[Batch], np.ndarray]:  # fmt: skip
     """Train the network of all ways; return what gives (N, n_out) log-posteriors of events."""
@@ -151,7 +151,7 @@ def network(
     return answer
 
 
-def stable_columns(train: Showers) -> tuple[str, ...]:
+def stable_columns(train: PlacedShowers) -> tuple[str, ...]:
     """Return the half of the columns with the least variance between places over that between classes."""
     columns = feature_set("fits", train.batch.columns)
     transform = InputTransform.fit(train.batch, columns, tail=LOGARITHM)
@@ -171,7 +171,7 @@ def stable_columns(train: Showers) -> tuple[str, ...]:
     return tuple(name for name in columns if name not in differing)
 
 
-class Study:
+class ModelStudy:
     """One seed: its showers, and its fits, which are kept."""
 
     def __init__(self, given: argparse.Namespace, seed: int) -> None:
@@ -179,7 +179,7 @@ class Study:
         self.train = [self.showers(k, "train", seed) for k in range(len(self.places))]
         self.test = [self.showers(k, "test", 1) for k in range(len(self.places))]
 
-    def showers(self, k: int, split: str, seed: int) -> Showers:
+    def showers(self, k: int, split: str, seed: int) -> PlacedShowers:
         """Return showers of a place; the test showers are those of the first seed."""
         folder = self.given.work / f"{self.given.train}-{self.given.test}" / f"seed-{seed}"
         both = showers_of(
@@ -188,9 +188,9 @@ class Study:
         )  # fmt: skip
         batch = getattr(both, split)
         truth = Dataset.open(folder / self.places[k].folder / f"composition_{split}", COMPOSITION).truth()
-        return Showers(batch, batch.labels, np.full(len(batch), k), truth["lg_energy"].to_numpy())
+        return PlacedShowers(batch, batch.labels, np.full(len(batch), k), truth["lg_energy"].to_numpy())
 
-    def mixed(self, sources: list[int]) -> Showers:
+    def mixed(self, sources: list[int]) -> PlacedShowers:
         """Return as many training showers as one place has, in equal parts from several."""
         size = self.given.train // len(sources)
         rng = np.random.default_rng(self.seed)
@@ -269,7 +269,7 @@ def sky_rows(y: np.ndarray, sky: str, seed: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Sample:
+class NatureSample:
     """A nature's sample: which rows, their labels for the judge alone, and how often each draw has each event."""
 
     rows: np.ndarray
@@ -279,7 +279,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Result:
+class ShareBias:
     """Shares found for a nature, less the true ones; B draws."""
 
     bias: np.ndarray
@@ -299,11 +299,11 @@ def mixing(s: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.stack(parts, axis=2)
 
 
-def result_of(found: np.ndarray, drawn: np.ndarray, alone: np.ndarray, sample: Sample) -> Result:
+def result_of(found: np.ndarray, drawn: np.ndarray, alone: np.ndarray, sample: NatureSample) -> ShareBias:
     """Compare shares (C,), those of draws (B, C), and those of draws of the sample alone, with the true ones."""
     one = np.eye(C)[sample.y]
     truth, drawn_truth = one.mean(axis=0), sample.draws @ one / sample.draws.sum(axis=1)[:, None]
-    return Result(found - truth, drawn - drawn_truth, alone.std(axis=0) * np.sqrt(len(sample.y) / EVENTS))
+    return ShareBias(found - truth, drawn - drawn_truth, alone.std(axis=0) * np.sqrt(len(sample.y) / EVENTS))
 
 
 def solve(a: np.ndarray, g: np.ndarray) -> np.ndarray:
@@ -312,8 +312,11 @@ def solve(a: np.ndarray, g: np.ndarray) -> np.ndarray:
 
 
 def linear(
-    log_proba: np.ndarray, response: list[tuple[np.ndarray, np.ndarray, np.ndarray]], prior: np.ndarray, sample: Sample
-) -> Result:
+    log_proba: np.ndarray,
+    response: list[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    prior: np.ndarray,
+    sample: NatureSample,
+) -> ShareBias:
     """Return what ``spectra``'s estimator finds; the response is log-posteriors, labels and weights (B + 1, n)."""
     ours = likelihood_ratios(log_proba[sample.rows], prior)
     at = np.maximum(maximum_likelihood(ours), LEAST_SHARE)
@@ -328,8 +331,8 @@ def linear(
 
 def profiled(
     joint: list[np.ndarray], sources: list[int], labels: list[np.ndarray], counts: list[np.ndarray], nature: int,
-    sample: Sample, *, beyond: bool,
-) -> tuple[Result, np.ndarray]:  # fmt: skip
+    sample: NatureSample, *, beyond: bool,
+) -> tuple[ShareBias, np.ndarray]:  # fmt: skip
     """Return the result with shares w (M,) of the places fitted for the sample and for every draw, and w."""
     n_places = len(sources)
     flat = np.full(C * n_places, 1 / (C * n_places))
@@ -376,7 +379,7 @@ def profiled(
     return result_of(found, drawn, alone, sample), place
 
 
-def judged(study: Study, nature: int, sky: str, draws: int) -> dict[str, np.ndarray]:
+def judged(study: ModelStudy, nature: int, sky: str, draws: int) -> dict[str, np.ndarray]:
     """Return what every way finds in a nature: results as ``way|training|field``, log-losses less one model's, cover.
 
     ``loss|way`` (2, 2) is for abroad and home a mean and its error from showers; ``cover`` (P, 4, C) for each set of
@@ -387,17 +390,17 @@ def judged(study: Study, nature: int, sky: str, draws: int) -> dict[str, np.ndar
     drawn = [np.random.default_rng([k, 11]).poisson(1.0, (draws, len(y))) for k, y in enumerate(labels)]
     counts = [np.concatenate([np.ones((1, d.shape[1])), d]).astype(np.float32) for d in drawn]
     rows = np.flatnonzero(sky_rows(labels[nature], sky, study.seed))
-    sample = Sample(rows, labels[nature][rows], counts[nature][1:, rows])
+    sample = NatureSample(rows, labels[nature][rows], counts[nature][1:, rows])
     prior = np.full(C, 1 / C)
 
-    def of(z: list[np.ndarray], where: list[int], w: list[np.ndarray] | None = None) -> Result:
+    def of(z: list[np.ndarray], where: list[int], w: list[np.ndarray] | None = None) -> ShareBias:
         response = [(z[m], labels[m], counts[m] if w is None else counts[m] * w[m]) for m in where]
         return linear(z[nature], response, prior, sample)
 
     def loss(z: list[np.ndarray], k: int) -> np.ndarray:
         return -z[k][np.arange(len(labels[k])), labels[k]]
 
-    results: dict[str, list[Result]] = {}
+    results: dict[str, list[ShareBias]] = {}
     answers: dict[str, list[list[np.ndarray]]] = {}
     answers["one model"] = [study.fit("plain", (m,)) for m in sources]
     results["one model"] = [of(z, [m]) for z, m in zip(answers["one model"], sources, strict=True)]
@@ -555,14 +558,14 @@ def main() -> None:
     parser.add_argument("--places", default=",".join(PLACES))
     parser.add_argument("--train", type=int, default=16_000, help="training showers of a place, under the test's cuts")
     parser.add_argument("--test", type=int, default=40_000, help="test showers of a place")
-    parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--draws", type=int, default=40, help="how often the showers are drawn again")
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--draws", type=int, default=24, help="how often the showers are drawn again")
     given = parser.parse_args()
     torch.set_num_threads(1)
     names = tuple(place.name for place in parse_places(given.places))
     found: Found = {}
     for seed in (int(part) for part in given.seeds.split(",")):
-        study = Study(given, seed)
+        study = ModelStudy(given, seed)
         for nature, sky in product(range(len(names)), SKIES):
             make = partial(judged, study, nature, sky, given.draws)
             found[seed, nature, sky] = study.kept(f"judged-{given.draws}-{sky}-{study.places[nature].folder}", make)

@@ -34,7 +34,7 @@ from benchmarks.learning.optimum import GAP, expected_errors, optimal_rule
 from benchmarks.learning.published_stacks import published_stacks
 from benchmarks.physics import spill_in
 from benchmarks.physics.closure_page import write_page
-from benchmarks.physics.hadronic_models import Sample, linear, profiled
+from benchmarks.physics.hadronic_models import NatureSample, linear, profiled
 from benchmarks.physics.pseudo_experiments import SmoothTruth, mixtures, spectra_experiment
 from benchmarks.shared.drawn import FOREIGN
 from benchmarks.shared.samples import sample, sample_name
@@ -656,7 +656,7 @@ def test_shares_hold_between_trained_models_if_the_place_is_fitted(beyond: bool)
         x = means[k, m] + rng.standard_normal((n, 2))
         joint.append(log_softmax(-0.5 * ((x[:, None, None] - means) ** 2).sum(axis=3).reshape(n, -1)))
     counts = [np.ones((3, n), dtype=np.float32)] * 4
-    sample = Sample(np.arange(n), labels[0], counts[0][1:])
+    sample = NatureSample(np.arange(n), labels[0], counts[0][1:])
     found, place = profiled(joint, sources, labels, counts, 0, sample, beyond=beyond)
     assert place == pytest.approx([0.5, 0.5, 0.0], abs=0.08)
     assert found.bias == pytest.approx(np.zeros(5), abs=0.022)
