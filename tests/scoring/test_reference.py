@@ -18,6 +18,7 @@ from scoring.metrics.classes import (
     table_metrics,
 )
 from scoring.metrics.composition import confusion_matrix, sampled_errors, share_errors
+from scoring.metrics.gamma import SurvivorWeights
 from scoring.metrics.intervals import (
     accuracy_interval,
     clopper_pearson,
@@ -109,7 +110,7 @@ def test_scores_of_few_events_well_told_apart(reference: Reference) -> None:
     rng = np.random.default_rng(7)
     columns = np.full(24, 15.2, np.float32), np.repeat([0.0, 20.0], 12).astype(np.float32)
     mass = Truth(
-        Path("nowhere"), np.array([*range(5), *range(5), 4, 4, *range(4), *range(4), *[0] * 4], np.int8), *columns
+        Path("nowhere"), np.array([*range(5), *range(1, 5), 4, 4, 4, *range(4), *range(4), *[0] * 4], np.int8), *columns
     )
     gamma = Truth(Path("nowhere"), np.array([*[0, 1] * 6, *[0] * 12], np.int8), *columns)
     parted = np.where(gamma.labels == 0, 0.5, 0.25) + rng.uniform(0, 0.2, 24)
@@ -119,7 +120,9 @@ def test_scores_of_few_events_well_told_apart(reference: Reference) -> None:
             "gamma": score_arrays(gamma, parted, GAMMA),
             "weights": score_arrays(replace(gamma, weights=np.linspace(0, 2, 24)), parted[::-1].copy(), GAMMA),
             "paired": paired_survival(gamma.labels, parted, parted[::-1]),
+            "quoted": [SurvivorWeights(0, n, w, 1, 2).quoted for n in (100, 101) for w in (0.05, 0.051)],
             "table": table_metrics(np.repeat([0, 1], 12), np.log(np.tile([[0.7, 0.2, 0.1]], (24, 1))), ("a", "b", "c")),
+            "sure": table_metrics(np.repeat([0, 1], 12), np.log(np.eye(2)[np.repeat([0, 1], 12)] + 1e-300), ("a", "b")),
             "bins": bins_at_threshold(
                 gamma.labels,
                 parted,
