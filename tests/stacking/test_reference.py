@@ -91,7 +91,37 @@ def test_meta_learners(weighted: bool, reference: Reference) -> None:
 def test_which_presets_choose_from_which_meta_learners() -> None:
     everything = ("average", "log_pool", "greedy", "calibrated_pool", "logistic", "boosted")
     assert tuple(meta_learners()) == everything
+    assert len({kind.complexity for kind in meta_learners().values()}) == len(everything)
     assert (metas_of("quick"), metas_of("good"), metas_of("best")) == (everything[:-1], everything, everything)
+
+
+class _Share(LogLossScorer):
+    """Wants the first of two learners to have a certain share."""
+
+    def __init__(self, wanted: float) -> None:
+        self.wanted = wanted
+
+    def metric(self, log_proba: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> float:
+        """Return how far its share is from the one that is wanted."""
+        return abs(float((log_proba[0, 1] - log_proba[0, 0]) / 2) - self.wanted)
+
+
+@pytest.mark.parametrize(("wanted", "reached"), [(12 / 25, 12 / 25), (0.0196, 0.0), (0.0202, 1 / 25)])
+def test_greedy_selection_has_five_and_twenty_rounds(wanted: float, reached: float) -> None:
+    labels = np.resize([0, 1, 1, 0, 1], 50)
+    log_proba = np.stack([np.tile(log_softmax(np.array([[0.0, step]])), (50, 1)) for step in (2.0, 0.0)])
+    log_proba[:, 1:] += log_softmax(np.random.default_rng(1).normal(size=(49, 2)) + np.eye(2)[labels[1:]])
+    greedy = meta_learners()["greedy"](("a", "b"))
+    greedy.fit(StackInputs(("a", "b"), log_proba, labels, np.arange(50) % 2), _Share(wanted))
+    assert greedy.importance()["a"] == pytest.approx(reached)
+
+
+def test_a_choice_says_how_far_it_is() -> None:
+    said: list[tuple[float, float, str]] = []
+    inputs = plain(drawn(60, 2, (1.0, 1.5)))
+    inputs = replace(inputs, folds=inputs.folds % 2)
+    choose_and_fit(("log_pool", "average"), inputs, LogLossScorer(), progress=lambda *one: said.append(one))
+    assert said == [(1, 4, "average"), (2, 4, "average"), (3, 4, "log_pool"), (4, 4, "log_pool")]
 
 
 @pytest.mark.parametrize("kind", ["composition", "gamma", "ordered"])
@@ -223,6 +253,15 @@ def test_a_veto_closes_the_gate(reference: Reference) -> None:
     reference({name: gate.as_json() | {"words": words(gate.reason)} for name, gate in gates.items()})
 
 
+def test_a_gain_of_nothing_is_not_called_worse() -> None:
+    learner = np.log(np.array([[0.75, 0.25], [0.5, 0.5]]))
+    gate = decide_gate(learner[::-1], {"a": learner, "b": learner - 1.0}, np.zeros(2, dtype=int), LogLossScorer())
+    assert (gate.gain, gate.shipped) == (0.0, False)
+    assert gate.reason == (
+        f"the stack is 0.00000 ± {gate.standard_error:.5f} nats better than a: not by more than twice its error"
+    )
+
+
 def test_means_errors_and_leaks(reference: Reference) -> None:
     rng = np.random.default_rng(4)
     values, groups = rng.normal(0.2, 1, 90), np.arange(90) // 2
@@ -235,7 +274,7 @@ def test_means_errors_and_leaks(reference: Reference) -> None:
             for control in (None, (outer, inner), (np.full(90, 0.5), np.full(300, 0.5)))
             for inner_groups in (None, np.arange(300) // 3)
         ],
-        "entropy": entropy(log_softmax(rng.normal(0, 2, (4, 3)))),
+        "entropy": entropy(log_softmax(rng.normal(0, 2, (4, 3))).reshape(2, 2, 3)).ravel(),
     }
 
     def around(mean: float, n: int) -> np.ndarray:
@@ -335,6 +374,15 @@ def test_convex_fits(reference: Reference) -> None:
         fit_scaling(log_softmax(factor * says), labels, per_class=False, l2=0.0)[0] for factor in (1e-3, -1.0)
     ]
     with_bias = np.resize([0, 0, 0, 1], 200)
+    # Classes part at 3, and biases cannot go as far as weights could.
+    sharp = np.linspace(1, 5, 40)
+    apart = log_softmax(np.stack([0 * sharp, sharp], axis=1))
+    for sign in (slice(None), slice(None, None, -1)):
+        y = (sharp > 3).astype(int) if sign == slice(None) else (sharp < 3).astype(int)
+        result[f"bias at its bound {sign.step}"] = [
+            fit_pool(apart[None, :, sign], y, l2=0.0),
+            fit_scaling(apart[:, sign], y, per_class=True, l2=0.0),
+        ]
     result["biases"] = fit_scaling(log_softmax(np.tile([-40.0, 0.0], (200, 1))), with_bias, per_class=True, l2=0.0)
     # Many numbers go by another method: 20 classes of 19 columns and a bias are the most that do not.
     for n_columns in (19, 20):
